@@ -1,0 +1,56 @@
+# Everything needs only Python 3.11+, pip and make. Each target first installs what it uses into .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+BASE   := $(VENV)/.installed
+DOCS   := $(VENV)/.installed-docs
+
+# Errors only (-qq). The variables hold the build backend to the same versions; which of them counts depends on pip.
+INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+           $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench docs clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(BASE)  ## create .venv and install the library with its development tools
+	@:
+
+demo: $(BASE)  ## condition a GP, draw paths, print a table and write a picture
+	@$(BIN)/matheron demo
+
+test: $(BASE)  ## run the tests, and the examples in the docstrings
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(BASE)  ## lint, formatting and types; changes nothing
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/pyright --warnings
+
+format: $(BASE)  ## apply ruff's fixes and formatting
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+bench: $(BASE)  ## compare with BoTorch on the same problem
+	@$(BIN)/python benchmarks/evaluate.py $(ARGS)
+
+docs: $(DOCS)  ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "The documentation is in site/index.html"
+
+clean:  ## remove all that these targets made, .venv included
+	@rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BASE): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): a minute or two, the first time"
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) -e '.[dev,botorch,sklearn]'
+	@touch $@
+
+$(DOCS): $(BASE)
+	@$(INSTALL) -e '.[docs]'
+	@touch $@

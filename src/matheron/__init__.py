@@ -1,0 +1,23 @@
+"""matheron: draw functions from Gaussian process posteriors, and evaluate them anywhere.
+
+    a kernel and data    matheron.kernels, ExactGP, SparseGP
+      -> features/       x -> Phi: a finite basis for the prior
+      -> solvers/        factor(K), then solve(b)
+      -> draw            Matheron's rule
+      -> Paths           what you hold: prior path + update path
+      -> evaluate/       how Paths are computed
+"""
+
+from . import kernels as kernels
+from .draw import draw as draw
+from .draw import draw_prior as draw_prior
+from .features import Features as Features
+from .gp import ExactGP as ExactGP
+from .gp import SparseGP as SparseGP
+from .paths import Paths as Paths
+from .solvers import JitterWarning as JitterWarning
+from .store import load as load
+from .updates import matheron as matheron
+from .updates import weight_space_update as weight_space_update
+
+__version__ = "0.1.0"

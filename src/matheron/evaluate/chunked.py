@@ -1,0 +1,100 @@
+"""Evaluation in blocks: peak extra memory is bounded whatever the number of points, paths and features.
+
+A block is some of the points (and, where each path has its own, some of the paths). Its basis functions are made, used in one
+product for all paths, and dropped; nothing of size [s, n, ell] or [n, ell] ever exists. Under autograd each block is a
+checkpoint: the graph keeps the block's points, and the backward pass makes the basis functions again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..scratch import arena
+
+# The most that an evaluation holds beyond its inputs and its answer, in bytes.
+MEMORY_BUDGET = 256 * 2**20
+# Arrays of a block's size alive at once in the worst kernel, counted from above.
+_TEMPORARIES = 8
+# On a CPU a block that stays in cache is faster than the largest that fits the budget (measured: 2^20 to 2^22 alike).
+_CPU_BLOCK = 1 << 21
+
+
+def evaluate(
+    value: Callable[[Tensor, slice | None], Tensor],
+    x: Tensor,
+    num_paths: int,
+    num_outputs: int,
+    width: int,
+    *,
+    own: bool,
+    tied: bool,
+) -> Tensor:
+    """`value(x, paths)` `[s, n, t]` in blocks.
+
+    Shared points `[1, n, d]` are cut along n, and `paths` is None; own points `[s, n, d]` along s and n, and `paths` says
+    which these are. `width` counts the numbers that one point needs. `tied` says that the paths themselves are in a graph.
+    """
+    plan = _plan(x, num_paths, width, own)
+    if torch.is_grad_enabled() and (tied or x.requires_grad):
+        return _evaluate_tied(value, x, plan)
+    with torch.no_grad():
+        if len(plan) == 1:
+            return value(x, plan[0][0])
+        out = torch.empty(num_paths, x.shape[1], num_outputs, dtype=x.dtype, device=x.device)
+        with arena(MEMORY_BUDGET // 2):
+            for paths, points in plan:
+                out[_all(paths), points] = value(x[_all(paths), points], paths)
+        return out
+
+
+def _evaluate_tied(value, x: Tensor, plan: list[tuple[slice | None, slice]]) -> Tensor:
+    if len(plan) == 1:
+        return value(x, plan[0][0])
+    rows: dict[int, list[Tensor]] = {}
+    for paths, points in plan:
+        result = checkpoint(value, x[_all(paths), points], paths, use_reentrant=False, preserve_rng_state=False)
+        rows.setdefault(_all(paths).start or 0, []).append(result)  # type: ignore[arg-type]
+    return torch.cat([torch.cat(row, dim=1) for row in rows.values()], dim=0)
+
+
+@torch.no_grad()
+def evaluate_with_gradient(
+    value: Callable[[Tensor, slice | None], tuple[Tensor, Tensor]],
+    x: Tensor,
+    num_paths: int,
+    num_outputs: int,
+    width: int,
+    *,
+    own: bool,
+) -> tuple[Tensor, Tensor]:
+    """Values `[s, n, t]` and gradients `[s, n, t, d]`, in blocks."""
+    plan = _plan(x, num_paths, width, own)
+    if len(plan) == 1:
+        return value(x, plan[0][0])
+    out = torch.empty(num_paths, x.shape[1], num_outputs, dtype=x.dtype, device=x.device)
+    gradient = torch.empty(num_paths, x.shape[1], num_outputs, x.shape[2], dtype=x.dtype, device=x.device)
+    with arena(MEMORY_BUDGET // 2):
+        for paths, points in plan:
+            out[_all(paths), points], gradient[_all(paths), points] = value(x[_all(paths), points], paths)
+    return out, gradient
+
+
+def _plan(x: Tensor, num_paths: int, width: int, own: bool) -> list[tuple[slice | None, slice]]:
+    """Blocks (paths, points) that cover all and hold at most a block's numbers each, or one point of one path."""
+    budget = MEMORY_BUDGET // (_TEMPORARIES * x.element_size())
+    block = min(budget, _CPU_BLOCK) if x.device.type == "cpu" else budget
+    num_points = x.shape[1]
+    points = max(1, min(num_points, block // width))
+    cuts = [slice(j, j + points) for j in range(0, num_points, points)] or [slice(0, 0)]
+    if not own:
+        return [(None, cut) for cut in cuts]
+    paths = max(1, min(num_paths, block // (width * points)))
+    return [(slice(i, min(i + paths, num_paths)), cut) for i in range(0, num_paths, paths) for cut in cuts]
+
+
+def _all(paths: slice | None) -> slice:
+    return slice(None) if paths is None else paths

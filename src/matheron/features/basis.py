@@ -1,0 +1,249 @@
+"""Basis functions: what a path is a weighted sum of, and how the sum is taken without ever storing it whole.
+
+Every basis here answers two questions about x `[B, n, d]` and weights `[B, r, c]` (B problems, r weighted sums each, c basis
+functions): the sums `[B, r, n]`, and the sums with their gradients `[B, r, n, d]`. Shared points are B = 1 and r = all
+paths; own points are B = all paths and r = 1. The caller keeps B * n * c small (see `matheron.evaluate`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels import Kernel
+from ..scratch import empty
+from ..value import Value
+
+
+class Basis(Value):
+    """c basis functions; the frequencies of a random basis may come in `num_bases` independent versions."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """c."""
+
+    @property
+    def num_bases(self) -> int:
+        return 1
+
+    def scales(self) -> Tensor:
+        """Amplitudes `[g, c]` of the basis functions as features; `values` and the sums are without them."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def values(self, x: Tensor) -> Tensor:
+        """The basis functions at x: `[B, n, d] -> [B, n, c]`."""
+
+    @abstractmethod
+    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
+        """sum_i W_i phi_i(x): `[B, n, d], [B, r, c] -> [B, r, n]`."""
+
+    @abstractmethod
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        """The same `[B, r, n]` and its gradient in x `[B, r, n, d]`; not for autograd."""
+
+    def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Any:
+        """`weighted`, or `weighted_with_gradient`."""
+        return self.weighted_with_gradient(x, W) if gradient else self.weighted(x, W)
+
+    def select(self, index: Tensor | slice) -> Basis:
+        """The versions `index` of a basis that has several; a basis with one serves all."""
+        if self.num_bases == 1:
+            return self
+        return self.mapped(lambda b: b[index])
+
+
+class Pairs(Basis):
+    """cos(theta_i . x) for i = 1 .. f, then sin(theta_i . x): c = 2 f. Frequencies `[g, f, d]`, amplitudes `[g, f]`."""
+
+    def __init__(self, frequencies: Tensor, amplitudes: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", frequencies)
+        self.register_buffer("amplitudes", amplitudes.expand(frequencies.shape[:2]))
+
+    def scales(self) -> Tensor:
+        return self.amplitudes.repeat(1, 2)
+
+    @property
+    def size(self) -> int:
+        return 2 * self.frequencies.shape[1]
+
+    @property
+    def num_bases(self) -> int:
+        return self.frequencies.shape[0]
+
+    def values(self, x: Tensor) -> Tensor:
+        P = _phases(x, self.frequencies)
+        return torch.cat([P.cos(), P.sin()], dim=-1)
+
+    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
+        W_cos, W_sin = W.chunk(2, dim=-1)
+        P = _phases(x, self.frequencies)  # [B, n, f]
+        if P.requires_grad:
+            return weigh(P.cos(), W_cos) + weigh(P.sin(), W_sin)
+        return weigh(_cos(P), W_cos).add_(weigh(P.sin_(), W_sin))
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        W_cos, W_sin = W.chunk(2, dim=-1)
+        P = _phases(x, self.frequencies)
+        C, S = _cos(P), P.sin_()  # [B, n, f]
+        gradient = [
+            weigh(C, W_sin * theta) - weigh(S, W_cos * theta)  # [B, r, n]
+            for theta in self.frequencies[:, None].unbind(-1)
+        ]
+        return weigh(C, W_cos) + weigh(S, W_sin), torch.stack(gradient, dim=-1)
+
+
+class Cosines(Basis):
+    """cos(theta_i . x + tau_i), the paper's basis. Frequencies `[g, c, d]`, phases and amplitudes `[g, c]`."""
+
+    def __init__(self, frequencies: Tensor, phases: Tensor, amplitudes: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", frequencies)
+        self.register_buffer("phases", phases)
+        self.register_buffer("amplitudes", amplitudes.expand(frequencies.shape[:2]))
+
+    def scales(self) -> Tensor:
+        return self.amplitudes
+
+    @property
+    def size(self) -> int:
+        return self.frequencies.shape[1]
+
+    @property
+    def num_bases(self) -> int:
+        return self.frequencies.shape[0]
+
+    def values(self, x: Tensor) -> Tensor:
+        P = _phases(x, self.frequencies, self.phases)
+        return P.cos() if P.requires_grad else P.cos_()
+
+    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
+        return weigh(self.values(x), W)
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        P = _phases(x, self.frequencies, self.phases)
+        value = weigh(_cos(P), W)
+        S = P.sin_()
+        gradient = [-weigh(S, W * theta) for theta in self.frequencies[:, None].unbind(-1)]
+        return value, torch.stack(gradient, dim=-1)
+
+
+class Products(Basis):
+    """prod_j (a_ij . (x, 1)) cos(theta_i . (x - origin) + tau_i): monomials, random products, and both times Fourier features.
+
+    Projections `[g, p, c, d + 1]`; without frequencies the cosine is absent. Only the cosine is taken about the origin:
+    a polynomial's is its own.
+    """
+
+    def __init__(
+        self, projections: Tensor, amplitudes: Tensor, origin: Tensor, fourier: Cosines | None = None
+    ) -> None:
+        super().__init__()
+        self.register_buffer("projections", projections)
+        self.register_buffer("amplitudes", amplitudes.expand(projections.shape[0], projections.shape[2]))
+        self.register_buffer("origin", origin.expand(projections.shape[0], -1))
+        self.fourier = fourier
+
+    def scales(self) -> Tensor:
+        return self.amplitudes if self.fourier is None else self.amplitudes * self.fourier.amplitudes
+
+    @property
+    def size(self) -> int:
+        return self.projections.shape[2]
+
+    @property
+    def num_bases(self) -> int:
+        return self.projections.shape[0]
+
+    def _factors(self, x: Tensor) -> list[Tensor]:
+        """a_ij . (x, 1) for each j, `[B, n, c]`. Points arrive about the origin; the polynomial wants them whole."""
+        x = x + self.origin[:, None]
+        return [x @ A[..., :-1].mT + A[..., None, :, -1] for A in self.projections.unbind(1)]
+
+    def values(self, x: Tensor) -> Tensor:
+        factors = self._factors(x)
+        if self.fourier is not None:
+            factors.append(self.fourier.values(x))
+        return _product(factors)
+
+    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
+        return weigh(self.values(x), W)
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        factors = self._factors(x)
+        slopes = [A[:, None, :, :-1].unbind(-1) for A in self.projections.unbind(1)]  # per factor, per dimension
+        if self.fourier is not None:
+            P = _phases(x, self.fourier.frequencies, self.fourier.phases)
+            factors.append(P.cos())
+            S = P.sin_()
+            slopes.append([-S * theta for theta in self.fourier.frequencies[:, None].unbind(-1)])
+        others = [_product(factors[:j] + factors[j + 1 :]) for j in range(len(factors))]
+        gradient = []
+        for i in range(x.shape[-1]):
+            dPhi = sum(slope[i] * other for slope, other in zip(slopes, others, strict=True))
+            gradient.append(weigh(torch.as_tensor(dPhi).expand_as(factors[0]), W))
+        return weigh(_product(factors), W), torch.stack(gradient, dim=-1)
+
+
+class Canonical(Basis):
+    """k(x, z_j), the canonical basis functions of centres z `[c, d]`: the update's basis."""
+
+    def __init__(self, kernel: Kernel, centres: Tensor) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.register_buffer("centres", centres)
+
+    @property
+    def size(self) -> int:
+        return self.centres.shape[0]
+
+    def values(self, x: Tensor) -> Tensor:
+        return self.kernel.forward(x, self.centres)
+
+    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
+        return weigh(self.values(x), W)
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        K, dK = self.kernel.with_gradient(x, self.centres)
+        return weigh(K, W), torch.stack([weigh(dK_i, W) for dK_i in dK], dim=-1)
+
+
+def weigh(Phi: Tensor, W: Tensor) -> Tensor:
+    """W Phi^T: `[B, n, c], [B, r, c] -> [B, r, n]`.
+
+    The order of the product is the faster of the two on a CPU, measured: weights first in float64, features first in
+    float32 and where each problem has few sums.
+    """
+    if Phi.shape[0] == 1 and Phi.dtype == torch.float64:
+        return (W[0] @ Phi[0].mT)[None]
+    return (Phi @ W.mT).mT
+
+
+def _phases(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
+    """theta . x + tau: `[B, n, d], [g, c, d], [g, c] -> [B, n, c]`, in memory of its own; g is 1 or B."""
+    if theta.shape[0] > 1:
+        x = x.expand(theta.shape[0], -1, -1)
+        return x @ theta.mT if tau is None else torch.baddbmm(tau[:, None], x, theta.mT)
+    flat, shape = x.reshape(-1, x.shape[-1]), (*x.shape[:-1], theta.shape[1])
+    if torch.is_grad_enabled():
+        P = flat @ theta[0].mT if tau is None else torch.addmm(tau[0], flat, theta[0].mT)
+    else:
+        out = empty((len(flat), theta.shape[1]), x)
+        P = torch.mm(flat, theta[0].mT, out=out) if tau is None else torch.addmm(tau[0], flat, theta[0].mT, out=out)
+    return P.reshape(shape)
+
+
+def _cos(P: Tensor) -> Tensor:
+    return torch.cos(P, out=empty(P.shape, P))
+
+
+def _product(factors: list[Tensor]) -> Tensor:
+    total = factors[0] if factors else torch.ones(())
+    for factor in factors[1:]:
+        total = total * factor
+    return total

@@ -1,0 +1,104 @@
+"""Features of linear-type terms in closed form: monomials; and, where these explode, unbiased random products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import combinations_with_replacement, product
+
+import torch
+from torch import Tensor
+
+from ..kernels.terms import Term
+from .basis import Basis, Cosines, Products
+from .fourier import fourier, rand
+
+# More monomials than this become as many random products as there are Fourier features.
+LARGEST_MONOMIAL_COUNT = 2048
+
+
+def explicit(
+    term: Term, input_dim: int, count: int, *, kind: str, num_bases: int, origin: Tensor, generator: torch.Generator
+) -> list[Basis]:
+    """Features of a term with linear forms, alone or times a stationary part.
+
+    Alone: its monomials, exactly, or `count` random products. With a stationary part: `count` products
+    (a_i . (x, 1)) ... cos(theta_i . x + tau_i), where the a_i run through the monomials in turn or are random signs.
+    """
+    forms = [c.cpu() for c in term.forms]
+    size = _monomial_count(forms)
+    if not term.stationary:
+        if size <= LARGEST_MONOMIAL_COUNT:
+            A, coefficients = _monomials(forms)
+            return [Products(A[None], (term.variance.cpu() * coefficients).sqrt()[None], origin)]
+        A = _random_signs(forms, count, num_bases, generator)
+        return [Products(A, (term.variance.cpu() / count).sqrt(), origin)]
+    cosines = _as_cosines(fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator))
+    if size <= max(1, count // 4):  # each monomial has several frequencies of its own
+        A, coefficients = _monomials(forms)
+        turn = torch.arange(count) % size
+        share = torch.bincount(turn, minlength=size)[turn]  # [count]
+        amplitude = (coefficients[turn] * count / share).sqrt()
+        return [Products(A[:, turn].expand(num_bases, -1, -1, -1), amplitude, origin, cosines)]
+    A = _random_signs(forms, count, num_bases, generator)
+    return [Products(A, A.new_ones(()), origin, cosines)]
+
+
+def _as_cosines(bases: list[Basis]) -> Cosines:
+    """Pairs and singles as one list of cosines, a sine being a cosine a quarter turn late; pairs stay side by side."""
+    parts = []
+    for basis in bases:
+        theta, amplitude = basis.frequencies, basis.amplitudes
+        if isinstance(basis, Cosines):
+            parts.append((theta, basis.phases, amplitude))
+        else:
+            quarter = torch.tensor([0.0, -math.pi / 2], dtype=theta.dtype, device=theta.device)
+            tau = quarter.repeat(theta.shape[1]).expand(theta.shape[0], -1)
+            parts.append((theta.repeat_interleave(2, 1), tau, amplitude.repeat_interleave(2, 1)))
+    theta, tau, amplitude = (torch.cat(p, dim=1).cpu() for p in zip(*parts, strict=True))
+    return Cosines(theta, tau, amplitude)
+
+
+def _grouped(forms: list[Tensor]) -> list[tuple[Tensor, int]]:
+    """Equal forms together, with their number: (x . x' + c)^p needs each monomial once, not p! times."""
+    groups: list[tuple[Tensor, int]] = []
+    for form in forms:
+        for i, (other, power) in enumerate(groups):
+            if other is form or torch.equal(other, form):
+                groups[i] = (other, power + 1)
+                break
+        else:
+            groups.append((form, 1))
+    return groups
+
+
+def _monomial_count(forms: list[Tensor]) -> int:
+    supports = [(int((form > 0).sum()), power) for form, power in _grouped(forms)]
+    return math.prod(math.comb(s + power - 1, power) for s, power in supports)
+
+
+def _monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Every monomial as one-hot projections `[p, e, d + 1]`, and its coefficient `[e]` in the product of the forms."""
+    per_group = [list(_powers(form, power)) for form, power in _grouped(forms)]
+    indices, coefficients = [], []
+    for choice in product(*per_group):
+        indices.append([i for group, _ in choice for i in group])
+        coefficients.append(math.prod((c for _, c in choice), start=torch.ones((), dtype=torch.float64)))
+    one_hot = torch.eye(len(forms[0]), dtype=torch.float64)
+    return one_hot[torch.tensor(indices, dtype=torch.long)].transpose(0, 1), torch.stack(coefficients)
+
+
+def _powers(form: Tensor, power: int) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    """(sum_i c_i x_i x'_i)^power, multinomially: index tuples and their coefficients."""
+    support = form.nonzero()[:, 0].tolist()
+    for indices in combinations_with_replacement(support, power):
+        repeats = [indices.count(i) for i in set(indices)]
+        ways = math.factorial(power) // math.prod(math.factorial(r) for r in repeats)
+        yield indices, ways * form[list(indices)].prod()
+
+
+def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: torch.Generator) -> Tensor:
+    """a with E (a . x)(a . x') = <x, x'>, independent for each form: random signs times roots, `[g, p, count, d + 1]`."""
+    signs = torch.where(rand((num_bases, len(forms), count, len(forms[0])), generator) < 0.5, -1.0, 1.0).cpu()
+    roots = torch.stack([torch.where(c > 0, c, 1.0).sqrt() * (c > 0) for c in forms])  # a root's slope at 0 is infinite
+    return signs * roots[:, None]

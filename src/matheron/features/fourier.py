@@ -1,0 +1,85 @@
+"""Random Fourier features of a stationary term: the paper's cosines, sine-cosine pairs, Sobol and orthogonal frequencies."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from ..kernels.spectral import SpectralMeasure, _Elliptical
+from ..kernels.terms import Term
+from .basis import Basis, Cosines, Pairs
+
+RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
+_SOBOL_BITS = 30
+
+
+def fourier(
+    term: Term, input_dim: int, count: int, *, kind: str, num_bases: int, generator: torch.Generator
+) -> list[Basis]:
+    """`count` features of the term's stationary part, `num_bases` times over, independently.
+
+    phi_i(x) = sqrt(2 variance / ell) cos(theta_i . x + tau_i) for "cosine"; otherwise pairs cos(theta_i . x),
+    sin(theta_i . x) of the same amplitude, with one single cosine where the count is odd.
+    """
+    singles = count if kind == "cosine" else count % 2
+    pairs = (count - singles) // 2
+    theta, importance = frequencies(term.measure(input_dim), pairs + singles, kind, num_bases, generator)
+    amplitude = (2 / count * term.variance * importance).sqrt().expand(theta.shape[:2])  # [g, f]
+    bases: list[Basis] = []
+    if pairs:
+        bases.append(Pairs(theta[:, :pairs], amplitude[:, :pairs]))
+    if singles:
+        tau = 2 * math.pi * rand((num_bases, singles), generator)
+        bases.append(Cosines(theta[:, pairs:], tau, amplitude[:, pairs:]))
+    return bases
+
+
+def frequencies(
+    measure: SpectralMeasure, count: int, kind: str, num_bases: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Frequencies `[g, count, d]`, and weights that are one and carry gradients (see `SpectralMeasure.importance`)."""
+    if kind == "orthogonal":
+        return _orthogonal(measure, count, num_bases, generator), torch.ones((), dtype=torch.float64)
+    shape = (num_bases, count, measure.num_uniforms)
+    U = _sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)
+    importance = measure.importance(U)
+    return measure.frequencies(U), torch.ones_like(U[..., :1].sum(-1)) if importance is None else importance
+
+
+def rand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Uniforms in the open interval (0, 1), on the generator's device."""
+    U = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
+    return U.clamp_(2**-54, 1 - 2**-53)
+
+
+def _sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
+    """One Sobol net a basis, `[g, count, p]`: the plain net under a digital shift of its own, so bases are independent.
+
+    The coordinates of a point (frequencies and mixing variables of all factors) come from one net: that is what makes
+    them jointly uniform. The net's dimension is p, never the number of features, which may therefore be any.
+    """
+    if dims == 0:
+        return torch.zeros(num_bases, count, 0, dtype=torch.float64, device=generator.device)
+    net = SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**_SOBOL_BITS).long().to(generator.device)
+    shift = torch.randint(2**_SOBOL_BITS, (num_bases, 1, dims), generator=generator, device=generator.device)
+    return (net ^ shift).double().add_(0.5).div_(2**_SOBOL_BITS)
+
+
+def _orthogonal(measure: SpectralMeasure, count: int, num_bases: int, generator: torch.Generator) -> Tensor:
+    """Frequencies `[g, count, d]` whose directions are orthogonal in blocks of d and whose radii are stratified."""
+    if not isinstance(measure, _Elliptical) or getattr(measure, "shift", None) is not None:
+        raise ValueError(
+            'features="orthogonal" needs a kernel of one distance in all dimensions (RBF, Matern, RationalQuadratic); '
+            'use "sobol" or "auto" for this one'
+        )
+    d, blocks = measure.input_dim, -(-count // measure.input_dim)
+    normal = torch.randn(num_bases, blocks, d, d, generator=generator, device=generator.device, dtype=torch.float64)
+    Q, R = torch.linalg.qr(normal)
+    directions = (Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]).flatten(1, 2)[:, :count]  # [g, count, d]
+    strata = rand((num_bases, count, 1 + measure.num_mixing_uniforms), generator)
+    order = torch.argsort(rand(tuple(strata.shape), generator), dim=1)
+    U = ((order + strata) / count).clamp(2**-54, 1 - 2**-53)
+    return measure.scale * directions * measure.radius(U)[..., None]

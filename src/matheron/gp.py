@@ -1,0 +1,185 @@
+"""ExactGP and SparseGP: a frozen snapshot of all that a path must know of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .checks import ArrayLike, as_noise, as_points, as_tensor, positive
+from .kernels import Kernel
+from .means import Mean, as_mean
+
+SampleU = Callable[[int, torch.Generator], Tensor]
+
+
+class ExactGP:
+    """A Gaussian process prior conditioned on observations y = f(X) + eps, eps ~ N(0, noise).
+
+    Args:
+        kernel: a `matheron.kernels` kernel.
+        X: training inputs `[n, d]`.
+        y: training targets `[n]`; for a kernel of t outputs `[n, t]` (every output at every point), or `[n]` with `tasks`.
+        noise: variance of the observation noise, one number or one an observation; 0 is allowed.
+        mean: prior mean, a number (or one an output) or any callable of points.
+        tasks: which output each observation is of, `[n]` whole numbers.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-4)
+    ExactGP(RBF, 3 observations in 1 dimension)
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise: ArrayLike,
+        mean: Mean | ArrayLike | Callable[[Tensor], Tensor] = 0.0,
+        tasks: ArrayLike | None = None,
+    ) -> None:
+        self.kernel = _as_kernel(kernel)
+        X = as_points(X, "X")
+        y = as_tensor(y, "y", like=X)
+        if X.shape[0] < 1:
+            raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
+        t = kernel.num_outputs
+        if t > 1 and tasks is None:
+            if y.shape != (len(X), t):
+                raise ValueError(
+                    f"y: expected [{len(X)}, {t}], every output at every point, got {list(y.shape)}; "
+                    "or give tasks=, the output that each observation is of"
+                )
+            noise = as_tensor(noise, "noise", like=X)
+            noise = noise.reshape(-1) if noise.shape == y.shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
+            tasks = torch.arange(t).repeat(len(X))
+            X, y = X.repeat_interleave(t, dim=0), y.reshape(-1)
+        if y.shape != X.shape[:1]:
+            hint = "; use y[:, 0]" if y.ndim == 2 and y.shape[1] == 1 else ""
+            raise ValueError(f"y: expected [{len(X)}], one number a row of X {list(X.shape)}, got {list(y.shape)}{hint}")
+        self.train_inputs = X
+        self.train_targets = y
+        self.noise = as_noise(noise, len(X), like=X)  # [n]
+        self.mean = as_mean(mean)
+        self.tasks = as_tasks(tasks, len(X), t, "tasks")
+        kernel.terms(X.shape[1])  # says at once if the kernel does not fit the points
+
+    @property
+    def input_dim(self) -> int:
+        return self.train_inputs.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        return self.kernel.num_outputs
+
+    @property
+    def num_data(self) -> int:
+        return self.train_inputs.shape[0]
+
+    def __repr__(self) -> str:
+        dims = f"{self.input_dim} dimension{'s' if self.input_dim > 1 else ''}"
+        return f"ExactGP({type(self.kernel).__name__}, {self.num_data} observations in {dims})"
+
+
+class SparseGP:
+    """A sparse Gaussian process: inducing points Z and a distribution q(u) of the function's values there.
+
+    Args:
+        kernel: a `matheron.kernels` kernel.
+        Z: inducing points `[m, d]`.
+        q_mean: mean of q(u), `[m]`.
+        q_scale_tril: any square root `[m, m]` of q(u)'s covariance, standard deviations `[m]`, or None for a point mass.
+        mean: prior mean, as for ExactGP.
+        whitened: False: u = f(Z), the mean function included. True: f(Z) = mean(Z) + chol(K_mm) u.
+        jitter: K_mm means K_mm + jitter I throughout.
+        sample_u: instead of q_mean and q_scale_tril, any q(u): a function (num_paths, generator) -> u `[num_paths, m]`.
+        tasks: for a kernel of several outputs, which output each inducing point is of.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> matheron.SparseGP(kernels.RBF(0.3), Z=[[0.0], [1.0]], q_mean=[0.0, 1.0], q_scale_tril=[0.1, 0.1])
+    SparseGP(RBF, 2 inducing points in 1 dimension)
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        Z: ArrayLike,
+        q_mean: ArrayLike | None = None,
+        q_scale_tril: ArrayLike | None = None,
+        mean: Mean | ArrayLike | Callable[[Tensor], Tensor] = 0.0,
+        whitened: bool = False,
+        jitter: float = 0.0,
+        sample_u: SampleU | None = None,
+        tasks: ArrayLike | None = None,
+    ) -> None:
+        self.kernel = _as_kernel(kernel)
+        Z = as_points(Z, "Z")
+        m = Z.shape[0]
+        if m < 1:
+            raise ValueError("Z: expected at least one inducing point")
+        if (q_mean is None) == (sample_u is None):
+            raise ValueError("expected either q_mean (with q_scale_tril), or sample_u, a function that draws u")
+        if sample_u is not None and (q_scale_tril is not None or not callable(sample_u)):
+            raise ValueError("sample_u: expected a function (num_paths, generator) -> [num_paths, m], and no q_scale_tril")
+        if q_mean is not None:
+            q_mean = as_tensor(q_mean, "q_mean", like=Z)
+            if q_mean.shape != (m,):
+                raise ValueError(f"q_mean: expected [{m}], one a row of Z, got {list(q_mean.shape)}")
+        if q_scale_tril is not None:
+            q_scale_tril = as_tensor(q_scale_tril, "q_scale_tril", like=Z)
+            if q_scale_tril.shape not in ((m,), (m, m)):
+                raise ValueError(f"q_scale_tril: expected [{m}, {m}] or [{m}], got {list(q_scale_tril.shape)}")
+        self.inducing_points = Z
+        self.q_mean: Tensor | None = q_mean
+        self.q_scale_tril: Tensor | None = q_scale_tril
+        self.sample_u = sample_u
+        self.mean = as_mean(mean)
+        self.whitened = bool(whitened)
+        self.jitter = float(positive(jitter, "jitter", zero=True, max_ndim=0))
+        self.tasks = as_tasks(tasks, m, kernel.num_outputs, "tasks")
+        kernel.terms(Z.shape[1])
+
+    @property
+    def input_dim(self) -> int:
+        return self.inducing_points.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        return self.kernel.num_outputs
+
+    @property
+    def num_inducing(self) -> int:
+        return self.inducing_points.shape[0]
+
+    def __repr__(self) -> str:
+        dims = f"{self.input_dim} dimension{'s' if self.input_dim > 1 else ''}"
+        return f"SparseGP({type(self.kernel).__name__}, {self.num_inducing} inducing points in {dims})"
+
+
+def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int, name: str) -> Tensor | None:
+    """Task indices `[n]`, checked; None for one output."""
+    if num_outputs == 1:
+        if tasks is not None:
+            raise ValueError(f"{name}: given, but the kernel has one output; wrap it in kernels.Coregional(kernel, B)")
+        return None
+    if tasks is None:
+        raise ValueError(f"{name}: expected [{n}] whole numbers below {num_outputs}, which output each row is of")
+    tasks = torch.as_tensor(tasks)
+    if tasks.shape != (n,) or bool((tasks != tasks.long()).any()):
+        raise ValueError(f"{name}: expected [{n}] whole numbers, got shape {list(tasks.shape)}")
+    if bool((tasks < 0).any()) or bool((tasks >= num_outputs).any()):
+        raise ValueError(f"{name}: expected whole numbers from 0 to {num_outputs - 1}, got up to {int(tasks.max())}")
+    return tasks.long()
+
+
+def _as_kernel(kernel: Kernel) -> Kernel:
+    if not isinstance(kernel, Kernel):
+        raise TypeError(
+            f"kernel: expected a kernel of matheron.kernels (RBF, Matern, RationalQuadratic, Periodic, Cosine, "
+            f"SpectralMixture, Linear, Polynomial, Constant, Coregional, and sums and products of these), got "
+            f"{type(kernel).__module__}.{type(kernel).__name__}"
+        )
+    return kernel

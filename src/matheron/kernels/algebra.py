@@ -1,0 +1,213 @@
+"""How kernels compose: Scaled, Sum, Product, OnDims. The compositions nest without limit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from ..checks import ArrayLike, positive
+from ..value import Parts
+from .base import Kernel
+from .spectral import Embedded, Mixture, SpectralMeasure
+from .terms import Term
+
+# A product of sums multiplies out into this many terms at most; beyond it sums of stationary kernels become mixtures.
+LARGEST_TERM_COUNT = 64
+
+
+class Scaled(Kernel):
+    """outputscale * k."""
+
+    def __init__(self, kernel: Kernel, outputscale: ArrayLike) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.register_buffer("outputscale", positive(outputscale, "outputscale", zero=True, max_ndim=0))
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        K = self.kernel.forward(x, z)
+        return K * self.outputscale if K.requires_grad or self.outputscale.requires_grad else _own(K).mul_(self.outputscale)
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        K, dK = self.kernel.with_gradient(x, z)
+        return K * self.outputscale, dK * self.outputscale
+
+    def diag(self, x: Tensor) -> Tensor:
+        return self.kernel.diag(x) * self.outputscale
+
+    def terms(self, input_dim: int) -> list[Term]:
+        return [term.scaled(self.outputscale) for term in self.kernel.terms(input_dim)]
+
+    def active_dims(self, input_dim: int) -> list[int]:
+        return self.kernel.active_dims(input_dim)
+
+    @property
+    def num_outputs(self) -> int:
+        return self.kernel.num_outputs
+
+    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
+        return [(B, Scaled(k, self.outputscale)) for B, k in self.kernel.coupled()]
+
+
+class _Composite(Kernel):
+    """A kernel of several, nested ones of the same kind taken apart."""
+
+    def __init__(self, *kernels: Kernel) -> None:
+        super().__init__()
+        parts = [p for k in kernels for p in (k.parts if type(k) is type(self) else [k])]  # type: ignore[union-attr]
+        outputs = {p.num_outputs for p in parts} - {1}
+        if len(outputs) > 1:
+            raise ValueError(f"expected kernels that couple the same outputs, got {sorted(outputs)} of them")
+        self.parts = Parts(parts)
+
+    def active_dims(self, input_dim: int) -> list[int]:
+        return sorted({i for k in self.parts for i in k.active_dims(input_dim)})
+
+    @property
+    def num_outputs(self) -> int:
+        return max(k.num_outputs for k in self.parts)
+
+
+class Sum(_Composite):
+    """k_1 + k_2 + ..."""
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return _accumulate((k.forward(x, z) for k in self.parts), torch.Tensor.add_, torch.add)
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        K, dK = zip(*(k.with_gradient(x, z) for k in self.parts), strict=True)
+        return sum(K[1:], K[0]), sum(dK[1:], dK[0])
+
+    def diag(self, x: Tensor) -> Tensor:
+        return sum(k.diag(x) for k in self.parts)  # type: ignore[return-value]
+
+    def terms(self, input_dim: int) -> list[Term]:
+        return [term for k in self.parts for term in k.terms(input_dim)]
+
+    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
+        return [pair for k in self.parts for pair in k.coupled()] if self.num_outputs > 1 else [(None, self)]
+
+
+class Product(_Composite):
+    """k_1 * k_2 * ..."""
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return _accumulate((k.forward(x, z) for k in self.parts), torch.Tensor.mul_, torch.mul)
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        K, dK = self.parts[0].with_gradient(x, z)
+        for k in list(self.parts)[1:]:
+            other, d_other = k.with_gradient(x, z)
+            K, dK = K * other, dK * other + K * d_other
+        return K, dK
+
+    def diag(self, x: Tensor) -> Tensor:
+        return math.prod(k.diag(x) for k in self.parts)  # type: ignore[return-value]
+
+    def terms(self, input_dim: int) -> list[Term]:
+        factors = [k.terms(input_dim) for k in self.parts]
+        if math.prod(map(len, factors)) > LARGEST_TERM_COUNT:
+            factors = [_gathered(terms) for terms in factors]
+        return [math.prod(terms[1:], start=terms[0]) for terms in itertools.product(*factors)]  # type: ignore[misc]
+
+    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
+        if self.num_outputs == 1:
+            return [(None, self)]
+        pairs = []
+        for combination in itertools.product(*(k.coupled() for k in self.parts)):
+            couplings = [B for B, _ in combination if B is not None]
+            B = math.prod(couplings[1:], start=couplings[0]) if couplings else None
+            pairs.append((B, Product(*(k for _, k in combination))))
+        return pairs
+
+
+class OnDims(Kernel):
+    """k applied to the coordinates `dims` of x."""
+
+    fields = ("dims",)
+
+    def __init__(self, kernel: Kernel, dims: list[int]) -> None:
+        super().__init__()
+        dims = [int(i) for i in dims]
+        if not dims or min(dims) < 0 or len(set(dims)) != len(dims):
+            raise ValueError(f"dims: expected different whole numbers from 0, at least one, got {dims}")
+        self.kernel, self.dims = kernel, dims
+
+    def _check(self, input_dim: int) -> None:
+        if max(self.dims) >= input_dim:
+            raise ValueError(f"dims: expected coordinates below {input_dim}, the points' dimension, got {self.dims}")
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        self._check(x.shape[-1])
+        part = x[..., self.dims]
+        return self.kernel.forward(part, part if z is x else z[..., self.dims])
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        self._check(x.shape[-1])
+        K, part = self.kernel.with_gradient(x[..., self.dims], z[..., self.dims])
+        dK = torch.zeros(x.shape[-1], *K.shape, dtype=K.dtype, device=K.device)
+        dK[self.dims] = part
+        return K, dK
+
+    def diag(self, x: Tensor) -> Tensor:
+        return self.kernel.diag(x[..., self.dims])
+
+    def terms(self, input_dim: int) -> list[Term]:
+        self._check(input_dim)
+        return [term.embedded(self.dims, input_dim) for term in self.kernel.terms(len(self.dims))]
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        self._check(input_dim)
+        return Embedded(self.kernel.measure(len(self.dims)), self.dims, input_dim)
+
+    def active_dims(self, input_dim: int) -> list[int]:
+        return [self.dims[i] for i in self.kernel.active_dims(len(self.dims))]
+
+    @property
+    def num_outputs(self) -> int:
+        return self.kernel.num_outputs
+
+    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
+        return [(B, OnDims(k, self.dims)) for B, k in self.kernel.coupled()]
+
+
+class _MixtureKernel(Sum):
+    """sum_q p_q k_q with the p_q summing to one, seen as one stationary kernel: its measure is a mixture."""
+
+    def __init__(self, terms: list[Term], total: Tensor) -> None:
+        super().__init__(*(Scaled(Product(*t.stationary), t.variance / total) for t in terms))
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        terms = [k.terms(input_dim)[0] for k in self.parts]
+        return Mixture(torch.stack([t.variance for t in terms]), [t.measure(input_dim) for t in terms])
+
+
+def _gathered(terms: list[Term]) -> list[Term]:
+    """The same sum in fewer terms: those that are stationary and nothing else become one mixture."""
+    plain, others = [], []
+    for t in terms:
+        (plain if t.stationary and not t.forms and t.coupling is None else others).append(t)
+    if len(plain) < 2:
+        return terms
+    total = torch.stack([t.variance for t in plain]).sum()
+    return [Term(total, stationary=(_MixtureKernel(plain, total),)), *others]
+
+
+def _own(K: Tensor) -> Tensor:
+    """K in memory of its own: a Constant's or an output's matrix may be one number, expanded."""
+    return K.clone() if 0 in K.stride() else K
+
+
+def _accumulate(matrices, in_place, out_of_place) -> Tensor:
+    total = None
+    for K in matrices:
+        if total is None:
+            total = K
+        elif total.requires_grad or K.requires_grad:
+            total = out_of_place(total, K)
+        else:
+            total = in_place(_own(total), K)
+    assert total is not None
+    return total

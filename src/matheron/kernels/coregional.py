@@ -1,0 +1,68 @@
+"""Several outputs as one Gaussian process over (x, task)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..checks import ArrayLike, as_tensor
+from .base import Kernel
+from .terms import Term
+
+
+class Coregional(Kernel):
+    """k((x, i), (x', j)) = B[i, j] k(x, x'), B `[t, t]` symmetric and positive semi-definite.
+
+    Add several for a linear model of coregionalisation; a plain kernel added to one is shared by all tasks (a B of
+    ones). Call `coupled_covariance` for covariances between given tasks; a path drawn from it has `[..., t]` outputs.
+
+    >>> from matheron import kernels
+    >>> kernels.Coregional(kernels.RBF(), [[1.0, 0.9], [0.9, 1.0]]).num_outputs
+    2
+    """
+
+    def __init__(self, kernel: Kernel, B: ArrayLike) -> None:
+        super().__init__()
+        B = as_tensor(B, "B").double()
+        if B.ndim != 2 or B.shape[0] != B.shape[1]:
+            raise ValueError(f"B: expected a square matrix [t, t], got shape {list(B.shape)}")
+        if not torch.allclose(B, B.mT, rtol=1e-6, atol=1e-9):
+            raise ValueError("B: expected a symmetric matrix; B = W W^T + diag(kappa) is one")
+        smallest = torch.linalg.eigvalsh(B.detach()).min().item()
+        if smallest < -1e-8 * B.detach().diagonal().max().clamp_min(1.0).item():
+            raise ValueError(f"B: expected a positive semi-definite matrix, got a smallest eigenvalue of {smallest:.4g}")
+        if kernel.num_outputs > 1:
+            raise ValueError("expected a kernel of one output; the product of two Coregional kernels couples them")
+        self.kernel = kernel
+        self.register_buffer("B", B)
+
+    def _refuse(self, *_: Tensor) -> Tensor:
+        raise TypeError("a Coregional kernel needs tasks: call coupled_covariance(kernel, x, i, z, j)")
+
+    forward = with_gradient = diag = _refuse  # type: ignore[assignment]
+
+    def terms(self, input_dim: int) -> list[Term]:
+        terms = self.kernel.terms(input_dim)
+        return [replace(t, coupling=self.B if t.coupling is None else self.B * t.coupling) for t in terms]
+
+    def active_dims(self, input_dim: int) -> list[int]:
+        return self.kernel.active_dims(input_dim)
+
+    @property
+    def num_outputs(self) -> int:
+        return self.B.shape[0]
+
+    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
+        return [(self.B, self.kernel)]
+
+
+def coupled_covariance(kernel: Kernel, x: Tensor, i: Tensor | None, z: Tensor, j: Tensor | None) -> Tensor:
+    """k((x, i), (z, j)) for points `[n, d]`, `[m, d]` with tasks `[n]`, `[m]` (None for one output) -> `[n, m]`."""
+    if i is None or j is None:
+        return kernel.forward(x, z)
+    K = 0.0
+    for B, k in kernel.coupled():
+        K = K + (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j])
+    return K  # type: ignore[return-value]

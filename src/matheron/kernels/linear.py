@@ -1,0 +1,97 @@
+"""Kernels whose features are known in closed form: Linear, Polynomial, Constant."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..checks import ArrayLike, as_count, per_dimension, positive
+from .base import Kernel
+from .terms import Term
+
+
+class Linear(Kernel):
+    """k = sum_i variance_i x_i x'_i.
+
+    >>> from matheron import kernels
+    >>> kernels.Linear(variance=2.0)([[1.0, 3.0]], [[1.0, 1.0]])
+    tensor([[8.]], dtype=torch.float64)
+    """
+
+    def __init__(self, variance: ArrayLike = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("variance", positive(variance, "variance", zero=True))
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return (x * per_dimension(self.variance, x.shape[-1], "variance")) @ z.mT
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        K = self.forward(x, z)
+        weighted = z * per_dimension(self.variance, x.shape[-1], "variance")
+        return K, torch.stack([weighted[..., None, :, i].expand_as(K) for i in range(x.shape[-1])])
+
+    def diag(self, x: Tensor) -> Tensor:
+        return (x.square() * self.variance).sum(-1)
+
+    def terms(self, input_dim: int) -> list[Term]:
+        variance = per_dimension(self.variance, input_dim, "variance")
+        form = torch.cat([variance, variance.new_zeros(1)])
+        return [Term(variance.new_ones(()), forms=(form,))]
+
+
+class Polynomial(Kernel):
+    """k = (x . x' + offset)^degree.
+
+    >>> from matheron import kernels
+    >>> kernels.Polynomial(degree=2, offset=1.0)([[1.0]], [[2.0]])
+    tensor([[9.]], dtype=torch.float64)
+    """
+
+    fields = ("degree",)
+
+    def __init__(self, degree: int = 2, offset: ArrayLike = 1.0) -> None:
+        super().__init__()
+        self.degree = as_count(degree, "degree")
+        self.register_buffer("offset", positive(offset, "offset", zero=True, max_ndim=0))
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return (x @ z.mT + self.offset) ** self.degree
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        base = x @ z.mT + self.offset
+        slope = self.degree * base ** (self.degree - 1)
+        return base**self.degree, torch.stack([slope * z[..., None, :, i] for i in range(x.shape[-1])])
+
+    def diag(self, x: Tensor) -> Tensor:
+        return (x.square().sum(-1) + self.offset) ** self.degree
+
+    def terms(self, input_dim: int) -> list[Term]:
+        form = torch.cat([self.offset.new_ones(input_dim), self.offset[None]])
+        return [Term(self.offset.new_ones(()), forms=(form,) * self.degree)]
+
+
+class Constant(Kernel):
+    """k = value: a random level, the same everywhere.
+
+    >>> from matheron import kernels
+    >>> kernels.Constant(3.0)([[0.0]], [[5.0]])
+    tensor([[3.]], dtype=torch.float64)
+    """
+
+    def __init__(self, value: ArrayLike = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("value", positive(value, "value", zero=True, max_ndim=0))
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        batch = torch.broadcast_shapes(x.shape[:-2], z.shape[:-2])
+        return self.value.expand(*batch, x.shape[-2], z.shape[-2])
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        K = self.forward(x, z)
+        return K, torch.zeros(x.shape[-1], *K.shape, dtype=K.dtype, device=K.device)
+
+    def diag(self, x: Tensor) -> Tensor:
+        return self.value.expand(x.shape[:-1])
+
+    def terms(self, input_dim: int) -> list[Term]:
+        return [Term(self.value)]

@@ -1,0 +1,289 @@
+"""Spectral measures: maps from uniforms to frequencies, and how they convolve and mix (Bochner's theorem).
+
+A kernel with k(x, x) = 1 is k(x - x') = E cos(theta . (x - x')), theta drawn from its spectral measure. Because a
+measure is a map from uniforms, the same code serves plain random, quasi-random and stratified frequencies, on any device.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor
+
+LARGEST_ATOM_COUNT = 1 << 20
+
+
+class SpectralMeasure(ABC):
+    """`frequencies` maps uniforms `[..., num_uniforms]` to frequencies `[..., input_dim]`, in radians a unit of x."""
+
+    num_uniforms: int
+    input_dim: int
+
+    @abstractmethod
+    def frequencies(self, U: Tensor) -> Tensor:
+        """Frequencies `[..., d]` from uniforms `[..., p]` in (0, 1); differentiable in the hyperparameters."""
+
+    def importance(self, U: Tensor) -> Tensor | None:
+        """Weights `[...]` that are one in value and carry the gradient of what no map of uniforms can (a discrete
+        choice, a Gamma's shape): density / density.detach(). None where there is nothing of the kind."""
+        return None
+
+    def atoms(self) -> tuple[Tensor, Tensor] | None:
+        """A discrete measure's frequencies `[a, d]` and masses `[a]`, all but 1e-15 of it; None where not discrete."""
+        return None
+
+
+class _Elliptical(SpectralMeasure):
+    """theta = scale * direction * radius, the direction uniform on the sphere: what orthogonal features need."""
+
+    num_mixing_uniforms = 0
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale  # [d]
+        self.input_dim = scale.shape[0]
+        self.num_uniforms = self.input_dim + self.num_mixing_uniforms
+
+    def mixing(self, U: Tensor) -> Tensor:
+        """The random scale `[..., 1]` of a normal mixture, from `num_mixing_uniforms` uniforms."""
+        return torch.ones_like(U[..., :0].sum(-1, keepdim=True))
+
+    def radius(self, U: Tensor) -> Tensor:
+        """Lengths `[...]` of theta / scale, from 1 + num_mixing_uniforms uniforms."""
+        chi2 = 2 * _from_scipy(lambda u: special.gammaincinv(self.input_dim / 2, u), U[..., 0])
+        return chi2.sqrt() * self.mixing(U[..., 1:])[..., 0]
+
+    def frequencies(self, U: Tensor) -> Tensor:
+        normal = torch.special.ndtri(U[..., : self.input_dim])  # [..., d]
+        return self.scale * normal * self.mixing(U[..., self.input_dim :])
+
+
+class Gaussian(_Elliptical):
+    """N(shift, diag(scale^2)): RBF without a shift, a component of SpectralMixture with one."""
+
+    def __init__(self, scale: Tensor, shift: Tensor | None = None) -> None:
+        super().__init__(scale)
+        self.shift = shift
+
+    def frequencies(self, U: Tensor) -> Tensor:
+        theta = super().frequencies(U)
+        return theta if self.shift is None else theta + self.shift
+
+
+class Student(_Elliptical):
+    """Multivariate t with 2 nu degrees of freedom: Matern. One Gamma(nu, nu) draw serves every coordinate."""
+
+    num_mixing_uniforms = 1
+
+    def __init__(self, scale: Tensor, nu: float) -> None:
+        super().__init__(scale)
+        self.nu = nu
+
+    def mixing(self, U: Tensor) -> Tensor:
+        return _gamma_quantile(U, self.nu).rsqrt()
+
+
+class GammaScaled(_Elliptical):
+    """A normal times the root of a Gamma(alpha, alpha) draw: RationalQuadratic."""
+
+    num_mixing_uniforms = 1
+
+    def __init__(self, scale: Tensor, alpha: Tensor) -> None:
+        super().__init__(scale)
+        self.alpha = alpha
+
+    def mixing(self, U: Tensor) -> Tensor:
+        return _gamma_quantile(U, float(self.alpha)).sqrt()
+
+    def importance(self, U: Tensor) -> Tensor | None:
+        if not self.alpha.requires_grad:
+            return None
+        precision = _gamma_quantile(U[..., self.input_dim], float(self.alpha))
+        alpha = self.alpha
+        log_density = alpha * alpha.log() - torch.lgamma(alpha) + (alpha - 1) * precision.log() - alpha * precision
+        return torch.exp(log_density - log_density.detach())
+
+
+class Lattice(SpectralMeasure):
+    """Multiples k of a fundamental frequency with mass exp(-z) I_k(z), z = 1 / lengthscale^2, in each dimension: Periodic."""
+
+    def __init__(self, fundamental: Tensor, lengthscale: Tensor) -> None:
+        self.fundamental = fundamental  # [d]
+        self.lengthscale = lengthscale  # [d]
+        self.input_dim = self.num_uniforms = fundamental.shape[0]
+
+    def _masses(self, i: int) -> Tensor:
+        """Masses `[2 k + 1]` of the harmonics -k to k; the rest weighs less than rounding."""
+        z = self.lengthscale[i] ** -2
+        count = math.ceil(9 * math.sqrt(float(z))) + 20
+        half = _ScaledBessel.apply(z, count)  # [k + 1]
+        return torch.cat([half[1:].flip(0), half])
+
+    def _harmonics(self, U: Tensor, i: int) -> Tensor:
+        cdf = self._masses(i).detach().cumsum(0)
+        index = torch.searchsorted(cdf, U[..., i].contiguous() * cdf[-1])
+        return index.clamp_max(len(cdf) - 1)
+
+    def frequencies(self, U: Tensor) -> Tensor:
+        k = torch.stack([self._harmonics(U, i) - len(self._masses(i)) // 2 for i in range(self.input_dim)], dim=-1)
+        return k * self.fundamental
+
+    def importance(self, U: Tensor) -> Tensor | None:
+        if not self.lengthscale.requires_grad:
+            return None
+        weight = torch.ones((), dtype=U.dtype, device=U.device)
+        for i in range(self.input_dim):
+            mass = self._masses(i)[self._harmonics(U, i)]
+            weight = weight * mass / mass.detach()
+        return weight
+
+    def atoms(self) -> tuple[Tensor, Tensor] | None:
+        return _sum_of_atoms([self._atoms_in(i) for i in range(self.input_dim)])
+
+    def _atoms_in(self, i: int) -> tuple[Tensor, Tensor]:
+        mass = self._masses(i)
+        theta = torch.zeros(len(mass), self.input_dim, dtype=mass.dtype, device=mass.device)
+        theta[:, i] = torch.arange(len(mass), dtype=mass.dtype, device=mass.device) - len(mass) // 2
+        return theta * self.fundamental, mass
+
+
+class Atom(SpectralMeasure):
+    """One frequency (and its negative): Cosine."""
+
+    num_uniforms = 0
+
+    def __init__(self, theta: Tensor) -> None:
+        self.theta = theta  # [d]
+        self.input_dim = theta.shape[0]
+
+    def frequencies(self, U: Tensor) -> Tensor:
+        return self.theta.expand(*U.shape[:-1], self.input_dim)
+
+    def atoms(self) -> tuple[Tensor, Tensor] | None:
+        return torch.stack([self.theta, -self.theta]), torch.full((2,), 0.5).to(self.theta)
+
+
+class Convolution(SpectralMeasure):
+    """Sums of independent frequencies: the measure of a product of kernels.
+
+    The factors take their coordinates side by side from one set of uniforms. A measure stands for its symmetric
+    version (cos is even), so each factor but the first is given a random sign: cos a cos b is the mean of cos(a +- b).
+    """
+
+    def __init__(self, measures: Sequence[SpectralMeasure]) -> None:
+        self.measures = measures
+        self.input_dim = measures[0].input_dim
+        self.num_uniforms = sum(m.num_uniforms for m in measures) + len(measures) - 1
+
+    def _split(self, U: Tensor) -> tuple[list[Tensor], Tensor]:
+        widths = [m.num_uniforms for m in self.measures]
+        *parts, signs = U.split([*widths, len(widths) - 1], dim=-1)
+        return parts, torch.where(signs < 0.5, -1.0, 1.0).to(U)
+
+    def frequencies(self, U: Tensor) -> Tensor:
+        parts, signs = self._split(U)
+        theta = self.measures[0].frequencies(parts[0])
+        for i, (measure, part) in enumerate(zip(self.measures[1:], parts[1:], strict=True)):
+            theta = theta + signs[..., i : i + 1] * measure.frequencies(part)
+        return theta
+
+    def importance(self, U: Tensor) -> Tensor | None:
+        parts, _ = self._split(U)
+        weights = [m.importance(part) for m, part in zip(self.measures, parts, strict=True)]
+        weights = [w for w in weights if w is not None]
+        return math.prod(weights[1:], start=weights[0]) if weights else None  # type: ignore[return-value]
+
+    def atoms(self) -> tuple[Tensor, Tensor] | None:
+        parts = [m.atoms() for m in self.measures]
+        return None if any(p is None for p in parts) else _sum_of_atoms(parts)  # type: ignore[arg-type]
+
+
+class Mixture(SpectralMeasure):
+    """One of several measures, chosen by the first uniform: the measure of a sum of kernels."""
+
+    def __init__(self, weights: Tensor, measures: Sequence[SpectralMeasure]) -> None:
+        self.weights = weights / weights.sum()  # [q]
+        self.measures = measures
+        self.input_dim = measures[0].input_dim
+        self.num_uniforms = 1 + max(m.num_uniforms for m in measures)
+
+    def _choice(self, U: Tensor) -> Tensor:
+        cdf = self.weights.detach().cumsum(0)
+        return torch.searchsorted(cdf, U[..., 0].contiguous()).clamp_max(len(cdf) - 1)
+
+    def frequencies(self, U: Tensor) -> Tensor:
+        choice, theta = self._choice(U)[..., None], 0.0
+        for q, measure in enumerate(self.measures):
+            theta = theta + torch.where(choice == q, measure.frequencies(U[..., 1 : 1 + measure.num_uniforms]), 0.0)
+        return theta  # type: ignore[return-value]
+
+    def importance(self, U: Tensor) -> Tensor | None:
+        choice = self._choice(U)
+        total = (self.weights / self.weights.detach())[choice]
+        for q, measure in enumerate(self.measures):
+            weight = measure.importance(U[..., 1 : 1 + measure.num_uniforms])
+            total = total if weight is None else total * torch.where(choice == q, weight, 1.0)
+        return total
+
+
+class Embedded(SpectralMeasure):
+    """A measure on some coordinates, zero on the others."""
+
+    def __init__(self, measure: SpectralMeasure, dims: Sequence[int], input_dim: int) -> None:
+        self.measure, self.dims, self.input_dim = measure, list(dims), input_dim
+        self.num_uniforms = measure.num_uniforms
+
+    def _embed(self, theta: Tensor) -> Tensor:
+        full = theta.new_zeros(*theta.shape[:-1], self.input_dim)
+        return full.index_copy(-1, torch.tensor(self.dims, device=theta.device), theta)
+
+    def frequencies(self, U: Tensor) -> Tensor:
+        return self._embed(self.measure.frequencies(U))
+
+    def importance(self, U: Tensor) -> Tensor | None:
+        return self.measure.importance(U)
+
+    def atoms(self) -> tuple[Tensor, Tensor] | None:
+        atoms = self.measure.atoms()
+        return None if atoms is None else (self._embed(atoms[0]), atoms[1])
+
+
+def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """Atoms of a convolution, all but 1e-15 of the mass; None where they are too many to list."""
+    theta, mass = parts[0]
+    for other_theta, other_mass in parts[1:]:
+        if len(mass) * len(other_mass) > LARGEST_ATOM_COUNT:
+            return None
+        theta = (theta[:, None] + other_theta).flatten(0, 1)
+        mass = (mass[:, None] * other_mass).flatten()
+        keep = mass > 1e-17
+        theta, mass = theta[keep], mass[keep]
+    return theta, mass
+
+
+def _from_scipy(quantile, u: Tensor) -> Tensor:
+    """A SciPy quantile function on a tensor of uniforms, on whatever device it lives."""
+    return torch.from_numpy(np.asarray(quantile(u.detach().double().cpu().numpy()))).to(u)
+
+
+def _gamma_quantile(u: Tensor, shape: float) -> Tensor:
+    """Quantiles of Gamma(shape, rate=shape), away from zero, where a root's inverse would be infinite."""
+    return _from_scipy(lambda v: special.gammaincinv(shape, v) / shape, u).clamp_min(1e-30)
+
+
+class _ScaledBessel(torch.autograd.Function):
+    """exp(-z) I_k(z) for k = 0 .. count, with its derivative in z."""
+
+    @staticmethod
+    def forward(ctx, z: Tensor, count: int) -> Tensor:
+        values = special.ive(np.arange(-1, count + 2), float(z))
+        ctx.save_for_backward(torch.from_numpy((values[:-2] + values[2:]) / 2 - values[1:-1]).to(z))
+        return torch.from_numpy(values[1:-1]).to(z)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        return (grad * ctx.saved_tensors[0]).sum(), None

@@ -1,0 +1,296 @@
+"""Stationary kernels, each beside its spectral measure: RBF, Matern, RationalQuadratic, Periodic, Cosine, SpectralMixture.
+
+Every one has k(x, x) = 1 except SpectralMixture, whose weights are variances.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor
+
+from ..checks import ArrayLike, as_tensor, per_dimension, positive
+from ..scratch import empty, frame
+from .base import Kernel, squared_distance
+from .spectral import Atom, GammaScaled, Gaussian, Lattice, SpectralMeasure, Student
+from .terms import Term
+
+
+class _Stationary(Kernel):
+    """k(x, x) = 1, and one term: itself."""
+
+    def diag(self, x: Tensor) -> Tensor:
+        return torch.ones(x.shape[:-1], dtype=x.dtype, device=x.device)
+
+    def terms(self, input_dim: int) -> list[Term]:
+        self.measure(input_dim)  # says at once if the dimensions do not fit
+        return [Term(torch.ones((), dtype=torch.float64), stationary=(self,))]
+
+
+class _Radial(_Stationary):
+    """k(x, x') = g(r^2), r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2: the elliptical kernels."""
+
+    def __init__(self, lengthscale: ArrayLike = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("lengthscale", positive(lengthscale, "lengthscale"))
+
+    @abstractmethod
+    def radial(self, r2: Tensor) -> Tensor:
+        """g(r^2). It may use the memory of `r2` where no gradient is needed."""
+
+    @abstractmethod
+    def radial_derivative(self, r2: Tensor) -> Tensor:
+        """g'(r^2), zero where it is infinite (coincident points of a rough kernel)."""
+
+    def _scaled(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Both in lengthscales about one of z's points: a far offset must not cost the digits of a difference."""
+        lengthscale = per_dimension(self.lengthscale, x.shape[-1], "lengthscale")
+        origin = z[..., :1, :].detach()
+        scaled = (x - origin) / lengthscale
+        return scaled, scaled if z is x else (z - origin) / lengthscale, lengthscale
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        x, z, _ = self._scaled(x, z)
+        return self.radial(squared_distance(x, z))
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        x, z, lengthscale = self._scaled(x, z)
+        r2 = squared_distance(x, z)  # [..., n, m]
+        slope = 2 * self.radial_derivative(r2)
+        dK = [(x[..., :, None, i] - z[..., None, :, i]).mul_(slope).div_(l_i) for i, l_i in enumerate(lengthscale)]
+        return self.radial(r2), torch.stack(dK)
+
+
+class RBF(_Radial):
+    """k = exp(-r^2 / 2).
+
+    >>> from matheron import kernels
+    >>> kernels.RBF(lengthscale=[0.5, 2.0])([[0.0, 0.0]], [[0.5, 2.0]])
+    tensor([[0.3679]], dtype=torch.float64)
+    """
+
+    def radial(self, r2: Tensor) -> Tensor:
+        return (-0.5 * r2).exp() if r2.requires_grad else r2.mul_(-0.5).exp_()
+
+    def radial_derivative(self, r2: Tensor) -> Tensor:
+        return -0.5 * (-0.5 * r2).exp()
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        return Gaussian(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"))
+
+
+class _BesselPower(torch.autograd.Function):
+    """F_a(q) = s^a K_a(s) with s = sqrt(q), for any real a. It is closed under differentiation: F_a' = -F_{a-1} / 2.
+
+    At q = 0, where F_a is infinite for a <= 0, the value is 0: there it only ever multiplies x - x' = 0.
+    """
+
+    @staticmethod
+    def forward(ctx, q: Tensor, a: float) -> Tensor:
+        ctx.save_for_backward(q)
+        ctx.a = a
+        s = torch.sqrt(q, out=empty(q.shape, q))
+        if a in (-0.5, 0.5, 1.5, 2.5):
+            with frame():
+                decay = torch.neg(s, out=empty(q.shape, q)).exp_().mul_(math.sqrt(math.pi / 2))
+                if a == -0.5:
+                    return torch.where(s > 0, decay.div_(s), 0.0)
+                polynomial = s.fill_(1) if a == 0.5 else s.add_(1) if a == 1.5 else s.mul_(3).add_(3).add_(q)
+                return polynomial.mul_(decay)
+        s64 = s.double().cpu().numpy()
+        with_limit = 2 ** (a - 1) * special.gamma(a) if a > 0 else 0.0
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            value = special.kve(a, s64) * s64**a * np.exp(-s64)
+        return torch.from_numpy(np.where(np.isfinite(value), value, with_limit)).to(q)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        (q,) = ctx.saved_tensors
+        return -0.5 * grad * _BesselPower.apply(q, ctx.a - 1), None
+
+
+class Matern(_Radial):
+    """k = 2^(1 - nu) / Gamma(nu) s^nu K_nu(s), s = sqrt(2 nu) r, for any nu > 0; closed forms for 1/2, 3/2, 5/2.
+
+    >>> from matheron import kernels
+    >>> kernels.Matern(nu=0.5)([[0.0]], [[1.0]])
+    tensor([[0.3679]], dtype=torch.float64)
+    """
+
+    fields = ("nu",)
+
+    def __init__(self, nu: float = 2.5, lengthscale: ArrayLike = 1.0) -> None:
+        super().__init__(lengthscale)
+        if not (math.isfinite(nu) and nu > 0):
+            raise ValueError(f"nu: expected a positive number, got {nu!r}; for the limit of large nu use RBF")
+        self.nu = float(nu)
+
+    @property
+    def _scale(self) -> float:
+        return 2 ** (1 - self.nu) / special.gamma(self.nu)
+
+    def radial(self, r2: Tensor) -> Tensor:
+        if r2.requires_grad:
+            return self._scale * _BesselPower.apply(2 * self.nu * r2, self.nu)
+        return _BesselPower.apply(r2.mul_(2 * self.nu), self.nu).mul_(self._scale)
+
+    def radial_derivative(self, r2: Tensor) -> Tensor:
+        return -self.nu * self._scale * _BesselPower.apply(2 * self.nu * r2, self.nu - 1)
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        return Student(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.nu)
+
+
+class RationalQuadratic(_Radial):
+    """k = (1 + r^2 / (2 alpha))^(-alpha): RBFs of Gamma(alpha, alpha) precision.
+
+    >>> from matheron import kernels
+    >>> kernels.RationalQuadratic(alpha=1.0)([[0.0]], [[1.0]])
+    tensor([[0.6667]], dtype=torch.float64)
+    """
+
+    def __init__(self, alpha: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0) -> None:
+        super().__init__(lengthscale)
+        self.register_buffer("alpha", positive(alpha, "alpha", max_ndim=0))
+
+    def radial(self, r2: Tensor) -> Tensor:
+        return (1 + r2 / (2 * self.alpha)) ** -self.alpha
+
+    def radial_derivative(self, r2: Tensor) -> Tensor:
+        return -0.5 * (1 + r2 / (2 * self.alpha)) ** (-self.alpha - 1)
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        return GammaScaled(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.alpha)
+
+
+class Periodic(_Stationary):
+    """k = exp(-2 sum_i sin^2(pi (x_i - x'_i) / period_i) / lengthscale_i^2).
+
+    >>> from matheron import kernels
+    >>> kernels.Periodic(lengthscale=1.0, period=2.0)([[0.0]], [[4.0]])
+    tensor([[1.]], dtype=torch.float64)
+    """
+
+    def __init__(self, lengthscale: ArrayLike = 1.0, period: ArrayLike = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("lengthscale", positive(lengthscale, "lengthscale"))
+        self.register_buffer("period", positive(period, "period"))
+
+    def _parameters_in(self, input_dim: int) -> tuple[Tensor, Tensor]:
+        lengthscale = per_dimension(self.lengthscale, input_dim, "lengthscale")
+        return lengthscale, per_dimension(self.period, input_dim, "period")
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        lengthscale, period = self._parameters_in(x.shape[-1])
+        exponent = 0.0
+        for i, (l_i, p_i) in enumerate(zip(lengthscale, period, strict=True)):
+            turn = (x[..., :, None, i] - z[..., None, :, i]) * (math.pi / p_i)
+            exponent = exponent - 2 * (turn.sin() / l_i).square()
+        return torch.exp(exponent)  # type: ignore[arg-type]
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        lengthscale, period = self._parameters_in(x.shape[-1])
+        K = self.forward(x, z)
+        dK = [
+            K * torch.sin((x[..., :, None, i] - z[..., None, :, i]) * (2 * math.pi / p_i)) * (-2 * math.pi / p_i / l_i**2)
+            for i, (l_i, p_i) in enumerate(zip(lengthscale, period, strict=True))
+        ]
+        return K, torch.stack(dK)
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        lengthscale, period = self._parameters_in(input_dim)
+        return Lattice(2 * math.pi / period, lengthscale)
+
+
+class Cosine(_Stationary):
+    """k = cos(2 pi (x - x') / period), in one dimension; with `.on(i)`, of one coordinate.
+
+    >>> from matheron import kernels
+    >>> kernels.Cosine(period=4.0)([[0.0]], [[4.0]])
+    tensor([[1.]], dtype=torch.float64)
+    """
+
+    def __init__(self, period: ArrayLike = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("period", positive(period, "period", max_ndim=0))
+
+    def _phase(self, x: Tensor, z: Tensor) -> Tensor:
+        if x.shape[-1] != 1:
+            raise ValueError(
+                f"Cosine is a kernel of one dimension, got {x.shape[-1]}: of a distance in more it is not positive "
+                "definite; use Cosine(...).on(i), and products of these"
+            )
+        return (x - z.mT) * (2 * math.pi / self.period)
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return self._phase(x, z).cos()
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        phase = self._phase(x, z)
+        return phase.cos(), (phase.sin() * (-2 * math.pi / self.period))[None]
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        self._phase(torch.zeros(1, input_dim), torch.zeros(1, input_dim))
+        return Atom(2 * math.pi / self.period[None])
+
+
+class SpectralMixture(Kernel):
+    """k = sum_q w_q exp(-2 pi^2 sum_j s_qj^2 r_j^2) cos(2 pi mu_q . r), with weights `[q]`, means and scales `[q, d]`.
+
+    >>> from matheron import kernels
+    >>> kernels.SpectralMixture(weights=[2.0], means=[[1.0]], scales=[[0.1]])([[0.0]], [[0.0]])
+    tensor([[2.]], dtype=torch.float64)
+    """
+
+    def __init__(self, weights: ArrayLike, means: ArrayLike, scales: ArrayLike) -> None:
+        super().__init__()
+        self.register_buffer("weights", positive(weights, "weights", zero=True))
+        self.register_buffer("means", as_tensor(means, "means").double())
+        self.register_buffer("scales", positive(scales, "scales", zero=True, max_ndim=2))
+        shapes = [list(b.shape) for b in (self.weights, self.means, self.scales)]
+        if self.weights.ndim != 1 or self.means.ndim != 2 or shapes[1] != shapes[2] or shapes[0] != shapes[1][:1]:
+            raise ValueError(f"expected weights [q], means [q, d] and scales [q, d], got {shapes}")
+
+    def _check(self, input_dim: int) -> None:
+        if self.means.shape[1] != input_dim:
+            raise ValueError(f"SpectralMixture of {self.means.shape[1]} dimensions got points in {input_dim}")
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        self._check(x.shape[-1])
+        K = 0.0
+        for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
+            phase = (2 * math.pi) * ((x @ mu)[..., :, None] - (z @ mu)[..., None, :])
+            K = K + w * torch.exp(-2 * math.pi**2 * squared_distance(x * s, z * s)) * phase.cos()
+        return K  # type: ignore[return-value]
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        self._check(x.shape[-1])
+        difference = torch.stack([x[..., :, None, i] - z[..., None, :, i] for i in range(x.shape[-1])])
+        K, dK = 0.0, torch.zeros_like(difference)
+        for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
+            phase = (2 * math.pi) * ((x @ mu)[..., :, None] - (z @ mu)[..., None, :])
+            envelope = w * torch.exp(-2 * math.pi**2 * squared_distance(x * s, z * s))
+            K = K + envelope * phase.cos()
+            for i in range(x.shape[-1]):
+                dK[i] -= (4 * math.pi**2 * s[i] ** 2) * difference[i] * envelope * phase.cos()
+                dK[i] -= (2 * math.pi * mu[i]) * envelope * phase.sin()
+        return K, dK  # type: ignore[return-value]
+
+    def diag(self, x: Tensor) -> Tensor:
+        return self.weights.sum().to(x).expand(x.shape[:-1])
+
+    def terms(self, input_dim: int) -> list[Term]:
+        self._check(input_dim)
+        one = torch.ones(1, dtype=self.weights.dtype, device=self.weights.device)
+        parts = [SpectralMixture(one, mu[None], s[None]) for mu, s in zip(self.means, self.scales, strict=True)]
+        return [Term(w, stationary=(part,)) for w, part in zip(self.weights, parts, strict=True)]
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        self._check(input_dim)
+        if len(self.weights) != 1:
+            return super().measure(input_dim)
+        return Gaussian(2 * math.pi * self.scales[0], shift=2 * math.pi * self.means[0])

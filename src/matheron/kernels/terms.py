@@ -1,0 +1,55 @@
+"""The normal form of a kernel: a sum of terms, each a product of stationary kernels and linear forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .spectral import Convolution, SpectralMeasure
+
+if TYPE_CHECKING:
+    from .base import Kernel
+
+
+@dataclass(frozen=True)
+class Term:
+    """variance * B (x) prod_i k_i(x, x') * prod_j <x, x'>_j.
+
+    The k_i are stationary with k_i(x, x) = 1. A form <x, x'> = sum_i c_i x_i x'_i + c_d is held as its coefficients
+    `[d + 1]`, zero or positive, over (x, 1). B `[t, t]` couples outputs; None stands for ones.
+    """
+
+    variance: Tensor
+    stationary: tuple[Kernel, ...] = ()
+    forms: tuple[Tensor, ...] = ()
+    coupling: Tensor | None = None
+
+    def __mul__(self, other: Term) -> Term:
+        couplings = [B for B in (self.coupling, other.coupling) if B is not None]
+        return Term(
+            self.variance * other.variance,
+            self.stationary + other.stationary,
+            self.forms + other.forms,
+            None if not couplings else couplings[0] if len(couplings) == 1 else couplings[0] * couplings[1],
+        )
+
+    def scaled(self, factor: Tensor) -> Term:
+        return replace(self, variance=self.variance * factor)
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        """The spectral measure of the stationary part, which must not be empty."""
+        measures = [k.measure(input_dim) for k in self.stationary]
+        return measures[0] if len(measures) == 1 else Convolution(measures)
+
+    def active_dims(self, input_dim: int) -> list[int]:
+        """The coordinates on which the stationary part depends."""
+        return sorted({i for k in self.stationary for i in k.active_dims(input_dim)})
+
+    def embedded(self, dims: list[int], input_dim: int) -> Term:
+        """The term of the same kernel applied to some coordinates alone."""
+        index = torch.tensor([*dims, input_dim])
+        forms = tuple(c.new_zeros(input_dim + 1).index_copy(0, index.to(c.device), c) for c in self.forms)
+        return replace(self, stationary=tuple(k.on(dims) for k in self.stationary), forms=forms)

@@ -1,0 +1,308 @@
+"""Paths: functions drawn from a Gaussian process. Call them, differentiate them, condition them, save them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import store
+from ..checks import ArrayLike, as_array, as_noise, as_points, as_tensor, check_dim
+from ..evaluate import evaluate, evaluate_with_gradient
+from ..gp import as_tasks
+from ..means import Mean
+from ..transforms import Transform
+from ..updates import Data
+from ..value import Value
+from .conditioning import joined, update_given, without_repeats
+from .prior import PriorPaths
+from .sums import add
+from .update import UpdatePaths
+
+
+class Paths(Value):
+    """Functions drawn from a Gaussian process, a batch of them: a value that is never changed.
+
+        (f | u)(.)  =  mean(.) + sum_i w_i phi_i(.) + sum_j v_j k(., z_j)          eqn:decoupled_sample_path
+                                 `-- prior            `-- update
+
+    Points `[n, d]` are every path's, and give `[s, n]`; points `[s, n, d]` are each path's own (a leading 1 broadcasts). A
+    model of t outputs adds a trailing axis `[..., t]`.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> gp = matheron.ExactGP(kernels.Matern(2.5, 0.2), X=[[0.1], [0.5], [0.9]], y=[0.0, 1.0, 0.0], noise=1e-6)
+    >>> paths = matheron.draw(gp, 8)
+    >>> paths
+    Paths(8 paths in 1 dimension, given 3 observations; prior: 1024 sobol)
+    >>> paths(torch.linspace(0, 1, 100)[:, None]).shape
+    torch.Size([8, 100])
+    """
+
+    def __init__(
+        self,
+        prior: PriorPaths,
+        update: UpdatePaths,
+        mean_function: Mean,
+        input_transform: Transform | None = None,
+        output_transform: Transform | None = None,
+    ) -> None:
+        super().__init__()
+        self.prior = prior
+        self.update = update
+        self.mean_function = mean_function
+        self.input_transform = input_transform
+        self.output_transform = output_transform
+
+    @property
+    def num_paths(self) -> int:
+        return self.prior.w.shape[0]
+
+    @property
+    def num_outputs(self) -> int:
+        return self.prior.w.shape[1]
+
+    @property
+    def input_dim(self) -> int:
+        return self.prior.features.origin.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.prior.w.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.prior.w.device
+
+    def __call__(self, x: ArrayLike) -> Tensor:
+        """The paths at x: `[n, d] -> [s, n]`, `[s, n, d] -> [s, n]`; a trailing `[t]` for several outputs.
+
+        Cost is linear in the number of points; memory beyond the answer is bounded by `matheron.evaluate.MEMORY_BUDGET`.
+        """
+        x = self._inner(self._points(x))
+        own, tied = len(x) > 1, self.requires_graph()
+        f = evaluate(self._block, x, self.num_paths, self.num_outputs, self._width(x), own=own, tied=tied)
+        return self._outer(f)
+
+    def value_and_grad(self, x: ArrayLike) -> tuple[Tensor, Tensor]:
+        """Values `[s, n]` and gradients `[s, n, d]` in x (`[s, n, t]`, `[s, n, t, d]`), in closed form and without a graph.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(0.5), 4, input_dim=2)
+        >>> value, gradient = paths.value_and_grad(torch.rand(10, 2))
+        >>> value.shape, gradient.shape
+        (torch.Size([4, 10]), torch.Size([4, 10, 2]))
+        """
+        with torch.no_grad():
+            outer = self._points(x)
+            inner = self._inner(outer)
+            width = self._width(inner) * (1 + self.input_dim)
+            f, df = evaluate_with_gradient(
+                self._block_with_gradient, inner, self.num_paths, self.num_outputs, width, own=len(inner) > 1
+            )
+            if self.input_transform is not None:
+                df = df * self.input_transform.derivative(outer)[..., None, :]
+            if self.output_transform is not None:
+                df = df * self.output_transform.derivative(f)[..., None]
+            return self._outer(f), df[..., 0, :] if self.num_outputs == 1 else df
+
+    def mean(self, x: ArrayLike) -> Tensor:
+        """The posterior mean at x `[n, d]`, exactly, whatever the basis: `[n]`, or `[n, t]` for several outputs.
+
+        After `condition_on` with targets of each path's own, the paths' posteriors differ, and so do their means: `[s, n]`.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=0.0)
+        >>> matheron.draw(gp, 1).mean([[0.0]])
+        tensor([2.], dtype=torch.float64)
+        """
+        v_mean = self.update.v_mean
+        if v_mean is None:
+            raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
+        if self.output_transform is not None and not self.output_transform.affine:
+            raise TypeError("mean: under this output transform the mean has no closed form; average the paths instead")
+        x = self._inner(self._points(x))
+        if len(x) > 1:
+            raise ValueError(f"mean: expected points [n, {self.input_dim}], got {list(x.shape)}")
+        rows, t = len(v_mean), self.num_outputs
+
+        def block(x: Tensor, _: slice | None) -> Tensor:
+            m = self.mean_function(x).expand(rows, -1, t)  # [rows, n, t]
+            update = self.update.sums(x, None, v=v_mean)
+            return m if update is None else update.mT + m
+
+        width = self.update.width + rows * t
+        f = self._outer(evaluate(block, x, rows, t, width, own=False, tied=self.requires_graph()))
+        return f[0] if rows == 1 else f
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Paths:
+        """Fewer paths; an integer keeps its axis."""
+        if isinstance(index, int):
+            if not -self.num_paths <= index < self.num_paths:
+                raise IndexError(f"path {index} of {self.num_paths}")
+            index = [index]
+        chosen = torch.arange(self.num_paths, device=self.device)[index]
+        if len(chosen) == 0:
+            raise IndexError(f"expected at least one path of {self.num_paths}, got none")
+        return self._with(self.prior[chosen], self.update[chosen])
+
+    def __len__(self) -> int:
+        return self.num_paths
+
+    def condition_on(
+        self,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        noise: ArrayLike,
+        tasks: ArrayLike | None = None,
+        solver: str = "auto",
+        generator: torch.Generator | None = None,
+    ) -> Paths:
+        """The same draw, given more data: new paths with the same w and noise, as if the data had always been there.
+
+        Args:
+            x: new points `[n, d]`, shared by all paths.
+            y: their targets, `[n]` or `[s, n]` (each path its own, as in fantasies); `[..., n, t]` for t outputs without `tasks`.
+            noise: variance of their noise, one number or one a point; with 0 the paths pass through the points.
+            tasks: which output each observation is of.
+            generator: draws the new observations' noise.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(0.5), 3, input_dim=1)
+        >>> paths.condition_on([[0.2]], [1.0], noise=0.0)([[0.2]]).round(decimals=6)
+        tensor([[1.],
+                [1.],
+                [1.]], dtype=torch.float64)
+        """
+        old = self.update
+        if old.inducing is not None and old.inducing.root is None:
+            raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
+        new = self._new_data(x, y, noise, tasks, generator)
+        data = without_repeats(joined(old, new), num_old=len(old.noise))
+        m = old.num_inducing
+        update = update_given(
+            self.prior,
+            self.mean_function,
+            old.kernel,
+            data,
+            solver,
+            Z=old.centres[:m],
+            Z_tasks=None if old.tasks is None else old.tasks[:m],
+            inducing=old.inducing,
+        )
+        return self._with(self.prior, update)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the paths to a safetensors file; `matheron.load` reads them back, and runs no code."""
+        store.save(self, path)
+
+    def __repr__(self) -> str:
+        m, n = self.update.num_inducing, len(self.update.noise)
+        given = [f"{m} inducing points"] * (m > 0) + [f"{n} observations"] * (n > 0) or ["no data"]
+        outputs = f", {self.num_outputs} outputs" if self.num_outputs > 1 else ""
+        bases = f" in {self.prior.num_bases} bases" if self.prior.num_bases > 1 else ""
+        dims = f"{self.input_dim} dimension{'s' if self.input_dim > 1 else ''}"
+        prior = f"prior: {self.prior.features.description}{bases}"
+        return f"Paths({self.num_paths} paths in {dims}{outputs}, given {' and '.join(given)}; {prior})"
+
+    # How it is done.
+
+    def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
+        return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)
+
+    def _points(self, x: ArrayLike) -> Tensor:
+        """Points as `[1, n, d]` or `[s, n, d]`, in the paths' dtype and on their device."""
+        x = as_array(x)
+        if x.is_complex() or x.dtype == torch.bool:
+            raise TypeError(f"x: expected real numbers, got dtype {x.dtype}")
+        x = x.to(self.prior.w)
+        if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] not in (1, self.num_paths)):
+            raise ValueError(
+                f"x: expected [n, {self.input_dim}] for all paths or [{self.num_paths}, n, {self.input_dim}] for each its "
+                f"own, got {list(x.shape)}"
+            )
+        check_dim(x, "x", self.input_dim)
+        return x[None] if x.ndim == 2 else x
+
+    def _inner(self, x: Tensor) -> Tensor:
+        """Points in the model's own space, checked against the domain of its features."""
+        x = x if self.input_transform is None else self.input_transform(x)
+        domain = self.prior.features.domain
+        if domain is not None and x.shape[1]:
+            slack = 1e-6 * (domain[1] - domain[0])
+            if bool((x < domain[0] - slack).any()) or bool((x > domain[1] + slack).any()):
+                raise ValueError(
+                    f"x: expected points inside the domain {domain[0].tolist()} to {domain[1].tolist()} of these equispaced "
+                    f"features, got {x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a larger domain=, or "
+                    "with features='sobol'"
+                )
+        return x
+
+    def _outer(self, f: Tensor) -> Tensor:
+        """Outputs `[s, n, t]` as a user sees them."""
+        f = f if self.output_transform is None else self.output_transform(f)
+        return f[..., 0] if self.num_outputs == 1 else f
+
+    def _width(self, x: Tensor) -> int:
+        """Numbers held a point (and a path, where each has its own): the widest basis, and the sums."""
+        width = max(self.prior.width, self.update.width)
+        if len(x) == 1:
+            return width + self.num_paths * self.num_outputs
+        gathered = self.input_dim // max(1, x.shape[1]) + 1 if self.prior.num_bases > 1 else 1
+        return width * gathered + self.num_outputs
+
+    def _block(self, x: Tensor, paths: slice | None) -> Tensor:
+        """mean + prior + update at some points (of some paths), `[s, n, t]`."""
+        f = add(self.prior.sums(x, paths), self.update.sums(x, paths))  # [s, t, n]
+        m = self.mean_function(x)  # [1 or s, n, 1 or t]
+        if f is None:
+            return m.expand(self.num_paths if paths is None else -1, -1, self.num_outputs)
+        return f.mT + m
+
+    def _block_with_gradient(self, x: Tensor, paths: slice | None) -> tuple[Tensor, Tensor]:
+        m, dm = self.mean_function.with_gradient(x)  # [1 or s, n, 1 or t], [1 or s, n, 1 or t, d]
+        total = add(self.prior.sums(x, paths, gradient=True), self.update.sums(x, paths, gradient=True))
+        if total is None:
+            shape = (self.num_paths if paths is None else -1, -1, self.num_outputs)
+            return m.expand(shape), dm.expand(*shape, -1)
+        f, df = total  # [s, t, n], [s, t, n, d]
+        return f.mT + m, df.transpose(1, 2) + dm
+
+    def _new_data(self, x, y, noise, tasks, generator: torch.Generator | None) -> Data:
+        """What `condition_on` was given, checked, in the model's own space, with its noise drawn."""
+        like, t = self.prior.w, self.num_outputs
+        x = as_points(x, "x", input_dim=self.input_dim, like=like)
+        y = as_tensor(y, "y", like=like)
+        several = t > 1 and tasks is None
+        shape = (len(x), t) if several else (len(x),)
+        if y.shape not in (shape, (self.num_paths, *shape)):
+            raise ValueError(f"y: expected {list(shape)} or {[self.num_paths, *shape]}, got {list(y.shape)}")
+        noise = as_noise(noise, len(x), like=like)
+        if several:  # every output at every point
+            tasks = torch.arange(t).repeat(len(x))
+            x, y, noise = x.repeat_interleave(t, 0), y.flatten(-2), noise.repeat_interleave(t)
+        tasks = as_tasks(tasks, len(x), t, "tasks")
+        tasks = None if tasks is None else tasks.to(self.device)
+        y, noise = self._undo_output(y, noise, tasks)
+        generator = generator or torch.default_generator
+        xi = torch.randn(self.num_paths, len(x), generator=generator, device=generator.device, dtype=torch.float64)
+        return Data(self._inner(x[None])[0], tasks, y, noise, xi.to(like))
+
+    def _undo_output(self, y: Tensor, noise: Tensor, tasks: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Targets and noise before the output transform; each observation has its own output's."""
+        if self.output_transform is None:
+            return y, noise
+        if not self.output_transform.affine and bool((noise > 0).any()):
+            raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
+        inner = self.output_transform.inverse(y[..., None].expand(*y.shape, self.num_outputs))  # [..., n, t]
+        slope = self.output_transform.derivative(inner)
+        own = torch.zeros_like(noise, dtype=torch.long) if tasks is None else tasks
+        pick = own[:, None].expand(*inner.shape[:-1], 1)
+        inner, slope = inner.gather(-1, pick)[..., 0], slope.gather(-1, pick)[..., 0]
+        return inner, torch.where(noise > 0, noise / slope.square().reshape(-1, len(noise))[0], noise)

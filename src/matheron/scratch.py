@@ -1,0 +1,61 @@
+"""Memory for a block's temporaries, used again by the next block.
+
+Fresh memory costs more to touch than a block's arithmetic saves (measured: 7 GB/s into new pages, 17 to 35 into old ones), so
+a blocked evaluation on a CPU takes its temporaries from one arena: `empty` bumps a pointer, and a `frame` puts it back. Outside
+an arena `empty` is `torch.empty`. What `empty` gives must not outlive its frame.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+_ALIGNMENT = 64
+_local = threading.local()
+
+
+class _Arena:
+    def __init__(self, num_bytes: int) -> None:
+        self.memory = torch.empty(num_bytes, dtype=torch.uint8)
+        self.used = 0
+
+
+@contextmanager
+def arena(num_bytes: int) -> Iterator[None]:
+    """Serve `empty` from `num_bytes` of memory inside the block, on this thread."""
+    outer = getattr(_local, "arena", None)
+    _local.arena = _Arena(num_bytes)
+    try:
+        yield
+    finally:
+        _local.arena = outer
+
+
+@contextmanager
+def frame() -> Iterator[None]:
+    """Give back at the end of the block all that `empty` gave inside it."""
+    current: _Arena | None = getattr(_local, "arena", None)
+    used = 0 if current is None else current.used
+    try:
+        yield
+    finally:
+        if current is not None:
+            current.used = used
+
+
+def empty(shape: Sequence[int], like: Tensor) -> Tensor:
+    """An uninitialised tensor of `like`'s dtype and device, from the arena where there is one with room."""
+    current: _Arena | None = getattr(_local, "arena", None)
+    if current is None or like.device.type != "cpu":
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    num_bytes = math.prod(shape) * like.element_size()
+    start = current.used
+    if start + num_bytes > current.memory.numel():
+        return torch.empty(shape, dtype=like.dtype)
+    current.used = start + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+    return current.memory[start : start + num_bytes].view(like.dtype).view(*shape)

@@ -1,0 +1,130 @@
+"""Elementwise transforms of inputs and outputs: Paths = output o (mean + prior + update) o input."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .checks import ArrayLike, as_tensor, positive
+from .value import Parts, Value
+
+
+class Transform(Value):
+    """A smooth increasing or decreasing map of each coordinate on its own."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """The map, `[..., d] -> [..., d]`."""
+
+    @abstractmethod
+    def inverse(self, y: Tensor) -> Tensor:
+        """Its inverse."""
+
+    @abstractmethod
+    def derivative(self, x: Tensor) -> Tensor:
+        """Its derivative, coordinate by coordinate."""
+
+    @property
+    def affine(self) -> bool:
+        """Whether means and variances pass through it."""
+        return False
+
+
+class Affine(Transform):
+    """x -> scale * x + offset, each a number or one a coordinate."""
+
+    def __init__(self, scale: ArrayLike = 1.0, offset: ArrayLike = 0.0) -> None:
+        super().__init__()
+        self.register_buffer("scale", as_tensor(scale, "scale").double())
+        self.register_buffer("offset", as_tensor(offset, "offset").double())
+        if bool((self.scale == 0).any()):
+            raise ValueError("scale: expected numbers other than zero")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.offset
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return (y - self.offset) / self.scale
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return self.scale.expand_as(x)
+
+    @property
+    def affine(self) -> bool:
+        return True
+
+
+class Exp(Transform):
+    """x -> exp(x): undoes a model of log targets."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return y.log()
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+
+class Kumaraswamy(Transform):
+    """x -> 1 - (1 - x^a)^b on (0, 1), concentrations a and b a coordinate: BoTorch's input warping.
+
+    `eps` keeps x inside the open interval, as BoTorch does; coordinates not warped have a = b = 1 and `mask` False.
+    """
+
+    fields = ("eps",)
+
+    def __init__(self, a: ArrayLike, b: ArrayLike, mask: ArrayLike | None = None, eps: float = 1e-7) -> None:
+        super().__init__()
+        self.register_buffer("a", positive(a, "a"))
+        self.register_buffer("b", positive(b, "b"))
+        self.register_buffer("mask", torch.ones_like(self.a).bool() if mask is None else torch.as_tensor(mask).bool())
+        self.eps = float(eps)
+
+    def _inside(self, x: Tensor) -> Tensor:
+        return (x * (1 - 2 * self.eps) + self.eps).clamp(self.eps, 1 - self.eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self._inside(x)
+        return torch.where(self.mask, 1 - (1 - u**self.a) ** self.b, x)
+
+    def inverse(self, y: Tensor) -> Tensor:
+        u = (1 - (1 - y) ** (1 / self.b)) ** (1 / self.a)
+        return torch.where(self.mask, (u - self.eps) / (1 - 2 * self.eps), y)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        u = self._inside(x)
+        slope = self.a * self.b * u ** (self.a - 1) * (1 - u**self.a) ** (self.b - 1) * (1 - 2 * self.eps)
+        return torch.where(self.mask, slope, 1.0)
+
+
+class Chain(Transform):
+    """Several transforms, the first applied first."""
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        super().__init__()
+        self.transforms = Parts(transforms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+    def inverse(self, y: Tensor) -> Tensor:
+        for transform in reversed(list(self.transforms)):
+            y = transform.inverse(y)
+        return y
+
+    def derivative(self, x: Tensor) -> Tensor:
+        slope = torch.ones_like(x)
+        for transform in self.transforms:
+            slope, x = slope * transform.derivative(x), transform(x)
+        return slope
+
+    @property
+    def affine(self) -> bool:
+        return all(t.affine for t in self.transforms)

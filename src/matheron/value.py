@@ -1,0 +1,76 @@
+"""A value: a small module whose every tensor is a buffer, which is never changed once made."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+# Every concrete Value by name: what a saved file may name, and nothing else.
+REGISTRY: dict[str, type[Value]] = {}
+
+
+class Value(nn.Module):
+    """Base of kernels, means, transforms, features and paths.
+
+    Tensors are buffers and parts are submodules, so that `state_dict`, `deepcopy` and pickling reach all of it. What
+    is neither (an order, a list of dimensions) is named in `fields` and must be JSON. Those three together are all
+    that a Value is: `mapped` copies them and `matheron.store` writes them.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ()
+    saveable: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.saveable and not cls.__name__.startswith("_"):
+            REGISTRY[cls.__name__] = cls
+
+    def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """A copy of this value with `fn` applied to every tensor; the value itself stays as it is."""
+        new = copy.copy(self)
+        new.__dict__ = dict(self.__dict__)
+        new._buffers = {name: None if b is None else fn(b) for name, b in self._buffers.items()}
+        new._modules = {name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()}
+        return new
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """A copy on another device or in another floating dtype (integers keep theirs)."""
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        return self.mapped(lambda b: b.to(device=device, dtype=dtype if b.is_floating_point() else None))
+
+    def owned(self) -> Self:
+        """A copy that shares no memory and no graph with anything else."""
+        return self.mapped(lambda b: b.detach().clone())
+
+    def restore(self) -> None:
+        """Make again what follows from the buffers and is not saved; called once they are in place."""
+
+    def requires_graph(self) -> bool:
+        """Whether any tensor of this value is tied to an autograd graph."""
+        return any(b.requires_grad for b in self.buffers())
+
+    # nn.Module lets attributes be anything; these say what they are, for readers and for type checkers.
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name)
+
+
+class Parts(Value):
+    """Several values in order."""
+
+    def __init__(self, parts: Iterable[Value]) -> None:
+        super().__init__()
+        for i, part in enumerate(parts):
+            self.add_module(str(i), part)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._modules.values())
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __getitem__(self, i: int) -> Any:
+        return list(self._modules.values())[i]
