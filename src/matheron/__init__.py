@@ -1,11 +1,11 @@
 """matheron: draw functions from Gaussian process posteriors, and evaluate them anywhere.
 
-    a kernel and data    matheron.kernels, ExactGP, SparseGP
-      -> features/       x -> Phi: a finite basis for the prior
-      -> solvers/        factor(K), then solve(b)
-      -> draw            Matheron's rule
-      -> Paths           what you hold: prior path + update path
-      -> evaluate/       how Paths are computed
+a kernel and data    matheron.kernels, ExactGP, SparseGP
+  -> features/       x -> Phi: a finite basis for the prior
+  -> solvers/        factor(K), then solve(b)
+  -> draw            Matheron's rule
+  -> Paths           what you hold: prior path + update path
+  -> evaluate/       how Paths are computed
 """
 
 from . import kernels as kernels

@@ -53,12 +53,16 @@ class ExactGP:
                     "or give tasks=, the output that each observation is of"
                 )
             noise = as_tensor(noise, "noise", like=X)
-            noise = noise.reshape(-1) if noise.shape == y.shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
+            noise = (
+                noise.reshape(-1) if noise.shape == y.shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
+            )
             tasks = torch.arange(t).repeat(len(X))
             X, y = X.repeat_interleave(t, dim=0), y.reshape(-1)
         if y.shape != X.shape[:1]:
             hint = "; use y[:, 0]" if y.ndim == 2 and y.shape[1] == 1 else ""
-            raise ValueError(f"y: expected [{len(X)}], one number a row of X {list(X.shape)}, got {list(y.shape)}{hint}")
+            raise ValueError(
+                f"y: expected [{len(X)}], one number a row of X {list(X.shape)}, got {list(y.shape)}{hint}"
+            )
         self.train_inputs = X
         self.train_targets = y
         self.noise = as_noise(noise, len(X), like=X)  # [n]
@@ -123,7 +127,9 @@ class SparseGP:
         if (q_mean is None) == (sample_u is None):
             raise ValueError("expected either q_mean (with q_scale_tril), or sample_u, a function that draws u")
         if sample_u is not None and (q_scale_tril is not None or not callable(sample_u)):
-            raise ValueError("sample_u: expected a function (num_paths, generator) -> [num_paths, m], and no q_scale_tril")
+            raise ValueError(
+                "sample_u: expected a function (num_paths, generator) -> [num_paths, m], and no q_scale_tril"
+            )
         if q_mean is not None:
             q_mean = as_tensor(q_mean, "q_mean", like=Z)
             if q_mean.shape != (m,):

@@ -23,7 +23,9 @@ def save(value: Value, path: str | os.PathLike[str]) -> None:
     """Write a value to `path`, whole or not at all."""
     tensors: dict[str, Tensor] = {}
     if value.requires_graph():
-        raise ValueError("save: drawn with detach=False, so tied to a graph that no file can hold; draw with detach=True")
+        raise ValueError(
+            "save: drawn with detach=False, so tied to a graph that no file can hold; draw with detach=True"
+        )
     tree = _describe(value, "", tensors)
     header = json.dumps(tree, sort_keys=True)
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
@@ -60,7 +62,9 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> An
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} is a safetensors file but not one of ours: format {metadata.get('format')!r}, not {FORMAT!r}")
+        raise ValueError(
+            f"{path} is a safetensors file but not one of ours: format {metadata.get('format')!r}, not {FORMAT!r}"
+        )
     header = metadata.get("tree", "")
     if metadata.get("checksum") != _checksum(header, tensors):
         raise ValueError(f"{path} was changed since it was saved: its checksum does not match")

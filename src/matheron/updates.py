@@ -91,7 +91,9 @@ def sparse_correction(kernel: Kernel, Z: Tensor, tasks: Tensor | None, jitter: T
     return Correction(Z, tasks, A @ A.mT - solver.solve(torch.eye(len(Z), dtype=Z.dtype, device=Z.device)))
 
 
-def condition(kernel: Kernel, data: Data, f: Tensor, correction: Correction | None, solver: str) -> tuple[Tensor, Tensor]:
+def condition(
+    kernel: Kernel, data: Data, f: Tensor, correction: Correction | None, solver: str
+) -> tuple[Tensor, Tensor]:
     """One Matheron update, on data, of functions with covariance k (or k_q) and values `f [r, n]` at the data.
 
     Answers the weights of k(., X), `[r, n]`, and what the correction adds to those of k(., Z), `[r, m]`.

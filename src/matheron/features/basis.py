@@ -140,9 +140,7 @@ class Products(Basis):
     a polynomial's is its own.
     """
 
-    def __init__(
-        self, projections: Tensor, amplitudes: Tensor, origin: Tensor, fourier: Cosines | None = None
-    ) -> None:
+    def __init__(self, projections: Tensor, amplitudes: Tensor, origin: Tensor, fourier: Cosines | None = None) -> None:
         super().__init__()
         self.register_buffer("projections", projections)
         self.register_buffer("amplitudes", amplitudes.expand(projections.shape[0], projections.shape[2]))

@@ -121,10 +121,10 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
         exact = discrete(term, input_dim, count)
         if exact is not None:
             return exact, f"{sum(b.size for b in exact)} harmonics"
-    if kind == "equispaced" or (kind == "auto" and domain is not None and len(term.active_dims(input_dim)) <= LARGEST_DIM):
-        bases, captured = equispaced(
-            term, input_dim, count, domain=domain, num_bases=num_bases, generator=generator
-        )
+    if kind == "equispaced" or (
+        kind == "auto" and domain is not None and len(term.active_dims(input_dim)) <= LARGEST_DIM
+    ):
+        bases, captured = equispaced(term, input_dim, count, domain=domain, num_bases=num_bases, generator=generator)
         if kind == "equispaced" or captured >= CAPTURED_SHARE:
             return bases, f"equispaced, {sum(b.size for b in bases)} features holding {captured:.2%} of the variance"
     if kind in ("auto", "equispaced"):
@@ -151,7 +151,11 @@ def _size(term: Term, reference: Tensor | None) -> float:
     if term.coupling is not None:
         size *= float(term.coupling.detach().diagonal().mean())
     if term.forms:
-        x = torch.ones(1, len(term.forms[0]) - 1, dtype=torch.float64) if reference is None else reference.double().cpu()
+        x = (
+            torch.ones(1, len(term.forms[0]) - 1, dtype=torch.float64)
+            if reference is None
+            else reference.double().cpu()
+        )
         x2 = torch.cat([x.detach().square(), torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
         size *= float(torch.stack([x2 @ c.detach().cpu() for c in term.forms]).prod(0).mean())
     return size

@@ -28,7 +28,11 @@ class Scaled(Kernel):
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         K = self.kernel.forward(x, z)
-        return K * self.outputscale if K.requires_grad or self.outputscale.requires_grad else _own(K).mul_(self.outputscale)
+        return (
+            K * self.outputscale
+            if K.requires_grad or self.outputscale.requires_grad
+            else _own(K).mul_(self.outputscale)
+        )
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         K, dK = self.kernel.with_gradient(x, z)

@@ -32,7 +32,9 @@ class Coregional(Kernel):
             raise ValueError("B: expected a symmetric matrix; B = W W^T + diag(kappa) is one")
         smallest = torch.linalg.eigvalsh(B.detach()).min().item()
         if smallest < -1e-8 * B.detach().diagonal().max().clamp_min(1.0).item():
-            raise ValueError(f"B: expected a positive semi-definite matrix, got a smallest eigenvalue of {smallest:.4g}")
+            raise ValueError(
+                f"B: expected a positive semi-definite matrix, got a smallest eigenvalue of {smallest:.4g}"
+            )
         if kernel.num_outputs > 1:
             raise ValueError("expected a kernel of one output; the product of two Coregional kernels couples them")
         self.kernel = kernel

@@ -196,7 +196,9 @@ class Periodic(_Stationary):
         lengthscale, period = self._parameters_in(x.shape[-1])
         K = self.forward(x, z)
         dK = [
-            K * torch.sin((x[..., :, None, i] - z[..., None, :, i]) * (2 * math.pi / p_i)) * (-2 * math.pi / p_i / l_i**2)
+            K
+            * torch.sin((x[..., :, None, i] - z[..., None, :, i]) * (2 * math.pi / p_i))
+            * (-2 * math.pi / p_i / l_i**2)
             for i, (l_i, p_i) in enumerate(zip(lengthscale, period, strict=True))
         ]
         return K, torch.stack(dK)

@@ -299,7 +299,9 @@ class Paths(Value):
         if self.output_transform is None:
             return y, noise
         if not self.output_transform.affine and bool((noise > 0).any()):
-            raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
+            raise ValueError(
+                "noise: under an output transform that is not affine only noise-free data (0) can be undone"
+            )
         inner = self.output_transform.inverse(y[..., None].expand(*y.shape, self.num_outputs))  # [..., n, t]
         slope = self.output_transform.derivative(inner)
         own = torch.zeros_like(noise, dtype=torch.long) if tasks is None else tasks

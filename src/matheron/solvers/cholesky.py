@@ -49,7 +49,9 @@ def safe_cholesky(K: Tensor, name: str) -> tuple[Tensor, float]:
                 )
             return L, jitter
         jitter = scale * 10.0 ** (power + 1)
-    raise ValueError(f"{name} is not positive definite even with a jitter of {jitter / 10:.1e}: check the kernel and data")
+    raise ValueError(
+        f"{name} is not positive definite even with a jitter of {jitter / 10:.1e}: check the kernel and data"
+    )
 
 
 def by_rows(rows, x: Tensor) -> Tensor:

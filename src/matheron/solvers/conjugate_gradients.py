@@ -22,9 +22,7 @@ class ConjugateGradients:
 
     jitter = 0.0
 
-    def __init__(
-        self, covariance: Callable[[slice | Tensor, slice], Tensor], diagonal: Tensor, noise: Tensor
-    ) -> None:
+    def __init__(self, covariance: Callable[[slice | Tensor, slice], Tensor], diagonal: Tensor, noise: Tensor) -> None:
         """`covariance(i, j)` gives rows i and columns j of K; `diagonal` and `noise` are those of K and D, `[n]`."""
         self.covariance, self.noise = covariance, noise
         n = len(noise)
