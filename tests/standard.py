@@ -1,0 +1,202 @@
+"""What every kernel and every sampler must pass: formulas written a second time, in dense NumPy, and tests of laws.
+
+Nothing here calls the library's mathematics: `covariance` has each kernel's formula of its own, and `exact_moments` the
+closed form of each posterior. Tolerances come from the sampling error of what is compared.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy import special, stats
+from torch import Tensor
+
+from matheron import ExactGP, SparseGP, kernels, means
+
+# The chance that a right sampler fails one assertion, shared among all of its numbers; seeds are fixed.
+LEVEL = 1e-4
+
+
+def _array(x) -> np.ndarray:
+    return np.asarray(x.detach().cpu().double() if isinstance(x, Tensor) else x, dtype=np.float64)
+
+
+def covariance(kernel, x, z, i=None, j=None) -> np.ndarray:
+    """k(x, z) `[n, m]` in NumPy, by the formulas in the kernels' docstrings; i and j are tasks."""
+    x, z = _array(x), _array(z)
+    r = x[:, None] - z[None]  # [n, m, d]
+    match kernel:
+        case kernels.RBF():
+            return np.exp(-0.5 * _scaled_squares(r, kernel.lengthscale))
+        case kernels.Matern():
+            s = np.sqrt(2 * kernel.nu * _scaled_squares(r, kernel.lengthscale))
+            safe = np.where(s > 1e-9, s, 1.0)
+            value = 2 ** (1 - kernel.nu) / special.gamma(kernel.nu) * safe**kernel.nu * special.kv(kernel.nu, safe)
+            return np.where(s > 1e-9, value, 1.0)
+        case kernels.RationalQuadratic():
+            alpha = float(kernel.alpha)
+            return (1 + _scaled_squares(r, kernel.lengthscale) / (2 * alpha)) ** -alpha
+        case kernels.Periodic():
+            return np.exp(-2 * _scaled_squares(np.sin(np.pi * r / _array(kernel.period)), kernel.lengthscale))
+        case kernels.Cosine():
+            return np.cos(2 * np.pi * r[..., 0] / float(kernel.period))
+        case kernels.SpectralMixture():
+            parts = zip(_array(kernel.weights), _array(kernel.means), _array(kernel.scales), strict=True)
+            gaussians = [
+                w * np.exp(-2 * np.pi**2 * (s**2 * r**2).sum(-1)) * np.cos(2 * np.pi * r @ mu) for w, mu, s in parts
+            ]
+            return np.sum(gaussians, axis=0)
+        case kernels.Linear():
+            return (_array(kernel.variance) * x) @ z.T
+        case kernels.Polynomial():
+            return (x @ z.T + float(kernel.offset)) ** kernel.degree
+        case kernels.Constant():
+            return np.full((len(x), len(z)), float(kernel.value))
+        case kernels.Scaled():
+            return float(kernel.outputscale) * covariance(kernel.kernel, x, z, i, j)
+        case kernels.Sum():
+            return np.sum([covariance(k, x, z, i, j) for k in kernel.parts], axis=0)
+        case kernels.Product():
+            return np.prod([covariance(k, x, z, i, j) for k in kernel.parts], axis=0)
+        case kernels.OnDims():
+            return covariance(kernel.kernel, x[:, kernel.dims], z[:, kernel.dims], i, j)
+        case kernels.Coregional():
+            return _array(kernel.B)[np.asarray(i)[:, None], np.asarray(j)] * covariance(kernel.kernel, x, z)
+    raise TypeError(f"standard.covariance has no formula for {type(kernel).__name__}; write one")
+
+
+def _scaled_squares(r: np.ndarray, lengthscale) -> np.ndarray:
+    return ((r / _array(lengthscale)) ** 2).sum(-1)
+
+
+def exact_moments(gp: ExactGP | SparseGP, x, *, q_mean=None, q_cov=None) -> tuple[Tensor, Tensor]:
+    """Closed-form posterior mean and covariance of f at x `[n, d]`: `[n]`, `[n, n]`.
+
+    For t outputs `[n, t]` and `[n t, n t]`, point by point, as `paths(x).reshape(s, -1)` has them. For a SparseGP with
+    `sample_u`, give the mean `[m]` and the covariance `[m, m]` of what it draws.
+    """
+    x, t = _array(x), gp.num_outputs
+    points = np.repeat(x, t, axis=0)  # [n t, d]
+    tasks = np.tile(np.arange(t), len(x))
+    exact = isinstance(gp, ExactGP)
+    Z = _array(gp.train_inputs if exact else gp.inducing_points)
+    at = np.zeros(len(Z), dtype=int) if gp.tasks is None else np.asarray(gp.tasks)
+    K_zz, K_xz = covariance(gp.kernel, Z, Z, at, at), covariance(gp.kernel, points, Z, tasks, at)
+    K_xx = covariance(gp.kernel, points, points, tasks, tasks)
+    m_z, m_x = _prior_mean(gp.mean, Z, at), _prior_mean(gp.mean, points, tasks)
+    if exact:
+        K_zz = K_zz + np.diag(_array(gp.noise))
+        q_mean, Sigma = _array(gp.train_targets), np.zeros_like(K_zz)
+    else:
+        K_zz = K_zz + gp.jitter * np.eye(len(Z))
+        q_mean = _array(gp.q_mean if q_mean is None else q_mean)
+        Sigma = _q_cov(gp) if q_cov is None else _array(q_cov)
+        if gp.whitened:  # f(Z) = m(Z) + L u
+            L = np.linalg.cholesky(K_zz)
+            q_mean, Sigma = m_z + L @ q_mean, L @ Sigma @ L.T
+    A = K_xz @ np.linalg.pinv(K_zz, rcond=1e-14, hermitian=True)  # [n t, m]
+    mean = m_x + A @ (q_mean - m_z)
+    cov = K_xx + A @ (Sigma - K_zz) @ A.T
+    return torch.from_numpy(mean.reshape(len(x), t) if t > 1 else mean), torch.from_numpy((cov + cov.T) / 2)
+
+
+def _q_cov(gp: SparseGP) -> np.ndarray:
+    if gp.q_scale_tril is None:
+        return np.zeros((gp.num_inducing, gp.num_inducing))
+    root = _array(gp.q_scale_tril)
+    return np.diag(root**2) if root.ndim == 1 else root @ root.T
+
+
+def _prior_mean(mean: means.Mean, x: np.ndarray, tasks: np.ndarray) -> np.ndarray:
+    """m(x) `[n]`, of each point's own task."""
+    match mean:
+        case means.ConstantMean():
+            value = np.broadcast_to(_array(mean.value), (len(x), mean.value.numel()))
+        case means.LinearMean():
+            value = x @ _array(mean.weights).T + _array(mean.bias)
+        case means.CallableMean():
+            value = _array(mean.function(torch.from_numpy(x))).reshape(len(x), -1)
+        case _:
+            raise TypeError(f"standard.exact_moments has no formula for {type(mean).__name__}; write one")
+    return np.broadcast_to(value, (len(x), max(value.shape[1], tasks.max() + 1)))[np.arange(len(x)), tasks]
+
+
+def basis_error(num_features: int, num_bases: int = 1, kurtosis: float = 6.0) -> float:
+    """The relative standard deviation of the covariance of paths that share `num_bases` random bases.
+
+    A random basis averages num_features products phi_i(x) phi_i(x'), of variance `kurtosis` squared means at most.
+    """
+    return math.sqrt(kurtosis / (num_features * num_bases))
+
+
+def assert_moments(samples, mean, cov, *, basis_error: float = 0.0, atol: float = 1e-9) -> None:
+    """The samples `[s, ...]`, draws of N(mean, cov), have that mean and that covariance.
+
+    Entry by entry, within the sampling error; and all together in the covariance's leading directions, which finds a
+    lengthscale that is 5% wrong in some thousand samples. `basis_error` widens the covariance's bounds by what a finite
+    random basis, shared by several paths, adds (see the function of that name). `atol` is rounding.
+    """
+    F = _array(samples).reshape(len(samples), -1)
+    mean, C = _array(mean).reshape(-1), _array(cov)
+    s, n = F.shape
+    assert mean.shape == (n,) and C.shape == (n, n), f"samples {F.shape}, mean {mean.shape}, cov {C.shape}"
+    assert np.isfinite(F).all(), "samples are not finite"
+    variance = np.clip(np.diag(C), 0, None)
+    spread = stats.norm.isf(LEVEL / 2 / n)
+    _assert_within(F.mean(0) - mean, spread * np.sqrt(variance / s) + atol, "mean")
+    error2 = (np.outer(variance, variance) + C**2) / s + basis_error**2 * np.outer(variance, variance)
+    residual = F - mean
+    spread = stats.norm.isf(LEVEL / 2 / (n * (n + 1) / 2))
+    _assert_within(residual.T @ residual / s - C, spread * np.sqrt(error2) + atol, "covariance")
+    _assert_whitened(residual, C, basis_error, atol)
+
+
+def _assert_whitened(residual: np.ndarray, C: np.ndarray, basis_error: float, atol: float) -> None:
+    """In r leading eigenvectors, scaled: the mean squared is chi^2_r, the covariance's error chi^2_{r (r + 1) / 2}."""
+    s = len(residual)
+    values, vectors = np.linalg.eigh(C)
+    leading = values > max(0.02 * values[-1], 100 * atol)
+    r = int(leading.sum())
+    if r == 0:
+        return
+    G = residual @ vectors[:, leading] / np.sqrt(values[leading])  # [s, r]
+    shift = s * (G.mean(0) ** 2).sum()
+    bound = stats.chi2.isf(LEVEL, r)
+    assert shift < bound, f"mean: chi^2 of {shift:.1f} over {r} directions, expected below {bound:.1f}"
+    W = G.T @ G / s
+    deviation = s / 2 * ((W - np.eye(r)) ** 2).sum()
+    bound = stats.chi2.isf(LEVEL, r * (r + 1) / 2) * (1 + s * basis_error**2)
+    assert deviation < bound, f"covariance: chi^2 of {deviation:.1f} over {r} directions, expected below {bound:.1f}"
+
+
+def _assert_within(error: np.ndarray, bound: np.ndarray, what: str) -> None:
+    ratio = np.abs(error) / bound
+    worst = np.unravel_index(ratio.argmax(), ratio.shape)
+    where = f"{what} at {[int(i) for i in worst]}"
+    assert ratio[worst] < 1, f"{where}: off by {error[worst]:.4g}, expected within {bound[worst]:.4g}"
+
+
+def assert_marginals_ks(samples, mean, cov, *, atol: float = 1e-9) -> None:
+    """Each marginal of the samples `[s, ...]` passes a Kolmogorov-Smirnov test against N(mean_i, cov_ii).
+
+    The samples must be independent: draw with paths_per_basis=1. A marginal without variance must be its mean.
+    """
+    F = _array(samples).reshape(len(samples), -1)
+    mean, variance = _array(mean).reshape(-1), np.diag(_array(cov))
+    for i, (f, m, v) in enumerate(zip(F.T, mean, variance, strict=True)):
+        if v < atol:
+            assert np.abs(f - m).max() < 10 * math.sqrt(atol), f"marginal {i} has no variance but is not its mean"
+            continue
+        p = stats.kstest(f, stats.norm(m, math.sqrt(v)).cdf).pvalue
+        assert p > LEVEL / len(mean), f"marginal {i}: KS p-value {p:.2g}, expected above {LEVEL / len(mean):.2g}"
+
+
+def assert_uncorrelated(a, b) -> None:
+    """Paired draws `[s]` or `[s, n]` of two variables of mean zero and any law have no correlation, within error."""
+    a, b = (_array(v).reshape(len(v), -1) for v in (a, b))
+    product = a[:, :, None] * b[:, None, :]  # [s, n, m]
+    error = product.std(0) / math.sqrt(len(a))
+    spread = stats.norm.isf(LEVEL / 2 / error.size)
+    _assert_within(product.mean(0), spread * error + 1e-12, "covariance of the two")
