@@ -9,11 +9,20 @@ a kernel and data    matheron.kernels, ExactGP, SparseGP
 """
 
 from . import kernels as kernels
+from . import means as means
+from . import transforms as transforms
+from .describe import describe as describe
 from .draw import draw as draw
 from .draw import draw_prior as draw_prior
 from .features import Features as Features
+from .gp import Batch as Batch
+from .gp import Ensemble as Ensemble
 from .gp import ExactGP as ExactGP
+from .gp import Outputs as Outputs
 from .gp import SparseGP as SparseGP
+from .paths import BatchPaths as BatchPaths
+from .paths import EnsemblePaths as EnsemblePaths
+from .paths import OutputPaths as OutputPaths
 from .paths import Paths as Paths
 from .solvers import JitterWarning as JitterWarning
 from .store import load as load

@@ -17,12 +17,26 @@ import torch
 from torch import Tensor
 
 from .checks import ArrayLike, as_count, as_tensor
+from .describe import describe
 from .features import Features, build_features
-from .gp import ExactGP, SparseGP
+from .gp import Batch, Ensemble, ExactGP, Outputs, SparseGP
 from .kernels import Kernel
 from .means import Mean, as_mean
-from .paths import Inducing, Paths, PriorPaths, UpdatePaths, at_tasks, update_given, values_at
+from .paths import (
+    AnyPaths,
+    BatchPaths,
+    EnsemblePaths,
+    Inducing,
+    OutputPaths,
+    Paths,
+    PriorPaths,
+    UpdatePaths,
+    at_tasks,
+    update_given,
+    values_at,
+)
 from .solvers import Cholesky, factor
+from .transforms import Transform
 from .updates import Data, exact_update
 
 
@@ -39,11 +53,11 @@ def draw(
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-) -> Paths:
+) -> AnyPaths:
     """Draw functions from a Gaussian process posterior, `eqn:decoupled_sample_path`.
 
     Args:
-        model: an `ExactGP` or a `SparseGP`.
+        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot (`ExactGP`, `SparseGP`, ...).
         num_paths: how many functions.
         num_features: ell, the number of Fourier features of the prior.
         features: "auto", "cosine" (the paper's), "sincos", "sobol", "orthogonal", "equispaced", or a `Features` object, such
@@ -65,30 +79,46 @@ def draw(
     torch.Size([64, 1000])
     """
     s = as_count(num_paths, "num_paths")
-    gp = model
-    if not isinstance(gp, ExactGP | SparseGP):
-        raise TypeError(
-            f"model: expected a matheron.ExactGP or matheron.SparseGP, got {type(model).__module__}.{type(model).__name__}; "
-            "describe it by hand with one of these"
-        )
-    centres = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
-    if detach:
-        centres = centres.detach()
-    dtype, device = dtype or centres.dtype, torch.device(device or centres.device)
-    centres = centres.to(dtype=dtype, device=device)
-    kernel = _snapshot(gp.kernel, detach)
-    mean = _placed(_snapshot(gp.mean, detach), dtype, device)
+    gp = describe(model, detach=detach)
+    basis = dict(num_features=num_features, features=features, paths_per_basis=paths_per_basis, domain=domain)
+    settings: dict[str, Any] = dict(**basis, solver=solver, detach=detach, dtype=dtype, device=device)
     generator = generator or torch.default_generator
+    if isinstance(gp, Outputs | Batch):
+        members = [draw(member, s, generator=generator, **settings) for member in gp.models]
+        return OutputPaths(members) if isinstance(gp, Outputs) else BatchPaths(members, gp.batch_shape)
+    if isinstance(gp, Ensemble):
+        turns = torch.randperm(len(gp.models), generator=generator, device=generator.device).cpu()
+        used, owner = turns[torch.arange(s) % len(turns)].unique(return_inverse=True)
+        counts = torch.bincount(owner).tolist()
+        members = [
+            draw(gp.models[int(i)], count, generator=generator, **settings)
+            for i, count in zip(used, counts, strict=True)
+        ]
+        return EnsemblePaths(members, owner.to(members[0].device))
+    return _draw_one(gp, s, solver, detach, generator, dtype, device, basis)
+
+
+def _draw_one(
+    gp: ExactGP | SparseGP, s: int, solver: str, detach: bool, generator, dtype, device, basis: dict[str, Any]
+) -> Paths:
+    centres = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
+    centres = centres.to(dtype=dtype or centres.dtype, device=device or centres.device)
+    centres = centres.detach().clone() if detach else centres
+    kernel, mean, input_transform, output_transform = (
+        None if value is None else value.owned() if detach else value  # training on must not change a path once drawn
+        for value in (gp.kernel, gp.mean, gp.input_transform, gp.output_transform)
+    )
+    assert kernel is not None and mean is not None
+    mean, input_transform, output_transform = (
+        None if value is None else value.to(centres.device, centres.dtype)
+        for value in (mean, input_transform, output_transform)
+    )
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        prior = _draw_prior(
-            kernel, s, num_features, features, paths_per_basis, domain, centres.detach(), generator, dtype, device
-        )
-        kernel = kernel.to(device=device, dtype=dtype)
-        if isinstance(gp, ExactGP):
-            update = _exact(gp, kernel, mean, prior, centres, solver, detach, generator)
-        else:
-            update = _sparse(gp, kernel, mean, prior, centres, solver, detach, generator)
-    return Paths(prior, update, mean)
+        prior = _draw_prior(kernel, s, centres, centres, input_transform, generator, **basis)
+        kernel = kernel.to(centres.device, centres.dtype)
+        given = _exact if isinstance(gp, ExactGP) else _sparse
+        update = given(gp, kernel, mean, prior, centres, solver, detach, generator)
+    return Paths(prior, update, mean, input_transform, output_transform)
 
 
 def draw_prior(
@@ -119,32 +149,32 @@ def draw_prior(
     s, d = as_count(num_paths, "num_paths"), as_count(input_dim, "input_dim")
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel: expected a kernel of matheron.kernels, got {type(kernel).__name__}")
-    device = torch.device(device)
-    kernel, generator = _snapshot(kernel, detach), generator or torch.default_generator
-    mean_function = _placed(_snapshot(as_mean(mean), detach), dtype, device)
+    generator = generator or torch.default_generator
+    kernel = kernel.owned() if detach else kernel
+    mean_function = as_mean(mean)
+    mean_function = (mean_function.owned() if detach else mean_function).to(torch.device(device), dtype)
+    basis = dict(num_features=num_features, features=features, paths_per_basis=paths_per_basis, domain=domain)
+    where = torch.zeros(1, d, dtype=dtype, device=device)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        where = torch.zeros(1, d, dtype=dtype, device=device)
-        prior = _draw_prior(
-            kernel, s, num_features, features, paths_per_basis, domain, where, generator, dtype, device, reference=None
-        )
+        prior = _draw_prior(kernel, s, where, None, None, generator, **basis)
     none = where.new_zeros(s, 0)
-    tasks = torch.zeros(0, dtype=torch.long, device=device) if kernel.num_outputs > 1 else None
-    update = UpdatePaths(kernel.to(device=device, dtype=dtype), where[:0], tasks, none, none[:1])
+    tasks = torch.zeros(0, dtype=torch.long, device=where.device) if kernel.num_outputs > 1 else None
+    update = UpdatePaths(kernel.to(where.device, dtype), where[:0], tasks, none, none[:1])
     return Paths(prior, update, mean_function)
 
 
 def _draw_prior(
     kernel: Kernel,
     s: int,
+    centres: Tensor,
+    reference: Tensor | None,
+    input_transform: Transform | None,
+    generator: torch.Generator,
+    *,
     num_features: int,
     features: str | Features,
     paths_per_basis: int | None,
     domain: Any,
-    centres: Tensor,
-    generator: torch.Generator,
-    dtype: torch.dtype,
-    device: torch.device,
-    reference: Any = ...,
 ) -> PriorPaths:
     """f(.) = sum_i w_i phi_i(.): a basis for some paths each, and weights for every path."""
     per_basis = s if paths_per_basis is None else as_count(paths_per_basis, "paths_per_basis")
@@ -159,19 +189,19 @@ def _draw_prior(
             as_count(num_features, "num_features"),
             kind=features,
             num_bases=math.ceil(s / per_basis),
-            origin=centres.double().mean(0).cpu(),
-            domain=_as_domain(domain, d),
-            reference=centres if reference is ... else reference,
+            origin=centres.detach().double().mean(0).cpu(),
+            domain=_as_domain(domain, d, input_transform, reference),
+            reference=None if reference is None else reference.detach(),
             generator=generator,
         )
-    features = features.to(device=device, dtype=dtype)
+    features = features.to(centres.device, centres.dtype)
     g = features.num_bases
     w = torch.randn(s, t, features.num_features, generator=generator, device=generator.device, dtype=torch.float64)
-    w = w.to(dtype=dtype, device=device)
+    w = w.to(centres)
     if t > 1:  # mix the outputs' independent weights with a root of B
         parts = w.split([basis.size for basis in features.bases], dim=-1)
         w = torch.cat([root @ part for root, part in zip(features.roots, parts, strict=True)], dim=-1)  # [s, t, ell]
-    basis_index = torch.arange(s, device=device) // per_basis % g
+    basis_index = torch.arange(s, device=centres.device) // per_basis % g
     return PriorPaths(features, w, basis_index)
 
 
@@ -221,16 +251,8 @@ def _normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
 
 
-def _snapshot(value: Any, detach: bool) -> Any:
-    """The path's own copy: training the model further must not change a path that was drawn."""
-    return value.owned() if detach else value
-
-
-def _placed(mean: Mean, dtype: torch.dtype, device: torch.device) -> Mean:
-    return mean.to(device=device, dtype=dtype)
-
-
-def _as_domain(domain: Any, d: int) -> Tensor | None:
+def _as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tensor | None) -> Tensor | None:
+    """The box `[2, d]` where paths will be called, in the model's own space; it takes in the data."""
     if domain is None:
         return None
     if len(domain) != 2:
@@ -238,4 +260,10 @@ def _as_domain(domain: Any, d: int) -> Tensor | None:
     lower, upper = (as_tensor(side, "domain").double().reshape(-1) for side in domain)
     if len(lower) not in (1, d) or len(upper) not in (1, d) or not bool((lower.expand(d) < upper.expand(d)).all()):
         raise ValueError(f"domain: expected lower < upper, each a number or {d} of them, got {domain}")
-    return torch.stack([lower.expand(d), upper.expand(d)])
+    box = torch.stack([lower.expand(d), upper.expand(d)])
+    if input_transform is not None:
+        box = input_transform.to("cpu", torch.float64)(box).sort(0).values.detach()
+    if data is not None:
+        lower, upper = data.detach().double().cpu().aminmax(dim=0)
+        box = torch.stack([torch.minimum(box[0], lower), torch.maximum(box[1], upper)])
+    return box

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from torch import Tensor
 from .checks import ArrayLike, as_noise, as_points, as_tensor, positive
 from .kernels import Kernel
 from .means import Mean, as_mean
+from .transforms import Transform
+from .value import Value
 
 SampleU = Callable[[int, torch.Generator], Tensor]
 
@@ -24,6 +28,8 @@ class ExactGP:
         noise: variance of the observation noise, one number or one an observation; 0 is allowed.
         mean: prior mean, a number (or one an output) or any callable of points.
         tasks: which output each observation is of, `[n]` whole numbers.
+        input_transform, output_transform: `matheron.transforms` between a user's space and the model's, in which X, y and
+            noise are given: paths are called with a user's points and answer in a user's units.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -39,8 +45,12 @@ class ExactGP:
         noise: ArrayLike,
         mean: Mean | ArrayLike | Callable[[Tensor], Tensor] = 0.0,
         tasks: ArrayLike | None = None,
+        *,
+        input_transform: Transform | None = None,
+        output_transform: Transform | None = None,
     ) -> None:
         self.kernel = _as_kernel(kernel)
+        self.input_transform, self.output_transform = input_transform, output_transform
         X = as_points(X, "X")
         y = as_tensor(y, "y", like=X)
         if X.shape[0] < 1:
@@ -83,8 +93,11 @@ class ExactGP:
         return self.train_inputs.shape[0]
 
     def __repr__(self) -> str:
-        dims = f"{self.input_dim} dimension{'s' if self.input_dim > 1 else ''}"
-        return f"ExactGP({type(self.kernel).__name__}, {self.num_data} observations in {dims})"
+        return f"ExactGP({type(self.kernel).__name__}, {_many(self.num_data, 'observation')} in {_many(self.input_dim, 'dimension')})"
+
+    def owned(self) -> ExactGP:
+        """A copy that shares no memory and no graph with the model."""
+        return _owned(self)
 
 
 class SparseGP:
@@ -100,6 +113,7 @@ class SparseGP:
         jitter: K_mm means K_mm + jitter I throughout.
         sample_u: instead of q_mean and q_scale_tril, any q(u): a function (num_paths, generator) -> u `[num_paths, m]`.
         tasks: for a kernel of several outputs, which output each inducing point is of.
+        input_transform, output_transform: as for ExactGP.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -118,8 +132,12 @@ class SparseGP:
         jitter: float = 0.0,
         sample_u: SampleU | None = None,
         tasks: ArrayLike | None = None,
+        *,
+        input_transform: Transform | None = None,
+        output_transform: Transform | None = None,
     ) -> None:
         self.kernel = _as_kernel(kernel)
+        self.input_transform, self.output_transform = input_transform, output_transform
         Z = as_points(Z, "Z")
         m = Z.shape[0]
         if m < 1:
@@ -161,8 +179,80 @@ class SparseGP:
         return self.inducing_points.shape[0]
 
     def __repr__(self) -> str:
-        dims = f"{self.input_dim} dimension{'s' if self.input_dim > 1 else ''}"
-        return f"SparseGP({type(self.kernel).__name__}, {self.num_inducing} inducing points in {dims})"
+        points = _many(self.num_inducing, "inducing point")
+        return f"SparseGP({type(self.kernel).__name__}, {points} in {_many(self.input_dim, 'dimension')})"
+
+    def owned(self) -> SparseGP:
+        """A copy that shares no memory and no graph with the model."""
+        return _owned(self)
+
+
+class _Several:
+    """Snapshots of several models over the same inputs."""
+
+    def __init__(self, models: Sequence[GP]) -> None:
+        self.models: list[Any] = list(models)
+        if not self.models:
+            raise ValueError(f"{type(self).__name__}: expected at least one model, got none")
+        dims = {model.input_dim for model in self.models}
+        if len(dims) > 1:
+            raise ValueError(f"{type(self).__name__}: expected models of one input dimension, got {sorted(dims)}")
+
+    @property
+    def input_dim(self) -> int:
+        return self.models[0].input_dim
+
+    @property
+    def num_outputs(self) -> int:
+        return self.models[0].num_outputs
+
+    def owned(self) -> Self:
+        """A copy that shares no memory and no graph with the models."""
+        new = copy.copy(self)
+        new.models = [model.owned() for model in self.models]
+        return new
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(map(repr, self.models[:3]))}{', ...' if len(self.models) > 3 else ''})"
+        )
+
+
+class Outputs(_Several):
+    """Independent models, one an output (or several): a trailing axis `[..., t]`."""
+
+    @property
+    def num_outputs(self) -> int:
+        return sum(model.num_outputs for model in self.models)
+
+
+class Ensemble(_Several):
+    """Models of the same data, such as MCMC samples of hyperparameters: paths are spread over them."""
+
+
+class Batch(_Several):
+    """A batch of models: a leading axis `[b, s, n]`."""
+
+    def __init__(self, models: Sequence[GP], batch_shape: Sequence[int] | None = None) -> None:
+        super().__init__(models)
+        self.batch_shape = list(batch_shape or [len(self.models)])
+
+
+GP = ExactGP | SparseGP | Outputs | Ensemble | Batch
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _owned(gp: Any) -> Any:
+    new = copy.copy(gp)
+    for name, value in vars(gp).items():
+        if isinstance(value, Tensor):
+            setattr(new, name, value.detach().clone())
+        elif isinstance(value, Value):
+            setattr(new, name, value.owned())
+    return new
 
 
 def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int, name: str) -> Tensor | None:

@@ -141,13 +141,7 @@ class Paths(Value):
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Paths:
         """Fewer paths; an integer keeps its axis."""
-        if isinstance(index, int):
-            if not -self.num_paths <= index < self.num_paths:
-                raise IndexError(f"path {index} of {self.num_paths}")
-            index = [index]
-        chosen = torch.arange(self.num_paths, device=self.device)[index]
-        if len(chosen) == 0:
-            raise IndexError(f"expected at least one path of {self.num_paths}, got none")
+        chosen = as_index(index, self.num_paths, self.device)
         return self._with(self.prior[chosen], self.update[chosen])
 
     def __len__(self) -> int:
@@ -308,3 +302,15 @@ class Paths(Value):
         pick = own[:, None].expand(*inner.shape[:-1], 1)
         inner, slope = inner.gather(-1, pick)[..., 0], slope.gather(-1, pick)[..., 0]
         return inner, torch.where(noise > 0, noise / slope.square().reshape(-1, len(noise))[0], noise)
+
+
+def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device: torch.device) -> Tensor:
+    """Which paths are asked for, as whole numbers; an integer is a list of one."""
+    if isinstance(index, int):
+        if not -num_paths <= index < num_paths:
+            raise IndexError(f"path {index} of {num_paths}")
+        index = [index]
+    chosen = torch.arange(num_paths, device=device)[index]
+    if len(chosen) == 0:
+        raise IndexError(f"expected at least one path of {num_paths}, got none")
+    return chosen

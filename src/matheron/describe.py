@@ -1,0 +1,41 @@
+"""describe: from a model of a Gaussian process library to a snapshot. Libraries are imported when a model of theirs arrives."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SparseGP
+
+# Whose models are understood, and by which module; a model's class is matched by its package or a base class's, first to last.
+ADAPTERS = {
+    "botorch": "matheron.adapters.botorch",
+    "gpytorch": "matheron.adapters.gpytorch",
+    "sklearn": "matheron.adapters.sklearn",
+    "gpflow": "matheron.adapters.gpflow",
+}
+
+
+def describe(model: Any, *, detach: bool = True) -> GP:
+    """A snapshot of a trained model: `ExactGP`, `SparseGP`, `Outputs`, `Ensemble` or `Batch`.
+
+    Args:
+        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot, which is answered as it is.
+        detach: False leaves the snapshot's tensors in the graph of the model's parameters.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> matheron.describe(matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[1.0], noise=0.1))
+    ExactGP(RBF, 1 observation in 1 dimension)
+    """
+    if isinstance(model, ExactGP | SparseGP | Outputs | Ensemble | Batch):
+        return model
+    packages = [base.__module__.split(".")[0] for base in type(model).__mro__]
+    for package, adapter in ADAPTERS.items():
+        if package in packages:
+            gp = import_module(adapter).describe(model)
+            return gp.owned() if detach else gp
+    raise TypeError(
+        f"model: expected a model of {', '.join(ADAPTERS)}, or a matheron.ExactGP or SparseGP, got "
+        f"{type(model).__module__}.{type(model).__name__}; describe it by hand with one of the last two"
+    )
