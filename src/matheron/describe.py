@@ -1,4 +1,7 @@
-"""describe: from a model of a Gaussian process library to a snapshot. Libraries are imported when a model of theirs arrives."""
+"""describe: from a model of a Gaussian process library to a snapshot.
+
+A library is imported when a model of its arrives, by its adapter.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SparseGP
 
-# Whose models are understood, and by which module; a model's class is matched by its package or a base class's, first to last.
+# Whose models are understood, and by which module. A class is matched by its package or a base class's, first to last.
 ADAPTERS = {
     "botorch": "matheron.adapters.botorch",
     "gpytorch": "matheron.adapters.gpytorch",

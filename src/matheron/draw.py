@@ -11,7 +11,7 @@ device, so a CPU generator gives the same functions in any dtype on any device.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +40,15 @@ from .transforms import Transform
 from .updates import Data, exact_update
 
 
+class _Basis(NamedTuple):
+    """What a user says of the prior's basis."""
+
+    num_features: int
+    features: str | Features
+    paths_per_basis: int | None
+    domain: tuple[ArrayLike, ArrayLike] | None
+
+
 def draw(
     model: Any,
     num_paths: int,
@@ -60,12 +69,12 @@ def draw(
         model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot (`ExactGP`, `SparseGP`, ...).
         num_paths: how many functions.
         num_features: ell, the number of Fourier features of the prior.
-        features: "auto", "cosine" (the paper's), "sincos", "sobol", "orthogonal", "equispaced", or a `Features` object, such
-            as `other_paths.prior.features`.
-        paths_per_basis: how many paths share one random basis; 1 is a basis a path, None one for all. Paths are independent
-            given the basis; with one each they are independent altogether.
-        domain: (lower, upper), each a number or one a dimension: where the paths will be called. "equispaced" needs it, and
-            "auto" uses it in up to 3 dimensions.
+        features: "auto", "cosine" (the paper's), "sincos", "sobol", "orthogonal", "equispaced", or a `Features`
+            object, such as `other_paths.prior.features`.
+        paths_per_basis: how many paths share one random basis; 1 is a basis a path, None one for all. Paths are
+            independent given the basis; with one each they are independent altogether.
+        domain: (lower, upper), each a number or one a dimension: where the paths will be called. "equispaced" needs
+            it, and "auto" uses it in up to 3 dimensions.
         solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), or "auto".
         detach: False keeps the graph from the paths to the model's hyperparameters.
         generator: where random numbers come from; None is torch's default generator.
@@ -80,8 +89,8 @@ def draw(
     """
     s = as_count(num_paths, "num_paths")
     gp = describe(model, detach=detach)
-    basis = dict(num_features=num_features, features=features, paths_per_basis=paths_per_basis, domain=domain)
-    settings: dict[str, Any] = dict(**basis, solver=solver, detach=detach, dtype=dtype, device=device)
+    basis = _Basis(num_features, features, paths_per_basis, domain)
+    settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
     generator = generator or torch.default_generator
     if isinstance(gp, Outputs | Batch):
         members = [draw(member, s, generator=generator, **settings) for member in gp.models]
@@ -99,26 +108,26 @@ def draw(
 
 
 def _draw_one(
-    gp: ExactGP | SparseGP, s: int, solver: str, detach: bool, generator, dtype, device, basis: dict[str, Any]
+    gp: ExactGP | SparseGP, s: int, solver: str, detach: bool, generator, dtype, device, basis: _Basis
 ) -> Paths:
+    """One model's paths: the prior's, then the update that the model's data or inducing points ask for."""
     centres = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
     centres = centres.to(dtype=dtype or centres.dtype, device=device or centres.device)
     centres = centres.detach().clone() if detach else centres
-    kernel, mean, input_transform, output_transform = (
-        None if value is None else value.owned() if detach else value  # training on must not change a path once drawn
-        for value in (gp.kernel, gp.mean, gp.input_transform, gp.output_transform)
-    )
-    assert kernel is not None and mean is not None
-    mean, input_transform, output_transform = (
-        None if value is None else value.to(centres.device, centres.dtype)
-        for value in (mean, input_transform, output_transform)
-    )
+
+    def own(value: Any) -> Any:  # training the model on must not change a path once drawn
+        return None if value is None else value.owned() if detach else value
+
+    def placed(value: Any) -> Any:
+        return None if value is None else value.to(centres.device, centres.dtype)
+
+    kernel = own(gp.kernel)  # in float64 until its features are made
+    mean, transforms = placed(own(gp.mean)), [placed(own(t)) for t in (gp.input_transform, gp.output_transform)]
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        prior = _draw_prior(kernel, s, centres, centres, input_transform, generator, **basis)
-        kernel = kernel.to(centres.device, centres.dtype)
+        prior = _draw_prior(kernel, s, centres, basis, generator, data=centres, input_transform=transforms[0])
         given = _exact if isinstance(gp, ExactGP) else _sparse
-        update = given(gp, kernel, mean, prior, centres, solver, detach, generator)
-    return Paths(prior, update, mean, input_transform, output_transform)
+        update = given(gp, placed(kernel), mean, prior, centres, solver, detach, generator)
+    return Paths(prior, update, mean, *transforms)
 
 
 def draw_prior(
@@ -153,10 +162,10 @@ def draw_prior(
     kernel = kernel.owned() if detach else kernel
     mean_function = as_mean(mean)
     mean_function = (mean_function.owned() if detach else mean_function).to(torch.device(device), dtype)
-    basis = dict(num_features=num_features, features=features, paths_per_basis=paths_per_basis, domain=domain)
+    basis = _Basis(num_features, features, paths_per_basis, domain)
     where = torch.zeros(1, d, dtype=dtype, device=device)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        prior = _draw_prior(kernel, s, where, None, None, generator, **basis)
+        prior = _draw_prior(kernel, s, where, basis, generator)
     none = where.new_zeros(s, 0)
     tasks = torch.zeros(0, dtype=torch.long, device=where.device) if kernel.num_outputs > 1 else None
     update = UpdatePaths(kernel.to(where.device, dtype), where[:0], tasks, none, none[:1])
@@ -167,18 +176,16 @@ def _draw_prior(
     kernel: Kernel,
     s: int,
     centres: Tensor,
-    reference: Tensor | None,
-    input_transform: Transform | None,
+    basis: _Basis,
     generator: torch.Generator,
     *,
-    num_features: int,
-    features: str | Features,
-    paths_per_basis: int | None,
-    domain: Any,
+    data: Tensor | None = None,
+    input_transform: Transform | None = None,
 ) -> PriorPaths:
     """f(.) = sum_i w_i phi_i(.): a basis for some paths each, and weights for every path."""
-    per_basis = s if paths_per_basis is None else as_count(paths_per_basis, "paths_per_basis")
+    per_basis = s if basis.paths_per_basis is None else as_count(basis.paths_per_basis, "paths_per_basis")
     d, t = centres.shape[1], kernel.num_outputs
+    features = basis.features
     if isinstance(features, Features):
         if features.origin.shape[0] != d:
             raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got points in {d}")
@@ -186,12 +193,12 @@ def _draw_prior(
         features = build_features(
             kernel,
             d,
-            as_count(num_features, "num_features"),
+            as_count(basis.num_features, "num_features"),
             kind=features,
             num_bases=math.ceil(s / per_basis),
             origin=centres.detach().double().mean(0).cpu(),
-            domain=_as_domain(domain, d, input_transform, reference),
-            reference=None if reference is None else reference.detach(),
+            domain=_as_domain(basis.domain, d, input_transform, data),
+            reference=None if data is None else data.detach(),
             generator=generator,
         )
     features = features.to(centres.device, centres.dtype)
@@ -199,8 +206,8 @@ def _draw_prior(
     w = torch.randn(s, t, features.num_features, generator=generator, device=generator.device, dtype=torch.float64)
     w = w.to(centres)
     if t > 1:  # mix the outputs' independent weights with a root of B
-        parts = w.split([basis.size for basis in features.bases], dim=-1)
-        w = torch.cat([root @ part for root, part in zip(features.roots, parts, strict=True)], dim=-1)  # [s, t, ell]
+        parts = w.split([b.size for b in features.bases], dim=-1)
+        w = torch.cat([R @ part for R, part in zip(features.roots, parts, strict=True) if R is not None], dim=-1)
     basis_index = torch.arange(s, device=centres.device) // per_basis % g
     return PriorPaths(features, w, basis_index)
 

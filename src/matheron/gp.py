@@ -24,12 +24,13 @@ class ExactGP:
     Args:
         kernel: a `matheron.kernels` kernel.
         X: training inputs `[n, d]`.
-        y: training targets `[n]`; for a kernel of t outputs `[n, t]` (every output at every point), or `[n]` with `tasks`.
+        y: training targets `[n]`; for a kernel of t outputs `[n, t]` (every output at every point), or `[n]` with
+            `tasks`.
         noise: variance of the observation noise, one number or one an observation; 0 is allowed.
         mean: prior mean, a number (or one an output) or any callable of points.
         tasks: which output each observation is of, `[n]` whole numbers.
-        input_transform, output_transform: `matheron.transforms` between a user's space and the model's, in which X, y and
-            noise are given: paths are called with a user's points and answer in a user's units.
+        input_transform, output_transform: `matheron.transforms` between a user's space and the model's, in which X,
+            y and noise are given: paths are called with a user's points and answer in a user's units.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -93,7 +94,8 @@ class ExactGP:
         return self.train_inputs.shape[0]
 
     def __repr__(self) -> str:
-        return f"ExactGP({type(self.kernel).__name__}, {_many(self.num_data, 'observation')} in {_many(self.input_dim, 'dimension')})"
+        data = _many(self.num_data, "observation")
+        return f"ExactGP({type(self.kernel).__name__}, {data} in {_many(self.input_dim, 'dimension')})"
 
     def owned(self) -> ExactGP:
         """A copy that shares no memory and no graph with the model."""
@@ -107,7 +109,8 @@ class SparseGP:
         kernel: a `matheron.kernels` kernel.
         Z: inducing points `[m, d]`.
         q_mean: mean of q(u), `[m]`.
-        q_scale_tril: any square root `[m, m]` of q(u)'s covariance, standard deviations `[m]`, or None for a point mass.
+        q_scale_tril: any square root `[m, m]` of q(u)'s covariance, standard deviations `[m]`, or None for a point
+            mass.
         mean: prior mean, as for ExactGP.
         whitened: False: u = f(Z), the mean function included. True: f(Z) = mean(Z) + chol(K_mm) u.
         jitter: K_mm means K_mm + jitter I throughout.

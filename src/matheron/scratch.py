@@ -1,8 +1,8 @@
 """Memory for a block's temporaries, used again by the next block.
 
-Fresh memory costs more to touch than a block's arithmetic saves (measured: 7 GB/s into new pages, 17 to 35 into old ones), so
-a blocked evaluation on a CPU takes its temporaries from one arena: `empty` bumps a pointer, and a `frame` puts it back. Outside
-an arena `empty` is `torch.empty`. What `empty` gives must not outlive its frame.
+Fresh memory costs more to touch than a block's arithmetic saves (measured: 7 GB/s into new pages, 17 to 35 into old
+ones), so a blocked evaluation on a CPU takes its temporaries from one arena: `empty` bumps a pointer, and a `frame`
+puts it back. Outside an arena `empty` is `torch.empty`. What `empty` gives must not outlive its frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Saved values: safetensors plus a JSON tree over a fixed registry. Loading runs no code and trusts nothing in the file."""
+"""Saved values: safetensors plus a JSON tree over a fixed registry. Loading runs no code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> An
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
     if metadata.get("format") != FORMAT:
@@ -79,8 +79,8 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str
     name = type(value).__name__
     if REGISTRY.get(name) is not type(value):
         raise TypeError(
-            f"save: {prefix.rstrip('.') or 'the value'} is a {name}, which cannot be saved: a file holds numbers, not code. "
-            "Use a constant or matheron.means.LinearMean for a mean function, or pickle the paths at your own risk"
+            f"save: {prefix.rstrip('.') or 'the value'} is a {name}, which cannot be saved: a file holds no "
+            "code. Use a constant or matheron.means.LinearMean for a mean function, or pickle the paths at your own risk"
         )
     buffers = {}
     for key, tensor in value._buffers.items():

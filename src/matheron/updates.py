@@ -38,7 +38,7 @@ def matheron(a: Tensor, b: Tensor, beta: Tensor, cov_ab: Tensor, cov_bb: Tensor)
 def exact_update(solver: Solver, y: Tensor, f: Tensor, eps: Tensor) -> Tensor:
     """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`: the weights of k(., X).
 
-    With K_mm for K_nn + sigma^2 I and draws u for y it is `eqn:matheron_gp_sparse`; eps is then the noise of K_mm's jitter.
+    With K_mm for K_nn + sigma^2 I and u for y it is `eqn:matheron_gp_sparse`; eps is then the noise of its jitter.
     """
     return solver.solve((y - f - eps).mT).mT  # [s, n]
 

@@ -39,7 +39,7 @@ class Value(nn.Module):
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """A copy on another device or in another floating dtype (integers keep theirs)."""
-        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
         return self.mapped(lambda b: b.to(device=device, dtype=dtype if b.is_floating_point() else None))
 
     def owned(self) -> Self:

@@ -1,8 +1,8 @@
 """Evaluation in blocks: peak extra memory is bounded whatever the number of points, paths and features.
 
-A block is some of the points (and, where each path has its own, some of the paths). Its basis functions are made, used in one
-product for all paths, and dropped; nothing of size [s, n, ell] or [n, ell] ever exists. Under autograd each block is a
-checkpoint: the graph keeps the block's points, and the backward pass makes the basis functions again.
+A block is some of the points (and, where each path has its own, some of the paths). Its basis functions are made,
+used in one product for all paths, and dropped; nothing of size [s, n, ell] or [n, ell] ever exists. Under autograd
+each block is a checkpoint: the graph keeps the block's points, and the backward pass makes the basis functions again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def evaluate(
 ) -> Tensor:
     """`value(x, paths)` `[s, n, t]` in blocks.
 
-    Shared points `[1, n, d]` are cut along n, and `paths` is None; own points `[s, n, d]` along s and n, and `paths` says
-    which these are. `width` counts the numbers that one point needs. `tied` says that the paths themselves are in a graph.
+    Shared points `[1, n, d]` are cut along n, and `paths` is None; own points `[s, n, d]` along s and n, and `paths`
+    says which these are. `width` counts the numbers that one point needs. `tied` says that the paths themselves are
+    in a graph.
     """
     plan = _plan(x, num_paths, width, own)
     if torch.is_grad_enabled() and (tied or x.requires_grad):

@@ -145,7 +145,7 @@ class Products(Basis):
         self.register_buffer("projections", projections)
         self.register_buffer("amplitudes", amplitudes.expand(projections.shape[0], projections.shape[2]))
         self.register_buffer("origin", origin.expand(projections.shape[0], -1))
-        self.fourier = fourier
+        self.register_module("fourier", fourier)
 
     def scales(self) -> Tensor:
         return self.amplitudes if self.fourier is None else self.amplitudes * self.fourier.amplitudes

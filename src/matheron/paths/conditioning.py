@@ -27,7 +27,7 @@ def update_given(
 ) -> UpdatePaths:
     """The update of prior paths, or of a sparse posterior's paths, given data.
 
-    The mean comes along as one more path, the one with w = 0 and eps = 0 (one for each path where they have their own y).
+    The mean comes along as one more path, the one with w = 0 and eps = 0; where each path has its own y, as s more.
     """
     X, tasks, y, noise, xi = data
     s = len(xi)
@@ -96,7 +96,8 @@ def without_repeats(data: Data, num_old: int) -> Data:
             keep.append(i)
         elif not torch.allclose(data.y[..., seen], data.y[..., i], rtol=1e-6, atol=1e-8):
             raise ValueError(
-                f"condition_on: noise-free observations at the same point {list(key)} contradict each other; give them noise"
+                f"condition_on: noise-free observations at the same point {list(key)} contradict each other; "
+                "give them noise"
             )
     if len(keep) == len(data.noise):
         return data

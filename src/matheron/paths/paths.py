@@ -28,8 +28,8 @@ class Paths(Value):
         (f | u)(.)  =  mean(.) + sum_i w_i phi_i(.) + sum_j v_j k(., z_j)          eqn:decoupled_sample_path
                                  `-- prior            `-- update
 
-    Points `[n, d]` are every path's, and give `[s, n]`; points `[s, n, d]` are each path's own (a leading 1 broadcasts). A
-    model of t outputs adds a trailing axis `[..., t]`.
+    Points `[n, d]` are every path's, and give `[s, n]`; points `[s, n, d]` are each path's own (a leading 1
+    broadcasts). A model of t outputs adds a trailing axis `[..., t]`.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -53,8 +53,8 @@ class Paths(Value):
         self.prior = prior
         self.update = update
         self.mean_function = mean_function
-        self.input_transform = input_transform
-        self.output_transform = output_transform
+        self.register_module("input_transform", input_transform)
+        self.register_module("output_transform", output_transform)
 
     @property
     def num_paths(self) -> int:
@@ -79,7 +79,8 @@ class Paths(Value):
     def __call__(self, x: ArrayLike) -> Tensor:
         """The paths at x: `[n, d] -> [s, n]`, `[s, n, d] -> [s, n]`; a trailing `[t]` for several outputs.
 
-        Cost is linear in the number of points; memory beyond the answer is bounded by `matheron.evaluate.MEMORY_BUDGET`.
+        Cost is linear in the number of points; memory beyond the answer is bounded by
+        `matheron.evaluate.MEMORY_BUDGET`.
         """
         x = self._inner(self._points(x))
         own, tied = len(x) > 1, self.requires_graph()
@@ -87,7 +88,9 @@ class Paths(Value):
         return self._outer(f)
 
     def value_and_grad(self, x: ArrayLike) -> tuple[Tensor, Tensor]:
-        """Values `[s, n]` and gradients `[s, n, d]` in x (`[s, n, t]`, `[s, n, t, d]`), in closed form and without a graph.
+        """Values `[s, n]` and gradients `[s, n, d]` in x, in closed form and without a graph.
+
+        For t outputs, `[s, n, t]` and `[s, n, t, d]`.
 
         >>> import torch, matheron
         >>> from matheron import kernels
@@ -112,7 +115,7 @@ class Paths(Value):
     def mean(self, x: ArrayLike) -> Tensor:
         """The posterior mean at x `[n, d]`, exactly, whatever the basis: `[n]`, or `[n, t]` for several outputs.
 
-        After `condition_on` with targets of each path's own, the paths' posteriors differ, and so do their means: `[s, n]`.
+        After `condition_on` with targets of each path's own the posteriors differ, and so do their means: `[s, n]`.
 
         >>> import matheron
         >>> from matheron import kernels
@@ -161,7 +164,8 @@ class Paths(Value):
 
         Args:
             x: new points `[n, d]`, shared by all paths.
-            y: their targets, `[n]` or `[s, n]` (each path its own, as in fantasies); `[..., n, t]` for t outputs without `tasks`.
+            y: their targets, `[n]` or `[s, n]` (each path its own, as in fantasies); `[..., n, t]` for t outputs
+                without `tasks`.
             noise: variance of their noise, one number or one a point; with 0 the paths pass through the points.
             tasks: which output each observation is of.
             generator: draws the new observations' noise.
@@ -218,8 +222,8 @@ class Paths(Value):
         x = x.to(self.prior.w)
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] not in (1, self.num_paths)):
             raise ValueError(
-                f"x: expected [n, {self.input_dim}] for all paths or [{self.num_paths}, n, {self.input_dim}] for each its "
-                f"own, got {list(x.shape)}"
+                f"x: expected [n, {self.input_dim}] for all paths or [{self.num_paths}, n, {self.input_dim}] for each "
+                f"its own, got {list(x.shape)}"
             )
         check_dim(x, "x", self.input_dim)
         return x[None] if x.ndim == 2 else x
@@ -232,9 +236,9 @@ class Paths(Value):
             slack = 1e-6 * (domain[1] - domain[0])
             if bool((x < domain[0] - slack).any()) or bool((x > domain[1] + slack).any()):
                 raise ValueError(
-                    f"x: expected points inside the domain {domain[0].tolist()} to {domain[1].tolist()} of these equispaced "
-                    f"features, got {x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a larger domain=, or "
-                    "with features='sobol'"
+                    f"x: expected points inside the domain {domain[0].tolist()} to {domain[1].tolist()} of these "
+                    f"equispaced features, got {x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a "
+                    "larger domain=, or with features='sobol'"
                 )
         return x
 

@@ -18,7 +18,7 @@ _BATCH = 1 << 21
 
 
 class PriorPaths(Value):
-    """f(.) = sum_i w_i phi_i(.), `eqn:bayes_linear`: features, w `[s, t, ell]`, and which of the bases each path uses `[s]`."""
+    """f(.) = sum_i w_i phi_i(.), `eqn:bayes_linear`: features, w `[s, t, ell]`, and each path's basis `[s]`."""
 
     def __init__(self, features: Features, w: Tensor, basis_index: Tensor) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PriorPaths(Value):
     def sums(self, x: Tensor, paths: slice | None, gradient: bool = False) -> Any:
         """The paths at x, `[s, t, n]`, and with `gradient` their gradients `[s, t, n, d]`.
 
-        Every path at the points `[1, n, d]`, or, where `paths` says which they are, some paths at their own `[s, n, d]`.
+        Every path at the points `[1, n, d]`; or, where `paths` says which, some at their own points `[s, n, d]`.
         """
         x = x - self.features.origin
         total = None

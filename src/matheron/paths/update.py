@@ -51,7 +51,7 @@ class UpdatePaths(Value):
     ) -> None:
         super().__init__()
         self.kernel = kernel
-        self.inducing = inducing
+        self.register_module("inducing", inducing)
         empty = centres.new_zeros(0)
         y, noise, xi = empty if y is None else y, empty if noise is None else noise, v[:, :0] if xi is None else xi
         for name, value in dict(centres=centres, tasks=tasks, v=v, v_mean=v_mean, y=y, noise=noise, xi=xi).items():
@@ -104,10 +104,10 @@ class UpdatePaths(Value):
         """As `PriorPaths.sums`; with other weights where v is given. None without centres."""
         if self.width == 0:
             return None
-        v = self.v if v is None else v
+        weights = self.v if v is None else v
         total = None
         for B, basis in self.coupled:
-            W = self._coupled_weights(B, v if paths is None else v[paths])  # [s, t, c]
+            W = self._coupled_weights(B, weights if paths is None else weights[paths])  # [s, t, c]
             with frame():
                 if paths is not None:
                     out = basis.sums(x, W, gradient)

@@ -19,7 +19,7 @@ LARGEST_DENSE_ON_CPU = 20_000
 
 
 class Solver(Protocol):
-    """What is left of a covariance once factored: solve for right-hand sides `[n, r]`, and the jitter that was added."""
+    """A factored covariance: it solves for right-hand sides `[n, r]`, and says what jitter was added."""
 
     @property
     def jitter(self) -> float: ...

@@ -17,7 +17,7 @@ _BLOCK = 1 << 23
 class ConjugateGradients:
     """Solves (K + D) a = b by products with blocks of K.
 
-    The preconditioner is P = F F^T + D with F from a pivoted Cholesky factorisation of K, applied by Woodbury's identity.
+    The preconditioner is P = F F^T + D, F from a pivoted Cholesky factorisation of K, applied by Woodbury's identity.
     """
 
     jitter = 0.0
