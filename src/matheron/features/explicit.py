@@ -36,7 +36,7 @@ def explicit(
     cosines = _as_cosines(fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator))
     if size <= max(1, count // 4):  # each monomial has several frequencies of its own
         A, coefficients = _monomials(forms)
-        turn = torch.arange(count) % size
+        turn = torch.arange(count) // 2 % size  # a cosine and its sine share one: they need each other
         share = torch.bincount(turn, minlength=size)[turn]  # [count]
         amplitude = (coefficients[turn] * count / share).sqrt()
         return [Products(A[:, turn].expand(num_bases, -1, -1, -1), amplitude, origin, cosines)]
