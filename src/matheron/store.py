@@ -79,7 +79,7 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str
     name = type(value).__name__
     if REGISTRY.get(name) is not type(value):
         raise TypeError(
-            f"save: {prefix.rstrip('.') or 'the value'} is a {name}, which cannot be saved: a file holds no "
+            f"save: {prefix.rstrip('.') or 'the value'} is a {name}, which cannot be saved: a file has no "
             "code. Use a constant or matheron.means.LinearMean for a mean function, or pickle the paths at your own risk"
         )
     buffers = {}

@@ -109,7 +109,7 @@ class OutputPaths(_Joined):
         solver: str = "auto",
         generator: torch.Generator | None = None,
     ) -> OutputPaths:
-        """As `Paths.condition_on`: y is `[n, t]` or `[s, n, t]`, noise may be `[n, t]`; with `tasks`, `[n]` or `[s, n]`."""
+        """As `Paths.condition_on`: y `[n, t]` or `[s, n, t]`, noise also `[n, t]`; with `tasks`, `[n]` or `[s, n]`."""
         x, y, noise = as_array(x), as_array(y), as_array(noise)
         owners = [(i, j) for i, member in enumerate(self.members) for j in range(member.num_outputs)]
         if tasks is None and y.shape[-1:] != (len(owners),):
