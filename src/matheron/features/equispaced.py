@@ -94,10 +94,12 @@ def _kept(theta: Tensor, mass: Tensor, count: int) -> tuple[int, float]:
 def _series(term: Term, input_dim: int, dims: list[int], sides: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Frequencies `[f, d]` on half a lattice and their masses, heaviest first, on the best of several boxes."""
     best = None
-    for tolerance in (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8):
+    for tolerance in (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 1e-4, 1e-6):
         room = torch.stack([_decay_length(term, input_dim, i, tolerance, sides[a]) for a, i in enumerate(dims)])
         theta, mass = _coefficients(term, input_dim, dims, sides + room, count)
-        error = max(0.0, 1 - _kept(theta, mass, count)[1]) + tolerance
+        # Squared Wasserstein distance is of first order in the variance left out and of second in a correlation that
+        # wraps around, which only points at opposite ends of the domain see: a fifth of it, measured in 1 to 3 dimensions.
+        error = max(0.0, 1 - _kept(theta, mass, count)[1]) + (0.2 * tolerance) ** 2
         if best is None or error < best[0]:
             best = (error, theta, mass)
     assert best is not None
