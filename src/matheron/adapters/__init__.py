@@ -1,0 +1,1 @@
+"""Models of Gaussian process libraries as snapshots: the only place that imports them or knows their types."""
