@@ -1,1 +1,26 @@
-"""Models of Gaussian process libraries as snapshots: the only place that imports them or knows their types."""
+"""Models of Gaussian process libraries as snapshots: the only place that imports them or knows their types.
+
+Each adapter is a module with `describe(model)` and with `REGISTRIES`, its functools.singledispatch functions by noun. What
+they know is what is supported: `docs/models.md` is checked against them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+LIBRARIES = ("gpytorch", "botorch", "sklearn", "gpflow")
+
+
+def supported(library: str) -> dict[str, list[str]]:
+    """What an adapter understands, by noun: the names of the library's classes. The library must be installed.
+
+    >>> from matheron.adapters import supported
+    >>> "RBFKernel" in supported("gpytorch")["kernels"]
+    True
+    """
+    adapter = import_module(f"{__name__}.{library}")
+    known = {
+        noun: sorted({kind.__name__ for kind in function.registry if kind is not object})
+        for noun, function in adapter.REGISTRIES.items()
+    }
+    return {noun: names for noun, names in known.items() if names}
