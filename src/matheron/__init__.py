@@ -19,11 +19,13 @@ from .gp import Batch as Batch
 from .gp import Ensemble as Ensemble
 from .gp import ExactGP as ExactGP
 from .gp import Outputs as Outputs
+from .gp import SelectedOutputs as SelectedOutputs
 from .gp import SparseGP as SparseGP
 from .paths import BatchPaths as BatchPaths
 from .paths import EnsemblePaths as EnsemblePaths
 from .paths import OutputPaths as OutputPaths
 from .paths import Paths as Paths
+from .paths import SelectedPaths as SelectedPaths
 from .solvers import JitterWarning as JitterWarning
 from .store import load as load
 from .updates import matheron as matheron

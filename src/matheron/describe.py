@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SparseGP
+from .gp import GP
 
 # Whose models are understood, and by which module. A class is matched by its package or a base class's, first to last.
 ADAPTERS = {
@@ -31,7 +31,7 @@ def describe(model: Any, *, detach: bool = True) -> GP:
     >>> matheron.describe(matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[1.0], noise=0.1))
     ExactGP(RBF, 1 observation in 1 dimension)
     """
-    if isinstance(model, ExactGP | SparseGP | Outputs | Ensemble | Batch):
+    if isinstance(model, GP):
         return model
     packages = [base.__module__.split(".")[0] for base in type(model).__mro__]
     for package, adapter in ADAPTERS.items():

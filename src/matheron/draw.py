@@ -19,7 +19,7 @@ from torch import Tensor
 from .checks import ArrayLike, as_count, as_tensor
 from .describe import describe
 from .features import Features, build_features
-from .gp import Batch, Ensemble, ExactGP, Outputs, SparseGP
+from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
 from .means import Mean, as_mean
 from .paths import (
@@ -30,6 +30,7 @@ from .paths import (
     OutputPaths,
     Paths,
     PriorPaths,
+    SelectedPaths,
     UpdatePaths,
     at_tasks,
     update_given,
@@ -92,6 +93,8 @@ def draw(
     basis = _Basis(num_features, features, paths_per_basis, domain)
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
     generator = generator or torch.default_generator
+    if isinstance(gp, SelectedOutputs):
+        return SelectedPaths(draw(gp.model, s, generator=generator, **settings), gp.outputs)
     if isinstance(gp, Outputs | Batch):
         members = [draw(member, s, generator=generator, **settings) for member in gp.models]
         return OutputPaths(members) if isinstance(gp, Outputs) else BatchPaths(members, gp.batch_shape)

@@ -241,7 +241,31 @@ class Batch(_Several):
         self.batch_shape = list(batch_shape or [len(self.models)])
 
 
-GP = ExactGP | SparseGP | Outputs | Ensemble | Batch
+class SelectedOutputs:
+    """Some outputs of a model that couples more: the tasks asked for, or observed combinations of latent functions."""
+
+    def __init__(self, model: ExactGP | SparseGP, outputs: Sequence[int]) -> None:
+        self.model, self.outputs = model, [int(i) for i in outputs]
+        if not self.outputs or not all(0 <= i < model.num_outputs for i in self.outputs):
+            raise ValueError(f"outputs: expected whole numbers below {model.num_outputs}, at least one, got {outputs}")
+
+    @property
+    def input_dim(self) -> int:
+        return self.model.input_dim
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.outputs)
+
+    def owned(self) -> SelectedOutputs:
+        """A copy that shares no memory and no graph with the model."""
+        return SelectedOutputs(self.model.owned(), self.outputs)
+
+    def __repr__(self) -> str:
+        return f"SelectedOutputs({self.model!r}, {self.outputs} of {self.model.num_outputs})"
+
+
+GP = ExactGP | SparseGP | Outputs | Ensemble | Batch | SelectedOutputs
 
 
 def _many(count: int, noun: str) -> str:

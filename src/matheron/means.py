@@ -1,17 +1,18 @@
-"""Mean functions: a constant, a linear function, or any callable."""
+"""Mean functions: a constant, a linear function, any torch module or callable; several side by side, or mixed."""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .checks import ArrayLike, as_tensor
-from .value import Value
+from .value import Parts, Value
 
 
 class Mean(Value):
@@ -66,20 +67,17 @@ class LinearMean(Mean):
         return value, self.weights.expand(*value.shape, x.shape[-1])
 
 
-class CallableMean(Mean):
-    """Any function of points `[..., n, d]` that answers `[..., n]`, or `[..., n, t]` for several outputs.
-
-    A torch module counts, and then moves and is copied with the path. It cannot be saved: a file holds no code.
-    """
+class _FunctionMean(Mean):
+    """A function of points `[..., n, d]` that answers `[..., n]`, or `[..., n, t]` for several outputs."""
 
     saveable = False
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
+    @abstractmethod
+    def evaluate(self, x: Tensor) -> Tensor:
+        """The function's own answer."""
 
     def forward(self, x: Tensor) -> Tensor:
-        value = self.function(x)
+        value = self.evaluate(x)
         if not isinstance(value, Tensor) or value.shape[: x.ndim - 1] != x.shape[:-1]:
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"mean: expected a tensor {list(x.shape[:-1])} for points {list(x.shape)}, got {got}")
@@ -96,12 +94,82 @@ class CallableMean(Mean):
         return value.detach(), torch.stack([torch.zeros_like(x) if g is None else g for g in gradient], dim=-2)
 
 
+class CallableMean(_FunctionMean):
+    """Any function of points. It cannot be saved: a file holds no code."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class ModuleMean(_FunctionMean):
+    """A torch module as a mean. Its parameters become buffers here, copied, moved and differentiated with the path.
+
+    The module itself is left alone, and training it further changes nothing here. It cannot be saved: a file holds no
+    code.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self.names = list(tensors)
+        for i, tensor in enumerate(tensors.values()):
+            self.register_buffer(f"tensor_{i}", tensor + 0 if isinstance(tensor, nn.Parameter) else tensor)
+        # A copy without the graph, whose tensors are never read: each call puts the buffers in their place. It stands
+        # in a tuple so that its parameters are not the path's.
+        copies = {id(t): nn.Parameter(t.detach().clone(), requires_grad=False) for t in module.parameters()}
+        copies.update({id(t): t.detach().clone() for t in module.buffers()})  # type: ignore[misc]
+        self.skeleton = (copy.deepcopy(module, copies).eval(),)
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        tensors = {name: getattr(self, f"tensor_{i}") for i, name in enumerate(self.names)}
+        return torch.func.functional_call(self.skeleton[0], tensors, (x,))
+
+
+class Stacked(Mean):
+    """Several means of one output each, side by side: one an output."""
+
+    def __init__(self, means: Sequence[Mean]) -> None:
+        super().__init__()
+        self.means = Parts(means)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([mean(x) for mean in self.means], dim=-1)
+
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        values, gradients = zip(*(mean.with_gradient(x) for mean in self.means), strict=True)
+        return torch.cat(values, dim=-1), torch.cat(gradients, dim=-2)
+
+
+class Mixed(Mean):
+    """A m(x): outputs that are linear combinations, the rows of A `[t, p]`, of those of another mean."""
+
+    def __init__(self, mean: Mean, A: ArrayLike) -> None:
+        super().__init__()
+        self.mean = mean
+        self.register_buffer("A", as_tensor(A, "A").double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = self.mean(x)  # [..., n, 1 or p]
+        return m.expand(*m.shape[:-1], self.A.shape[1]) @ self.A.mT  # [..., n, t]
+
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        m, dm = self.mean.with_gradient(x)  # [..., n, 1 or p], [..., n, 1 or p, d]
+        p = self.A.shape[1]
+        return m.expand(*m.shape[:-1], p) @ self.A.mT, self.A @ dm.expand(*dm.shape[:-2], p, -1)
+
+
 def as_mean(mean: Mean | ArrayLike | Callable[[Tensor], Tensor]) -> Mean:
     """A Mean from what a user may give."""
     if isinstance(mean, Mean):
         return mean
     if isinstance(mean, Real | Tensor | np.ndarray | list | tuple):
         return ConstantMean(mean)
+    if isinstance(mean, nn.Module):
+        return ModuleMean(mean)
     if callable(mean):
-        return CallableMean(mean)
+        return CallableMean(mean)  # type: ignore[arg-type]
     raise TypeError(f"mean: expected a number, one an output, or a callable, got {type(mean).__name__}")

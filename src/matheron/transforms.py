@@ -99,6 +99,7 @@ class Kumaraswamy(Transform):
     def derivative(self, x: Tensor) -> Tensor:
         u = self._inside(x)
         slope = self.a * self.b * u ** (self.a - 1) * (1 - u**self.a) ** (self.b - 1) * (1 - 2 * self.eps)
+        slope = slope * ((x >= 0) & (x <= 1))  # outside, where x is clamped, the map is flat
         return torch.where(self.mask, slope, 1.0)
 
 

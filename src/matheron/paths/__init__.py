@@ -7,6 +7,7 @@ from .joined import AnyPaths as AnyPaths
 from .joined import BatchPaths as BatchPaths
 from .joined import EnsemblePaths as EnsemblePaths
 from .joined import OutputPaths as OutputPaths
+from .joined import SelectedPaths as SelectedPaths
 from .paths import Paths as Paths
 from .prior import PriorPaths as PriorPaths
 from .update import Inducing as Inducing

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .. import store
 from ..checks import ArrayLike, as_array
+from ..gp import as_tasks
 from ..value import Parts, Value
 from .paths import Paths, as_index
 
@@ -248,4 +249,46 @@ class BatchPaths(_Joined):
         return joined.reshape(*self.batch_shape, *joined.shape[1:])
 
 
-__all__ = ["AnyPaths", "BatchPaths", "EnsemblePaths", "OutputPaths", "Paths"]
+class SelectedPaths(_Joined):
+    """Some outputs of paths that have more: values `[s, n, t]`, or `[s, n]` for one."""
+
+    def __init__(self, paths: AnyPaths, outputs: Sequence[int]) -> None:
+        super().__init__([paths])
+        self.register_buffer("outputs", torch.as_tensor(outputs, device=paths.device))
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.outputs)
+
+    def mean(self, x: ArrayLike) -> Tensor:
+        """The posterior mean, `[n, t]`, or `[n]` for one output."""
+        return self._join([self.members[0].mean(x)])
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> SelectedPaths:
+        return self._each(lambda member: member[index])
+
+    def condition_on(
+        self, x: ArrayLike, y: ArrayLike, *, noise: ArrayLike, tasks: ArrayLike | None = None, **settings: Any
+    ) -> SelectedPaths:
+        """As `Paths.condition_on`; tasks count the selected outputs."""
+        x, y, noise = as_array(x), as_array(y), as_array(noise)
+        n, t = len(x), self.num_outputs
+        if t > 1 and tasks is None:  # every selected output at every point
+            if list(y.shape) not in ([n, t], [self.num_paths, n, t]):
+                raise ValueError(f"y: expected {[n, t]} or {[self.num_paths, n, t]}, got {list(y.shape)}")
+            tasks = torch.arange(t).repeat(n)
+            x, y = x.repeat_interleave(t, 0), y.flatten(-2)
+            noise = noise.repeat_interleave(t) if noise.ndim else noise
+        tasks = as_tasks(tasks, len(x), t, "tasks")  # None for one output
+        own = self.outputs.expand(len(x)) if tasks is None else self.outputs[tasks]
+        return self._each(lambda member: member.condition_on(x, y, noise=noise, tasks=own, **settings))
+
+    def _points(self, x: ArrayLike) -> list[Tensor]:
+        return [as_array(x)]
+
+    def _join(self, parts: list[Tensor], gradient: bool = False) -> Tensor:
+        chosen = parts[0].index_select(-2 if gradient else -1, self.outputs)
+        return chosen.squeeze(-2 if gradient else -1) if self.num_outputs == 1 else chosen
+
+
+__all__ = ["AnyPaths", "BatchPaths", "EnsemblePaths", "OutputPaths", "Paths", "SelectedPaths"]
