@@ -16,24 +16,28 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 64
+# What a thread keeps between evaluations, in bytes: all temporaries of a block as a rule. What does not fit is allocated.
+ARENA_SIZE = 64 * 2**20
 _local = threading.local()
 
 
 class _Arena:
-    def __init__(self, num_bytes: int) -> None:
-        self.memory = torch.empty(num_bytes, dtype=torch.uint8)
+    def __init__(self) -> None:
+        self.memory = torch.empty(ARENA_SIZE, dtype=torch.uint8)
         self.used = 0
 
 
 @contextmanager
-def arena(num_bytes: int) -> Iterator[None]:
-    """Serve `empty` from `num_bytes` of memory inside the block, on this thread."""
-    outer = getattr(_local, "arena", None)
-    _local.arena = _Arena(num_bytes)
-    try:
-        yield
-    finally:
-        _local.arena = outer
+def arena() -> Iterator[None]:
+    """Serve `empty` from this thread's arena inside the block."""
+    outer: _Arena | None = getattr(_local, "arena", None)
+    spare: _Arena | None = None if outer is not None else getattr(_local, "spare", None)
+    _local.arena = _local.spare = outer or spare or _Arena()
+    with frame():
+        try:
+            yield
+        finally:
+            _local.arena = outer
 
 
 @contextmanager

@@ -20,7 +20,9 @@ MEMORY_BUDGET = 256 * 2**20
 # Arrays of a block's size alive at once in the worst kernel, counted from above.
 _TEMPORARIES = 8
 # On a CPU a block that stays in cache is faster than the largest that fits the budget (measured: 2^20 to 2^22 alike).
-_CPU_BLOCK = 1 << 21
+_CPU_BLOCK = 1 << 20
+# Below this many numbers in all, allocating is cheaper than keeping accounts.
+_SMALL = 1 << 16
 
 
 def evaluate(
@@ -43,10 +45,10 @@ def evaluate(
     if torch.is_grad_enabled() and (tied or x.requires_grad):
         return _evaluate_tied(value, x, plan)
     with torch.no_grad():
-        if len(plan) == 1:
+        if len(plan) == 1 and num_paths * x.shape[1] * width < _SMALL:
             return value(x, plan[0][0])
         out = torch.empty(num_paths, x.shape[1], num_outputs, dtype=x.dtype, device=x.device)
-        with arena(MEMORY_BUDGET // 2):
+        with arena():
             for paths, points in plan:
                 out[_all(paths), points] = value(x[_all(paths), points], paths)
         return out
@@ -74,11 +76,11 @@ def evaluate_with_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Values `[s, n, t]` and gradients `[s, n, t, d]`, in blocks."""
     plan = _plan(x, num_paths, width, own)
-    if len(plan) == 1:
+    if len(plan) == 1 and num_paths * x.shape[1] * width < _SMALL:
         return value(x, plan[0][0])
     out = torch.empty(num_paths, x.shape[1], num_outputs, dtype=x.dtype, device=x.device)
     gradient = torch.empty(num_paths, x.shape[1], num_outputs, x.shape[2], dtype=x.dtype, device=x.device)
-    with arena(MEMORY_BUDGET // 2):
+    with arena():
         for paths, points in plan:
             out[_all(paths), points], gradient[_all(paths), points] = value(x[_all(paths), points], paths)
     return out, gradient

@@ -1,8 +1,8 @@
 """Basis functions: what a path is a weighted sum of, and how the sum is taken without ever storing it whole.
 
-Every basis here answers two questions about x `[B, n, d]` and weights `[B, r, c]` (B problems, r weighted sums each, c basis
-functions): the sums `[B, r, n]`, and the sums with their gradients `[B, r, n, d]`. Shared points are B = 1 and r = all
-paths; own points are B = all paths and r = 1. The caller keeps B * n * c small (see `matheron.evaluate`).
+Every basis here answers two questions about x `[B, n, d]` and weights `[B, r, c]` (B problems, r weighted sums each, c
+basis functions): the sums `[B, r, n]`, and the sums with their gradients `[B, r, n, d]`. Shared points are B = 1 and r =
+all paths; own points are B = all paths and r = 1. The caller keeps B * n * c small (see `matheron.evaluate`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..scratch import empty
 from ..value import Value
+from ..weigh import weigh, weigh_coordinates
 
 
 class Basis(Value):
@@ -91,11 +92,8 @@ class Pairs(Basis):
         W_cos, W_sin = W.chunk(2, dim=-1)
         P = _phases(x, self.frequencies)
         C, S = _cos(P), P.sin_()  # [B, n, f]
-        gradient = [
-            weigh(C, W_sin * theta) - weigh(S, W_cos * theta)  # [B, r, n]
-            for theta in self.frequencies[:, None].unbind(-1)
-        ]
-        return weigh(C, W_cos) + weigh(S, W_sin), torch.stack(gradient, dim=-1)
+        gradient = weigh_coordinates(C, W_sin, self.frequencies) - weigh_coordinates(S, W_cos, self.frequencies)
+        return weigh(C, W_cos) + weigh(S, W_sin), gradient
 
 
 class Cosines(Basis):
@@ -128,16 +126,14 @@ class Cosines(Basis):
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         P = _phases(x, self.frequencies, self.phases)
         value = weigh(_cos(P), W)
-        S = P.sin_()
-        gradient = [-weigh(S, W * theta) for theta in self.frequencies[:, None].unbind(-1)]
-        return value, torch.stack(gradient, dim=-1)
+        return value, weigh_coordinates(P.sin_(), -W, self.frequencies)
 
 
 class Products(Basis):
-    """prod_j (a_ij . (x, 1)) cos(theta_i . (x - origin) + tau_i): monomials, random products, and both times Fourier features.
+    """prod_j (a_ij . (x, 1)) cos(theta_i . (x - origin) + tau_i).
 
-    Projections `[g, p, c, d + 1]`; without frequencies the cosine is absent. Only the cosine is taken about the origin:
-    a polynomial's is its own.
+    Monomials, random products, and both times Fourier features. Projections `[g, p, c, d + 1]`; without frequencies the
+    cosine is absent. Only the cosine is taken about the origin: a polynomial's is its own.
     """
 
     def __init__(self, projections: Tensor, amplitudes: Tensor, origin: Tensor, fourier: Cosines | None = None) -> None:
@@ -207,19 +203,7 @@ class Canonical(Basis):
         return weigh(self.values(x), W)
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        K, dK = self.kernel.with_gradient(x, self.centres)
-        return weigh(K, W), torch.stack([weigh(dK_i, W) for dK_i in dK], dim=-1)
-
-
-def weigh(Phi: Tensor, W: Tensor) -> Tensor:
-    """W Phi^T: `[B, n, c], [B, r, c] -> [B, r, n]`.
-
-    The order of the product is the faster of the two on a CPU, measured: weights first in float64, features first in
-    float32 and where each problem has few sums.
-    """
-    if Phi.shape[0] == 1 and Phi.dtype == torch.float64:
-        return (W[0] @ Phi[0].mT)[None]
-    return (Phi @ W.mT).mT
+        return self.kernel.weighted_with_gradient(x, self.centres, W)
 
 
 def _phases(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:

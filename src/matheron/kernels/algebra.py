@@ -38,6 +38,9 @@ class Scaled(Kernel):
         K, dK = self.kernel.with_gradient(x, z)
         return K * self.outputscale, dK * self.outputscale
 
+    def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        return self.kernel.weighted_with_gradient(x, z, W * self.outputscale)
+
     def diag(self, x: Tensor) -> Tensor:
         return self.kernel.diag(x) * self.outputscale
 
@@ -82,7 +85,11 @@ class Sum(_Composite):
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         K, dK = zip(*(k.with_gradient(x, z) for k in self.parts), strict=True)
-        return sum(K[1:], K[0]), sum(dK[1:], dK[0])
+        return sum(K[1:], start=K[0]), sum(dK[1:], start=dK[0])
+
+    def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = zip(*(k.weighted_with_gradient(x, z, W) for k in self.parts), strict=True)
+        return sum(value[1:], start=value[0]), sum(gradient[1:], start=gradient[0])
 
     def diag(self, x: Tensor) -> Tensor:
         return sum(k.diag(x) for k in self.parts)  # type: ignore[return-value]
@@ -155,6 +162,13 @@ class OnDims(Kernel):
         dK[self.dims] = part
         return K, dK
 
+    def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        self._check(x.shape[-1])
+        value, part = self.kernel.weighted_with_gradient(x[..., self.dims], z[..., self.dims], W)
+        gradient = value.new_zeros(*value.shape, x.shape[-1])
+        gradient[..., self.dims] = part
+        return value, gradient
+
     def diag(self, x: Tensor) -> Tensor:
         return self.kernel.diag(x[..., self.dims])
 
@@ -184,7 +198,7 @@ class _MixtureKernel(Sum):
         super().__init__(*(Scaled(Product(*t.stationary), t.variance / total) for t in terms))
 
     def measure(self, input_dim: int) -> SpectralMeasure:
-        terms = [k.terms(input_dim)[0] for k in self.parts]
+        terms = [Term(k.outputscale, stationary=tuple(k.kernel.parts)) for k in self.parts]
         return Mixture(torch.stack([t.variance for t in terms]), [t.measure(input_dim) for t in terms])
 
 

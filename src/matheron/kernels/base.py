@@ -12,6 +12,7 @@ from torch import Tensor
 from ..checks import ArrayLike, as_tensor, check_dim
 from ..scratch import empty, frame
 from ..value import Value
+from ..weigh import weigh
 
 if TYPE_CHECKING:
     from .algebra import OnDims
@@ -33,6 +34,11 @@ class Kernel(Value):
     @abstractmethod
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """k(x, z) `[..., n, m]` and its derivatives in each coordinate of x, `[d, ..., n, m]`."""
+
+    def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        """sum_j W_j k(x, z_j) and its gradient in x: `[B, n, d], [m, d], [B, r, m] -> [B, r, n], [B, r, n, d]`."""
+        K, dK = self.with_gradient(x, z)
+        return weigh(K, W), torch.stack([weigh(dK_i, W) for dK_i in dK], dim=-1)
 
     @abstractmethod
     def diag(self, x: Tensor) -> Tensor:
@@ -60,12 +66,13 @@ class Kernel(Value):
         return [(None, self)]
 
     def __call__(self, x: ArrayLike, z: ArrayLike | None = None) -> Tensor:
-        x = as_tensor(x, "x")
-        z = x if z is None else as_tensor(z, "z", like=x)
-        if x.ndim < 2 or z.ndim < 2:
-            raise ValueError(f"expected points of shape [n, d] and [m, d], got {list(x.shape)} and {list(z.shape)}")
-        check_dim(z, "z", x.shape[-1])
-        return self.to(x.device, x.dtype).forward(x, z)
+        left = as_tensor(x, "x")
+        right = left if z is None else as_tensor(z, "z", like=left)
+        if left.ndim < 2 or right.ndim < 2:
+            shapes = f"{list(left.shape)} and {list(right.shape)}"
+            raise ValueError(f"expected points of shape [n, d] and [m, d], got {shapes}")
+        check_dim(right, "z", left.shape[-1])
+        return self.to(left.device, left.dtype).forward(left, right)
 
     def __add__(self, other: Kernel) -> Kernel:
         from .algebra import Sum
@@ -86,6 +93,13 @@ class Kernel(Value):
         from .algebra import OnDims
 
         return OnDims(self, [dims] if isinstance(dims, int) else list(dims))
+
+
+def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Both about one of z's points: a far offset must not cost the digits of a difference."""
+    origin = z[..., :1, :].detach().sum(-2, keepdim=True)  # of no points it is zero
+    shifted = x - origin
+    return shifted, shifted if z is x else z - origin
 
 
 def squared_distance(x: Tensor, z: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""Stationary kernels, each beside its spectral measure: RBF, Matern, RationalQuadratic, Periodic, Cosine, SpectralMixture.
+"""Stationary kernels, each beside its spectral measure.
 
-Every one has k(x, x) = 1 except SpectralMixture, whose weights are variances.
+RBF, Matern, RationalQuadratic, Periodic, Cosine, SpectralMixture. Every one has k(x, x) = 1 except SpectralMixture,
+whose weights are variances.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from ..checks import ArrayLike, as_tensor, per_dimension, positive
 from ..scratch import empty, frame
-from .base import Kernel, squared_distance
+from ..weigh import weigh, weigh_coordinates
+from .base import Kernel, centred, squared_distance
 from .spectral import Atom, GammaScaled, Gaussian, Lattice, SpectralMeasure, Student
 from .terms import Term
 
@@ -47,22 +49,34 @@ class _Radial(_Stationary):
         """g'(r^2), zero where it is infinite (coincident points of a rough kernel)."""
 
     def _scaled(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Both in lengthscales about one of z's points: a far offset must not cost the digits of a difference."""
+        """Both in lengthscales, about one of z's points."""
         lengthscale = per_dimension(self.lengthscale, x.shape[-1], "lengthscale")
-        origin = z[..., :1, :].detach()
-        scaled = (x - origin) / lengthscale
-        return scaled, scaled if z is x else (z - origin) / lengthscale, lengthscale
+        x, z = centred(x, z)
+        scaled = x / lengthscale
+        return scaled, scaled if z is x else z / lengthscale, lengthscale
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         x, z, _ = self._scaled(x, z)
         return self.radial(squared_distance(x, z))
 
+    def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
+        """g(r^2) and g'(r^2); it may use the memory of `r2`."""
+        slope = self.radial_derivative(r2)
+        return self.radial(r2), slope
+
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         x, z, lengthscale = self._scaled(x, z)
-        r2 = squared_distance(x, z)  # [..., n, m]
-        slope = 2 * self.radial_derivative(r2)
+        K, slope = self.radial_with_slope(squared_distance(x, z))  # [..., n, m]
+        slope = 2 * slope
         dK = [(x[..., :, None, i] - z[..., None, :, i]).mul_(slope).div_(l_i) for i, l_i in enumerate(lengthscale)]
-        return self.radial(r2), torch.stack(dK)
+        return K, torch.stack(dK)
+
+    def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        x, z, lengthscale = self._scaled(x, z)
+        K, slope = self.radial_with_slope(squared_distance(x, z))  # [B, n, m]
+        # sum_j W_j g'_j (x - z_j) is x sum_j W_j g'_j - sum_j W_j g'_j z_j: no difference for every pair and coordinate
+        pull = x[:, None] * weigh(slope, W)[..., None] - weigh_coordinates(slope, W, z[None])  # [B, r, n, d]
+        return weigh(K, W), pull.mul_(2 / lengthscale)
 
 
 class RBF(_Radial):
@@ -84,37 +98,41 @@ class RBF(_Radial):
 
 
 class _BesselPower(torch.autograd.Function):
-    """F_a(q) = s^a K_a(s) with s = sqrt(q), for any real a. It is closed under differentiation: F_a' = -F_{a-1} / 2.
+    """F_a(q) = c s^a K_a(s) with s = sqrt(q), for any real a. It is closed under differentiation: F_a' = -F_{a-1} / 2.
+
+    The constant c is inside because s^a K_a(s) alone overflows: float32 from a = 30.
 
     At q = 0, where F_a is infinite for a <= 0, the value is 0: there it only ever multiplies x - x' = 0.
     """
 
     @staticmethod
-    def forward(ctx, q: Tensor, a: float) -> Tensor:
+    def forward(ctx, q: Tensor, a: float, c: float) -> Tensor:
         ctx.save_for_backward(q)
-        ctx.a = a
+        ctx.a, ctx.c = a, c
         s = torch.sqrt(q, out=empty(q.shape, q))
         if a in (-0.5, 0.5, 1.5, 2.5):
             with frame():
-                decay = torch.neg(s, out=empty(q.shape, q)).exp_().mul_(math.sqrt(math.pi / 2))
+                decay = torch.neg(s, out=empty(q.shape, q)).exp_().mul_(c * math.sqrt(math.pi / 2))
                 if a == -0.5:
                     return torch.where(s > 0, decay.div_(s), 0.0)
                 polynomial = s.fill_(1) if a == 0.5 else s.add_(1) if a == 1.5 else s.mul_(3).add_(3).add_(q)
                 return polynomial.mul_(decay)
         s64 = s.double().cpu().numpy()
-        with_limit = 2 ** (a - 1) * special.gamma(a) if a > 0 else 0.0
+        at_zero = 2 ** (a - 1) * special.gamma(a) if a > 0 else 0.0
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             value = special.kve(a, s64) * s64**a * np.exp(-s64)
-        return torch.from_numpy(np.where(np.isfinite(value), value, with_limit)).to(q)
+        return torch.from_numpy(c * np.where(np.isfinite(value), value, at_zero)).to(q)
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[override]
         (q,) = ctx.saved_tensors
-        return -0.5 * grad * _BesselPower.apply(q, ctx.a - 1), None
+        return -0.5 * grad * _BesselPower.apply(q, ctx.a - 1, ctx.c), None, None
 
 
 class Matern(_Radial):
-    """k = 2^(1 - nu) / Gamma(nu) s^nu K_nu(s), s = sqrt(2 nu) r, for any nu > 0; closed forms for 1/2, 3/2, 5/2.
+    """k = 2^(1 - nu) / Gamma(nu) s^nu K_nu(s), s = sqrt(2 nu) r, for 0 < nu <= 50; closed forms for 1/2, 3/2, 5/2.
+
+    Beyond 50 the Bessel function overflows where k is not yet 1, and RBF, the limit, is less than 0.005 away.
 
     >>> from matheron import kernels
     >>> kernels.Matern(nu=0.5)([[0.0]], [[1.0]])
@@ -125,8 +143,8 @@ class Matern(_Radial):
 
     def __init__(self, nu: float = 2.5, lengthscale: ArrayLike = 1.0) -> None:
         super().__init__(lengthscale)
-        if not (math.isfinite(nu) and nu > 0):
-            raise ValueError(f"nu: expected a positive number, got {nu!r}; for the limit of large nu use RBF")
+        if not 0 < nu <= 50:
+            raise ValueError(f"nu: expected a positive number up to 50, got {nu!r}; for the limit of large nu use RBF")
         self.nu = float(nu)
 
     @property
@@ -135,11 +153,11 @@ class Matern(_Radial):
 
     def radial(self, r2: Tensor) -> Tensor:
         if r2.requires_grad:
-            return self._scale * _BesselPower.apply(2 * self.nu * r2, self.nu)
-        return _BesselPower.apply(r2.mul_(2 * self.nu), self.nu).mul_(self._scale)
+            return _BesselPower.apply(2 * self.nu * r2, self.nu, self._scale)
+        return _BesselPower.apply(r2.mul_(2 * self.nu), self.nu, self._scale)
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
-        return -self.nu * self._scale * _BesselPower.apply(2 * self.nu * r2, self.nu - 1)
+        return _BesselPower.apply(2 * self.nu * r2, self.nu - 1, -self.nu * self._scale)
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         return Student(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.nu)
@@ -263,6 +281,7 @@ class SpectralMixture(Kernel):
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         self._check(x.shape[-1])
+        x, z = centred(x, z)
         K = 0.0
         for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
             phase = (2 * math.pi) * ((x @ mu)[..., :, None] - (z @ mu)[..., None, :])
@@ -271,6 +290,7 @@ class SpectralMixture(Kernel):
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         self._check(x.shape[-1])
+        x, z = centred(x, z)
         difference = torch.stack([x[..., :, None, i] - z[..., None, :, i] for i in range(x.shape[-1])])
         K, dK = 0.0, torch.zeros_like(difference)
         for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
