@@ -104,7 +104,7 @@ def _rebuild(tree: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> V
     if set(tree["fields"]) != set(kind.fields):
         raise KeyError(f"{tree['type']} has fields {kind.fields}, got {sorted(tree['fields'])}")
     value = kind.__new__(kind)
-    torch.nn.Module.__init__(value)
+    Value.__init__(value)
     for name, field in tree["fields"].items():
         object.__setattr__(value, name, field)
     for name, present in tree["buffers"].items():

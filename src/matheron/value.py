@@ -24,6 +24,10 @@ class Value(nn.Module):
     fields: ClassVar[tuple[str, ...]] = ()
     saveable: ClassVar[bool] = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_load_state_dict_post_hook(_restored)
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.saveable and not cls.__name__.startswith("_"):
@@ -49,6 +53,10 @@ class Value(nn.Module):
     def restore(self) -> None:
         """Make again what follows from the buffers and is not saved; called once they are in place."""
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
+        # Buffers are replaced, not written into: other values may share their memory.
+        super()._load_from_state_dict(state_dict, prefix, local_metadata | {"assign_to_params_buffers": True}, *args)
+
     def requires_graph(self) -> bool:
         """Whether any tensor of this value is tied to an autograd graph."""
         return any(b.requires_grad for b in self.buffers())
@@ -56,6 +64,10 @@ class Value(nn.Module):
     # nn.Module lets attributes be anything; these say what they are, for readers and for type checkers.
     def __getattr__(self, name: str) -> Any:
         return super().__getattr__(name)
+
+
+def _restored(value: Value, _: Any) -> None:
+    value.restore()
 
 
 class Parts(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 
@@ -310,7 +311,10 @@ class Paths(Value):
 
 def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device: torch.device) -> Tensor:
     """Which paths are asked for, as whole numbers; an integer is a list of one."""
-    if isinstance(index, int):
+    if isinstance(index, slice):
+        index = list(range(num_paths)[index])  # torch knows no steps backwards
+    elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
+        index = operator.index(index)  # type: ignore[arg-type]
         if not -num_paths <= index < num_paths:
             raise IndexError(f"path {index} of {num_paths}")
         index = [index]

@@ -84,7 +84,7 @@ class PriorPaths(Value):
         if basis.num_bases == 1:  # shared points, one basis: one problem for all
             return split_rows(basis.sums(x, W.reshape(1, s * t, c), gradient), s, t)
         if len(self.groups) == s:  # shared points, a basis a path: as many paths at once as stay small
-            step = max(1, _BATCH // (c * x.shape[1]))
+            step = max(1, _BATCH // max(1, c * x.shape[1]))
             cuts = [slice(i, i + step) for i in range(0, s, step)]
             return concatenated([basis.select(self.basis_index[cut]).sums(x, W[cut], gradient) for cut in cuts])
         parts, order = [], []
