@@ -56,6 +56,8 @@ class LinearMean(Mean):
     def __init__(self, weights: ArrayLike, bias: ArrayLike = 0.0) -> None:
         super().__init__()
         weights = as_tensor(weights, "weights").double()
+        if weights.ndim not in (1, 2):
+            raise ValueError(f"weights: expected [d], or [t, d] for t outputs, got shape {list(weights.shape)}")
         self.register_buffer("weights", weights.reshape(-1, weights.shape[-1]))
         self.register_buffer("bias", as_tensor(bias, "bias").double().reshape(-1))
 

@@ -12,13 +12,14 @@ from ..kernels.spectral import _Elliptical
 from ..kernels.terms import Term
 from ..value import Parts, Value
 from .basis import Basis, Cosines, Pairs
-from .equispaced import LARGEST_DIM, discrete, equispaced
+from .equispaced import LARGEST_DIM, equispaced, fourier_series
 from .explicit import explicit
 from .fourier import RANDOM_KINDS, fourier
 
 KINDS = ("auto", *RANDOM_KINDS, "equispaced")
-# "auto" takes equispaced features when they hold this share of the prior's variance.
-CAPTURED_SHARE = 0.99
+# "auto" takes equispaced features when they hold this share of the prior's variance, and err by this much at the most
+# where the box wraps around.
+CAPTURED_SHARE, LARGEST_WRAP = 0.99, 0.01
 # From this many dimensions orthogonal directions beat Sobol points (by about 10% of the kernel's error).
 ORTHOGONAL_FROM_DIM = 16
 
@@ -26,9 +27,9 @@ ORTHOGONAL_FROM_DIM = 16
 class Features(Value):
     """phi: x -> Phi, a finite basis of a prior: f(x) = phi(x) . w with w standard normal has covariance about k.
 
-    A list of bases (Fourier, equispaced, explicit), an origin about which phases are taken so that a far offset costs no
-    digits, and a domain outside which an equispaced basis is wrong. For several outputs each basis has a root of its
-    coupling B.
+    A list of bases (Fourier, equispaced, explicit), an origin about which phases are taken so that a far offset costs
+    no digits, and a domain outside which an equispaced basis is wrong. For several outputs each basis has a root of
+    its coupling B.
     """
 
     fields = ("description",)
@@ -64,7 +65,8 @@ class Features(Value):
     def forward(self, x: Tensor) -> Tensor:
         """Phi: `[n, d] -> [g, n, ell]`, one a basis."""
         x = (x - self.origin)[None]
-        blocks = [basis.values(x) * basis.scales()[:, None] for basis in self.bases]
+        blocks = [x[..., :0]]  # a kernel that is zero has no features
+        blocks += [basis.values(x) * basis.scales()[:, None] for basis in self.bases]
         return torch.cat([b.expand(self.num_bases, -1, -1) for b in blocks], dim=-1)
 
     def extra_repr(self) -> str:
@@ -88,7 +90,7 @@ def build_features(
         raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {kind!r}")
     if kind == "equispaced" and domain is None:
         raise ValueError('features="equispaced" needs domain=(lower, upper): the box where the paths will be called')
-    terms = [t for t in kernel.terms(input_dim) if float(t.variance) > 0]
+    terms = [t for t in kernel.terms(input_dim) if float(t.variance) > 0 and all(bool(c.any()) for c in t.forms)]
     fourier_terms = [t for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [_size(t, reference) for t in fourier_terms]))
     blocks: list[tuple[Basis, Tensor | None]] = []
@@ -111,23 +113,25 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64)
         return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], "1 constant"
     if term.forms:
-        random = {"auto": "sobol", "equispaced": "sobol"}.get(kind, kind) if term.stationary else "sobol"
+        random = kind if term.stationary and kind in RANDOM_KINDS else "sobol"
         bases = explicit(
             term, input_dim, count, kind=random, num_bases=num_bases, origin=origin.cpu(), generator=generator
         )
         what = f"products with {random}" if term.stationary else "explicit"
         return bases, f"{bases[0].size} {what}"
-    if kind in ("auto", "equispaced"):
-        exact = discrete(term, input_dim, count)
-        if exact is not None:
-            return exact, f"{sum(b.size for b in exact)} harmonics"
-    if kind == "equispaced" or (
-        kind == "auto" and domain is not None and len(term.active_dims(input_dim)) <= LARGEST_DIM
-    ):
-        bases, captured = equispaced(term, input_dim, count, domain=domain, num_bases=num_bases, generator=generator)
-        if kind == "equispaced" or captured >= CAPTURED_SHARE:
-            return bases, f"equispaced, {sum(b.size for b in bases)} features holding {captured:.2%} of the variance"
-    if kind in ("auto", "equispaced"):
+    if kind not in RANDOM_KINDS:
+        series = fourier_series(
+            term, input_dim, count, domain, largest_wrap=1.0 if kind == "equispaced" else LARGEST_WRAP
+        )
+        if kind == "equispaced" and series is None:
+            raise ValueError(
+                f'features="equispaced" needs a kernel of at most {LARGEST_DIM} dimensions that decays with distance '
+                f'in each, got one of {len(term.active_dims(input_dim))}; use "sobol" or "auto"'
+            )
+        if series is not None and (kind == "equispaced" or series.captured >= CAPTURED_SHARE):
+            bases = equispaced(term, series, num_bases=num_bases, generator=generator)
+            size, share = sum(b.size for b in bases), f"holding {series.captured:.2%} of the variance"
+            return bases, f"equispaced, {size} features {share}" if series.boxed else f"{size} harmonics {share}"
         elliptical = isinstance(m := term.measure(input_dim), _Elliptical) and getattr(m, "shift", None) is None
         kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"
     return fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator), f"{count} {kind}"
@@ -139,6 +143,8 @@ def _allocate(total: int, sizes: list[float]) -> list[int]:
         return []
     scale = total / (sum(sizes) or 1.0)
     counts = [max(1, int(size * scale)) for size in sizes]
+    while sum(counts) > max(total, len(counts)):  # what the smallest were given, the largest gives up
+        counts[counts.index(max(counts))] -= 1
     by_remainder = sorted(range(len(sizes)), key=lambda i: counts[i] - sizes[i] * scale)
     for i in by_remainder[: max(0, total - sum(counts))]:
         counts[i] += 1

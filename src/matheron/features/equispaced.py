@@ -1,15 +1,16 @@
 """Equispaced Fourier features: the kernel's Fourier series on a box, deterministic, and far the best in few dimensions.
 
-On a box of sides P the kernel, summed over its periodic images, is sum_j c_j cos(2 pi j . r / P) with c_j >= 0: features
-sqrt(c_j) times a cosine and a sine for each pair +-j. The images err by k at a distance of P minus the domain's side; the
-terms left out lose variance. The box is sized to balance the two, and the variance of what is left out is carried by a
-few frequencies drawn at random from it, so that the prior's variance is right whatever the truncation.
+On a box of sides P the kernel, summed over its periodic images, is sum_j c_j cos(2 pi j . r / P) with c_j >= 0:
+features sqrt(c_j) times a cosine and a sine for each pair +-j. The images err by k at a distance of P minus the
+domain's side; the terms left out lose variance. The box is sized to balance the two, and the variance of what is left
+out is carried by a few frequencies drawn at random from it, so that the prior's variance is right whatever is left out.
 """
 
 from __future__ import annotations
 
 import math
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,23 +24,29 @@ LARGEST_DIM = 3
 TAIL_THRESHOLD, TAIL_SHARE = 1e-4, 1 / 8
 
 
-def equispaced(
-    term: Term, input_dim: int, count: int, *, domain: Tensor, num_bases: int, generator: torch.Generator
-) -> tuple[list[Basis], float]:
-    """The bases and the share of the prior's variance that is captured without the random tail."""
-    dims = term.active_dims(input_dim)
-    if len(dims) > LARGEST_DIM:
-        raise ValueError(
-            f'features="equispaced" needs a kernel of at most {LARGEST_DIM} dimensions, got one of {len(dims)}; '
-            'use "sobol" or "auto"'
-        )
-    sides = (domain[1] - domain[0])[dims].double().cpu()
-    theta, mass = _series(term, input_dim, dims, sides, count)  # half the lattice, heaviest first
-    kept, captured = _kept(theta, mass, count)
-    tail = 0
-    if 1 - captured > TAIL_THRESHOLD and count > 8:
-        tail = max(2, int(count * TAIL_SHARE))
-        kept, captured = _kept(theta, mass, count - tail)
+class Series(NamedTuple):
+    """Frequencies `[f, d]` of half a lattice, heaviest first, and their masses `[f]`, of which the first are kept."""
+
+    theta: Tensor
+    mass: Tensor
+    kept: int
+    tail: int  # random features for the rest
+    captured: float  # the share of the prior's variance in what is kept
+    boxed: bool  # whether it holds on the domain alone
+
+    @staticmethod
+    def of(theta: Tensor, mass: Tensor, count: int, boxed: bool) -> Series:
+        kept, captured = _kept(theta, mass, count)
+        tail = 0
+        if 1 - captured > TAIL_THRESHOLD:
+            tail = max(1, int(count * TAIL_SHARE))
+            kept, captured = _kept(theta, mass, count - tail)
+        return Series(theta, mass, kept, tail, captured, boxed)
+
+
+def equispaced(term: Term, series: Series, *, num_bases: int, generator: torch.Generator) -> list[Basis]:
+    """The bases of a series: the frequencies it keeps, and random ones of its tail."""
+    theta, mass, kept, tail, *_ = series
     bases = _exact(theta[:kept], term.variance.cpu() * mass[:kept])
     if tail:
         rest = mass[kept:]
@@ -48,17 +55,37 @@ def equispaced(
         tau = 2 * math.pi * rand((num_bases, tail), generator).cpu()
         weight = 2 * cdf[-1] / tail * (rest / rest.detach().clamp_min(1e-300))[drawn]  # [g, tail]
         bases.append(Cosines(theta[kept:][drawn], tau, (term.variance.cpu() * weight).sqrt()))
-    return bases, captured
+    return bases
 
 
-def discrete(term: Term, input_dim: int, count: int) -> list[Basis] | None:
-    """All features of a discrete spectrum (Periodic, Cosine) where at most `count` hold all but rounding; else None."""
+def fourier_series(
+    term: Term, input_dim: int, count: int, domain: Tensor | None, *, largest_wrap: float
+) -> Series | None:
+    """The stationary part's series for `count` features: a discrete spectrum's own, or that on the best of some boxes.
+
+    None without a domain, in more than LARGEST_DIM dimensions, where the kernel does not decay with distance, and where
+    no box errs by less than `largest_wrap` between points of the domain.
+    """
     atoms = term.measure(input_dim).atoms()
-    if atoms is None:
+    if atoms is not None:
+        return Series.of(*_half(*(a.cpu() for a in atoms)), count, boxed=False)
+    dims = term.active_dims(input_dim)
+    if domain is None or len(dims) > LARGEST_DIM:
         return None
-    theta, mass = _half(*(a.cpu() for a in atoms))
-    kept, captured = _kept(theta, mass, count)
-    return None if captured < 1 - 1e-12 else _exact(theta[:kept], term.variance.cpu() * mass[:kept])
+    sides = (domain[1] - domain[0])[dims].double().cpu()
+    profiles = [_profile(term, input_dim, i, side) for i, side in zip(dims, sides, strict=True)]
+    best, smallest = None, math.inf
+    for tolerance in (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 1e-4, 1e-6):
+        room = [_decay_length(r, k, tolerance) for r, k in profiles]
+        if math.inf in room:
+            break
+        theta, mass, wrap = _coefficients(term, input_dim, dims, sides, torch.tensor(room, dtype=torch.float64), count)
+        # Squared Wasserstein distance is of first order in the variance left out and of second in a correlation that
+        # wraps around, which only points at opposite ends of the domain see: a fifth, measured in 1 to 3 dimensions.
+        error = max(0.0, 1 - _kept(theta, mass, count)[1]) + (0.2 * tolerance) ** 2
+        if error < smallest and wrap <= largest_wrap:
+            best, smallest = Series.of(theta, mass, count, boxed=True), error
+    return best
 
 
 def _exact(theta: Tensor, mass: Tensor) -> list[Basis]:
@@ -86,24 +113,9 @@ def _half(theta: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
 def _kept(theta: Tensor, mass: Tensor, count: int) -> tuple[int, float]:
     """How many frequencies `count` features hold (two each, but one for zero), and their share of the mass."""
     kept = (count + 1) // 2
-    if count > 1 and count % 2 and not bool((theta[:kept] == 0).all(-1).any()):
+    if count % 2 and not bool((theta[:kept] == 0).all(-1).any()):
         kept -= 1
     return kept, float(mass[:kept].sum())
-
-
-def _series(term: Term, input_dim: int, dims: list[int], sides: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Frequencies `[f, d]` on half a lattice and their masses, heaviest first, on the best of several boxes."""
-    best = None
-    for tolerance in (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 1e-4, 1e-6):
-        room = torch.stack([_decay_length(term, input_dim, i, tolerance, sides[a]) for a, i in enumerate(dims)])
-        theta, mass = _coefficients(term, input_dim, dims, sides + room, count)
-        # Squared Wasserstein distance is of first order in the variance left out and of second in a correlation that
-        # wraps around, which only points at opposite ends of the domain see: a fifth of it, measured in 1 to 3 dimensions.
-        error = max(0.0, 1 - _kept(theta, mass, count)[1]) + (0.2 * tolerance) ** 2
-        if best is None or error < best[0]:
-            best = (error, theta, mass)
-    assert best is not None
-    return best[1], best[2]
 
 
 def _stationary(term: Term, x: Tensor) -> Tensor:
@@ -114,29 +126,43 @@ def _stationary(term: Term, x: Tensor) -> Tensor:
     return value
 
 
-def _decay_length(term: Term, input_dim: int, i: int, tolerance: float, side: Tensor) -> Tensor:
-    """The distance along coordinate i beyond which the kernel stays below the tolerance, 8 sides at the most."""
-    r = torch.linspace(0, 8, 4001, dtype=torch.float64) * side
+def _profile(term: Term, input_dim: int, i: int, side: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances along coordinate i, to a million sides, and the kernel's size there."""
+    octaves = [torch.linspace(2.0**j, 2.0 ** (j + 1), 257, dtype=torch.float64)[1:] for j in range(3, 20)]
+    r = torch.cat([torch.linspace(0, 8, 4001, dtype=torch.float64), *octaves]) * side
     x = torch.zeros(len(r), input_dim, dtype=torch.float64)
     x[:, i] = r
-    above = (_stationary(term, x).detach().abs() > tolerance).nonzero()
-    return r[min(int(above[-1]) + 1, len(r) - 1)]
+    return r, _stationary(term, x).detach().abs()
 
 
-def _coefficients(term: Term, input_dim: int, dims: list[int], box: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The Fourier coefficients of the kernel's periodic summation, by FFT: they sum to k(0) on any grid, none negative."""
-    d = len(dims)
+def _decay_length(r: Tensor, k: Tensor, tolerance: float) -> float:
+    """The distance beyond which the kernel stays below the tolerance; infinite where it does not."""
+    last = int((k > tolerance).nonzero()[-1])
+    return float(r[last + 1]) if last + 1 < len(r) else math.inf
+
+
+def _coefficients(
+    term: Term, input_dim: int, dims: list[int], sides: Tensor, room: Tensor, count: int
+) -> tuple[Tensor, Tensor, float]:
+    """The Fourier coefficients of the kernel's periodic summation, and its largest error between points of the domain.
+
+    By FFT: they sum to k(0) on any grid, and none is negative.
+    """
+    d, box = len(dims), sides + room
     # Four times the kept bandwidth, so that what is folded back by the grid lies beyond the features that are kept.
     per_side = 2 ** math.ceil(math.log2(max(16, 4 * count ** (1 / d))))
     axes = [torch.arange(per_side, dtype=torch.float64) / per_side * side for side in box]
     grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, d)  # [M^d, d]
-    k = torch.zeros(len(grid), dtype=torch.float64)
-    for image in product((-1, 0), repeat=d):
-        x = torch.zeros(len(grid), input_dim, dtype=torch.float64)
+    x = torch.zeros(len(grid), input_dim, dtype=torch.float64)
+    x[:, dims] = grid
+    direct = total = _stationary(term, x)  # [M^d]
+    for image in list(product((0, -1), repeat=d))[1:]:
         x[:, dims] = grid + torch.tensor(image) * box
-        k = k + _stationary(term, x)
-    c = torch.fft.fftn(k.reshape([per_side] * d)).real.flatten() / len(grid)
+        total = total + _stationary(term, x)
+    inside = (grid <= sides).all(-1)
+    wrap = float((total / total[0] - direct)[inside].abs().max())
+    c = torch.fft.fftn(total.reshape([per_side] * d)).real.flatten() / len(grid)
     j = torch.stack(torch.meshgrid(*[torch.fft.fftfreq(per_side, 1 / per_side)] * d, indexing="ij"), dim=-1)
     theta = torch.zeros(len(grid), input_dim, dtype=torch.float64)
     theta[:, dims] = 2 * math.pi * j.reshape(-1, d).double() / box
-    return _half(theta, c)
+    return *_half(theta, c), wrap

@@ -23,7 +23,7 @@ def explicit(
     """Features of a term with linear forms, alone or times a stationary part.
 
     Alone: its monomials, exactly, or `count` random products. With a stationary part: `count` products
-    (a_i . (x, 1)) ... cos(theta_i . x + tau_i), where the a_i run through the monomials in turn or are random signs.
+    (a_i . (x, 1)) ... cos(theta_i . x + tau_i), where the a_i run through the monomials or are random signs.
     """
     forms = [c.cpu() for c in term.forms]
     size = _monomial_count(forms)
@@ -36,10 +36,12 @@ def explicit(
     cosines = _as_cosines(fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator))
     if size <= max(1, count // 4):  # each monomial has several frequencies of its own
         A, coefficients = _monomials(forms)
-        turn = torch.arange(count) // 2 % size  # a cosine and its sine share one: they need each other
-        share = torch.bincount(turn, minlength=size)[turn]  # [count]
-        amplitude = (coefficients[turn] * count / share).sqrt()
-        return [Products(A[:, turn].expand(num_bases, -1, -1, -1), amplitude, origin, cosines)]
+        # A cosine and its sine share a monomial: they need each other. A monomial has a run of the frequencies, not
+        # every size-th: every second point of a Sobol net lies in one half of the cube.
+        run = torch.arange(count) // 2 * size // ((count + 1) // 2)
+        share = torch.bincount(run, minlength=size)[run]  # [count]
+        amplitude = (coefficients[run] * count / share).sqrt()
+        return [Products(A[:, run].expand(num_bases, -1, -1, -1), amplitude, origin, cosines)]
     A = _random_signs(forms, count, num_bases, generator)
     return [Products(A, A.new_ones(()), origin, cosines)]
 
@@ -98,7 +100,7 @@ def _powers(form: Tensor, power: int) -> Iterator[tuple[tuple[int, ...], Tensor]
 
 
 def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: torch.Generator) -> Tensor:
-    """a with E (a . x)(a . x') = <x, x'>, independent for each form: random signs times roots, `[g, p, count, d + 1]`."""
+    """a `[g, p, count, d + 1]` with E (a . x)(a . x') = <x, x'>, independent for each form: signs times roots."""
     signs = torch.where(rand((num_bases, len(forms), count, len(forms[0])), generator) < 0.5, -1.0, 1.0).cpu()
     roots = torch.stack([torch.where(c > 0, c, 1.0).sqrt() * (c > 0) for c in forms])  # a root's slope at 0 is infinite
     return signs * roots[:, None]

@@ -1,4 +1,4 @@
-"""Random Fourier features of a stationary term: the paper's cosines, sine-cosine pairs, Sobol and orthogonal frequencies."""
+"""Random Fourier features of a stationary term: the paper's cosines, or pairs with plain, Sobol or orthogonal draws."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -85,14 +86,14 @@ class Sum(_Composite):
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         K, dK = zip(*(k.with_gradient(x, z) for k in self.parts), strict=True)
-        return sum(K[1:], start=K[0]), sum(dK[1:], start=dK[0])
+        return reduce(torch.add, K), reduce(torch.add, dK)
 
     def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         value, gradient = zip(*(k.weighted_with_gradient(x, z, W) for k in self.parts), strict=True)
-        return sum(value[1:], start=value[0]), sum(gradient[1:], start=gradient[0])
+        return reduce(torch.add, value), reduce(torch.add, gradient)
 
     def diag(self, x: Tensor) -> Tensor:
-        return sum(k.diag(x) for k in self.parts)  # type: ignore[return-value]
+        return reduce(torch.add, (k.diag(x) for k in self.parts))
 
     def terms(self, input_dim: int) -> list[Term]:
         return [term for k in self.parts for term in k.terms(input_dim)]
@@ -115,7 +116,7 @@ class Product(_Composite):
         return K, dK
 
     def diag(self, x: Tensor) -> Tensor:
-        return math.prod(k.diag(x) for k in self.parts)  # type: ignore[return-value]
+        return reduce(torch.mul, (k.diag(x) for k in self.parts))
 
     def terms(self, input_dim: int) -> list[Term]:
         factors = [k.terms(input_dim) for k in self.parts]

@@ -115,7 +115,9 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
         r2 = x.square().sum(-1)[..., :, None] + z.square().sum(-1)[..., None, :] - 2 * x @ z.mT
         r2 = r2.clamp_min(0)
         return r2 * (1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)) if same else r2
-    shape = torch.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
+    shape = (*x.shape[:-1], z.shape[-2])
+    if z.ndim > 2:
+        shape = torch.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
         return sum((x[..., :, None, i] - z[..., None, :, i]).square() for i in range(x.shape[-1]))  # type: ignore
     r2 = torch.sub(x[..., :, None, 0], z[..., None, :, 0], out=empty(shape, x)).square_()

@@ -1,7 +1,8 @@
 """Spectral measures: maps from uniforms to frequencies, and how they convolve and mix (Bochner's theorem).
 
 A kernel with k(x, x) = 1 is k(x - x') = E cos(theta . (x - x')), theta drawn from its spectral measure. Because a
-measure is a map from uniforms, the same code serves plain random, quasi-random and stratified frequencies, on any device.
+measure is a map from uniforms, the same code serves plain random, quasi-random and stratified frequencies, on any
+device.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class GammaScaled(_Elliptical):
 
 
 class Lattice(SpectralMeasure):
-    """Multiples k of a fundamental frequency with mass exp(-z) I_k(z), z = 1 / lengthscale^2, in each dimension: Periodic."""
+    """In each dimension multiples k of a fundamental, of mass exp(-z) I_k(z), z = 1 / lengthscale^2: Periodic."""
 
     def __init__(self, fundamental: Tensor, lengthscale: Tensor) -> None:
         self.fundamental = fundamental  # [d]
