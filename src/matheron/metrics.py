@@ -18,8 +18,9 @@ def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, co
 
         W2^2  =  |m1 - m2|^2 + min_O ||R - Q O||_F^2,      R R = cov1,  Q Q = cov2,  O orthogonal
 
-    The minimiser is O = U V^T with U S V^T = Q R. The textbook's tr(A + B - 2 (A^1/2 B A^1/2)^1/2) is the same number, but its
-    terms cancel: it cannot see a distance below 1e-2. This is a sum of squares. Singular covariances are welcome.
+    The minimiser is O = U V^T with U S V^T = Q R. The textbook's tr(A + B - 2 (A^1/2 B A^1/2)^1/2) is the same
+    number, but its terms cancel: it cannot see a distance below 1e-2. This is a sum of squares. Singular covariances
+    are welcome.
 
     Args:
         mean1, mean2: `[p]`, or `[n, t]`.

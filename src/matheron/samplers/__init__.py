@@ -1,4 +1,18 @@
-"""The paper's competitors, and the posterior's moments that all are measured against."""
+"""The paper's competitors, and the moments in closed form that all are measured against.
 
+Every sampler is called as `matheron.draw` is, `sampler(model, num_paths, ..., generator=...)`, and what it answers is
+called with points. Weight-space samplers answer functions (`Paths`); location-scale sampling and LOVE answer values
+only: each call draws anew.
+"""
+
+from .decompositions import orthogonal as orthogonal
+from .decompositions import weight_space_sparse as weight_space_sparse
+from .implied import decoupled_moments as decoupled_moments
+from .implied import weight_space_moments as weight_space_moments
+from .linear_model import feature_covariance as feature_covariance
+from .location_scale import location_scale as location_scale
 from .posterior import Moments as Moments
 from .posterior import moments as moments
+from .values import ValueDraws as ValueDraws
+from .weight_space import LinearModelPaths as LinearModelPaths
+from .weight_space import weight_space as weight_space

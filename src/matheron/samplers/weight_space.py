@@ -1,0 +1,159 @@
+"""Weight-space posteriors of the random-feature linear model: what decoupled sampling is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import ArrayLike, as_count
+from ..describe import describe
+from ..features import Features
+from ..gp import ExactGP, SparseGP
+from ..means import Mean
+from ..paths import Paths, PriorPaths, UpdatePaths
+from ..paths.paths import as_index
+from ..solvers.cholesky import safe_cholesky
+from ..updates import weight_space_update
+from .linear_model import design, features_for, mixed, one_basis, weight_count
+from .posterior import Places, normals, single
+
+METHODS = ("auto", "cholesky", "eigen", "pathwise")
+
+
+class LinearModelPaths(Paths):
+    """Functions phi(.) . w with w drawn from a posterior: all that Paths can do, but to be given more data.
+
+    `mean_weights` `[g, t, ell]` are the posterior means of w, one a basis.
+    """
+
+    def __init__(
+        self, prior: PriorPaths, update: UpdatePaths, mean: Mean, mean_weights: Tensor, *transforms: Any
+    ) -> None:
+        super().__init__(prior, update, mean, *transforms)
+        self.register_buffer("mean_weights", mean_weights)
+
+    def mean(self, x: ArrayLike) -> Tensor:
+        """The mean of the linear model's posterior, `[n]` or `[n, t]`: over several bases, of the mixture."""
+        if self.output_transform is not None and not self.output_transform.affine:
+            raise TypeError("mean: under this output transform the mean has no closed form; average the paths instead")
+        bases, counts = self.prior.basis_index.unique(return_counts=True)
+        prior = PriorPaths(self.prior.features, self.mean_weights[bases], bases)
+        v = self.update.v_mean
+        if v is None:
+            raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
+        update = UpdatePaths(self.update.kernel, self.update.centres, self.update.tasks, v.expand(len(bases), -1), v)
+        means = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)(x)
+        return torch.tensordot(counts.to(means) / counts.sum(), means, dims=1)
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> LinearModelPaths:
+        chosen = as_index(index, self.num_paths, self.device)
+        fewer = super().__getitem__(chosen)
+        used = self.prior.basis_index[chosen].unique()
+        kept = self.mean_weights[used] if self.prior.num_bases > 1 else self.mean_weights
+        transforms = self.input_transform, self.output_transform
+        return LinearModelPaths(fewer.prior, fewer.update, self.mean_function, kept, *transforms)
+
+    def condition_on(self, *_: Any, **__: Any) -> Paths:
+        raise TypeError(
+            "condition_on: a weight-space posterior is drawn anew: give weight_space a model of all the data"
+        )
+
+
+def weight_space(
+    model: Any,
+    num_paths: int,
+    *,
+    num_features: int = 1024,
+    features: str | Features = "cosine",
+    paths_per_basis: int | None = None,
+    domain: tuple[ArrayLike, ArrayLike] | None = None,
+    method: str = "auto",
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> LinearModelPaths:
+    """Draw functions phi(.) . w from the posterior of a linear model, `eqn:blm_posterior_moments`.
+
+        w | y  ~  N((Phi^T Phi + sigma^2 I)^-1 Phi^T y,  sigma^2 (Phi^T Phi + sigma^2 I)^-1)
+
+    Arguments are those of `matheron.draw`, with the paper's defaults: cosines, one basis for all paths.
+
+    Args:
+        method: "cholesky", of the `[ell, ell]` precision; "eigen", of the `[n, n]` matrix Phi Phi^T (Woodbury);
+            "pathwise", Matheron's rule for w, `eqn:matheron_gp_rff`; "auto", the first where ell <= n and the second
+            otherwise. They agree in law. The first two need noise.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> from matheron.samplers import weight_space
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-4)
+    >>> weight_space(gp, 64, num_features=256)(torch.rand(1000, 1)).shape
+    torch.Size([64, 1000])
+    """
+    s, gp = as_count(num_paths, "num_paths"), single(describe(model))
+    if not isinstance(gp, ExactGP):
+        raise TypeError("weight_space: expected a model of data, got a sparse one; see samplers.weight_space_sparse")
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    generator = generator or torch.default_generator
+    with torch.no_grad():
+        phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
+        at = Places(gp, gp.train_inputs[:0].detach().double())
+        omega = normals((s, weight_count(phi, gp.num_outputs)), generator).to(at.centres)
+        eps = normals((s, gp.num_data), generator).to(at.centres) if method == "pathwise" else None
+        y, noise = gp.train_targets.detach().to(at.centres) - at.mean_m, gp.noise.detach().to(at.centres)
+        means = omega.new_zeros(phi.num_bases, omega.shape[1])
+        for g in basis_index.unique().tolist():
+            Phi, mine = design(one_basis(phi, g), at.centres, at.tasks), basis_index == g  # [n, t ell], [s]
+            if eps is not None:
+                zero = torch.zeros_like(y)[None]
+                means[g] = weight_space_update(Phi, torch.zeros_like(omega[:1]), y, noise, zero)[0]
+                omega[mine] = weight_space_update(Phi, omega[mine], y, noise, noise.sqrt() * eps[mine])
+            else:
+                means[g], omega[mine] = _posterior(Phi, y, noise, omega[mine], method)
+        return linear_model_paths(gp, phi, omega, means, basis_index, (omega[:, :0], omega[:1, :0]), dtype, device)
+
+
+def _posterior(Phi: Tensor, y: Tensor, noise: Tensor, zeta: Tensor, method: str) -> tuple[Tensor, Tensor]:
+    """The posterior mean of the weights `[ell]`, and draws `[s, ell]` from standard normals zeta."""
+    if not bool((noise > 0).all()):
+        raise ValueError(f'method: expected noise above zero for "{method}", got 0; use method="pathwise"')
+    n, ell = Phi.shape
+    Phi, y = Phi / noise.sqrt()[:, None], y / noise.sqrt()  # noise one
+    if method == "cholesky" or (method == "auto" and ell <= n):
+        L, _ = safe_cholesky(Phi.mT @ Phi + torch.eye(ell).to(Phi), "Phi^T Phi / noise + I")
+        mean = torch.cholesky_solve((Phi.mT @ y)[:, None], L)[:, 0]  # [ell]
+        return mean, mean + torch.linalg.solve_triangular(L.mT, zeta.mT, upper=True).mT  # [s, ell]
+    values, U = torch.linalg.eigh(Phi @ Phi.mT)  # [n], [n, n]
+    values = values.clamp_min(0)
+    mean = Phi.mT @ (U @ ((U.mT @ y) / (1 + values)))  # [ell]
+    # (I + Phi^T Phi)^-1/2 = I - Phi^T U diag(shrink) U^T Phi, with shrink = (1 - (1 + values)^-1/2) / values, written
+    # so that it does not cancel where values vanish.
+    root = (1 + values).sqrt()
+    shrink = 1 / (root * (1 + root))
+    return mean, mean + zeta - ((zeta @ Phi.mT) @ U * shrink) @ U.mT @ Phi  # [s, ell]
+
+
+def linear_model_paths(
+    gp: ExactGP | SparseGP,
+    phi: Features,
+    omega: Tensor,
+    means: Tensor,
+    basis_index: Tensor,
+    v: tuple[Tensor, Tensor | None],
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> LinearModelPaths:
+    """Paths of drawn weights omega `[s, t ell]`, and v `[s, m]` with its mean `[1, m]` on k(., Z); m = 0 is none."""
+    like = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
+    m = v[0].shape[1]
+    tasks = None if gp.tasks is None else gp.tasks[:m].to(like.device)
+    kernel = gp.kernel.owned().to(like.device, torch.float64)
+    update = UpdatePaths(kernel, like.detach().double()[:m], tasks, *v)
+    prior = PriorPaths(phi, mixed(phi, omega), basis_index)
+    transforms = [None if t is None else t.owned() for t in (gp.input_transform, gp.output_transform)]
+    paths = LinearModelPaths(prior, update, gp.mean.owned(), mixed(phi, means), *transforms)
+    return paths.to(torch.device(device or like.device), dtype or like.dtype)
