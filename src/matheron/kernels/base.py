@@ -79,7 +79,7 @@ class Kernel(Value):
 
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
-    def __mul__(self, other: Kernel | Real | Tensor) -> Kernel:
+    def __mul__(self, other: Kernel | float | Real | Tensor) -> Kernel:
         from .algebra import Product, Scaled
 
         if isinstance(other, Kernel):
