@@ -1,6 +1,7 @@
 """The law of drawn paths, against the closed form: every kernel, model, basis, noise and mean."""
 
 import importlib
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from standard import assert_marginals_ks, assert_moments, assert_uncorrelated, b
 
 draw_module = importlib.import_module("matheron.draw")
 NUM_PATHS = 4000
-FRESH = dict(num_features=128, paths_per_basis=1)  # a basis a path: its random covariance averages out
+FRESH: dict[str, Any] = dict(num_features=128, paths_per_basis=1)  # a basis a path: its random covariance averages out
 
 
 def gen(seed: int = 0) -> torch.Generator:
@@ -24,7 +25,7 @@ def points(n: int, d: int, seed: int) -> Tensor:
     return torch.rand(n, d, generator=gen(seed), dtype=torch.float64) * 1.2 - 0.1
 
 
-def exact_gp(kernel, d: int, *, n: int = 4, noise=0.05, mean=0.0) -> ExactGP:
+def exact_gp(kernel, d: int, *, n: int = 4, noise: Any = 0.05, mean: Any = 0.0) -> ExactGP:
     y = torch.randn(n, generator=gen(2), dtype=torch.float64)
     return ExactGP(kernel, points(n, d, seed=1), y, noise, mean=mean)
 
@@ -145,7 +146,6 @@ MEANS = {
     "constant": 2.0,
     "callable": lambda x: (3 * x[..., 0]).sin() + x[..., -1],
     "linear": LinearMean([1.5, -2.0], 0.5),
-    "module": torch.nn.Linear(2, 1).double(),
 }
 
 
@@ -158,6 +158,12 @@ def test_noise_of_every_kind_gives_the_law(noise):
 @pytest.mark.parametrize("model", [exact_gp, sparse_gp], ids=["exact", "sparse"])
 def test_means_of_every_kind_give_the_law(mean, model):
     assert_law(model(K.RBF(0.6), 2, mean=MEANS[mean]), num_paths=2500)
+
+
+def test_a_module_as_mean_gives_the_law():
+    module = torch.nn.Linear(2, 1).double()
+    same = exact_gp(K.RBF(0.6), 2, mean=lambda x: module(x)[..., 0])
+    assert_law(exact_gp(K.RBF(0.6), 2, mean=module), reference=same, num_paths=2500)
 
 
 def test_duplicate_data_with_noise_gives_the_law():
@@ -296,7 +302,7 @@ def pairs_of_paths(paths_per_basis: int) -> tuple[Tensor, Tensor]:
     """Neighbours in one large draw, less their mean: `[r, n]` each. Pairs share a basis where two paths do."""
     gp, x = exact_gp(K.RBF(0.5), 1), points(3, 1, seed=6)
     mean, _ = exact_moments(gp, x)
-    settings = dict(num_features=1, features="cosine", paths_per_basis=paths_per_basis)
+    settings: dict[str, Any] = dict(num_features=1, features="cosine", paths_per_basis=paths_per_basis)
     f = draw(gp, 2 * NUM_PATHS, generator=gen(), **settings)(x) - mean
     return f[::2], f[1::2]
 
