@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 64
-# What a thread keeps between evaluations, in bytes: all temporaries of a block as a rule. What does not fit is allocated.
+# What a thread keeps between evaluations, in bytes: all temporaries of a block as a rule. The rest is allocated.
 ARENA_SIZE = 64 * 2**20
 _local = threading.local()
 

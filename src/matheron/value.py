@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,11 +59,17 @@ class Value(nn.Module):
 
     def requires_graph(self) -> bool:
         """Whether any tensor of this value is tied to an autograd graph."""
-        return any(b.requires_grad for b in self.buffers())
+        if any(b is not None and b.requires_grad for b in self._buffers.values()):
+            return True
+        return any(
+            part.requires_graph() if isinstance(part, Value) else any(p.requires_grad for p in part.parameters())
+            for part in self._modules.values()
+            if part is not None
+        )
 
-    # nn.Module lets attributes be anything; these say what they are, for readers and for type checkers.
-    def __getattr__(self, name: str) -> Any:
-        return super().__getattr__(name)
+    if TYPE_CHECKING:  # buffers and parts are attributes that a type checker cannot see
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 def _restored(value: Value, _: Any) -> None:
