@@ -28,6 +28,9 @@ from .paths import Paths as Paths
 from .paths import SelectedPaths as SelectedPaths
 from .solvers import JitterWarning as JitterWarning
 from .store import load as load
+from .thompson import Minima as Minima
+from .thompson import maximize as maximize
+from .thompson import minimize as minimize
 from .updates import matheron as matheron
 from .updates import weight_space_update as weight_space_update
 

@@ -1,0 +1,170 @@
+"""minimize: every path's minimiser, by a shared mesh and a polish of all paths' best starts together."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from rich.progress import Progress
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from ..checks import ArrayLike, as_count, as_tensor
+from .quasi_newton import ENDINGS, minimize_in_unit_box
+
+# Mesh points screened at once: their values for all paths stay near 64 MiB.
+_SCREENED_VALUES = 1 << 23
+
+
+class Minima(NamedTuple):
+    """One minimiser a path: points x `[s, d]`, values `[s]`, and how each search ended."""
+
+    x: Tensor
+    value: Tensor
+    ending: list[str]
+    num_evaluations: int  # of a path at a point with its gradient, in all
+
+
+def minimize(
+    paths: Any,
+    bounds: ArrayLike,
+    *,
+    num_starts: int = 32,
+    mesh_size: int = 250_000,
+    max_iterations: int = 200,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> Minima:
+    """Find the minimiser of every path in a box.
+
+    A scrambled Sobol mesh, shared by all paths, is screened in one blocked product; each path's `num_starts` best points
+    are then polished together by a bounded quasi-Newton method.
+
+    Args:
+        paths: drawn functions of one output.
+        bounds: the box, `[2, d]`: lower bounds, then upper.
+        num_starts: points of the mesh that are polished, a path.
+        mesh_size: points of the mesh.
+        max_iterations: of the polish.
+        generator: scrambles the mesh.
+        progress: show a progress bar.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=2)
+    >>> minima = matheron.minimize(paths, [[0.0, 0.0], [1.0, 1.0]], mesh_size=1000, num_starts=8)
+    >>> minima.x.shape, minima.value.shape
+    (torch.Size([4, 2]), torch.Size([4]))
+    """
+    lower, upper = _as_bounds(bounds, paths)
+    k = min(as_count(num_starts, "num_starts"), as_count(mesh_size, "mesh_size"))
+    side = upper - lower
+    with Progress(disable=not progress, transient=True) as bar:
+        screening = bar.add_task("screening the mesh", total=mesh_size)
+        mesh = SobolEngine(len(side), scramble=True, seed=_seed(generator))
+        starts = _screen(paths, mesh, lower, side, mesh_size, k, lambda n: bar.advance(screening, n))  # [s, k, d]
+        polishing = bar.add_task("polishing", total=paths.num_paths * k)
+        num_evaluations = 0
+
+        def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal num_evaluations
+            num_evaluations += len(index)
+            value, gradient = _own_points(paths, index // k, torch.addcmul(lower, u, side))
+            return value, gradient * side
+
+        optimum = minimize_in_unit_box(
+            objective,
+            ((starts - lower) / side).flatten(0, 1),
+            max_iterations=max_iterations,
+            on_iteration=lambda running: bar.update(polishing, completed=paths.num_paths * k - running),
+        )
+    values = optimum.value.unflatten(0, (-1, k))
+    best = torch.where(torch.isfinite(values), values, torch.inf).argmin(1)  # [s]
+    chosen = torch.arange(len(best), device=best.device) * k + best
+    x = torch.addcmul(lower, optimum.x[chosen], side).clamp(lower, upper)  # rounding must not leave the box
+    return Minima(x, optimum.value[chosen], [ENDINGS[i] for i in optimum.ending[chosen].tolist()], num_evaluations)
+
+
+def maximize(paths: Any, bounds: ArrayLike, **settings: Any) -> Minima:
+    """Find the maximiser of every path in a box: `minimize` of the paths turned upside down.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=1)
+    >>> bool((matheron.maximize(paths, [[0.0], [1.0]], mesh_size=100).value >= paths([[0.5]])[:, 0]).all())
+    True
+    """
+    minima = minimize(_Negated(paths), bounds, **settings)
+    return minima._replace(value=-minima.value)
+
+
+class _Negated:
+    """Paths upside down: as much of Paths as `minimize` needs."""
+
+    def __init__(self, paths: Any) -> None:
+        self.paths = paths
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.paths, name)
+
+    def __getitem__(self, index: Any) -> _Negated:
+        return _Negated(self.paths[index])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return -self.paths(x)
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self.paths.value_and_grad(x)
+        return -value, -gradient
+
+
+def _as_bounds(bounds: ArrayLike, paths: Any) -> tuple[Tensor, Tensor]:
+    like = torch.empty(0, dtype=paths.dtype, device=paths.device)
+    bounds = as_tensor(bounds, "bounds", like=like)
+    if paths.num_outputs != 1:
+        raise ValueError(f"paths: expected functions of one output, got {paths.num_outputs} outputs")
+    if bounds.shape != (2, paths.input_dim):
+        raise ValueError(f"bounds: expected [2, {paths.input_dim}], lower then upper, got {list(bounds.shape)}")
+    if not bool((bounds[0] < bounds[1]).all()):
+        raise ValueError(f"bounds: expected lower < upper in every dimension, got {bounds.tolist()}")
+    return bounds[0], bounds[1]
+
+
+def _seed(generator: torch.Generator | None) -> int:
+    generator = generator or torch.default_generator
+    return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+
+
+def _screen(paths: Any, mesh: SobolEngine, lower: Tensor, side: Tensor, size: int, k: int, advance: Any) -> Tensor:
+    """Each path's k lowest points of the mesh, `[s, k, d]`, while the mesh streams by."""
+    s = paths.num_paths
+    best = torch.full((s, 0), torch.inf, dtype=lower.dtype, device=lower.device)
+    where = torch.zeros(s, 0, len(side), dtype=lower.dtype, device=lower.device)
+    step = max(k, min(size, _SCREENED_VALUES // s))
+    with torch.no_grad():
+        for start in range(0, size, step):
+            points = lower + side * mesh.draw(min(step, size - start), dtype=torch.float64).to(lower)  # [b, d]
+            values = paths(points)  # [s, b]
+            values = torch.where(torch.isnan(values), torch.inf, values)
+            values, index = values.topk(min(k, len(points)), dim=1, largest=False)
+            both, where = torch.cat([best, values], dim=1), torch.cat([where, points[index]], dim=1)
+            best, index = both.topk(min(k, both.shape[1]), dim=1, largest=False)
+            where = where.gather(1, index[..., None].expand(-1, -1, len(side)))
+            advance(len(points))
+    return where
+
+
+def _own_points(paths: Any, owner: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and gradients of path `owner[i]` at x[i], for owners in order: `[p], [p, d] -> [p], [p, d]`.
+
+    Paths may have different numbers of points: they are padded to the most, and paths without any are left out.
+    """
+    present, counts = owner.unique_consecutive(return_counts=True)
+    most = int(counts.max())
+    row = torch.repeat_interleave(torch.arange(len(present), device=x.device), counts)
+    column = torch.arange(len(owner), device=x.device) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    padded = x[(counts.cumsum(0) - counts)][:, None].repeat(1, most, 1)  # a path's first point, again and again
+    padded[row, column] = x
+    chosen = paths if len(present) == paths.num_paths else paths[present]
+    value, gradient = chosen.value_and_grad(padded)
+    return value[row, column], gradient[row, column]
