@@ -90,7 +90,7 @@ def build_features(
         raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {kind!r}")
     if kind == "equispaced" and domain is None:
         raise ValueError('features="equispaced" needs domain=(lower, upper): the box where the paths will be called')
-    terms = [t for t in kernel.terms(input_dim) if float(t.variance) > 0 and all(bool(c.any()) for c in t.forms)]
+    terms = [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
     fourier_terms = [t for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [_size(t, reference) for t in fourier_terms]))
     blocks: list[tuple[Basis, Tensor | None]] = []
@@ -153,7 +153,7 @@ def _allocate(total: int, sizes: list[float]) -> list[int]:
 
 def _size(term: Term, reference: Tensor | None) -> float:
     """A term's mean variance over the reference points (at (1, .., 1) where there are none)."""
-    size = float(term.variance)
+    size = float(term.variance.detach())
     if term.coupling is not None:
         size *= float(term.coupling.detach().diagonal().mean())
     if term.forms:

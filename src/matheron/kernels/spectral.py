@@ -98,12 +98,12 @@ class GammaScaled(_Elliptical):
         self.alpha = alpha
 
     def mixing(self, U: Tensor) -> Tensor:
-        return _gamma_quantile(U, float(self.alpha)).sqrt()
+        return _gamma_quantile(U, float(self.alpha.detach())).sqrt()
 
     def importance(self, U: Tensor) -> Tensor | None:
         if not self.alpha.requires_grad:
             return None
-        precision = _gamma_quantile(U[..., self.input_dim], float(self.alpha))
+        precision = _gamma_quantile(U[..., self.input_dim], float(self.alpha.detach()))
         alpha = self.alpha
         log_density = alpha * alpha.log() - torch.lgamma(alpha) + (alpha - 1) * precision.log() - alpha * precision
         return torch.exp(log_density - log_density.detach())
@@ -120,7 +120,7 @@ class Lattice(SpectralMeasure):
     def _masses(self, i: int) -> Tensor:
         """Masses `[2 k + 1]` of the harmonics -k to k; the rest weighs less than rounding."""
         z = self.lengthscale[i] ** -2
-        count = math.ceil(9 * math.sqrt(float(z))) + 20
+        count = math.ceil(9 * math.sqrt(float(z.detach()))) + 20
         half = _ScaledBessel.apply(z, count)  # [k + 1]
         return torch.cat([half[1:].flip(0), half])
 
