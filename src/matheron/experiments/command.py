@@ -1,0 +1,67 @@
+"""`matheron reproduce`: a figure of the paper with one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which experiment; --list shows them.")] = None,
+    scale: Annotated[str, typer.Option(help="quick: minutes on 2 cores; paper: for a GPU.")] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder of the results, the table and the figures.")] = Path("results"),
+    seed: Annotated[int, typer.Option(help="Runs with different seeds are independent, and kept apart.")] = 0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default, 1 on a GPU.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials a case, in place of the scale's number.")] = None,
+    time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds; stops cleanly before.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
+) -> None:
+    """Reproduce one of the paper's figures, with its table.
+
+    Every finished trial is stored at once. A run that was stopped, or killed, goes on where it was when the same
+    command is given again.
+    """
+    from rich.console import Console
+
+    from .experiment import RefusedError, experiment
+    from .runner import run
+
+    console = Console()
+    if show_list or name is None:
+        _list(console)
+        raise typer.Exit(0 if show_list else 2)
+    try:
+        summary = run(
+            experiment(name),
+            scale,
+            out=out,
+            seed=seed,
+            workers=workers,
+            device=device,
+            trials=trials,
+            time_limit=time_limit,
+            console=console,
+        )
+    except RefusedError as error:
+        console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on with the trials that are left", highlight=False)
+        raise typer.Exit(130) from None
+    raise typer.Exit(1 if summary.failed else 0)
+
+
+def _list(console) -> None:
+    from rich.table import Table
+
+    from .experiment import experiment, names
+
+    table = Table("name", "what it shows", "trials a case (quick, paper)")
+    for name in names():
+        it = experiment(name)
+        table.add_row(name, it.title, ", ".join(str(it.scales[scale]["trials"]) for scale in ("quick", "paper")))
+    console.print(table)
+    console.print("matheron reproduce NAME --scale quick", highlight=False)

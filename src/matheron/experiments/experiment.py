@@ -1,0 +1,123 @@
+"""Experiment and Trial: what is run, and where each trial's random numbers come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from .report import Report
+
+# Which module holds each experiment's EXPERIMENT. A module is imported when its experiment is asked for.
+MODULES = {
+    "posteriors": "matheron.experiments.posteriors",
+    "overview": "matheron.experiments.overview",
+    "wasserstein": "matheron.experiments.wasserstein",
+    "wasserstein-love": "matheron.experiments.love",
+    "bounds": "matheron.experiments.bounds",
+}
+
+
+class RefusedError(ValueError):
+    """What was asked for cannot be done; the message says why, and what to do."""
+
+
+Settings = Mapping[str, Any]  # numbers, strings and lists of these: what JSON holds
+Case = Mapping[str, Any]  # one combination of what is varied, such as {"d": 2, "n": 64}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One repetition of one case. Its random numbers depend on what it is, not on when or where it is run."""
+
+    experiment: str
+    case: Case
+    number: int
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """What tells this trial from the others of a run."""
+        return canonical([dict(self.case), self.number])
+
+    def generator(self, *purpose: str, shared: Sequence[str] | None = None, device: Any = "cpu") -> torch.Generator:
+        """A generator for one purpose.
+
+        Trials of different cases differ. With `shared`, only those entries of the case count: cases that agree there
+        see the same numbers, so that methods can be compared on the same problem.
+        """
+        case = {k: v for k, v in self.case.items() if shared is None or k in shared}
+        return torch.Generator(device).manual_seed(stable_hash(self.experiment, case, self.number, self.seed, *purpose))
+
+    def __str__(self) -> str:
+        return f"{' '.join(f'{k}={v}' for k, v in self.case.items())} trial {self.number}".strip()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A figure: settings for each scale, the cases they make, how one trial is run, and the report on all.
+
+    Args:
+        name, title: as `matheron reproduce --list` shows them.
+        scales: settings by name ("quick", "paper", "tiny" for tests); each has "trials", how many a case gets.
+        cases: settings -> the cases.
+        run: (trial, settings, device) -> the trial's result: a dict of what JSON holds.
+        report: (records, settings) -> a table and figures. A record has "case", "trial" and "result".
+        version: raised when `run` changes its meaning, so that old results do not mix with new ones.
+    """
+
+    name: str
+    title: str
+    scales: Mapping[str, Settings]
+    cases: Callable[[Settings], Sequence[Case]]
+    run: Callable[[Trial, Settings, torch.device], dict[str, Any]]
+    report: Callable[[Sequence[Mapping[str, Any]], Settings], Report]
+    version: int = field(default=1, kw_only=True)
+
+    def settings(self, scale: str) -> Settings:
+        if scale not in self.scales:
+            raise RefusedError(f"scale: expected one of {', '.join(self.scales)} for {self.name}, got {scale!r}")
+        return self.scales[scale]
+
+    def trials(self, settings: Settings, seed: int, count: int) -> list[Trial]:
+        """`count` trials of every case, a round of all cases at a time: a run that is stopped covers all cases."""
+        cases = self.cases(settings)
+        return [Trial(self.name, case, number, seed) for number in range(count) for case in cases]
+
+    def header(self, scale: str, seed: int) -> dict[str, Any]:
+        """What makes two runs the same run. The number of trials does not: more may be added."""
+        settings = {k: v for k, v in self.settings(scale).items() if k != "trials"}
+        return {
+            "experiment": self.name,
+            "version": self.version,
+            "scale": scale,
+            "seed": seed,
+            "settings": json.loads(canonical(settings)),
+        }
+
+
+def names() -> list[str]:
+    """The experiments there are."""
+    return list(MODULES)
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in MODULES:
+        raise RefusedError(f"experiment: expected one of {', '.join(MODULES)}, got {name!r}")
+    return import_module(MODULES[name]).EXPERIMENT
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def stable_hash(*parts: Any) -> int:
+    """63 bits that are the same in every process and on every machine, as Python's own hash is not."""
+    return int.from_bytes(hashlib.sha256(canonical(parts).encode()).digest()[:8]) >> 1

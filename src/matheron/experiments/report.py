@@ -1,0 +1,94 @@
+"""Report: what an experiment shows, as a table (CSV, Markdown, the terminal) and figures (PNG, PDF)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+QUARTILES = ("25%", "median", "75%")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, the columns' names, and rows of numbers and words."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    def markdown(self) -> str:
+        lines = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        lines += ["| " + " | ".join(map(shown, row)) + " |" for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    def save(self, stem: Path) -> list[Path]:
+        """Write `stem.csv`, with every digit, and `stem.md`, to be read."""
+        paths = [stem.with_name(stem.name + suffix) for suffix in (".csv", ".md")]
+        with open(paths[0], "w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([self.columns, *self.rows])
+        paths[1].write_text(f"**{self.title}**\n\n{self.markdown()}")
+        return paths
+
+    def print(self, console: Any) -> None:
+        from rich.table import Table as RichTable
+
+        table = RichTable(title=self.title, title_justify="left")
+        for i, name in enumerate(self.columns):
+            words = any(isinstance(row[i], str) for row in self.rows)
+            table.add_column(name, justify="left" if words else "right")
+        for row in self.rows:
+            table.add_row(*map(shown, row))
+        console.print(table)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table, figures by name ("" is the main one; each is made when it is asked for), and remarks."""
+
+    table: Table
+    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+
+    def save(self, stem: Path) -> list[Path]:
+        """Write the table and the figures side by side, `stem.csv`, `stem.md`, `stem.png`, `stem.pdf`.
+
+        Without matplotlib the figures are left out: ImportError, after the table is safe.
+        """
+        paths = self.table.save(stem)
+        from .style import save_figure
+
+        for name, figure in self.figures.items():
+            paths += save_figure(figure(), stem.with_name("-".join(filter(None, [stem.name, name]))))
+        return paths
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """The quartiles; the middle one is the median."""
+    low, middle, high = np.quantile(np.asarray(values, dtype=float), [0.25, 0.5, 0.75])
+    return float(low), float(middle), float(high)
+
+
+def grouped(rows: Sequence[Mapping[str, Any]], by: Sequence[str], value: str) -> dict[tuple[Any, ...], list[float]]:
+    """The values of rows that agree on `by`, in the order in which the groups are first met."""
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row[value])
+    return groups
+
+
+def quartile_table(title: str, rows: Sequence[Mapping[str, Any]], by: Sequence[str], value: str) -> Table:
+    """One line a group: how many trials, and the quartiles of the value."""
+    lines = [(*group, len(values), *quartiles(values)) for group, values in grouped(rows, by, value).items()]
+    return Table(title, [*by, "trials", *QUARTILES], lines)
+
+
+def shown(value: Any) -> str:
+    """A number to three digits, whole numbers and words as they are."""
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,152 @@
+"""Results: a file that every finished trial is appended to at once.
+
+JSON lines. The first is a header that says which run this is; each of the others is one trial. A line is on the disk
+before the next trial is counted as done, so a killed run loses the trials in flight and no others. A line that was torn
+in the middle is cut away when the file is next opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two runs at once on the same file are not noticed
+    fcntl = None
+
+from .experiment import RefusedError
+
+FORMAT = 1
+
+
+class ResultsError(RefusedError):
+    """The file holds another run, or is in use, or is damaged."""
+
+
+class Results:
+    """The results of one run, read back and open for more.
+
+    Args:
+        path: the file; it is made, with its folders, where there is none.
+        header: which run this is. A file with another header is refused.
+        made_with: noted beside the header, and not compared.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any], made_with: Mapping[str, Any] | None = None) -> None:
+        self.path = path
+        self.records: dict[str, dict[str, Any]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "a+b")
+        try:
+            self._lock()
+            lines = self._whole_lines()
+            if lines:
+                self._check(lines[0], header)
+                for number, line in enumerate(lines[1:], start=2):
+                    self._take(self._parse(line, number))
+            else:
+                self._write({"matheron results": FORMAT, **header, "made with": dict(made_with or {})})
+                _sync_folder(path.parent)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, key: str, record: Mapping[str, Any]) -> None:
+        """Add a trial; it is on the disk when this returns. A later record of the same key replaces the earlier."""
+        line = {"key": key, **record}
+        self._write(line)
+        self._take(line)
+
+    @property
+    def done(self) -> set[str]:
+        """The keys of the trials that ended well."""
+        return {key for key, record in self.records.items() if "error" not in record}
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _take(self, record: dict[str, Any]) -> None:
+        self.records[record["key"]] = record
+
+    def _lock(self) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go by the system however the process ends
+        except BlockingIOError:
+            raise ResultsError(
+                f"{self.path}: another run is writing to this file; wait for it, or use another --out"
+            ) from None
+
+    def _whole_lines(self) -> list[bytes]:
+        """The file's lines; what a kill left of a last one is cut off the file."""
+        self._file.seek(0)
+        content = self._file.read()
+        *lines, torn = content.split(b"\n")
+        end = len(content) - len(torn)
+        if lines and not _is_json(lines[-1]):  # written out of order: the end of the line came before its middle
+            end -= len(lines.pop()) + 1
+        if end < len(content):
+            self._file.truncate(end)
+            os.fsync(self._file.fileno())
+        return lines
+
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+            record["key"]
+        except (ValueError, TypeError, KeyError):
+            raise ResultsError(f"{self.path}: line {number} is damaged; delete that line, or the file") from None
+        return record
+
+    def _check(self, line: bytes, header: Mapping[str, Any]) -> None:
+        found = json.loads(line) if _is_json(line) else None
+        if not isinstance(found, dict) or found.get("matheron results") != FORMAT:
+            raise ResultsError(f"{self.path}: expected a results file of matheron; use another --out")
+        differences = list(_differences({k: found.get(k) for k in header}, header))
+        if differences:
+            raise ResultsError(
+                f"{self.path} holds a run with other settings ({'; '.join(differences)}); runs are never mixed: use "
+                "another --out, or delete the file"
+            )
+
+
+def _differences(there: Any, here: Any, name: str = ""):
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in sorted({*there, *here}):
+            yield from _differences(there.get(key), here.get(key), f"{name}.{key}".strip("."))
+    elif there != here:
+        yield f"{name} is {there!r} there and {here!r} here"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name as lasting as its content."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,170 @@
+"""run: an experiment from its trials to its table and figures.
+
+It can be stopped at any moment, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .experiment import Experiment, RefusedError, Trial
+from .progress import Costs, Progress, duration
+from .report import Report
+from .results import Results
+from .workers import Outcome, Task, in_processes, in_this_process, usable_cores
+
+# Workers by default: as many as cores, up to this many.
+MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended."""
+
+    finished: int
+    failed: int
+    left: int
+    files: list[Path]
+    report: Report | None
+
+
+def run(
+    experiment: Experiment,
+    scale: str = "quick",
+    *,
+    out: Path | str = "results",
+    seed: int = 0,
+    workers: int | None = None,
+    device: str = "cpu",
+    trials: int | None = None,
+    time_limit: float | None = None,
+    console: Any = None,
+) -> Summary:
+    """Run what is left of an experiment, and report on all that is there.
+
+    Args:
+        scale: which of the experiment's settings.
+        out: the folder of the results, the table and the figures.
+        seed: runs with different seeds are independent.
+        workers: how many processes; 1 is this one.
+        device: "cpu" or "cuda".
+        trials: how many a case; None is the scale's own number. More can be added later.
+        time_limit: in seconds. No trial is started that would, by what its like have taken, end later.
+    """
+    settings = experiment.settings(scale)
+    began = time.monotonic()
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise RefusedError(f"device: {device!r} was asked for, but torch sees no CUDA device; use --device cpu")
+    count = settings["trials"] if trials is None else trials
+    if count < 1 or (workers is not None and workers < 1):
+        raise RefusedError(f"expected at least one trial and one worker, got {count} and {workers}")
+    console = console or _console()
+    stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
+    with Results(stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed), _made_with()) as results:
+        wanted = experiment.trials(settings, seed, count)
+        done = results.done
+        open_ = [trial for trial in wanted if trial.key not in done]
+        workers = min(workers or _default_workers(device), max(1, len(open_)))
+        console.print(_first_line(experiment, scale, len(wanted), len(open_), workers), highlight=False)
+        if open_:
+            _run_open(Task(experiment, settings, device), open_, results, workers, console, began, time_limit)
+        records = [results.records[key] for key in results.done]
+        failed = [(t, results.records[t.key]["error"]) for t in wanted if "error" in results.records.get(t.key, {})]
+        left = len([t for t in wanted if t.key not in results.records])
+    for trial, error in failed:
+        console.print(f"failed: {trial}: {error}", highlight=False, style="red", markup=False)
+    report, files = _report(experiment, records, settings, stem, console) if records else (None, [])
+    if failed:
+        console.print(f"{len(failed)} trials failed; the same command tries them again", highlight=False)
+    if left:
+        console.print(f"{left} trials left; the same command goes on with them", highlight=False)
+    return Summary(len(wanted) - len(failed) - left, len(failed), left, [results.path, *files], report)
+
+
+def _run_open(
+    task: Task,
+    open_: list[Trial],
+    results: Results,
+    workers: int,
+    console: Any,
+    began: float,
+    time_limit: float | None,
+) -> None:
+    """Run the trials, and store each as it ends."""
+    costs = Costs()
+    for record in results.records.values():
+        if "error" not in record and record["device"] == task.device:
+            costs.add(record["case"], record["seconds"])
+    waiting = iter(open_)
+    unfinished = {trial.key: trial for trial in open_}
+
+    def next_trial() -> Trial | None:
+        trial = next(waiting, None)
+        if trial is None or time_limit is None:
+            return trial
+        fits = time.monotonic() - began + costs.longest(trial) <= time_limit
+        return trial if fits else None
+
+    with Progress(console, task.experiment.name, len(open_)) as progress:
+        for outcome in _outcomes(task, next_trial, workers):
+            if outcome.died:
+                progress.note(f"{outcome.trial}: its worker process {outcome.died}; it is run once more")
+                continue
+            results.append(outcome.trial.key, outcome.record)
+            del unfinished[outcome.trial.key]
+            if "error" not in outcome.record:
+                costs.add(outcome.trial.case, outcome.record["seconds"])
+            progress.advance(sum(map(costs.mean, unfinished.values())) / workers)
+        if unfinished:
+            progress.note(f"stopped before the time limit of {duration(time_limit or 0)}")
+
+
+def _outcomes(task: Task, next_trial, workers: int) -> Iterator[Outcome]:
+    return in_this_process(task, next_trial) if workers == 1 else in_processes(task, next_trial, workers)
+
+
+def _report(
+    experiment: Experiment, records: list[Any], settings: Any, stem: Path, console: Any
+) -> tuple[Report, list[Path]]:
+    """Write and print what the results say."""
+    report = experiment.report(records, settings)
+    try:
+        files = report.save(stem)
+    except ImportError as error:
+        files = report.table.save(stem)
+        console.print(f"no figures: {error}. The same command makes them where matplotlib is installed", markup=False)
+    report.table.print(console)
+    for remark in report.remarks:
+        console.print(remark, highlight=False, markup=False)
+    console.print("written: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True, markup=False)
+    return report, files
+
+
+def _first_line(experiment: Experiment, scale: str, wanted: int, open_: int, workers: int) -> str:
+    line = f"{experiment.name}, {scale} scale: {wanted} trials"
+    if open_ < wanted:
+        line += f", {wanted - open_} of them done before"
+    return line + (f"; {workers} processes" if open_ and workers > 1 else "")
+
+
+def _default_workers(device: str) -> int:
+    return 1 if device.startswith("cuda") else min(MOST_WORKERS, usable_cores())
+
+
+def _made_with() -> dict[str, str]:
+    from .. import __version__
+
+    return {"matheron": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()

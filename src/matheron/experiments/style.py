@@ -1,0 +1,71 @@
+"""How figures look: one style, colours that the colour-blind can tell apart, PNG and PDF side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+# From Okabe and Ito's palette. The paper's colours, as near as that allows.
+EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, OURS, OTHER = (
+    "#4d4d4d",  # grey
+    "#d55e00",  # vermilion, for the paper's orange
+    "#0072b2",  # blue
+    "#aa4499",  # purple
+    "#009e73",  # green
+    "#000000",
+    "#e69f00",
+)
+MARKERS = ("^", "D", "*", "s", "o", "v")
+_RC: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 5,
+    "mathtext.fontset": "cm",
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+}
+
+
+def panels(
+    rows: int, columns: int, *, width: float = 9.0, height: float | None = None, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure and its axes `[rows, columns]`."""
+    with matplotlib.rc_context(_RC):
+        figure = Figure(figsize=(width, height or 2.9 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
+
+
+def tones(color: str, count: int) -> list[Any]:
+    """Light, medium, dark: one colour in `count` tones."""
+    rgb = to_rgb(color)
+    shades = [0.55 - 0.85 * i / max(1, count - 1) for i in range(count)] if count > 1 else [0.0]
+    return [tuple(c + (1 - c) * s if s > 0 else c * (1 + s) for c in rgb) for s in shades]
+
+
+def band(axis: Any, x: Any, low: Any, middle: Any, high: Any, **options: Any) -> None:
+    """A median with its quartiles shaded."""
+    (line,) = axis.plot(x, middle, **options)
+    axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem.png` and `stem.pdf`; equal figures give equal files."""
+    png, pdf = (stem.with_name(stem.name + suffix) for suffix in (".png", ".pdf"))
+    with matplotlib.rc_context(_RC):
+        figure.savefig(png, dpi=160, metadata={"Software": None})
+        figure.savefig(pdf, metadata={"CreationDate": None})
+    return [png, pdf]

@@ -1,0 +1,164 @@
+"""Trials in this process, or spread over several.
+
+Each worker process has a pipe of its own and one trial at a time, so when one dies it is known which trial it took with
+it. That trial is run once more; when it kills a second worker it is marked as failed, and the rest go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import connection, get_context, parent_process
+from typing import Any, NamedTuple
+
+import torch
+
+from .experiment import Experiment, Settings, Trial
+
+# How often a trial may take its worker down with it.
+ATTEMPTS = 2
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class Task(NamedTuple):
+    """What a worker must know, beside the trial."""
+
+    experiment: Experiment
+    settings: Settings
+    device: str
+
+
+class Outcome(NamedTuple):
+    """A trial that has ended, and its record; or, where `died` says how its worker did, one that will be run again."""
+
+    trial: Trial
+    record: Mapping[str, Any]
+    died: str | None = None
+
+
+def perform(task: Task, trial: Trial) -> dict[str, Any]:
+    """Run one trial, here. An exception is a result too: it is recorded, and the other trials go on."""
+    began = time.perf_counter()
+    record: dict[str, Any] = {"case": dict(trial.case), "trial": trial.number}
+    try:
+        record["result"] = task.experiment.run(trial, task.settings, torch.device(task.device))
+    except Exception as error:
+        record["error"] = f"{type(error).__name__}: {error}"
+        record["traceback"] = traceback.format_exc()
+    return {**record, "seconds": round(time.perf_counter() - began, 3), "device": task.device}
+
+
+def in_this_process(task: Task, next_trial: Callable[[], Trial | None]) -> Iterator[Outcome]:
+    """Outcomes, one after the other."""
+    while (trial := next_trial()) is not None:
+        yield Outcome(trial, perform(task, trial))
+
+
+def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: int) -> Iterator[Outcome]:
+    """Outcomes as they come, from that many processes."""
+    threads = max(1, usable_cores() // workers)
+    again: list[Trial] = []
+    deaths: dict[str, int] = {}
+    busy: dict[Any, tuple[Any, Trial]] = {}  # a worker's pipe -> its process and its trial
+    idle: list[tuple[Any, Any]] = []
+    try:
+        while True:
+            while len(busy) < workers and (trial := again.pop() if again else next_trial()) is not None:
+                process, pipe = idle.pop() if idle else _start(task, threads)
+                busy[pipe] = process, trial
+                _send(pipe, trial)
+            if not busy:
+                return
+            for pipe in connection.wait(list(busy)):
+                process, trial = busy.pop(pipe)
+                try:
+                    record = pipe.recv()  # type: ignore[union-attr]
+                except (EOFError, ConnectionResetError):
+                    process.join()
+                    how = _how_it_ended(process.exitcode)
+                    deaths[trial.key] = deaths.get(trial.key, 0) + 1
+                    if deaths[trial.key] < ATTEMPTS:
+                        again.append(trial)
+                        yield Outcome(trial, {}, died=how)
+                    else:
+                        failed = {"case": dict(trial.case), "trial": trial.number, "device": task.device}
+                        yield Outcome(trial, {**failed, "error": f"its worker process {how}, {ATTEMPTS} times"})
+                else:
+                    idle.append((process, pipe))
+                    yield Outcome(trial, record)
+    finally:
+        for process, _ in [*idle, *busy.values()]:
+            process.terminate()
+        for process, _ in [*idle, *busy.values()]:
+            process.join()
+
+
+def usable_cores() -> int:
+    """The cores this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores)
+
+
+def _start(task: Task, threads: int) -> tuple[Any, Any]:
+    context = get_context("spawn")  # a forked process could not use CUDA, and would inherit locked locks
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, task), daemon=True)
+    with _threads_in_environment(threads):
+        process.start()
+    theirs.close()  # so that its end is seen here when the worker dies
+    return process, ours
+
+
+def _send(pipe: Any, trial: Trial) -> None:
+    try:
+        pipe.send(trial)
+    except OSError:
+        pass  # the worker is dead already: the pipe says so when it is read
+
+
+def _work(pipe: Any, task: Task) -> None:
+    """A worker's life: trials in, records out."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            trial = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(perform(task, trial))
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed takes its workers with it, in the middle of a trial too."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def _threads_in_environment(threads: int) -> Iterator[None]:
+    """A new process reads its number of threads before any of our code runs in it; a smaller one set outside stays."""
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    for name, value in before.items():
+        outside = int(value) if value and value.isdigit() else threads
+        os.environ[name] = str(min(threads, max(1, outside)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,120 @@
+"""The results file: nothing finished is lost, nothing torn is believed, nothing is mixed."""
+
+import json
+import os
+
+import pytest
+
+from matheron.experiments.results import Results, ResultsError
+
+HEADER = {"experiment": "toy", "version": 1, "scale": "quick", "seed": 0, "settings": {"draws": 10, "dims": [2, 4]}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    with Results(tmp_path / "deep" / "toy.jsonl", HEADER, {"torch": "any"}) as results:
+        results.append("a", {"result": 1})
+        results.append("b", {"result": 2})
+    return results.path
+
+
+def keys(path):
+    with Results(path, HEADER) as results:
+        return sorted(results.records)
+
+
+def test_what_was_appended_is_read_back(path):
+    with Results(path, HEADER) as results:
+        assert {key: record["result"] for key, record in results.records.items()} == {"a": 1, "b": 2}
+
+
+def test_a_line_is_on_the_disk_before_append_returns(path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    with Results(path, HEADER) as results:
+        results.append("c", {"result": 3})
+        assert synced == [path.stat().st_size]
+
+
+def test_a_torn_last_line_is_cut_away_wherever_it_was_torn(path):
+    whole = path.read_bytes()
+    last = whole.rstrip(b"\n").rfind(b"\n") + 1
+    for end in range(last, len(whole)):
+        path.write_bytes(whole[:end])
+        assert keys(path) == ["a"]
+        assert path.read_bytes() == whole[:last]
+    path.write_bytes(whole)
+    assert keys(path) == ["a", "b"]
+
+
+def test_a_torn_header_is_written_again(path):
+    whole = path.read_bytes()
+    first = whole.find(b"\n") + 1
+    for end in (0, 1, first - 1):
+        path.write_bytes(whole[:end])
+        assert keys(path) == []
+        assert json.loads(path.read_bytes())["settings"] == HEADER["settings"]
+
+
+def test_more_can_be_appended_after_a_repair(path):
+    path.write_bytes(path.read_bytes()[:-5])
+    with Results(path, HEADER) as results:
+        results.append("c", {"result": 3})
+    assert keys(path) == ["a", "c"]
+
+
+def test_a_last_line_of_zeros_counts_as_torn(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0" * 20 + b"\n")
+    assert keys(path) == ["a", "b"]
+    assert path.read_bytes() == whole
+
+
+def test_damage_in_the_middle_is_refused_and_named(path):
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = lines[1][:-3]
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(ResultsError, match="line 2 is damaged; delete that line"):
+        Results(path, HEADER)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {"draws": 11, "dims": [2, 4]}}, "settings.draws is 10 there and 11 here"),
+        ({"settings": {"draws": 10, "dims": [2]}}, r"settings.dims is \[2, 4\] there and \[2\] here"),
+        ({"settings": {"draws": 10, "dims": [2, 4], "new": 1}}, "settings.new is None there and 1 here"),
+        ({"scale": "paper"}, "scale is 'quick' there and 'paper' here"),
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"version": 2}, "version is 1 there and 2 here"),
+        ({"experiment": "other"}, "experiment is 'toy' there and 'other' here"),
+    ],
+)
+def test_a_file_of_another_run_is_refused_with_the_difference(path, change, message):
+    before = path.read_bytes()
+    with pytest.raises(ResultsError, match=message):
+        Results(path, {**HEADER, **change})
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_results_file_is_left_alone(tmp_path):
+    path = tmp_path / "letter.txt"
+    path.write_text('"Dear all"\nwe write\nto you\n"yours"\n')
+    with pytest.raises(ResultsError, match="expected a results file of matheron"):
+        Results(path, HEADER)
+    assert path.read_text() == '"Dear all"\nwe write\nto you\n"yours"\n'
+
+
+def test_two_runs_cannot_write_to_one_file(path):
+    with Results(path, HEADER), pytest.raises(ResultsError, match="another run is writing to this file"):
+        Results(path, HEADER)
+    assert keys(path) == ["a", "b"]
+
+
+def test_a_failed_trial_is_not_done_until_it_ends_well(path):
+    with Results(path, HEADER) as results:
+        results.append("c", {"error": "no"})
+        assert results.done == {"a", "b"}
+        results.append("c", {"result": 3})
+    with Results(path, HEADER) as results:
+        assert results.done == {"a", "b", "c"}
