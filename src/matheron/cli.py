@@ -1,0 +1,66 @@
+"""The `matheron` command. Each command imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import __version__
+
+app = typer.Typer(
+    help="Draw functions from Gaussian process posteriors. Evaluate them anywhere.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"matheron {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What all commands have in common: nothing but `--version`."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the picture goes.", dir_okay=False)] = Path("matheron-demo.png"),
+    seed: Annotated[int, typer.Option(help="Of the random draws.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points and draws: a second or two.")] = False,
+) -> None:
+    """Condition a Gaussian process on a few data, draw functions, measure them, and picture how they come about."""
+    from .demo import run
+
+    with _errors_in_words():
+        run(out, seed, quick)
+
+
+@app.command()
+def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", show_default=False)]) -> None:
+    """Say what a saved file holds. Nothing in it is run."""
+    from .info import describe_file
+
+    with _errors_in_words():
+        describe_file(file)
+
+
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    """What a user may have got wrong is said on one line; a traceback is for our own mistakes."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(1) from None

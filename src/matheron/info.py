@@ -1,0 +1,67 @@
+"""`matheron info`: what a saved file holds, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from .paths import Paths
+from .store import load
+from .value import Parts, Value
+
+
+def describe_file(file: Path) -> None:
+    """Print what is in a file that `save` wrote; ValueError or OSError where it is not such a file, or not whole."""
+    value = load(file)
+    console = Console()
+    console.print(f"[bold]{file}[/bold]: {file.stat().st_size:,} bytes, whole and as it was saved", highlight=False)
+    out = Table(show_header=False, box=None)
+    for name, words in _lines(value):
+        out.add_row(f"[dim]{name}[/dim]", words)
+    console.print(out, highlight=False)
+
+
+def _lines(value: Value) -> list[tuple[str, str]]:
+    tensors = [b for b in value.state_dict().values() if isinstance(b, Tensor)]
+    numbers = f"{sum(b.numel() for b in tensors):,} in {', '.join(sorted({_name(b.dtype) for b in tensors}))}"
+    if not isinstance(value, Paths):
+        return [("holds", " ".join(repr(value).split())), ("numbers", numbers)]
+    update = value.update
+    lines = [
+        ("holds", f"{value.num_paths} paths of {value.input_dim} inputs and {value.num_outputs} outputs"),
+        ("kernel", expression(update.kernel)),
+        ("mean", expression(value.mean_function)),
+        ("prior", f"{value.prior.features.description}; bases: {value.prior.num_bases}"),
+        ("update", f"{update.num_inducing} inducing points, {len(update.noise)} observations"),
+    ]
+    for name in ("input_transform", "output_transform"):
+        if (transform := getattr(value, name)) is not None:
+            lines.append((name.replace("_", " "), expression(transform)))
+    return [*lines, ("numbers", numbers)]
+
+
+def expression(value: Value) -> str:
+    """A value as one would write it: `Sum(RBF(lengthscale=0.3), Linear(variance=1))`. Long tensors by their shape."""
+    parts = [f"{name}={getattr(value, name)}" for name in value.fields]
+    parts += [f"{name}={_short(b)}" for name, b in value._buffers.items() if b is not None]
+    for part in value._modules.values():
+        if isinstance(part, Parts):
+            parts += [expression(each) for each in part]
+        elif isinstance(part, Value):
+            parts.append(expression(part))
+    return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _short(tensor: Tensor) -> str:
+    if tensor.numel() > 8 or tensor.ndim > 1:
+        return f"{list(tensor.shape)} numbers"
+    numbers = [f"{v:g}" for v in tensor.reshape(-1).tolist()]
+    return numbers[0] if tensor.ndim == 0 else f"[{', '.join(numbers)}]"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
