@@ -1,0 +1,185 @@
+"""Evaluation in blocks: the same numbers as in one piece, at bounded memory."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from examples import ALL, LAYOUTS, gen, paths_of, rand, randn
+from matheron import ExactGP, draw, kernels
+from matheron.evaluate import chunked
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of a few points or of one, so that small problems are cut in every way."""
+
+    def shrink(numbers: int) -> None:
+        monkeypatch.setattr(chunked, "_CPU_BLOCK", numbers)
+        monkeypatch.setattr(chunked, "_SMALL", 0)
+
+    return shrink
+
+
+def points_like(shape: str) -> torch.Tensor:
+    return rand(40, 2) if shape == "shared" else rand(5, 7, 2)
+
+
+@pytest.mark.parametrize("block", [1, 100, 400], ids=lambda n: f"blocks of {n}")
+@pytest.mark.parametrize("shape", ["shared", "own"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ALL)
+def test_blocks_give_the_same_values_and_gradients_as_one_piece(name, layout, shape, block, small_blocks):
+    paths, x = paths_of(name, 5, layout=layout), points_like(shape)
+    whole, gradient, mean = paths(x), paths.value_and_grad(x)[1], paths.mean(rand(11, 2))
+    small_blocks(block)
+    assert len(chunked._plan(x if x.ndim == 3 else x[None], 5, paths._width(x[None]), own=x.ndim == 3)) > 1
+    torch.testing.assert_close(paths(x), whole, rtol=1e-12, atol=1e-12)
+    value, slope = paths.value_and_grad(x)
+    torch.testing.assert_close(value, whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(slope, gradient, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(paths.mean(rand(11, 2)), mean, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", ["shared", "own"])
+@pytest.mark.parametrize("name", ["exact", "exact, composite", "exact, coupled", "sparse, coupled"])
+def test_blocks_give_the_same_gradients_by_autograd(name, shape, small_blocks):
+    paths, x = paths_of(name, 5), points_like(shape).requires_grad_()
+    direction = randn(*paths(x).shape, seed=4)
+    (whole,) = torch.autograd.grad(paths(x), x, direction)
+    small_blocks(150)
+    f = paths(x)
+    (gradient,) = torch.autograd.grad(f, x, direction, create_graph=True)
+    torch.testing.assert_close(gradient, whole, rtol=1e-10, atol=1e-10)
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    assert second.isfinite().all() and second.abs().max() > 0
+
+
+def test_blocks_give_the_same_gradients_in_hyperparameters(small_blocks):
+    lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    gp = ExactGP(kernels.RBF(lengthscale), rand(5, 2, seed=1), randn(5, seed=2), 0.1)
+    paths = draw(gp, 3, num_features=16, detach=False, generator=gen())
+    (whole,) = torch.autograd.grad(paths(rand(9, 2)).square().sum(), lengthscale, retain_graph=True)
+    small_blocks(60)
+    (blocks,) = torch.autograd.grad(paths(rand(9, 2)).square().sum(), lengthscale)
+    torch.testing.assert_close(blocks, whole)
+
+
+def test_the_data_of_a_draw_are_met_in_blocks_too(small_blocks):
+    gp = ExactGP(kernels.Matern(1.5, 0.4), rand(20, 2, seed=1), randn(20, seed=2), 0.0)
+    settings: dict[str, Any] = dict(num_features=16, paths_per_basis=2)
+    whole = draw(gp, 5, generator=gen(), **settings)
+    small_blocks(40)
+    torch.testing.assert_close(draw(gp, 5, generator=gen(), **settings)(rand(4, 2)), whole(rand(4, 2)))
+
+
+def test_a_value_does_not_depend_on_the_other_points():
+    """The same path gives the same number at the same point, to rounding, whatever is asked beside it."""
+    paths, x = paths_of("exact, composite", 5), rand(3000, 2)
+    whole = paths(x)
+    for part in (slice(0, 1), slice(1234, 1236), slice(2990, None)):
+        torch.testing.assert_close(paths(x[part]), whole[:, part], rtol=1e-12, atol=1e-12)
+
+
+# Memory.
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the most bytes that any one operation's result holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                self.largest = max(self.largest, leaf.numel() * leaf.element_size())
+        return out
+
+
+NUM_POINTS, NUM_PATHS, NUM_FEATURES = 1500, 16, 512
+
+
+def large_problem(shape: str, layout: str):
+    X = rand(128, 2, seed=1)
+    gp = ExactGP(kernels.Matern(2.5, 0.5), X, randn(128, seed=2), 0.1)
+    paths_per_basis = None if layout == "one basis" else 1
+    paths = draw(gp, NUM_PATHS, num_features=NUM_FEATURES, paths_per_basis=paths_per_basis, generator=gen())
+    return paths, rand(NUM_POINTS, 2) if shape == "shared" else rand(NUM_PATHS, NUM_POINTS // 4, 2)
+
+
+@pytest.mark.parametrize("how", ["values", "value and grad", "autograd"])
+@pytest.mark.parametrize("layout", ["one basis", "a basis each"])
+@pytest.mark.parametrize("shape", ["shared", "own"])
+def test_no_array_of_all_points_by_features_is_ever_made(shape, layout, how, monkeypatch):
+    """With blocks far below [n, ell], no tensor but the answer and the arena is much larger than a block."""
+    block = 1 << 16
+    monkeypatch.setattr(chunked, "_CPU_BLOCK", block)
+    monkeypatch.setattr("matheron.scratch.ARENA_SIZE", 1 << 20)
+    monkeypatch.setattr("matheron.scratch._local", type("Local", (), {})())
+    monkeypatch.setattr("matheron.paths.prior._BATCH", block)
+    paths, x = large_problem(shape, layout)
+    answer = NUM_PATHS * x.shape[-2] * (1 if how == "values" else 2) * 8
+    with LargestTensor() as mode:
+        if how == "values":
+            paths(x)
+        elif how == "value and grad":
+            paths.value_and_grad(x)
+        else:
+            x.requires_grad_()
+            torch.autograd.grad(paths(x).sum(), x)
+    assert NUM_POINTS * NUM_FEATURES * 8 > 4 * max(answer, block * 8), "the bound below would say nothing"
+    assert mode.largest <= max(answer, 2 * block * 8, 1 << 20)
+
+
+def test_the_recorder_sees_a_large_array():
+    with LargestTensor() as mode:
+        paths, x = large_problem("shared", "one basis")
+        paths.prior.features(x)
+    assert mode.largest >= NUM_POINTS * NUM_FEATURES * 8
+
+
+MEASURE = """
+import resource, torch, matheron
+from matheron import kernels
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB on Linux
+
+def gradient(x):
+    x.requires_grad_()
+    torch.autograd.grad(paths(x).sum(), x)
+
+gp = matheron.ExactGP(kernels.RBF(0.5), torch.rand(64, 2), torch.randn(64), 0.1)
+paths = matheron.draw(gp, 8, num_features=1024)
+paths(torch.rand(8000, 2)), gradient(torch.rand(8000, 2))  # what stays: libraries, and the arena
+before = peak()
+paths(torch.rand(60_000, 2))
+values = peak() - before
+gradient(torch.rand(40_000, 2))
+print(values, peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory as Linux counts it")
+def test_memory_beyond_the_answer_stays_within_the_budget():
+    """In a process of its own: one array [n, ell] would be 234 MiB here, and autograd's graph several of 156."""
+    run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    values, autograd = map(float, run.stdout.split())
+    budget = chunked.MEMORY_BUDGET / 2**20
+    assert values < budget / 2 and autograd < budget / 2
+
+
+def test_a_block_holds_at_least_one_point_of_one_path(monkeypatch):
+    monkeypatch.setattr(chunked, "MEMORY_BUDGET", 1)
+    paths = paths_of("exact", 3)
+    assert paths(rand(2, 2)).shape == (3, 2)
+    assert chunked._plan(rand(3, 2, 2), 3, 10**9, own=True) == [
+        (slice(i, i + 1), slice(j, j + 1)) for i in range(3) for j in range(2)
+    ]
