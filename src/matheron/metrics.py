@@ -1,13 +1,20 @@
-"""Distances between Gaussians."""
+"""Distances between laws, and the moments of draws."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_tensor
+from .checks import ArrayLike, as_points, as_tensor
+from .features import Features
+from .kernels import Kernel
+from .paths import Paths
+from .samplers import Moments, ValueDraws, feature_covariance
+from .solvers import covariance
 
 # An eigenvalue more negative than this share of the largest is no rounding error: the matrix is no covariance.
 _NEGATIVE = 1e-8
@@ -18,9 +25,9 @@ def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, co
 
         W2^2  =  |m1 - m2|^2 + min_O ||R - Q O||_F^2,      R R = cov1,  Q Q = cov2,  O orthogonal
 
-    The minimiser is O = U V^T with U S V^T = Q R. The textbook's tr(A + B - 2 (A^1/2 B A^1/2)^1/2) is the same
-    number, but its terms cancel: it cannot see a distance below 1e-2. This is a sum of squares. Singular covariances
-    are welcome.
+    The minimiser is O = U V^T with U S V^T = Q R. The textbook's tr(A + B - 2 (A^1/2 B A^1/2)^1/2) is the same number,
+    but its terms cancel: it cannot see a distance below 1e-2. This is a sum of squares. Singular covariances are
+    welcome.
 
     Args:
         mean1, mean2: `[p]`, or `[n, t]`.
@@ -30,15 +37,29 @@ def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, co
     >>> gaussian_wasserstein([0.0], [[1.0]], [3.0], [[25.0]])
     5.0
     """
-    means = [as_tensor(m, name).double().reshape(-1) for m, name in ((mean1, "mean1"), (mean2, "mean2"))]
-    p = means[0].numel()
-    if means[1].numel() != p:
-        raise ValueError(f"expected means of the same size, got {p} and {means[1].numel()} numbers")
-    R, Q = (_symmetric_root(cov, p, name) for cov, name in ((cov1, "cov1"), (cov2, "cov2")))
-    R, Q = R.to(means[0].device), Q.to(means[0].device)
+    m1, m2 = (as_tensor(m, name).double().reshape(-1) for m, name in ((mean1, "mean1"), (mean2, "mean2")))
+    if len(m1) != len(m2):
+        raise ValueError(f"expected means of the same size, got {len(m1)} and {len(m2)} numbers")
+    R, Q, U, Vh = _coupled_roots(cov1, cov2, len(m1))
+    total = (m1 - m2.to(m1.device)).square().sum() + (R - Q @ (U @ Vh)).square().sum().to(m1.device)
+    return math.sqrt(float(total))
+
+
+def gaussian_coupling(cov1: ArrayLike, cov2: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Roots R and Q of two covariances such that R zeta and Q zeta, of the same zeta, are as close as can be in l2.
+
+    It is the optimal coupling: E |R zeta - Q zeta|^2 is W2^2 of the two.
+    """
+    p = math.isqrt(as_tensor(cov1, "cov1").numel())
+    R, Q, U, Vh = _coupled_roots(cov1, cov2, p)
+    return R, Q @ (U @ Vh)
+
+
+def _coupled_roots(cov1: ArrayLike, cov2: ArrayLike, p: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    R, Q = _symmetric_root(cov1, p, "cov1"), _symmetric_root(cov2, p, "cov2")
+    Q = Q.to(R.device)
     U, _, Vh = torch.linalg.svd(Q @ R)
-    difference = (means[0] - means[1].to(means[0].device)).square().sum() + (R - Q @ (U @ Vh)).square().sum()
-    return math.sqrt(float(difference))
+    return R, Q, U, Vh
 
 
 def _symmetric_root(cov: ArrayLike, p: int, name: str) -> Tensor:
@@ -47,10 +68,170 @@ def _symmetric_root(cov: ArrayLike, p: int, name: str) -> Tensor:
     if C.numel() != p * p:
         raise ValueError(f"{name}: expected a covariance of {p} numbers, [{p}, {p}], got shape {list(C.shape)}")
     C = C.reshape(p, p)
-    values, vectors = torch.linalg.eigh((C + C.mT) / 2)
-    scale = float(C.diagonal().abs().max()) if p else 0.0
-    if not torch.allclose(C, C.mT, rtol=1e-6, atol=1e-9 * scale):
+    if not torch.allclose(C, C.mT, rtol=1e-6, atol=1e-9 * float(C.diagonal().abs().max())):
         raise ValueError(f"{name}: expected a symmetric matrix")
-    if p and float(values[0]) < -_NEGATIVE * float(values[-1].abs()):
+    values, vectors = torch.linalg.eigh((C + C.mT) / 2)
+    if float(values[0]) < -_NEGATIVE * float(values[-1].abs()):
         raise ValueError(f"{name}: expected a covariance, got a smallest eigenvalue of {float(values[0]):.3g}")
     return (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
+
+
+class EmpiricalMoments:
+    """The mean and covariance of draws that come a block at a time and are not kept.
+
+    Blocks are centred on their own mean and merged in float64 (Chan, Golub and LeVeque), so that neither many draws
+    nor a large mean cost digits. Memory is a block and one `[p, p]` matrix.
+
+    >>> import torch
+    >>> from matheron.metrics import EmpiricalMoments
+    >>> draws = EmpiricalMoments()
+    >>> for value in (1.0, 2.0, 3.0):
+    ...     draws.add(torch.full((1, 1), value))
+    >>> draws.moments
+    Moments(mean=tensor([2.], dtype=torch.float64), covariance=tensor([[1.]], dtype=torch.float64))
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._shape: tuple[int, ...] = ()
+
+    def add(self, block: ArrayLike) -> None:
+        """Count draws `[b, n]`, or `[b, n, t]`."""
+        block = as_tensor(block, "block").detach()
+        shape = tuple(block.shape[1:])
+        if self.count == 0:
+            self._shape = shape
+            self._mean = block.new_zeros(math.prod(shape), dtype=torch.float64)
+            self._scatter = torch.zeros(len(self._mean), len(self._mean), dtype=torch.float64, device=block.device)
+        if shape != self._shape:
+            raise ValueError(f"block: expected draws of shape {list(self._shape)}, got {list(shape)}")
+        b = len(block)
+        if b == 0:
+            return
+        rows = block.reshape(b, -1).double()  # [b, p]
+        mean = rows.mean(0)
+        rows = rows - mean
+        shift = mean - self._mean  # [p]
+        total = self.count + b
+        self._scatter.addmm_(rows.mT, rows)
+        self._scatter.addr_(shift, shift, alpha=self.count * b / total)
+        self._mean += shift * (b / total)
+        self.count = total
+
+    @property
+    def moments(self) -> Moments:
+        """The sample mean and the unbiased sample covariance."""
+        if self.count < 2:
+            raise ValueError(f"expected at least two draws, got {self.count}")
+        covariance = self._scatter / (self.count - 1)
+        return Moments(self._mean.reshape(self._shape).clone(), covariance.reshape(*self._shape, *self._shape))
+
+
+def empirical_moments(draws: Any, x: ArrayLike, *, block_size: int = 1024) -> Moments:
+    """The sample mean and covariance at points x `[n, d]` of drawn paths, in one streaming pass.
+
+    Args:
+        draws: Paths, or what `matheron.samplers` answers; for more draws than fit, feed an `EmpiricalMoments`.
+        block_size: how many draws are held at a time.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.metrics import empirical_moments
+    >>> paths = matheron.draw_prior(kernels.RBF(), 100, input_dim=1)
+    >>> empirical_moments(paths, [[0.0], [1.0]]).covariance.shape
+    torch.Size([2, 2])
+    """
+    total = EmpiricalMoments()
+    for block in blocks(draws, x, block_size):
+        total.add(block)
+    return total.moments
+
+
+def blocks(draws: Any, x: ArrayLike, block_size: int = 1024) -> Iterator[Tensor]:
+    """Drawn paths at x, some at a time, `[b, n]`."""
+    if isinstance(draws, ValueDraws):
+        return draws.blocks(x, block_size)
+    return (draws[i : i + block_size](x) for i in range(0, draws.num_paths, block_size))
+
+
+class KernelError(NamedTuple):
+    """How far k^(w) is from k over all pairs of some points: root mean square, and largest."""
+
+    rms: float
+    largest: float
+
+
+def kernel_error(basis: Features | Paths, kernel: Kernel, x: ArrayLike) -> KernelError:
+    """The error of the covariance that features give the prior, over all pairs of points x `[n, d]`.
+
+    Over several bases it is that of their mean, which is the covariance of the paths together.
+
+    >>> import matheron, torch
+    >>> from matheron import kernels
+    >>> from matheron.metrics import kernel_error
+    >>> x = torch.linspace(0, 1, 9)[:, None]
+    >>> k = kernels.RBF(0.5)
+    >>> few, many = (matheron.draw_prior(k, 1, input_dim=1, num_features=ell) for ell in (16, 4096))
+    >>> kernel_error(many, k, x).rms < kernel_error(few, k, x).rms
+    True
+    """
+    x = as_points(x, "x").detach().double()
+    t = kernel.num_outputs
+    rows, tasks = x, None
+    if t > 1:
+        rows, tasks = x.repeat_interleave(t, dim=0), torch.arange(t, device=x.device).repeat(len(x))
+    with torch.no_grad():
+        K = covariance(kernel.owned().to(x.device, x.dtype), rows, tasks)
+        error = feature_covariance(basis, rows, tasks) - K  # [n t, n t]
+    return KernelError(float(error.square().mean().sqrt()), float(error.abs().max()))
+
+
+def sinkhorn(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    regularization: float = 0.01,
+    debias: bool = False,
+    num_iterations: int = 2000,
+    tolerance: float = 1e-5,
+) -> float:
+    """The 2-Wasserstein distance between two sets of samples by Sinkhorn's algorithm, with POT.
+
+        W2^2  ~  sum_ij P_ij |a_i - b_j|^2,     P the plan that is optimal with an entropy penalty
+
+    Args:
+        a, b: samples `[s, p]` and `[r, p]`, or `[s]` and `[r]`; on a GPU if they are there.
+        regularization: weight of the entropy, as a share of the mean cost; smaller is nearer to W2, and slower.
+        debias: subtract the distance of each set to itself, so that equal sets are at zero (the Sinkhorn divergence).
+        num_iterations, tolerance: when to stop; POT warns where the first came before the second.
+
+    >>> from matheron.metrics import sinkhorn
+    >>> round(sinkhorn([0.0, 1.0], [2.0, 3.0]), 3)
+    2.0
+    """
+    try:
+        import ot
+    except ImportError as error:
+        raise ImportError("sinkhorn needs POT: pip install 'matheron[experiments]'") from error
+    sets = [as_tensor(s, name).detach().double() for s, name in ((a, "a"), (b, "b"))]
+    A, B = (s[:, None] if s.ndim == 1 else s for s in sets)
+    if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[1]:
+        raise ValueError(f"expected samples [s, p] and [r, p], got {list(A.shape)} and {list(B.shape)}")
+    scale = float(_costs(A, B).mean()) or 1.0
+
+    def cost(p: Tensor, q: Tensor) -> float:
+        M = _costs(p, q)
+        wp, wq = (M.new_full((n,), 1 / n) for n in M.shape)
+        value = ot.sinkhorn2(
+            wp, wq, M, regularization * scale, "sinkhorn_log", numItermax=num_iterations, stopThr=tolerance
+        )
+        return float(value)  # type: ignore[arg-type]
+
+    total = cost(A, B)
+    if debias:
+        total -= (cost(A, A) + cost(B, B)) / 2
+    return math.sqrt(max(0.0, total))
+
+
+def _costs(p: Tensor, q: Tensor) -> Tensor:
+    return torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist").square()

@@ -11,6 +11,7 @@ from .implied import decoupled_moments as decoupled_moments
 from .implied import weight_space_moments as weight_space_moments
 from .linear_model import feature_covariance as feature_covariance
 from .location_scale import location_scale as location_scale
+from .love import love as love
 from .posterior import Moments as Moments
 from .posterior import moments as moments
 from .values import ValueDraws as ValueDraws

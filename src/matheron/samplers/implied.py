@@ -9,11 +9,10 @@ import torch
 from ..checks import ArrayLike
 from ..describe import describe
 from ..features import Features
-from ..gp import ExactGP, SparseGP
 from ..paths import Paths
 from ..solvers.cholesky import safe_cholesky
-from .linear_model import design, one_basis
-from .posterior import Factored, Moments, Places, inner_points, mixture, outer, shaped, single
+from .linear_model import design, one_basis, shared_bases
+from .posterior import Factored, Moments, Places, device_of, inner_points, mixture, outer, shaped, single
 
 
 def decoupled_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> Moments:
@@ -36,7 +35,7 @@ def decoupled_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> Mome
     True
     """
     gp = single(describe(model))
-    features, shares = _bases(basis, gp)
+    features, shares = shared_bases(basis, device_of(gp))
     with torch.no_grad():
         at = Places(gp, inner_points(gp, x))
         update = Factored(gp, at)
@@ -45,7 +44,7 @@ def decoupled_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> Mome
         if update.root is not None:
             S = G.mT @ update.root  # [n, r]
             C += S @ S.mT
-        for g, share in enumerate(shares):
+        for g, share in enumerate(shares.tolist()):
             phi = one_basis(features, g)
             J = design(phi, at.x_rows, at.x_tasks) - G.mT @ design(phi, at.centres, at.tasks)  # [n, t ell]
             C += share * (J @ J.mT)
@@ -57,12 +56,12 @@ def weight_space_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> M
     `eqn:matheron_gp_rff_sparse`. Over several bases they are those of the mixture.
     """
     gp = single(describe(model))
-    features, shares = _bases(basis, gp)
+    features, shares = shared_bases(basis, device_of(gp))
     with torch.no_grad():
         at = Places(gp, inner_points(gp, x))
         update = Factored(gp, at)
         parts = [_linear_model(one_basis(features, g), at, update) for g in range(len(shares))]
-        of = mixture(parts, torch.tensor(shares, dtype=torch.float64))
+        of = mixture(parts, shares)
         return outer(gp, shaped(of.mean, of.covariance, gp.num_outputs))
 
 
@@ -85,17 +84,3 @@ def _linear_model(phi: Features, at: Places, update: Factored) -> Moments:
         S = G.mT @ update.root
         C += S @ S.mT
     return Moments(at.mean_x + G.mT @ update.target, C)
-
-
-def _bases(basis: Features | Paths, gp: ExactGP | SparseGP) -> tuple[Features, list[float]]:
-    """Features in float64 on the model's device, and each basis's share."""
-    device = (gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points).device
-    if isinstance(basis, Paths):
-        features, index = basis.prior.features, basis.prior.basis_index
-        counts = torch.bincount(index, minlength=features.num_bases).double()
-        shares = counts / counts.sum()
-    elif isinstance(basis, Features):
-        features, shares = basis, torch.full((basis.num_bases,), 1 / basis.num_bases, dtype=torch.float64)
-    else:
-        raise TypeError(f"basis: expected Features or Paths, got {type(basis).__name__}")
-    return features.to(device, torch.float64), shares.tolist()

@@ -15,6 +15,7 @@ from ..checks import ArrayLike, as_count
 from ..draw import _as_domain
 from ..features import Features, build_features
 from ..gp import ExactGP, SparseGP
+from ..paths import Paths
 
 
 def features_for(
@@ -78,13 +79,28 @@ def weight_count(features: Features, num_outputs: int) -> int:
     return num_outputs * features.num_features
 
 
-def feature_covariance(features: Features, x: Tensor, tasks: Tensor | None, weights: Tensor | None = None) -> Tensor:
-    """k^(w)(x, x), the covariance that the features give the prior, `[n, n]`; over several bases, their mean."""
-    g = features.num_bases
-    shares = [1 / g] * g if weights is None else weights.tolist()
+def shared_bases(basis: Features | Paths, device: torch.device) -> tuple[Features, Tensor]:
+    """Features in float64, and each basis's share `[g]`: that of the paths which use it, where paths are given."""
+    if isinstance(basis, Paths):
+        features, index = basis.prior.features, basis.prior.basis_index
+        counts = torch.bincount(index, minlength=features.num_bases).double()
+    elif isinstance(basis, Features):
+        features, counts = basis, torch.ones(basis.num_bases, dtype=torch.float64)
+    else:
+        raise TypeError(f"basis: expected Features or Paths, got {type(basis).__name__}")
+    return features.to(device, torch.float64), (counts / counts.sum()).to(device)
+
+
+def feature_covariance(basis: Features | Paths, x: Tensor, tasks: Tensor | None = None) -> Tensor:
+    """k^(w)(x, x), the covariance that features give the prior, `[n, n]`; over several bases, their mean.
+
+    Points are of the model's own space; `tasks` `[n]` says which output each is of, where there are several.
+    """
+    features, shares = shared_bases(basis, x.device)
+    x = x.detach().double()
     K = x.new_zeros(len(x), len(x))
-    for i, share in enumerate(shares):
-        if share:
-            Phi = design(one_basis(features, i), x, tasks)  # [n, t ell]
+    with torch.no_grad():
+        for g, share in enumerate(shares.tolist()):
+            Phi = design(one_basis(features, g), x, tasks)  # [n, t ell]
             K += share * (Phi @ Phi.mT)
     return K

@@ -72,6 +72,10 @@ def single(gp: Any) -> ExactGP | SparseGP:
     )
 
 
+def device_of(gp: ExactGP | SparseGP) -> torch.device:
+    return (gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points).device
+
+
 def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
     """Points `[n, d]` in the model's own space, in float64 on its device."""
     like = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
