@@ -14,6 +14,8 @@ from . import transforms as transforms
 from .describe import describe as describe
 from .draw import draw as draw
 from .draw import draw_prior as draw_prior
+from .dynamics import DivergenceWarning as DivergenceWarning
+from .dynamics import rollout as rollout
 from .features import Features as Features
 from .gp import Batch as Batch
 from .gp import Ensemble as Ensemble

@@ -18,6 +18,7 @@ from ..transforms import Transform
 from ..updates import Data
 from ..value import Value
 from .conditioning import joined, update_given, without_repeats
+from .grid import on_grid
 from .prior import PriorPaths
 from .sums import add
 from .update import UpdatePaths
@@ -113,6 +114,19 @@ class Paths(Value):
                 df = df * self.output_transform.derivative(f)[..., None]
             return self._outer(f), df[..., 0, :] if self.num_outputs == 1 else df
 
+    def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
+        """The paths on a tensor grid: axes `[n1], [n2], ... -> [s, n1, n2, ...]` (and `[t]` for several outputs).
+
+        The same values as a list of all the grid's points, for a fraction of the cost: see `evaluate.tensor_grid`.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(0.1), 2, input_dim=2)
+        >>> paths.on_grid([torch.linspace(0, 1, 50), torch.linspace(0, 2, 100)]).shape
+        torch.Size([2, 50, 100])
+        """
+        return on_grid(self, axes)
+
     def mean(self, x: ArrayLike) -> Tensor:
         """The posterior mean at x `[n, d]`, exactly, whatever the basis: `[n]`, or `[n, t]` for several outputs.
 
@@ -183,6 +197,8 @@ class Paths(Value):
         if old.inducing is not None and old.inducing.root is None:
             raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
         new = self._new_data(x, y, noise, tasks, generator)
+        if len(new.noise) == 0:
+            return self
         data = without_repeats(joined(old, new), num_old=len(old.noise))
         m = old.num_inducing
         update = update_given(
@@ -306,7 +322,8 @@ class Paths(Value):
         own = torch.zeros_like(noise, dtype=torch.long) if tasks is None else tasks
         pick = own[:, None].expand(*inner.shape[:-1], 1)
         inner, slope = inner.gather(-1, pick)[..., 0], slope.gather(-1, pick)[..., 0]
-        return inner, torch.where(noise > 0, noise / slope.square().reshape(-1, len(noise))[0], noise)
+        slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
+        return inner, torch.where(noise > 0, noise / slope.square(), noise)
 
 
 def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device: torch.device) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -34,8 +35,9 @@ class PriorPaths(Value):
             scales = basis.scales()
             scales = scales if len(scales) == 1 else scales[self.basis_index]
             self.register_buffer(f"coefficients_{i}", w * scales[:, None], persistent=False)  # [s, t, c]
+        self.indices: list[int] = self.basis_index.tolist()
         members: dict[int, list[int]] = {}
-        for path, g in enumerate(self.basis_index.tolist()):
+        for path, g in enumerate(self.indices):
             members.setdefault(g, []).append(path)
         self.groups = sorted(members.items())
 
@@ -65,22 +67,25 @@ class PriorPaths(Value):
             features = Features(bases, features.roots, features.origin, features.domain, features.description)
         return PriorPaths(features, self.w[index], renumbered)
 
-    def sums(self, x: Tensor, paths: slice | None, gradient: bool = False) -> Any:
+    def sums(self, x: Tensor, paths: slice | None, gradient: bool = False, only: list[int] | None = None) -> Any:
         """The paths at x, `[s, t, n]`, and with `gradient` their gradients `[s, t, n, d]`.
 
         Every path at the points `[1, n, d]`; or, where `paths` says which, some at their own points `[s, n, d]`.
+        `only` names the bases to sum over, where not all.
         """
         x = x - self.features.origin
         total = None
         for i, basis in enumerate(self.features.bases):
+            if only is not None and i not in only:
+                continue
             with frame():
                 total = add(total, self._of_basis(basis, getattr(self, f"coefficients_{i}"), x, paths, gradient))
         return total
 
     def _of_basis(self, basis: Basis, W: Tensor, x: Tensor, paths: slice | None, gradient: bool) -> Any:
         s, t, c = W.shape
-        if paths is not None:  # own points: a problem a path
-            return basis.select(self.basis_index[paths]).sums(x, W[paths], gradient)
+        if paths is not None:
+            return self._of_basis_at_own(basis, W[paths], x, paths, gradient)
         if basis.num_bases == 1:  # shared points, one basis: one problem for all
             return split_rows(basis.sums(x, W.reshape(1, s * t, c), gradient), s, t)
         if len(self.groups) == s:  # shared points, a basis a path: as many paths at once as stay small
@@ -95,3 +100,15 @@ class PriorPaths(Value):
             order += members
         out = concatenated(parts)
         return out if order == sorted(order) else picked(out, torch.tensor(order, device=x.device).argsort())
+
+    def _of_basis_at_own(self, basis: Basis, W: Tensor, x: Tensor, paths: slice, gradient: bool) -> Any:
+        """Own points: a problem a path. The frequencies that neighbours share are not copied for each."""
+        runs = [(g, len(list(run))) for g, run in groupby(self.indices[paths])]
+        if basis.num_bases == 1 or len(runs) > len(W) // 4:
+            return basis.select(self.basis_index[paths]).sums(x, W, gradient)
+        parts, start = [], 0
+        for g, length in runs:
+            mine = slice(start, start + length)
+            parts.append(basis.select(slice(g, g + 1)).sums(x[mine], W[mine], gradient))
+            start += length
+        return concatenated(parts)

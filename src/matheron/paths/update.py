@@ -100,14 +100,16 @@ class UpdatePaths(Value):
             xi=self.xi[index],
         )
 
-    def sums(self, x: Tensor, paths: slice | None, gradient: bool = False, v: Tensor | None = None) -> Any:
+    def sums(
+        self, x: Tensor, paths: slice | None, gradient: bool = False, v: Tensor | None = None, only: Any = None
+    ) -> Any:
         """As `PriorPaths.sums`; with other weights where v is given. None without centres."""
         if self.width == 0:
             return None
         weights = self.v if v is None else v
         total = None
-        for B, basis in self.coupled:
-            W = self._coupled_weights(B, weights if paths is None else weights[paths])  # [s, t, c]
+        for B, basis in self.coupled if only is None else only:
+            W = self.coupled_weights(B, weights if paths is None else weights[paths])  # [s, t, c]
             with frame():
                 if paths is not None:
                     out = basis.sums(x, W, gradient)
@@ -117,7 +119,7 @@ class UpdatePaths(Value):
                 total = add(total, out)
         return total
 
-    def _coupled_weights(self, B: Tensor | None, v: Tensor) -> Tensor:
+    def coupled_weights(self, B: Tensor | None, v: Tensor) -> Tensor:
         """The weights of one coupled kernel for each output, B[i, task_j] v_j: `[s, t, c]`."""
         if self.tasks is None:
             return v[:, None]

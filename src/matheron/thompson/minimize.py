@@ -37,8 +37,8 @@ def minimize(
 ) -> Minima:
     """Find the minimiser of every path in a box.
 
-    A scrambled Sobol mesh, shared by all paths, is screened in one blocked product; each path's `num_starts` best points
-    are then polished together by a bounded quasi-Newton method.
+    A scrambled Sobol mesh, shared by all paths, is screened in one blocked product; each path's `num_starts` best
+    points are then polished together by a bounded quasi-Newton method.
 
     Args:
         paths: drawn functions of one output.

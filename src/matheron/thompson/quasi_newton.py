@@ -49,7 +49,7 @@ def minimize_in_unit_box(
     scale = (g.norm(dim=1) * 10).clamp_min(1e-12)
     B = torch.eye(d, dtype=x.dtype, device=x.device) * scale[:, None, None]  # [p, d, d]
     step, alpha = _direction(x, g, B), torch.ones_like(f)
-    for count in range(max_iterations):
+    for _ in range(max_iterations):
         i = (ending == RUNNING).nonzero()[:, 0]
         if on_iteration is not None:
             on_iteration(len(i))

@@ -1,0 +1,4 @@
+"""Dynamics: simulate systems along drawn functions."""
+
+from .rollout import DivergenceWarning as DivergenceWarning
+from .rollout import rollout as rollout

@@ -1,0 +1,216 @@
+"""rollout: simulate a system along drawn drift functions, in time linear in the number of steps."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..checks import ArrayLike, as_array, as_count, as_tensor
+from ..paths import OutputPaths
+from .stepper import Stepper, make_stepper
+
+# Steps between two checkpoints of a roll-out with gradients: the graph of one segment exists at a time.
+_SEGMENT = 32
+
+Controls = ArrayLike | Callable[..., Tensor]
+
+
+class DivergenceWarning(UserWarning):
+    """Some trajectories left the finite numbers; the others are as they would have been without them."""
+
+
+def rollout(
+    drift: Any,
+    initial_state: ArrayLike,
+    steps: int,
+    dt: float,
+    *,
+    controls: Controls | None = None,
+    diffusion: ArrayLike | None = None,
+    keep_every: int = 1,
+    gradients: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Simulate s' = s + f(s, c) dt + sqrt(dt Sigma) eps, `eqn:euler_maruyama`, each path along its own drift f.
+
+    Args:
+        drift: paths with one output a state, called at [state, control]; a list of paths, one a state; or, for a known
+            system, a function `[s, d_s + d_c] -> [s, d_s]`. Paths with input and output transforms take and give a
+            system's own units.
+        initial_state: `[d_s]` for all trajectories, or `[s, d_s]`.
+        steps: how many.
+        dt: step size.
+        controls: `[steps, d_c]`, `[s, steps, d_c]`, a function of time, or a policy, a function of (time, state), that
+            answers `[d_c]` or `[s, d_c]`.
+        diffusion: Sigma, a variance: one number, one a state `[d_s]`, or a covariance `[d_s, d_s]`.
+        keep_every: keep the first state and every so many after it.
+        gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion, with
+            checkpoints, so that memory grows with the states and not with the paths' features.
+        generator: draws the process noise.
+
+    Returns:
+        states `[s, steps // keep_every + 1, d_s]`.
+
+    A trajectory that diverges is NaN from its first bad step on, which a `DivergenceWarning` names.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> drift = [matheron.draw_prior(kernels.RBF(), 10, input_dim=2) for _ in range(2)]
+    >>> matheron.rollout(drift, [0.0, 1.0], steps=50, dt=0.1, diffusion=0.01).shape
+    torch.Size([10, 51, 2])
+    """
+    steps, keep_every = as_count(steps, "steps"), as_count(keep_every, "keep_every")
+    if not (math.isfinite(dt) and dt > 0):
+        raise ValueError(f"dt: expected a positive number, got {dt!r}")
+    if isinstance(drift, Sequence):
+        drift = OutputPaths(drift)
+    state = _initial(drift, initial_state)  # [s, d_s]
+    control = _controls(controls, steps, dt, state)
+    noise = _Noise(diffusion, dt, state, generator)
+    with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
+        if gradients:
+            return _report(_with_checkpoints(make_stepper(drift, dt, state), state, steps, control, noise, keep_every))
+        step = make_stepper(drift, dt, state, fast=True)
+        kept = torch.empty(len(state), steps // keep_every + 1, state.shape[1], dtype=state.dtype, device=state.device)
+        kept[:, 0] = state
+        for t in range(steps):
+            state = step(state, control(t, state), noise.draw())
+            if (t + 1) % keep_every == 0:
+                kept[:, (t + 1) // keep_every] = state
+    return _report(kept, keep_every)
+
+
+def _with_checkpoints(step: Stepper, state: Tensor, steps: int, control, noise: _Noise, keep_every: int) -> Tensor:
+    """The roll-out in segments, each of which is run again in the backward pass."""
+    kept = [state]
+
+    def segment(state: Tensor, start: int, stop: int, draws: list[Tensor | None]) -> Tensor:
+        states = []
+        for t in range(start, stop):
+            state = step(state, control(t, state), noise.coloured(draws[t - start]))
+            states.append(state)
+        return torch.stack(states)  # [k, s, d_s]
+
+    for start in range(0, steps, _SEGMENT):
+        stop = min(start + _SEGMENT, steps)
+        draws = [noise.normals() for _ in range(start, stop)]
+        states = checkpoint(segment, state, start, stop, draws, use_reentrant=False, preserve_rng_state=False)
+        state = states[-1]  # type: ignore[index]
+        kept += [s for t, s in enumerate(states, start + 1) if t % keep_every == 0]  # type: ignore[arg-type]
+    return torch.stack(kept, dim=1)
+
+
+class _Noise:
+    """sqrt(dt Sigma) eps for each step, or nothing."""
+
+    def __init__(
+        self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator | None
+    ) -> None:
+        self.state, self.generator = state, generator or torch.default_generator
+        self.root = None if diffusion is None else _root(as_tensor(diffusion, "diffusion", like=state) * dt, state)
+
+    def normals(self) -> Tensor | None:
+        if self.root is None:
+            return None
+        device = self.generator.device
+        eps = torch.randn(self.state.shape, generator=self.generator, device=device, dtype=torch.float64)
+        return eps.to(self.state)
+
+    def coloured(self, eps: Tensor | None) -> Tensor | None:
+        if self.root is None or eps is None:
+            return None
+        return eps * self.root if self.root.ndim < 2 else eps @ self.root.mT  # [s, d_s]
+
+    def draw(self) -> Tensor | None:
+        return self.coloured(self.normals())
+
+
+def _root(variance: Tensor, state: Tensor) -> Tensor:
+    """A square root of dt Sigma: a number, `[d_s]`, or `[d_s, d_s]`."""
+    d = state.shape[1]
+    if variance.shape not in ((), (1,), (d,), (d, d)):
+        raise ValueError(f"diffusion: expected a variance, [{d}] or [{d}, {d}], got {list(variance.shape)}")
+    if variance.ndim == 2 and d > 1:
+        factor, failed = torch.linalg.cholesky_ex(variance)
+        if bool(failed):
+            raise ValueError("diffusion: expected a positive definite covariance")
+        return factor
+    if bool((variance < 0).any()):
+        raise ValueError(f"diffusion: expected variances >= 0, got {float(variance.min()):.4g}")
+    return variance.reshape(-1).sqrt()
+
+
+def _initial(drift: Any, initial_state: ArrayLike) -> Tensor:
+    """States `[s, d_s]`, as many as there are paths."""
+    if hasattr(drift, "num_paths"):
+        like = torch.empty(0, dtype=drift.dtype, device=drift.device)
+        state = as_tensor(initial_state, "initial_state", like=like)
+        if state.ndim == 1:
+            state = state.expand(drift.num_paths, -1)
+        expected = (drift.num_paths, drift.num_outputs)
+        if state.shape != expected:
+            raise ValueError(
+                f"initial_state: expected [{expected[1]}] or {list(expected)}, one state an output of the drift and "
+                f"one row a path, got {list(as_array(initial_state).shape)}"
+            )
+        return state
+    if not callable(drift):
+        raise TypeError(f"drift: expected paths, a list of paths, or a function, got {type(drift).__name__}")
+    state = as_tensor(initial_state, "initial_state")
+    return state[None] if state.ndim == 1 else state
+
+
+def _controls(
+    controls: Controls | None, steps: int, dt: float, state: Tensor
+) -> Callable[[int, Tensor], Tensor | None]:
+    """What is applied at step t: a function of t and the state that answers `[s, d_c]`, or None."""
+    s = state.shape[0]
+    if controls is None:
+        return lambda t, state: None
+    if callable(controls):
+        policy = _num_arguments(controls) > 1
+
+        def of_time(t: int, state: Tensor) -> Tensor:
+            c = as_array(controls(t * dt, state) if policy else controls(t * dt)).to(state)
+            return c.reshape(1, -1).expand(s, -1) if c.ndim < 2 else c.expand(s, -1)
+
+        return of_time
+    given = as_tensor(controls, "controls", like=state)
+    if given.ndim not in (2, 3) or given.shape[-2] < steps or (given.ndim == 3 and given.shape[0] not in (1, s)):
+        raise ValueError(
+            f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, got {list(given.shape)}"
+        )
+    given = given.expand(s, *given.shape[-2:])
+    return lambda t, state: given[:, t]
+
+
+def _num_arguments(function: Callable[..., Any]) -> int:
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
+
+
+def _report(states: Tensor, keep_every: int = 1) -> Tensor:
+    """The states, with a word on those that diverged: NaN from the first bad step on."""
+    bad = ~torch.isfinite(states.detach()).all(-1)  # [s, steps]
+    if bool(bad.any()):
+        lost = bad.any(1)
+        first = bad[lost].float().argmax(1)
+        path = int(lost.nonzero()[first.argmin()])
+        warnings.warn(
+            f"{int(lost.sum())} of {len(states)} trajectories diverged, the first, of path {path}, by step "
+            f"{int(first.min()) * keep_every}; a smaller dt, or a drift that is known where they went, may help",
+            DivergenceWarning,
+            stacklevel=3,
+        )
+        states = torch.where(bad.cummax(1).values[..., None], torch.nan, states)
+    return states

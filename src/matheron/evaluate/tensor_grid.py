@@ -1,0 +1,145 @@
+"""Evaluation on a tensor grid x1 x x2 x ...: phases and separable kernels come apart into factors of one axis each.
+
+cos(a + b) = cos a cos b - sin a sin b, so a Fourier basis on an n1 x n2 grid needs (n1 + n2) ell trigonometric functions
+instead of n1 n2 ell, and the sum over features is a matrix product. The same holds for a kernel that is a product over
+dimensions (RBF, Periodic, products of kernels on different dimensions). What does not separate is evaluated as a list.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..features.basis import Basis, Canonical, Cosines, Pairs
+from ..kernels import RBF, Constant, Kernel, OnDims, Periodic, Product, Scaled, Sum
+
+# Numbers in a block's factors.
+_BLOCK = 1 << 21
+
+
+def grid_sums(basis: Basis, W: Tensor, axes: list[Tensor]) -> Tensor | None:
+    """sum_i W_i phi_i, `[r, c] -> [r, n1, n2, ...]`, on the grid of the axes `[n1], [n2], ...`.
+
+    None where the basis does not separate.
+    """
+    factors = _factors(basis, axes)
+    if factors is None:
+        return None
+    n1, rest = len(axes[0]), [len(axis) for axis in axes[1:]]
+    out = W.new_zeros(len(W), n1, prod(rest))
+    for (first, *others), select in factors:
+        weights = select(W)  # [r, c], perhaps complex
+        width = weights.shape[1] * (2 if weights.is_complex() else 1)
+        step = max(1, _BLOCK // width)
+        index = torch.cartesian_prod(*(torch.arange(n, device=W.device) for n in rest)) if rest else None
+        for start in range(0, prod(rest), step):
+            right = torch.ones_like(first[:1])  # [b, c]
+            if index is not None:
+                picked = index[start : start + step].reshape(-1, len(rest))
+                for axis, other in enumerate(others):
+                    right = right * other[picked[:, axis]]
+            if weights.is_complex():  # the real part of a product of complex numbers is a real product twice as wide
+                right = torch.cat([right.real, -right.imag], dim=1)
+            for r, w in enumerate(weights):
+                left = first * w  # [n1, c]
+                left = torch.cat([left.real, left.imag], dim=1) if left.is_complex() else left
+                out[r, :, start : start + step] += left @ right.mT
+    return out.reshape(len(W), n1, *rest)
+
+
+def _factors(basis: Basis, axes: list[Tensor]) -> list[tuple[list[Tensor], Any]] | None:
+    """For each separable summand: one factor `[n_i, c]` an axis, and the weights that go with them."""
+    if isinstance(basis, Pairs | Cosines):
+        turns = [torch.outer(axis, theta) for axis, theta in zip(axes, basis.frequencies[0].unbind(-1), strict=True)]
+        factors = [torch.polar(torch.ones_like(phase), phase) for phase in turns]  # exp(i theta_j x_j)
+        if isinstance(basis, Pairs):  # a cos + b sin is the real part of (a - i b) exp(i .)
+            return [(factors, lambda W: torch.complex(*_cos_and_minus_sin(W)))]
+        turn = torch.polar(torch.ones_like(basis.phases[0]), basis.phases[0])
+        return [(factors, lambda W: W * turn)]
+    if isinstance(basis, Canonical):
+        separated = separate(basis.kernel, len(axes))
+        if separated is None:
+            return None
+        summands: list[tuple[list[Tensor], Any]] = []
+        for scale, kernels in separated:
+            factors = []
+            for axis, centre, parts in zip(axes, basis.centres.unbind(-1), kernels, strict=True):
+                K = torch.ones(len(axis), len(centre), dtype=axis.dtype, device=axis.device)
+                for kernel in parts:
+                    K = K * kernel.forward(axis[:, None], centre[:, None])  # [n_i, c]
+                factors.append(K)
+            summands.append((factors, lambda W, scale=scale: W * scale))
+        return summands
+    return None
+
+
+def _cos_and_minus_sin(W: Tensor) -> tuple[Tensor, Tensor]:
+    W_cos, W_sin = W.chunk(2, dim=-1)
+    return W_cos.contiguous(), -W_sin
+
+
+# A kernel as sum_q scale_q prod_i prod_j k_qij(x_i, x'_i): for each q the scale and, an axis, its kernels of one dimension.
+Separated = list[tuple[Tensor | float, list[list[Kernel]]]]
+
+
+@singledispatch
+def separate(kernel: Kernel, d: int) -> Separated | None:
+    """The kernel as a sum of products over dimensions, or None."""
+    return [(1.0, [[kernel]])] if d == 1 and kernel.num_outputs == 1 else None
+
+
+@separate.register
+def _(kernel: RBF, d: int) -> Separated | None:
+    return [(1.0, [[RBF(lengthscale)] for lengthscale in kernel.lengthscale.expand(d)])]
+
+
+@separate.register
+def _(kernel: Periodic, d: int) -> Separated | None:
+    both = zip(kernel.lengthscale.expand(d), kernel.period.expand(d), strict=True)
+    return [(1.0, [[Periodic(lengthscale, period)] for lengthscale, period in both])]
+
+
+@separate.register
+def _(kernel: Constant, d: int) -> Separated | None:
+    return [(kernel.value, [[] for _ in range(d)])]
+
+
+@separate.register
+def _(kernel: Scaled, d: int) -> Separated | None:
+    inner = separate(kernel.kernel, d)
+    return None if inner is None else [(scale * kernel.outputscale, kernels) for scale, kernels in inner]
+
+
+@separate.register
+def _(kernel: Sum, d: int) -> Separated | None:
+    parts = [separate(part, d) for part in kernel.parts]
+    return None if any(p is None for p in parts) else [term for p in parts if p is not None for term in p]
+
+
+@separate.register
+def _(kernel: Product, d: int) -> Separated | None:
+    total: Separated = [(1.0, [[] for _ in range(d)])]
+    for part in kernel.parts:
+        terms = separate(part, d)
+        if terms is None:
+            return None
+        total = [(s * t, [k + m for k, m in zip(ks, ms, strict=True)]) for s, ks in total for t, ms in terms]
+    return total
+
+
+@separate.register
+def _(kernel: OnDims, d: int) -> Separated | None:
+    inner = separate(kernel.kernel, len(kernel.dims))
+    if inner is None:
+        return None
+    spread: Separated = []
+    for scale, kernels in inner:
+        axes: list[list[Kernel]] = [[] for _ in range(d)]
+        for i, parts in zip(kernel.dims, kernels, strict=True):
+            axes[i] = parts
+        spread.append((scale, axes))
+    return spread
