@@ -47,9 +47,11 @@ def factor(
 
         return ConjugateGradients(rows, coupled_diagonal(kernel, X, tasks), noise)
     K = covariance(kernel, X, tasks)
+    magnitude = None
     if correction is not None:
-        K = K + correction
-    return Cholesky(K + noise.diag_embed() if tied or K.requires_grad else _add_diagonal(K, noise), "k(X, X) + noise")
+        magnitude, K = K.diagonal() + noise, K + correction
+    K = K + noise.diag_embed() if tied or K.requires_grad else _add_diagonal(K, noise)
+    return Cholesky(K, "k(X, X) + noise", magnitude)
 
 
 def covariance(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:

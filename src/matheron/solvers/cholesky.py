@@ -18,20 +18,21 @@ class JitterWarning(UserWarning):
 class Cholesky:
     """L L^T = K + jitter I. `jitter` is what had to be added, zero as a rule: it counts as noise in the path."""
 
-    def __init__(self, K: Tensor, name: str = "the covariance") -> None:
-        self.L, self.jitter = safe_cholesky(K, name)
+    def __init__(self, K: Tensor, name: str = "the covariance", magnitude: Tensor | None = None) -> None:
+        self.L, self.jitter = safe_cholesky(K, name, magnitude)
 
     def solve(self, b: Tensor) -> Tensor:
         """K^-1 b for right-hand sides `[n, r]`, all in one pass over the factor."""
         return torch.cholesky_solve(b, self.L)
 
 
-def safe_cholesky(K: Tensor, name: str) -> tuple[Tensor, float]:
+def safe_cholesky(K: Tensor, name: str, magnitude: Tensor | None = None) -> tuple[Tensor, float]:
     """The factor of K `[n, n]`: without jitter, then with 1e-10 of the mean diagonal, ten times more each try.
 
-    A factor can come out finite and yet be rounding noise (duplicate points); such a pivot counts as a failure.
+    A factor can come out finite and yet be rounding noise (duplicate points); such a pivot counts as a failure. Where K
+    is a difference of larger matrices, `magnitude [n]` is the diagonal of these, whose rounding it has.
     """
-    diagonal = K.detach().diagonal()
+    diagonal = (K.diagonal() if magnitude is None else magnitude).detach()
     scale = float(diagonal.mean())
     smallest_pivot = torch.finfo(K.dtype).eps * float(diagonal.max().clamp_min(0)) * 4
     jitter = 0.0
