@@ -1,7 +1,7 @@
 """Models of Gaussian process libraries as snapshots: the only place that imports them or knows their types.
 
-Each adapter is a module with `describe(model)` and with `REGISTRIES`, its functools.singledispatch functions by noun. What
-they know is what is supported: `docs/models.md` is checked against them.
+Each adapter is a module with `describe(model)` and with `REGISTRIES`, its functools.singledispatch functions by noun.
+What they know is what is supported: `docs/models.md` is checked against them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""GPyTorch: exact and variational models, one or a batch, of one output or several, as snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
+
+import torch
+from gpytorch import models
+from gpytorch.kernels import Kernel as GPyTorchKernel
+
+from ...gp import GP, Outputs
+from ...kernels import Kernel
+from ..refusal import refusal
+from . import kernels
+from .distributions import moments_of
+from .exact import assembled, exact_members
+from .kernels import kernel_of
+from .means import mean_of
+from .noise import noise_of
+from .place import Place
+from .variational import strategy_of, translate_strategy
+
+
+@singledispatch
+def describe(model: Any) -> GP:
+    """A GPyTorch model as a snapshot, in the graph of its parameters. The model is not changed."""
+    raise refusal("model", model, describe)
+
+
+@describe.register
+def _(model: models.ExactGP) -> GP:
+    return assembled(*exact_members(model, tuple(model.train_inputs or ())))
+
+
+@describe.register
+def _(model: models.ApproximateGP) -> GP:
+    return translate_strategy(model.variational_strategy)
+
+
+@describe.register
+def _(model: models.IndependentModelList) -> GP:
+    return Outputs([describe(member) for member in model.models])
+
+
+def translate(kernel: GPyTorchKernel, input_dim: int) -> Kernel:
+    """A GPyTorch kernel of points in `input_dim` dimensions as one of `matheron.kernels`, for `draw_prior`, say.
+
+    An IndexKernel takes its column away: the translation couples outputs, and points have one dimension less.
+
+    >>> import gpytorch
+    >>> from matheron.adapters.gpytorch import translate
+    >>> translate(gpytorch.kernels.RBFKernel(), input_dim=1)([[0.0]], [[0.0]])
+    tensor([[1.]], dtype=torch.float64)
+    """
+    if kernel.batch_shape:
+        raise ValueError(
+            f"kernel: expected one kernel, got a batch of them, {list(kernel.batch_shape)}; index it first"
+        )
+    place = Place(torch.Size(), (), tuple(range(input_dim)), input_dim)
+    task = next(iter(kernels.task_columns(kernel, place)), None)
+    return kernels.translate(kernel, replace(place, task=task))
+
+
+REGISTRIES = {
+    "models": describe,
+    "kernels": kernel_of,
+    "means": mean_of,
+    "likelihoods": noise_of,
+    "variational strategies": strategy_of,
+    "variational distributions": moments_of,
+}

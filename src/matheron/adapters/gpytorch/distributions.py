@@ -1,0 +1,55 @@
+"""GPyTorch's variational distributions: the mean of q(u) and a root of its covariance."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import torch
+from gpytorch import variational as gv
+from torch import Tensor
+
+from ..refusal import refusal
+
+
+@singledispatch
+def moments_of(distribution: Any) -> tuple[Tensor, Tensor | None]:
+    """Mean `[*batch, m]` and a root `[*batch, m, m]` of the covariance; None for a point mass.
+
+    Written in the parameters themselves: what GPyTorch computes for its natural distributions has natural gradients,
+    and a path's derivatives are to be plain ones.
+    """
+    raise refusal("variational distribution", distribution, moments_of)
+
+
+@moments_of.register(gv.CholeskyVariationalDistribution)
+def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
+    return distribution.variational_mean, distribution.chol_variational_covar.tril()
+
+
+@moments_of.register(gv.MeanFieldVariationalDistribution)
+def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
+    return distribution.variational_mean, distribution._variational_stddev.diag_embed()
+
+
+@moments_of.register(gv.DeltaVariationalDistribution)
+def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
+    return distribution.variational_mean, None
+
+
+@moments_of.register(gv.NaturalVariationalDistribution)
+def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
+    P = torch.linalg.cholesky(-2 * distribution.natural_mat.double())  # P P^T = S^-1
+    return _from_precision_root(P.mT, distribution.natural_vec)
+
+
+@moments_of.register(gv.TrilNaturalVariationalDistribution)
+def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
+    return _from_precision_root(distribution.natural_tril_mat.double().tril(), distribution.natural_vec)
+
+
+def _from_precision_root(C: Tensor, natural_vec: Tensor) -> tuple[Tensor, Tensor]:
+    """S = (C^T C)^-1 with C triangular: mean S natural_vec, root C^-1."""
+    root = torch.linalg.inv(C)  # [*batch, m, m]
+    mean = root @ (root.mT @ natural_vec.double()[..., None])
+    return mean[..., 0], root

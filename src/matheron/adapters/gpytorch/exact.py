@@ -1,0 +1,109 @@
+"""ExactGP models: data, noise, and several outputs in all the ways that GPyTorch has them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import kernels
+from ...gp import GP, Batch, ExactGP, Outputs, SelectedOutputs
+from ...kernels import Kernel
+from ...means import Mean, Mixed
+from ..refusal import BY_HAND
+from .collapsed import collapsed_regression
+from .noise import noise_of
+from .prior import Prior
+
+Index = tuple[int, ...]
+# input_transform and output_transform of a member; `extra` outputs, after its own, are to be left alone.
+Transforms = Callable[[Index, int], dict[str, Any]]
+
+
+def no_transforms(index: Index, extra: int = 0) -> dict[str, Any]:
+    return {}
+
+
+def exact_members(
+    model: Any,
+    inputs: tuple[Tensor, ...],
+    transforms: Transforms = no_transforms,
+    number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
+) -> tuple[list[GP], torch.Size, bool]:
+    """Snapshots of every member of a batch of exact models, the batch's shape, and whether its last axis is of outputs.
+
+    `inputs` are the training inputs in the model's own space.
+    """
+    if model.train_targets is None or not inputs:
+        raise ValueError("model: this ExactGP has no training data; call set_train_data, or use matheron.draw_prior")
+    targets = model.train_targets
+    prior = Prior(model, inputs, targets.shape, number_tasks)
+    noise = noise_of(model.likelihood, targets.shape, tuple(model.train_inputs))
+    if prior.independent:
+        if noise.shape[-2:] != targets.shape[-2:]:
+            raise TypeError(
+                f"likelihood: a MultitaskGaussianLikelihood of rank {model.likelihood.rank} couples outputs that the "
+                f"kernel keeps apart; use rank=0, {BY_HAND}"
+            )
+        targets, noise = targets.mT, noise.mT  # [*batch, t, n]
+    trailing = 2 if prior.coupled else 1
+    prior.batch_shape = torch.broadcast_shapes(prior.batch_shape, noise.shape[: noise.ndim - trailing])
+    members = []
+    for index in itertools.product(*map(range, prior.batch_shape)):
+        X, tasks = prior.points(index)
+        kernel, mean = prior.kernel(index), prior.mean(index)
+        y, variance = prior.at(targets, index, trailing), prior.at(noise, index, trailing)
+        if prior.collapsed is not None:
+            gp = collapsed_regression(prior, index, X, tasks, y, variance, transforms(index, 0))
+        elif prior.coupled and variance.shape != y.shape:
+            gp = _correlated_noise(kernel, X, y, variance, mean, lambda extra, i=index: transforms(i, extra))
+        else:
+            one = prior.coupled and kernel.num_outputs == 1
+            y, variance = (y[:, 0], variance[:, 0]) if one else (y, variance)
+            gp = ExactGP(
+                kernel, X, y, variance, mean, tasks if kernel.num_outputs > 1 else None, **transforms(index, 0)
+            )
+        members.append(gp)
+    return members, prior.batch_shape, prior.independent
+
+
+def assembled(members: list[Any], batch_shape: torch.Size, outputs: bool) -> GP:
+    """One snapshot of all members of a batch; with `outputs` its last axis is of independent outputs."""
+    if outputs:
+        t = batch_shape[-1]
+        members = [Outputs(members[i : i + t]) for i in range(0, len(members), t)]
+        batch_shape = batch_shape[:-1]
+    return Batch(members, batch_shape) if batch_shape else members[0]
+
+
+def _correlated_noise(
+    kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean, transforms: Callable[[int], dict[str, Any]]
+) -> SelectedOutputs:
+    """Noise with covariance Sigma = L L^T between the tasks at a point.
+
+    L^-1 y observes the functions L^-1 f with noise of variance one: these are t outputs more, and the ones observed.
+    """
+    t = kernel.num_outputs
+    L, failed = torch.linalg.cholesky_ex(Sigma.double())
+    if bool(failed):
+        raise ValueError(
+            "likelihood: the covariance of the tasks' noise is singular; give MultitaskGaussianLikelihood a global noise"
+        )
+    eye = torch.eye(t, dtype=L.dtype, device=L.device)
+    W = torch.linalg.solve_triangular(L, eye, upper=False)  # L^-1
+    A = torch.cat([eye, W])  # [2 t, t]
+    both = [kernels.Coregional(k, A @ (torch.ones_like(eye) if B is None else B) @ A.mT) for B, k in kernel.coupled()]
+    tasks = (t + torch.arange(t)).repeat(len(X))
+    gp = ExactGP(
+        both[0] if len(both) == 1 else kernels.Sum(*both),
+        X.repeat_interleave(t, dim=0),
+        (y.double() @ W.mT).reshape(-1),
+        1.0,
+        Mixed(mean, A),
+        tasks,
+        **transforms(t),
+    )
+    return SelectedOutputs(gp, range(t))

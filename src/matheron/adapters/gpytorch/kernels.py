@@ -1,0 +1,172 @@
+"""GPyTorch's kernels, each as ours. Its parametrisations are respected exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
+
+import torch
+from gpytorch import kernels as gk
+from linear_operator import to_dense
+from torch import Tensor
+
+from ... import kernels
+from ...kernels import Kernel
+from ..refusal import BY_HAND, refusal, refuse_override
+from .place import Place
+
+
+def translate(kernel: gk.Kernel, place: Place) -> Kernel:
+    """A kernel that is called: its active_dims choose among the columns."""
+    return translate_forward(kernel, place.within(kernel))
+
+
+def translate_forward(kernel: gk.Kernel, place: Place) -> Kernel:
+    """A kernel whose forward is called: it takes the columns as they are."""
+    refuse_override("kernel", kernel, kernel_of)
+    return kernel_of(kernel, place)
+
+
+@singledispatch
+def kernel_of(kernel: Any, place: Place) -> Kernel:
+    """A GPyTorch kernel as one of `matheron.kernels`."""
+    raise refusal("kernel", kernel, kernel_of)
+
+
+@kernel_of.register(gk.RBFKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return place.on_columns(kernels.RBF(_lengthscale(kernel, place)))
+
+
+@kernel_of.register(gk.MaternKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return place.on_columns(kernels.Matern(kernel.nu, _lengthscale(kernel, place)))
+
+
+@kernel_of.register(gk.RQKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    alpha = place.pick(kernel.alpha, 1)[0]
+    return place.on_columns(kernels.RationalQuadratic(alpha, _lengthscale(kernel, place)))
+
+
+@kernel_of.register(gk.PeriodicKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    # exp(-2 sum_i sin^2(pi r_i / p_i) / l_i): its lengthscale is the square of ours
+    period = place.pick(kernel.period_length, 2)[0]
+    return place.on_columns(kernels.Periodic(_lengthscale(kernel, place).sqrt(), period))
+
+
+@kernel_of.register(gk.CosineKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    if len(place.columns) > 1:
+        raise TypeError(
+            f"kernel: CosineKernel takes the Euclidean distance: in {len(place.columns)} dimensions it is not positive "
+            f"definite; use a product of CosineKernels with active_dims, {BY_HAND}"
+        )
+    return place.on_columns(kernels.Cosine(2 * place.pick(kernel.period_length, 2)[0, 0]))  # cos(pi r / p)
+
+
+@kernel_of.register(gk.SpectralMixtureKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    # Not the textbook's: beyond one dimension it is a product over dimensions of one-dimensional mixtures.
+    weights = place.pick(kernel.mixture_weights, 1)  # [q]
+    means, scales = (place.pick(p, 3)[:, 0] for p in (kernel.mixture_means, kernel.mixture_scales))  # [q, d]
+    factors = [
+        replace(place, columns=(column,)).on_columns(
+            kernels.SpectralMixture(weights, means[:, i : i + 1], scales[:, i : i + 1])
+        )
+        for i, column in enumerate(place.columns)
+    ]
+    return factors[0] if len(factors) == 1 else kernels.Product(*factors)
+
+
+@kernel_of.register(gk.LinearKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return place.on_columns(kernels.Linear(place.pick(kernel.variance, 2)[0]))
+
+
+@kernel_of.register(gk.PolynomialKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return place.on_columns(kernels.Polynomial(kernel.power, place.pick(kernel.offset, 1)[0]))
+
+
+@kernel_of.register(gk.ConstantKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return kernels.Constant(place.pick(kernel.constant, 1)[0])
+
+
+@kernel_of.register(gk.ScaleKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    scale = place.pick(kernel.outputscale, 0)
+    return kernels.Scaled(translate_forward(kernel.base_kernel, place), scale)
+
+
+@kernel_of.register(gk.AdditiveKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return kernels.Sum(*(translate(k, place) for k in kernel.kernels))
+
+
+@kernel_of.register(gk.ProductKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return product([translate(k, place) for k in kernel.kernels])
+
+
+@kernel_of.register(gk.IndexKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return coregional(kernels.Constant(1.0), task_covariance(kernel, place))
+
+
+@kernel_of.register(gk.MultitaskKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    data = translate_forward(kernel.data_covar_module, place)
+    return coregional(data, task_covariance(kernel.task_covar_module, place))
+
+
+@kernel_of.register(gk.LCMKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    return kernels.Sum(*(translate_forward(k, place) for k in kernel.covar_module_list))
+
+
+def task_covariance(kernel: gk.IndexKernel, place: Place) -> Tensor:
+    """B `[t, t]`, symmetric to the last digit."""
+    B = place.pick(to_dense(kernel.covar_matrix), 2).double()
+    return (B + B.mT) / 2
+
+
+def coregional(kernel: Kernel, B: Tensor) -> Kernel:
+    """B (x) k; for one task a scale."""
+    return kernels.Coregional(kernel, B) if len(B) > 1 else kernels.Scaled(kernel, B[0, 0])
+
+
+def product(factors: list[Kernel]) -> Kernel:
+    """A product, in which the couplings B of an IndexKernel go around the rest: k * (B (x) 1) is B (x) k."""
+    bare = [k for k in factors if isinstance(k, kernels.Coregional) and isinstance(k.kernel, kernels.Constant)]
+    others = [k for k in factors if k not in bare]
+    if not bare:
+        return kernels.Product(*others)
+    B = torch.stack([k.B for k in bare]).prod(0)
+    inner = kernels.Constant(1.0) if not others else others[0] if len(others) == 1 else kernels.Product(*others)
+    return kernels.Coregional(inner, B) if inner.num_outputs == 1 else kernels.Product(*factors)
+
+
+def task_columns(kernel: gk.Kernel, place: Place) -> set[int]:
+    """The columns that IndexKernels within a kernel take as task numbers. A MultitaskKernel's tasks are no column."""
+    return _task_columns(kernel, place.within(kernel))
+
+
+def _task_columns(kernel: gk.Kernel, place: Place) -> set[int]:
+    match kernel:
+        case gk.IndexKernel():
+            return set(place.columns)
+        case gk.ScaleKernel():
+            return _task_columns(kernel.base_kernel, place)
+        case gk.AdditiveKernel() | gk.ProductKernel():
+            return {c for k in kernel.kernels for c in task_columns(k, place)}  # type: ignore[arg-type]
+        case gk.InducingPointKernel():
+            return task_columns(kernel.base_kernel, place)
+    return set()
+
+
+def _lengthscale(kernel: gk.Kernel, place: Place) -> Tensor:
+    return place.pick(kernel.lengthscale, 2)[0]  # [d] or [1]

@@ -1,0 +1,77 @@
+"""GPyTorch's means, each as ours; any other module as it is."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import torch
+from gpytorch import means as gm
+from torch import Tensor, nn
+
+from ...means import ConstantMean, LinearMean, Mean, ModuleMean, Stacked
+from .place import Place
+
+
+def translate_mean(mean: nn.Module, place: Place, with_task: bool) -> Mean:
+    """A mean module at one member of a batch. `with_task`: it takes the column of task numbers too."""
+    known = mean_of.dispatch(type(mean))
+    kind = next(kind for kind in type(mean).__mro__ if mean_of.registry.get(kind) is known)
+    plain = known is mean_of.registry[object] or type(mean).forward is kind.forward
+    return mean_of(mean, place, with_task) if plain else ModuleMean(_At(mean, place, with_task))
+
+
+@singledispatch
+def mean_of(mean: nn.Module, place: Place, with_task: bool) -> Mean:
+    """Any module of points: it is copied, and called as it is."""
+    return ModuleMean(_At(mean, place, with_task))
+
+
+@mean_of.register(gm.ZeroMean)
+def _(mean: Any, place: Place, with_task: bool) -> Mean:
+    return ConstantMean(0.0)
+
+
+@mean_of.register(gm.ConstantMean)
+def _(mean: Any, place: Place, with_task: bool) -> Mean:
+    return ConstantMean(place.pick(mean.constant, 0))
+
+
+@mean_of.register(gm.LinearMean)
+def _(mean: Any, place: Place, with_task: bool) -> Mean:
+    if with_task:
+        return ModuleMean(_At(mean, place, with_task))
+    bias = 0.0 if mean.bias is None else place.pick(mean.bias, 1)[0]
+    return LinearMean(place.pick(mean.weights, 2)[:, 0], bias)
+
+
+@mean_of.register(gm.MultitaskMean)
+def _(mean: Any, place: Place, with_task: bool) -> Mean:
+    return Stacked([translate_mean(m, place, with_task) for m in mean.base_means])
+
+
+class _At(nn.Module):
+    """A mean module at one member of a batch: points `[..., n, d] -> [..., n]`, or `[..., n, t]` with a task column."""
+
+    def __init__(self, mean: nn.Module, place: Place, with_task: bool) -> None:
+        super().__init__()
+        self.mean = mean
+        self.batch_shape, self.index = place.batch_shape, place.index
+        self.task = place.task if with_task else None
+        self.num_tasks = place.num_tasks
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.task is None:
+            return self._at(x)
+        number = x[..., :1]
+        parts = (x[..., : self.task], x[..., self.task :])
+        each = [torch.cat([parts[0], torch.full_like(number, i), parts[1]], -1) for i in range(self.num_tasks)]
+        return torch.stack([self._at(points) for points in each], dim=-1)
+
+    def _at(self, x: Tensor) -> Tensor:
+        b = len(self.batch_shape)
+        value = self.mean(x.reshape(*x.shape[:-2], *[1] * b, *x.shape[-2:]))  # [..., *batch, n], or [..., n] alike
+        if b == 0:
+            return value
+        value = value.expand(*x.shape[:-2], *self.batch_shape, value.shape[-1])
+        return value[(..., *self.index, slice(None))]

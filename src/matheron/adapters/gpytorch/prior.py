@@ -1,0 +1,183 @@
+"""Prior: what a model's forward says of its kernel and its mean.
+
+Nothing is taken on trust: what was read is compared, at a few points, with what forward computes there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from gpytorch import kernels as gk
+from gpytorch import means as gm
+from gpytorch import settings
+from gpytorch.distributions import MultitaskMultivariateNormal
+from gpytorch.lazy import LazyEvaluatedKernelTensor
+from linear_operator import operators as lo
+from linear_operator import to_dense
+from torch import Tensor
+
+from ...kernels import Kernel, coupled_covariance
+from ...means import ConstantMean, Mean
+from ..refusal import BY_HAND, full_name
+from .kernels import translate
+from .means import translate_mean
+from .place import Place
+from .reading import Columns, Reading, combinations, read
+
+_NUM_PROBES = 6
+
+
+class Prior:
+    """The prior of a model, or of a batch of them, over `inputs [*batch, n, d_k]` side by side.
+
+    Where `independent` outputs are a batch of kernels they are the last axis of `batch_shape`. `collapsed` is the
+    InducingPointKernel of a sparse regression; its base kernel is then the prior's.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        inputs: tuple[Tensor, ...],
+        target_shape: torch.Size | None = None,
+        number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
+    ) -> None:
+        """`target_shape`: `[*batch, n]` or `[*batch, n, t]`. `number_tasks`: from a column's values to 0, 1, ..."""
+        self.name = full_name(model)
+        self.inputs, self.number_tasks = inputs, number_tasks
+        self.probes = tuple(x[..., _spread(x.shape[-2]), :] for x in inputs)
+        self.columns = Columns(self.probes)
+        # A copy that shares all but the flag: BoTorch's forward, in training mode, would learn its transforms anew.
+        model = copy.copy(model)
+        model.training = False
+        with settings.lazily_evaluate_kernels(True):
+            law = model.forward(*self.probes)
+        operator, mean = law.lazy_covariance_matrix, law.mean
+        tasks = isinstance(law, MultitaskMultivariateNormal)
+        blocks = isinstance(operator, lo.BlockInterleavedLinearOperator | lo.BlockDiagLinearOperator)
+        self.independent, self.coupled = tasks and blocks, tasks and not blocks
+        batch_shape = torch.Size() if target_shape is None else target_shape[: -2 if tasks else -1]
+        if self.independent:
+            operator, mean = operator.base_linear_op, mean.mT  # [*batch, t, k, k], [*batch, t, k]
+            batch_shape = batch_shape + mean.shape[-2:-1]
+        own = mean.shape[: -2 if self.coupled else -1]
+        self.batch_shape = torch.broadcast_shapes(batch_shape, operator.shape[:-2], own)
+        self.collapsed: gk.InducingPointKernel | None = None
+        self._reading = self._read_kernel(model, operator)
+        self._mean = self._read_mean(model, mean.detach())
+
+    def kernel(self, index: tuple[int, ...]) -> Kernel:
+        """Our kernel, of one member of the batch, in the graph of the model's parameters."""
+        return self._reading(self._place(index))
+
+    def mean(self, index: tuple[int, ...]) -> Mean:
+        """Our mean, of one member of the batch."""
+        return self._mean(replace(self._place(index), num_tasks=self.kernel(index).num_outputs))
+
+    def points(self, index: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        """The inputs of one member as points `[n, d]` and task numbers `[n]`, or None."""
+        return self._split(self.inputs, index)
+
+    @property
+    def task(self) -> int | None:
+        """The column of task numbers."""
+        if len(self.columns.tasks) > 1:
+            raise TypeError(
+                f"model: {self.name} has IndexKernels of columns {sorted(self.columns.tasks)}, expected one column of "
+                f"task numbers at most; number the combinations in one column, {BY_HAND}"
+            )
+        return next(iter(self.columns.tasks), None)
+
+    def _place(self, index: tuple[int, ...]) -> Place:
+        n = self.columns.number
+        return Place(self.batch_shape, index, tuple(range(n)), n, self.task)
+
+    def _split(self, inputs: tuple[Tensor, ...], index: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        kind = next((x.dtype for x in inputs if x.is_floating_point()), torch.get_default_dtype())
+        x = torch.cat([self.at(x, index, 2).to(kind) for x in inputs], dim=-1)  # [n, columns]
+        points = x[:, self._place(index).coordinates]
+        return points, None if self.task is None else self.number_tasks(x[:, self.task]).long()
+
+    def at(self, values: Tensor, index: tuple[int, ...], trailing: int) -> Tensor:
+        """One member of values `[*batch, ...]`; inputs have no axis for independent outputs."""
+        return values.expand(self.batch_shape + values.shape[values.ndim - trailing :])[index]
+
+    def _read_kernel(self, model: Any, operator: Any) -> Reading:
+        if isinstance(operator, LazyEvaluatedKernelTensor) and isinstance(operator.kernel, gk.InducingPointKernel):
+            self.collapsed = outer = operator.kernel
+            given = self.columns.given(outer, operator.x1)
+            operator = outer.base_kernel(operator.x1)
+
+            def of_base(place: Place) -> Kernel:
+                return translate(outer.base_kernel, replace(place, columns=given).within(outer))
+
+            reading: Reading | None = of_base
+        else:
+            reading = read(operator, self.columns)
+        with torch.no_grad():
+            K = to_dense(operator)
+        for candidate in combinations(model, self.columns) if reading is None else [reading]:
+            if all(self._agrees(self._covariance(candidate, index), K, index, 2) for index in self._some()):
+                return candidate
+        raise TypeError(
+            f"model: the covariance that {self.name}.forward answers, a {type(operator).__name__}, is not that of its "
+            f"kernels or of their sum or product; write it as one gpytorch kernel of the inputs, {BY_HAND}"
+        )
+
+    def _read_mean(self, model: Any, mean: Tensor) -> Callable[[Place], Mean]:
+        first = getattr(model, "mean_module", None)
+        modules = [m for m in model.children() if isinstance(m, gm.Mean) and m is not first]
+        for module in modules if first is None else [first, *modules]:
+            for with_task in (False,) if self.task is None else (False, True):
+
+                def reading(place: Place, module: Any = module, with_task: bool = with_task) -> Mean:
+                    return translate_mean(module, place, with_task)
+
+                self._mean = reading
+                try:
+                    values = [(self._mean_values(index), index) for index in self._some()]
+                except (RuntimeError, ValueError):  # a mean of other columns
+                    continue
+                if all(self._agrees(value, mean, index, 2 if self.coupled else 1) for value, index in values):
+                    return reading
+        if bool((mean == 0).all()):
+            return lambda place: ConstantMean(0.0)
+        raise TypeError(
+            f"model: the mean that {self.name}.forward answers is not that of its mean_module; write it as one module "
+            f"of the inputs, {BY_HAND}"
+        )
+
+    def _covariance(self, reading: Reading, index: tuple[int, ...]) -> Tensor:
+        kernel = reading(self._place(index)).owned()
+        x, tasks = self._split(self.probes, index)
+        x, t = x.double(), kernel.num_outputs
+        if self.coupled:
+            x, tasks = x.repeat_interleave(t, 0), torch.arange(t, device=x.device).repeat(len(x))
+        return coupled_covariance(kernel.to(x), x, tasks, x, tasks)
+
+    def _mean_values(self, index: tuple[int, ...]) -> Tensor:
+        x, tasks = self._split(self.probes, index)
+        m = self.mean(index).owned().to(x)(x[None])[0]  # [k, 1 or t]
+        if self.coupled:
+            return m.expand(-1, self.kernel(index).num_outputs)
+        m = m.expand(-1, self.kernel(index).num_outputs)
+        return m[:, 0] if tasks is None else m.gather(1, tasks[:, None])[:, 0]
+
+    def _agrees(self, ours: Tensor, theirs: Tensor, index: tuple[int, ...], trailing: int) -> bool:
+        theirs = self.at(theirs, index, trailing)
+        tolerance = 1e-7 if theirs.dtype == torch.float64 else 1e-4
+        if ours.shape != theirs.shape:
+            return False
+        return bool((ours.double() - theirs.double()).abs().max() <= tolerance * theirs.abs().max().clamp_min(1e-8))
+
+    def _some(self) -> list[tuple[int, ...]]:
+        """The first member of the batch, and the last."""
+        return sorted({(0,) * len(self.batch_shape), tuple(b - 1 for b in self.batch_shape)})
+
+
+def _spread(n: int) -> list[int]:
+    """A few of n rows, from first to last."""
+    return sorted({round(i * (n - 1) / (_NUM_PROBES - 1)) for i in range(_NUM_PROBES)})

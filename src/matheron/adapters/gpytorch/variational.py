@@ -1,0 +1,147 @@
+"""ApproximateGP models: the strategies by which q(u), at inducing points, becomes a function."""
+
+from __future__ import annotations
+
+import itertools
+from functools import singledispatch
+from typing import Any
+
+import torch
+from gpytorch import variational as gv
+from torch import Tensor
+
+from ... import kernels
+from ...gp import GP, Outputs, SelectedOutputs, SparseGP
+from ...kernels import coupled_covariance
+from ...means import Mixed, Stacked
+from ..refusal import refusal, refuse_override
+from .distributions import moments_of
+from .exact import Transforms, assembled, no_transforms
+from .prior import Prior
+
+_BASE: Any = (gv.VariationalStrategy, gv.UnwhitenedVariationalStrategy, gv.CiqVariationalStrategy)
+
+
+def translate_strategy(strategy: Any, transforms: Transforms = no_transforms) -> GP:
+    """A variational strategy as a snapshot."""
+    for method in ("forward", "__call__"):
+        refuse_override("variational strategy", strategy, strategy_of, method)
+    return strategy_of(strategy, transforms)
+
+
+@singledispatch
+def strategy_of(strategy: Any, transforms: Transforms) -> GP:
+    raise refusal("variational strategy", strategy, strategy_of)
+
+
+@strategy_of.register(gv.VariationalStrategy)
+@strategy_of.register(gv.UnwhitenedVariationalStrategy)
+@strategy_of.register(gv.CiqVariationalStrategy)
+def _(strategy: Any, transforms: Transforms) -> GP:
+    members, batch_shape = sparse_members(strategy, transforms)
+    return assembled(members, batch_shape, outputs=False)
+
+
+@strategy_of.register(gv.IndependentMultitaskVariationalStrategy)
+def _(strategy: Any, transforms: Transforms) -> GP:
+    members, batch_shape = sparse_members(strategy.base_variational_strategy, transforms)
+    axis = strategy.task_dim if strategy.task_dim >= 0 else strategy.task_dim + len(batch_shape)
+    if not 0 <= axis < len(batch_shape):  # one law, of which every task is a draw
+        tasks = [Outputs([member] * strategy.num_tasks) for member in members]
+        return assembled(tasks, batch_shape, outputs=False)
+    groups, rest = _grouped(members, batch_shape, axis)
+    return assembled([Outputs(group) for group in groups], rest, outputs=False)
+
+
+@strategy_of.register(gv.LMCVariationalStrategy)
+def _(strategy: Any, transforms: Transforms) -> GP:
+    members, batch_shape = sparse_members(strategy.base_variational_strategy, no_transforms)
+    coefficients = strategy.lmc_coefficients.expand(*batch_shape, -1).double()  # [*batch, t], a latent axis among them
+    axis = strategy.latent_dim + len(batch_shape)
+    groups, rest = _grouped(members, batch_shape, axis)
+    mixing = coefficients.movedim(axis, -2).flatten(0, -3) if rest else coefficients[None]  # [b, latents, t]
+    indices = itertools.product(*map(range, rest))
+    mixed = [_mixed(g, A, transforms(i, len(g))) for g, A, i in zip(groups, mixing, indices, strict=True)]
+    return assembled(mixed, rest, outputs=False)
+
+
+def sparse_members(strategy: Any, transforms: Transforms) -> tuple[list[SparseGP], torch.Size]:
+    """Snapshots of every member of a batch of sparse models, and the batch's shape."""
+    if not isinstance(strategy, _BASE):
+        raise refusal("variational strategy", strategy, strategy_of)
+    refuse_override("variational strategy", strategy, strategy_of)
+    _check_ready(strategy)
+    q_mean, q_root = moments_of(strategy._variational_distribution)  # [*batch, m], [*batch, m, m]
+    prior = Prior(strategy.model, (strategy.inducing_points,), q_mean.shape)
+    members = []
+    for index in itertools.product(*map(range, prior.batch_shape)):
+        Z, tasks = prior.points(index)
+        kernel, mean = prior.kernel(index), prior.mean(index)
+        u, root = prior.at(q_mean, index, 1), None if q_root is None else prior.at(q_root, index, 2)
+        jitter = strategy.jitter_val
+        if isinstance(strategy, gv.CiqVariationalStrategy):  # f(Z) = m + K_mm^1/2 u, the symmetric root
+            Zd = Z.double()
+            K = coupled_covariance(kernel.to(Zd), Zd, tasks, Zd, tasks)  # [m, m]
+            S = SymmetricRoot.apply(K + jitter * torch.eye(len(Zd), dtype=Zd.dtype, device=Zd.device))
+            m = mean.to(Zd)(Zd[None])[0].expand(-1, kernel.num_outputs)  # [m, t]
+            m = m[:, 0] if tasks is None else m.gather(1, tasks[:, None])[:, 0]  # [m]
+            u, root = m + S @ u.double(), None if root is None else S @ root.double()
+        whitened = isinstance(strategy, gv.VariationalStrategy)
+        gp = SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks, **transforms(index, 0))
+        members.append(gp)
+    return members, prior.batch_shape
+
+
+def _check_ready(strategy: Any) -> None:
+    if not getattr(strategy, "updated_strategy", torch.tensor(True)):
+        raise ValueError(
+            "model: loaded from a file of an old GPyTorch, its q(u) is not whitened yet; call the model once"
+        )
+    if isinstance(strategy, gv.UnwhitenedVariationalStrategy) and not strategy.variational_params_initialized:
+        raise ValueError("model: its variational distribution is not initialised; train the model, or call it once")
+
+
+def _grouped(members: list[Any], batch_shape: torch.Size, axis: int) -> tuple[list[list[Any]], torch.Size]:
+    """The members along one axis of the batch together, and the shape that is left."""
+    order = torch.arange(len(members)).reshape(batch_shape).movedim(axis, -1)
+    groups = [[members[i] for i in row] for row in order.reshape(-1, batch_shape[axis]).tolist()]
+    return groups, order.shape[:-1]
+
+
+def _mixed(latents: list[SparseGP], A: Tensor, transforms: dict[str, Any]) -> SelectedOutputs:
+    """f_t = sum_l A[l, t] g_l: one process of t tasks and of the latent functions, which have the inducing points."""
+    num_latents, t = A.shape
+    eye = torch.eye(num_latents, dtype=A.dtype, device=A.device)
+    C = torch.cat([A.mT, eye])  # [t + latents, latents]
+    parts = [kernels.Coregional(g.kernel, c[:, None] * c) for g, c in zip(latents, C.mT, strict=True)]
+    sizes = torch.tensor([g.num_inducing for g in latents])
+    q_means, roots = [g.q_mean for g in latents], [g.q_scale_tril for g in latents]
+    gp = SparseGP(
+        parts[0] if len(parts) == 1 else kernels.Sum(*parts),
+        torch.cat([g.inducing_points for g in latents]),
+        torch.cat([q for q in q_means if q is not None]),
+        torch.block_diag(*(r for r in roots if r is not None)) if roots[0] is not None else None,
+        Mixed(Stacked([g.mean for g in latents]), C),
+        latents[0].whitened,
+        latents[0].jitter,
+        tasks=t + torch.arange(num_latents).repeat_interleave(sizes),
+        **transforms,
+    )
+    return SelectedOutputs(gp, range(t))
+
+
+class SymmetricRoot(torch.autograd.Function):
+    """S = K^1/2, symmetric. dS solves S dS + dS S = dK, so that equal eigenvalues of K are no trouble."""
+
+    @staticmethod
+    def forward(ctx: Any, K: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(K)
+        roots = values.clamp_min(0).sqrt()
+        ctx.save_for_backward(roots, vectors)
+        return (vectors * roots) @ vectors.mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        roots, V = ctx.saved_tensors
+        G = V.mT @ ((grad + grad.mT) / 2) @ V
+        return V @ (G / (roots[:, None] + roots)) @ V.mT

@@ -1,0 +1,27 @@
+"""What an adapter says of a class that it does not know: its name, what is known, and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BY_HAND = "or describe the model by hand with matheron.ExactGP or matheron.SparseGP"
+
+
+def full_name(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__name__}"
+
+
+def refusal(what: str, thing: Any, known: Any, hint: str = "") -> TypeError:
+    """The error for a `thing` that no handler of the singledispatch function `known` is for."""
+    names = ", ".join(sorted({kind.__name__ for kind in known.registry if kind is not object}))
+    hint = f"{hint}, " if hint else ""
+    return TypeError(f"{what}: {full_name(thing)} is not understood; expected one of {names}; {hint}{BY_HAND}")
+
+
+def refuse_override(what: str, thing: Any, known: Any, method: str = "forward") -> None:
+    """A subclass of a known class that computes something else is not that class."""
+    for kind in type(thing).__mro__:
+        if kind in known.registry and kind is not object:
+            if getattr(type(thing), method) is not getattr(kind, method):
+                raise refusal(what, thing, known, f"{type(thing).__name__} has a {method} of its own")
+            return
