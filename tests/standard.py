@@ -14,9 +14,57 @@ from scipy import special, stats
 from torch import Tensor
 
 from matheron import ExactGP, SparseGP, kernels, means
+from matheron.features import Features, build_features
 
 # The chance that a right sampler fails one assertion, shared among all of its numbers; seeds are fixed.
 LEVEL = 1e-4
+
+K = kernels
+STATIONARY = {  # each with its number of dimensions, and with k(x, x) = 1
+    "RBF": (K.RBF(0.6), 2),
+    "RBF, one lengthscale a dimension": (K.RBF([0.3, 2.0, 0.7]), 3),
+    "RBF in 20 dimensions": (K.RBF(2.0), 20),
+    "Matern 1/2": (K.Matern(0.5, 0.8), 2),
+    "Matern 3/2": (K.Matern(1.5, [0.5, 0.9]), 2),
+    "Matern 5/2": (K.Matern(2.5, 0.5), 1),
+    "Matern 5/2 in 20 dimensions": (K.Matern(2.5, 2.0), 20),
+    "Matern 1.2": (K.Matern(1.2, 0.7), 2),
+    "Matern 3.7": (K.Matern(3.7, 0.7), 2),
+    "rational quadratic": (K.RationalQuadratic(0.8, [0.4, 0.9]), 2),
+    "periodic": (K.Periodic([0.9, 1.4], [0.8, 1.3]), 2),
+    "cosine": (K.Cosine(0.9), 1),
+    "spectral mixture of one": (K.SpectralMixture([1.0], [[0.4, -0.7]], [[0.3, 0.2]]), 2),
+    "on some coordinates": (K.Matern(1.5, [0.4, 0.8]).on([2, 0]), 3),
+    "a product": (K.RBF(0.6) * K.Matern(1.5, 0.9), 2),
+    "a product of two cosines": (K.Cosine(0.9) * K.Cosine(0.7), 1),
+    "a product of cosine and periodic": (K.Cosine(0.9) * K.Periodic(1.1, 0.6), 1),
+    "a product of spectral mixtures": (
+        K.SpectralMixture([1.0], [[0.8]], [[0.2]]) * K.SpectralMixture([1.0], [[0.5]], [[0.3]]),
+        1,
+    ),
+    "a product across coordinates": (K.RBF(0.5).on(0) * K.Periodic(1.0, 0.8).on(1), 2),
+    "a product of periodic, radial and cosine": (K.Periodic(0.8, 0.7) * K.RationalQuadratic(2.0) * K.Cosine(1.1), 1),
+}
+KERNELS = STATIONARY | {
+    "spectral mixture": (K.SpectralMixture([0.7, 0.5], [[0.4, 1.0], [0.0, -0.3]], [[0.3, 0.2], [0.5, 0.0]]), 2),
+    "linear": (K.Linear([0.5, 2.0]), 2),
+    "polynomial": (K.Polynomial(3, 0.5), 2),
+    "polynomial without offset": (K.Polynomial(2, 0.0), 2),
+    "constant": (K.Constant(1.7), 2),
+    "scaled": (2.5 * K.Matern(2.5, 0.5), 2),
+    "a scaled constant": (2.0 * (3.0 * K.Constant(0.5)), 1),
+    "a sum": (K.RBF(0.4) + 0.5 * K.Matern(1.5, 0.8), 2),
+    "a constant plus a sum": (K.Constant(0.5) + K.RBF(0.4) + K.Linear(), 2),
+    "stationary times linear": (K.RBF(0.5) * K.Linear([1.0, 0.4]), 2),
+    "stationary times polynomial": (K.Matern(2.5, 0.7) * K.Polynomial(2, 0.5), 1),
+    "linear times linear": (K.Linear([0.7, 0.2]) * K.Linear(), 2),
+    "linear times polynomial, on coordinates": (K.Linear().on(1) * K.Polynomial(2, 1.0).on(0), 2),
+    "a product of sums": (
+        1.5 * (K.RBF(0.5).on(0) + K.Linear().on(1)) * (K.Periodic(1.0, 0.9).on(1) + K.Constant(0.3)),
+        2,
+    ),
+    "sums nested on coordinates": (((K.RBF(0.5) + K.Linear()).on(1) * K.Cosine(1.2).on(0)).on([2, 0]), 3),
+}
 
 
 def _array(x) -> np.ndarray:
@@ -71,6 +119,45 @@ def _scaled_squares(r: np.ndarray, lengthscale) -> np.ndarray:
     return ((r / _array(lengthscale)) ** 2).sum(-1)
 
 
+def features_of(
+    kernel,
+    input_dim: int,
+    num_features: int,
+    kind: str,
+    *,
+    num_bases: int = 1,
+    domain=None,
+    reference=None,
+    seed: int = 0,
+) -> Features:
+    """Features of a kernel's prior about an origin that is not zero; `domain` is a pair of numbers."""
+    sides = None if domain is None else torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, input_dim)
+    return build_features(
+        kernel,
+        input_dim,
+        num_features,
+        kind=kind,
+        num_bases=num_bases,
+        origin=torch.linspace(-0.3, 0.5, input_dim, dtype=torch.float64),
+        domain=sides,
+        reference=reference,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def kernel_error(features: Features, kernel, x: Tensor) -> Tensor:
+    """Phi Phi^T - k(x, x) of each basis, `[g, n, n]`."""
+    Phi = features(x)  # [g, n, ell]
+    return Phi @ Phi.mT - torch.from_numpy(covariance(kernel, x, x))
+
+
+def assert_unbiased(error: Tensor, slack: float = 1e-9) -> None:
+    """Errors `[g, ...]` of many independent bases are zero in the mean, within the spread that they show."""
+    g = len(error)
+    bound = stats.t.isf(LEVEL / 2 / error[0].numel(), g - 1) * error.std(0) / math.sqrt(g) + slack
+    _assert_within(_array(error.mean(0)), _array(bound), "mean over bases")
+
+
 def exact_moments(gp: ExactGP | SparseGP, x, *, q_mean=None, q_cov=None) -> tuple[Tensor, Tensor]:
     """Closed-form posterior mean and covariance of f at x `[n, d]`: `[n]`, `[n, n]`.
 
@@ -118,8 +205,8 @@ def _prior_mean(mean: means.Mean, x: np.ndarray, tasks: np.ndarray) -> np.ndarra
             value = x @ _array(mean.weights).T + _array(mean.bias)
         case means.CallableMean():
             value = _array(mean.function(torch.from_numpy(x))).reshape(len(x), -1)
-        case _:
-            raise TypeError(f"standard.exact_moments has no formula for {type(mean).__name__}; write one")
+        case _:  # a module, or a combination of means
+            value = _array(mean(torch.from_numpy(x)))
     return np.broadcast_to(value, (len(x), max(value.shape[1], tasks.max() + 1)))[np.arange(len(x)), tasks]
 
 

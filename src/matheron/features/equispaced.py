@@ -82,9 +82,12 @@ def fourier_series(
         theta, mass, wrap = _coefficients(term, input_dim, dims, sides, torch.tensor(room, dtype=torch.float64), count)
         # Squared Wasserstein distance is of first order in the variance left out and of second in a correlation that
         # wraps around, which only points at opposite ends of the domain see: a fifth, measured in 1 to 3 dimensions.
-        error = max(0.0, 1 - _kept(theta, mass, count)[1]) + (0.2 * tolerance) ** 2
+        lost = max(0.0, 1 - _kept(theta, mass, count)[1])
+        error = lost + (0.2 * tolerance) ** 2
         if error < smallest and wrap <= largest_wrap:
             best, smallest = Series.of(theta, mass, count, boxed=True), error
+        if lost > smallest:  # a larger box loses more still
+            break
     return best
 
 
@@ -115,7 +118,7 @@ def _kept(theta: Tensor, mass: Tensor, count: int) -> tuple[int, float]:
     kept = (count + 1) // 2
     if count % 2 and not bool((theta[:kept] == 0).all(-1).any()):
         kept -= 1
-    return kept, float(mass[:kept].sum())
+    return kept, float(mass[:kept].detach().sum())
 
 
 def _stationary(term: Term, x: Tensor) -> Tensor:
@@ -160,7 +163,7 @@ def _coefficients(
         x[:, dims] = grid + torch.tensor(image) * box
         total = total + _stationary(term, x)
     inside = (grid <= sides).all(-1)
-    wrap = float((total / total[0] - direct)[inside].abs().max())
+    wrap = float((total / total[0] - direct).detach()[inside].abs().max())
     c = torch.fft.fftn(total.reshape([per_side] * d)).real.flatten() / len(grid)
     j = torch.stack(torch.meshgrid(*[torch.fft.fftfreq(per_side, 1 / per_side)] * d, indexing="ij"), dim=-1)
     theta = torch.zeros(len(grid), input_dim, dtype=torch.float64)

@@ -1,0 +1,141 @@
+"""Stationary and linear kernels against scikit-learn's, and what they refuse."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+from sklearn.gaussian_process import kernels as sklearn
+
+from matheron import kernels as K
+from standard import covariance
+
+THREE: Any = [0.3, 2.0, 0.7]
+PEERS = {
+    "RBF": (K.RBF(0.6), sklearn.RBF(0.6), 3),
+    "RBF, one lengthscale a dimension": (K.RBF(THREE), sklearn.RBF(THREE), 3),
+    "Matern 1/2": (K.Matern(0.5, 0.8), sklearn.Matern(0.8, nu=0.5), 2),
+    "Matern 3/2": (K.Matern(1.5, THREE), sklearn.Matern(THREE, nu=1.5), 3),
+    "Matern 5/2": (K.Matern(2.5, 0.8), sklearn.Matern(0.8, nu=2.5), 64),
+    "Matern 1.2": (K.Matern(1.2, 0.8), sklearn.Matern(0.8, nu=1.2), 2),
+    "Matern 3.7": (K.Matern(3.7, 0.8), sklearn.Matern(0.8, nu=3.7), 2),
+    "rational quadratic": (K.RationalQuadratic(0.7, 0.4), sklearn.RationalQuadratic(0.4, alpha=0.7), 2),
+    "periodic": (K.Periodic(1.3, 0.7), sklearn.ExpSineSquared(1.3, periodicity=0.7), 1),
+    "linear": (K.Linear() + K.Constant(0.49), sklearn.DotProduct(0.7), 3),
+    "polynomial": (K.Polynomial(3, 0.49), sklearn.DotProduct(0.7) ** 3, 3),
+    "a composition": (
+        2.0 * K.RBF(0.5) * K.Linear() + K.Constant(0.3),
+        sklearn.ConstantKernel(2.0) * sklearn.RBF(0.5) * sklearn.DotProduct(0.0) + sklearn.ConstantKernel(0.3),
+        2,
+    ),
+}
+
+
+def points(n: int, d: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_values_and_the_battery_s_formulas_are_scikit_learn_s(name):
+    kernel, peer, d = PEERS[name]
+    x, z = points(6, d), points(5, d, seed=1)
+    expected = peer(x.numpy(), z.numpy())
+    np.testing.assert_allclose(kernel(x, z), expected, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(covariance(kernel, x, z), expected, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("nu", [0.05, 0.3, 4.5, 12.0, 30.0, 50.0])
+def test_matern_of_any_order_is_right_at_all_distances(nu, dtype):
+    r = torch.logspace(-9, 2, 60, dtype=dtype)[:, None]
+    s = math.sqrt(2 * nu) * r.double().numpy()[:, 0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        # log K_nu keeps what K_nu times s^nu would lose to overflow; where K_nu itself overflows, k is 1 to rounding
+        log = (1 - nu) * math.log(2) - special.gammaln(nu) + nu * np.log(s) + np.log(special.kve(nu, s)) - s
+    expected = np.where(np.isfinite(log), np.exp(log), 1.0)
+    value = K.Matern(nu)(r, torch.zeros(1, 1, dtype=dtype))[:, 0]
+    np.testing.assert_allclose(value, expected, rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=1e-7)
+
+
+def test_matern_tends_to_rbf_as_nu_grows():
+    x = points(5, 2)
+    errors = [float((K.Matern(nu, 0.5)(x) - K.RBF(0.5)(x)).abs().max()) for nu in (10.0, 20.0, 40.0)]
+    assert errors[0] < 0.03
+    assert errors[0] > 1.8 * errors[1] > 1.8 * 1.8 * errors[2]  # as 1 / nu
+
+
+def test_points_far_beyond_the_lengthscale_have_no_covariance_and_finite_gradients():
+    x = torch.tensor([[0.0], [1e6]], dtype=torch.float64)
+    for kernel in (K.RBF(), K.Matern(0.5), K.Matern(2.5), K.Matern(1.2), K.RationalQuadratic()):
+        value, slope = kernel.with_gradient(x, x)
+        assert value[0, 1] < 1e-11 and torch.isfinite(slope).all()
+
+
+def test_nearby_points_in_many_dimensions_keep_their_distance():
+    """In more than 16 dimensions distances are taken by products, which cancel; about a centre they lose little."""
+    x = points(4, 64) + 1e3
+    near = x + 1e-4
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 5e-3)):
+        value = K.Matern(0.5, 3.0)(x.to(dtype), near.to(dtype))
+        exact = covariance(K.Matern(0.5, 3.0), x.to(dtype), near.to(dtype))
+        np.testing.assert_allclose(value, exact, atol=tolerance)
+
+
+REFUSALS = {
+    "negative lengthscale": (lambda: K.RBF(-1.0), "lengthscale: expected positive numbers, got a smallest of -1"),
+    "zero lengthscale": (lambda: K.RBF([1.0, 0.0]), "lengthscale: expected positive"),
+    "a lengthscale that is not a number": (lambda: K.Matern(1.5, float("nan")), "lengthscale: expected finite"),
+    "a matrix of lengthscales": (
+        lambda: K.RBF([[1.0, 2.0]]),
+        r"lengthscale: expected at most 1 axis, got shape \[1, 2\]",
+    ),
+    "a lengthscale too many": (
+        lambda: K.RBF([1.0, 2.0])(np.zeros((3, 1))),
+        r"lengthscale: expected a number or one a dim",
+    ),
+    "zero nu": (lambda: K.Matern(0.0), "nu: expected a positive number up to 50, got 0.0"),
+    "infinite nu": (lambda: K.Matern(math.inf), "nu: .* got inf; for the limit of large nu use RBF"),
+    "nu too large": (lambda: K.Matern(51.0), "use RBF"),
+    "nu not a number": (lambda: K.Matern(math.nan), "nu: expected"),
+    "several alphas": (lambda: K.RationalQuadratic([1.0, 2.0]), "alpha: expected at most 0 axis"),
+    "zero period": (lambda: K.Periodic(1.0, 0.0), "period: expected positive"),
+    "periods for other dimensions": (
+        lambda: K.Periodic(1.0, [1.0, 2.0])(np.zeros((3, 3))),
+        "period: expected a number",
+    ),
+    "cosine in two dimensions": (lambda: K.Cosine()(np.zeros((3, 2))), r"Cosine is a kernel of one dimension, got 2"),
+    "mixture shapes": (lambda: K.SpectralMixture([1.0], [1.0], [[1.0]]), r"expected weights \[q\], means \[q, d\]"),
+    "negative weights": (lambda: K.SpectralMixture([-1.0], [[1.0]], [[1.0]]), "weights: expected zero or positive"),
+    "mixture dimensions": (
+        lambda: K.SpectralMixture([1.0], [[1.0]], [[1.0]])(np.zeros((3, 2))),
+        "SpectralMixture of 1 dimensions got points in 2",
+    ),
+    "negative variance": (lambda: K.Linear(-1.0), "variance: expected zero or positive"),
+    "variances for other dimensions": (lambda: K.Linear([1.0, 2.0])(np.zeros((3, 3))), "variance: expected a number"),
+    "degree zero": (lambda: K.Polynomial(0), "degree: expected a whole number of at least 1, got 0"),
+    "half a degree": (lambda: K.Polynomial(1.5), "degree: expected a whole number"),  # type: ignore[arg-type]
+    "negative offset": (lambda: K.Polynomial(2, -1.0), "offset: expected zero or positive"),
+    "negative constant": (lambda: K.Constant(-1.0), "value: expected zero or positive"),
+    "points without an axis": (
+        lambda: K.RBF()([1.0, 2.0]),
+        r"expected points of shape \[n, d\] and \[m, d\], got \[2\]",
+    ),
+    "points in other dimensions": (lambda: K.RBF()(np.zeros((3, 2)), np.zeros((3, 1))), "z: expected points in 2 dim"),
+    "points that are not finite": (lambda: K.RBF()([[math.inf]]), "x: expected finite numbers, got 1 NaN or infinite"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refuses(name):
+    build, message = REFUSALS[name]
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_refuses_points_that_are_not_numbers():
+    with pytest.raises(TypeError, match="x: expected a tensor, a NumPy array or numbers, got"):
+        K.RBF()([["a"]])
+    with pytest.raises(TypeError, match=r"expected float32 or float64, got torch\.float16"):
+        K.RBF()(torch.zeros(2, 1, dtype=torch.float16))
