@@ -24,16 +24,13 @@ from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
 from ..paths import OutputPaths
 from ..transforms import Affine
+from .refusal import BY_HAND, refusal
 
 
 @singledispatch
 def describe(model: Any) -> ExactGP | Outputs:
     """A fitted regressor as an `ExactGP`, or `Outputs` with one kernel where y has several columns."""
-    name = f"{type(model).__module__}.{type(model).__name__}"
-    raise TypeError(
-        f"model: expected a GaussianProcessRegressor, got {name}; of a pipeline or a search give the regressor itself, "
-        "or describe the model by hand with matheron.ExactGP"
-    )
+    raise refusal("model", model, describe, "of a pipeline or a search give the regressor itself")
 
 
 @describe.register
@@ -98,11 +95,7 @@ def translate(kernel: Any, input_dim: int) -> Kernel:
     >>> translate(2.0 * RBF(0.5) + WhiteKernel(0.1), input_dim=1)([[0.0]], [[0.5]])
     tensor([[1.2131]], dtype=torch.float64)
     """
-    known = ", ".join(sorted(t.__name__ for t in translate.registry if t is not object))
-    raise TypeError(
-        f"kernel: {type(kernel).__module__}.{type(kernel).__name__} is not understood; expected one of {known}, or "
-        "describe the model by hand with matheron.ExactGP"
-    )
+    raise refusal("kernel", kernel, translate)
 
 
 @translate.register
@@ -136,8 +129,8 @@ def _(kernel: sk.RationalQuadratic, input_dim: int) -> Kernel:
 def _(kernel: sk.ExpSineSquared, input_dim: int) -> Kernel:
     if input_dim > 1:
         raise TypeError(
-            f"kernel: ExpSineSquared takes the Euclidean distance: in {input_dim} dimensions it is not positive definite; "
-            "describe the model by hand with matheron.ExactGP and kernels.Periodic, a product over dimensions"
+            f"kernel: ExpSineSquared is of the Euclidean distance and not positive definite in {input_dim} dimensions; "
+            f"use products of one-dimensional kernels, {BY_HAND}"
         )
     return kernels.Periodic(kernel.length_scale, kernel.periodicity)
 
@@ -164,8 +157,7 @@ def _(kernel: sk.Exponentiation, input_dim: int) -> Kernel:
     if kernel.exponent != int(kernel.exponent) or kernel.exponent < 1:
         raise TypeError(
             f"kernel: expected an Exponentiation by a whole number of at least 1, a product, got {kernel.exponent}; a "
-            "power of RBF or RationalQuadratic is one of the same family: use that, or describe the model by hand with "
-            "matheron.ExactGP"
+            f"power of RBF or RationalQuadratic is one of the same family: use that, {BY_HAND}"
         )
     return _product([translate(kernel.kernel, input_dim)] * int(kernel.exponent))
 
@@ -223,5 +215,5 @@ def _compare(theirs: Any, ours: Kernel, X: np.ndarray) -> None:
     if not np.allclose(theirs(x, x), ours(x, x).numpy(), rtol=1e-6, atol=1e-9):
         raise TypeError(
             f"kernel: {theirs} disagrees with its translation at the data, so some part of it is a subclass with a "
-            "formula of its own; describe the model by hand with matheron.ExactGP"
+            f"formula of its own; {BY_HAND}"
         )

@@ -1,0 +1,189 @@
+"""GPflow's kernels in our language. Each parametrisation is GPflow's own, and is compared at the model's points."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from gpflow import kernels as gk
+
+from ... import kernels
+from ...kernels import Kernel
+from ..refusal import BY_HAND, refusal
+
+
+def value(parameter: Any) -> np.ndarray:
+    """A parameter, a variable or a tensor as a float64 array of its own."""
+    return np.array(parameter.numpy() if hasattr(parameter, "numpy") else parameter, dtype=np.float64)
+
+
+@singledispatch
+def translate(kernel: Any, input_dim: int, task: int | None = None) -> Kernel:
+    """A GPflow kernel as one of `matheron.kernels`, less its White kernels, which are noise.
+
+    Args:
+        kernel: of one output.
+        input_dim: how many columns X has.
+        task: the column that Coregion kernels read, which is then no input.
+    """
+    raise refusal("kernel", kernel, translate)
+
+
+@translate.register
+def _(kernel: gk.SquaredExponential, input_dim: int, task: int | None = None) -> Kernel:
+    return _scaled(kernels.RBF(value(kernel.lengthscales)), kernel, input_dim, task)
+
+
+@translate.register(gk.Matern12)
+@translate.register(gk.Matern32)
+@translate.register(gk.Matern52)
+@translate.register(gk.Exponential)
+def _(kernel: Any, input_dim: int, task: int | None = None) -> Kernel:
+    lengthscale = value(kernel.lengthscales)
+    if isinstance(kernel, gk.Exponential):  # exp(-r / 2)
+        return _scaled(kernels.Matern(0.5, 2 * lengthscale), kernel, input_dim, task)
+    nu = 0.5 if isinstance(kernel, gk.Matern12) else 1.5 if isinstance(kernel, gk.Matern32) else 2.5
+    return _scaled(kernels.Matern(nu, lengthscale), kernel, input_dim, task)
+
+
+@translate.register
+def _(kernel: gk.RationalQuadratic, input_dim: int, task: int | None = None) -> Kernel:
+    return _scaled(kernels.RationalQuadratic(value(kernel.alpha), value(kernel.lengthscales)), kernel, input_dim, task)
+
+
+@translate.register
+def _(kernel: gk.Periodic, input_dim: int, task: int | None = None) -> Kernel:
+    base = kernel.base_kernel
+    if not isinstance(base, gk.SquaredExponential):
+        raise TypeError(f"kernel: expected Periodic of SquaredExponential, got one of {type(base).__name__}; {BY_HAND}")
+    periodic = kernels.Periodic(2 * value(base.lengthscales), value(kernel.period))  # exp(-sin^2 / (2 lengthscale^2))
+    return _scaled(periodic, base, input_dim, task)
+
+
+@translate.register
+def _(kernel: gk.Cosine, input_dim: int, task: int | None = None) -> Kernel:
+    d = len(_columns(kernel, input_dim))
+    frequency = np.broadcast_to(1 / value(kernel.lengthscales), (d,))  # cos(2 pi sum_i r_i / lengthscale_i)
+    if d == 1:
+        return _scaled(kernels.Cosine(abs(1 / frequency[0])), kernel, input_dim, task)
+    wave = kernels.SpectralMixture([1.0], frequency[None], np.zeros((1, d)))
+    return _scaled(wave, kernel, input_dim, task)
+
+
+@translate.register
+def _(kernel: gk.Linear, input_dim: int, task: int | None = None) -> Kernel:
+    return _placed(kernels.Linear(value(kernel.variance)), kernel, input_dim, task)
+
+
+@translate.register
+def _(kernel: gk.Polynomial, input_dim: int, task: int | None = None) -> Kernel:
+    degree, variance, offset = float(kernel.degree), value(kernel.variance), float(value(kernel.offset))
+    if degree != int(degree) or degree < 1:
+        raise TypeError(f"kernel: expected a Polynomial of a whole degree of at least 1, got {degree}; {BY_HAND}")
+    if np.all(variance == variance.flat[0]):  # (s x.x' + c)^p = s^p (x.x' + c / s)^p
+        s = float(variance.flat[0])
+        polynomial = s**degree * kernels.Polynomial(int(degree), offset / s)
+    else:
+        polynomial = kernels.Product(*[kernels.Linear(variance) + kernels.Constant(offset)] * int(degree))
+    return _placed(polynomial, kernel, input_dim, task)
+
+
+@translate.register
+def _(kernel: gk.Constant, input_dim: int, task: int | None = None) -> Kernel:
+    return kernels.Constant(value(kernel.variance))
+
+
+@translate.register
+def _(kernel: gk.White, input_dim: int, task: int | None = None) -> Kernel:
+    return kernels.Constant(0.0)
+
+
+@translate.register
+def _(kernel: gk.Coregion, input_dim: int, task: int | None = None) -> Kernel:
+    return kernels.Coregional(kernels.Constant(1.0), value(kernel.output_covariance()))
+
+
+@translate.register
+def _(kernel: gk.Sum, input_dim: int, task: int | None = None) -> Kernel:
+    parts = [translate(k, input_dim, task) for k in kernel.kernels]
+    parts = [k for k in parts if not _is_zero(k)] or parts[:1]
+    return parts[0] if len(parts) == 1 else kernels.Sum(*parts)
+
+
+@translate.register
+def _(kernel: gk.Product, input_dim: int, task: int | None = None) -> Kernel:
+    parts = [translate(k, input_dim, task) for k in kernel.kernels]
+    return kernels.Constant(0.0) if any(map(_is_zero, parts)) else kernels.Product(*parts)
+
+
+def _is_zero(kernel: Kernel) -> bool:
+    return isinstance(kernel, kernels.Constant) and float(kernel.value) == 0
+
+
+def _scaled(ours: Kernel, kernel: Any, input_dim: int, task: int | None) -> Kernel:
+    return _placed(kernels.Scaled(ours, value(kernel.variance)), kernel, input_dim, task)
+
+
+def _placed(ours: Kernel, kernel: Any, input_dim: int, task: int | None) -> Kernel:
+    """The kernel on its own active dimensions, counted without the task's column."""
+    columns = _columns(kernel, input_dim)
+    if task in columns:
+        raise TypeError(
+            f"kernel: {type(kernel).__name__} acts on column {task}, which a Coregion kernel reads as the task; "
+            "expected active_dims without it"
+        )
+    inputs = [i for i in range(input_dim) if i != task]
+    return ours if columns == inputs else ours.on([inputs.index(i) for i in columns])
+
+
+def _columns(kernel: Any, input_dim: int) -> list[int]:
+    dims = kernel.active_dims
+    return list(range(input_dim))[dims] if isinstance(dims, slice) else [int(i) for i in dims]
+
+
+def task_column(kernel: Any, input_dim: int) -> int | None:
+    """The column of X that Coregion kernels read, or None where there are none."""
+    columns = {tuple(_columns(k, input_dim)) for k in _leaves(kernel) if isinstance(k, gk.Coregion)}
+    if not columns:
+        return None
+    if len(columns) > 1 or input_dim == 1:
+        raise TypeError(
+            f"kernel: expected Coregion kernels of one column of X, and other columns for inputs, got "
+            f"{sorted(columns)} of {input_dim}; {BY_HAND}"
+        )
+    return columns.pop()[0]
+
+
+def _leaves(kernel: Any) -> list[Any]:
+    return [leaf for k in kernel.kernels for leaf in _leaves(k)] if isinstance(kernel, gk.Combination) else [kernel]
+
+
+@singledispatch
+def noise_variance(kernel: Any, X: np.ndarray) -> np.ndarray:
+    """What the White kernels in a kernel add to the diagonal of k(X, X), and to nothing else: `[n]`.
+
+    With k = s + w, w the white part, a product has s_1 s_2 between different points: the rest of its diagonal is white.
+    """
+    return np.zeros(len(X))
+
+
+@noise_variance.register
+def _(kernel: gk.White, X: np.ndarray) -> np.ndarray:
+    return np.full(len(X), float(value(kernel.variance)))
+
+
+@noise_variance.register
+def _(kernel: gk.Sum, X: np.ndarray) -> np.ndarray:
+    return sum((noise_variance(k, X) for k in kernel.kernels), np.zeros(len(X)))
+
+
+@noise_variance.register
+def _(kernel: gk.Product, X: np.ndarray) -> np.ndarray:
+    white, smooth = np.zeros(len(X)), np.ones(len(X))
+    for k in kernel.kernels:
+        w, diagonal = noise_variance(k, X), value(k(X, full_cov=False))
+        white, smooth = white * diagonal + smooth * w, smooth * (diagonal - w)
+    return white

@@ -1,0 +1,74 @@
+"""GPflow's mean functions. Those that are linear in x are understood: x -> A x + b, A `[q, d]`, b `[q]`."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from gpflow import mean_functions as gm
+
+from ...means import ConstantMean, LinearMean, Mean
+from ..refusal import refusal
+from .kernels import value
+
+
+@singledispatch
+def affine(mean: Any, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """A `[q, d]` and b `[q]` of a mean function x -> A x + b of q outputs; q = 1 stands for any number of outputs."""
+    raise refusal("mean_function", mean, affine, "by hand any callable is a mean")
+
+
+@affine.register
+def _(mean: gm.Zero, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((1, input_dim)), np.zeros(1)
+
+
+@affine.register
+def _(mean: gm.Constant, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    b = value(mean.c).reshape(-1)
+    return np.zeros((len(b), input_dim)), b
+
+
+@affine.register
+def _(mean: gm.Linear, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    A, b = value(mean.A).T, value(mean.b).reshape(-1)
+    q = max(len(A), len(b))
+    return np.broadcast_to(A, (q, input_dim)), np.broadcast_to(b, (q,))
+
+
+@affine.register
+def _(mean: gm.Identity, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.eye(input_dim), np.zeros(input_dim)
+
+
+@affine.register
+def _(mean: gm.Additive, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    (A1, b1), (A2, b2) = (affine(part, input_dim) for part in (mean.add_1, mean.add_2))
+    return A1 + A2, b1 + b2
+
+
+def of_outputs(mean: Any, input_dim: int, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """A `[t, d]` and b `[t]` for a model of t outputs."""
+    A, b = affine(mean, input_dim)
+    return np.broadcast_to(A, (num_outputs, input_dim)), np.broadcast_to(b, (num_outputs,))
+
+
+def one_each(mean: Any, input_dim: int, num_outputs: int) -> list[Mean]:
+    """A mean of one output for each of a model's outputs."""
+    A, b = of_outputs(mean, input_dim, num_outputs)
+    return [linear(A[i : i + 1], b[i : i + 1]) for i in range(num_outputs)]
+
+
+def over_tasks(mean: Any, input_dim: int, num_tasks: int, task: int) -> Mean:
+    """The mean of all tasks, where `task` is the column of the task."""
+    A, b = of_outputs(mean, input_dim, 1)
+    weights = np.delete(A, task, axis=1).repeat(num_tasks, axis=0)  # [t, d]
+    return linear(weights, b + A[0, task] * np.arange(num_tasks))
+
+
+def linear(A: np.ndarray, b: np.ndarray) -> Mean:
+    """x -> A x + b, A `[t, d]`, b `[t]`."""
+    return LinearMean(A.copy(), b.copy()) if A.any() else ConstantMean(b.copy())
