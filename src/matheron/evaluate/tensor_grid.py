@@ -1,7 +1,7 @@
 """Evaluation on a tensor grid x1 x x2 x ...: phases and separable kernels come apart into factors of one axis each.
 
-cos(a + b) = cos a cos b - sin a sin b, so a Fourier basis on an n1 x n2 grid needs (n1 + n2) ell trigonometric functions
-instead of n1 n2 ell, and the sum over features is a matrix product. The same holds for a kernel that is a product over
+cos(a + b) = cos a cos b - sin a sin b, so a Fourier basis on an n1 x n2 grid needs (n1 + n2) ell trigonometric
+functions instead of n1 n2 ell, and the sum over features is a matrix product. The same holds for a kernel that is a product over
 dimensions (RBF, Periodic, products of kernels on different dimensions). What does not separate is evaluated as a list.
 """
 
@@ -82,7 +82,7 @@ def _cos_and_minus_sin(W: Tensor) -> tuple[Tensor, Tensor]:
     return W_cos.contiguous(), -W_sin
 
 
-# A kernel as sum_q scale_q prod_i prod_j k_qij(x_i, x'_i): for each q the scale and, an axis, its kernels of one dimension.
+# A kernel as sum_q scale_q prod_i prod_j k_qij(x_i, x'_i): for each q the scale and, an axis, kernels of one dimension.
 Separated = list[tuple[Tensor | float, list[list[Kernel]]]]
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..checks import ArrayLike, as_tensor
 from ..evaluate import evaluate
 from ..evaluate.tensor_grid import grid_sums
+from .sums import add
 
 if TYPE_CHECKING:
     from .paths import Paths
@@ -60,8 +61,7 @@ class _Left:
     def __call__(self, x: Tensor, _: slice | None) -> Tensor:
         total = self.paths.prior.sums(x, None, only=self.bases) if self.bases else None
         update = self.paths.update.sums(x, None, only=self.coupled) if self.coupled else None
-        parts = [part for part in (total, update) if part is not None]
-        return sum(parts[1:], start=parts[0]).mT  # [s, n, t]
+        return add(total, update).mT  # [s, n, t]
 
 
 def _inner_axes(paths: Paths, axes: Sequence[ArrayLike]) -> list[Tensor]:

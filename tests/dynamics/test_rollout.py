@@ -1,0 +1,145 @@
+"""Roll-outs: Euler-Maruyama along each path's own drift."""
+
+import math
+from importlib import import_module
+
+import pytest
+import torch
+
+import matheron
+from matheron import kernels as K
+from matheron.transforms import Affine
+
+
+def decay(x):
+    return -x[:, :1]
+
+
+def spiral(x):
+    return torch.stack([x[:, 1], -x[:, 0]], dim=1)
+
+
+@pytest.fixture
+def drift(generator):
+    Z = torch.rand(8, 3, dtype=torch.float64, generator=generator)
+    gps = [
+        matheron.SparseGP(K.RBF(0.7), Z, torch.randn(8, dtype=torch.float64, generator=generator) * 0.3) for _ in "ab"
+    ]
+    return [matheron.draw(gp, 5, num_features=64, paths_per_basis=2, generator=generator) for gp in gps]
+
+
+def test_a_rollout_is_the_written_out_recursion(drift, generator):
+    controls = torch.rand(5, 7, 1, dtype=torch.float64, generator=generator)
+    start = torch.rand(5, 2, dtype=torch.float64, generator=generator)
+    Sigma = torch.tensor([[0.02, 0.01], [0.01, 0.03]], dtype=torch.float64)
+    seed = torch.Generator().manual_seed(7)
+    states = matheron.rollout(drift, start, 7, 0.1, controls=controls, diffusion=Sigma, generator=seed)
+    noise = torch.Generator().manual_seed(7)
+    s = start
+    for t in range(7):
+        x = torch.cat([s, controls[:, t]], dim=1)
+        f = torch.stack([torch.cat([paths[i](x[i : i + 1]) for i in range(5)])[:, 0] for paths in drift], dim=1)
+        eps = torch.randn(5, 2, dtype=torch.float64, generator=noise)
+        s = s + f * 0.1 + eps @ torch.linalg.cholesky(Sigma * 0.1).T
+        torch.testing.assert_close(states[:, t + 1], s)
+
+
+def test_several_outputs_of_one_model_are_a_drift(generator):
+    k = K.Coregional(K.RBF(0.5), torch.tensor([[1.0, 0.3], [0.3, 1.0]]))
+    paths = matheron.draw_prior(k, 4, input_dim=2, num_features=32, generator=generator)
+    states = matheron.rollout(paths, [0.1, 0.2], 3, 0.05)
+    start = torch.tensor([0.1, 0.2], dtype=torch.float64).expand(4, 2)
+    torch.testing.assert_close(states[:, 1], start + 0.05 * paths(start[:, None])[:, 0])
+
+
+def test_controls_may_be_shared_own_a_function_of_time_or_a_policy(drift):
+    c = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None]
+    table = matheron.rollout(drift, [0.5, 0.5], 6, 0.1, controls=c)
+    own = matheron.rollout(drift, [0.5, 0.5], 6, 0.1, controls=c.expand(5, 6, 1))
+    of_time = matheron.rollout(drift, [0.5, 0.5], 6, 0.1, controls=lambda time: c[round(time / 0.1)])
+    policy = matheron.rollout(
+        drift, [0.5, 0.5], 6, 0.1, controls=lambda time, state: c[round(time / 0.1)] + 0 * state[:, :1]
+    )
+    for other in (own, of_time, policy):
+        torch.testing.assert_close(table, other)
+
+
+def test_known_systems_have_the_right_law(generator):
+    """An Ornstein-Uhlenbeck process: the discrete recursion's own mean and variance."""
+    dt, steps, sigma2 = 0.1, 30, 0.5
+    start = torch.full((20000, 1), 2.0, dtype=torch.float64)
+    end = matheron.rollout(decay, start, steps, dt, diffusion=sigma2, generator=generator)[:, -1, 0]
+    a = 1 - dt
+    mean, variance = 2.0 * a**steps, sigma2 * dt * (1 - a ** (2 * steps)) / (1 - a**2)
+    assert abs(float(end.mean()) - mean) < 4 * math.sqrt(variance / 20000)
+    assert abs(float(end.var()) / variance - 1) < 4 * math.sqrt(2 / 20000)
+
+
+def test_states_are_in_the_systems_own_units(generator):
+    """A drift with transforms, against the same drift rescaled by hand."""
+    Z = torch.rand(6, 1, dtype=torch.float64, generator=generator)
+    u = torch.randn(6, dtype=torch.float64, generator=generator)
+    inner = matheron.SparseGP(K.RBF(0.5), Z, u)
+    outer = matheron.SparseGP(K.RBF(0.5), Z, u, input_transform=Affine(0.1, 0.5), output_transform=Affine(20.0, 1.0))
+    draw = lambda gp: matheron.draw(gp, 3, num_features=32, generator=torch.Generator().manual_seed(1))  # noqa: E731
+    plain, scaled = draw(inner), draw(outer)
+    states = matheron.rollout(scaled, [4.0], 5, 0.01)
+    s = torch.full((3, 1), 4.0, dtype=torch.float64)
+    for t in range(5):
+        s = s + 0.01 * (20 * plain((0.1 * s + 0.5)[:, None]) + 1)
+        torch.testing.assert_close(states[:, t + 1], s)
+
+
+def test_thinned_trajectories_are_the_kept_states(drift):
+    whole = matheron.rollout(drift, [0.5, 0.5], 10, 0.1, controls=torch.zeros(10, 1))
+    thin = matheron.rollout(drift, [0.5, 0.5], 10, 0.1, controls=torch.zeros(10, 1), keep_every=3)
+    torch.testing.assert_close(thin, whole[:, ::3])
+
+
+def test_gradients_flow_to_the_start_the_controls_and_the_diffusion(drift, monkeypatch):
+    monkeypatch.setattr(import_module("matheron.dynamics.rollout"), "_SEGMENT", 3)
+    start = torch.full((5, 2), 0.5, dtype=torch.float64, requires_grad=True)
+    controls = torch.zeros(5, 1, dtype=torch.float64, requires_grad=True)
+    diffusion = torch.tensor([0.01, 0.02], dtype=torch.float64, requires_grad=True)
+
+    def simulate(start, controls, diffusion):
+        seed = torch.Generator().manual_seed(0)
+        return matheron.rollout(
+            drift, start, 5, 0.1, controls=controls, diffusion=diffusion, gradients=True, generator=seed
+        )
+
+    assert torch.autograd.gradcheck(simulate, (start, controls, diffusion))
+    plain = matheron.rollout(
+        drift, start, 5, 0.1, controls=controls, diffusion=diffusion, generator=torch.Generator().manual_seed(0)
+    )
+    assert not plain.requires_grad
+    torch.testing.assert_close(simulate(start, controls, diffusion).detach(), plain)
+
+
+def test_a_diverging_trajectory_is_named_and_leaves_the_others_alone():
+    def explosive(x):
+        return torch.where(x > 1, x**3 * 1e30, -x)
+
+    start = torch.tensor([[0.5], [2.0], [0.1]], dtype=torch.float64)
+    with pytest.warns(matheron.DivergenceWarning, match="1 of 3 trajectories diverged, the first, of path 1, by step"):
+        states = matheron.rollout(explosive, start, 20, 0.1)
+    alone = matheron.rollout(explosive, start[[0, 2]], 20, 0.1)
+    torch.testing.assert_close(states[[0, 2]], alone)
+    assert bool(torch.isnan(states[1, -1]).all()) and bool(torch.isfinite(states[1, 0]).all())
+
+
+def test_what_does_not_fit_is_refused(drift):
+    with pytest.raises(ValueError, match=r"initial_state: expected \[2\] or \[5, 2\]"):
+        matheron.rollout(drift, [0.0, 0.0, 0.0], 3, 0.1)
+    with pytest.raises(ValueError, match="dt: expected a positive number"):
+        matheron.rollout(drift, [0.0, 0.0], 3, 0.0)
+    with pytest.raises(ValueError, match=r"controls: expected \[3, d_c\]"):
+        matheron.rollout(drift, [0.0, 0.0], 3, 0.1, controls=torch.zeros(2, 1))
+    with pytest.raises(ValueError, match="diffusion: expected variances >= 0"):
+        matheron.rollout(drift, [0.0, 0.0], 3, 0.1, controls=torch.zeros(3, 1), diffusion=-1.0)
+    with pytest.raises(ValueError, match=r"diffusion: expected a variance, \[2\] or \[2, 2\]"):
+        matheron.rollout(drift, [0.0, 0.0], 3, 0.1, controls=torch.zeros(3, 1), diffusion=[1.0, 1.0, 1.0])
+    with pytest.raises(TypeError, match="drift: expected paths"):
+        matheron.rollout(3, [0.0], 3, 0.1)
+    with pytest.raises(ValueError, match="x: expected points in 3 dimensions"):
+        matheron.rollout(drift, [0.0, 0.0], 3, 0.1)
