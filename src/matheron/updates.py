@@ -40,7 +40,7 @@ def exact_update(solver: Solver, y: Tensor, f: Tensor, eps: Tensor) -> Tensor:
 
     With K_mm for K_nn + sigma^2 I and u for y it is `eqn:matheron_gp_sparse`; eps is then the noise of its jitter.
     """
-    return solver.solve((y - f - eps).mT).mT  # [s, n]
+    return solver.solve((y - f - eps).mT).mT.contiguous()  # [s, n]
 
 
 def weight_space_update(Phi: Tensor, w: Tensor, y: Tensor, noise: Tensor, eps: Tensor) -> Tensor:

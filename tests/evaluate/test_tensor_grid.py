@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import matheron
 from matheron import kernels as K
@@ -65,7 +66,7 @@ def test_transforms_apply_on_a_grid(generator):
 def test_trigonometric_functions_are_of_the_axes_and_not_of_the_grid(generator):
     largest = 0
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             nonlocal largest
             out = func(*args, **(kwargs or {}))
