@@ -1,0 +1,178 @@
+"""From a plan and points to sums, gradients and pulled-back gradients: which kernel, in which tiles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import own, pull, shared
+from .plan import Fourier, Plan, Radial
+
+# Up to this many sums (rows times points) a program a row finishes sooner than tensor cores fed by few programs.
+FEW_SUMS = 1 << 14
+# What the pulled-back gradients of rows may take in memory at a time, in numbers.
+_ROOM = 1 << 25
+
+
+# Basis functions at a time, and warps, of a program that has one row.
+ROWS = (16, 1)
+
+
+def sums(plan: Plan, x: Tensor, base: Tensor) -> Tensor:
+    """base + prior + update at x `[1, n, d]` or `[s, n, d]`: base broadcasts to `[s, n, t]`, the answer is `[s, n, t]`."""
+    out, _ = _sums(plan, x, base, False)
+    return out
+
+
+def sums_with_gradient(plan: Plan, x: Tensor, base: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same, and its gradient `[s, n, t, d]`, to which `slope`, that of the base, is added."""
+    out, gradient = _sums(plan, x, base, True)
+    assert gradient is not None
+    return out, gradient if slope is None else gradient.add_(slope)
+
+
+def _sums(plan: Plan, x: Tensor, base: Tensor, gradient: bool) -> tuple[Tensor, Tensor | None]:
+    s, t, (n, d) = plan.num_paths, plan.num_outputs, x.shape[1:]
+    before = base.expand(s, n, t).mT  # [s, t, n]
+    parts: list[Fourier | Radial] = [*plan.fourier, *plan.radial]
+    if n == 0 or not parts:
+        return before.mT.clone(), x.new_zeros(s, n, t, d) if gradient else None
+    out = torch.empty(s, t, n, dtype=x.dtype, device=x.device)
+    slopes = torch.empty(d, s * t, n, dtype=x.dtype, device=x.device) if gradient else None
+    for first, part in zip([True] + [False] * len(parts), parts):
+        if _by_rows(plan, part, x):
+            _rows(plan, part, x, before, out, slopes, first)
+        else:
+            _tiles(plan, part, x[0], before, out, slopes, first)
+        before = out
+    return out.mT, None if slopes is None else slopes.reshape(d, s, t, n).permute(1, 3, 2, 0)
+
+
+def _by_rows(plan: Plan, part: Fourier | Radial, x: Tensor) -> bool:
+    alone = isinstance(part, Fourier) and max(map(len, part.groups)) == 1
+    return len(x) > 1 or alone or plan.num_rows * x.shape[1] <= FEW_SUMS
+
+
+def _rows(plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool) -> None:
+    """One part's sums (added to `before`) and slopes (added to what is there, but for the first), row by row."""
+    n, d = x.shape[1:]
+    BN = min(32, 1 << (n - 1).bit_length())
+    options = dict(
+        D=d, DP=1 << (d - 1).bit_length(), SPLIT=x.dtype == torch.float32, GRADIENT=slopes is not None, ADD=not first,
+        BN=BN, BF=ROWS[0], num_warps=ROWS[1],
+    )  # fmt: skip
+    at = [n, part.weights.shape[-1], plan.num_outputs, 0 if len(x) == 1 else n * d, *before.stride()]
+    written = out if slopes is None else slopes
+    at.append(0 if slopes is None else slopes.stride(0))
+    grid = (plan.num_rows * math.ceil(n / BN),)
+    if isinstance(part, Fourier):
+        theta, low = part.by_rows
+        tau = theta if part.tau is None else part.tau
+        own.fourier_rows[grid](
+            x, plan.origin, theta, low, tau, part.weights, part.index, before, out, written, *at,
+            BITS=part.bits, PAIRS=part.tau is None, **options,
+        )  # fmt: skip
+    else:
+        own.radial_rows[grid](
+            x, part.centres, part.units, part.weights, before, out, written, *at,
+            KIND=part.kind, ISOTROPIC=part.isotropic, **options,
+        )  # fmt: skip
+
+
+def _tiles(plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool) -> None:
+    """The same at shared points `[n, d]`, in tiles of rows. The slopes of waves are waves, those of radial kernels not."""
+    n, d = x.shape
+    flat = None if slopes is None else slopes.reshape(d, plan.num_paths, plan.num_outputs, n)
+    if isinstance(part, Fourier):
+        _fourier(plan, part, x, part.packed, part.tau, before, out)
+        for k in range(d if flat is not None else 0):
+            weights, tau = part.derivative(k)
+            there = x.new_zeros(1).expand(flat[k].shape) if first else flat[k]
+            _fourier(plan, part, x, part.tiles.pack(weights), tau, there, flat[k])
+        return
+    _radial(plan, part, x, before, out, gradient=False)
+    if slopes is not None:
+        if first:
+            slopes.zero_()
+        _radial(plan, part, x, flat[0], slopes, gradient=True)
+
+
+def _fourier(plan: Plan, part: Fourier, x: Tensor, packed: Any, tau: Tensor | None, before: Tensor, out: Tensor) -> None:
+    n, d = x.shape
+    (K, KC), (theta, grid), (W, scale) = part.widths, part.operand, packed
+    options = tile_options(x, len(part.tiles.rows[0]))
+    shared.fourier_sums[(len(part.tiles.rows) * math.ceil(n / options["BN"]),)](
+        x, plan.origin, theta, grid, theta if tau is None else tau, W, scale, part.tiles.rows, part.tiles.group, before, out,
+        n, W.shape[-1], plan.num_outputs, *before.stride(), n,
+        D=d, K=K, KC=KC, BITS=part.bits, PAIRS=tau is None, **options,
+    )  # fmt: skip
+
+
+def _radial(plan: Plan, part: Radial, x: Tensor, before: Tensor, out: Tensor, gradient: bool) -> None:
+    n, d = x.shape
+    W, scale = part.packed
+    options = tile_options(x, part.tiles.size)
+    grid = (len(part.tiles.rows) * math.ceil(n / options["BN"]), d if gradient else 1)
+    shared.radial_sums[grid](
+        x, part.centres, part.units, W, scale, part.tiles.rows, before, out,
+        n, W.shape[-1], plan.num_rows, plan.num_outputs, *before.stride(), n, 0.0,
+        D=d, KIND=part.kind, ISOTROPIC=part.isotropic, GRADIENT=gradient, **options,
+    )  # fmt: skip
+
+
+def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
+    """sum over rows of gradient `[s, n, t]` times the slopes of the sums at shared x `[1, n, d]`: `[1, n, d]`."""
+    n, d = x.shape[1:]
+    total = torch.zeros_like(x)
+    if n == 0:
+        return total
+    G = gradient.mT.contiguous()  # [s, t, n]
+    alone = [part for part in (*plan.fourier, *plan.radial) if _by_rows(plan, part, x)]
+    for part in [part for part in (*plan.fourier, *plan.radial) if part not in alone]:
+        options = tile_options(x[0], part.tiles.size)
+        options |= dict(D=d, DP=1 << (d - 1).bit_length())
+        W, scale = part.packed
+        out = torch.empty(len(part.tiles.rows), n, d, dtype=x.dtype, device=x.device)
+        grid = (len(part.tiles.rows) * math.ceil(n / options["BN"]),)
+        if isinstance(part, Fourier):
+            (K, KC), (theta, steps) = part.widths, part.operand
+            tau = theta if part.tau is None else part.tau
+            pull.fourier_pull[grid](
+                x, plan.origin, theta, steps, tau, part.slopes, W, scale, part.tiles.rows, part.tiles.group, G, out,
+                n, W.shape[-1], K=K, KC=KC, BITS=part.bits, PAIRS=part.tau is None, **options,
+            )  # fmt: skip
+        else:
+            pull.radial_pull[grid](
+                x, part.centres, part.units, W, scale, part.tiles.rows, G, out,
+                n, W.shape[-1], KIND=part.kind, ISOTROPIC=part.isotropic, **options,
+            )  # fmt: skip
+        total += out.sum(0)
+    if alone:
+        total += _pulled_by_rows(plan, alone, x, G)
+    return total
+
+
+def _pulled_by_rows(plan: Plan, parts: list[Fourier | Radial], x: Tensor, G: Tensor) -> Tensor:
+    """The same from the slopes of every row, some points at a time."""
+    n, d = x.shape[1:]
+    step = max(1, _ROOM // (plan.num_rows * d))
+    total = torch.empty_like(x)
+    for i in range(0, n, step):
+        piece = x[:, i : i + step].contiguous()
+        out = torch.empty(*G.shape[:2], piece.shape[1], dtype=x.dtype, device=x.device)
+        slopes = torch.empty(d, *out.shape, dtype=x.dtype, device=x.device)  # [d, s, t, n]
+        for part in parts:
+            _rows(plan, part, piece, x.new_zeros(1).expand(out.shape), out, slopes.flatten(1, 2), part is parts[0])
+        total[0, i : i + step] = torch.einsum("stn,kstn->nk", G[..., i : i + step], slopes)
+    return total
+
+
+def tile_options(x: Tensor, rows: int) -> dict[str, Any]:
+    """Tile sizes that fit registers and shared memory; more dimensions need more of both."""
+    split, wide = x.dtype == torch.float32, x.shape[-1] > 16
+    BN = 128 if split and not wide else 64
+    BF = 16 if wide and not split else 32
+    return dict(SPLIT=split, BN=BN, BF=BF, BR=rows, STAGES=1 if wide else 2, num_warps=4)

@@ -1,0 +1,144 @@
+"""Weighted sums row by row: each path at its own points, or with a basis of its own. No product to share, so plain sums.
+
+A row is one output of one path. A program takes BN points of one row and goes through the basis functions BF at a time, in tiles
+`[BF, BN]` that leave each point to one thread; with GRADIENT it writes the gradient in x beside the value.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .shared import place
+from .tile import (
+    TWO_PI,
+    about,
+    power_above,
+    radial,
+    radial_slopes,
+    squared_distance,
+    squared_units,
+    wave_slopes,
+    waves,
+    whole,
+)
+
+
+@triton.jit
+def add_turns(main, rest, x, origin, i, inside, theta, low, k, unit, inverse, D: tl.constexpr, SPLIT: tl.constexpr):
+    """The phase's coordinate k: whole numbers exactly into `main`, remainders into `rest` (see `tile.turns`)."""
+    v, lost = about(tl.load(x + i * D + k, mask=inside, other=0.0), tl.load(origin + k))
+    th = tl.load(theta)[:, None]
+    if SPLIT:
+        lo = tl.load(low)[:, None]
+        high = whole(v * inverse)
+        remainder = (((v * inverse - high) + lost * inverse) * unit)[None, :]
+        high = (high * unit)[None, :]
+        main += th * high
+        rest += (th + lo) * remainder + lo * high
+    else:
+        main += th * v[None, :]
+    return main, rest
+
+
+@triton.jit
+def write(acc, total, row, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
+          D: tl.constexpr, DP: tl.constexpr, GRADIENT: tl.constexpr, ADD: tl.constexpr):  # fmt: skip
+    """The sums `[rows, n]`, added to the base, and the slopes `[d, rows, n]`, added to what is there where ADD."""
+    before = tl.load(base + (row // T) * base_s + (row % T) * base_t + i * base_n, mask=inside, other=0.0)
+    tl.store(out + row * n + i, total + before, mask=inside)
+    if GRADIENT:
+        k = tl.arange(0, DP)[:, None]
+        at = slopes + k.to(tl.int64) * s_k + (row * n + i)[None, :]
+        keep = inside[None, :] & (k < D)
+        if ADD:
+            acc += tl.load(at, mask=keep, other=0.0)
+        tl.store(at, acc, mask=keep)
+
+
+@triton.jit
+def fourier_rows(
+    x, origin, theta, low, tau, w, group, base, out, slopes,
+    n, F, T, x_s, base_s, base_t, base_n, s_k,
+    D: tl.constexpr, DP: tl.constexpr, BITS: tl.constexpr, PAIRS: tl.constexpr, SPLIT: tl.constexpr,
+    GRADIENT: tl.constexpr, ADD: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr,
+):  # fmt: skip
+    """As `shared.fourier_sums`. Frequencies in turns `[g, d, F]` on a grid, and what the grid leaves, `low`."""
+    TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
+    HALVES: tl.constexpr = 2 if PAIRS else 1
+    row, i = place(n, BN)
+    i = i.to(tl.int64)
+    inside = i < n
+    path = row // T
+    x += path * x_s
+    if SPLIT:
+        col = tl.arange(0, DP)[:, None]
+        v = tl.load(x + i[None, :] * D + col, mask=inside[None, :] & (col < D), other=0.0)
+        v = tl.where(inside[None, :], v - tl.load(origin + col, mask=col < D, other=0.0), 0.0)
+        unit, inverse = power_above(tl.max(tl.max(tl.abs(v), 1), 0), BITS)
+    else:
+        unit, inverse = 1.0, 1.0
+    g = tl.load(group + path).to(tl.int64)
+    theta += g * D * F
+    low += g * D * F
+    w += row * HALVES * F
+    total = tl.zeros([BF, BN], TYPE)
+    acc = tl.zeros([DP, BN], TYPE)
+    for j in range(0, F, BF):
+        f = j + tl.arange(0, BF)
+        main = tl.zeros([BF, BN], TYPE)
+        rest = tl.zeros([BF, BN], TYPE)
+        if D <= 8:
+            for k in tl.static_range(D):
+                at = k * F + f
+                main, rest = add_turns(main, rest, x, origin, i, inside, theta + at, low + at, k, unit, inverse, D, SPLIT)
+        else:
+            for k in range(D):
+                at = k * F + f
+                main, rest = add_turns(main, rest, x, origin, i, inside, theta + at, low + at, k, unit, inverse, D, SPLIT)
+        t = (main - whole(main)) + rest
+        if not PAIRS:
+            t += tl.load(tau + g * F + f)[:, None]
+            t = t - whole(t)
+        c, s = waves(t, SPLIT)
+        a = tl.load(w + f)[:, None]
+        total += a * c
+        u = -a * s
+        if PAIRS:
+            a = tl.load(w + F + f)[:, None]
+            total += a * s
+            u += a * c
+        if GRADIENT:
+            acc = wave_slopes(acc, u, theta + f, low + f, F, D, DP, SPLIT, True)
+    write(acc * TWO_PI, tl.sum(total, 0), row, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
+          D, DP, GRADIENT, ADD)  # fmt: skip
+
+
+@triton.jit
+def radial_rows(
+    x, z, units, w, base, out, slopes,
+    n, M, T, x_s, base_s, base_t, base_n, s_k,
+    D: tl.constexpr, DP: tl.constexpr, KIND: tl.constexpr, ISOTROPIC: tl.constexpr, SPLIT: tl.constexpr,
+    GRADIENT: tl.constexpr, ADD: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr,
+):  # fmt: skip
+    """As `shared.radial_sums`."""
+    TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
+    row, i = place(n, BN)
+    i = i.to(tl.int64)
+    inside = i < n
+    x += (row // T) * x_s
+    w += row * M
+    alpha = tl.load(units + 2 * D)
+    total = tl.zeros([BF, BN], TYPE)
+    acc = tl.zeros([DP, BN], TYPE)
+    for j in range(0, M, BF):
+        f = j + tl.arange(0, BF)
+        q = squared_distance(tl.zeros([BF, BN], TYPE), x, i, inside, z, f, M, units, D, ISOTROPIC, True)
+        value, slope = radial(q, alpha, KIND)
+        a = tl.load(w + f)[:, None]
+        total += a * value
+        if GRADIENT:
+            acc = radial_slopes(acc, a * slope, x, i, inside, z, f, M, units, D, DP, True)
+    acc = acc * squared_units(units, D, DP)[:, None]
+    write(acc, tl.sum(total, 0), row, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
+          D, DP, GRADIENT, ADD)  # fmt: skip

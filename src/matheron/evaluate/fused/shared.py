@@ -1,0 +1,103 @@
+"""Weighted sums at points that many functions share: one tile of basis functions serves a tile of rows, by tensor cores.
+
+A row is one output of one path. A program takes BN points and BR rows, goes through the basis functions BF at a time, and
+keeps nothing but its sums: `[BN, BR]` in registers.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .tile import difference, points, product, radial, squared_distance, turns, waves, whole
+
+
+@triton.jit
+def place(n, BN: tl.constexpr):
+    """Which tile of rows (the slow index) and which points this program has."""
+    blocks = tl.cdiv(n, BN)
+    program = tl.program_id(0)
+    return (program // blocks).to(tl.int64), program % blocks * BN + tl.arange(0, BN)
+
+
+@triton.jit
+def finish(acc, i, inside, rows, scale, base, base_s, base_t, base_n, out, out_r, shift, T, BR: tl.constexpr, SPLIT: tl.constexpr):
+    """Undo the rows' scaling, add what was there before, and write `[rows, n]`; rows of -1 are padding."""
+    r = tl.arange(0, BR)
+    row = tl.load(rows + r)
+    if SPLIT:
+        acc = acc * tl.load(scale + r)[None, :]
+    keep = inside[:, None] & (row >= 0)[None, :]
+    row = row.to(tl.int64)[None, :]
+    i = i[:, None]
+    acc += tl.load(base + (row // T) * base_s + (row % T) * base_t + i * base_n, mask=keep, other=0.0)
+    tl.store(out + (row + shift) * out_r + i, acc, mask=keep)
+
+
+@triton.jit
+def fourier_sums(
+    x, origin, theta, grid, tau, w, scale, rows, group, base, out,
+    n, F, T, base_s, base_t, base_n, out_r,
+    D: tl.constexpr, K: tl.constexpr, KC: tl.constexpr, BITS: tl.constexpr, PAIRS: tl.constexpr, SPLIT: tl.constexpr,
+    BN: tl.constexpr, BF: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """sum_f W_f cos(theta_f . x) + W'_f sin(theta_f . x) for PAIRS, else sum_f W_f cos(theta_f . x + tau_f)."""
+    tile, i = place(n, BN)
+    inside = i < n
+    PARTS: tl.constexpr = 2 if SPLIT else 1
+    HALVES: tl.constexpr = 2 if PAIRS else 1
+    main, rest, unit = points(x, origin, i, n, D, K, KC, BITS, SPLIT)
+    acc = tl.zeros([BN, BR], tl.float32 if SPLIT else tl.float64)
+    f = tl.arange(0, BF)
+    first = tl.load(group + tile) * F
+    w += tile * HALVES * PARTS * BR * F + tl.arange(0, BR)[:, None] * F + f[None, :]
+    step = BR * F
+    for j in tl.range(0, F, BF, num_stages=STAGES):
+        at = first + j + f
+        t = turns(main, rest, unit, theta + at * (K + KC), grid + at, K, KC, SPLIT)
+        if not PAIRS:
+            t = t + tl.load(tau + at)[None, :]
+            t = t - whole(t)
+        c, s = waves(t, SPLIT)
+        acc = product(c, w + j, step, acc, SPLIT, True)
+        if PAIRS:
+            acc = product(s, w + j + PARTS * step, step, acc, SPLIT, True)
+    finish(
+        acc, i, inside, rows + tile * BR, scale + tile * BR, base, base_s, base_t, base_n, out, out_r, 0, T, BR, SPLIT
+    )  # fmt: skip
+
+
+@triton.jit
+def radial_sums(
+    x, z, units, w, scale, rows, base, out,
+    n, M, R, T, base_s, base_t, base_n, out_r, zero,
+    D: tl.constexpr, KIND: tl.constexpr, ISOTROPIC: tl.constexpr, GRADIENT: tl.constexpr, SPLIT: tl.constexpr,
+    BN: tl.constexpr, BF: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """sum_j W_j k(x, z_j); with GRADIENT its derivative in coordinate k, the third axis of the launch."""
+    tile, i = place(n, BN)
+    k = tl.program_id(1)
+    inside = i < n
+    at = i.to(tl.int64)
+    PARTS: tl.constexpr = 2 if SPLIT else 1
+    TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
+    acc = tl.zeros([BN, BR], TYPE)
+    f = tl.arange(0, BF)
+    w += tile * PARTS * BR * M + tl.arange(0, BR)[:, None] * M + f[None, :]
+    alpha = tl.load(units + 2 * D)
+    # A product of zeros: distances are added to it in the layout of the tensor cores, and so need no exchange later.
+    left = tl.full([BN, 16], zero, tl.float16 if SPLIT else tl.float64)
+    right = tl.full([16, BF], zero, tl.float16 if SPLIT else tl.float64)
+    for j in tl.range(0, M, BF, num_stages=STAGES):
+        start = tl.dot(left, right, out_dtype=TYPE)
+        q = squared_distance(start, x, at, inside, z, j + f, M, units, D, ISOTROPIC, False)
+        value, slope = radial(q, alpha, KIND)
+        if GRADIENT:
+            value = slope * (difference(x, at, inside, z, j + f, k, M, units, D, False) * tl.load(units + D + k))
+        acc = product(value, w + j, BR * M, acc, SPLIT, True)
+    if GRADIENT:
+        acc = acc * (tl.load(units + k) * tl.load(units + D + k))
+    finish(
+        acc, i, inside, rows + tile * BR, scale + tile * BR, base + k.to(tl.int64) * R * out_r, base_s, base_t, base_n,
+        out, out_r, k * R, T, BR, SPLIT,
+    )  # fmt: skip

@@ -1,0 +1,254 @@
+"""What a GPU kernel does with one tile of points and basis functions: phases, waves, distances, products.
+
+Every function here runs on the device, inside the kernels of `shared`, `pull` and `own`. SPLIT says float32, where a product of
+tensor cores takes its operands as a high and a low half-precision part (three products keep 22 bits); else float64.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+# Triton's interpreter runs the kernels on a CPU, for tests; it has no hardware cosine.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+HARDWARE = tl.constexpr(not INTERPRETED)
+
+# Adding and taking away 1.5 2^23 (2^52) rounds a float32 (float64) to a whole number.
+_ROUND = tl.constexpr(12582912.0)
+_ROUND_DOUBLE = tl.constexpr(6755399441055744.0)
+TWO_PI = tl.constexpr(2 * math.pi)
+_LOG2_E = tl.constexpr(math.log2(math.e))
+# The Taylor series of cos(2 pi u) and sin(2 pi u) in u^2; for |u| <= 1/8 what is left out is below 1e-17.
+_C = [tl.constexpr((-1) ** k * (2 * math.pi) ** (2 * k) / math.factorial(2 * k)) for k in range(9)]
+_S = [tl.constexpr((-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1)) for k in range(8)]
+C1, C2, C3, C4, C5, C6, C7, C8 = _C[1:]
+S0, S1, S2, S3, S4, S5, S6, S7 = _S
+
+# The radial kernels by number; see `radial`.
+RBF, MATERN_12, MATERN_32, MATERN_52, RATIONAL_QUADRATIC = (tl.constexpr(i) for i in range(5))
+
+
+@triton.jit
+def whole(v):
+    """The nearest whole number."""
+    if v.dtype == tl.float64:
+        r = (v + _ROUND_DOUBLE) - _ROUND_DOUBLE
+    else:
+        r = (v + _ROUND) - _ROUND
+    return r
+
+
+@triton.jit
+def power_above(big, BITS: tl.constexpr):
+    """h and 1 / h, h the power of two for which |v| <= big means |v / h| < 2^BITS; float32."""
+    exponent = ((tl.maximum(big, 1e-30).to(tl.int32, bitcast=True) >> 23) & 255) + 1 - BITS
+    return (exponent << 23).to(tl.float32, bitcast=True), ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def about(x, origin):
+    """x - origin, and what rounding took from it."""
+    v = x - origin
+    t = v - x
+    return v, (x - (v - t)) - (origin + t)
+
+
+@triton.jit
+def halves(v):
+    """v as the sum of two half-precision numbers."""
+    high = v.to(tl.float16)
+    return high, (v - high.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def product(phi, w, step, acc, SPLIT: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """acc + phi W, W at the pointers `w` (and its low part `step` further on), which point at W^T where TRANSPOSED."""
+    W = tl.load(w)
+    if TRANSPOSED:
+        W = W.T
+    if SPLIT:
+        low = tl.load(w + step)
+        if TRANSPOSED:
+            low = low.T
+        a, b = halves(phi)
+        acc = tl.dot(a, W, acc)
+        acc = tl.dot(b, W, acc)
+        acc = tl.dot(a, low, acc)
+    else:
+        acc = tl.dot(phi, W, acc, out_dtype=tl.float64)
+    return acc
+
+
+@triton.jit
+def points(x, origin, i, n, D: tl.constexpr, K: tl.constexpr, KC: tl.constexpr, BITS: tl.constexpr, SPLIT: tl.constexpr):
+    """Points about the origin as the left operand of `turns`: whole numbers `[BN, K]`, remainders `[BN, KC]`, and their unit."""
+    i = i.to(tl.int64)
+    inside = (i < n)[:, None]
+    k = tl.arange(0, K)
+    xk = tl.load(x + i[:, None] * D + k[None, :], mask=inside & (k < D)[None, :], other=0.0)
+    v = xk - tl.load(origin + k, mask=k < D, other=0.0)[None, :]
+    v = tl.where(inside, v, 0.0)
+    if SPLIT:
+        unit, inverse = power_above(tl.max(tl.max(tl.abs(v), 1), 0), BITS)
+        main = whole(v * inverse).to(tl.float16)
+        c = tl.arange(0, KC)
+        slot, k = c // D, c % D
+        xk = tl.load(x + i[:, None] * D + k[None, :], mask=inside & (slot < 5)[None, :], other=0.0)
+        v, lost = about(xk, tl.load(origin + k, mask=slot < 5, other=0.0)[None, :])
+        v, lost = tl.where(inside, v, 0.0), tl.where(inside, lost, 0.0)
+        high = whole(v * inverse)
+        low, lowest = halves((v * inverse - high) + lost * inverse)
+        slot = slot[None, :]
+        rest = tl.where((slot == 0) | (slot == 3), high.to(tl.float16), tl.where(slot == 4, lowest, low))
+    else:
+        main, rest, unit = v, v, 1.0
+    return main, rest, unit
+
+
+@triton.jit
+def turns(main, rest, unit, theta, grid, K: tl.constexpr, KC: tl.constexpr, SPLIT: tl.constexpr):
+    """theta . x in turns, less the nearest whole number, `[BN, BF]`: `theta` and `grid` point at a block of frequencies.
+
+    In float32 both sides are whole numbers (of a unit of x, of a grid of theta) and remainders: the product of the whole
+    numbers is exact, so turns are taken off it without loss however many there are, and the remainders' products are small.
+    """
+    k = tl.arange(0, K)[:, None]
+    if SPLIT:
+        c = tl.arange(0, KC)[:, None]
+        step = (tl.load(grid) * unit)[None, :]
+        t = tl.dot(main, tl.load(theta[None, :] + k)) * step
+        t = (t - whole(t)) + tl.dot(rest, tl.load(theta[None, :] + K + c)) * step
+    else:
+        t = tl.dot(main, tl.load(theta[None, :] + k), out_dtype=tl.float64)
+        t = t - whole(t)
+    return t
+
+
+@triton.jit
+def waves(t, SPLIT: tl.constexpr):
+    """cos and sin of t turns, |t| <= 1/2."""
+    if SPLIT and HARDWARE:
+        c, s = libdevice.fast_cosf(t * TWO_PI), libdevice.fast_sinf(t * TWO_PI)
+    else:
+        quarter = whole(4 * t)
+        u = t - 0.25 * quarter
+        v = u * u
+        a = 1 + v * (C1 + v * (C2 + v * (C3 + v * (C4 + v * (C5 + v * (C6 + v * (C7 + v * C8)))))))
+        b = u * (S0 + v * (S1 + v * (S2 + v * (S3 + v * (S4 + v * (S5 + v * (S6 + v * S7)))))))
+        q = quarter.to(tl.int32)
+        odd = (q & 1) == 1
+        c, s = tl.where(odd, b, a), tl.where(odd, a, b)
+        c = tl.where(((q + 1) & 2) == 0, c, -c)
+        s = tl.where((q & 2) == 0, s, -s)
+    return c, s
+
+
+@triton.jit
+def along_points(v, OWN: tl.constexpr):
+    """A vector over points as a side of a tile: tiles are `[points, basis]`, but `[basis, points]` where rows are OWN."""
+    return v[None, :] if OWN else v[:, None]
+
+
+@triton.jit
+def along_basis(v, OWN: tl.constexpr):
+    return v[:, None] if OWN else v[None, :]
+
+
+@triton.jit
+def gather(acc, v, k, DP: tl.constexpr, OWN: tl.constexpr):
+    """acc `[points, DP]` with the sums of v over the basis added to column k; all is transposed where rows are OWN."""
+    here = along_basis(tl.arange(0, DP) == k, OWN)
+    return acc + tl.where(here, along_points(tl.sum(v, 0 if OWN else 1), OWN), 0.0)
+
+
+@triton.jit
+def difference(x, i, inside, z, f, k, M, units, D: tl.constexpr, OWN: tl.constexpr):
+    """x_k - z_k for all pairs, in units of a power of two: exact for near points, whatever their offset."""
+    xk = tl.load(x + i * D + k, mask=inside, other=0.0) * tl.load(units + k)
+    return along_points(xk, OWN) - along_basis(tl.load(z + k * M + f), OWN)
+
+
+@triton.jit
+def squared_distance(start, x, i, inside, z, f, M, units, D: tl.constexpr, ISOTROPIC: tl.constexpr, OWN: tl.constexpr):
+    """sum_k (a_k (x_k - z_k))^2, added to `start`, whose layout it takes. `units` holds 2^e_k, then a_k / 2^e_k."""
+    q = start
+    if D <= 8:
+        for k in tl.static_range(D):
+            v = difference(x, i, inside, z, f, k, M, units, D, OWN)
+            v = v if ISOTROPIC else v * tl.load(units + D + k)
+            q += v * v
+    else:
+        for k in range(D):
+            v = difference(x, i, inside, z, f, k, M, units, D, OWN)
+            v = v if ISOTROPIC else v * tl.load(units + D + k)
+            q += v * v
+    if ISOTROPIC:
+        a = tl.load(units + D)
+        q = q * (a * a)
+    return q
+
+
+@triton.jit
+def radial_slopes(
+    acc, u, x, i, inside, z, f, M, units, D: tl.constexpr, DP: tl.constexpr, OWN: tl.constexpr
+):
+    """acc plus the sums over the basis of u (x_k - z_k), for each k."""
+    if D <= 8:
+        for k in tl.static_range(D):
+            acc = gather(acc, u * difference(x, i, inside, z, f, k, M, units, D, OWN), k, DP, OWN)
+    else:
+        for k in range(D):
+            acc = gather(acc, u * difference(x, i, inside, z, f, k, M, units, D, OWN), k, DP, OWN)
+    return acc
+
+
+@triton.jit
+def squared_units(units, D: tl.constexpr, DP: tl.constexpr):
+    """What `radial_slopes` is due: a_k^2 / 2^e_k."""
+    k = tl.arange(0, DP)
+    a = tl.load(units + D + k, mask=k < D, other=0.0)
+    return a * a * tl.load(units + k, mask=k < D, other=0.0)
+
+
+@triton.jit
+def wave_slopes(acc, u, theta, low, F, D: tl.constexpr, DP: tl.constexpr, LOW: tl.constexpr, OWN: tl.constexpr):
+    """acc plus the sums over the basis of u theta_k (theta + low where LOW), for each k; both point at the block."""
+    if D <= 8:
+        for k in tl.static_range(D):
+            th = tl.load(theta + k * F)
+            th = th + tl.load(low + k * F) if LOW else th
+            acc = gather(acc, u * along_basis(th, OWN), k, DP, OWN)
+    else:
+        for k in range(D):
+            th = tl.load(theta + k * F)
+            th = th + tl.load(low + k * F) if LOW else th
+            acc = gather(acc, u * along_basis(th, OWN), k, DP, OWN)
+    return acc
+
+
+@triton.jit
+def radial(q, alpha, KIND: tl.constexpr):
+    """g(q) and 2 g'(q) of a radial kernel, q = 2 nu r^2 (r^2 for RBF, r^2 / (2 alpha) for the rational quadratic)."""
+    if KIND == RBF:
+        value = tl.exp2(q * (-0.5 * _LOG2_E))
+        slope = -value
+    elif KIND == RATIONAL_QUADRATIC:
+        value = tl.exp2(-alpha * tl.log2(1 + q))
+        slope = -2 * alpha * value / (1 + q)
+    else:
+        s = tl.sqrt(q)
+        decay = tl.exp2(s * -_LOG2_E)
+        if KIND == MATERN_12:
+            value = decay
+            slope = tl.where(q > 0, -decay / tl.where(q > 0, s, 1.0), 0.0)
+        elif KIND == MATERN_32:
+            value = (1 + s) * decay
+            slope = -decay
+        else:
+            value = (1 + s + q * (1 / 3)) * decay
+            slope = (1 + s) * decay * (-1 / 3)
+    return value, slope
