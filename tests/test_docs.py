@@ -1,0 +1,110 @@
+"""The documentation: its code prints what it says, its links lead somewhere, its import order is the code's."""
+
+import ast
+import contextlib
+import doctest
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import matheron
+from matheron import kernels
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES_WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name)
+def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = [(kind, body) for kind, body in FENCE.findall(page.read_text()) if kind in ("python", "text")]
+    names: dict = {"__name__": "docs"}
+    for i, (kind, body) in enumerate(blocks):
+        if kind != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(body, f"{name(page)}, block {i}", "exec"), names)
+        shown = blocks[i + 1][1] if i + 1 < len(blocks) and blocks[i + 1][0] == "text" else ""
+        same = doctest.OutputChecker().check_output(shown, printed.getvalue(), doctest.ELLIPSIS)
+        assert same, f"block {i} of {name(page)} printed:\n{printed.getvalue()}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files_that_exist(page):
+    prose = FENCE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
+        assert "://" in target or (page.parent / target).exists(), f"{name(page)} links to {target}"
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in PAGES[1:]:
+        assert f": {page.relative_to(ROOT / 'docs')}\n" in navigation, f"add {name(page)} to nav in mkdocs.yml"
+
+
+def test_the_readme_s_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text()))
+    assert {"demo", "test"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_notation_s_public_names_exist():
+    X = torch.rand(4, 1, dtype=torch.float64)
+    exact = matheron.ExactGP(kernels.RBF(), X, X[:, 0], noise=0.1)
+    sparse = matheron.SparseGP(kernels.RBF(), X, X[:, 0])
+    paths = matheron.draw(exact, 2, num_features=5, features="sincos")  # an odd number: pairs and a single cosine
+    examples = [exact, sparse, paths, paths.prior, paths.update, *paths.prior.features.bases]
+    of = {type(example).__name__: example for example in examples}
+    names = re.findall(r"`(\w+)\.(\w+)`", (ROOT / "docs/notation.md").read_text())
+    assert len(names) > 10
+    for owner, member in names:
+        assert hasattr(of[owner], member), f"{owner}.{member}"
+
+
+def test_the_notation_explains_every_equation_that_the_code_names():
+    named = {label for file in (ROOT / "src").rglob("*.py") for label in re.findall(r"eqn:\w+", file.read_text())}
+    explained = set(re.findall(r"eqn:\w+", (ROOT / "docs/notation.md").read_text()))
+    assert named <= explained, f"add {sorted(named - explained)} to docs/notation.md"
+
+
+def import_order() -> dict[str, int]:
+    """The place of every module in the numbered list of docs/architecture.md."""
+    section = (ROOT / "docs/architecture.md").read_text().split("## The import order")[1].split("\n## ")[0]
+    lines = re.findall(r"^(\d+)\. (.*)$", section, re.MULTILINE)
+    return {module: int(place) for place, line in lines for module in re.findall(r"`(\w+)`", line)}
+
+
+def imports(file: Path, package: Path) -> set[str]:
+    """The modules of the package, by their first name, that a file imports when it is imported."""
+    own = file.relative_to(package).parts[:-1]
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = own[: len(own) - node.level + 1] + tuple((node.module or "").split("."))
+            parts = [part for part in base if part]
+            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+    return found
+
+
+def test_imports_go_down_the_list_and_never_up():
+    order, package = import_order(), ROOT / "src/matheron"
+    for file in sorted(package.rglob("*.py")):
+        module = file.relative_to(package).with_suffix("").parts[0]
+        if module == "__init__":
+            continue
+        assert module in order, f"add {module} to the import order in docs/architecture.md"
+        for imported in imports(file, package) - {module, "__version__"}:
+            assert imported in order, f"{file} imports {imported}, which the import order does not have"
+            assert order[imported] < order[module], f"{file} imports {imported}, further down the import order"
