@@ -12,6 +12,7 @@ from .cholesky import Cholesky as Cholesky
 from .cholesky import JitterWarning as JitterWarning
 from .cholesky import by_rows as by_rows
 from .conjugate_gradients import ConjugateGradients as ConjugateGradients
+from .conjugate_gradients import ConvergenceWarning as ConvergenceWarning
 
 SOLVERS = ("auto", "cholesky", "cg")
 # The dense factor is n^2 numbers; on a CPU "auto" stops there.

@@ -14,6 +14,10 @@ PRECONDITIONER_RANK = 256
 _BLOCK = 1 << 23
 
 
+class ConvergenceWarning(UserWarning):
+    """Conjugate gradients did not reach the accuracy that was asked."""
+
+
 class ConjugateGradients:
     """Solves (K + D) a = b by products with blocks of K.
 
@@ -27,10 +31,12 @@ class ConjugateGradients:
         self.covariance, self.noise = covariance, noise
         n = len(noise)
         F = _pivoted_cholesky(lambda i: covariance(i, slice(0, n)), diagonal, min(PRECONDITIONER_RANK, n))  # [n, k]
-        self.D = noise + (diagonal - F.square().sum(1)).clamp_min(0) * 1e-3 + 1e-8 * diagonal.mean()
+        floor = max(1e-8, 10 * torch.finfo(F.dtype).eps) * diagonal.mean()
+        self.D = noise + (diagonal - F.square().sum(1)).clamp_min(0) * 1e-3 + floor
         self.F = F
-        inner = torch.eye(F.shape[1], dtype=F.dtype, device=F.device) + F.mT @ (F / self.D[:, None])
-        self.inner = torch.linalg.cholesky(inner)
+        weighted = (F / self.D[:, None].sqrt()).double()  # its Gram matrix needs the digits
+        inner = torch.eye(F.shape[1], dtype=torch.float64, device=F.device) + weighted.mT @ weighted
+        self.inner = torch.linalg.cholesky(inner).to(F.dtype)
 
     def multiply(self, V: Tensor) -> Tensor:
         """(K + D) V, `[n, r]`, a block of K at a time."""
@@ -47,32 +53,53 @@ class ConjugateGradients:
         return V - (self.F @ torch.cholesky_solve(self.F.mT @ V, self.inner)) / self.D[:, None]
 
     def solve(self, b: Tensor) -> Tensor:
-        """(K + D)^-1 b for all right-hand sides `[n, r]` together, each to a relative residual near rounding."""
-        tolerance = 1e-10 if b.dtype == torch.float64 else 1e-5
-        target = tolerance * b.norm(dim=0).clamp_min(torch.finfo(b.dtype).tiny)  # [r]
-        a = torch.zeros_like(b)
-        residual = b.clone()
-        z = self.precondition(residual)
-        p, rz = z, (residual * z).sum(0)
-        for _ in range(MAX_ITERATIONS):
-            open_ = residual.norm(dim=0) > target
-            if not bool(open_.any()):
-                return a
+        """(K + D)^-1 b for all right-hand sides `[n, r]` together, each to a relative residual near rounding.
+
+        The recursion's own residual drifts from the true one, so it starts again from the true one while that helps.
+        """
+        double = b.dtype == torch.float64
+        scale = b.norm(dim=0).clamp_min(torch.finfo(b.dtype).tiny)  # [r]
+        target = (1e-10 if double else 1e-5) * scale
+        a, residual, left = torch.zeros_like(b), b, MAX_ITERATIONS
+        while left > 0 and bool((residual.norm(dim=0) > target).any()):
+            step, left = self._descend(residual, target, left)
+            trial = b - self.multiply(a + step)
+            better = trial.norm(dim=0) < 0.5 * residual.norm(dim=0)  # [r]; what is not a number is not better
+            if not bool(better.any()):
+                break
+            a, residual = torch.where(better, a + step, a), torch.where(better, trial, residual)
+        worst = float((residual.norm(dim=0) / scale).max())
+        if worst > (1e-6 if double else 1e-3):
+            warnings.warn(
+                f"conjugate gradients stopped after {MAX_ITERATIONS - left} iterations at a relative residual of "
+                f'{worst:.1e}: the noise is small for this kernel; use solver="cholesky" if memory allows'
+                f"{'' if double else ', or dtype=torch.float64'}",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return a
+
+    def _descend(self, b: Tensor, target: Tensor, left: int) -> tuple[Tensor, int]:
+        """Conjugate gradients from zero until the recursion's residual meets the target or `left` iterations are over.
+
+        A right-hand side whose direction has lost its curvature to rounding stops where it is.
+        """
+        a, residual = torch.zeros_like(b), b
+        p = z = self.precondition(b)
+        rz = (residual * z).sum(0)  # [r]
+        is_open = residual.norm(dim=0) > target
+        while left > 0 and bool(is_open.any()):
             Ap = self.multiply(p)
-            step = torch.where(open_, rz / (p * Ap).sum(0).clamp_min(torch.finfo(b.dtype).tiny), 0.0)
-            a = a + step * p
-            residual = residual - step * Ap
+            curvature = (p * Ap).sum(0)
+            is_open = is_open & (curvature > 0) & (rz > 0)
+            step = torch.where(is_open, rz / torch.where(is_open, curvature, 1.0), 0.0)
+            a, residual = a + step * p, residual - step * Ap
             z = self.precondition(residual)
             rz_next = (residual * z).sum(0)
-            p = z + torch.where(open_, rz_next / rz.clamp_min(torch.finfo(b.dtype).tiny), 0.0) * p
-            rz = rz_next
-        worst = float((residual.norm(dim=0) / b.norm(dim=0).clamp_min(torch.finfo(b.dtype).tiny)).max())
-        warnings.warn(
-            f"conjugate gradients stopped after {MAX_ITERATIONS} iterations at a relative residual of {worst:.1e}; "
-            'the noise is small for this kernel: use solver="cholesky" if memory allows',
-            stacklevel=3,
-        )
-        return a
+            p = z + torch.where(is_open, rz_next / torch.where(is_open, rz, 1.0), 0.0) * p
+            rz, left = rz_next, left - 1
+            is_open = is_open & (residual.norm(dim=0) > target)
+        return a, left
 
 
 def _pivoted_cholesky(rows: Callable[[Tensor], Tensor], diagonal: Tensor, rank: int) -> Tensor:
