@@ -1,0 +1,107 @@
+"""Cholesky: exact where it can be, and jitter that is visible, warned of and as small as will do."""
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+
+from examples import rand, randn
+from matheron import JitterWarning
+from matheron import kernels as K
+from matheron.solvers import Cholesky, by_rows, factor
+
+
+def with_eigenvalues(values: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
+    """A symmetric matrix with these eigenvalues."""
+    Q, _ = torch.linalg.qr(randn(len(values), len(values)))
+    return ((Q * torch.tensor(values, dtype=torch.float64)) @ Q.mT).to(dtype)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-4)])
+def test_it_solves_for_all_right_hand_sides_at_once(dtype, tolerance):
+    A = randn(20, 20).to(dtype)
+    A, b = A @ A.mT + torch.eye(20, dtype=dtype), randn(20, 7, seed=1).to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solver = Cholesky(A)
+    assert solver.jitter == 0.0
+    torch.testing.assert_close(A @ solver.solve(b), b, rtol=tolerance, atol=tolerance * 10)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("smallest", [0.0, -3e-9, -2e-5])
+def test_jitter_is_the_smallest_power_that_will_do(smallest, scale):
+    """It is relative to the mean diagonal, and it is what the factor holds."""
+    A = with_eigenvalues([1.0, 0.8, 1.2, smallest]) * scale
+    mean = float(A.diagonal().mean())
+    with pytest.warns(JitterWarning, match=r"A matrix is not positive definite in float64: added a jitter of"):
+        solver = Cholesky(A, "A matrix")
+    assert solver.jitter > -smallest * scale
+    assert solver.jitter == pytest.approx(
+        mean * max(1e-10, 10 ** torch.tensor(-smallest * scale / mean).log10().ceil())
+    )
+    jittered = A + solver.jitter * torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(solver.L @ solver.L.mT, jittered, rtol=1e-13, atol=1e-13 * scale)
+
+
+def test_what_is_far_from_positive_definite_is_refused():
+    with pytest.raises(
+        ValueError, match=r"A matrix is not positive definite even with a jitter of 7\.5e-02: check the"
+    ):
+        Cholesky(with_eigenvalues([1.0, 1.5, 1.5, -1.0]), "A matrix")
+
+
+def test_a_covariance_that_is_not_a_number_is_refused():
+    with pytest.raises(ValueError, match="not positive definite"):
+        Cholesky(torch.full((2, 2), float("nan"), dtype=torch.float64))
+
+
+def test_a_factor_of_rounding_noise_counts_as_a_failure():
+    """LAPACK may well factor duplicate points; the pivot is then noise, and so would the weights be."""
+    X = rand(5, 2).repeat(2, 1)
+    K_nn = K.RBF(1.0)(X)
+    with pytest.warns(JitterWarning, match="duplicate points"):
+        solver = Cholesky(K_nn)
+    assert solver.jitter == pytest.approx(1e-10)
+    assert float(solver.L.diagonal().min()) ** 2 > 1e-12
+
+
+def test_single_precision_adds_more_jitter_than_double():
+    X = rand(5, 2).repeat(2, 1)
+    with pytest.warns(JitterWarning, match="float32"):
+        single = Cholesky(K.RBF(1.0)(X.float())).jitter
+    assert single > 1e-8
+
+
+def test_the_magnitude_of_what_was_subtracted_sets_the_scale():
+    tiny = 1e-17 * with_eigenvalues([1.0, 1.0, -1.0])
+    with pytest.warns(JitterWarning):
+        assert Cholesky(tiny, magnitude=torch.full((3,), 2.0)).jitter == pytest.approx(2e-10)
+
+
+def test_gradients_pass_through_the_factor_with_and_without_jitter():
+    a = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    Cholesky(torch.eye(2, dtype=torch.float64) * a).solve(torch.ones(2, 1, dtype=torch.float64)).sum().backward()
+    torch.testing.assert_close(a.grad, -2 / a.detach() ** 2)
+    with pytest.warns(JitterWarning):
+        L = Cholesky(torch.ones(2, 2, dtype=torch.float64) * a).L
+    assert L.requires_grad and L.isfinite().all()
+
+
+def test_a_matrix_by_rows_is_the_whole_matrix(monkeypatch):
+    X, kernel = rand(10, 2), K.Matern(1.5, 0.5)
+    monkeypatch.setattr("matheron.solvers.cholesky._ROWS", 3)
+    assert torch.equal(by_rows(lambda rows: kernel.forward(rows, X), X), kernel(X, X.clone()))
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.0])
+def test_a_covariance_is_factored_with_its_noise(noise):
+    X, b, kernel = rand(6, 2), randn(6, 3), K.Matern(0.5, 0.5)
+    solver = factor(kernel, X, None, torch.full((6,), noise, dtype=torch.float64), "cholesky")
+    torch.testing.assert_close(solver.solve(b), torch.linalg.solve(kernel(X) + noise * torch.eye(6), b))
+
+
+def test_an_unknown_solver_is_named_with_the_list_of_known_ones():
+    with pytest.raises(ValueError, match="solver: expected one of auto, cholesky, cg, got 'lu'"):
+        factor(K.RBF(), rand(2, 1), None, torch.zeros(2), "lu")
