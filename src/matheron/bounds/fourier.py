@@ -50,7 +50,8 @@ def fourier_constant(
         # ell / 2 terms cos(theta . r), |theta|-Lipschitz in r = x - x'; no error at r = 0.
         constant = 2 * math.sqrt(2) * sigma * chaining_sum(2 * sides)
     else:
-        # ell terms 2 cos(theta . x + tau) cos(theta . x' + tau), 2 |theta|-Lipschitz in (x, x'), of variance 1/2 at x = x'
+        # ell terms 2 cos(theta . x + tau) cos(theta . x' + tau), 2 |theta|-Lipschitz in (x, x'); at x = x' of variance
+        # one half.
         constant = math.sqrt(0.5) + 2 * 2 * sigma * chaining_sum(torch.cat([sides, sides]))
     return float(terms[0].variance) * constant
 

@@ -85,7 +85,7 @@ def _draw(
         mean_aim = update.target if known and not orthogonal else 0 * u[0]
         means = omega.new_zeros(phi.num_bases, omega.shape[1])
         for g in basis_index.unique().tolist():
-            Phi, mine = design(one_basis(phi, g), at.centres, at.tasks), basis_index == g  # [m, t ell], [s]
+            Phi, mine = design(one_basis(phi, g), at.centres, at.tasks)[0], basis_index == g  # [m, t ell], [s]
             omega[mine] = weight_space_update(Phi, omega[mine], aim[mine], update.noise, eps[mine])
             means[g] = weight_space_update(Phi, 0 * omega[:1], mean_aim, update.noise, 0 * eps[:1])[0]
         v, v_mean = omega[:, :0], omega[:1, :0]

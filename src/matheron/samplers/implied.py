@@ -11,7 +11,7 @@ from ..describe import describe
 from ..features import Features
 from ..paths import Paths
 from ..solvers.cholesky import safe_cholesky
-from .linear_model import design, one_basis, shared_bases
+from .linear_model import design, one_basis, shared_bases, side_by_side
 from .posterior import Factored, Moments, Places, device_of, inner_points, mixture, outer, shaped, single
 
 
@@ -44,10 +44,9 @@ def decoupled_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> Mome
         if update.root is not None:
             S = G.mT @ update.root  # [n, r]
             C += S @ S.mT
-        for g, share in enumerate(shares.tolist()):
-            phi = one_basis(features, g)
-            J = design(phi, at.x_rows, at.x_tasks) - G.mT @ design(phi, at.centres, at.tasks)  # [n, t ell]
-            C += share * (J @ J.mT)
+        for wide in side_by_side(features, shares):
+            J = wide(at.x_rows, at.x_tasks) - G.mT @ wide(at.centres, at.tasks)  # [n, g t ell]
+            C += J @ J.mT
         return outer(gp, shaped(at.mean_x + G.mT @ update.target, C, gp.num_outputs))
 
 
@@ -68,7 +67,7 @@ def weight_space_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> M
 def _linear_model(phi: Features, at: Places, update: Factored) -> Moments:
     """The moments of one basis's posterior, by the smaller of the two systems where there is noise."""
     noise = update.noise
-    Phi, Phi_x = design(phi, at.centres, at.tasks), design(phi, at.x_rows, at.x_tasks)  # [m, t ell], [n, t ell]
+    Phi, Phi_x = design(phi, at.centres, at.tasks)[0], design(phi, at.x_rows, at.x_tasks)[0]  # [m, t ell], [n, t ell]
     m, size = Phi.shape
     if m > size and bool((noise > 0).all()) and update.root is None:
         weighted = Phi.mT / noise  # [t ell, m]

@@ -7,6 +7,7 @@ root of each basis's coupling; one row of the design is then R[task] (x) phi(x).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from ..draw import _as_domain
 from ..features import Features, build_features
 from ..gp import ExactGP, SparseGP
 from ..paths import Paths
+
+# Columns of a wide basis made of several.
+_WIDTH = 1 << 13
 
 
 def features_for(
@@ -50,19 +54,40 @@ def features_for(
 
 def one_basis(features: Features, g: int) -> Features:
     """Version g of features that have several."""
-    bases = [basis.select(slice(g, g + 1)) for basis in features.bases]
+    return _select(features, slice(g, g + 1))
+
+
+def _select(features: Features, cut: slice) -> Features:
+    bases = [basis.select(cut) for basis in features.bases]
     return Features(bases, features.roots, features.origin, features.domain, features.description)
 
 
 def design(features: Features, x: Tensor, tasks: Tensor | None) -> Tensor:
-    """Phi of one basis at points `[n, d]` with tasks `[n]`: `[n, t ell]`, so that f = Phi omega."""
-    Phi = features(x)  # [1, n, ell]
+    """Phi at points `[n, d]` with tasks `[n]`: `[g, n, t ell]`, one a basis, so that f = Phi omega."""
+    Phi = features(x)  # [g, n, ell]
     if tasks is None:
-        return Phi[0]
-    parts = Phi[0].split([basis.size for basis in features.bases], dim=-1)
+        return Phi
+    parts = Phi.split([basis.size for basis in features.bases], dim=-1)
     blocks = zip(features.roots, parts, strict=True)
-    rows = [R[tasks][:, :, None] * part[:, None] for R, part in blocks if R is not None]  # [n, t, c]
-    return torch.cat(rows, dim=-1).flatten(1)
+    rows = [R[tasks][:, :, None] * part[:, :, None] for R, part in blocks if R is not None]  # [g, n, t, c]
+    return torch.cat(rows, dim=-1).flatten(2)
+
+
+def side_by_side(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor, Tensor | None], Tensor]]:
+    """Some bases at a time, as one wide basis: maps (x, tasks) to `[n, g t ell]`, columns scaled by sqrt(share).
+
+    Sums over bases of share * Phi Phi^T are then products of wide matrices, and few.
+    """
+    step = max(1, _WIDTH // features.num_features)
+    for start in range(0, features.num_bases, step):
+        cut = slice(start, start + step)
+        some = _select(features, cut)
+        scale = shares[cut, None, None].sqrt()
+
+        def wide(x: Tensor, tasks: Tensor | None, some: Features = some, scale: Tensor = scale) -> Tensor:
+            return (design(some, x, tasks) * scale).transpose(0, 1).flatten(1)
+
+        yield wide
 
 
 def mixed(features: Features, omega: Tensor) -> Tensor:
@@ -100,7 +125,7 @@ def feature_covariance(basis: Features | Paths, x: Tensor, tasks: Tensor | None 
     x = x.detach().double()
     K = x.new_zeros(len(x), len(x))
     with torch.no_grad():
-        for g, share in enumerate(shares.tolist()):
-            Phi = design(one_basis(features, g), x, tasks)  # [n, t ell]
-            K += share * (Phi @ Phi.mT)
+        for wide in side_by_side(features, shares):
+            Phi = wide(x, tasks)  # [n, g t ell]
+            K += Phi @ Phi.mT
     return K

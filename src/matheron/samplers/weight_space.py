@@ -107,7 +107,7 @@ def weight_space(
         y, noise = gp.train_targets.detach().to(at.centres) - at.mean_m, gp.noise.detach().to(at.centres)
         means = omega.new_zeros(phi.num_bases, omega.shape[1])
         for g in basis_index.unique().tolist():
-            Phi, mine = design(one_basis(phi, g), at.centres, at.tasks), basis_index == g  # [n, t ell], [s]
+            Phi, mine = design(one_basis(phi, g), at.centres, at.tasks)[0], basis_index == g  # [n, t ell], [s]
             if eps is not None:
                 zero = torch.zeros_like(y)[None]
                 means[g] = weight_space_update(Phi, torch.zeros_like(omega[:1]), y, noise, zero)[0]
