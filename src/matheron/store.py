@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,15 @@ def save(value: Value, path: str | os.PathLike[str]) -> None:
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     metadata = {"format": FORMAT, "tree": header, "checksum": _checksum(header, tensors)}
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # as any new file has it; safetensors makes its own for the user alone
         save_file(tensors, temporary, metadata=metadata)
+        temporary.chmod(mode)
         os.replace(temporary, path)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Any:
@@ -70,7 +72,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> An
         raise ValueError(f"{path} was changed since it was saved: its checksum does not match")
     try:
         return _rebuild(json.loads(header), "", tensors).to(device)
-    except (KeyError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
+    except (LookupError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} does not describe a value of this version of matheron: {error!r}") from error
 
 
@@ -79,8 +81,8 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str
     name = type(value).__name__
     if REGISTRY.get(name) is not type(value):
         raise TypeError(
-            f"save: {prefix.rstrip('.') or 'the value'} is a {name}, which cannot be saved: a file has no "
-            "code. Use a constant or matheron.means.LinearMean for a mean function, or pickle the paths at your own risk"
+            f"save: {prefix.rstrip('.') or 'the value'} is a {name}, which cannot be saved: a file has no code. "
+            "Use a constant or matheron.means.LinearMean for a mean function, or pickle the paths at your own risk"
         )
     buffers = {}
     for key, tensor in value._buffers.items():
@@ -118,7 +120,7 @@ def _rebuild(tree: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> V
 def _checksum(header: str, tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(header.encode())
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
+        tensor = tensors[name]
         digest.update(f"{name}:{tensor.dtype}:{list(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+        digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()

@@ -31,7 +31,7 @@ class Value(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.saveable and not cls.__name__.startswith("_"):
-            REGISTRY[cls.__name__] = cls
+            REGISTRY.setdefault(cls.__name__, cls)  # a user's class of the same name does not take its place
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy of this value with `fn` applied to every tensor; the value itself stays as it is."""
