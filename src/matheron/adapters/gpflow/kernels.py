@@ -66,7 +66,7 @@ def _(kernel: gk.Periodic, input_dim: int, task: int | None = None) -> Kernel:
 @translate.register
 def _(kernel: gk.Cosine, input_dim: int, task: int | None = None) -> Kernel:
     d = len(_columns(kernel, input_dim))
-    frequency = np.broadcast_to(1 / value(kernel.lengthscales), (d,))  # cos(2 pi sum_i r_i / lengthscale_i)
+    frequency = np.ones(d) / value(kernel.lengthscales)  # cos(2 pi sum_i r_i / lengthscale_i)
     if d == 1:
         return _scaled(kernels.Cosine(abs(1 / frequency[0])), kernel, input_dim, task)
     wave = kernels.SpectralMixture([1.0], frequency[None], np.zeros((1, d)))
@@ -146,7 +146,7 @@ def _columns(kernel: Any, input_dim: int) -> list[int]:
 
 def task_column(kernel: Any, input_dim: int) -> int | None:
     """The column of X that Coregion kernels read, or None where there are none."""
-    columns = {tuple(_columns(k, input_dim)) for k in _leaves(kernel) if isinstance(k, gk.Coregion)}
+    columns = {tuple(_columns(k, input_dim)) for k in leaves(kernel) if isinstance(k, gk.Coregion)}
     if not columns:
         return None
     if len(columns) > 1 or input_dim == 1:
@@ -157,8 +157,8 @@ def task_column(kernel: Any, input_dim: int) -> int | None:
     return columns.pop()[0]
 
 
-def _leaves(kernel: Any) -> list[Any]:
-    return [leaf for k in kernel.kernels for leaf in _leaves(k)] if isinstance(kernel, gk.Combination) else [kernel]
+def leaves(kernel: Any) -> list[Any]:
+    return [leaf for k in kernel.kernels for leaf in leaves(k)] if isinstance(kernel, gk.Combination) else [kernel]
 
 
 @singledispatch
