@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -68,6 +69,27 @@ class Exp(Transform):
 
     def derivative(self, x: Tensor) -> Tensor:
         return x.exp()
+
+
+class Log(Transform):
+    """x -> log(x) / log(base), in the coordinates of `mask`, all where not given: for inputs on a log scale."""
+
+    fields = ("base",)
+
+    def __init__(self, base: float = math.e, mask: ArrayLike | None = None) -> None:
+        super().__init__()
+        self.base = float(base)
+        self.register_buffer("mask", torch.as_tensor(True if mask is None else mask).bool())
+
+    def forward(self, x: Tensor) -> Tensor:
+        positive = torch.where(self.mask, x, 1.0)  # no logarithm, and no gradient of one, of what is left alone
+        return torch.where(self.mask, positive.log() / math.log(self.base), x)
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return torch.where(self.mask, self.base**y, y)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return torch.where(self.mask, 1 / (x * math.log(self.base)), 1.0)
 
 
 class Kumaraswamy(Transform):

@@ -51,8 +51,8 @@ def translate(kernel: GPyTorchKernel, input_dim: int) -> Kernel:
 
     >>> import gpytorch
     >>> from matheron.adapters.gpytorch import translate
-    >>> translate(gpytorch.kernels.RBFKernel(), input_dim=1)([[0.0]], [[0.0]])
-    tensor([[1.]], dtype=torch.float64)
+    >>> translate(gpytorch.kernels.RBFKernel(), input_dim=1)
+    RBF()
     """
     if kernel.batch_shape:
         raise ValueError(

@@ -90,7 +90,7 @@ def _correlated_noise(
     L, failed = torch.linalg.cholesky_ex(Sigma.double())
     if bool(failed):
         raise ValueError(
-            "likelihood: the covariance of the tasks' noise is singular; give MultitaskGaussianLikelihood a global noise"
+            "likelihood: the covariance of the tasks' noise is singular; give MultitaskGaussianLikelihood global noise"
         )
     eye = torch.eye(t, dtype=L.dtype, device=L.device)
     W = torch.linalg.solve_triangular(L, eye, upper=False)  # L^-1

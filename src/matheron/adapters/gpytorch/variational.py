@@ -47,8 +47,13 @@ def _(strategy: Any, transforms: Transforms) -> GP:
     members, batch_shape = sparse_members(strategy.base_variational_strategy, transforms)
     axis = strategy.task_dim if strategy.task_dim >= 0 else strategy.task_dim + len(batch_shape)
     if not 0 <= axis < len(batch_shape):  # one law, of which every task is a draw
-        tasks = [Outputs([member] * strategy.num_tasks) for member in members]
-        return assembled(tasks, batch_shape, outputs=False)
+        laws = [
+            sparse_members(
+                strategy.base_variational_strategy, lambda i, extra, task=task: transforms((*i, task), extra)
+            )[0]
+            for task in range(strategy.num_tasks)
+        ]
+        return assembled([Outputs(tasks) for tasks in zip(*laws, strict=True)], batch_shape, outputs=False)
     groups, rest = _grouped(members, batch_shape, axis)
     return assembled([Outputs(group) for group in groups], rest, outputs=False)
 

@@ -1,0 +1,155 @@
+"""BoTorch's input and outcome transforms, each as ours. They act coordinate by coordinate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+import torch
+from botorch.models.transforms import input as bi
+from botorch.models.transforms import outcome as bo
+from torch import Tensor
+
+from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Transform
+from ..refusal import BY_HAND, refusal
+
+# A parameter `[*batch, ...]` with some trailing axes of its own, at one member of a batch of models.
+Pick = Callable[[Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """How many an input transform is given, which of them are a path's, and whose member's parameters it has."""
+
+    number: int
+    kept: list[int]
+    pick: Pick
+    when: str  # "train" or "eval": BoTorch may transform the data and not the test points, or the other way round
+
+
+def translate_input(transform: Any, at: Coordinates) -> Transform | None:
+    """An input transform as ours; None where it does nothing."""
+    if transform is None or not getattr(transform, f"transform_on_{at.when}", True):
+        return None
+    return input_transform_of(transform, at)
+
+
+@singledispatch
+def input_transform_of(transform: Any, at: Coordinates) -> Transform | None:
+    raise refusal("input transform", transform, input_transform_of, "apply it to your data yourself")
+
+
+@input_transform_of.register(bi.Normalize)
+@input_transform_of.register(bi.InputStandardize)
+@input_transform_of.register(bi.AffineInputTransform)
+def _(transform: Any, at: Coordinates) -> Transform:
+    coefficient, offset = (at.pick(value, 2)[0].double() for value in (transform._coefficient, transform._offset))
+    scale, shift = (coefficient, offset) if transform.reverse else (1 / coefficient, -offset / coefficient)
+    return Affine(_spread(scale, transform, at, 1.0), _spread(shift, transform, at, 0.0))
+
+
+@input_transform_of.register(bi.Warp)
+def _(transform: Any, at: Coordinates) -> Transform:
+    if transform.reverse:
+        raise TypeError(f"input transform: Warp with reverse=True is not understood; apply it to your data, {BY_HAND}")
+    c0, c1 = (at.pick(c, c.ndim - len(transform.batch_shape)).reshape(-1) for c in _concentrations(transform))
+    a, b = (_spread(c.double(), transform, at, 1.0) for c in (c1, c0))
+    mask = _spread(torch.ones_like(c0), transform, at, 0.0) > 0
+    warp = Kumaraswamy(a, b, mask, transform._eps)
+    to_unit_cube = translate_input(transform._normalize, at)
+    return warp if to_unit_cube is None else Chain([to_unit_cube, warp])
+
+
+@input_transform_of.register(bi.Log10)
+def _(transform: Any, at: Coordinates) -> Transform:
+    if transform.reverse:
+        raise TypeError(f"input transform: Log10 with reverse=True is not understood; apply it to your data, {BY_HAND}")
+    ones = torch.ones(len(transform.indices), dtype=torch.float64, device=transform.indices.device)
+    return Log(10.0, _spread(ones, transform, at, 0.0) > 0)
+
+
+@input_transform_of.register(bi.ChainedInputTransform)
+def _(transform: Any, at: Coordinates) -> Transform | None:
+    parts = [part for part in (translate_input(t, at) for t in transform.values()) if part is not None]
+    return Chain(parts) if len(parts) > 1 else parts[0] if parts else None
+
+
+def _concentrations(transform: Any) -> tuple[Tensor, Tensor]:
+    return transform.concentration0, transform.concentration1
+
+
+def _spread(values: Tensor, transform: Any, at: Coordinates, otherwise: float) -> Tensor:
+    """One value a coordinate of a path, from those of the transform's indices. It must leave a task feature alone."""
+    indices = getattr(transform, "indices", None)
+    if indices is not None:
+        values = torch.full((at.number,), otherwise, dtype=values.dtype, device=values.device).index_copy(
+            0, indices.to(values.device), values
+        )
+    others = [i for i in range(at.number) if i not in at.kept]
+    if bool((values.expand(at.number)[others] != otherwise).any()):
+        raise TypeError(
+            f"input transform: {type(transform).__name__} changes the task feature, column {others[0]}; give it "
+            f"indices= of the other columns, {BY_HAND}"
+        )
+    return values.expand(at.number)[at.kept]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Which outcomes are undone: of one member of a batch, and of one output of it or of all."""
+
+    pick: Pick
+    output: int | None
+    extra: int  # outputs, after the model's own, that are no outcomes
+    tasks: Tensor | None = None  # the raw task values, by number
+
+
+@singledispatch
+def outcome_transform_of(transform: Any, at: Outcomes) -> Transform | None:
+    """What undoes an outcome transform."""
+    hint = "draw from a model of transformed outcomes and undo the transform of the values"
+    raise refusal("outcome transform", transform, outcome_transform_of, hint)
+
+
+@outcome_transform_of.register(type(None))
+def _(transform: None, at: Outcomes) -> None:
+    return None
+
+
+@outcome_transform_of.register(bo.Standardize)
+def _(transform: Any, at: Outcomes) -> Transform:
+    return _affine(at.pick(transform.stdvs, 2)[0], at.pick(transform.means, 2)[0], at)  # [m]
+
+
+@outcome_transform_of.register(bo.StratifiedStandardize)
+def _(transform: Any, at: Outcomes) -> Transform:
+    if at.tasks is None:
+        raise TypeError(f"outcome transform: StratifiedStandardize is understood for MultiTaskGP alone; {BY_HAND}")
+    strata = transform.strata_mapping.to(at.tasks.device)[at.tasks]
+    seen = ~torch.isnan(strata.double())
+    rows = torch.where(seen, strata, 0).long()
+    scale, offset = (at.pick(value, 2)[rows, 0] for value in (transform.stdvs, transform.means))  # [tasks]
+    return _affine(torch.where(seen, scale, 1.0), torch.where(seen, offset, 0.0), at)
+
+
+@outcome_transform_of.register(bo.Log)
+def _(transform: Any, at: Outcomes) -> Transform:
+    if transform._outputs is not None:
+        raise TypeError(f"outcome transform: Log of some outputs alone is not understood; use a ModelListGP, {BY_HAND}")
+    return Exp()
+
+
+@outcome_transform_of.register(bo.ChainedOutcomeTransform)
+def _(transform: Any, at: Outcomes) -> Transform:
+    return Chain([outcome_transform_of(t, at) for t in reversed(transform.values())])  # type: ignore[misc]
+
+
+def _affine(scale: Tensor, offset: Tensor, at: Outcomes) -> Transform:
+    if at.output is not None and len(scale) > 1:
+        return Affine(scale[at.output], offset[at.output])
+    if at.extra and len(scale) > 1:
+        scale = torch.cat([scale, scale.new_ones(at.extra)])
+        offset = torch.cat([offset, offset.new_zeros(at.extra)])
+    return Affine(scale, offset)
