@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .experiments.command import reproduce
 
 app = typer.Typer(
     help="Draw functions from Gaussian process posteriors. Evaluate them anywhere.",
@@ -56,6 +57,9 @@ def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", s
         describe_file(file)
 
 
+app.command()(reproduce)
+
+
 @contextmanager
 def _errors_in_words() -> Iterator[None]:
     """What a user may have got wrong is said on one line; a traceback is for our own mistakes."""
@@ -64,3 +68,7 @@ def _errors_in_words() -> Iterator[None]:
     except (OSError, ValueError) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
+
+
+if __name__ == "__main__":
+    app()

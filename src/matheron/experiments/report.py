@@ -63,7 +63,7 @@ class Report:
         from .style import save_figure
 
         for name, figure in self.figures.items():
-            paths += save_figure(figure(), stem.with_name("-".join(filter(None, [stem.name, name]))))
+            paths += save_figure(figure, stem.with_name("-".join(filter(None, [stem.name, name]))))
         return paths
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 # From Okabe and Ito's palette. The paper's colours, as near as that allows.
-EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, OURS, OTHER = (
+EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, OURS, SPARSE, EXACT_POSTERIOR = (
     "#4d4d4d",  # grey
     "#d55e00",  # vermilion, for the paper's orange
     "#0072b2",  # blue
     "#aa4499",  # purple
     "#009e73",  # green
     "#000000",
-    "#e69f00",
+    "#56b4e9",  # sky blue
+    "#009e73",
 )
 MARKERS = ("^", "D", "*", "s", "o", "v")
 _RC: Any = {
@@ -33,7 +35,6 @@ _RC: Any = {
     "legend.fontsize": 8,
     "lines.linewidth": 1.5,
     "lines.markersize": 5,
-    "mathtext.fontset": "cm",
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
 }
@@ -43,10 +44,14 @@ def panels(
     rows: int, columns: int, *, width: float = 9.0, height: float | None = None, **options: Any
 ) -> tuple[Figure, Any]:
     """A figure and its axes `[rows, columns]`."""
-    with matplotlib.rc_context(_RC):
-        figure = Figure(figsize=(width, height or 2.9 * rows), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, **options)
-    return figure, axes
+    figure = Figure(figsize=(width, height or 2.9 * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def legend_below(figure: Figure, ncols: int) -> None:
+    """One legend for all panels, each label once."""
+    handles = {label: h for axis in figure.axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols)
 
 
 def tones(color: str, count: int) -> list[Any]:
@@ -62,10 +67,11 @@ def band(axis: Any, x: Any, low: Any, middle: Any, high: Any, **options: Any) ->
     axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem.png` and `stem.pdf`; equal figures give equal files."""
+def save_figure(make: Callable[[], Figure], stem: Path) -> list[Path]:
+    """Make a figure in our style; write `stem.png` and `stem.pdf`. Equal figures give equal files."""
     png, pdf = (stem.with_name(stem.name + suffix) for suffix in (".png", ".pdf"))
     with matplotlib.rc_context(_RC):
+        figure = make()
         figure.savefig(png, dpi=160, metadata={"Software": None})
         figure.savefig(pdf, metadata={"CreationDate": None})
     return [png, pdf]

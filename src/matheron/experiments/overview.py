@@ -1,0 +1,108 @@
+"""Figure 2: decoupled sampling step by step, a prior draw, its residuals, the update, and the law of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+import matheron
+from matheron.samplers import decoupled_moments, moments
+
+from .experiment import Experiment, Settings, Trial
+from .one_dimension import curve, data, empirical, grid, law, sparse, w2
+from .posteriors import corner, dashed, mean_and_deviations, where_data_are
+from .report import Report, quartile_table
+
+_PATHS_SHOWN = 5
+LAWS = ("sparse posterior, closed form", "decoupled, empirical", "decoupled, closed form")
+
+SCALES: dict[str, dict[str, Any]] = {
+    "paper": {"trials": 32, "num_test": 1024, "num_draws": 100_000, "num_inducing": 8, "num_features": 1000},
+    "quick": {"trials": 6, "num_test": 1024, "num_draws": 10_000, "num_inducing": 8, "num_features": 1000},
+    "tiny": {"trials": 1, "num_test": 64, "num_draws": 1100, "num_inducing": 8, "num_features": 200},
+}
+
+
+def cases(settings: Settings) -> list[dict[str, Any]]:
+    return [{"n": 1000}]
+
+
+def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+    """Draw from a sparse posterior by Matheron's rule; keep the parts of the first path."""
+    gp, x = data(trial, device)[trial.case["n"]], grid(settings["num_test"], device)
+    truth, model = moments(gp, x), sparse(gp, settings["num_inducing"])
+    paths = matheron.draw(
+        model,
+        settings["num_draws"],
+        num_features=settings["num_features"],
+        features="cosine",
+        paths_per_basis=None,
+        generator=trial.generator("draws", device=device),
+    )
+    assert isinstance(paths, matheron.Paths)
+    found, some = empirical(paths, x, _PATHS_SHOWN)
+    closed, of_sparse = decoupled_moments(model, paths.prior.features, x), moments(model, x)
+    result: dict[str, Any] = dict(zip(LAWS, (w2(truth, it) for it in (of_sparse, found, closed)), strict=True))
+    if trial.number == 0:  # what the figure shows
+        first, Z = paths[0], model.inducing_points
+        prior = first.prior.sums(x[None], None)[0, 0]  # [*]
+        result["figure"] = {
+            "prior": curve(prior),
+            "update": curve(first(x)[0] - prior),
+            "path": curve(first(x)[0]),
+            "Z": Z[:, 0].tolist(),
+            "f(Z)": first.prior.sums(Z[None], None)[0, 0].tolist(),
+            "u": first(Z)[0].tolist(),  # a path passes through its u
+            "paths": curve(some),
+            "law": law(found, x),
+            "sparse": law(of_sparse, x),
+        }
+    return result
+
+
+def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+    rows = [{"law": name, "w2": record["result"][name]} for name in LAWS for record in records]
+    title = f"W2 to the exact posterior at {settings['num_test']} points, {settings['num_draws']:,} draws"
+    shown = [record["result"] for record in records if "figure" in record["result"]]
+    return Report(quartile_table(title, rows, ["law"], "w2"), {"": lambda: figure(shown[0])} if shown else {})
+
+
+def figure(result: Mapping[str, Any]) -> Any:
+    from .style import DECOUPLED, UPDATE, WEIGHT_SPACE, legend_below, panels
+
+    shown = result["figure"]
+    x = shown["law"]["x"]
+    drawing, axes = panels(1, 3, width=9.6, height=3.4, sharex=True, sharey=True)
+    left, middle, right = axes[0]
+    for axis in axes[0]:
+        where_data_are(axis, None)
+        axis.grid(False)
+        axis.set_xlim(0, 1)
+        axis.set_xlabel("$x$")
+    left.plot(x, shown["prior"], color=WEIGHT_SPACE, label="prior draw $f$")
+    left.vlines(shown["Z"], shown["f(Z)"], shown["u"], color="black", linestyle="--", linewidth=1, label="residuals")
+    for axis in (left, middle):
+        circles = {"color": "black", "markerfacecolor": "white", "zorder": 5}
+        axis.plot(shown["Z"], shown["u"], "o", label="$u$ at $Z$", **circles)
+    left.set_title("prior draw and residuals")
+    middle.plot(x, shown["prior"], color=WEIGHT_SPACE, linewidth=1, alpha=0.6)
+    middle.plot(x, shown["update"], color=UPDATE, label="update")
+    middle.plot(x, shown["path"], color=DECOUPLED, label=r"$f \mid u$")
+    middle.set_title("update and posterior draw")
+    mean_and_deviations(right, shown["law"], DECOUPLED)
+    for path in shown["paths"]:
+        right.plot(x, path, color=DECOUPLED, linewidth=0.7, alpha=0.7)
+    dashed(right, shown["sparse"], "sparse posterior")
+    right.set_title("law of the draws")
+    corner(right, f"$W_2 = {result[LAWS[1]]:.2f}$ ({result[LAWS[2]]:.2f}); sparse ({result[LAWS[0]]:.2f})")
+    lowest = min(min(shown[name]) for name in ("prior", "update", "path", "u"))
+    left.set_ylim(min(-3.2, lowest) - 1.0, None)
+    legend_below(drawing, 6)
+    return drawing
+
+
+EXPERIMENT = Experiment(
+    "overview", "Figure 2: decoupled sampling step by step, and the law of its draws.", SCALES, cases, run, report
+)

@@ -1,0 +1,126 @@
+"""The paper's sample tests: a random problem, the samplers, and the error of their draws' empirical law.
+
+All is in float64, and on one device: draws come in blocks, of which the moments are kept and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import matheron
+from matheron import kernels
+from matheron.metrics import EmpiricalMoments, gaussian_wasserstein
+from matheron.samplers import location_scale, moments, weight_space
+
+from .experiment import Trial
+
+NOISE = 1e-3
+# Paths that share a basis, where bases are drawn afresh.
+PATHS_PER_BASIS = 64
+# Weights held at a time, and draws. On a CPU larger blocks are slower: their memory is fetched anew from the system.
+_WEIGHTS = {"cpu": 1 << 21, "cuda": 1 << 27}
+_DRAWS = {"cpu": 2048, "cuda": 16384}
+
+# num_draws, generator -> blocks of values [b, *] at the test points
+Blocks = Callable[[int, torch.Generator], Iterator[Tensor]]
+
+
+def kernel(d: int) -> kernels.Kernel:
+    """The paper's prior: Matern-5/2 of unit amplitude with lengthscales sqrt(d / 100)."""
+    return kernels.Matern(2.5, lengthscale=math.sqrt(d / 100))
+
+
+def problem(X: Tensor, num_test: int, generator: torch.Generator, device: torch.device) -> tuple[Any, Tensor]:
+    """Targets drawn from the prior at X `[n, d]`, and test points uniform on the unit cube.
+
+    They are made on the CPU, so that a seed gives the same problem on every device.
+    """
+    n, d = X.shape
+    k = kernel(d)
+    K = k(X, X) + NOISE * torch.eye(n, dtype=X.dtype)
+    y = torch.linalg.cholesky(K) @ torch.randn(n, generator=generator, dtype=X.dtype)  # N(0, K_nn + sigma^2 I)
+    x = torch.rand(num_test, d, generator=generator, dtype=X.dtype)
+    return matheron.ExactGP(k, X.to(device), y.to(device), noise=NOISE), x.to(device)
+
+
+def exact(gp: Any, x: Tensor) -> Blocks:
+    """Location-scale sampling: its error is that of the number of draws, the floor for all."""
+    return lambda num_draws, generator: location_scale(gp, num_draws, generator=generator).blocks(
+        x, _DRAWS[x.device.type]
+    )
+
+
+def decoupled(gp: Any, x: Tensor, ell: int, features: str = "cosine") -> Blocks:
+    """Decoupled sampling with one basis of ell features for all draws."""
+    domain = (0.0, 1.0) if features == "equispaced" else None
+
+    def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        phi: Any = features
+        for count in _counts(num_draws, x, ell):
+            paths = matheron.draw(
+                gp, count, num_features=ell, features=phi, paths_per_basis=None, domain=domain, generator=generator
+            )
+            phi = paths.prior.features  # type: ignore[union-attr]
+            yield paths(x)
+
+    return blocks
+
+
+def fresh(gp: Any, x: Tensor, ell: int) -> Blocks:
+    """Decoupled sampling with a new basis every 64 draws."""
+
+    def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        for count in _counts(num_draws, x, ell):
+            yield matheron.draw(
+                gp, count, num_features=ell, features="sobol", paths_per_basis=PATHS_PER_BASIS, generator=generator
+            )(x)
+
+    return blocks
+
+
+def weights(gp: Any, x: Tensor, b: int) -> Blocks:
+    """Weight-space sampling with one basis of b features."""
+
+    def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        phi: Any = "cosine"
+        for count in _counts(num_draws, x, b):
+            paths = weight_space(gp, count, num_features=b, features=phi, method="pathwise", generator=generator)
+            phi = paths.prior.features
+            yield paths(x)
+
+    return blocks
+
+
+def measured(
+    gp: Any, x: Tensor, samplers: Iterable[tuple[str, int | None, Blocks]], trial: Trial, num_draws: int
+) -> list[dict[str, Any]]:
+    """W2 between the posterior at x and the empirical moments of each sampler's draws, and the seconds drawing took."""
+    truth = moments(gp, x)
+    rows = []
+    for method, ell, blocks in samplers:
+        generator = trial.generator(method, str(ell), device=x.device)
+        began = time.perf_counter()
+        found = EmpiricalMoments()
+        for block in blocks(num_draws, generator):
+            found.add(block)
+        if x.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = round(time.perf_counter() - began, 4)
+        w2 = gaussian_wasserstein(*truth, *found.moments)
+        rows.append({"method": method, "ell": ell, "w2": w2, "seconds": seconds})
+    return rows
+
+
+def _counts(num_draws: int, x: Tensor, width: int) -> Iterator[int]:
+    """The sizes of the blocks that make up so many draws of so many weights each."""
+    device = x.device.type
+    groups = min(_DRAWS[device], _WEIGHTS[device] // width) // PATHS_PER_BASIS  # of paths that share a basis
+    block = max(1, groups) * PATHS_PER_BASIS
+    for start in range(0, num_draws, block):
+        yield min(block, num_draws - start)

@@ -1,0 +1,148 @@
+"""Figure 3: 2-Wasserstein distances between true posteriors and the empirical laws of draws, against n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .experiment import Experiment, Settings, Trial
+from .report import Report, grouped, quartile_table, quartiles
+from .sampling import Blocks, decoupled, exact, fresh, measured, problem, weights
+
+# Equispaced features are for few dimensions.
+_EQUISPACED_UP_TO = 2
+
+SCALES: dict[str, dict[str, Any]] = {
+    "paper": {
+        "trials": 64,
+        "dims": [2, 4, 8],
+        "num_data": [4, 16, 64, 256, 1024],
+        "num_features": [1024, 4096, 16384],
+        "num_test": 1024,
+        "num_draws": 100_000,
+    },
+    "quick": {
+        "trials": 4,
+        "dims": [2, 4, 8],
+        "num_data": [4, 16, 64, 256],
+        "num_features": [128, 512, 2048],
+        "num_test": 256,
+        "num_draws": 8192,
+    },
+    "tiny": {
+        "trials": 2,
+        "dims": [2, 4],
+        "num_data": [4, 64],
+        "num_features": [16, 64],
+        "num_test": 32,
+        "num_draws": 512,
+    },
+}
+
+
+def cases(settings: Settings) -> list[dict[str, int]]:
+    return [{"d": d, "n": n} for d in settings["dims"] for n in settings["num_data"]]
+
+
+def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+    """One random problem, and every sampler on it."""
+    d, n = trial.case["d"], trial.case["n"]
+    generator = trial.generator("problem")
+    X = torch.rand(n, d, generator=generator, dtype=torch.float64)
+    gp, x = problem(X, settings["num_test"], generator, device)
+    return {"rows": measured(gp, x, samplers(gp, x, settings["num_features"]), trial, settings["num_draws"])}
+
+
+def samplers(gp: Any, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
+    """Every sampler of the figure: its name, its number of features, and its draws."""
+    yield "exact", None, exact(gp, x)
+    for ell in sizes:
+        yield "weight-space", ell, weights(gp, x, gp.num_data + ell)  # b = m + ell basis functions, as decoupled has
+        yield "decoupled", ell, decoupled(gp, x, ell)
+        if gp.input_dim <= _EQUISPACED_UP_TO:
+            yield "equispaced", ell, decoupled(gp, x, ell, "equispaced")
+    yield "fresh bases", min(sizes), fresh(gp, x, min(sizes))
+
+
+def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a sampler a trial, in the order in which the table shows them."""
+    rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
+    order = {method: i for i, method in enumerate(METHODS)}
+    return sorted(rows, key=lambda row: (row["d"], row["n"], order[row["method"]], row["ell"] or 0))
+
+
+# How each sampler is called in figures; the order is that of the table.
+METHODS = {
+    "exact": "exact",
+    "weight-space": "weight-space",
+    "LOVE": "LOVE",
+    "decoupled": "decoupled",
+    "equispaced": "decoupled, equispaced features",
+    "fresh bases": "decoupled, a basis every 64 paths",
+}
+
+
+def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+    rows = flat(records)
+    title = f"W2 to the true posterior: {settings['num_draws']:,} draws at {settings['num_test']} test points"
+    table = quartile_table(title, rows, ["d", "n", "method", "ell"], "w2")
+    return Report(table, {"": lambda: figure(rows, settings)}, [seconds_of_drawing(rows)])
+
+
+def seconds_of_drawing(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the samplers cost at the largest problem."""
+    n = max(row["n"] for row in rows)
+    groups = grouped([row for row in rows if row["n"] == n], ["method", "ell"], "seconds")
+    parts = [f"{m}{f' {ell}' if ell else ''} {quartiles(s)[1]:.2g} s" for (m, ell), s in groups.items()]
+    return f"Median time of drawing at n = {n}: {', '.join(parts)}"
+
+
+def figure(rows: Sequence[Mapping[str, Any]], settings: Settings) -> Any:
+    """One panel a dimension: medians over trials, quartiles shaded."""
+    from .style import legend_below, panels
+
+    dims = sorted({row["d"] for row in rows})
+    drawing, axes = panels(1, len(dims), width=3.2 * len(dims) + 0.6, height=3.9, sharey=True)
+    for axis, d in zip(axes[0], dims, strict=True):
+        curves(axis, [row for row in rows if row["d"] == d], settings["num_features"])
+        axis.set_title(f"$d = {d}$")
+        axis.set_xlabel("training points $n$")
+    axes[0, 0].set_ylabel("2-Wasserstein distance")
+    legend_below(drawing, 3 if len(dims) > 2 else 2)
+    return drawing
+
+
+def curves(axis: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> None:
+    """W2 against n for every sampler: a colour a sampler, a tone and a marker a number of features."""
+    from .style import DECOUPLED, EXACT, LOVE, MARKERS, OURS, WEIGHT_SPACE, band, tones
+
+    colors = {"exact": EXACT, "weight-space": WEIGHT_SPACE, "LOVE": LOVE, "decoupled": DECOUPLED}
+    for (method, ell), _ in grouped(rows, ["method", "ell"], "w2").items():
+        mine = grouped([r for r in rows if (r["method"], r["ell"]) == (method, ell)], ["n"], "w2")
+        n = [key[0] for key in mine]
+        low, middle, high = zip(*map(quartiles, mine.values()), strict=True)
+        style: dict[str, Any] = {"color": colors.get(method, OURS), "label": METHODS[method]}
+        if method == "exact":
+            style |= {"linestyle": ":"}
+        elif ell is not None:
+            i = list(sizes).index(ell)
+            style |= {"marker": MARKERS[i], "label": rf"{METHODS[method]}, $\ell = {ell}$"}
+            if method in colors:
+                style["color"] = tones(colors[method], len(sizes))[i]
+            else:
+                style |= {"linestyle": "--" if method == "equispaced" else "-.", "markerfacecolor": "white"}
+        band(axis, n, low, middle, high, **style)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+
+
+EXPERIMENT = Experiment(
+    "wasserstein",
+    "Figure 3: 2-Wasserstein distances of samplers to the true posterior, against n.",
+    SCALES,
+    cases,
+    run,
+    report,
+)
