@@ -20,14 +20,20 @@ def as_array(value: ArrayLike) -> Tensor:
     return torch.as_tensor(np.asarray(value))
 
 
-def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None) -> Tensor:
-    """A floating tensor from anything array-like, finite throughout; of `like`'s dtype and device where given."""
+def as_real(value: ArrayLike, name: str) -> Tensor:
+    """A tensor of real numbers, of whatever dtype, from anything array-like."""
     try:
         tensor = as_array(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name}: expected a tensor, a NumPy array or numbers, got {type(value).__name__}") from error
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"{name}: expected real numbers, got dtype {tensor.dtype}")
+    return tensor
+
+
+def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None) -> Tensor:
+    """A floating tensor from anything array-like, finite throughout; of `like`'s dtype and device where given."""
+    tensor = as_real(value, name)
     if like is not None:
         tensor = tensor.to(dtype=like.dtype, device=like.device)
     elif not tensor.is_floating_point():
@@ -78,9 +84,20 @@ def as_noise(noise: ArrayLike, n: int, *, like: Tensor) -> Tensor:
 
 def as_count(value: Any, name: str) -> int:
     """A whole number of at least one."""
-    if isinstance(value, bool) or int(value) != value or value < 1:
+    try:
+        count = 0 if isinstance(value, bool) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        count = 0
+    if count < 1 or count != value:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
-    return int(value)
+    return count
+
+
+def as_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
+    """A dtype that paths may have; None where the data decide."""
+    if dtype not in (None, torch.float32, torch.float64):
+        raise TypeError(f"dtype: expected torch.float32 or torch.float64, got {dtype!r}")
+    return dtype
 
 
 def per_dimension(value: Tensor, input_dim: int, name: str) -> Tensor:

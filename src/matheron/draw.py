@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_count, as_tensor
+from .checks import ArrayLike, as_count, as_dtype, as_tensor
 from .describe import describe
 from .features import Features, build_features
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
@@ -88,7 +88,7 @@ def draw(
     >>> paths(torch.rand(1000, 1)).shape
     torch.Size([64, 1000])
     """
-    s = as_count(num_paths, "num_paths")
+    s, dtype = as_count(num_paths, "num_paths"), as_dtype(dtype)
     gp = describe(model, detach=detach)
     basis = _Basis(num_features, features, paths_per_basis, domain)
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
@@ -161,6 +161,7 @@ def draw_prior(
     s, d = as_count(num_paths, "num_paths"), as_count(input_dim, "input_dim")
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel: expected a kernel of matheron.kernels, got {type(kernel).__name__}")
+    as_dtype(dtype)
     generator = generator or torch.default_generator
     kernel = kernel.owned() if detach else kernel
     mean_function = as_mean(mean)
@@ -192,6 +193,9 @@ def _draw_prior(
     if isinstance(features, Features):
         if features.origin.shape[0] != d:
             raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got points in {d}")
+        outputs = {1 if root is None else len(root) for root in features.roots} - {t}
+        if outputs:
+            raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
     else:
         features = build_features(
             kernel,
@@ -220,7 +224,7 @@ def _exact(gp, kernel, mean, prior, X, solver, detach, generator) -> UpdatePaths
     y, noise = (value.detach() if detach else value for value in (gp.train_targets, gp.noise))
     tasks = None if gp.tasks is None else gp.tasks.to(X.device)
     xi = _normals((len(prior.w), len(X)), generator).to(X)  # eps = sqrt(noise) xi
-    data = Data(X, tasks, y.to(X), noise.to(X).clone(), xi)
+    data = Data(X, tasks, y.to(X).clone(), noise.to(X).clone(), xi)
     return update_given(prior, mean, kernel, data, solver)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .checks import ArrayLike, as_noise, as_points, as_tensor, positive
 from .kernels import Kernel
-from .means import Mean, as_mean
+from .means import ConstantMean, LinearMean, Mean, as_mean
 from .transforms import Transform
 from .value import Value
 
@@ -77,7 +77,7 @@ class ExactGP:
         self.train_inputs = X
         self.train_targets = y
         self.noise = as_noise(noise, len(X), like=X)  # [n]
-        self.mean = as_mean(mean)
+        self.mean = _as_mean(mean, X, t)
         self.tasks = as_tasks(tasks, len(X), t, "tasks")
         kernel.terms(X.shape[1])  # says at once if the kernel does not fit the points
 
@@ -163,7 +163,7 @@ class SparseGP:
         self.q_mean: Tensor | None = q_mean
         self.q_scale_tril: Tensor | None = q_scale_tril
         self.sample_u = sample_u
-        self.mean = as_mean(mean)
+        self.mean = _as_mean(mean, Z, kernel.num_outputs)
         self.whitened = bool(whitened)
         self.jitter = float(positive(jitter, "jitter", zero=True, max_ndim=0))
         self.tasks = as_tasks(tasks, m, kernel.num_outputs, "tasks")
@@ -296,6 +296,19 @@ def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int, name: str) -> Te
     if bool((tasks < 0).any()) or bool((tasks >= num_outputs).any()):
         raise ValueError(f"{name}: expected whole numbers from 0 to {num_outputs - 1}, got up to {int(tasks.max())}")
     return tasks.long()
+
+
+def _as_mean(mean: Mean | ArrayLike | Callable[[Tensor], Tensor], X: Tensor, num_outputs: int) -> Mean:
+    """A Mean of as many outputs as the kernel has, or of one; functions are only asked when paths are drawn."""
+    mean = as_mean(mean)
+    if isinstance(mean, ConstantMean | LinearMean):
+        dims = mean.weights.shape[-1] if isinstance(mean, LinearMean) else X.shape[1]
+        if dims != X.shape[1]:
+            raise ValueError(f"mean: expected weights [{X.shape[1]}] for points in as many dimensions, got {dims}")
+        outputs = mean.to(X.device, X.dtype)(X[:1]).shape[-1]
+        if outputs not in (1, num_outputs):
+            raise ValueError(f"mean: expected a number, or one an output ({num_outputs}), got {outputs} of them")
+    return mean
 
 
 def _as_kernel(kernel: Kernel) -> Kernel:

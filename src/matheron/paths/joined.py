@@ -115,21 +115,21 @@ class OutputPaths(_Joined):
         owners = [(i, j) for i, member in enumerate(self.members) for j in range(member.num_outputs)]
         if tasks is None and y.shape[-1:] != (len(owners),):
             raise ValueError(f"y: expected [n, {len(owners)}], every output at every point, got {list(y.shape)}")
+        tasks = None if tasks is None else as_tasks(tasks, len(x), self.num_outputs, "tasks")
         members = list(self.members)
         for i, member in enumerate(members):
             mine = [task for task, (owner, _) in enumerate(owners) if owner == i]
             keep = slice(None)
             own_tasks = None
             if tasks is not None:
-                all_tasks = torch.as_tensor(tasks)
-                keep = torch.isin(all_tasks, torch.tensor(mine)).nonzero()[:, 0]
+                keep = torch.isin(tasks, torch.tensor(mine)).nonzero()[:, 0]
                 if len(keep) == 0:
                     continue
-                own_tasks = all_tasks[keep] - mine[0] if len(mine) > 1 else None
+                own_tasks = tasks[keep] - mine[0] if len(mine) > 1 else None
                 part_y, part_noise = y[..., keep], noise[keep] if noise.ndim else noise
             else:
                 part_y = y[..., mine] if len(mine) > 1 else y[..., mine[0]]
-                part_noise = noise[:, mine[0]] if noise.ndim == 2 else noise
+                part_noise = noise if noise.ndim < 2 else noise[:, mine] if len(mine) > 1 else noise[:, mine[0]]
             members[i] = member.condition_on(
                 x[keep], part_y, noise=part_noise, tasks=own_tasks, solver=solver, generator=generator
             )

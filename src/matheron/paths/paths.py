@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_array, as_noise, as_points, as_tensor, check_dim
+from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor, check_dim
 from ..evaluate import evaluate, evaluate_with_gradient
 from ..gp import as_tasks
 from ..means import Mean
@@ -181,7 +181,7 @@ class Paths(Value):
             x: new points `[n, d]`, shared by all paths.
             y: their targets, `[n]` or `[s, n]` (each path its own, as in fantasies); `[..., n, t]` for t outputs
                 without `tasks`.
-            noise: variance of their noise, one number or one a point; with 0 the paths pass through the points.
+            noise: variance of their noise, one number, one a point, or `[n, t]`; with 0 the paths pass through.
             tasks: which output each observation is of.
             generator: draws the new observations' noise.
 
@@ -233,10 +233,7 @@ class Paths(Value):
 
     def _points(self, x: ArrayLike) -> Tensor:
         """Points as `[1, n, d]` or `[s, n, d]`, in the paths' dtype and on their device."""
-        x = as_array(x)
-        if x.is_complex() or x.dtype == torch.bool:
-            raise TypeError(f"x: expected real numbers, got dtype {x.dtype}")
-        x = x.to(self.prior.w)
+        x = as_real(x, "x").to(self.prior.w)
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] not in (1, self.num_paths)):
             raise ValueError(
                 f"x: expected [n, {self.input_dim}] for all paths or [{self.num_paths}, n, {self.input_dim}] for each "
@@ -298,10 +295,13 @@ class Paths(Value):
         shape = (len(x), t) if several else (len(x),)
         if y.shape not in (shape, (self.num_paths, *shape)):
             raise ValueError(f"y: expected {list(shape)} or {[self.num_paths, *shape]}, got {list(y.shape)}")
-        noise = as_noise(noise, len(x), like=like)
         if several:  # every output at every point
+            noise = as_real(noise, "noise")
+            whole = noise.shape == shape
+            noise = noise.reshape(-1) if whole else as_noise(noise, len(x), like=like).repeat_interleave(t)
             tasks = torch.arange(t).repeat(len(x))
-            x, y, noise = x.repeat_interleave(t, 0), y.flatten(-2), noise.repeat_interleave(t)
+            x, y = x.repeat_interleave(t, 0), y.flatten(-2)
+        noise = as_noise(noise, len(x), like=like)
         tasks = as_tasks(tasks, len(x), t, "tasks")
         tasks = None if tasks is None else tasks.to(self.device)
         y, noise = self._undo_output(y, noise, tasks)
