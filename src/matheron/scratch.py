@@ -62,4 +62,4 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
     if start + num_bytes > current.memory.numel():
         return torch.empty(shape, dtype=like.dtype)
     current.used = start + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
-    return current.memory[start : start + num_bytes].view(like.dtype).view(*shape)
+    return current.memory[start : start + num_bytes].view(like.dtype).view(tuple(shape))

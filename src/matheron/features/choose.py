@@ -131,7 +131,10 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
         if series is not None and (kind == "equispaced" or series.captured >= CAPTURED_SHARE):
             bases = equispaced(term, series, num_bases=num_bases, generator=generator)
             size, share = sum(b.size for b in bases), f"holding {series.captured:.2%} of the variance"
-            return bases, f"equispaced, {size} features {share}" if series.boxed else f"{size} harmonics {share}"
+            if series.wrap is None:
+                return bases, f"{size} harmonics {share}"
+            wraps = "" if series.wrap <= LARGEST_WRAP else f", correlations within {series.wrap:.1g}"
+            return bases, f"equispaced, {size} features {share}{wraps}"
         elliptical = isinstance(m := term.measure(input_dim), _Elliptical) and getattr(m, "shift", None) is None
         kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"
     return fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator), f"{count} {kind}"
@@ -141,7 +144,9 @@ def _allocate(total: int, sizes: list[float]) -> list[int]:
     """`total` shared in proportion to the sizes, which minimises the summed squared kernel error; at least one each."""
     if not sizes:
         return []
-    scale = total / (sum(sizes) or 1.0)
+    if not any(sizes):  # terms that vanish at all of the reference points
+        sizes = [1.0] * len(sizes)
+    scale = total / sum(sizes)
     counts = [max(1, int(size * scale)) for size in sizes]
     while sum(counts) > max(total, len(counts)):  # what the smallest were given, the largest gives up
         counts[counts.index(max(counts))] -= 1

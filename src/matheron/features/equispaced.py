@@ -32,16 +32,16 @@ class Series(NamedTuple):
     kept: int
     tail: int  # random features for the rest
     captured: float  # the share of the prior's variance in what is kept
-    boxed: bool  # whether it holds on the domain alone
+    wrap: float | None  # the box's largest error between points of the domain; None where there is no box
 
     @staticmethod
-    def of(theta: Tensor, mass: Tensor, count: int, boxed: bool) -> Series:
+    def of(theta: Tensor, mass: Tensor, count: int, wrap: float | None) -> Series:
         kept, captured = _kept(theta, mass, count)
         tail = 0
         if 1 - captured > TAIL_THRESHOLD:
             tail = max(1, int(count * TAIL_SHARE))
             kept, captured = _kept(theta, mass, count - tail)
-        return Series(theta, mass, kept, tail, captured, boxed)
+        return Series(theta, mass, kept, tail, captured, wrap)
 
 
 def equispaced(term: Term, series: Series, *, num_bases: int, generator: torch.Generator) -> list[Basis]:
@@ -68,7 +68,7 @@ def fourier_series(
     """
     atoms = term.measure(input_dim).atoms()
     if atoms is not None:
-        return Series.of(*_half(*(a.cpu() for a in atoms)), count, boxed=False)
+        return Series.of(*_half(*(a.cpu() for a in atoms)), count, wrap=None)
     dims = term.active_dims(input_dim)
     if domain is None or len(dims) > LARGEST_DIM:
         return None
@@ -85,7 +85,7 @@ def fourier_series(
         lost = max(0.0, 1 - _kept(theta, mass, count)[1])
         error = lost + (0.2 * tolerance) ** 2
         if error < smallest and wrap <= largest_wrap:
-            best, smallest = Series.of(theta, mass, count, boxed=True), error
+            best, smallest = Series.of(theta, mass, count, wrap), error
         if lost > smallest:  # a larger box loses more still
             break
     return best

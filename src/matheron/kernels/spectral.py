@@ -255,8 +255,8 @@ class Embedded(SpectralMeasure):
 
 def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
     """Atoms of a convolution, all but 1e-15 of the mass; None where they are too many to list."""
-    theta, mass = parts[0]
-    for other_theta, other_mass in parts[1:]:
+    theta, mass = torch.zeros_like(parts[0][0][:1]), torch.ones_like(parts[0][1][:1])
+    for other_theta, other_mass in parts:
         if len(mass) * len(other_mass) > LARGEST_ATOM_COUNT:
             return None
         theta = (theta[:, None] + other_theta).flatten(0, 1)

@@ -1,0 +1,126 @@
+"""Which features a kernel gets, how many, and what is said of them."""
+
+import copy
+
+import pytest
+import torch
+
+from matheron import kernels as K
+from matheron.features import KINDS
+from matheron.features.choose import _allocate
+from standard import assert_unbiased, covariance, features_of
+
+UNIT = (0.0, 1.0)
+CHOICES = {  # kernel, dimensions, features, domain, what is said
+    "few dimensions": (K.RBF(), 2, 100, None, "100 sobol"),
+    "15 dimensions": (K.Matern(2.5), 15, 100, None, "100 sobol"),
+    "16 dimensions": (K.Matern(2.5), 16, 100, None, "100 orthogonal"),
+    "16 dimensions, not elliptical": (K.RBF() * K.RBF(), 16, 100, None, "100 sobol"),
+    "16 dimensions, shifted": (K.SpectralMixture([1.0], [[1.0] * 16], [[1.0] * 16]), 16, 100, None, "100 sobol"),
+    "16 dimensions, some active": (K.RBF().on([0, 1]), 16, 100, None, "100 sobol"),
+    "periodic": (K.Periodic(), 1, 100, None, "harmonics holding 100.00% of the variance"),
+    "periodic, too few features": (K.Periodic(0.01), 1, 20, None, "20 sobol"),
+    "a domain": (K.RBF(0.3), 1, 100, UNIT, "equispaced, 99 features holding 100.00% of the variance"),
+    "a domain in two dimensions": (
+        K.RBF(0.3),
+        2,
+        999,
+        UNIT,
+        "equispaced, 999 features holding 100.00% of the variance",
+    ),
+    "a smooth kernel in three": (K.RBF(0.5), 3, 999, UNIT, "equispaced, 999 features holding 100.00% of the variance"),
+    "a rough kernel in three": (K.Matern(0.5, 0.5), 3, 999, UNIT, "999 sobol"),
+    "too few features for the domain": (K.RBF(0.01), 1, 20, UNIT, "20 sobol"),
+    "a domain in four dimensions": (K.RBF(), 4, 100, UNIT, "100 sobol"),
+    "a domain in four, two of them active": (K.RBF(0.3).on([1, 3]), 4, 999, UNIT, "equispaced, 999 features holding"),
+    "linear": (K.Linear(), 3, 100, None, "3 explicit"),
+    "constant": (K.Constant(), 3, 100, None, "1 constant"),
+    "stationary times linear": (K.RBF() * K.Linear(), 3, 100, UNIT, "100 products with sobol"),
+    "a sum": (K.RBF() + K.Linear() + 3 * K.Matern(0.5), 1, 100, None, "25 sobol; 1 explicit; 75 sobol"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_auto_chooses_by_dimension_kernel_and_domain_and_says_so(name):
+    kernel, d, ell, domain, said = CHOICES[name]
+    features = features_of(kernel, d, ell, "auto", domain=domain)
+    assert said in features.description
+    assert features.description in repr(features)
+    assert (features.domain is None) == ("equispaced" not in said)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "sincos", "sobol", "orthogonal"])
+def test_a_kind_that_is_named_is_taken(kind):
+    assert features_of(K.RBF(), 1, 10, kind, domain=UNIT).description == f"10 {kind}"
+    assert features_of(K.RBF() * K.Linear(), 1, 10, kind).description == f"10 products with {kind}"
+
+
+def test_refuses_an_unknown_kind():
+    with pytest.raises(ValueError, match=r"features: expected one of auto, cosine, .* or a Features object, got 'rff'"):
+        features_of(K.RBF(), 1, 10, "rff")
+    assert set(KINDS) == {"auto", "cosine", "sincos", "sobol", "orthogonal", "equispaced"}
+
+
+@pytest.mark.parametrize(
+    ("total", "sizes"),
+    [
+        (10, [1.0]),
+        (10, [1.0, 1.0, 1.0]),
+        (100, [5.0, 1e-9, 1e-9]),
+        (7, [0.1, 0.2, 0.4]),
+        (3, [1.0, 2.0, 3.0, 4.0]),
+        (5, [0.0, 0.0]),
+    ],
+)
+def test_features_are_shared_in_proportion_and_none_is_lost(total, sizes):
+    counts = _allocate(total, sizes)
+    assert sum(counts) == max(total, len(sizes)) and min(counts) >= 1
+    exact = [max(1.0, total * size / sum(sizes)) if any(sizes) else total / len(sizes) for size in sizes]
+    if total > len(sizes):
+        assert all(abs(count - share) < len(sizes) for count, share in zip(counts, exact, strict=True))
+
+
+def test_terms_that_grow_with_x_are_weighed_where_the_data_are():
+    kernel = K.RBF() + K.Linear() * K.Matern(0.5)
+    x = torch.full((4, 1), 3.0, dtype=torch.float64)
+    assert features_of(kernel, 1, 100, "sobol").description == "50 sobol; 50 products with sobol"
+    assert features_of(kernel, 1, 100, "sobol", reference=x).description == "10 sobol; 90 products with sobol"
+    B = [[1.0, 0.0], [0.0, 5.0]]
+    assert features_of(K.Coregional(K.RBF(), B) + K.RBF(), 1, 100, "sobol").description == "75 sobol; 25 sobol"
+
+
+def test_bases_of_a_kind_are_merged():
+    many = K.RBF(0.1) + K.RBF(0.2) + K.RBF(0.3) + K.Constant() + K.Constant()
+    assert len(features_of(many, 1, 102, "sobol").bases) == 2  # pairs, and the constants
+    assert len(features_of(many, 1, 101, "cosine", num_bases=3).bases) == 2
+
+
+B = [[1.0, 0.6, -0.2], [0.6, 2.0, 0.3], [-0.2, 0.3, 0.5]]
+SINGULAR = [[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_outputs_are_coupled_by_a_root_of_each_term_s_matrix():
+    kernel = K.Coregional(K.RBF(0.5), B) + K.Coregional(K.Linear(), SINGULAR) + 0.5 * K.Matern(0.5)
+    features = features_of(kernel, 1, 16, "sincos", num_bases=400)
+    couplings = [root @ root.mT for root in features.roots if root is not None]
+    assert len(couplings) == len(features.bases)
+    expected = [torch.tensor(B), torch.tensor(SINGULAR), torch.ones(3, 3)]
+    for coupling in couplings:
+        assert any(torch.allclose(coupling, E.double(), atol=1e-12) for E in expected)
+    # sum over bases of (R R^T) (x) (Phi Phi^T) is the covariance over points and tasks
+    x = torch.tensor([[0.1], [0.7], [1.2]], dtype=torch.float64)
+    Phi = features(x).split([basis.size for basis in features.bases], dim=-1)
+    total = sum(torch.einsum("gnc,gmc,ij->gnimj", P, P, C) for P, C in zip(Phi, couplings, strict=True))
+    assert isinstance(total, torch.Tensor)
+    tasks, points = torch.arange(3).repeat(3), x.repeat_interleave(3, dim=0)
+    exact = torch.from_numpy(covariance(kernel, points, points, tasks, tasks))
+    assert_unbiased(total.reshape(400, 9, 9) - exact)
+
+
+def test_features_are_a_value():
+    features = features_of(K.RBF(0.5) * K.Linear() + K.RBF(0.3) + K.Constant(), 2, 33, "sobol", num_bases=2)
+    x = torch.rand(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.equal(copy.deepcopy(features)(x), features(x))
+    single = features.to(torch.float32)
+    assert all(b.dtype == torch.float32 for b in single.buffers()) and features.origin.dtype == torch.float64
+    torch.testing.assert_close(single(x.float()).double(), features(x), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,90 @@
+"""Transforms: each is undone by its inverse, and its derivative is autograd's."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from matheron.transforms import Affine, Chain, Exp, Kumaraswamy, Log
+
+WARP = Kumaraswamy(a=[0.7, 2.0, 1.0], b=[1.5, 0.4, 1.0], mask=[True, True, False])
+TRANSFORMS = {  # with whether it is affine
+    "affine": (Affine(2.0, -1.0), True),
+    "affine, one a coordinate": (Affine([2.0, -0.5, 3.0], [0.0, 1.0, 2.0]), True),
+    "exp": (Exp(), False),
+    "log": (Log(), False),
+    "log to base ten of some": (Log(10.0, mask=[True, False, True]), False),
+    "warp": (WARP, False),
+    "warp of all": (Kumaraswamy(1.7, 0.6), False),
+    "a chain": (Chain([Affine(0.5, 0.1), WARP, Affine(3.0), Exp()]), False),
+    "an affine chain": (Chain([Affine(0.5, 0.1), Affine([1.0, 2.0, -3.0])]), True),
+    "no chain": (Chain([]), True),
+}
+every_transform = pytest.mark.parametrize("name", TRANSFORMS)
+
+
+def points() -> torch.Tensor:
+    return torch.rand(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.9 + 0.05
+
+
+@every_transform
+def test_inverse_undoes_it_both_ways(name):
+    transform, affine = TRANSFORMS[name]
+    x = points()
+    y = transform(x)
+    assert y.shape == x.shape and transform.affine is affine
+    torch.testing.assert_close(transform.inverse(y), x)
+    torch.testing.assert_close(transform(transform.inverse(y)), y)
+
+
+@every_transform
+def test_derivative_is_autograd_s(name):
+    transform, _ = TRANSFORMS[name]
+    x = points().requires_grad_()
+    (expected,) = torch.autograd.grad(transform(x).sum(), x)
+    torch.testing.assert_close(transform.derivative(x.detach()).expand_as(x), expected)
+    assert torch.autograd.gradcheck(transform, x)
+
+
+@every_transform
+def test_transforms_move_to_another_dtype_and_are_copied(name):
+    transform, _ = TRANSFORMS[name]
+    x = points()
+    single = transform.to(torch.float32)
+    assert single(x.float()).dtype == torch.float32
+    torch.testing.assert_close(single(x.float()).double(), transform(x), rtol=1e-4, atol=1e-5)
+    assert torch.equal(copy.deepcopy(transform)(x), transform(x))
+
+
+def test_values_are_the_formulas():
+    x = torch.tensor([[0.25, 0.5, 4.0]], dtype=torch.float64)
+    assert Affine([2.0, 4.0, 1.0], 1.0)(x).tolist() == [[1.5, 3.0, 5.0]]
+    torch.testing.assert_close(Log(2.0)(x), x.log2())
+    warped = 1 - (1 - 0.25**0.7) ** 1.5
+    assert float(WARP(x)[0, 0]) == pytest.approx(warped, abs=1e-6)  # eps moves it by so much
+    assert float(WARP(x)[0, 2]) == 4.0
+    assert float(Chain([Exp(), Affine(2.0)])(x)[0, 0]) == pytest.approx(2 * math.exp(0.25))
+
+
+def test_warp_is_flat_outside_its_interval_as_the_clamp_makes_it():
+    x = torch.tensor([[-0.5, 1.5, 7.0], [0.0, 1.0, -7.0]], dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(WARP(x).sum(), x)
+    torch.testing.assert_close(WARP.derivative(x.detach()), expected)
+    assert expected[0, :2].tolist() == [0, 0] and expected[:, 2].tolist() == [1, 1]
+    assert torch.isfinite(expected).all()
+
+
+def test_coordinates_that_a_log_leaves_alone_may_be_zero_or_negative():
+    log = Log(mask=[True, False, False])
+    x = torch.tensor([[1.0, 0.0, -2.0]], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(log(x).sum(), x)
+    assert log(x).tolist() == [[0.0, 0.0, -2.0]] and gradient.tolist() == [[1, 1, 1]]
+    assert log.derivative(x.detach()).tolist() == [[1, 1, 1]]
+
+
+def test_refuses_what_cannot_be_undone():
+    with pytest.raises(ValueError, match="scale: expected numbers other than zero"):
+        Affine([1.0, 0.0])
+    with pytest.raises(ValueError, match="a: expected positive numbers"):
+        Kumaraswamy(0.0, 1.0)

@@ -1,0 +1,123 @@
+"""Values: copied, moved, saved and pickled whole, and never changed."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from matheron import kernels as K
+from matheron.value import REGISTRY, Parts, Value
+from standard import KERNELS
+
+every_kernel = pytest.mark.parametrize("name", KERNELS)
+X = torch.tensor([[0.2], [0.9], [0.4]], dtype=torch.float64)
+
+
+def tensors(value: Value) -> list[torch.Tensor]:
+    return list(value.buffers())
+
+
+@every_kernel
+def test_all_that_a_kernel_is_lies_in_its_state_dict(name):
+    kernel, d = KERNELS[name]
+    assert not list(kernel.parameters())
+    state = kernel.state_dict()
+    assert len(state) == len(tensors(kernel)) and all(t.dtype == torch.float64 for t in state.values())
+    x = X.expand(-1, d)
+    other = copy.deepcopy(kernel)
+    other.load_state_dict({key: 1.5 * t for key, t in state.items()})
+    assert torch.equal(kernel(x), KERNELS[name][0](x))
+    other.load_state_dict(state)
+    assert torch.equal(other(x), kernel(x))
+
+
+@every_kernel
+def test_to_is_a_copy_and_the_value_stays_as_it_is(name):
+    kernel, d = KERNELS[name]
+    single = kernel.to(torch.float32)
+    assert type(single) is type(kernel) and single is not kernel
+    assert all(t.dtype == torch.float32 for t in tensors(single))
+    assert all(t.dtype == torch.float64 for t in tensors(kernel))
+    assert single.forward(X.expand(-1, d).float(), X.expand(-1, d).float()).dtype == torch.float32
+
+
+@every_kernel
+def test_owned_shares_no_memory_and_no_graph(name):
+    kernel, _ = KERNELS[name]
+    tied = kernel.mapped(lambda b: b.clone().requires_grad_())
+    assert tied.requires_graph() and not kernel.requires_graph()
+    own = tied.owned()
+    assert not own.requires_graph()
+    pointers = {t.data_ptr() for t in tensors(tied)}
+    assert len(tensors(own)) == len(tensors(tied)) and not pointers & {t.data_ptr() for t in tensors(own)}
+    for ours, theirs in zip(tensors(own), tensors(tied), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@every_kernel
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))], ids=["deepcopy", "pickle"])
+def test_copies_are_equal_and_apart(name, copied):
+    kernel, d = KERNELS[name]
+    other, x = copied(kernel), X.expand(-1, d)
+    assert torch.equal(other(x), kernel(x))
+    assert not {t.data_ptr() for t in tensors(other)} & {t.data_ptr() for t in tensors(kernel)}
+
+
+def test_mapped_reaches_nested_parts_and_leaves_fields():
+    kernel = (2.0 * K.Matern(1.5, 0.5)).on([1]) + K.Polynomial(3, 0.5)
+    doubled = kernel.mapped(lambda b: 2 * b)
+    matern, polynomial = doubled.parts[0].kernel, doubled.parts[1]
+    assert float(matern.outputscale) == 4 and float(matern.kernel.lengthscale) == 1 and float(polynomial.offset) == 1
+    assert matern.kernel.nu == 1.5 and doubled.parts[0].dims == [1] and polynomial.degree == 3
+    assert float(kernel.parts[0].kernel.outputscale) == 2  # the first is as it was
+
+
+class Counted(Value):
+    fields = ("label",)
+
+    def __init__(self, numbers, counts, absent=None, label="x") -> None:
+        super().__init__()
+        self.register_buffer("numbers", torch.as_tensor(numbers))
+        self.register_buffer("counts", torch.as_tensor(counts))
+        self.register_buffer("absent", absent)
+        self.label = label
+
+
+def test_integers_keep_their_dtype_and_what_is_absent_stays_absent():
+    value = Counted([1.0, 2.0], [1, 2], label="y").to(dtype=torch.float64)
+    assert value.numbers.dtype == torch.float64 and value.counts.dtype == torch.int64
+    assert value.absent is None and value.label == "y"
+    assert value.to("cpu").numbers.dtype == torch.float64
+    assert value.to(torch.zeros(1, dtype=torch.float32)).numbers.dtype == torch.float32
+
+
+def test_a_parent_module_moves_a_value_in_place():
+    parent = nn.ModuleDict({"kernel": K.RBF(0.5) + K.Linear()})
+    parent.float()
+    assert all(t.dtype == torch.float32 for t in parent["kernel"].buffers())
+
+
+def test_loading_a_state_dict_does_not_write_into_memory_that_a_copy_shares():
+    kernel = K.RBF(0.5)
+    shared = kernel.to(torch.float64)
+    assert shared.lengthscale.data_ptr() == kernel.lengthscale.data_ptr()
+    shared.load_state_dict({"lengthscale": torch.tensor(2.0, dtype=torch.float64)})
+    assert float(kernel.lengthscale) == 0.5 and float(shared.lengthscale) == 2.0
+
+
+def test_the_registry_holds_concrete_values_by_name_and_no_later_class_takes_a_place():
+    assert REGISTRY["RBF"] is K.RBF and REGISTRY["Parts"] is Parts and REGISTRY["Counted"] is Counted
+    assert not any(name.startswith("_") for name in REGISTRY)
+    assert "CallableMean" not in REGISTRY  # a file holds no code
+
+    type("RBF", (Value,), {})
+    assert REGISTRY["RBF"] is K.RBF
+    REGISTRY.pop("Counted")
+
+
+def test_parts_are_in_order():
+    parts = Parts([K.RBF(), K.Linear(), K.Constant()])
+    assert len(parts) == 3 and [type(p) for p in parts] == [K.RBF, K.Linear, K.Constant]
+    assert parts[1] is list(parts)[1] and parts[-1] is list(parts)[2]
