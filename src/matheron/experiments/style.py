@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 # From Okabe and Ito's palette. The paper's colours, as near as that allows.
-EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, OURS, SPARSE, EXACT_POSTERIOR = (
+EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQUISPACED = (
     "#4d4d4d",  # grey
     "#d55e00",  # vermilion, for the paper's orange
     "#0072b2",  # blue
@@ -20,6 +21,7 @@ EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, OURS, SPARSE, EXACT_POSTERIOR = (
     "#000000",
     "#56b4e9",  # sky blue
     "#009e73",
+    "#aa4499",
 )
 MARKERS = ("^", "D", "*", "s", "o", "v")
 _RC: Any = {
@@ -65,6 +67,14 @@ def band(axis: Any, x: Any, low: Any, middle: Any, high: Any, **options: Any) ->
     """A median with its quartiles shaded."""
     (line,) = axis.plot(x, middle, **options)
     axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def plain_ticks(axis: Any, x: Sequence[float]) -> None:
+    """On logarithmic axes: ticks at the x that there are, and decades of y written out."""
+    axis.set_xticks(x, [f"{v:g}" for v in x])
+    axis.minorticks_off()
+    axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
 def save_figure(make: Callable[[], Figure], stem: Path) -> list[Path]:

@@ -116,26 +116,28 @@ def figure(rows: Sequence[Mapping[str, Any]], settings: Settings) -> Any:
 
 def curves(axis: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> None:
     """W2 against n for every sampler: a colour a sampler, a tone and a marker a number of features."""
-    from .style import DECOUPLED, EXACT, LOVE, MARKERS, OURS, WEIGHT_SPACE, band, tones
+    from .style import DECOUPLED, EQUISPACED, EXACT, FRESH, LOVE, MARKERS, WEIGHT_SPACE, band, plain_ticks, tones
 
-    colors = {"exact": EXACT, "weight-space": WEIGHT_SPACE, "LOVE": LOVE, "decoupled": DECOUPLED}
+    toned = {"weight-space": WEIGHT_SPACE, "decoupled": DECOUPLED}
+    styles: dict[str, dict[str, Any]] = {
+        "exact": {"color": EXACT, "linestyle": ":"},
+        "LOVE": {"color": LOVE, "marker": "s"},
+        "equispaced": {"color": EQUISPACED, "linestyle": "--", "markerfacecolor": "white"},
+        "fresh bases": {"color": FRESH, "linestyle": "-.", "markerfacecolor": "white"},
+    }
     for (method, ell), _ in grouped(rows, ["method", "ell"], "w2").items():
         mine = grouped([r for r in rows if (r["method"], r["ell"]) == (method, ell)], ["n"], "w2")
         n = [key[0] for key in mine]
         low, middle, high = zip(*map(quartiles, mine.values()), strict=True)
-        style: dict[str, Any] = {"color": colors.get(method, OURS), "label": METHODS[method]}
-        if method == "exact":
-            style |= {"linestyle": ":"}
-        elif ell is not None:
+        style = {"label": METHODS[method], **styles.get(method, {})}
+        if ell is not None:
             i = list(sizes).index(ell)
             style |= {"marker": MARKERS[i], "label": rf"{METHODS[method]}, $\ell = {ell}$"}
-            if method in colors:
-                style["color"] = tones(colors[method], len(sizes))[i]
-            else:
-                style |= {"linestyle": "--" if method == "equispaced" else "-.", "markerfacecolor": "white"}
+            style |= {"color": tones(toned[method], len(sizes))[i]} if method in toned else {}
         band(axis, n, low, middle, high, **style)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
+    plain_ticks(axis, sorted({row["n"] for row in rows}))
 
 
 EXPERIMENT = Experiment(

@@ -1,0 +1,59 @@
+"""`matheron reproduce`, as a user types it."""
+
+import pytest
+from typer.testing import CliRunner
+
+from matheron.cli import app
+from matheron.experiments import command, names, runner
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["reproduce", *map(str, words)])
+
+
+def test_the_list_names_every_experiment():
+    result = invoke("--list")
+    assert result.exit_code == 0
+    assert all(name in result.output for name in names())
+
+
+def test_without_a_name_the_list_is_shown_and_the_exit_code_says_so():
+    result = invoke()
+    assert result.exit_code == 2 and "wasserstein" in result.output
+
+
+def test_an_experiment_is_run_and_its_table_printed(tmp_path):
+    result = invoke("overview", "--scale", "tiny", "--out", tmp_path, "--workers", 1, "--seed", 3)
+    assert result.exit_code == 0, result.output
+    assert "decoupled, empirical" in result.output and "median" in result.output
+    assert (tmp_path / "overview-tiny-seed3.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing"], "expected one of posteriors"),
+        (["overview", "--scale", "huge"], "scale: expected one of paper, quick, tiny"),
+        (["overview", "--device", "cuda:99"], "cuda"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(tmp_path, words, message):
+    result = invoke(*words, "--out", tmp_path)
+    assert result.exit_code == 2
+    assert message in result.output and "Traceback" not in result.output
+
+
+def test_ctrl_c_is_answered_with_how_to_go_on(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "_run_open", interrupted)
+    result = invoke("overview", "--scale", "tiny", "--out", tmp_path)
+    assert result.exit_code == 130 and "the same command goes on" in result.output
+
+
+def test_failed_trials_make_the_exit_code_one(tmp_path, monkeypatch):
+    failed = runner.Summary(finished=1, failed=1, left=0, files=[], report=None)
+    monkeypatch.setattr(runner, "run", lambda *_, **__: failed)
+    assert invoke("overview", "--out", tmp_path).exit_code == 1
+    assert command.reproduce.__doc__
