@@ -1,0 +1,130 @@
+"""Matheron's rule for any jointly Gaussian pair, and the updates made of it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from examples import gen, rand, randn
+from matheron import ExactGP, JitterWarning, draw, matheron, weight_space_update
+from matheron import kernels as K
+from matheron.solvers import Cholesky
+from matheron.updates import exact_update, sparse_correction
+from standard import assert_moments
+
+S = 20_000
+
+
+def joint(p: int, q: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws of (a, b), their mean and their covariance: correlated, and of no particular scale."""
+    root = randn(p + q, p + q, seed=1)
+    mean = 3 * randn(p + q, seed=2)
+    return mean + randn(S, p + q, seed=3) @ root.mT, mean, root @ root.mT
+
+
+# eqn:matheron_finitedim.
+
+
+@pytest.mark.parametrize("p, q", [(1, 1), (3, 2), (2, 4)])
+def test_draws_given_b_have_the_conditional_law(p, q):
+    draws, mean, C = joint(p, q)
+    beta = randn(q, seed=4)
+    given = matheron(draws[:, :p], draws[:, p:], beta, C[:p, p:], C[p:, p:])
+    gain = torch.linalg.solve(C[p:, p:], C[p:, :p]).mT  # [p, q]
+    assert_moments(given, mean[:p] + gain @ (beta - mean[p:]), C[:p, :p] - gain @ C[p:, :p])
+
+
+def test_given_itself_a_variable_is_what_was_observed():
+    draws, _, C = joint(1, 3)
+    b = draws[:, 1:]
+    beta = randn(3)
+    given = matheron(b, b, beta, C[1:, 1:], C[1:, 1:])
+    torch.testing.assert_close(given, beta.expand(S, 3), rtol=1e-8, atol=1e-8)
+
+
+def test_given_what_was_drawn_nothing_changes_and_each_draw_may_have_its_own():
+    draws, _, C = joint(2, 3)
+    a, b = draws[:, :2], draws[:, 2:]
+    torch.testing.assert_close(matheron(a, b, b, C[:2, 2:], C[2:, 2:]), a)
+
+
+def test_independent_variables_learn_nothing_of_each_other():
+    a, b = randn(5, 2), randn(5, 3, seed=1)
+    assert torch.equal(matheron(a, b, randn(3), torch.zeros(2, 3).double(), torch.eye(3).double()), a)
+
+
+def test_a_singular_covariance_is_warned_of():
+    b = randn(5, 1).expand(5, 2)
+    with pytest.warns(JitterWarning, match=r"Cov\(b, b\) is not positive definite"):
+        matheron(b, b, torch.zeros(2).double(), torch.ones(2, 2).double(), torch.ones(2, 2).double())
+
+
+def test_covariances_of_other_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"expected Cov\(a, b\) \[2, 3\] and Cov\(b, b\) \[3, 3\], got \[3, 2\] and"):
+        matheron(randn(5, 2), randn(5, 3), randn(3), randn(3, 2), torch.eye(3).double())
+
+
+# eqn:matheron_gp_exact.
+
+
+def test_the_weights_of_an_exact_update_solve_for_the_residual():
+    K_nn = K.Matern(2.5, 0.5)(rand(6, 2)) + 0.1 * torch.eye(6)
+    y, f, eps = randn(6), randn(4, 6, seed=1), randn(4, 6, seed=2)
+    v = exact_update(Cholesky(K_nn), y, f, eps)
+    torch.testing.assert_close(v @ K_nn, y - f - eps)
+
+
+def test_the_correction_turns_the_prior_s_covariance_into_the_sparse_posterior_s():
+    """k + k(., Z) C k(Z, .) at Z is Sigma, the covariance of u, where there is no jitter."""
+    Z, kernel = rand(5, 2), K.Matern(1.5, 0.5)
+    root = randn(5, 5, seed=1)
+    correction = sparse_correction(kernel, Z, None, torch.zeros((), dtype=torch.float64), root)
+    K_zz = kernel(Z)
+    torch.testing.assert_close(K_zz + K_zz @ correction.C @ K_zz, root @ root.mT, rtol=1e-7, atol=1e-7)
+
+
+# eqn:matheron_gp_rff.
+
+
+def regression(n: int, ell: int, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Features, targets, and the posterior mean and covariance of the weights."""
+    Phi, y = randn(n, ell, seed=1), randn(n, seed=2)
+    precision = Phi.mT @ (Phi / noise[:, None]) + torch.eye(ell, dtype=torch.float64)
+    cov = torch.linalg.inv(precision)
+    return Phi, y, cov @ (Phi.mT @ (y / noise)), cov
+
+
+@pytest.mark.parametrize("n, ell", [(3, 6), (8, 4), (4, 4)], ids=["fewer data", "more data", "as many"])
+@pytest.mark.parametrize("one_a_point", [False, True])
+def test_weights_given_data_have_the_law_of_bayesian_regression(n, ell, one_a_point):
+    noise = rand(n, seed=5) + 0.2 if one_a_point else torch.full((n,), 0.3, dtype=torch.float64)
+    Phi, y, mean, cov = regression(n, ell, noise)
+    eps = noise.sqrt() * randn(S, n, seed=7)
+    w = weight_space_update(Phi, randn(S, ell, seed=6), y, noise, eps)
+    assert_moments(w, mean, cov)
+
+
+def test_both_systems_give_the_same_weights():
+    """n or ell equations: Woodbury's identity, checked by adding features that are nothing."""
+    Phi, y, noise = randn(8, 4), randn(8, seed=1), torch.tensor(0.3, dtype=torch.float64)
+    w, eps = randn(3, 4, seed=2), randn(3, 8, seed=3)
+    small = weight_space_update(Phi, w, y, noise, eps)  # ell equations
+    padded = torch.nn.functional.pad(Phi, (0, 10))
+    large = weight_space_update(padded, torch.nn.functional.pad(w, (0, 10)), y, noise, eps)  # n equations
+    torch.testing.assert_close(small, large[:, :4], rtol=1e-9, atol=1e-9)
+
+
+def test_noise_free_weights_fit_the_data():
+    Phi, y = randn(4, 9), randn(4, seed=1)
+    noise = torch.zeros(4, dtype=torch.float64)
+    w = weight_space_update(Phi, randn(5, 9, seed=2), y, noise, torch.zeros(5, 4).double())
+    torch.testing.assert_close(w @ Phi.mT, y.expand(5, 4), rtol=1e-9, atol=1e-9)
+
+
+def test_where_the_basis_is_exact_weight_space_and_decoupled_paths_are_one():
+    """A polynomial kernel has finitely many features, so both updates are of the same function: the same path."""
+    kernel, x = K.Polynomial(2, 1.0), rand(6, 2, seed=4)
+    gp = ExactGP(kernel, rand(5, 2, seed=1), randn(5, seed=2), 0.2)
+    paths = draw(gp, 4, generator=gen())
+    Phi, Phi_x = (paths.prior.features(points)[0] for points in (gp.train_inputs, x))
+    w = weight_space_update(Phi, paths.prior.weights, gp.train_targets, gp.noise, 0.2**0.5 * paths.update.xi)
+    torch.testing.assert_close(paths(x), w @ Phi_x.mT, rtol=1e-8, atol=1e-8)
