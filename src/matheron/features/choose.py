@@ -193,11 +193,23 @@ def _root(B: Tensor | None, num_outputs: int) -> Tensor | None:
         return None
     if B is None:
         return torch.nn.functional.pad(torch.ones(num_outputs, 1, dtype=torch.float64), (0, num_outputs - 1))
+    smallest = 64 * len(B) * torch.finfo(B.dtype).eps * B.detach().diagonal().max()
     factor, failed = torch.linalg.cholesky_ex(B)
-    if not bool(failed):
-        return factor
-    values, vectors = torch.linalg.eigh(B)
-    return vectors * values.clamp_min(0).sqrt()
+    regular = not bool(failed) and bool(factor.detach().diagonal().square().min() > smallest)
+    return factor if regular else _singular_root(B, smallest)
+
+
+def _singular_root(B: Tensor, smallest: Tensor) -> Tensor:
+    """Cholesky's factor of a singular B, column by column; a pivot of zero, or of rounding, has a column of zeros.
+
+    A root by eigenvectors would have no derivative: zero is an eigenvalue, and often several times.
+    """
+    left, columns = B, []
+    for i, row in enumerate(torch.eye(len(B), dtype=B.dtype, device=B.device)):
+        pivot = left[i, i]
+        columns.append(left[:, i] / pivot.sqrt() if bool(pivot > smallest) else 0 * row)
+        left = left - columns[-1][:, None] * columns[-1]
+    return torch.stack(columns, dim=1)
 
 
 def _summary(notes: list[str]) -> str:
