@@ -140,8 +140,9 @@ def test_sample_y_takes_what_the_library_s_takes(count, points):
     assert sample_y(model, points, count).shape == model.sample_y(points, count).shape
 
 
-def test_sample_y_is_seeded_as_the_library_s():
-    model = fitted(smooth())()
+@pytest.mark.parametrize("kernel", [sk.RBF(), smooth()], ids=["functions alone", "functions and white"])
+def test_sample_y_is_seeded_as_the_library_s(kernel):
+    model = fitted(kernel, alpha=0.1)()
     assert np.array_equal(sample_y(model, x), sample_y(model, x, random_state=0))
     assert np.array_equal(sample_y(model, x, 2, 5), sample_y(model, x, 2, np.random.RandomState(5)))
     assert not np.allclose(sample_y(model, x, random_state=0), sample_y(model, x, random_state=1))
