@@ -26,25 +26,29 @@ def fourier(
     """
     singles = count if kind == "cosine" else count % 2
     pairs = (count - singles) // 2
-    theta, importance = frequencies(term.measure(input_dim), pairs + singles, kind, num_bases, generator)
+    device = term.variance.device  # the kernel's, which need not be the generator's
+    theta, importance = frequencies(term.measure(input_dim), pairs + singles, kind, num_bases, generator, device)
     amplitude = (2 / count * term.variance * importance).sqrt().expand(theta.shape[:2])  # [g, f]
     bases: list[Basis] = []
     if pairs:
         bases.append(Pairs(theta[:, :pairs], amplitude[:, :pairs]))
     if singles:
-        tau = 2 * math.pi * rand((num_bases, singles), generator)
+        tau = 2 * math.pi * rand((num_bases, singles), generator).to(device)
         bases.append(Cosines(theta[:, pairs:], tau, amplitude[:, pairs:]))
     return bases
 
 
 def frequencies(
-    measure: SpectralMeasure, count: int, kind: str, num_bases: int, generator: torch.Generator
+    measure: SpectralMeasure, count: int, kind: str, num_bases: int, generator: torch.Generator, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Frequencies `[g, count, d]`, and weights that are one and carry gradients (see `SpectralMeasure.importance`)."""
+    """Frequencies `[g, count, d]`, and weights that are one and carry gradients (see `SpectralMeasure.importance`).
+
+    Uniforms come from the generator's device, and go to the measure's.
+    """
     if kind == "orthogonal":
-        return _orthogonal(measure, count, num_bases, generator), torch.ones((), dtype=torch.float64)
+        return _orthogonal(measure, count, num_bases, generator, device), torch.ones((), dtype=torch.float64)
     shape = (num_bases, count, measure.num_uniforms)
-    U = _sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)
+    U = (_sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
     importance = measure.importance(U)
     return measure.frequencies(U), torch.ones_like(U[..., :1].sum(-1)) if importance is None else importance
 
@@ -68,7 +72,9 @@ def _sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) ->
     return (net ^ shift).double().add_(0.5).div_(2**_SOBOL_BITS)
 
 
-def _orthogonal(measure: SpectralMeasure, count: int, num_bases: int, generator: torch.Generator) -> Tensor:
+def _orthogonal(
+    measure: SpectralMeasure, count: int, num_bases: int, generator: torch.Generator, device: torch.device
+) -> Tensor:
     """Frequencies `[g, count, d]` whose directions are orthogonal in blocks of d and whose radii are stratified."""
     if not isinstance(measure, _Elliptical) or getattr(measure, "shift", None) is not None:
         raise ValueError(
@@ -82,4 +88,4 @@ def _orthogonal(measure: SpectralMeasure, count: int, num_bases: int, generator:
     strata = rand((num_bases, count, 1 + measure.num_mixing_uniforms), generator)
     order = torch.argsort(rand(tuple(strata.shape), generator), dim=1)
     U = ((order + strata) / count).clamp(2**-54, 1 - 2**-53)
-    return measure.scale * directions * measure.radius(U)[..., None]
+    return measure.scale * directions.to(device) * measure.radius(U.to(device))[..., None]
