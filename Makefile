@@ -5,16 +5,17 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 BASE   := $(VENV)/.installed
 DOCS   := $(VENV)/.installed-docs
+GPFLOW := .venv-gpflow
 
 # Errors only (-qq). The variables hold the build backend to the same versions; which of them counts depends on pip.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
            $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench docs clean
+.PHONY: help setup demo test test-gpflow check format bench docs clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(BASE)  ## create .venv and install the library with its development tools
 	@:
@@ -24,6 +25,10 @@ demo: $(BASE)  ## condition a GP, draw paths, print a table and write a picture
 
 test: $(BASE)  ## run the tests, and the examples in the docstrings
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-gpflow: $(GPFLOW)/.installed  ## test GPflow's models and their tutorial, in an environment of their own
+	@OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 $(GPFLOW)/bin/python -m pytest -n 2 \
+	    tests/adapters/test_gpflow.py tests/test_docs.py -k gpflow $(ARGS)
 
 check: $(BASE)  ## lint, formatting and types; changes nothing
 	@$(BIN)/ruff check --quiet .
@@ -42,7 +47,7 @@ docs: $(DOCS)  ## build the documentation into site/
 	@echo "The documentation is in site/index.html"
 
 clean:  ## remove all that these targets made, .venv included
-	@rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(GPFLOW) site dist build .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BASE): pyproject.toml constraints.txt
@@ -53,4 +58,10 @@ $(BASE): pyproject.toml constraints.txt
 
 $(DOCS): $(BASE)
 	@$(INSTALL) -e '.[docs]'
+	@touch $@
+
+$(GPFLOW)/.installed: pyproject.toml constraints.txt constraints-gpflow.txt
+	@echo "Setting up $(GPFLOW), with TensorFlow: a few minutes, the first time"
+	@$(PYTHON) -m venv $(GPFLOW)
+	@$(subst $(BIN),$(GPFLOW)/bin,$(INSTALL)) -c constraints-gpflow.txt -e '.[gpflow]' pytest pytest-xdist hypothesis
 	@touch $@
