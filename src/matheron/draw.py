@@ -222,7 +222,7 @@ def _draw_prior(
 def _exact(gp, kernel, mean, prior, X, solver, detach, generator) -> UpdatePaths:
     """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`."""
     y, noise = (value.detach() if detach else value for value in (gp.train_targets, gp.noise))
-    tasks = None if gp.tasks is None else gp.tasks.to(X.device)
+    tasks = None if gp.tasks is None else gp.tasks.to(X.device).clone()
     xi = _normals((len(prior.w), len(X)), generator).to(X)  # eps = sqrt(noise) xi
     data = Data(X, tasks, y.to(X).clone(), noise.to(X).clone(), xi)
     return update_given(prior, mean, kernel, data, solver)
@@ -231,8 +231,9 @@ def _exact(gp, kernel, mean, prior, X, solver, detach, generator) -> UpdatePaths
 def _sparse(gp, kernel, mean, prior, Z, solver, detach, generator) -> UpdatePaths:
     """v = K_mm^-1 (u - f_m), `eqn:matheron_gp_sparse`, u from q(u)."""
     s, m = len(prior.w), len(Z)
-    tasks = None if gp.tasks is None else gp.tasks.to(Z.device)
-    q_mean, q_root = (None if v is None else (v.detach() if detach else v).to(Z) for v in (gp.q_mean, gp.q_scale_tril))
+    tasks = None if gp.tasks is None else gp.tasks.to(Z.device).clone()
+    q = (gp.q_mean, gp.q_scale_tril)
+    q_mean, q_root = (None if v is None else (v.detach().clone() if detach else v).to(Z) for v in q)
     if q_mean is None:
         u = as_tensor(gp.sample_u(s, generator), "sample_u", like=Z)
         if u.shape != (s, m):
