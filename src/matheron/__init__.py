@@ -10,6 +10,7 @@ a kernel and data    matheron.kernels, ExactGP, SparseGP
 
 from . import kernels as kernels
 from . import means as means
+from . import thompson as thompson
 from . import transforms as transforms
 from .describe import describe as describe
 from .draw import draw as draw

@@ -1,5 +1,10 @@
-"""Thompson sampling: minimise drawn functions."""
+"""Thompson sampling: minimise drawn functions, and with them a function that is expensive to evaluate."""
 
+from .loop import EvaluationWarning as EvaluationWarning
+from .loop import Study as Study
+from .loop import minimize_function as minimize_function
 from .minimize import Minima as Minima
 from .minimize import maximize as maximize
 from .minimize import minimize as minimize
+from .strategies import STRATEGIES as STRATEGIES
+from .strategies import suggest as suggest

@@ -1,0 +1,196 @@
+"""minimize_function: Thompson sampling of a Python callable, through errors and restarts."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from ..checks import ArrayLike, as_count, as_points
+from ..gp import ExactGP
+from ..kernels import Kernel
+from .strategies import suggest
+
+FORMAT = "matheron-study-1"
+
+
+class EvaluationWarning(UserWarning):
+    """The user's function raised, or answered something that is not a finite number; the search went on without it."""
+
+
+@dataclass
+class Study:
+    """What was tried: points, values (None where the function failed), and the best of them."""
+
+    bounds: list[list[float]]
+    points: list[list[float]] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def best(self) -> int:
+        """The index of the best point; ValueError where every evaluation failed."""
+        usable = [(value, i) for i, value in enumerate(self.values) if value is not None]
+        if not usable:
+            raise ValueError(
+                f"every evaluation failed; the last said: {self.failures[-1] if self.failures else 'nothing'}"
+            )
+        return min(usable)[1]
+
+    @property
+    def best_x(self) -> Tensor:
+        return torch.tensor(self.points[self.best], dtype=torch.float64)
+
+    @property
+    def best_value(self) -> float:
+        value = self.values[self.best]
+        assert value is not None
+        return value
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Points `[n, d]` and values `[n]` of the evaluations that worked."""
+        kept = [(x, y) for x, y in zip(self.points, self.values, strict=True) if y is not None]
+        d = len(self.bounds[0])
+        X = torch.tensor([x for x, _ in kept], dtype=torch.float64).reshape(-1, d)
+        return X, torch.tensor([y for _, y in kept], dtype=torch.float64)
+
+
+def minimize_function(
+    function: Callable[[Tensor], float],
+    bounds: ArrayLike,
+    budget: int,
+    q: int = 1,
+    *,
+    kernel: Kernel | None = None,
+    noise: float | None = None,
+    strategy: str = "decoupled",
+    num_initial: int | None = None,
+    state: str | os.PathLike[str] | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Study:
+    """Minimise a Python function by Thompson sampling: rounds of q points, with a model fitted between rounds.
+
+    Args:
+        function: takes a point `[d]`, answers a number. If it raises, or answers NaN, that is reported and survived:
+            the point is remembered as failed and the search goes on.
+        bounds: the box, `[2, d]`.
+        budget: evaluations in all.
+        q: evaluations a round.
+        kernel: of a model with known hyperparameters; None fits a BoTorch SingleTaskGP after each round, which needs
+            `matheron[botorch]`.
+        noise: variance of the function's noise where it is known; None learns it, or is 1e-6 with a given kernel.
+        strategy: as for `suggest`.
+        num_initial: uniform points before the first model; 2 (d + 1) where not given.
+        state: a file that holds the study after every evaluation. If it is there, the search goes on from it.
+        generator: where random numbers come from.
+        progress: show a progress bar.
+        settings: passed to `suggest` (num_features, mesh_size, num_starts).
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> study = matheron.thompson.minimize_function(
+    ...     lambda x: float((x - 0.3).square().sum()), [[0.0], [1.0]], budget=8, kernel=kernels.RBF(0.3),
+    ...     mesh_size=256, num_starts=4, generator=torch.Generator().manual_seed(0))
+    >>> bool((study.best_x - 0.3).abs() < 0.05)
+    True
+    """
+    budget, q = as_count(budget, "budget"), as_count(q, "q")
+    box = as_points(bounds, "bounds").double()
+    if box.shape[0] != 2 or not bool((box[0] < box[1]).all()):
+        raise ValueError(f"bounds: expected [2, d], lower < upper, got {box.tolist()}")
+    study = _resumed(state, box)
+    first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
+    with Progress(disable=not progress) as bar:
+        task = bar.add_task("evaluations", total=budget, completed=len(study.points))
+        while len(study.points) < budget:
+            X, y = study.data()
+            if len(study.points) < first or len(y) < 2:
+                count = max(1, first - len(study.points))
+                points = suggest(
+                    None, box, min(count, budget - len(study.points)), strategy="random", generator=generator
+                )
+            else:
+                model = _model(X, y, box, kernel, noise)
+                count = min(q, budget - len(study.points))
+                points = suggest(model, box, count, strategy=strategy, generator=generator, **settings)
+            for x in points:
+                _evaluate(function, x.double(), study)
+                if state is not None:
+                    _save(study, Path(state))
+                bar.advance(task)
+    return study
+
+
+def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: float | None) -> Any:
+    """A model of the data: with the given kernel as it is, else a SingleTaskGP fitted to it."""
+    if kernel is not None:
+        return ExactGP(kernel, X, y, 1e-6 if noise is None else noise, mean=0.0)
+    try:
+        from botorch.fit import fit_gpytorch_mll
+        from botorch.models import SingleTaskGP
+        from botorch.models.transforms import Normalize, Standardize
+        from gpytorch.mlls import ExactMarginalLogLikelihood
+    except ImportError as error:
+        raise ImportError("fitting a model needs BoTorch: pip install matheron[botorch], or give kernel=") from error
+    variance = None if noise is None else torch.full_like(y, noise)[:, None]
+    model = SingleTaskGP(
+        X,
+        y[:, None],
+        train_Yvar=variance,
+        input_transform=Normalize(X.shape[1], bounds=box),
+        outcome_transform=Standardize(1),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    return model
+
+
+def _evaluate(function: Callable[[Tensor], float], x: Tensor, study: Study) -> None:
+    try:
+        value = float(function(x.clone()))
+        trouble = "" if math.isfinite(value) else f"answered {value}"
+    except Exception as error:
+        value, trouble = math.nan, f"raised {type(error).__name__}: {error}"
+    study.points.append(x.tolist())
+    study.values.append(None if trouble else value)
+    if trouble:
+        study.failures.append(f"{x.tolist()} {trouble}")
+        warnings.warn(f"the function {trouble} at {x.tolist()}; going on without it", EvaluationWarning, stacklevel=3)
+
+
+def _save(study: Study, path: Path) -> None:
+    """The whole study, replaced in one move: a kill at any time leaves the old one or the new one."""
+    content = {"format": FORMAT, **vars(study)}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _resumed(state: str | os.PathLike[str] | None, box: Tensor) -> Study:
+    if state is None or not Path(state).exists():
+        return Study(box.tolist())
+    try:
+        content = json.loads(Path(state).read_text())
+        kind = content.pop("format")
+        study = Study(**content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{state} is not a study that this library saved: {error!r}") from error
+    if kind != FORMAT or study.bounds != box.tolist():
+        raise ValueError(
+            f"{state} holds a study of other bounds, {study.bounds}; name another file, or give these bounds"
+        )
+    return study

@@ -1,0 +1,123 @@
+"""suggest: where to evaluate next, one point a drawn function, by each strategy of the paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import ArrayLike, as_count, as_points, as_tensor
+from ..describe import describe
+from ..draw import draw
+from ..samplers import location_scale, weight_space
+from ..samplers.posterior import Factored, Places, inner_points, single
+from .minimize import minimize
+
+STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
+# The paper's budgets, `apdx:additional_experiments_ts`.
+MESH_SIZE = {"decoupled": 250_000, "weight-space": 250_000, "function-space": 1_000_000}
+ACTIVE_SET = 2048
+# Mesh points whose marginals are computed at once.
+_BLOCK = 4096
+
+
+def suggest(
+    model: Any,
+    bounds: ArrayLike,
+    q: int,
+    *,
+    strategy: str = "decoupled",
+    num_features: int = 1024,
+    mesh_size: int | None = None,
+    num_starts: int = 32,
+    pending: ArrayLike | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> Tensor:
+    """q points to evaluate, each the minimiser of a function of its own drawn from the model: `[q, d]`.
+
+    Args:
+        model: a model of one output that `matheron.describe` understands.
+        bounds: the box, `[2, d]`.
+        q: how many points.
+        strategy: "decoupled" (this library's paths), "weight-space" (paths of the random-feature linear model),
+            "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there decides),
+            or "random" (uniform points, which need no model).
+        num_features: of the first two.
+        mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; the paper's if not given.
+        num_starts: points of the mesh that are polished, a function; of the first two.
+        pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
+            here, the drawn functions pass through the posterior mean there, and so have less to find near them.
+        generator: where random numbers come from.
+        progress: show a progress bar.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> gp = matheron.ExactGP(kernels.Matern(2.5, 0.3), X=[[0.2], [0.7]], y=[0.1, -0.4], noise=1e-3)
+    >>> matheron.thompson.suggest(gp, [[0.0], [1.0]], q=3, mesh_size=512).shape
+    torch.Size([3, 1])
+    """
+    q = as_count(q, "q")
+    generator = generator or torch.default_generator
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
+    if strategy == "random":
+        lower, upper = as_points(bounds, "bounds")
+        uniform = torch.rand(q, len(lower), generator=generator, device=generator.device, dtype=torch.float64)
+        return torch.addcmul(lower, uniform.to(lower), upper - lower)
+    size = MESH_SIZE[strategy] if mesh_size is None else as_count(mesh_size, "mesh_size")
+    if strategy == "function-space":
+        if pending is not None:
+            raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
+        return _function_space(model, as_points(bounds, "bounds"), q, size, generator)
+    if strategy == "decoupled":
+        paths = draw(model, q, num_features=num_features, generator=generator)
+        if pending is not None:
+            x = as_tensor(pending, "pending", like=torch.empty(0, dtype=paths.dtype, device=paths.device))
+            paths = paths.condition_on(x, paths.mean(x), noise=0.0, generator=generator)
+    else:
+        if pending is not None:
+            raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
+        paths = weight_space(model, q, num_features=num_features, generator=generator)
+    settings = dict(num_starts=num_starts, mesh_size=size, generator=generator, progress=progress)
+    return minimize(paths, bounds, **settings).x  # type: ignore[arg-type]
+
+
+def _function_space(model: Any, bounds: Tensor, q: int, size: int, generator: torch.Generator) -> Tensor:
+    """Steps 1 to 5 of the appendix's recipe: the mesh and its marginals are shared, what is drawn is not."""
+    gp = single(describe(model))
+    lower, upper = bounds
+    uniform = torch.rand(size, len(lower), generator=generator, device=generator.device, dtype=torch.float64)
+    mesh = torch.addcmul(lower, uniform.to(lower), upper - lower)  # [M, d]
+    mean, deviation = marginals(gp, mesh)
+    chosen = []
+    for _ in range(q):
+        zeta = torch.randn(size, generator=generator, device=generator.device, dtype=torch.float64).to(mean)
+        best = (mean + deviation * zeta).topk(min(ACTIVE_SET, size), largest=False).indices
+        joint = location_scale(gp, 1, generator=generator)(mesh[best])[0]  # [2048]
+        chosen.append(mesh[best[joint.argmin()]])
+    return torch.stack(chosen)
+
+
+@torch.no_grad()
+def marginals(gp: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Posterior means and standard deviations at points `[M, d]`, a block at a time: both `[M]`, in the model's units.
+
+    Under an affine output transform the order of values is that of the model's own, which is all that is used of them.
+    """
+    factored, a, S, means, variances = None, None, None, [], []
+    for block in x.split(_BLOCK):
+        at = Places(gp, inner_points(gp, block))
+        if factored is None:
+            factored = Factored(gp, at)
+            a = torch.linalg.solve_triangular(factored.L, factored.target[:, None], upper=False)  # [m, 1]
+            if factored.root is not None:
+                S = torch.linalg.solve_triangular(factored.L, factored.root, upper=False)  # [m, r]
+        A = torch.linalg.solve_triangular(factored.L, at.K_mx, upper=False)  # [m, b]
+        variance = at.kernel.diag(at.x_rows) - A.square().sum(0)
+        if S is not None:
+            variance = variance + (A.mT @ S).square().sum(1)
+        means.append(at.mean_x + (A.mT @ a)[:, 0])
+        variances.append(variance.clamp_min(0))
+    return torch.cat(means), torch.cat(variances).sqrt()

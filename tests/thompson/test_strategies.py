@@ -1,0 +1,155 @@
+"""Strategies of Thompson sampling, and the loop around them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import matheron
+from matheron import kernels as K
+from matheron.samplers import moments
+from matheron.thompson import STRATEGIES, EvaluationWarning, minimize_function, suggest
+from matheron.thompson.strategies import marginals
+
+BOX = [[0.0, 0.0], [1.0, 1.0]]
+
+
+@pytest.fixture
+def gp(generator):
+    X = torch.rand(25, 2, dtype=torch.float64, generator=generator)
+    return matheron.ExactGP(K.Matern(2.5, 0.3), X, (X - 0.4).square().sum(1) * 10 - 2, 1e-4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_suggests_points_in_the_box(strategy, gp, generator):
+    x = suggest(gp, BOX, 3, strategy=strategy, num_features=128, mesh_size=1000, num_starts=4, generator=generator)
+    assert x.shape == (3, 2) and bool(((x >= 0) & (x <= 1)).all())
+    assert len(x.unique(dim=0)) == 3  # a function each, a point each
+
+
+@pytest.mark.parametrize("strategy", ["decoupled", "weight-space", "function-space"])
+def test_with_much_data_the_suggestions_are_near_the_minimum(strategy, gp, generator):
+    x = suggest(gp, BOX, 8, strategy=strategy, num_features=512, mesh_size=1500, num_starts=4, generator=generator)
+    assert float((x - 0.4).norm(dim=1).median()) < 0.2
+
+
+def test_function_space_and_decoupled_minimisers_have_one_law(generator):
+    gp = matheron.ExactGP(K.Matern(2.5, 0.25), [[0.2], [0.8]], [-0.5, -0.5], 1e-3)
+    settings: dict[str, Any] = {"num_features": 256, "mesh_size": 200, "num_starts": 4, "generator": generator}
+    one = suggest(gp, [[0.0], [1.0]], 400, **settings)[:, 0].sort().values
+    other = suggest(gp, [[0.0], [1.0]], 400, strategy="function-space", **settings)[:, 0].sort().values
+    grid = torch.linspace(
+        0.02, 0.98, 100, dtype=torch.float64
+    )  # a mesh has no points at the ends, where many minima are
+    gap = torch.searchsorted(one, grid) / 400 - torch.searchsorted(other, grid) / 400
+    assert float(gap.abs().max()) < 1.95 * (2 / 400) ** 0.5  # Kolmogorov and Smirnov's bound at 0.1%
+
+
+def test_marginals_are_those_of_the_posterior(gp, generator):
+    x = torch.rand(30, 2, dtype=torch.float64, generator=generator)
+    exact = moments(gp, x)
+    mean, deviation = marginals(gp, x)
+    torch.testing.assert_close(mean, exact.mean)
+    torch.testing.assert_close(deviation, exact.covariance.diagonal().sqrt())
+    sparse = matheron.SparseGP(K.RBF(0.4), x[:5], torch.ones(5), torch.full((5,), 0.2), mean=1.0, jitter=1e-6)
+    exact, (mean, deviation) = moments(sparse, x), marginals(sparse, x)
+    torch.testing.assert_close(mean, exact.mean)
+    torch.testing.assert_close(deviation, exact.covariance.diagonal().clamp_min(0).sqrt(), atol=1e-6, rtol=1e-6)
+
+
+def test_pending_points_are_given_the_mean(gp, generator):
+    pending = torch.tensor([[0.4, 0.4]], dtype=torch.float64)
+    x = suggest(gp, BOX, 4, pending=pending, num_features=128, mesh_size=500, num_starts=4, generator=generator)
+    assert x.shape == (4, 2)
+    with pytest.raises(ValueError, match="pending"):
+        suggest(gp, BOX, 1, strategy="weight-space", pending=pending)
+
+
+def test_unknown_strategies_are_refused(gp):
+    with pytest.raises(ValueError, match="strategy: expected one of decoupled, weight-space"):
+        suggest(gp, BOX, 1, strategy="greedy")
+    with pytest.raises(ValueError, match="q: expected a whole number"):
+        suggest(gp, BOX, 0)
+
+
+def bowl(x):
+    return float((x - 0.6).square().sum())
+
+
+FAST: dict[str, Any] = {"mesh_size": 300, "num_starts": 4, "num_features": 128}
+
+
+def test_the_loop_finds_a_minimum_with_known_hyperparameters(generator):
+    study = minimize_function(bowl, BOX, 20, 2, kernel=K.RBF(0.5), generator=generator, **FAST)
+    assert len(study.points) == 20 and study.best_value < 1e-2
+    assert float((study.best_x - 0.6).norm()) < 0.1
+
+
+def test_the_loop_fits_a_model_where_none_is_given(generator):
+    study = minimize_function(bowl, BOX, 12, 3, noise=1e-6, generator=generator, **FAST)
+    assert study.best_value < 0.05
+
+
+def test_errors_and_nans_are_reported_and_survived(generator):
+    calls = 0
+
+    def fragile(x):
+        nonlocal calls
+        calls += 1
+        if calls % 4 == 0:
+            raise RuntimeError("the rig is busy")
+        return float("nan") if calls % 5 == 0 else bowl(x)
+
+    with pytest.warns(EvaluationWarning, match="the function raised RuntimeError: the rig is busy"):
+        study = minimize_function(fragile, BOX, 16, kernel=K.RBF(0.5), generator=generator, **FAST)
+    assert len(study.points) == 16 and study.values.count(None) == len(study.failures) == calls // 4 + calls // 5
+
+
+def test_a_function_that_always_fails_says_so(generator):
+    with pytest.warns(EvaluationWarning):
+        study = minimize_function(lambda x: float("inf"), BOX, 5, kernel=K.RBF(), generator=generator, **FAST)
+    with pytest.raises(ValueError, match="every evaluation failed"):
+        _ = study.best
+
+
+def test_a_study_goes_on_from_its_file(tmp_path, generator):
+    state = tmp_path / "study.json"
+    first = minimize_function(bowl, BOX, 8, kernel=K.RBF(0.5), state=state, generator=generator, **FAST)
+    calls = []
+    again = minimize_function(
+        lambda x: calls.append(x) or bowl(x), BOX, 11, kernel=K.RBF(0.5), state=state, generator=generator, **FAST
+    )
+    assert len(calls) == 3 and again.points[:8] == first.points
+    with pytest.raises(ValueError, match="a study of other bounds"):
+        minimize_function(bowl, [[0.0, 0.0], [2.0, 1.0]], 3, kernel=K.RBF(), state=state)
+    state.write_text("{")
+    with pytest.raises(ValueError, match="not a study"):
+        minimize_function(bowl, BOX, 3, kernel=K.RBF(), state=state)
+
+
+def test_a_killed_run_loses_only_the_evaluation_in_flight(tmp_path):
+    state, script = tmp_path / "study.json", tmp_path / "run.py"
+    script.write_text(
+        "import sys, time, matheron\n"
+        "from matheron import kernels as K\n"
+        "def slow(x):\n    time.sleep(0.05)\n    return float((x - 0.6).square().sum())\n"
+        "matheron.thompson.minimize_function(\n"
+        "    slow, [[0.0, 0.0], [1.0, 1.0]], 10000, kernel=K.RBF(0.5), state=sys.argv[1],\n"
+        "    mesh_size=100, num_starts=2, num_features=32)\n"
+    )
+    process = subprocess.Popen([sys.executable, str(script), str(state)])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (state.exists() and len(json.loads(state.read_text())["points"]) >= 8):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = json.loads(state.read_text())
+    assert len(kept["points"]) == len(kept["values"]) >= 8
+    study = minimize_function(bowl, BOX, len(kept["points"]) + 2, kernel=K.RBF(0.5), state=state, **FAST)
+    assert study.points[: len(kept["points"])] == kept["points"]
