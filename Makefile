@@ -53,7 +53,7 @@ clean:  ## remove all that these targets made, .venv included
 $(BASE): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a minute or two, the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e '.[dev,botorch,sklearn]'
+	@$(INSTALL) -e '.[dev,botorch,sklearn,experiments,optuna]'
 	@touch $@
 
 $(DOCS): $(BASE)

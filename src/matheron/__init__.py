@@ -8,11 +8,16 @@ a kernel and data    matheron.kernels, ExactGP, SparseGP
   -> evaluate/       how Paths are computed
 """
 
+from . import bounds as bounds
 from . import kernels as kernels
 from . import means as means
+from . import metrics as metrics
+from . import samplers as samplers
 from . import thompson as thompson
 from . import transforms as transforms
 from .describe import describe as describe
+from .diagnostics import Diagnosis as Diagnosis
+from .diagnostics import diagnose as diagnose
 from .draw import draw as draw
 from .draw import draw_prior as draw_prior
 from .dynamics import DivergenceWarning as DivergenceWarning
