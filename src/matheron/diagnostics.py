@@ -119,7 +119,7 @@ def diagnose(paths: Any, model: Any, x: ArrayLike) -> Diagnosis:
     if not 1 <= count <= LARGEST_COUNT:
         raise ValueError(f"x: expected 1 to {LARGEST_COUNT} values (points times outputs), got {count}; take fewer")
     paths, gp = _in_closed_form(paths, gp)
-    exact = moments(gp, x)
+    exact = _without_rounding(moments(gp, x))
     C = exact.covariance.reshape(count, count)
     implied = _implied(paths, gp, x)
     members = _members(paths)
@@ -139,6 +139,12 @@ def diagnose(paths: Any, model: Any, x: ArrayLike) -> Diagnosis:
         num_bases=max(member.prior.num_bases for member in members),
         advice=_advice(members, gp, empirical, floor, basis),
     )
+
+
+def _without_rounding(of: Moments) -> Moments:
+    """The nearest covariance: where the data leave no variance, what is left is rounding of either sign."""
+    values, vectors = torch.linalg.eigh(of.covariance.reshape(of.mean.numel(), -1))
+    return Moments(of.mean, ((vectors * values.clamp_min(0)) @ vectors.mT).reshape(of.covariance.shape))
 
 
 def _law(of: Moments, exact: Moments) -> Law:
@@ -225,15 +231,15 @@ def _advice(members: list[Paths], gp: Any, empirical: Law, floor: Law, basis: La
     d = members[0].input_dim
     terms = [term for term in _singles(gp)[0].kernel.terms(d) if term.stationary]
     dims = max((len(term.active_dims(d)) for term in terms), default=d)
-    plain = terms and not any(term.forms for term in terms) and "equispaced" not in prior.features.description
-    if dims <= 2 and plain:
+    equispaced = "equispaced" in prior.features.description
+    if dims <= 2 and terms and not equispaced and not any(term.forms for term in terms):
         return (
             f"Other features: equispaced ones err far less in {dims} dimension{'s' if dims > 1 else ''}; draw with "
             'features="equispaced" and domain=(lower, upper).'
         )
-    if prior.num_bases < s:
+    if prior.num_bases < s and not equispaced:
         needed = math.ceil(prior.num_bases * 2 * (error / floor.w2) ** 2)
         per_basis = max(1, s // needed)
         return f"Another basis more often: draw with paths_per_basis={per_basis}; what bases err by averages out."
-    target = 2 ** math.ceil(math.log2(prior.num_features * min(64.0, (error / floor.w2) ** 2)))
-    return f"More features: draw with num_features={target}; the error falls with their square root."
+    factor = 4 if equispaced else min(64, math.ceil((error / floor.w2) ** 2))
+    return f"More features: draw with num_features={prior.num_features * factor}."

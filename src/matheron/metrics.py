@@ -16,8 +16,8 @@ from .paths import Paths
 from .samplers import Moments, ValueDraws, feature_covariance
 from .solvers import covariance
 
-# An eigenvalue more negative than this share of the largest is no rounding error: the matrix is no covariance.
-_NEGATIVE = 1e-8
+# An eigenvalue below both minus this share of the largest and minus this is no rounding error: it is no covariance.
+_NEGATIVE, _ROUNDING = 1e-8, 1e-12
 
 
 def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, cov2: ArrayLike) -> float:
@@ -71,7 +71,7 @@ def _symmetric_root(cov: ArrayLike, p: int, name: str) -> Tensor:
     if not torch.allclose(C, C.mT, rtol=1e-6, atol=1e-9 * float(C.diagonal().abs().max())):
         raise ValueError(f"{name}: expected a symmetric matrix")
     values, vectors = torch.linalg.eigh((C + C.mT) / 2)
-    if float(values[0]) < -_NEGATIVE * float(values[-1].abs()):
+    if float(values[0]) < -max(_ROUNDING, _NEGATIVE * float(values[-1])):
         raise ValueError(f"{name}: expected a covariance, got a smallest eigenvalue of {float(values[0]):.3g}")
     return (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
 

@@ -12,8 +12,8 @@ import torch
 from ..checks import ArrayLike, as_count
 from ..samplers import decoupled_moments, moments
 from ..samplers.linear_model import features_for, one_basis
-from .constants import Constants, constants, one_output
 from .fourier import KINDS, fourier_constant
+from .norms import Constants, constants, one_output
 
 
 class CovarianceBound(NamedTuple):

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..checks import ArrayLike
 from ..kernels import Kernel
 from ..kernels import spectral as measures
-from .constants import box_sides
+from .norms import box_sides
 
 KINDS = ("cosine", "sincos")
 

@@ -14,7 +14,7 @@ from ..paths import Paths
 from ..samplers import decoupled_moments, moments
 from ..samplers.linear_model import feature_covariance, one_basis, shared_bases
 from ..samplers.posterior import Places, inner_points, normals
-from .constants import Constants, box_sides, constants, one_output
+from .norms import Constants, box_sides, constants, one_output
 
 
 class PriorError(NamedTuple):

@@ -11,7 +11,7 @@ from ..describe import describe
 from ..features import Features
 from ..paths import Paths
 from ..solvers.cholesky import safe_cholesky
-from .linear_model import design, one_basis, shared_bases, side_by_side
+from .linear_model import design, one_basis, shared_bases, wide_bases
 from .posterior import Factored, Moments, Places, device_of, inner_points, mixture, outer, shaped, single
 
 
@@ -44,7 +44,7 @@ def decoupled_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> Mome
         if update.root is not None:
             S = G.mT @ update.root  # [n, r]
             C += S @ S.mT
-        for wide in side_by_side(features, shares):
+        for wide in wide_bases(features, shares):
             J = wide(at.x_rows, at.x_tasks) - G.mT @ wide(at.centres, at.tasks)  # [n, g t ell]
             C += J @ J.mT
         return outer(gp, shaped(at.mean_x + G.mT @ update.target, C, gp.num_outputs))

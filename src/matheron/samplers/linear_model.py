@@ -73,7 +73,7 @@ def design(features: Features, x: Tensor, tasks: Tensor | None) -> Tensor:
     return torch.cat(rows, dim=-1).flatten(2)
 
 
-def side_by_side(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor, Tensor | None], Tensor]]:
+def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor, Tensor | None], Tensor]]:
     """Some bases at a time, as one wide basis: maps (x, tasks) to `[n, g t ell]`, columns scaled by sqrt(share).
 
     Sums over bases of share * Phi Phi^T are then products of wide matrices, and few.
@@ -125,7 +125,7 @@ def feature_covariance(basis: Features | Paths, x: Tensor, tasks: Tensor | None 
     x = x.detach().double()
     K = x.new_zeros(len(x), len(x))
     with torch.no_grad():
-        for wide in side_by_side(features, shares):
+        for wide in wide_bases(features, shares):
             Phi = wide(x, tasks)  # [n, g t ell]
             K += Phi @ Phi.mT
     return K

@@ -39,7 +39,7 @@ class ValueDraws(ABC):
         return self.at(x[0])(self.num_paths) if len(x) == 1 else torch.cat([self.at(own)(1) for own in x])
 
     def blocks(self, x: ArrayLike, block_size: int = 1024) -> Iterator[Tensor]:
-        """The same draws at x `[n, d]`, some paths at a time, `[b, n]`: what is done once is done once."""
+        """As many draws at x `[n, d]`, some at a time, `[b, n]`; what the points need is done once."""
         draw, left = self.at(x), self.num_paths
         while left > 0:
             yield draw(min(block_size, left))

@@ -1,0 +1,184 @@
+import math
+
+import pytest
+import torch
+
+import matheron
+from matheron import Batch, Ensemble, ExactGP, Outputs, SparseGP, kernels, transforms
+from matheron.diagnostics import Diagnosis, Law, diagnose
+from matheron.metrics import empirical_moments, gaussian_wasserstein, kernel_error
+from matheron.samplers import decoupled_moments, location_scale, moments, orthogonal, weight_space
+
+
+def points(n, d, seed=0):
+    return torch.rand(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def model(d=4, n=20):
+    X = points(n, d)
+    return ExactGP(kernels.Matern(2.5, 0.3), X, (3 * X).sin().sum(1), 1e-3)
+
+
+def basis(found: Diagnosis) -> Law:
+    """The law that the basis implies, which these tests expect to be known."""
+    assert found.basis is not None
+    return found.basis
+
+
+X_TEST = points(40, 4, seed=1)
+
+
+def test_the_numbers_are_the_metrics(generator):
+    gp = model()
+    paths = matheron.draw(gp, 200, num_features=128, generator=generator)
+    found = diagnose(paths, gp, X_TEST)
+    truth = moments(gp, X_TEST)
+    drawn, implied = empirical_moments(paths, X_TEST), decoupled_moments(gp, paths, X_TEST)
+    assert found.paths.w2 == pytest.approx(gaussian_wasserstein(*drawn, *truth))
+    assert basis(found).w2 == pytest.approx(gaussian_wasserstein(*implied, *truth))
+    assert found.paths.mean_error == pytest.approx(float((drawn.mean - truth.mean).square().mean().sqrt()))
+    assert basis(found).mean_error < 1e-10  # the mean is exact, whatever the basis
+    relative = (drawn.covariance - truth.covariance).norm() / truth.covariance.norm()
+    assert found.paths.covariance_error == pytest.approx(float(relative))
+    assert found.kernel_error == pytest.approx(kernel_error(paths, gp.kernel, X_TEST))
+    assert found.spread == pytest.approx(float(truth.covariance.trace().sqrt()))
+    values = torch.linalg.eigvalsh(truth.covariance)
+    assert found.effective_rank == pytest.approx(float(values.sum() ** 2 / values.square().sum()))
+    assert (found.num_paths, found.num_values, found.num_features, found.num_bases) == (200, 40, 128, 4)
+
+
+def test_the_floor_is_that_of_exact_draws(generator):
+    """W2 of s exact draws falls with their root, and exact draws reach it."""
+    gp = model()
+    floors = [diagnose(matheron.draw(gp, s, num_features=8), gp, X_TEST).floor.w2 for s in (500, 8000)]
+    assert floors[0] / floors[1] == pytest.approx(4, rel=0.1)
+    draws = location_scale(gp, 500, generator=generator)
+    measured = gaussian_wasserstein(*empirical_moments(draws, X_TEST), *moments(gp, X_TEST))
+    assert floors[0] == pytest.approx(measured, rel=0.1)
+
+
+def test_it_is_repeatable():
+    gp = model()
+    paths = matheron.draw(gp, 10, num_features=8)
+    assert diagnose(paths, gp, X_TEST) == diagnose(paths, gp, X_TEST)
+
+
+def test_it_prints_a_table_the_floor_and_advice(generator):
+    gp = model()
+    found = diagnose(matheron.draw(gp, 64, generator=generator), gp, X_TEST)
+    text = str(found)
+    for part in ("2-Wasserstein", "these paths", "exact draws", "their basis", "effective rank", "kernel, RMS error"):
+        assert part in text
+    assert f"{found.paths.w2:.3g}" in text and "Monte Carlo floor: 64 draws" in text
+    assert found.advice.split(":")[0] in text
+
+
+def test_a_good_draw_is_called_good(generator):
+    gp = model()
+    found = diagnose(matheron.draw(gp, 64, num_features=4096, generator=generator), gp, X_TEST)
+    assert found.advice.startswith("Good enough") and basis(found).w2 < found.floor.w2
+
+
+def test_a_basis_shared_too_long_should_be_changed_more_often(generator):
+    gp = model()
+    shared = diagnose(matheron.draw(gp, 4000, num_features=64, paths_per_basis=None, generator=generator), gp, X_TEST)
+    assert shared.advice.startswith("Another basis more often: draw with paths_per_basis=")
+    per_basis = int(shared.advice.split("paths_per_basis=")[1].split(";")[0])
+    paths = matheron.draw(gp, 4000, num_features=64, paths_per_basis=per_basis, generator=generator)
+    better = diagnose(paths, gp, X_TEST)
+    assert basis(better).w2 < better.floor.w2 < basis(shared).w2 and better.advice.startswith("Good enough")
+
+
+def test_in_few_dimensions_other_features_are_better(generator):
+    gp, x = model(d=1), points(40, 1, seed=1)
+    random = diagnose(matheron.draw(gp, 4000, num_features=256, generator=generator), gp, x)
+    assert random.advice.startswith("Other features: equispaced")
+    paths = matheron.draw(gp, 4000, num_features=256, features="equispaced", domain=(0.0, 1.0), generator=generator)
+    assert basis(diagnose(paths, gp, x)).w2 < 0.2 * basis(random).w2
+
+
+def test_too_few_features_should_be_more(generator):
+    gp, x = model(d=1), points(40, 1, seed=1)
+
+    def drawn(ell):
+        paths = matheron.draw(gp, 4000, num_features=ell, features="equispaced", domain=(0.0, 1.0), generator=generator)
+        return diagnose(paths, gp, x)
+
+    few = drawn(12)
+    assert few.advice == "More features: draw with num_features=48."
+    assert basis(drawn(48)).w2 < 0.5 * basis(few).w2
+
+
+def test_a_weight_space_posterior_is_found_out(generator):
+    X = points(400, 4)
+    gp = ExactGP(kernels.Matern(2.5, 0.3), X, X.sum(1), 1e-3)
+    ours = diagnose(matheron.draw(gp, 2000, num_features=256, generator=generator), gp, X_TEST)
+    theirs = diagnose(weight_space(gp, 2000, num_features=256, generator=generator), gp, X_TEST)
+    assert basis(theirs).w2 > 2 * basis(ours).w2 and basis(theirs).mean_error > 0.01
+    assert theirs.paths.w2 == pytest.approx(basis(theirs).w2, rel=0.1)
+    assert theirs.advice.startswith("Another sampler")
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_sparse_models_are_diagnosed(whitened, generator):
+    Z = points(10, 4)
+    gp = SparseGP(kernels.RBF(0.5), Z, Z.sum(1), 0.2 * torch.ones(10), whitened=whitened, jitter=1e-4)
+    found = diagnose(matheron.draw(gp, 400, generator=generator), gp, X_TEST)
+    assert basis(found).w2 < found.paths.w2 < 1.5 * found.floor.w2
+    other = diagnose(orthogonal(gp, 400, generator=generator), gp, X_TEST)
+    assert other.basis is None and "-" in str(other)
+
+
+def test_several_outputs_are_diagnosed(generator):
+    X = points(10, 4)
+    kernel = kernels.Coregional(kernels.RBF(0.5), [[1.0, 0.8], [0.8, 1.0]])
+    gp = ExactGP(kernel, X, torch.stack([X.sum(1), X.prod(1)], dim=1), 0.01)
+    found = diagnose(matheron.draw(gp, 400, generator=generator), gp, X_TEST)
+    assert found.num_values == 80 and found.basis is not None
+    assert basis(found).w2 < found.paths.w2 < 1.5 * found.floor.w2
+
+
+def test_independent_outputs_and_ensembles_are_diagnosed(generator):
+    a, b = model(), ExactGP(kernels.RBF(0.5), points(9, 4), torch.zeros(9), 0.01)
+    outputs = diagnose(matheron.draw(Outputs([a, b]), 400, generator=generator), Outputs([a, b]), X_TEST)
+    assert outputs.num_values == 80 and outputs.basis is not None and outputs.paths.w2 < 1.5 * outputs.floor.w2
+    assert outputs.kernel_error is not None
+    ensemble = diagnose(matheron.draw(Ensemble([a, b]), 400, generator=generator), Ensemble([a, b]), X_TEST)
+    assert ensemble.basis is None and ensemble.kernel_error is None and ensemble.paths.w2 < 1.5 * ensemble.floor.w2
+
+
+def test_transforms_are_seen_through(generator):
+    gp = model()
+    plain = diagnose(matheron.draw(gp, 50, generator=torch.Generator().manual_seed(0)), gp, X_TEST)
+    gp.output_transform = transforms.Affine(10.0, 3.0)
+    scaled = diagnose(matheron.draw(gp, 50, generator=torch.Generator().manual_seed(0)), gp, X_TEST)
+    assert scaled.paths.w2 == pytest.approx(10 * plain.paths.w2)
+    gp.output_transform = transforms.Exp()  # compared in the model's own space
+    curved = diagnose(matheron.draw(gp, 50, generator=torch.Generator().manual_seed(0)), gp, X_TEST)
+    assert curved.paths.w2 == pytest.approx(plain.paths.w2)
+
+
+def test_paths_given_more_data_since_have_no_implied_law(generator):
+    gp = model()
+    paths = matheron.draw(gp, 50, generator=generator).condition_on(points(2, 4, seed=5), [0.0, 0.0], noise=0.1)
+    assert diagnose(paths, gp, X_TEST).basis is None
+
+
+def test_a_posterior_without_variance_is_no_obstacle(generator):
+    gp = ExactGP(kernels.RBF(0.5), points(5, 4), torch.zeros(5), 0.0)
+    found = diagnose(matheron.draw(gp, 10, generator=generator), gp, gp.train_inputs)
+    assert found.spread < 1e-6 and math.isfinite(found.paths.w2)
+    assert "2-Wasserstein" in str(found)
+
+
+def test_what_cannot_be_compared_is_refused():
+    gp = model()
+    paths = matheron.draw(gp, 10, num_features=8)
+    with pytest.raises(ValueError, match="expected paths of this model, 1 outputs in 2 dimensions"):
+        diagnose(paths, model(d=2), points(4, 2))
+    with pytest.raises(ValueError, match="expected at least two paths"):
+        diagnose(paths[0], gp, X_TEST)
+    with pytest.raises(ValueError, match="expected 1 to 4096 values"):
+        diagnose(paths, gp, points(5000, 4))
+    with pytest.raises(TypeError, match="got a batch"):
+        diagnose(matheron.draw(Batch([gp, gp]), 10, num_features=8), Batch([gp, gp]), X_TEST)
