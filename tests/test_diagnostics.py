@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import matheron
-from matheron import Batch, Ensemble, ExactGP, Outputs, SparseGP, kernels, transforms
+from matheron import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP, kernels, transforms
 from matheron.diagnostics import Diagnosis, Law, diagnose
 from matheron.metrics import empirical_moments, gaussian_wasserstein, kernel_error
 from matheron.samplers import decoupled_moments, location_scale, moments, orthogonal, weight_space
@@ -136,6 +136,9 @@ def test_several_outputs_are_diagnosed(generator):
     found = diagnose(matheron.draw(gp, 400, generator=generator), gp, X_TEST)
     assert found.num_values == 80 and found.basis is not None
     assert basis(found).w2 < found.paths.w2 < 1.5 * found.floor.w2
+    some = SelectedOutputs(gp, [1])
+    one = diagnose(matheron.draw(some, 400, generator=generator), some, X_TEST)
+    assert one.num_values == 40 and basis(one).w2 < one.paths.w2 < 1.5 * one.floor.w2
 
 
 def test_independent_outputs_and_ensembles_are_diagnosed(generator):

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from .checks import ArrayLike, as_points
 from .describe import describe
-from .gp import Batch, Ensemble, ExactGP, Outputs
+from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
 from .paths import EnsemblePaths, OutputPaths, Paths
 from .samplers import LinearModelPaths, Moments, decoupled_moments, moments, weight_space_moments
-from .samplers.posterior import inner_points, side_by_side
+from .samplers.posterior import inner_points, select, side_by_side
 
 # The comparison is cubic in the number of values.
 LARGEST_COUNT = 4096
@@ -181,6 +181,9 @@ def _implied(paths: Any, gp: Any, x: Tensor) -> Moments | None:
     if isinstance(paths, OutputPaths):
         parts = [_implied(p, g, x) for p, g in zip(paths.members, gp.models, strict=True)]
         return None if any(part is None for part in parts) else side_by_side([p for p in parts if p is not None])
+    if isinstance(gp, SelectedOutputs):
+        whole = _implied(paths.members[0], gp.model, x)
+        return None if whole is None else select(whole, gp.outputs)
     if isinstance(paths, EnsemblePaths) or isinstance(gp, Ensemble):
         return None  # which member a path is of was drawn too
     centres = gp.num_data if isinstance(gp, ExactGP) else gp.num_inducing
@@ -203,12 +206,18 @@ def _members(paths: Any) -> list[Paths]:
 
 
 def _singles(gp: Any) -> list[Any]:
+    if isinstance(gp, SelectedOutputs):
+        return [gp.model]
     return [leaf for g in gp.models for leaf in _singles(g)] if isinstance(gp, Outputs | Ensemble) else [gp]
 
 
 def _in_closed_form(paths: Any, gp: Any) -> tuple[Any, Any]:
     """Both without an output transform that is not affine: then they are compared in the model's own space."""
-    if isinstance(gp, Outputs | Ensemble) or gp.output_transform is None or gp.output_transform.affine:
+    if (
+        isinstance(gp, Outputs | Ensemble | SelectedOutputs)
+        or gp.output_transform is None
+        or gp.output_transform.affine
+    ):
         return paths, gp
     paths, gp = paths.mapped(lambda b: b), copy.copy(gp)  # copies that share tensors
     paths.output_transform = gp.output_transform = None

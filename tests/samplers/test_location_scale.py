@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from matheron import Ensemble, ExactGP, Outputs, SparseGP, kernels, transforms
+from matheron import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP, kernels, transforms
 from matheron.samplers import location_scale, moments
 from samplers.models import MODELS, exact, points, q, sparse, two_outputs
 from standard import assert_marginals_ks, assert_moments
@@ -19,13 +19,28 @@ def test_draws_have_the_posteriors_law(name, generator):
 
 def test_shapes_follow_the_rule(generator):
     x = points(5, seed=3)
-    for gp, tail in ((exact(), ()), (two_outputs(), (2,)), (Outputs([exact(), sparse()]), (2,))):
+    one, mixed = (
+        SelectedOutputs(two_outputs(), [1]),
+        Outputs([exact(), two_outputs(), SelectedOutputs(two_outputs(), [0])]),
+    )
+    for gp, tail in (
+        (exact(), ()),
+        (two_outputs(), (2,)),
+        (Outputs([exact(), sparse()]), (2,)),
+        (one, ()),
+        (mixed, (4,)),
+    ):
         draws = location_scale(gp, 3, generator=generator)
         assert draws(x).shape == (3, 5, *tail)
         assert draws(x[None]).shape == (3, 5, *tail)
         assert draws(x.expand(3, -1, -1)).shape == (3, 5, *tail)
     with pytest.raises(ValueError, match=r"expected \[n, d\] or \[3, n, d\]"):
         draws(x.expand(2, -1, -1))
+
+
+def test_some_outputs_have_their_own_law(generator):
+    gp, x = SelectedOutputs(two_outputs(), [1]), points(5, seed=3)
+    assert_moments(location_scale(gp, 4000, generator=generator)(x), *moments(gp, x))
 
 
 def test_each_path_at_its_own_points_has_that_points_law(generator):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import matheron
-from matheron import Batch, Ensemble, ExactGP, Outputs, SparseGP, kernels, transforms
+from matheron import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP, kernels, transforms
 from matheron.samplers import moments
 from samplers.models import MODELS, exact, points, sparse, two_outputs
 from standard import exact_moments
@@ -57,6 +57,15 @@ def test_independent_outputs_have_independent_moments():
         torch.testing.assert_close(found.mean[:, i], moments(gp, x).mean)
         torch.testing.assert_close(found.covariance[:, i, :, i], moments(gp, x).covariance)
     assert not found.covariance[:, 0, :, 1].any()
+
+
+def test_some_outputs_have_their_part_of_the_moments():
+    gp, x = two_outputs(), points(4, seed=3)
+    whole = moments(gp, x)
+    one, both = moments(SelectedOutputs(gp, [1]), x), moments(SelectedOutputs(gp, [1, 0]), x)
+    torch.testing.assert_close(one, (whole.mean[:, 1], whole.covariance[:, 1, :, 1]))
+    torch.testing.assert_close(both.mean, whole.mean.flip(1))
+    torch.testing.assert_close(both.covariance, whole.covariance.flip(1, 3))
 
 
 def test_an_ensemble_has_the_moments_of_the_mixture(generator):

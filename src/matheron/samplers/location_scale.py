@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..checks import ArrayLike
 from ..describe import describe
-from ..gp import ExactGP, Outputs, SparseGP
-from .posterior import Factored, Places, inner_moments, inner_points, normals, single
+from ..gp import GP, ExactGP, Outputs, SelectedOutputs, SparseGP
+from .posterior import Factored, Places, inner_moments, inner_points, normals, selected, single
 from .values import DrawValues, ValueDraws
 
 
@@ -31,25 +31,29 @@ def location_scale(model: Any, num_paths: int, *, generator: torch.Generator | N
     >>> location_scale(gp, 64)(torch.rand(100, 1)).shape
     torch.Size([64, 100])
     """
-    gp = describe(model)
-    members = gp.models if isinstance(gp, Outputs) else [gp]
-    return LocationScale([single(member) for member in members], num_paths, generator, isinstance(gp, Outputs))
+    return LocationScale(describe(model), num_paths, generator)
 
 
 class LocationScale(ValueDraws):
-    """Location-scale draws of one model, or of independent ones side by side."""
+    """Location-scale draws of one model, of independent ones side by side, or of some outputs of one."""
 
-    def __init__(
-        self, members: list[ExactGP | SparseGP], num_paths: int, generator: torch.Generator | None, outputs: bool
-    ) -> None:
+    def __init__(self, gp: GP, num_paths: int, generator: torch.Generator | None) -> None:
         super().__init__(num_paths, generator)
-        self.members, self.outputs = members, outputs
+        self.gp = gp
+        for member in gp.models if isinstance(gp, Outputs) else [gp]:
+            single(member.model if isinstance(member, SelectedOutputs) else member)  # says at once what it cannot do
 
     def at(self, x: ArrayLike) -> DrawValues:
-        parts = [self._member(gp, x) for gp in self.members]
-        if not self.outputs:
-            return parts[0]
-        return lambda count: torch.cat([_with_axis(draw(count)) for draw in parts], dim=-1)
+        return self._at(self.gp, x)
+
+    def _at(self, gp: Any, x: ArrayLike) -> DrawValues:
+        if isinstance(gp, Outputs):
+            parts = [self._at(member, x) for member in gp.models]
+            return lambda count: torch.cat([_with_axis(draw(count)) for draw in parts], dim=-1)
+        if isinstance(gp, SelectedOutputs):
+            whole = self._at(gp.model, x)
+            return lambda count: selected(_with_axis(whole(count)), gp.outputs)
+        return self._member(single(gp), x)
 
     def _member(self, gp: ExactGP | SparseGP, x: ArrayLike) -> DrawValues:
         inner = inner_points(gp, x)

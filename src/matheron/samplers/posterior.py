@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..checks import ArrayLike, as_points, as_tensor
 from ..describe import describe
-from ..gp import Ensemble, ExactGP, Outputs, SparseGP
+from ..gp import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ..kernels import coupled_covariance
 from ..solvers import covariance
 from ..solvers.cholesky import safe_cholesky
@@ -45,6 +45,8 @@ def moments(model: Any, x: ArrayLike) -> Moments:
         return side_by_side([moments(member, x) for member in gp.models])
     if isinstance(gp, Ensemble):
         return mixture([moments(member, x) for member in gp.models])
+    if isinstance(gp, SelectedOutputs):
+        return select(moments(gp.model, x), gp.outputs)
     gp = single(gp)
     return outer(gp, inner_moments(gp, inner_points(gp, x)))
 
@@ -108,6 +110,19 @@ def side_by_side(parts: list[Moments]) -> Moments:
         C[:, first : first + t, :, first : first + t] = part.covariance.reshape(n, t, n, t)
         first += t
     return Moments(mean, C)
+
+
+def select(of: Moments, outputs: list[int]) -> Moments:
+    """The moments of some outputs."""
+    n, t = len(of.mean), of.mean.numel() // len(of.mean)
+    C = of.covariance.reshape(n, t, n, t)[:, outputs][..., outputs]
+    shape = (n,) if len(outputs) == 1 else (n, len(outputs))
+    return Moments(of.mean.reshape(n, t)[:, outputs].reshape(shape), C.reshape(*shape, *shape))
+
+
+def selected(f: Tensor, outputs: list[int]) -> Tensor:
+    """Some of the outputs on the last axis; one alone has no axis."""
+    return f[..., outputs[0]] if len(outputs) == 1 else f[..., outputs]
 
 
 def mixture(parts: list[Moments], weights: Tensor | None = None) -> Moments:
