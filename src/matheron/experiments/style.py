@@ -23,6 +23,8 @@ EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQ
     "#009e73",
     "#aa4499",
 )
+# One a dimension d, from purple to green, of even steps in lightness.
+DIMENSIONS = ("#332288", "#0072b2", "#44aa99", "#999933", "#cc6677")
 MARKERS = ("^", "D", "*", "s", "o", "v")
 _RC: Any = {
     "font.size": 9,
@@ -65,6 +67,8 @@ def tones(color: str, count: int) -> list[Any]:
 
 def band(axis: Any, x: Any, low: Any, middle: Any, high: Any, **options: Any) -> None:
     """A median with its quartiles shaded."""
+    if options.get("marker") == "*":
+        options["markersize"] = 8
     (line,) = axis.plot(x, middle, **options)
     axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
 

@@ -120,7 +120,7 @@ def curves(axis: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -
 
     toned = {"weight-space": WEIGHT_SPACE, "decoupled": DECOUPLED}
     styles: dict[str, dict[str, Any]] = {
-        "exact": {"color": EXACT, "linestyle": ":"},
+        "exact": {"color": EXACT, "linestyle": ":", "linewidth": 2, "zorder": 5},
         "LOVE": {"color": LOVE, "marker": "s"},
         "equispaced": {"color": EQUISPACED, "linestyle": "--", "markerfacecolor": "white"},
         "fresh bases": {"color": FRESH, "linestyle": "-.", "markerfacecolor": "white"},

@@ -1,0 +1,159 @@
+"""The paper's two propositions, measured: the covariance error falls as ell^-1/2 in every dimension, and is bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.quasirandom import SobolEngine
+
+import matheron
+from matheron.bounds import constants, covariance_rate, fourier_constant, lebesgue_constant, wasserstein_bound
+
+from .experiment import Experiment, Settings, Trial, stable_hash
+from .report import Report, grouped, quartile_table, quartiles
+from .sampling import problem
+
+_DOMAIN = (0.0, 1.0)
+
+SCALES: dict[str, dict[str, Any]] = {
+    "paper": {
+        "trials": 32,
+        "dims": [1, 2, 4, 8],
+        "num_features": [64, 256, 1024, 4096, 16384],
+        "num_data": 8,
+        "num_test": 512,
+        "num_bases": 64,
+    },
+    "quick": {
+        "trials": 8,
+        "dims": [1, 2, 4, 8],
+        "num_features": [64, 256, 1024, 4096],
+        "num_data": 8,
+        "num_test": 128,
+        "num_bases": 16,
+    },
+    "tiny": {
+        "trials": 2,
+        "dims": [1, 4],
+        "num_features": [16, 64, 256],
+        "num_data": 4,
+        "num_test": 24,
+        "num_bases": 8,
+    },
+}
+
+
+def cases(settings: Settings) -> list[dict[str, int]]:
+    return [{"d": d} for d in settings["dims"]]
+
+
+def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+    """One random problem: both sides of both propositions for every ell."""
+    d, n = trial.case["d"], settings["num_data"]
+    generator = trial.generator("problem")
+    gp, _ = problem(torch.rand(n, d, generator=generator, dtype=torch.float64), 1, generator, device)
+    net = SobolEngine(d, scramble=True, seed=stable_hash(trial.key, trial.seed) % 2**31)
+    x = net.draw(settings["num_test"], dtype=torch.float64).to(device)  # even over the cube
+    rate = covariance_rate(
+        gp, x, settings["num_features"], num_bases=settings["num_bases"], generator=trial.generator("bases")
+    )
+    C2, of = fourier_constant(gp.kernel, _DOMAIN, input_dim=d), constants(gp, _DOMAIN)
+    L = lebesgue_constant(gp, x)
+    rows = []
+    for ell, error in zip(rate.num_features, rate.errors, strict=True):
+        paths = matheron.draw(gp, 1, num_features=ell, features="cosine", generator=trial.generator("basis", str(ell)))
+        assert isinstance(paths, matheron.Paths)
+        w2 = wasserstein_bound(gp, paths, x, _DOMAIN, generator=trial.generator("coupling", str(ell)))
+        rows.append(
+            {
+                "ell": ell,
+                "covariance error": error,
+                "covariance bound": C2 * of.C3 / math.sqrt(ell),
+                "with the Lebesgue constant": C2 * (1 + L) ** 2 / math.sqrt(ell),
+                "W2": w2.measured,
+                "W2 bound": w2.bound,
+            }
+        )
+    return {"slope": rate.slope, "standard error": rate.standard_error, "rows": rows}
+
+
+def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row an ell a trial, with how many times each bound is what it bounds."""
+    rows = [{**r["case"], **row} for r in records for row in r["result"]["rows"]]
+    for row in rows:
+        row["covariance ratio"] = row["covariance bound"] / row["covariance error"]
+        row["Lebesgue ratio"] = row["with the Lebesgue constant"] / row["covariance error"]
+        row["W2 ratio"] = row["W2 bound"] / row["W2"]
+    return sorted(rows, key=lambda row: (row["d"], row["ell"]))
+
+
+RATIOS = {
+    "covariance ratio": "covariance bound / error",
+    "Lebesgue ratio": "the same, with the Lebesgue constant",
+    "W2 ratio": "W2 bound / distance",
+}
+
+
+def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+    lines = []
+    for record in sorted(records, key=lambda record: record["case"]["d"]):
+        d, rows = record["case"]["d"], flat([record])
+        lines.append({"d": d, "quantity": "slope of the covariance error", "value": record["result"]["slope"]})
+        lines += [{"d": d, "quantity": RATIOS[name], "value": min(row[name] for row in rows)} for name in RATIOS]
+    table = quartile_table("Both propositions; ratios are the smallest over ell", lines, ["d", "quantity"], "value")
+    rows = flat(records)
+    broken = sum(row[name] < 1 for row in rows for name in RATIOS)
+    remark = f"The bounds were broken in {broken} of {len(RATIOS) * len(rows)} comparisons."
+    slopes = grouped([line for line in lines if line["quantity"].startswith("slope")], ["d"], "value")
+    return Report(table, {"": lambda: figure(rows, {d: quartiles(v)[1] for (d,), v in slopes.items()})}, [remark])
+
+
+def figure(rows: Sequence[Mapping[str, Any]], slopes: Mapping[int, float]) -> Any:
+    from .style import DIMENSIONS, MARKERS, band, legend_below, panels, plain_ticks
+
+    drawing, axes = panels(1, 3, width=9.6, height=3.6)
+    left, middle, right = axes[0]
+    sizes = sorted({row["ell"] for row in rows})
+    for i, (d, slope) in enumerate(sorted(slopes.items())):
+        mine = [row for row in rows if row["d"] == d]
+        look: dict[str, Any] = {"color": DIMENSIONS[i], "marker": MARKERS[i]}
+
+        def curve(axis: Any, name: str, mine=mine, **options: Any) -> None:
+            low, mid, high = zip(*map(quartiles, grouped(mine, ["ell"], name).values()), strict=True)
+            band(axis, sizes, low, mid, high, **options)
+
+        curve(left, "covariance error", label=f"$d = {d}$, fitted slope {slope:.2f}", **look)
+        curve(middle, "covariance ratio", **look)
+        curve(middle, "Lebesgue ratio", linestyle="--", markerfacecolor="white", **look)
+        curve(right, "W2 ratio", **look)
+    start = 2.5 * max(row["covariance error"] for row in rows if row["ell"] == sizes[0])
+    left.plot(
+        sizes, [start * (ell / sizes[0]) ** -0.5 for ell in sizes], color="black", linestyle=":", label="slope -1/2"
+    )
+    left.set_title(r"$\sup\,|k^{(d)} - k^{(f\mid y)}|$")
+    middle.set_title("covariance: bound / error")
+    right.set_title("$W_2$: bound / distance")
+    middle.plot([], [], color="grey", linestyle="--", label="with the Lebesgue constant")
+    for axis in axes[0]:
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel(r"features $\ell$")
+        plain_ticks(axis, sizes)
+    for axis in (middle, right):
+        axis.axhline(1, color="black", linewidth=1)
+        axis.set_ylim(0.5, None)
+    legend_below(drawing, 6)
+    return drawing
+
+
+EXPERIMENT = Experiment(
+    "bounds",
+    "The two propositions: covariance error against ell, its slope, and the bounds.",
+    SCALES,
+    cases,
+    run,
+    report,
+)

@@ -1,0 +1,128 @@
+"""The FitzHugh-Nagumo experiment's models and simulations: learn the drift, then simulate along it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gpytorch
+import torch
+from torch import Tensor
+
+import matheron
+from matheron.dynamics import IterativeDrift
+from matheron.dynamics import fitzhugh_nagumo as neuron
+from matheron.transforms import Affine
+
+
+class _Drifts(gpytorch.models.ApproximateGP):
+    """Independent sparse GPs, one a state, over shared inducing locations: the paper's model."""
+
+    def __init__(self, Z: Tensor, num_states: int) -> None:
+        batch = torch.Size([num_states])
+        q = gpytorch.variational.CholeskyVariationalDistribution(len(Z), batch_shape=batch)
+        strategy = gpytorch.variational.VariationalStrategy(self, Z, q, learn_inducing_locations=True)
+        super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(strategy, num_tasks=num_states))
+        self.mean_module = gpytorch.means.ZeroMean(batch_shape=batch)
+        kernel = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=Z.shape[1], batch_shape=batch)
+        kernel.lengthscale = torch.tensor(0.5)
+        self.covar_module = gpytorch.kernels.ScaleKernel(kernel, batch_shape=batch)
+
+    def forward(self, x: Tensor) -> Any:
+        mean: Any = self.mean_module(x)
+        return gpytorch.distributions.MultivariateNormal(mean, self.covar_module(x))
+
+
+def learn(num_data: int, num_inducing: int, steps: int, seed: int) -> tuple[list[matheron.SparseGP], list[float]]:
+    """Type-2 maximum likelihood by stochastic gradients, on uniform transitions: one SparseGP a state.
+
+    Inputs are normalised to [0, 1]^3 and targets standardised, and the snapshots know both. Also the learned variances
+    of the increments over dt, whose truth is diffusion / dt.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x, y = neuron.transitions(num_data, generator)
+    lower, upper = torch.tensor(neuron.BOX, dtype=torch.float64)
+    inner, centre, scale = (x - lower) / (upper - lower), y.mean(0), y.std(0)
+    with torch.random.fork_rng(devices=[]):  # the variational distribution starts from the global generator
+        torch.manual_seed(seed)
+        model = _Drifts(inner[:num_inducing].clone(), y.shape[1]).double()
+        likelihood = gpytorch.likelihoods.MultitaskGaussianLikelihood(y.shape[1], has_global_noise=False).double()
+        bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=num_data)
+        optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.05)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        targets = (y - centre) / scale
+        for _ in range(steps):
+            batch = torch.randint(num_data, (min(512, num_data),), generator=generator)
+            optimizer.zero_grad()
+            gain: Any = bound(model(inner[batch]), targets[batch])
+            (-gain).backward()
+            optimizer.step()
+            schedule.step()
+    snapshot = matheron.describe(model.eval())
+    assert isinstance(snapshot, matheron.Outputs)
+    for i, gp in enumerate(snapshot.models):
+        gp.input_transform = Affine(1 / (upper - lower), -lower / (upper - lower))
+        gp.output_transform = Affine(scale[i], centre[i])
+    noises: Any = likelihood.task_noises
+    return snapshot.models, (noises.detach() * scale.square()).tolist()
+
+
+def unlearned(num_inducing: int, device: torch.device) -> list[matheron.SparseGP]:
+    """Models of the same shape without training: how long a simulation takes does not depend on what was learned."""
+    generator = torch.Generator().manual_seed(0)
+    Z = torch.rand(num_inducing, 3, generator=generator, dtype=torch.float64).to(device)
+    lower, upper = torch.tensor(neuron.BOX, dtype=torch.float64)
+    transform = Affine(1 / (upper - lower), -lower / (upper - lower))
+    kernel = matheron.kernels.Matern(2.5, 0.5)
+    deviations = torch.full((num_inducing,), 0.1, dtype=torch.float64, device=device)
+    return [
+        matheron.SparseGP(kernel, Z, torch.zeros_like(deviations), deviations, jitter=1e-6, input_transform=transform)
+        for _ in range(2)
+    ]
+
+
+def simulate(
+    method: str,
+    gps: list[matheron.SparseGP],
+    num_paths: int,
+    steps: int,
+    *,
+    num_features: int,
+    batch: int,
+    keep_every: int,
+    generator: torch.Generator,
+    device: torch.device,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[Tensor, float]:
+    """Trajectories `[s, steps // keep_every + 1, 2]` from rest under the sinusoidal current, and the seconds they took.
+
+    `method` is "truth", "decoupled" or "iterative", which goes `batch` paths at a time for its memory's sake.
+    """
+    controls = torch.stack([neuron.sinusoidal_current(t * neuron.STEP) for t in range(steps)]).to(device, dtype)
+    settings: dict[str, Any] = dict(
+        controls=controls, diffusion=neuron.DIFFUSION, keep_every=keep_every, generator=generator
+    )
+    rest = torch.tensor(neuron.REST, dtype=dtype, device=device)
+    _wait(device)
+    start = time.perf_counter()
+    if method == "iterative":
+        parts = []
+        for first in range(0, num_paths, batch):
+            s = min(batch, num_paths - first)
+            drift = IterativeDrift(gps, s, steps, generator=generator, dtype=dtype, device=device)
+            parts.append(matheron.rollout(drift, rest.expand(s, 2), steps, neuron.STEP, **settings))
+        states = torch.cat(parts)
+    elif method == "decoupled":
+        paths = matheron.draw(
+            matheron.Outputs(gps), num_paths, num_features=num_features, generator=generator, device=device, dtype=dtype
+        )
+        states = matheron.rollout(paths, rest, steps, neuron.STEP, **settings)
+    else:
+        states = matheron.rollout(neuron.drift, rest.expand(num_paths, 2), steps, neuron.STEP, **settings)
+    _wait(device)
+    return states, time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
