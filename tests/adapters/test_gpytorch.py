@@ -2,13 +2,344 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gpytorch
 import pytest
 import torch
+from gpytorch import kernels as gk
+from gpytorch import likelihoods as gl
+from gpytorch import means as gm
+from gpytorch import variational as gv
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from torch import Tensor
 
+import matheron
 from adapters.battery import Case, check
-from adapters.gpytorch_cases import EXACT, SPARSE
+from adapters.gpytorch_cases import (
+    EXACT,
+    POINTS,
+    SPARSE,
+    Exact,
+    Hadamard,
+    NetworkMean,
+    Sparse,
+    data,
+    exact,
+    mixing,
+    own_moments,
+    rbf,
+    sgpr,
+    sparse,
+    tasked,
+)
+from matheron.adapters.gpytorch import REGISTRIES, translate
+
+CHOLESKY = gv.CholeskyVariationalDistribution
 
 
 @pytest.mark.parametrize("case", [*EXACT, *SPARSE], ids=str)
 def test_paths_have_the_moments_of_gpytorchs_own_posterior(case: Case, generator: torch.Generator) -> None:
     check(case, generator)
+
+
+def test_collapsed_regression_follows_the_setting_of_the_diagonal_correction(generator: torch.Generator) -> None:
+    case = Case("collapsed", sgpr(), own_moments, POINTS)
+    with gpytorch.settings.sgpr_diagonal_correction(False):
+        model = check(case, generator)
+        without = matheron.draw(model, 1).mean(POINTS)
+    model.train()  # its caches are of the setting above
+    assert (matheron.draw(model, 1).mean(POINTS) - without).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "fit", [exact(), sgpr(), sparse(gv.VariationalStrategy, CHOLESKY)], ids=["exact", "sgpr", "svgp"]
+)
+def test_a_model_in_float32_has_paths_in_float32(fit: Callable[[], Any], generator: torch.Generator) -> None:
+    x = POINTS.float()
+    case = Case("float32", lambda: fit().float(), own_moments, x, tolerance=1e-4)  # what float32 can hold
+    assert matheron.draw(check(case, generator), 2)(x).dtype == torch.float32
+
+
+def test_the_jitter_of_the_model_is_that_of_the_snapshot() -> None:
+    for dtype, jitter in ((torch.float64, 1e-6), (torch.float32, 1e-4)):
+        gp = matheron.describe(Sparse(gv.VariationalStrategy, CHOLESKY).to(dtype))
+        assert isinstance(gp, matheron.SparseGP)
+        assert gp.jitter == gpytorch.settings.variational_cholesky_jitter.value(dtype) == jitter
+
+
+# Kernels.
+
+
+def randomised(kernel: Any) -> Any:
+    torch.manual_seed(0)
+    for parameter in kernel.double().parameters():
+        parameter.data.normal_(std=0.5)
+    return kernel
+
+
+KERNELS = {
+    "rbf": gk.RBFKernel(),
+    "rbf, ard": gk.RBFKernel(ard_num_dims=3),
+    "rbf, constrained": gk.RBFKernel(lengthscale_constraint=gpytorch.constraints.Interval(0.1, 2.0)),
+    "rbf, some dims, ard": gk.RBFKernel(ard_num_dims=2, active_dims=(2, 0)),
+    "matern 1/2": gk.MaternKernel(nu=0.5, ard_num_dims=3),
+    "matern 3/2": gk.MaternKernel(nu=1.5),
+    "matern 5/2": gk.MaternKernel(nu=2.5, active_dims=(1,)),
+    "rational quadratic": gk.RQKernel(ard_num_dims=3),
+    "periodic": gk.PeriodicKernel(),
+    "periodic, ard": gk.PeriodicKernel(ard_num_dims=3),
+    "cosine, one dim": gk.CosineKernel(active_dims=(1,)),
+    "spectral mixture": gk.SpectralMixtureKernel(num_mixtures=3, ard_num_dims=3),
+    "spectral mixture, one dim": gk.SpectralMixtureKernel(num_mixtures=2, ard_num_dims=1, active_dims=(1,)),
+    "linear": gk.LinearKernel(),
+    "linear, ard": gk.LinearKernel(ard_num_dims=3),
+    "polynomial": gk.PolynomialKernel(power=3),
+    "constant": gk.ConstantKernel(),
+    "scale of some dims": gk.ScaleKernel(gk.RBFKernel(active_dims=(1,))),
+    "scale with dims": gk.ScaleKernel(gk.RBFKernel(), active_dims=(0, 1)),
+    "scale of a sum": gk.ScaleKernel(gk.RBFKernel(active_dims=(1,)) + gk.LinearKernel(active_dims=(2,))),
+    "dims within dims": gk.ScaleKernel(gk.AdditiveKernel(gk.RBFKernel(active_dims=(1,))), active_dims=(2, 0)),
+    "product": gk.MaternKernel() * gk.PeriodicKernel(active_dims=(0,)) * gk.ConstantKernel(),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_is_translated_to_rounding(name: str) -> None:
+    kernel = randomised(KERNELS[name])
+    x, z = data(7, 3)[0], data(5, 3, seed=1)[0]
+    ours = translate(kernel, 3)
+    torch.testing.assert_close(ours(x, z), kernel(x, z).to_dense(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(ours.diag(x), kernel(x, diag=True), rtol=1e-12, atol=1e-12)
+
+
+def test_every_kernel_of_the_registry_is_in_a_test() -> None:
+    tested = {type(k) for kernel in KERNELS.values() for k in [kernel, *kernel.sub_kernels()]}
+    tested |= {gk.IndexKernel, gk.MultitaskKernel, gk.LCMKernel, gk.InducingPointKernel}  # by models, in the battery
+    known = set(REGISTRIES["kernels"].registry) - {object}
+    assert known == tested
+
+
+def test_a_batch_of_kernels_is_not_one_kernel() -> None:
+    with pytest.raises(ValueError, match=r"got a batch of them, \[2\]; index it first"):
+        translate(gk.RBFKernel(batch_shape=torch.Size([2])), 1)
+
+
+# Gradients and snapshots.
+
+
+GRADIENTS = {
+    "exact": exact(),
+    "a network as mean": exact(mean=NetworkMean),
+    "tasks": exact(kind=Hadamard, inputs=tasked()[:2], targets=tasked()[2]),
+    "collapsed": sgpr(),
+    "whitened": sparse(gv.VariationalStrategy, CHOLESKY),
+    "unwhitened": sparse(gv.UnwhitenedVariationalStrategy, CHOLESKY),
+    "natural": sparse(gv.VariationalStrategy, gv.NaturalVariationalDistribution),
+    "natural, triangular": sparse(gv.VariationalStrategy, gv.TrilNaturalVariationalDistribution),
+    "iterative root": sparse(gv.CiqVariationalStrategy, CHOLESKY),
+    "mixed": sparse(gv.VariationalStrategy, CHOLESKY, (2,), mixing, num_tasks=3),
+}
+
+
+def direction(name: str, parameter: Tensor) -> Tensor:
+    """A direction that keeps a matrix symmetric and the centre of inducing points, the origin of a basis, in place."""
+    random = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1), dtype=parameter.dtype)
+    if "inducing_points" in name:
+        return random - random.mean(-2, keepdim=True)
+    return random + random.mT if "natural_mat" in name else random
+
+
+def along(model: Any, directions: list[Tensor], step: float) -> None:
+    for parameter, direction in zip(model.parameters(), directions, strict=True):
+        parameter.data.add_(direction, alpha=step)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_reach_the_raw_parameters_and_agree_with_finite_differences(name: str) -> None:
+    model = GRADIENTS[name]()
+    parameters = list(model.parameters())
+    directions = [direction(name, parameter) for name, parameter in model.named_parameters()]
+
+    def value() -> Tensor:
+        paths = matheron.draw(model, 2, detach=False, generator=torch.Generator().manual_seed(2))
+        return (paths(POINTS) ** 2).sum()
+
+    gradients = torch.autograd.grad(value(), parameters)  # it raises for a parameter that has none
+    h = 1e-6
+    along(model, directions, h)
+    above = value()
+    along(model, directions, -2 * h)
+    difference = (above - value()) / (2 * h)
+    slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    torch.testing.assert_close(slope, difference, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_training_the_model_further_changes_nothing_that_was_drawn(name: str) -> None:
+    model = GRADIENTS[name]()
+    paths = matheron.draw(model, 2)
+    before = paths(POINTS)
+    assert not paths.requires_graph()
+    for parameter in model.parameters():
+        parameter.data.add_(0.1)
+    assert torch.equal(paths(POINTS), before)
+
+
+def test_importing_matheron_imports_no_model_library() -> None:
+    code = "import sys, matheron; print([m for m in ('gpytorch', 'botorch', 'sklearn', 'gpflow') if m in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_model_on_the_gpu_has_paths_on_the_gpu(name: str) -> None:
+    model = GRADIENTS[name]()
+    on_cpu = matheron.draw(model, 2, generator=torch.Generator().manual_seed(0))(POINTS)
+    paths = matheron.draw(model.cuda(), 2, generator=torch.Generator().manual_seed(0))
+    assert paths(POINTS.cuda()).device.type == "cuda"
+    torch.testing.assert_close(paths(POINTS.cuda()).cpu(), on_cpu, rtol=1e-6, atol=1e-8)
+
+
+# Refusals.
+
+
+class OfFeatures(Exact):
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(torch.tanh(x)))
+
+
+class Doubled(gk.RBFKernel):
+    def forward(self, x1: Tensor, x2: Tensor, **params: Any) -> Tensor:
+        return 2 * super().forward(x1, x2, **params)
+
+
+class Squared(Exact):
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        K: Any = self.covar_module(x)
+        return MultivariateNormal(self.mean_module(x), K.mul(K))
+
+
+class DoubledMean(Exact):
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(2 * self.mean_module(x), self.covar_module(x))
+
+
+def untrained(kernel: Any = None, kind: type[Exact] = Exact, mean: Any = None, likelihood: Any = None) -> Any:
+    x, y = data()
+    parts = likelihood or gl.GaussianLikelihood(), kernel or rbf(), mean or gm.ConstantMean()
+    return kind(x, y, *parts).double()
+
+
+def inducing_points_within() -> Any:
+    likelihood = gl.GaussianLikelihood()
+    return untrained(gk.ScaleKernel(gk.InducingPointKernel(rbf(), data(4)[0], likelihood)), likelihood=likelihood)
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "kernel": (
+        lambda: untrained(gk.PiecewisePolynomialKernel()),
+        TypeError,
+        r"kernel: gpytorch.*\.PiecewisePolynomialKernel is not understood; expected one of AdditiveKernel, .*; or "
+        r"describe the model by hand with matheron.ExactGP",
+    ),
+    "kernel within": (lambda: untrained(rbf() + gk.RFFKernel(8)), TypeError, "RFFKernel is not understood"),
+    "subclass": (lambda: untrained(Doubled()), TypeError, "Doubled has a forward of its own"),
+    "derivatives": (
+        lambda: untrained(gk.RBFKernelGrad(ard_num_dims=2)),
+        TypeError,
+        "RBFKernelGrad has a forward of its",
+    ),
+    "cosine": (
+        lambda: untrained(gk.ScaleKernel(gk.CosineKernel())),
+        TypeError,
+        "CosineKernel takes the Euclidean distance: in 2 dimensions it is not positive definite; use a product of",
+    ),
+    "inducing points within": (
+        inducing_points_within,
+        TypeError,
+        "InducingPointKernel is understood as the whole kernel",
+    ),
+    "two task columns": (
+        lambda: untrained(gk.IndexKernel(2, active_dims=(0,)) * gk.IndexKernel(2, active_dims=(1,))),
+        TypeError,
+        r"IndexKernels of columns \[0, 1\], expected one column",
+    ),
+    "task column as a coordinate": (
+        lambda: untrained(gk.RBFKernel() * gk.IndexKernel(2, active_dims=(1,))),
+        TypeError,
+        "RBF takes column 1, which holds task numbers, as a coordinate; give it the other columns by active_dims",
+    ),
+    "features": (
+        lambda: untrained(kind=OfFeatures),
+        TypeError,
+        "gives ScaleKernel something else than the model's inputs",
+    ),
+    "forward": (
+        lambda: untrained(kind=Squared),
+        TypeError,
+        r"Squared.forward answers, a \w+, is not that of its kernels",
+    ),
+    "mean": (
+        lambda: untrained(kind=DoubledMean, mean=gm.LinearMean(2)),
+        TypeError,
+        "DoubledMean.forward answers is not that of its mean_module",
+    ),
+    "likelihood": (
+        lambda: untrained(likelihood=_Other()),
+        TypeError,
+        "likelihood: .*_Other is not understood; expected one of FixedNoiseGaussianLikelihood, GaussianLikelihood",
+    ),
+    "strategy": (
+        lambda: Sparse(gv.BatchDecoupledVariationalStrategy, CHOLESKY),
+        TypeError,
+        "BatchDecoupledVariationalStrategy has a forward of its own",
+    ),
+    "nothing learned": (
+        lambda: Sparse(gv.UnwhitenedVariationalStrategy, CHOLESKY),
+        ValueError,
+        "not initialised; train the model, or call it once",
+    ),
+    "no data": (
+        lambda: Exact(None, None, gl.GaussianLikelihood(), rbf(), gm.ConstantMean()),  # type: ignore[arg-type]
+        ValueError,
+        "has no training data; call set_train_data",
+    ),
+    "deep": (
+        gpytorch.models.deep_gps.DeepGP,
+        TypeError,
+        "DeepGP is not understood; expected one of ApproximateGP, Exact",
+    ),
+}
+
+
+class _Other(gl.gaussian_likelihood._GaussianLikelihoodBase):
+    def __init__(self) -> None:
+        super().__init__(gl.noise_models.HomoskedasticNoise())
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_understood_is_refused_by_name_with_a_way_out(name: str) -> None:
+    make, error, message = REFUSED[name]
+    with pytest.raises(error, match=message):
+        matheron.draw(make(), 2)
+
+
+def test_noise_that_couples_outputs_which_the_kernel_keeps_apart_is_refused() -> None:
+    class Apart(Exact):
+        def forward(self, x: Tensor) -> MultivariateNormal:
+            return MultitaskMultivariateNormal.from_batch_mvn(super().forward(x))
+
+    two = torch.Size([2])
+    x, y = data()
+    likelihood = gl.MultitaskGaussianLikelihood(num_tasks=2, rank=1)
+    model = Apart(x, torch.stack([y, -y], -1), likelihood, rbf(batch=(2,)), gm.ConstantMean(batch_shape=two)).double()
+    with pytest.raises(
+        TypeError, match="MultitaskGaussianLikelihood of rank 1 couples outputs that the kernel keeps apart"
+    ):
+        matheron.describe(model)

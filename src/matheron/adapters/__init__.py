@@ -1,7 +1,8 @@
 """Models of Gaussian process libraries as snapshots: the only place that imports them or knows their types.
 
-Each adapter is a module with `describe(model)` and with `REGISTRIES`, its functools.singledispatch functions by noun.
-What they know is what is supported: `docs/models.md` is checked against them.
+Each adapter is a module with `describe(model)` and `translate(kernel, input_dim)`, and with `REGISTRIES`, its
+functools.singledispatch functions by noun, where there are more than these two. What they know is what is supported:
+`docs/models.md` is checked against them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ def supported(library: str) -> dict[str, list[str]]:
     True
     """
     adapter = import_module(f"{__name__}.{library}")
-    known = {
+    registries = getattr(adapter, "REGISTRIES", None) or {"models": adapter.describe, "kernels": adapter.translate}
+    return {
         noun: sorted({kind.__name__ for kind in function.registry if kind is not object})
-        for noun, function in adapter.REGISTRIES.items()
+        for noun, function in registries.items()
     }
-    return {noun: names for noun, names in known.items() if names}

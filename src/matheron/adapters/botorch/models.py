@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from botorch import models
+from botorch.models import fully_bayesian, map_saas
 from botorch.models.approximate_gp import ApproximateGPyTorchModel
-from botorch.models.fully_bayesian import AbstractFullyBayesianSingleTaskGP
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import ModelList
 from gpytorch.models import ExactGP as GPyTorchExactGP
@@ -19,7 +19,7 @@ from ...gp import GP, Batch, Ensemble, Outputs, SelectedOutputs
 from ..gpytorch.exact import assembled, exact_members
 from ..gpytorch.variational import translate_strategy
 from ..refusal import BY_HAND, refusal
-from .transforms import Coordinates, Outcomes, Pick, outcome_transform_of, translate_input
+from .transforms import Coordinates, Outcomes, Pick, translate_input, translate_outcome
 
 
 @singledispatch
@@ -36,16 +36,15 @@ def _(model: Any) -> GP:
 
 
 @describe.register(models.SingleTaskGP)
+@describe.register(map_saas.AdditiveMapSaasSingleTaskGP)
+@describe.register(map_saas.EnsembleMapSaasSingleTaskGP)
 def _(model: Any) -> GP:
+    if isinstance(model, models.MixedSingleTaskGP):
+        raise TypeError(
+            "model: MixedSingleTaskGP has a kernel of categories, which has no spectral measure; draw from a "
+            f"SingleTaskGP of the continuous columns for each category, {BY_HAND}"
+        )
     return _exact(model, outputs=model.num_outputs > 1)
-
-
-@describe.register(models.MixedSingleTaskGP)
-def _(model: Any) -> GP:
-    raise TypeError(
-        "model: MixedSingleTaskGP has a kernel of categories, which has no spectral measure; draw from a SingleTaskGP "
-        f"of the continuous columns for each category, {BY_HAND}"
-    )
 
 
 @describe.register(models.MultiTaskGP)
@@ -66,7 +65,8 @@ def _(model: Any) -> GP:
     return _exact(model)
 
 
-@describe.register(AbstractFullyBayesianSingleTaskGP)
+@describe.register(fully_bayesian.AbstractFullyBayesianSingleTaskGP)
+@describe.register(fully_bayesian.SaasFullyBayesianSingleTaskGP)
 def _(model: Any) -> GP:
     if model.covar_module is None:
         raise ValueError("model: not fitted, it has no MCMC samples; call fit_fully_bayesian_model_nuts first")
@@ -120,7 +120,7 @@ class _Around:
         kept = [i for i in range(self.num_columns) if i != self.task]
         return {
             "input_transform": translate_input(self.inputs, Coordinates(self.num_columns, kept, pick, "eval")),
-            "output_transform": outcome_transform_of(self.outcomes, Outcomes(pick, output, extra, self.task_values)),
+            "output_transform": translate_outcome(self.outcomes, Outcomes(pick, output, extra, self.task_values)),
         }
 
     def inner(self, X: Tensor) -> Tensor:

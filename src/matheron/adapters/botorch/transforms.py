@@ -106,16 +106,15 @@ class Outcomes:
     tasks: Tensor | None = None  # the raw task values, by number
 
 
+def translate_outcome(transform: Any, at: Outcomes) -> Transform | None:
+    """What undoes an outcome transform; None where there is none."""
+    return None if transform is None else outcome_transform_of(transform, at)
+
+
 @singledispatch
-def outcome_transform_of(transform: Any, at: Outcomes) -> Transform | None:
-    """What undoes an outcome transform."""
+def outcome_transform_of(transform: Any, at: Outcomes) -> Transform:
     hint = "draw from a model of transformed outcomes and undo the transform of the values"
     raise refusal("outcome transform", transform, outcome_transform_of, hint)
-
-
-@outcome_transform_of.register(type(None))
-def _(transform: None, at: Outcomes) -> None:
-    return None
 
 
 @outcome_transform_of.register(bo.Standardize)
@@ -143,7 +142,7 @@ def _(transform: Any, at: Outcomes) -> Transform:
 
 @outcome_transform_of.register(bo.ChainedOutcomeTransform)
 def _(transform: Any, at: Outcomes) -> Transform:
-    return Chain([outcome_transform_of(t, at) for t in reversed(transform.values())])  # type: ignore[misc]
+    return Chain([outcome_transform_of(t, at) for t in reversed(transform.values())])
 
 
 def _affine(scale: Tensor, offset: Tensor, at: Outcomes) -> Transform:

@@ -128,6 +128,13 @@ def _(kernel: Any, place: Place) -> Kernel:
     return kernels.Sum(*(translate_forward(k, place) for k in kernel.covar_module_list))
 
 
+@kernel_of.register(gk.InducingPointKernel)
+def _(kernel: Any, place: Place) -> Kernel:
+    raise TypeError(
+        f"kernel: InducingPointKernel is understood as the whole kernel of an exact model, not as a part; {BY_HAND}"
+    )
+
+
 def task_covariance(kernel: gk.IndexKernel, place: Place) -> Tensor:
     """B `[t, t]`, symmetric to the last digit."""
     B = place.pick(to_dense(kernel.covar_matrix), 2).double()
@@ -144,7 +151,7 @@ def product(factors: list[Kernel]) -> Kernel:
     bare = [k for k in factors if isinstance(k, kernels.Coregional) and isinstance(k.kernel, kernels.Constant)]
     others = [k for k in factors if k not in bare]
     if not bare:
-        return kernels.Product(*others)
+        return others[0] if len(others) == 1 else kernels.Product(*others)
     B = torch.stack([k.B for k in bare]).prod(0)
     inner = kernels.Constant(1.0) if not others else others[0] if len(others) == 1 else kernels.Product(*others)
     return kernels.Coregional(inner, B) if inner.num_outputs == 1 else kernels.Product(*factors)

@@ -117,10 +117,11 @@ class Prior:
             reading: Reading | None = of_base
         else:
             reading = read(operator, self.columns)
-        with torch.no_grad():
-            K = to_dense(operator)
         for candidate in combinations(model, self.columns) if reading is None else [reading]:
-            if all(self._agrees(self._covariance(candidate, index), K, index, 2) for index in self._some()):
+            ours = [(self._covariance(candidate, index), index) for index in self._some()]
+            with torch.no_grad():
+                K = to_dense(operator)
+            if all(self._agrees(value, K, index, 2) for value, index in ours):
                 return candidate
         raise TypeError(
             f"model: the covariance that {self.name}.forward answers, a {type(operator).__name__}, is not that of its "

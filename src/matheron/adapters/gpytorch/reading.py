@@ -104,4 +104,6 @@ def combinations(model: Any, columns: Columns) -> list[Reading]:
     def each(place: Place) -> list[Kernel]:
         return [translate(k, replace(place, columns=c)) for k, c in zip(own, given, strict=True)]
 
-    return [lambda place: product(each(place)), lambda place: kernels.Sum(*each(place))] if own else []
+    if len(own) < 2:
+        return [lambda place: each(place)[0]] if own else []
+    return [lambda place: product(each(place)), lambda place: kernels.Sum(*each(place))]

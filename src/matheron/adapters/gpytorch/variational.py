@@ -14,7 +14,7 @@ from ... import kernels
 from ...gp import GP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import coupled_covariance
 from ...means import Mixed, Stacked
-from ..refusal import refusal, refuse_override
+from ..refusal import BY_HAND, refusal, refuse_override
 from .distributions import moments_of
 from .exact import Transforms, assembled, no_transforms
 from .prior import Prior
@@ -78,6 +78,8 @@ def sparse_members(strategy: Any, transforms: Transforms) -> tuple[list[SparseGP
     _check_ready(strategy)
     q_mean, q_root = moments_of(strategy._variational_distribution)  # [*batch, m], [*batch, m, m]
     prior = Prior(strategy.model, (strategy.inducing_points,), q_mean.shape)
+    if prior.collapsed is not None:
+        raise TypeError(f"kernel: InducingPointKernel is for exact models; give its base kernel to this one, {BY_HAND}")
     members = []
     for index in itertools.product(*map(range, prior.batch_shape)):
         Z, tasks = prior.points(index)
