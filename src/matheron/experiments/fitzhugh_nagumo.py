@@ -72,9 +72,9 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     if trial.case["part"] == "time":
         method, steps = trial.case["method"], trial.case["steps"]
         gps = unlearned(settings["num_inducing"], device)
-        sizes |= {"keep_every": steps, "generator": trial.generator("noise")}
-        simulate(method, gps, min(settings["num_paths"], 8), 3, **(sizes | {"keep_every": 3}))  # warm up
-        _, seconds = simulate(method, gps, settings["num_paths"], steps, **sizes)
+        sizes["generator"] = trial.generator("noise")
+        simulate(method, gps, min(settings["num_paths"], 8), 3, keep_every=3, **sizes)  # warm up
+        _, seconds = simulate(method, gps, settings["num_paths"], steps, keep_every=steps, **sizes)
         return {"seconds": seconds}
     seed = stable_hash(trial.experiment, trial.number, trial.seed) % 2**31
     gps, noises = learn(settings["num_data"], settings["num_inducing"], settings["training_steps"], seed)
@@ -156,7 +156,7 @@ def _remarks(laws: Sequence[Mapping[str, Any]], times: Mapping[tuple[str, int], 
 
 def figure(law: Mapping[str, Any], times: Mapping[tuple[str, int], list[float]], settings: Settings) -> Any:
     """Four panels, as the paper's: the drift, voltage traces, run time, and distance to the truth."""
-    from .style import DECOUPLED, EXACT, WEIGHT_SPACE, band, legend_below, panels
+    from .style import DECOUPLED, EXACT, WEIGHT_SPACE, band, legend_below, panels, plain_ticks
 
     colors = {"truth": EXACT, "decoupled": DECOUPLED, "iterative": WEIGHT_SPACE, "floor": EXACT}
     drawing, axes = panels(2, 2, width=9.6, height=6.0)
@@ -173,6 +173,7 @@ def figure(law: Mapping[str, Any], times: Mapping[tuple[str, int], list[float]],
         steps = sorted({s for m, s in times if m == method})
         seconds = [quartiles(times[method, s])[1] for s in steps]
         clock.loglog(steps, seconds, marker="o", color=colors[method], label=method)
+    plain_ticks(clock, sorted({s for _, s in times}))
     clock.set(title=f"seconds for {settings['num_paths']} trajectories", xlabel="steps")
     for name in ("floor", "decoupled", "iterative"):
         style = {"color": colors[name], "linestyle": ":" if name == "floor" else "-"}
