@@ -1,0 +1,127 @@
+"""Roll-outs: milliseconds a step and output of 1000 paths, 2 outputs, m = 32, ell = 1024, against BoTorch's paths.
+
+    python benchmarks/rollout.py [--quick] [--device cuda] [--out results.json]
+
+One process; the libraries take turns; medians of several runs. A step evaluates each path at one point of its own. The
+floor counts the step's trigonometric functions (paths x ell), its kernel values (paths x m: exp and sqrt) and its
+multiply-adds at rates measured on the spot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import matheron
+from matheron import kernels
+
+
+def clocked(function: Callable[[], Any], repeats: int, device: torch.device) -> list[float]:
+    """Seconds of each run, after one that does not count."""
+    seconds = []
+    for i in range(repeats + 1):
+        _wait(device)
+        start = time.perf_counter()
+        function()
+        _wait(device)
+        if i:
+            seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def floor(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device) -> float:
+    """Seconds that one output's step takes at the least."""
+    x = torch.rand(1 << 20, dtype=dtype, device=device)
+    out = torch.empty_like(x)
+    rate = lambda f: statistics.median(clocked(f, 9, device)) / x.numel()  # noqa: E731
+    trig, exp, root = (rate(lambda f=f: f(x, out=out)) for f in (torch.cos, torch.exp, torch.sqrt))
+    multiply = rate(lambda: torch.addcmul(x, x, x, out=out))
+    return s * (ell * (trig + multiply) + m * (exp + root + 4 * multiply))
+
+
+def ours(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device, steps: int) -> Callable[[], Any]:
+    """`steps` steps of `matheron.rollout` along 2 outputs."""
+    Z = torch.rand(m, 3, dtype=dtype, device=device)
+    gps = [
+        matheron.SparseGP(kernels.Matern(2.5, 0.5), Z, 0.1 * torch.randn(m), torch.full((m,), 0.05), jitter=1e-6)
+        for _ in range(2)
+    ]
+    paths = matheron.draw(matheron.Outputs(gps), s, num_features=ell, paths_per_basis=None)
+    controls = torch.rand(steps, 1, dtype=dtype, device=device)
+    start = torch.full((2,), 0.5, dtype=dtype, device=device)
+    return lambda: matheron.rollout(paths, start, steps, 0.01, controls=controls, diffusion=0.01, keep_every=steps)
+
+
+def botorchs(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device, steps: int) -> Callable[[], Any]:
+    """The same number of evaluations, of two draws of BoTorch's, each path at a point of its own."""
+    from botorch.models import SingleTaskGP
+    from botorch.sampling.pathwise import draw_matheron_paths
+
+    draws = []
+    for _ in range(2):
+        X = torch.rand(m, 3, dtype=dtype, device=device)
+        model = SingleTaskGP(X, torch.randn(m, 1, dtype=dtype, device=device), outcome_transform=None)
+        draws.append(draw_matheron_paths(model, torch.Size([s])))
+    x = torch.rand(s, 1, 3, dtype=dtype, device=device)
+
+    def run() -> None:
+        with torch.no_grad():
+            for _ in range(steps):
+                for draw in draws:
+                    draw(x)
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", help="write the numbers as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    device = torch.device(options.device)
+    s, m, ell, steps, repeats = (20, 8, 64, 3, 2) if options.quick else (1000, 32, 1024, 50, 5)
+    rows = []
+    for dtype in (torch.float64, torch.float32):
+        least = floor(s, m, ell, dtype, device)
+        for name, make in (("matheron", ours), ("BoTorch", botorchs)):
+            try:
+                runs = clocked(make(s, m, ell, dtype, device, steps), repeats, device)
+            except ImportError:
+                continue
+            each = [1e3 * seconds / steps / 2 for seconds in runs]
+            rows.append((str(dtype)[6:], name, statistics.median(each), min(each), max(each), 1e3 * least))
+    if device.type == "cuda":
+        whole = clocked(ours(s, m, ell, torch.float32, device, 1000), 3, device)
+        print(f"1000 steps of {s} trajectories, float32: {statistics.median(whole):.3f} s")
+    table = Table(title=f"ms a step and output: {s} paths, m = {m}, ell = {ell}, {options.threads} threads, {device}")
+    for column in ("dtype", "library", "median", "min", "max", "floor"):
+        table.add_column(column, justify="left" if column in ("dtype", "library") else "right")
+    for row in rows:
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else v for v in row))
+    Console().print(table)
+    if options.out:
+        about = {"torch": torch.__version__, "machine": platform.machine(), "device": str(device), "paths": s}
+        with open(options.out, "w") as file:
+            json.dump({"about": about, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
