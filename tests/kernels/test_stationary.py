@@ -81,6 +81,7 @@ def test_nearby_points_in_many_dimensions_keep_their_distance():
         value = K.Matern(0.5, 3.0)(x.to(dtype), near.to(dtype))
         exact = covariance(K.Matern(0.5, 3.0), x.to(dtype), near.to(dtype))
         np.testing.assert_allclose(value, exact, atol=tolerance)
+        assert (K.Matern(0.5, 3.0)(x.to(dtype)).diagonal() == 1).all()  # a point has no distance to itself
 
 
 REFUSALS = {

@@ -97,7 +97,9 @@ class Kernel(Value):
 
 def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Both about one of z's points: a far offset must not cost the digits of a difference."""
-    origin = z[..., :1, :].detach().sum(-2, keepdim=True)  # of no points it is zero
+    if z.shape[-2] == 0:
+        return x, z
+    origin = z[..., :1, :].detach()
     shifted = x - origin
     return shifted, shifted if z is x else z - origin
 
