@@ -213,11 +213,7 @@ def _singles(gp: Any) -> list[Any]:
 
 def _in_closed_form(paths: Any, gp: Any) -> tuple[Any, Any]:
     """Both without an output transform that is not affine: then they are compared in the model's own space."""
-    if (
-        isinstance(gp, Outputs | Ensemble | SelectedOutputs)
-        or gp.output_transform is None
-        or gp.output_transform.affine
-    ):
+    if not isinstance(gp, ExactGP | SparseGP) or gp.output_transform is None or gp.output_transform.affine:
         return paths, gp
     paths, gp = paths.mapped(lambda b: b), copy.copy(gp)  # copies that share tensors
     paths.output_transform = gp.output_transform = None

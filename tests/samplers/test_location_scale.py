@@ -19,17 +19,9 @@ def test_draws_have_the_posteriors_law(name, generator):
 
 def test_shapes_follow_the_rule(generator):
     x = points(5, seed=3)
-    one, mixed = (
-        SelectedOutputs(two_outputs(), [1]),
-        Outputs([exact(), two_outputs(), SelectedOutputs(two_outputs(), [0])]),
-    )
-    for gp, tail in (
-        (exact(), ()),
-        (two_outputs(), (2,)),
-        (Outputs([exact(), sparse()]), (2,)),
-        (one, ()),
-        (mixed, (4,)),
-    ):
+    one, both = SelectedOutputs(two_outputs(), [1]), two_outputs()
+    several = Outputs([exact(), both, one])
+    for gp, tail in ((exact(), ()), (both, (2,)), (Outputs([exact(), sparse()]), (2,)), (one, ()), (several, (4,))):
         draws = location_scale(gp, 3, generator=generator)
         assert draws(x).shape == (3, 5, *tail)
         assert draws(x[None]).shape == (3, 5, *tail)
