@@ -1,0 +1,149 @@
+"""Optuna's parameters as coordinates of a unit cube, and back.
+
+    float                 one coordinate, its logarithm's where log
+    int, or with a step   one coordinate cut into equal cells, one a value, at the cell's centre; for log ints the cell
+                          of v is (v - 1/2, v + 1/2), on the scale of logarithms
+    categorical           one coordinate a choice: the choice's is 1, the others' 0
+
+A point of the cube that is no parameters' is *snapped* to the cell, or the choice, that it lies in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from torch import Tensor
+
+
+class UnitCube:
+    """The parameters of a search space, in the order of their names.
+
+    `moves` `[d]` tells the coordinates of floats without a step, which may be anything in [0, 1]; `ordered` `[d]` tells
+    those of all numbers.
+
+    >>> from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    >>> space = {"depth": IntDistribution(1, 4), "kind": CategoricalDistribution(["a", "b"]),
+    ...          "rate": FloatDistribution(1e-4, 1.0, log=True)}
+    >>> cube = UnitCube(space)
+    >>> cube.encode([{"depth": 2, "kind": "b", "rate": 0.01}])
+    tensor([[0.3750, 0.0000, 1.0000, 0.5000]], dtype=torch.float64)
+    >>> cube.decode(cube.encode([{"depth": 2, "kind": "b", "rate": 0.01}])[0])
+    {'depth': 2, 'kind': 'b', 'rate': 0.01}
+    """
+
+    def __init__(self, search_space: Mapping[str, BaseDistribution]) -> None:
+        self.axes = {name: _axis(name, search_space[name]) for name in sorted(search_space)}
+        widths = [axis.width for axis in self.axes.values()]
+        each = list(zip(self.axes.values(), widths, strict=True))
+        self.moves = torch.tensor([isinstance(axis, _Continuous) for axis, width in each for _ in range(width)])
+        self.ordered = torch.tensor([not isinstance(axis, _Choices) for axis, width in each for _ in range(width)])
+        self.dim = sum(widths)
+        self._widths = widths
+
+    def encode(self, params: Sequence[Mapping[str, Any]]) -> Tensor:
+        """Points `[n, d]` of parameters."""
+        rows = [[u for name, axis in self.axes.items() for u in axis.encode(p[name])] for p in params]
+        return torch.tensor(rows, dtype=torch.float64).reshape(-1, self.dim)
+
+    def snap(self, u: Tensor) -> Tensor:
+        """The points `[n, d]` of parameters that points `[n, d]` of the cube stand for."""
+        parts = u.split(self._widths, dim=1)
+        return torch.cat([axis.snap(part) for axis, part in zip(self.axes.values(), parts, strict=True)], dim=1)
+
+    def decode(self, u: Tensor) -> dict[str, Any]:
+        """The parameters that a point `[d]` stands for."""
+        parts = u.split(self._widths)
+        return {name: axis.decode(part) for (name, axis), part in zip(self.axes.items(), parts, strict=True)}
+
+
+class _Continuous:
+    width = 1
+
+    def __init__(self, distribution: FloatDistribution) -> None:
+        self.low, self.high, self.log = distribution.low, distribution.high, distribution.log
+        ends = (self.low, self.high)
+        self.start, self.stop = (math.log(v) for v in ends) if self.log else ends
+
+    def encode(self, value: float) -> list[float]:
+        inner = math.log(value) if self.log else value
+        return [(inner - self.start) / (self.stop - self.start)]
+
+    def snap(self, u: Tensor) -> Tensor:
+        return u.clamp(0, 1)
+
+    def decode(self, u: Tensor) -> float:
+        inner = self.start + float(u) * (self.stop - self.start)
+        return min(max(math.exp(inner) if self.log else inner, self.low), self.high)
+
+
+class _Cells:
+    """Equally spaced values: low, low + step, ..."""
+
+    width = 1
+
+    def __init__(self, distribution: FloatDistribution | IntDistribution) -> None:
+        assert distribution.step is not None
+        self.low, self.high, self.step = distribution.low, distribution.high, distribution.step
+        self.count = round((self.high - self.low) / self.step) + 1
+
+    def encode(self, value: float) -> list[float]:
+        return [((value - self.low) / self.step + 0.5) / self.count]
+
+    def snap(self, u: Tensor) -> Tensor:
+        return ((u * self.count).floor().clamp(0, self.count - 1) + 0.5) / self.count
+
+    def decode(self, u: Tensor) -> Any:
+        index = min(max(math.floor(float(u) * self.count), 0), self.count - 1)
+        return min(self.low + index * self.step, self.high)
+
+
+class _LogCells:
+    """Whole numbers, on a logarithmic scale."""
+
+    width = 1
+
+    def __init__(self, distribution: IntDistribution) -> None:
+        self.low, self.high = distribution.low, distribution.high
+        self.start, self.stop = math.log(self.low - 0.5), math.log(self.high + 0.5)
+
+    def encode(self, value: int) -> list[float]:
+        return [(math.log(value) - self.start) / (self.stop - self.start)]
+
+    def snap(self, u: Tensor) -> Tensor:
+        value = (self.start + u * (self.stop - self.start)).exp().round().clamp(self.low, self.high)
+        return (value.log() - self.start) / (self.stop - self.start)
+
+    def decode(self, u: Tensor) -> int:
+        value = round(math.exp(self.start + float(u) * (self.stop - self.start)))
+        return min(max(value, self.low), self.high)
+
+
+class _Choices:
+    def __init__(self, distribution: CategoricalDistribution) -> None:
+        self.distribution = distribution
+        self.width = len(distribution.choices)
+
+    def encode(self, value: Any) -> list[float]:
+        chosen = int(self.distribution.to_internal_repr(value))
+        return [float(i == chosen) for i in range(self.width)]
+
+    def snap(self, u: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(u.argmax(1), self.width).to(u)
+
+    def decode(self, u: Tensor) -> Any:
+        return self.distribution.to_external_repr(int(u.argmax()))
+
+
+def _axis(name: str, distribution: BaseDistribution) -> _Continuous | _Cells | _LogCells | _Choices:
+    if isinstance(distribution, CategoricalDistribution):
+        return _Choices(distribution)
+    if isinstance(distribution, IntDistribution):
+        return _LogCells(distribution) if distribution.log else _Cells(distribution)
+    if isinstance(distribution, FloatDistribution):
+        return _Continuous(distribution) if distribution.step is None else _Cells(distribution)
+    kinds = "FloatDistribution, IntDistribution or CategoricalDistribution"
+    raise TypeError(f"{name}: expected a {kinds}, got {type(distribution).__name__}")

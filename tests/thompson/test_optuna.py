@@ -1,0 +1,346 @@
+"""Thompson sampling of Optuna's studies."""
+
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from matheron.thompson.optuna import ThompsonSampler, _observations
+from matheron.thompson.unit_cube import UnitCube
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+SMALL: dict[str, Any] = {"n_startup_trials": 4, "num_features": 64, "mesh_size": 256, "num_starts": 4}
+X: dict[str, Any] = {"x": FloatDistribution(0.0, 1.0)}
+SPACES: dict[str, Any] = {
+    "float": FloatDistribution(-3.0, 5.0),
+    "log": FloatDistribution(1e-6, 10.0, log=True),
+    "int": IntDistribution(-4, 9),
+    "int with a step": IntDistribution(0, 20, step=5),
+    "log int": IntDistribution(1, 1000, log=True),
+    "step": FloatDistribution(-1.0, 1.0, step=0.25),
+    "choices": CategoricalDistribution(["a", None, 3, True]),
+}
+
+
+def study_of(space, values, *, direction: Any = "minimize", sampler=None, state=TrialState.COMPLETE):
+    """A study with trials at random parameters, and values by a function of the parameters."""
+    rng, study = np.random.default_rng(0), optuna.create_study(direction=direction, sampler=sampler)
+    cube = UnitCube(space)
+    for _ in range(12):
+        params = cube.decode(torch.tensor(rng.random(cube.dim)))
+        study.add_trial(create_trial(params=params, distributions=space, value=values(params), state=state))
+    return study
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_values_survive_the_way_to_the_cube_and_back(kind):
+    distribution = SPACES[kind]
+    cube = UnitCube({"p": distribution})
+    for u in torch.rand(200, cube.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0)):
+        value = cube.decode(u)["p"]
+        assert distribution._contains(distribution.to_internal_repr(value))
+        snapped = cube.snap(u[None])
+        torch.testing.assert_close(cube.encode([{"p": value}]), snapped)
+        again = cube.decode(snapped[0])["p"]
+        assert type(again) is type(value) and (value is again or again == pytest.approx(value))
+
+
+@pytest.mark.parametrize("kind", ["int", "int with a step", "step", "choices"])
+def test_uniform_points_of_the_cube_are_uniform_values(kind):
+    cube = UnitCube({"p": SPACES[kind]})
+    points = torch.rand(4000, cube.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    counts = cube.snap(points).unique(dim=0, return_counts=True)[1].double()
+    expected = 4000 / len(counts)
+    assert len(counts) == {"int": 14, "int with a step": 5, "step": 9, "choices": 4}[kind]
+    assert float((counts - expected).abs().max()) < 4.5 * expected**0.5
+
+
+def test_the_ends_of_a_range_are_reached_and_never_passed():
+    for kind in ("float", "log", "int", "int with a step", "log int", "step"):
+        cube, distribution = UnitCube({"p": SPACES[kind]}), SPACES[kind]
+        low, high = (cube.decode(torch.tensor([u], dtype=torch.float64))["p"] for u in (0.0, 1.0))
+        assert low == pytest.approx(distribution.low) and high == pytest.approx(distribution.high)
+        assert distribution.low <= low and high <= distribution.high
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_every_kind_of_parameter_is_led_to_its_optimum(kind, direction):
+    """A well-sampled smooth function of the unit cube: suggestions lie near its best value."""
+    space, sign = {"p": SPACES[kind]}, 1 if direction == "minimize" else -1
+    cube = UnitCube(space)
+    goal = cube.snap(torch.full((1, cube.dim), 0.7, dtype=torch.float64) * torch.linspace(1, 0.5, cube.dim))
+    study = study_of(space, lambda p: sign * 5 * float((cube.encode([p]) - goal).square().sum()), direction=direction)
+    sampler = ThompsonSampler(**SMALL, seed=0)
+    found = []
+    for _ in range(3):
+        study.sampler = sampler
+        trial = study.ask(space)
+        found.append(float((cube.encode([trial.params]) - goal).norm()))
+    assert sorted(found)[1] < 0.15, found
+
+
+def test_a_mixed_space_is_searched_whole():
+    space = {
+        "k": CategoricalDistribution(["a", "b"]),
+        "n": IntDistribution(1, 5),
+        "r": FloatDistribution(0.01, 1, log=True),
+    }
+
+    def objective(p):
+        return (p["k"] == "a") * 2.0 + (p["n"] - 4) ** 2 + (math.log10(p["r"]) + 1) ** 2
+
+    study = study_of(space, objective, sampler=ThompsonSampler(**SMALL, seed=1))
+    study.optimize(lambda trial: objective({n: trial._suggest(n, d) for n, d in space.items()}), n_trials=10)
+    assert study.best_params["k"] == "b" and study.best_params["n"] == 4 and study.best_value < 0.1
+
+
+def test_the_suggestion_is_the_paths_best_among_the_values_that_there_are():
+    """All discrete: no other value of the parameters may be better for the drawn function than the one suggested."""
+    space = {"i": IntDistribution(0, 11), "k": CategoricalDistribution(["a", "b", "c"])}
+    cube, seen = UnitCube(space), {}
+    study = study_of(space, lambda p: math.sin(p["i"]) + (p["k"] == "b"))
+
+    def spy(model, count, **settings):
+        seen["path"] = draw(model, count, **settings)
+        return seen["path"]
+
+    module = sys.modules["matheron.thompson.optuna"]
+    draw = module.draw
+    for number in range(3):
+        study.sampler = ThompsonSampler(**{**SMALL, "mesh_size": 1024}, seed=number)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "draw", spy)
+            found = study.ask(space).params
+        every = cube.encode([{"i": i, "k": k} for i in range(12) for k in "abc"])
+        values = seen["path"](every)[0]
+        assert float(seen["path"](cube.encode([found]))) == pytest.approx(float(values.min()), abs=1e-9)
+
+
+def test_a_single_value_needs_no_model():
+    sampler = ThompsonSampler(**SMALL, seed=0)
+    study = optuna.create_study(sampler=sampler)
+
+    def objective(trial):
+        fixed = trial.suggest_int("n", 3, 3) + trial.suggest_float("c", 2.0, 2.0)
+        return fixed * trial.suggest_categorical("one", [1]) + trial.suggest_float("x", -1, 1) ** 2
+
+    study.optimize(objective, n_trials=7)
+    assert list(sampler.infer_relative_search_space(study, study.trials[-1])) == ["x"]
+    assert {trial.params["n"] for trial in study.trials} == {3}
+    only = optuna.create_study(sampler=ThompsonSampler(**SMALL))
+    only.optimize(lambda trial: trial.suggest_int("n", 3, 3), n_trials=6)
+    assert only.best_params == {"n": 3}
+
+
+def test_conditional_parameters_come_from_the_independent_sampler():
+    sampler = ThompsonSampler(**SMALL, seed=0)
+    study = optuna.create_study(sampler=sampler)
+
+    def objective(trial):
+        x = trial.suggest_float("x", 0, 1)
+        extra = trial.suggest_float("extra", 0, 1) if x > 0.5 else 0.0
+        return x + extra + trial.suggest_float("moving", 0, 1 + trial.number)
+
+    study.optimize(objective, n_trials=9)
+    assert list(sampler.infer_relative_search_space(study, study.trials[-1])) == ["x"]
+    assert all(trial.state == TrialState.COMPLETE for trial in study.trials)
+
+
+def test_the_first_trials_are_the_independent_samplers():
+    class Midpoint(optuna.samplers.RandomSampler):
+        def sample_independent(self, study, trial, param_name, param_distribution):
+            return 0.5
+
+    study = optuna.create_study(sampler=ThompsonSampler(**SMALL, independent_sampler=Midpoint(), seed=0))
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=5)
+    assert [trial.params["x"] == 0.5 for trial in study.trials] == [True] * 4 + [False]
+
+
+def add(study, state, value=None, reported=(), x=0.5):
+    values = dict(enumerate(reported))
+    study.add_trial(
+        create_trial(state=state, value=value, params={"x": x}, distributions=X, intermediate_values=values)
+    )
+
+
+def test_pruned_trials_count_between_the_median_and_the_worst_and_failed_ones_not_at_all():
+    directions: list[Any] = [("minimize", 1.0), ("maximize", -1.0)]
+    for direction, sign in directions:
+        study = optuna.create_study(direction=direction)
+        for value in (0.0, 1.0, 2.0, 3.0, 4.0):
+            add(study, TrialState.COMPLETE, sign * value)
+        for last in (-5.0, 3.5, 1e9):
+            add(study, TrialState.PRUNED, reported=(sign * 7.0, sign * last))
+        add(study, TrialState.PRUNED)
+        add(study, TrialState.PRUNED, reported=(math.nan,))
+        add(study, TrialState.FAIL)
+        study.ask(X)  # running
+        assert _observations(study, X)[1] == [0.0, 1.0, 2.0, 3.0, 4.0, 2.0, 3.5, 4.0]
+
+
+def test_infinite_values_are_held_to_the_finite_ones():
+    study = optuna.create_study()
+    for value in (math.inf, 1.0, -2.0, -math.inf):
+        add(study, TrialState.COMPLETE, value)
+    assert _observations(study, X)[1] == [1.0, 1.0, -2.0, -2.0]
+    hopeless = optuna.create_study(sampler=ThompsonSampler(**SMALL))
+    for _ in range(6):
+        add(hopeless, TrialState.COMPLETE, math.inf)
+    assert 0 <= hopeless.ask(X).params["x"] <= 1  # nothing to fit: uniform
+
+
+def test_a_study_goes_on_through_pruned_and_failed_trials():
+    study = optuna.create_study(sampler=ThompsonSampler(**SMALL, seed=3), pruner=optuna.pruners.NopPruner())
+
+    def objective(trial):
+        x = trial.suggest_float("x", 0, 1)
+        trial.report(x + 1, 0)
+        if trial.number % 4 == 1:
+            raise optuna.TrialPruned
+        if trial.number % 4 == 2:
+            raise RuntimeError("this one failed")
+        return math.nan if trial.number == 7 else (x - 0.3) ** 2
+
+    study.optimize(objective, n_trials=14, catch=RuntimeError)
+    states = [trial.state for trial in study.trials]
+    assert {TrialState.PRUNED, TrialState.FAIL, TrialState.COMPLETE} == set(states) and len(states) == 14
+    assert study.best_value < 0.01
+
+
+def test_equal_values_and_equal_points_can_be_modelled():
+    study = optuna.create_study(sampler=ThompsonSampler(**SMALL, seed=0))
+    for _ in range(6):
+        add(study, TrialState.COMPLETE, 1.0)
+    assert 0 <= study.ask(X).params["x"] <= 1
+
+
+def test_a_model_that_cannot_be_fitted_is_used_as_it_is(monkeypatch):
+    from botorch.exceptions import ModelFittingError
+
+    def fail(_):
+        raise ModelFittingError("no")
+
+    monkeypatch.setattr("matheron.thompson.optuna.fit_gpytorch_mll", fail)
+    study = study_of(X, lambda p: (p["x"] - 0.2) ** 2, sampler=ThompsonSampler(**SMALL, seed=0))
+    assert 0 <= study.ask(X).params["x"] <= 1
+
+
+def test_random_numbers_depend_on_the_seed_and_the_trials_number_alone():
+    def suggestions(seed, skip=0):
+        study = study_of(X, lambda p: math.sin(20 * p["x"]))
+        study.sampler = ThompsonSampler(**SMALL, seed=seed)
+        for _ in range(skip):
+            add(study, TrialState.FAIL)
+        return [study.ask(X).params["x"] for _ in range(2)]  # no result is told: the model stays the same
+
+    first = suggestions(5)
+    assert first == suggestions(5) and first[0] != first[1]
+    assert suggestions(5, skip=1)[0] == first[1]  # as another worker with the same seed would have it
+    assert suggestions(6) != first and suggestions(None) != suggestions(None)
+
+
+def test_reseeding_gives_other_numbers():
+    study = study_of(X, lambda p: math.sin(20 * p["x"]))
+    trial = study.trials[-1]
+    sampler = ThompsonSampler(**SMALL, seed=5)
+    before = [sampler.sample_relative(study, trial, X), sampler.sample_independent(study, trial, "z", X["x"])]
+    assert before == [sampler.sample_relative(study, trial, X), sampler.sample_independent(study, trial, "z", X["x"])]
+    sampler.reseed_rng()
+    after = [sampler.sample_relative(study, trial, X), sampler.sample_independent(study, trial, "z", X["x"])]
+    assert after[0] != before[0] and after[1] != before[1]
+
+
+def test_parameters_of_one_trial_are_independent_at_first():
+    sampler = ThompsonSampler(**SMALL, seed=5)
+    study = optuna.create_study(sampler=sampler)
+    params = study.ask({"a": X["x"], "b": X["x"]}).params
+    assert params["a"] != params["b"]
+
+
+def test_several_objectives_are_refused():
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=ThompsonSampler())
+    with pytest.raises(ValueError, match="expected a study of one objective, got 2"):
+        study.ask(X)
+
+
+def test_an_unknown_distribution_and_counts_of_nothing_are_refused():
+    with pytest.raises(TypeError, match=r"p: expected a FloatDistribution, IntDistribution or Cat.* got object"):
+        UnitCube({"p": object()})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="mesh_size: expected a whole number"):
+        ThompsonSampler(mesh_size=0)
+
+
+def test_without_optuna_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "matheron.thompson.optuna")
+    with pytest.raises(ImportError, match=r"pip install 'matheron\[optuna,botorch\]'"):
+        import matheron.thompson.optuna  # noqa: F401
+
+
+def objective(trial):
+    x, y = trial.suggest_float("x", 0, 1), trial.suggest_int("n", 0, 10)
+    return (x - 0.4) ** 2 + 0.1 * (y - 3) ** 2
+
+
+def work(url, seed, count, hang_at):
+    """A worker process: it knows the storage, and none of the others."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    torch.set_num_threads(1)
+    study = optuna.load_study(study_name="shared", storage=url, sampler=ThompsonSampler(**SMALL, seed=seed))
+
+    def slow(trial):
+        value = objective(trial)
+        if hang_at is not None and len(study.get_trials(deepcopy=False)) > hang_at:
+            trial.set_user_attr("hanging", os.getpid())
+            time.sleep(600)
+        return value
+
+    study.optimize(slow, n_trials=count)
+
+
+def all_differ(study):
+    """No point was tried twice, but for ends of the range, where many functions have their minima."""
+    inside = [trial.params["x"] for trial in study.trials if 0 < trial.params["x"] < 1]
+    return len(set(inside)) == len(inside) > 5
+
+
+def test_workers_share_a_file_and_one_may_be_killed_in_the_middle_of_a_trial(tmp_path):
+    url = f"sqlite:///{tmp_path}/study.db"
+    study = optuna.create_study(study_name="shared", storage=url)
+    context = multiprocessing.get_context("spawn")
+    # Workers have the same seed: they must suggest different points all the same. The third will be killed.
+    workers = [
+        context.Process(target=work, args=(url, 7, count, hang)) for count, hang in ((5, None), (5, None), (20, 5))
+    ]
+    for process in workers:
+        process.start()
+    doomed, deadline = workers[2], time.monotonic() + 240
+    while not any("hanging" in trial.user_attrs for trial in study.trials) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert doomed.pid is not None
+    os.kill(doomed.pid, signal.SIGKILL)
+    for process in workers:
+        process.join(240)
+    assert [process.exitcode for process in workers] == [0, 0, -signal.SIGKILL]
+
+    (left,) = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
+    assert left.user_attrs["hanging"] == doomed.pid  # what it was doing is there to be seen
+    done = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
+    assert len(done) >= 10 and all_differ(study)
+
+    # Another process takes the study up again, with the old seed, and goes on from what is there.
+    again = optuna.load_study(study_name="shared", storage=url, sampler=ThompsonSampler(**SMALL, seed=7))
+    again.optimize(objective, n_trials=3)
+    assert len(again.trials) == len(study.trials) == len(done) + 4
+    assert all_differ(again) and again.best_value < 0.2
