@@ -118,7 +118,7 @@ def kernel_variance(gp: ExactGP | SparseGP) -> float:
     """k(x, x) of a stationary kernel, which is its largest value."""
     if any(term.forms for term in gp.kernel.terms(gp.input_dim)):
         raise TypeError("expected a stationary kernel: the propositions assume one")
-    return float(gp.kernel.diag(torch.zeros(1, gp.input_dim, dtype=torch.float64)))
+    return float(gp.kernel.to("cpu").diag(torch.zeros(1, gp.input_dim, dtype=torch.float64)))
 
 
 def box_sides(domain: tuple[ArrayLike, ArrayLike], d: int) -> Tensor:
