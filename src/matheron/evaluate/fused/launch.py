@@ -118,7 +118,7 @@ def _radial(plan: Plan, part: Radial, x: Tensor, before: Tensor, out: Tensor, gr
     grid = (len(part.tiles.rows) * math.ceil(n / options["BN"]), d if gradient else 1)
     shared.radial_sums[grid](
         x, part.centres, part.units, W, scale, part.tiles.rows, before, out,
-        n, W.shape[-1], plan.num_rows, plan.num_outputs, *before.stride(), n, 0.0,
+        n, W.shape[-1], plan.num_rows, plan.num_outputs, *before.stride(), n, W.new_zeros(1),
         D=d, KIND=part.kind, ISOTROPIC=part.isotropic, GRADIENT=gradient, **options,
     )  # fmt: skip
 
@@ -173,6 +173,4 @@ def _pulled_by_rows(plan: Plan, parts: list[Fourier | Radial], x: Tensor, G: Ten
 def tile_options(x: Tensor, rows: int) -> dict[str, Any]:
     """Tile sizes that fit registers and shared memory; more dimensions need more of both."""
     split, wide = x.dtype == torch.float32, x.shape[-1] > 16
-    BN = 128 if split and not wide else 64
-    BF = 16 if wide and not split else 32
-    return dict(SPLIT=split, BN=BN, BF=BF, BR=rows, STAGES=1 if wide else 2, num_warps=4)
+    return dict(SPLIT=split, BN=64, BF=16 if wide and not split else 32, BR=rows, STAGES=1 if wide else 2, num_warps=4)

@@ -42,14 +42,15 @@ def add_turns(main, rest, x, origin, i, inside, theta, low, k, unit, inverse, D:
 
 
 @triton.jit
-def write(acc, total, row, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
+def write(acc, total, row, start, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
           D: tl.constexpr, DP: tl.constexpr, GRADIENT: tl.constexpr, ADD: tl.constexpr):  # fmt: skip
     """The sums `[rows, n]`, added to the base, and the slopes `[d, rows, n]`, added to what is there where ADD."""
-    before = tl.load(base + (row // T) * base_s + (row % T) * base_t + i * base_n, mask=inside, other=0.0)
-    tl.store(out + row * n + i, total + before, mask=inside)
+    base += (row // T) * base_s + (row % T) * base_t + start * base_n
+    before = tl.load(base + i * base_n, mask=inside, other=0.0)
+    tl.store(out + row * n + start + i, total + before, mask=inside)
     if GRADIENT:
         k = tl.arange(0, DP)[:, None]
-        at = slopes + k.to(tl.int64) * s_k + (row * n + i)[None, :]
+        at = slopes + row * n + start + k.to(tl.int64) * s_k + i[None, :]
         keep = inside[None, :] & (k < D)
         if ADD:
             acc += tl.load(at, mask=keep, other=0.0)
@@ -66,11 +67,9 @@ def fourier_rows(
     """As `shared.fourier_sums`. Frequencies in turns `[g, d, F]` on a grid, and what the grid leaves, `low`."""
     TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
     HALVES: tl.constexpr = 2 if PAIRS else 1
-    row, i = place(n, BN)
-    i = i.to(tl.int64)
-    inside = i < n
+    row, start, i, inside = place(n, BN)
     path = row // T
-    x += path * x_s
+    x += path * x_s + start * D
     if SPLIT:
         col = tl.arange(0, DP)[:, None]
         v = tl.load(x + i[None, :] * D + col, mask=inside[None, :] & (col < D), other=0.0)
@@ -110,7 +109,7 @@ def fourier_rows(
             u += a * c
         if GRADIENT:
             acc = wave_slopes(acc, u, theta + f, low + f, F, D, DP, SPLIT, True)
-    write(acc * TWO_PI, tl.sum(total, 0), row, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
+    write(acc * TWO_PI, tl.sum(total, 0), row, start, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
           D, DP, GRADIENT, ADD)  # fmt: skip
 
 
@@ -123,10 +122,8 @@ def radial_rows(
 ):  # fmt: skip
     """As `shared.radial_sums`."""
     TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
-    row, i = place(n, BN)
-    i = i.to(tl.int64)
-    inside = i < n
-    x += (row // T) * x_s
+    row, start, i, inside = place(n, BN)
+    x += (row // T) * x_s + start * D
     w += row * M
     alpha = tl.load(units + 2 * D)
     total = tl.zeros([BF, BN], TYPE)
@@ -140,5 +137,5 @@ def radial_rows(
         if GRADIENT:
             acc = radial_slopes(acc, a * slope, x, i, inside, z, f, M, units, D, DP, True)
     acc = acc * squared_units(units, D, DP)[:, None]
-    write(acc, tl.sum(total, 0), row, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
+    write(acc, tl.sum(total, 0), row, start, i, inside, base, base_s, base_t, base_n, out, slopes, s_k, T, n,
           D, DP, GRADIENT, ADD)  # fmt: skip

@@ -79,9 +79,10 @@ class Fourier:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """K and KC of `tile.points`: columns of whole numbers and of remainders, powers of two from 16."""
+        """K and KC of `tile.points`, powers of two from 16: columns of whole numbers, and of all products of remainders."""
         d = self.theta.shape[2]
-        return max(16, _power(d)), max(16, _power(5 * d)) if self.weights.dtype == torch.float32 else 0
+        together = 5 * d <= 32 and self.weights.dtype == torch.float32
+        return max(16, _power(d)), max(16, _power(5 * d)) if together else 0
 
     @cached_property
     def on_grid(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +94,7 @@ class Fourier:
 
     @cached_property
     def operand(self) -> tuple[Tensor, Tensor]:
-        """Frequencies as the right operand of `tile.turns`, `[g, F, K + KC]`, and their grid `[g, F]`."""
+        """Frequencies as the right operand of `tile.turns`, `[g, F, K + KC or 3 K]`, and their grid `[g, F]`."""
         K, KC = self.widths
         g, F, d = self.theta.shape
         if self.weights.dtype == torch.float64:
@@ -102,6 +103,8 @@ class Fourier:
         low = rest.half()
         lowest = (rest - low).half()
         high = high.half()
+        if KC == 0:
+            return torch.nn.functional.pad(torch.stack([high, low, lowest], 2), (0, K - d)).flatten(2), grid.float()
         columns = torch.zeros(g, F, K + KC, dtype=torch.float16, device=high.device)
         columns[..., :d] = high
         columns[..., K : K + 5 * d] = torch.cat([low, high, low, lowest, high], dim=-1)

@@ -32,7 +32,7 @@ def incoming(gradient, rows, scale, i, inside, n, BN: tl.constexpr, BR: tl.const
     r = tl.arange(0, BR)
     row = tl.load(rows + r)
     keep = inside[:, None] & (row >= 0)[None, :]
-    G = tl.load(gradient + row.to(tl.int64)[None, :] * n + i[:, None], mask=keep, other=0.0)
+    G = tl.load(gradient + (row.to(tl.int64) * n)[None, :] + i[:, None], mask=keep, other=0.0)
     if SPLIT:
         G = G * tl.load(scale + r)[None, :]
         unit, inverse = power_above(tl.max(tl.abs(G), 1), 0)
@@ -56,10 +56,10 @@ def times_weights(high, low, w, step, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def leave(acc, unit, i, inside, tile, out, n, D: tl.constexpr, DP: tl.constexpr):
+def leave(acc, unit, i, inside, out, D: tl.constexpr, DP: tl.constexpr):
+    """Write `[BN, d]` where `out` points."""
     k = tl.arange(0, DP)[None, :]
-    at = (tile * n + i)[:, None] * D + k
-    tl.store(out + at, acc * unit[:, None], mask=inside[:, None] & (k < D))
+    tl.store(out + i[:, None] * D + k, acc * unit[:, None], mask=inside[:, None] & (k < D))
 
 
 @triton.jit
@@ -70,30 +70,30 @@ def fourier_pull(
     SPLIT: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """sum_f theta_f (H'_f cos(theta_f . x) - H_f sin(theta_f . x)), `slopes` `[g, d, F]` being theta in radians."""
-    tile, i = place(n, BN)
-    inside = i < n
+    tile, start, i, inside = place(n, BN)
     PARTS: tl.constexpr = 2 if SPLIT else 1
     HALVES: tl.constexpr = 2 if PAIRS else 1
-    main, rest, unit = points(x, origin, i, n, D, K, KC, BITS, SPLIT)
-    high, low, size = incoming(gradient, rows + tile * BR, scale + tile * BR, i, inside, n, BN, BR, SPLIT)
+    WIDTH: tl.constexpr = 3 * K if SPLIT and KC == 0 else K + KC
+    main, low, lowest, unit = points(x + start * D, origin, i, inside, D, K, KC, BITS, SPLIT)
+    G, G_low, size = incoming(gradient + start, rows + tile * BR, scale + tile * BR, i, inside, n, BN, BR, SPLIT)
     acc = tl.zeros([BN, DP], tl.float32 if SPLIT else tl.float64)
     f = tl.arange(0, BF)
-    g = tl.load(group + tile)
+    g = tl.load(group + tile).to(tl.int64)
     w += tile * HALVES * PARTS * BR * F + tl.arange(0, BR)[:, None] * F + f[None, :]
     step = BR * F
     slopes += g * D * F + f
     for j in tl.range(0, F, BF, num_stages=STAGES):
         at = g * F + j + f
-        t = turns(main, rest, unit, theta + at * (K + KC), grid + at, K, KC, SPLIT)
+        t = turns(main, low, lowest, unit, theta + at * WIDTH, grid + at, K, KC, SPLIT)
         if not PAIRS:
             t = t + tl.load(tau + at)[None, :]
             t = t - whole(t)
         c, s = waves(t, SPLIT)
-        u = -s * times_weights(high, low, w + j, step, SPLIT)
+        u = -s * times_weights(G, G_low, w + j, step, SPLIT)
         if PAIRS:
-            u += c * times_weights(high, low, w + j + PARTS * step, step, SPLIT)
+            u += c * times_weights(G, G_low, w + j + PARTS * step, step, SPLIT)
         acc = wave_slopes(acc, u, slopes + j, slopes, F, D, DP, False, False)
-    leave(acc, size, i, inside, tile, out, n, D, DP)
+    leave(acc, size, i, inside, out + (tile * n + start) * D, D, DP)
 
 
 @triton.jit
@@ -104,19 +104,18 @@ def radial_pull(
     SPLIT: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """sum_j H_j dk(x, z_j)/dx."""
-    tile, i = place(n, BN)
-    inside = i < n
-    at = i.to(tl.int64)
+    tile, start, i, inside = place(n, BN)
+    x += start * D
     PARTS: tl.constexpr = 2 if SPLIT else 1
-    high, low, size = incoming(gradient, rows + tile * BR, scale + tile * BR, i, inside, n, BN, BR, SPLIT)
+    high, low, size = incoming(gradient + start, rows + tile * BR, scale + tile * BR, i, inside, n, BN, BR, SPLIT)
     acc = tl.zeros([BN, DP], tl.float32 if SPLIT else tl.float64)
     f = tl.arange(0, BF)
     w += tile * PARTS * BR * M + tl.arange(0, BR)[:, None] * M + f[None, :]
     alpha = tl.load(units + 2 * D)
     for j in tl.range(0, M, BF, num_stages=STAGES):
         H = times_weights(high, low, w + j, BR * M, SPLIT)
-        q = squared_distance(0 * H, x, at, inside, z, j + f, M, units, D, ISOTROPIC, False)
+        q = squared_distance(0 * H, x, i, inside, z, j + f, M, units, D, ISOTROPIC, False)
         value, slope = radial(q, alpha, KIND)
-        acc = radial_slopes(acc, H * slope, x, at, inside, z, j + f, M, units, D, DP, False)
+        acc = radial_slopes(acc, H * slope, x, i, inside, z, j + f, M, units, D, DP, False)
     acc = acc * squared_units(units, D, DP)[None, :]
-    leave(acc, size, i, inside, tile, out, n, D, DP)
+    leave(acc, size, i, inside, out + (tile * n + start) * D, D, DP)

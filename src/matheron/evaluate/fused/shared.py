@@ -14,24 +14,24 @@ from .tile import difference, points, product, radial, squared_distance, turns, 
 
 @triton.jit
 def place(n, BN: tl.constexpr):
-    """Which tile of rows (the slow index) and which points this program has."""
+    """Which tile of rows (the slow index) this program has; its first point; its points from there; which of them exist."""
     blocks = tl.cdiv(n, BN)
-    program = tl.program_id(0)
-    return (program // blocks).to(tl.int64), program % blocks * BN + tl.arange(0, BN)
+    start = (tl.program_id(0) % blocks).to(tl.int64) * BN
+    i = tl.arange(0, BN)
+    return (tl.program_id(0) // blocks).to(tl.int64), start, i, i < n - start
 
 
 @triton.jit
-def finish(acc, i, inside, rows, scale, base, base_s, base_t, base_n, out, out_r, shift, T, BR: tl.constexpr, SPLIT: tl.constexpr):
+def finish(acc, i, inside, start, rows, scale, base, base_s, base_t, base_n, out, out_r, T, BR: tl.constexpr, SPLIT: tl.constexpr):
     """Undo the rows' scaling, add what was there before, and write `[rows, n]`; rows of -1 are padding."""
     r = tl.arange(0, BR)
-    row = tl.load(rows + r)
+    row = tl.load(rows + r).to(tl.int64)
     if SPLIT:
         acc = acc * tl.load(scale + r)[None, :]
     keep = inside[:, None] & (row >= 0)[None, :]
-    row = row.to(tl.int64)[None, :]
-    i = i[:, None]
-    acc += tl.load(base + (row // T) * base_s + (row % T) * base_t + i * base_n, mask=keep, other=0.0)
-    tl.store(out + (row + shift) * out_r + i, acc, mask=keep)
+    before = base + start * base_n + ((row // T) * base_s + (row % T) * base_t)[None, :]
+    acc += tl.load(before + i[:, None] * base_n, mask=keep, other=0.0)
+    tl.store((out + start) + (row * out_r)[None, :] + i[:, None], acc, mask=keep)
 
 
 @triton.jit
@@ -42,29 +42,31 @@ def fourier_sums(
     BN: tl.constexpr, BF: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """sum_f W_f cos(theta_f . x) + W'_f sin(theta_f . x) for PAIRS, else sum_f W_f cos(theta_f . x + tau_f)."""
-    tile, i = place(n, BN)
-    inside = i < n
+    tile, start, i, inside = place(n, BN)
     PARTS: tl.constexpr = 2 if SPLIT else 1
     HALVES: tl.constexpr = 2 if PAIRS else 1
-    main, rest, unit = points(x, origin, i, n, D, K, KC, BITS, SPLIT)
-    acc = tl.zeros([BN, BR], tl.float32 if SPLIT else tl.float64)
+    WIDTH: tl.constexpr = 3 * K if SPLIT and KC == 0 else K + KC
+    main, low, lowest, unit = points(x + start * D, origin, i, inside, D, K, KC, BITS, SPLIT)
+    TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
+    acc = tl.zeros([BN, BR], TYPE)
     f = tl.arange(0, BF)
-    first = tl.load(group + tile) * F
+    first = tl.load(group + tile).to(tl.int64) * F
     w += tile * HALVES * PARTS * BR * F + tl.arange(0, BR)[:, None] * F + f[None, :]
     step = BR * F
     for j in tl.range(0, F, BF, num_stages=STAGES):
         at = first + j + f
-        t = turns(main, rest, unit, theta + at * (K + KC), grid + at, K, KC, SPLIT)
+        t = turns(main, low, lowest, unit, theta + at * WIDTH, grid + at, K, KC, SPLIT)
         if not PAIRS:
             t = t + tl.load(tau + at)[None, :]
             t = t - whole(t)
         c, s = waves(t, SPLIT)
-        acc = product(c, w + j, step, acc, SPLIT, True)
+        part = product(c, w + j, step, tl.zeros([BN, BR], TYPE), SPLIT, True)
         if PAIRS:
-            acc = product(s, w + j + PARTS * step, step, acc, SPLIT, True)
+            part = product(s, w + j + PARTS * step, step, part, SPLIT, True)
+        acc += part
     finish(
-        acc, i, inside, rows + tile * BR, scale + tile * BR, base, base_s, base_t, base_n, out, out_r, 0, T, BR, SPLIT
-    )  # fmt: skip
+        acc, i, inside, start, rows + tile * BR, scale + tile * BR, base, base_s, base_t, base_n, out, out_r, T, BR, SPLIT
+    )
 
 
 @triton.jit
@@ -75,10 +77,9 @@ def radial_sums(
     BN: tl.constexpr, BF: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """sum_j W_j k(x, z_j); with GRADIENT its derivative in coordinate k, the third axis of the launch."""
-    tile, i = place(n, BN)
+    tile, start, i, inside = place(n, BN)
     k = tl.program_id(1)
-    inside = i < n
-    at = i.to(tl.int64)
+    x += start * D
     PARTS: tl.constexpr = 2 if SPLIT else 1
     TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
     acc = tl.zeros([BN, BR], TYPE)
@@ -86,18 +87,20 @@ def radial_sums(
     w += tile * PARTS * BR * M + tl.arange(0, BR)[:, None] * M + f[None, :]
     alpha = tl.load(units + 2 * D)
     # A product of zeros: distances are added to it in the layout of the tensor cores, and so need no exchange later.
-    left = tl.full([BN, 16], zero, tl.float16 if SPLIT else tl.float64)
-    right = tl.full([16, BF], zero, tl.float16 if SPLIT else tl.float64)
+    k16 = tl.arange(0, 16) * 0
+    left = tl.load(zero + (i * 0)[:, None] + k16[None, :])
+    right = tl.load(zero + k16[:, None] + (f * 0)[None, :])
     for j in tl.range(0, M, BF, num_stages=STAGES):
-        start = tl.dot(left, right, out_dtype=TYPE)
-        q = squared_distance(start, x, at, inside, z, j + f, M, units, D, ISOTROPIC, False)
+        nothing = tl.dot(left, right, out_dtype=TYPE)
+        q = squared_distance(nothing, x, i, inside, z, j + f, M, units, D, ISOTROPIC, False)
         value, slope = radial(q, alpha, KIND)
         if GRADIENT:
-            value = slope * (difference(x, at, inside, z, j + f, k, M, units, D, False) * tl.load(units + D + k))
-        acc = product(value, w + j, BR * M, acc, SPLIT, True)
+            value = slope * (difference(x, i, inside, z, j + f, k, M, units, D, False) * tl.load(units + D + k))
+        acc += product(value, w + j, BR * M, tl.zeros([BN, BR], TYPE), SPLIT, True)
     if GRADIENT:
         acc = acc * (tl.load(units + k) * tl.load(units + D + k))
+    shift = k.to(tl.int64) * R * out_r  # slopes are [d, rows, n]
     finish(
-        acc, i, inside, rows + tile * BR, scale + tile * BR, base + k.to(tl.int64) * R * out_r, base_s, base_t, base_n,
-        out, out_r, k * R, T, BR, SPLIT,
+        acc, i, inside, start, rows + tile * BR, scale + tile * BR, base + shift, base_s, base_t, base_n, out + shift, out_r,
+        T, BR, SPLIT,
     )  # fmt: skip

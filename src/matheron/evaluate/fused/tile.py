@@ -84,46 +84,67 @@ def product(phi, w, step, acc, SPLIT: tl.constexpr, TRANSPOSED: tl.constexpr):
 
 
 @triton.jit
-def points(x, origin, i, n, D: tl.constexpr, K: tl.constexpr, KC: tl.constexpr, BITS: tl.constexpr, SPLIT: tl.constexpr):
-    """Points about the origin as the left operand of `turns`: whole numbers `[BN, K]`, remainders `[BN, KC]`, and their unit."""
-    i = i.to(tl.int64)
-    inside = (i < n)[:, None]
-    k = tl.arange(0, K)
-    xk = tl.load(x + i[:, None] * D + k[None, :], mask=inside & (k < D)[None, :], other=0.0)
-    v = xk - tl.load(origin + k, mask=k < D, other=0.0)[None, :]
-    v = tl.where(inside, v, 0.0)
-    if SPLIT:
-        unit, inverse = power_above(tl.max(tl.max(tl.abs(v), 1), 0), BITS)
-        main = whole(v * inverse).to(tl.float16)
-        c = tl.arange(0, KC)
-        slot, k = c // D, c % D
-        xk = tl.load(x + i[:, None] * D + k[None, :], mask=inside & (slot < 5)[None, :], other=0.0)
-        v, lost = about(xk, tl.load(origin + k, mask=slot < 5, other=0.0)[None, :])
-        v, lost = tl.where(inside, v, 0.0), tl.where(inside, lost, 0.0)
-        high = whole(v * inverse)
-        low, lowest = halves((v * inverse - high) + lost * inverse)
-        slot = slot[None, :]
-        rest = tl.where((slot == 0) | (slot == 3), high.to(tl.float16), tl.where(slot == 4, lowest, low))
-    else:
-        main, rest, unit = v, v, 1.0
-    return main, rest, unit
+def load_points(x, origin, i, inside, k, there, D: tl.constexpr):
+    """Coordinates k of points i about the origin, and what rounding took; zero where there is no such point or coordinate."""
+    keep = inside[:, None] & there[None, :]
+    xk = tl.load(x + i[:, None] * D + k[None, :], mask=keep, other=0.0)
+    v, lost = about(xk, tl.load(origin + k, mask=there, other=0.0)[None, :])
+    return tl.where(keep, v, 0.0), tl.where(keep, lost, 0.0)
 
 
 @triton.jit
-def turns(main, rest, unit, theta, grid, K: tl.constexpr, KC: tl.constexpr, SPLIT: tl.constexpr):
+def points(x, origin, i, inside, D: tl.constexpr, K: tl.constexpr, KC: tl.constexpr, BITS: tl.constexpr, SPLIT: tl.constexpr):
+    """Points as the left operand of `turns`, and their unit.
+
+    In float32: whole numbers of the unit `[BN, K]`, and remainders in two half-precision parts. Where dimensions are few the
+    five products of these with the frequencies' parts fit beside each other into KC columns, and are one operand (see
+    `plan.Fourier.operand` for the other); else KC is 0, and the two parts are operands of their own.
+    """
+    k = tl.arange(0, K)
+    v, lost = load_points(x, origin, i, inside, k, k < D, D)
+    if SPLIT:
+        unit, inverse = power_above(tl.max(tl.max(tl.abs(v), 1), 0), BITS)
+        high = whole(v * inverse)
+        main = high.to(tl.float16)
+        if KC > 0:
+            c = tl.arange(0, KC)
+            slot = c // D
+            v, lost = load_points(x, origin, i, inside, c % D, slot < 5, D)
+            high = whole(v * inverse)
+            low, lowest = halves((v * inverse - high) + lost * inverse)
+            slot = slot[None, :]
+            low = tl.where((slot == 0) | (slot == 3), high.to(tl.float16), tl.where(slot == 4, lowest, low))
+        else:
+            low, lowest = halves((v * inverse - high) + lost * inverse)
+    else:
+        main, low, lowest, unit = v, v, v, 1.0
+    return main, low, lowest, unit
+
+
+@triton.jit
+def turns(main, low, lowest, unit, theta, grid, K: tl.constexpr, KC: tl.constexpr, SPLIT: tl.constexpr):
     """theta . x in turns, less the nearest whole number, `[BN, BF]`: `theta` and `grid` point at a block of frequencies.
 
     In float32 both sides are whole numbers (of a unit of x, of a grid of theta) and remainders: the product of the whole
     numbers is exact, so turns are taken off it without loss however many there are, and the remainders' products are small.
     """
-    k = tl.arange(0, K)[:, None]
+    k = theta[None, :] + tl.arange(0, K)[:, None]
     if SPLIT:
-        c = tl.arange(0, KC)[:, None]
         step = (tl.load(grid) * unit)[None, :]
-        t = tl.dot(main, tl.load(theta[None, :] + k)) * step
-        t = (t - whole(t)) + tl.dot(rest, tl.load(theta[None, :] + K + c)) * step
+        th = tl.load(k)
+        t = tl.dot(main, th) * step
+        if KC > 0:
+            rest = tl.dot(low, tl.load(theta[None, :] + K + tl.arange(0, KC)[:, None]))
+        else:
+            th_low = tl.load(k + K)
+            rest = tl.dot(low, th)
+            rest = tl.dot(main, th_low, rest)
+            rest = tl.dot(low, th_low, rest)
+            rest = tl.dot(lowest, th, rest)
+            rest = tl.dot(main, tl.load(k + 2 * K), rest)
+        t = (t - whole(t)) + rest * step
     else:
-        t = tl.dot(main, tl.load(theta[None, :] + k), out_dtype=tl.float64)
+        t = tl.dot(main, tl.load(k), out_dtype=tl.float64)
         t = t - whole(t)
     return t
 

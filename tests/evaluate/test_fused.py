@@ -1,0 +1,250 @@
+"""The fused kernels: the same values, gradients and backward passes as the chunked path, in every branch.
+
+Without a CUDA device they run in Triton's interpreter on the CPU; with one they run there, and the tests marked gpu as well.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from matheron import ExactGP, Paths, draw, draw_prior
+from matheron import kernels as K
+from matheron.evaluate import fused
+from matheron.means import LinearMean
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed: pip install 'matheron[gpu]'", allow_module_level=True)
+CUDA = torch.cuda.is_available()
+if not CUDA:
+    if "matheron.evaluate.fused.tile" in sys.modules:
+        pytest.skip("the kernels were loaded before Triton's interpreter was asked for", allow_module_level=True)
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from matheron.evaluate.fused import launch  # noqa: E402  (the interpreter must be asked for first)
+
+DEVICE = "cuda" if CUDA else "cpu"
+B2 = [[1.0, 0.4], [0.4, 0.8]]
+EPS32 = torch.finfo(torch.float32).eps
+gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter pays for each step of a loop."""
+    if not CUDA:
+        monkeypatch.setattr(launch, "ROWS", (64, 1))
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def paths_of(
+    kernel: K.Kernel, d: int, s: int = 3, n: int = 7, *, ell: int = 20, noise: float = 0.05, offset: float = 0.0, **settings: Any
+) -> Paths:
+    """Float64 paths given n observations, on the device."""
+    X = torch.rand(n, d, generator=gen(1), dtype=torch.float64) + offset
+    shape = (n, kernel.num_outputs) if kernel.num_outputs > 1 else (n,)
+    y = torch.randn(shape, generator=gen(2), dtype=torch.float64)
+    mean = settings.pop("mean", 0.0)
+    gp = ExactGP(kernel, X, y, noise, mean=mean)
+    return draw(gp, s, num_features=ell, generator=gen(3), **settings).to(DEVICE)
+
+
+def points(*shape: int, offset: float = 0.0, seed: int = 4) -> Tensor:
+    return (torch.rand(shape, generator=gen(seed), dtype=torch.float64) + offset).to(DEVICE)
+
+
+def reference(paths: Paths, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The chunked path's values and gradients, in float64."""
+    return paths.to(torch.float64)._block_with_gradient(x.double(), None if len(x) == 1 else slice(0, len(x)))
+
+
+def rounding(paths: Paths, x: Tensor) -> Tensor:
+    """What float32 can be held to, `[s, n, t]`: 1e-5 of the prior's deviation, and roundings of the update's terms."""
+    wide = paths.to(torch.float64)
+    x = x.double()
+    sizes = wide.update.sums(x, None if len(x) == 1 else slice(0, len(x)), v=wide.update.v.abs())
+    terms = torch.zeros((), dtype=torch.float64, device=x.device) if sizes is None else sizes.mT.abs()
+    return 1e-5 * deviation(paths) + 8 * EPS32 * terms
+
+
+def deviation(paths: Paths) -> Tensor:
+    """The prior's standard deviation: of the paths' own finite sums, averaged over paths."""
+    return sum(
+        getattr(paths.prior, f"coefficients_{i}").double().square().sum(-1).mean() for i in range(len(paths.prior.features.bases))
+    ).sqrt()  # type: ignore[union-attr]
+
+
+def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
+    """Values, gradients, and gradients pulled back, against the chunked path in float64."""
+    paths, x = paths.to(dtype), x.to(dtype)
+    f, df = reference(paths, x)
+    seed = torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
+    tied = x.clone().requires_grad_()
+    value = fused.evaluate(paths, tied)
+    (pulled,) = torch.autograd.grad(value, tied, seed)
+    plain = fused.evaluate(paths, x)
+    both, slope = fused.evaluate_with_gradient(paths, x)
+    assert value.dtype == slope.dtype == pulled.dtype == dtype and not plain.requires_grad
+    if len(x) == 1:
+        expected = torch.einsum("snt,sntd->nd", seed.double(), df)[None]
+    else:
+        expected = torch.einsum("snt,sntd->snd", seed.double(), df)
+    scale = df.abs().amax() + deviation(paths)
+    if dtype == torch.float64:
+        for got in (value, plain, both):
+            torch.testing.assert_close(got, f, rtol=1e-11, atol=1e-11 * float(f.abs().max() + 1))
+        torch.testing.assert_close(slope, df, rtol=1e-11, atol=1e-11 * float(scale))
+        torch.testing.assert_close(pulled, expected, rtol=1e-11, atol=1e-10 * float(scale))
+        return
+    bound = rounding(paths, x)
+    for got in (value, plain, both):
+        assert ((got.double() - f).abs() <= bound + 2 * EPS32 * f.abs()).all()
+    spread = float(bound.max() / deviation(paths))  # a gradient's error is as large beside its own size
+    torch.testing.assert_close(slope.double(), df, rtol=0, atol=4 * spread * float(scale))
+    torch.testing.assert_close(pulled.double(), expected, rtol=0, atol=4 * spread * float(scale) * len(paths) ** 0.5)
+
+
+EVERY_KIND = 0.5 * K.RBF([0.4, 0.7]) + K.Matern(0.5, 0.8) + K.Matern(1.5, 0.6).on(1) + K.RationalQuadratic(0.8, 0.5)
+CASES = {  # kernel, dimensions, and how the paths are drawn
+    "pairs in one dimension": (K.RBF(0.2), 1, {}),
+    "every radial kernel": (EVERY_KIND, 2, {}),
+    "Matern 5/2 with a basis for two paths each": (K.Matern(2.5, 0.6), 3, dict(paths_per_basis=2, s=5)),
+    "cosines": (K.Matern(2.5, 0.6), 2, dict(features="cosine")),
+    "cosines with a basis each": (K.RBF(0.6), 2, dict(features="cosine", paths_per_basis=1)),
+    "more than a row of features": (K.Matern(1.5, 0.5), 4, dict(ell=140, n=70)),
+    "an odd cosine beside pairs": (K.RBF(0.6), 2, dict(ell=21)),
+    "seven dimensions": (K.Matern(2.5, 1.5), 7, {}),
+    "seventeen dimensions": (K.RBF([1.0 + i for i in range(17)]), 17, dict(s=2)),
+    "two outputs": (K.Coregional(K.RBF(0.5), B2) + K.Coregional(K.Matern(2.5, 0.7), torch.eye(2)), 2, {}),
+    "two outputs with a basis each": (K.Coregional(K.RBF(0.5), B2), 2, dict(paths_per_basis=1)),
+    "harmonics": (K.Matern(2.5, 0.6), 1, dict(domain=(-0.1, 1.1), ell=30)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
+@pytest.mark.parametrize("case", CASES)
+def test_fused_is_the_chunked_path(case: str, own: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, d, settings = CASES[case]
+    monkeypatch.setattr(launch, "FEW_SUMS", 0)  # shared points by tensor cores however few they are
+    paths = paths_of(kernel, d, **settings)
+    assert_same(paths, points(len(paths) if own else 1, 6, d), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_few_shared_points_row_by_row_are_the_same(dtype: torch.dtype) -> None:
+    paths = paths_of(EVERY_KIND, 2)
+    assert launch._by_rows(fused.plan_of(paths), fused.plan_of(paths).radial[0], points(1, 6, 2))  # type: ignore
+    assert_same(paths, points(1, 6, 2), dtype)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
+def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own: bool, monkeypatch) -> None:
+    monkeypatch.setattr(launch, "FEW_SUMS", 0)
+    paths = paths_of(K.RBF(0.0005), 1, offset=1000.0, ell=64).to(torch.float32)
+    x = points(3 if own else 1, 200, 1, offset=1000.0).float()  # up to 150 turns a feature, and 600,000 from the zero of x
+    f, _ = reference(paths, x)
+    chunked = paths._block(x, slice(0, 3) if own else None)
+    error = (fused.evaluate(paths, x).double() - f).abs().max()
+    assert error < 1e-5 * deviation(paths)
+    assert error < 0.2 * (chunked.double() - f).abs().max()
+
+
+@pytest.mark.parametrize("few", [0, 1 << 14])
+def test_some_paths_in_another_order_are_the_same(few: int, monkeypatch) -> None:
+    monkeypatch.setattr(launch, "FEW_SUMS", few)
+    paths = paths_of(K.RBF(0.5), 2, s=6, paths_per_basis=2)
+    for some in (paths[[4, 1, 5]], paths[[3, 3, 0]], paths[2]):
+        assert_same(some, points(1, 5, 2), torch.float64)
+
+
+@pytest.mark.parametrize("mean", [1.5, LinearMean([1.0, -2.0], 0.3), lambda x: (3 * x[..., 0]).sin()])
+def test_the_mean_is_added(mean: Any, monkeypatch) -> None:
+    monkeypatch.setattr(fused, "_MEAN_BLOCK", 4)
+    paths = paths_of(K.RBF(0.5), 2, mean=mean)
+    assert_same(paths, points(1, 6, 2), torch.float64)
+    assert_same(paths, points(3, 6, 2), torch.float64)
+
+
+def test_priors_conditioned_paths_and_no_points_are_served() -> None:
+    paths = draw_prior(K.Matern(2.5, 0.5), 3, input_dim=2, num_features=20, generator=gen()).to(DEVICE)
+    assert_same(paths, points(1, 6, 2), torch.float64)
+    more = paths.condition_on(points(4, 2), points(4), noise=0.1, generator=gen())
+    assert_same(more, points(1, 6, 2), torch.float64)
+    value, slope = fused.evaluate_with_gradient(more, points(1, 0, 2))
+    assert value.shape == (3, 0, 1) and slope.shape == (3, 0, 1, 2)
+    x = points(1, 0, 2).requires_grad_()
+    assert torch.autograd.grad(fused.evaluate(more, x).sum(), x)[0].shape == x.shape
+
+
+def test_a_path_without_features_is_its_mean() -> None:
+    paths = draw_prior(0.0 * K.RBF(0.5), 2, input_dim=2, mean=1.5).to(DEVICE)
+    value, slope = fused.evaluate_with_gradient(paths, points(1, 4, 2))
+    assert (value == 1.5).all() and value.shape == (2, 4, 1) and (slope == 0).all()
+
+
+def test_gradients_vanish_at_the_centre_of_a_rough_kernel(monkeypatch) -> None:
+    monkeypatch.setattr(launch, "FEW_SUMS", 0)
+    paths = paths_of(K.Matern(0.5, 0.8), 2)
+    x = paths.update.centres[None, :3].clone()
+    value, slope = fused.evaluate_with_gradient(paths, x)
+    f, df = reference(paths, x)
+    torch.testing.assert_close(value, f, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(slope, df, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
+def test_gradcheck_and_second_derivatives(own: bool, monkeypatch) -> None:
+    monkeypatch.setattr(launch, "FEW_SUMS", 0)
+    paths = paths_of(0.5 * K.Matern(2.5, 0.5) + K.RBF(0.4), 2, s=2, mean=lambda x: x[..., 0].square())
+    x = points(2 if own else 1, 2, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: fused.evaluate(paths, x), x)
+    assert torch.autograd.gradgradcheck(lambda x: fused.evaluate(paths, x), x)
+
+
+def test_a_plan_is_kept_until_the_paths_change() -> None:
+    paths = paths_of(K.RBF(0.5), 2)
+    plan = fused.plan_of(paths)
+    assert plan is not None and fused.plan_of(paths) is plan
+    paths.update.v.mul_(2.0)
+    again = fused.plan_of(paths)
+    assert again is not plan
+    assert_same(paths, points(1, 4, 2), torch.float64)
+    moved = torch.nn.ModuleList([paths]).to(torch.float32)[0]  # a parent module moves it in place
+    assert fused.plan_of(moved).origin.dtype == torch.float32  # type: ignore[union-attr]
+
+
+UNSERVED = {
+    "a linear kernel": lambda: paths_of(K.RBF(0.5) + K.Linear(), 2),
+    "a product in the update": lambda: paths_of(K.RBF(0.5) * K.Matern(1.5, 0.7), 2),
+    "a Matern of another order": lambda: paths_of(K.Matern(1.2, 0.5), 2),
+    "more than 64 dimensions": lambda: paths_of(K.RBF(8.0), 65),
+}
+
+
+@pytest.mark.parametrize("what", UNSERVED)
+def test_what_has_no_kernel_is_left_to_the_chunked_path(what: str) -> None:
+    paths = UNSERVED[what]()
+    assert fused.plan_of(paths) is None and fused.plan_of(paths) is None
+    assert not fused.supported(paths, points(1, 3, paths.input_dim))
+    assert torch.isfinite(paths(points(3, paths.input_dim))).all()
+
+
+def test_paths_in_a_graph_are_left_to_the_chunked_path() -> None:
+    lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    kernel = K.RBF(0.5)
+    kernel.lengthscale = lengthscale
+    assert fused.plan_of(draw_prior(kernel, 2, input_dim=1, detach=False)) is None
+
+
+def test_a_cpu_is_not_served() -> None:
+    assert not fused.supported(paths_of(K.RBF(0.5), 2).to("cpu"), torch.rand(1, 3, 2, dtype=torch.float64))
