@@ -1,0 +1,119 @@
+"""The experiment on Thompson sampling at a tiny scale, and its parts."""
+
+import io
+import json
+import math
+
+import pytest
+import torch
+from rich.console import Console
+
+from matheron.experiments import Trial, experiment, run, thompson
+from matheron.thompson import Minima
+
+CPU = torch.device("cpu")
+SETTINGS = thompson.SCALES["tiny"]
+
+
+def trial(method, ell=None, d=2, number=0):
+    return Trial("thompson", {"d": d, "method": method, "ell": ell}, number, 0)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("thompson")
+    summary = run(experiment("thompson"), "tiny", out=out, workers=1, console=Console(file=io.StringIO(), width=200))
+    lines = (out / "thompson-tiny.jsonl").read_text().splitlines()
+    return out, [json.loads(line) for line in lines[1:]], summary
+
+
+def test_it_leaves_a_table_and_three_figures(finished):
+    out, records, summary = finished
+    assert summary.failed == summary.left == 0 and summary.finished == len(records) == 2 * 2 * 7
+    for name in ("thompson-tiny", "thompson-tiny-full", "thompson-tiny-runtimes"):
+        assert (out / f"{name}.png").stat().st_size > 1000 and (out / f"{name}.pdf").stat().st_size > 1000
+    assert len(summary.report.table.rows) == 2 * 7
+
+
+def test_regret_falls_and_is_never_negative(finished):
+    for row in thompson.flat(finished[1]):
+        assert row["regret"] == sorted(row["regret"], reverse=True) and row["regret"][-1] >= 0
+        assert len(row["regret"]) == SETTINGS["rounds"]
+
+
+def test_all_strategies_of_a_trial_see_one_task_and_start_from_one_round(finished):
+    for d in SETTINGS["dims"]:
+        mine = [r for r in finished[1] if r["case"]["d"] == d and r["trial"] == 1]
+        assert len({r["result"]["minimum"] for r in mine}) == 1
+        first = {r["result"]["best"][0] for r in mine if r["case"]["method"] != "DIRECT"}
+        assert len(first) == 1
+    minima = {r["result"]["minimum"] for r in finished[1]}
+    assert len(minima) == 2 * len(SETTINGS["dims"])  # other trials, other tasks
+
+
+def test_a_trial_can_be_repeated():
+    first, again = (thompson.run(trial("decoupled", 16), SETTINGS, CPU) for _ in range(2))
+    assert first["best"] == again["best"]
+
+
+def test_the_task_is_a_draw_from_the_papers_prior(monkeypatch):
+    """Over many tasks: variance one, and the correlation of Matern-5/2 at lengthscale sqrt(d / 100)."""
+    monkeypatch.setattr("matheron.minimize", lambda *_, **__: Minima(torch.zeros(1, 2), torch.zeros(1), [], 0))
+    settings = {**SETTINGS, "task": {"num_features": 512, "mesh_size": 8, "num_starts": 1}}
+    x = torch.tensor([[0.2, 0.5], [0.3, 0.6], [0.9, 0.1]], dtype=torch.float64)
+    draws = torch.stack([thompson.task(trial("random", number=i), settings, CPU)[0](x)[0] for i in range(300)])
+    covariance = draws.T @ draws / 300
+    r = math.sqrt(5) * math.sqrt(0.02) / math.sqrt(2 / 100)
+    expected = (1 + r + r**2 / 3) * math.exp(-r)
+    assert torch.allclose(covariance.diagonal(), torch.ones(3).double(), atol=4 * (2 / 300) ** 0.5)
+    assert abs(float(covariance[0, 1]) - expected) < 4 * ((1 + expected**2) / 300) ** 0.5
+    assert abs(float(covariance[0, 2])) < 4 / 300**0.5
+
+
+def test_the_minimum_is_not_above_what_a_fine_grid_finds():
+    function, minimum = thompson.task(trial("random"), SETTINGS, CPU)
+    axis = torch.linspace(0, 1, 60, dtype=torch.float64)
+    assert minimum <= float(function(torch.cartesian_prod(axis, axis)).min()) + 1e-9
+
+
+def watched(method, ell=None, d=2):
+    """The points that a strategy asked for, in the order and the sizes in which it did, and the model's sizes."""
+    asked = []
+    it = trial(method, ell, d)
+    values = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).tolist()
+
+    def observe(x):
+        asked.append(x)
+        return torch.tensor([values.pop() for _ in x], dtype=torch.float64)
+
+    first = torch.rand(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    (thompson.direct if method == "DIRECT" else thompson.rounds)(it, SETTINGS, CPU, first, observe)
+    return asked
+
+
+@pytest.mark.parametrize("method", ["random", "function-space", "weight-space", "decoupled"])
+def test_rounds_are_of_d_points_in_the_cube(method):
+    asked = watched(method, 16)
+    assert [x.shape for x in asked] == [(2, 2)] * SETTINGS["rounds"]
+    points = torch.cat(asked)
+    assert bool(((points >= 0) & (points <= 1)).all()) and len(points.unique(dim=0)) > 4
+
+
+def test_direct_goes_one_point_at_a_time_and_keeps_to_its_budget():
+    asked = watched("DIRECT")
+    assert [x.shape for x in asked] == [(1, 2)] * (2 * SETTINGS["rounds"])
+    assert asked[0].tolist() == [[0.5, 0.5]]
+
+
+def test_weight_space_has_as_many_basis_functions_as_decoupled(monkeypatch):
+    seen = []
+
+    def suggest(model, bounds, q, **settings):
+        seen.append((settings["strategy"], model.num_data, settings["num_features"]))
+        return torch.rand(q, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(len(seen)))
+
+    monkeypatch.setattr("matheron.thompson.suggest", suggest)
+    watched("weight-space", 16)
+    watched("decoupled", 16)
+    assert all(features == 16 + (n if strategy == "weight-space" else 0) for strategy, n, features in seen)
+    assert [n for strategy, n, _ in seen if strategy == "decoupled"] == [2, 4, 6]
