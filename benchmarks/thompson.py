@@ -218,7 +218,7 @@ def main() -> None:
     for step in steps:
         with errors.status(f"{step.func.__name__}"):
             rows.append(step())
-    libraries = {name: version(name) for name in ("matheron", "botorch", "gpytorch", "torch")}
+    libraries = {"matheron": matheron.__version__} | {name: version(name) for name in ("botorch", "gpytorch", "torch")}
     machine = {"platform": platform.platform(), "python": sys.version.split()[0], "threads": args.threads}
     if args.device != "cpu":
         machine["gpu"] = torch.cuda.get_device_name()

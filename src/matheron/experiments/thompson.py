@@ -90,7 +90,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     first = torch.rand(d, d, generator=trial.generator("first", shared=["d"]), dtype=torch.float64)
     search = direct if trial.case["method"] == "DIRECT" else rounds
     seconds = search(trial, settings, device, first, observe)
-    best = torch.tensor(values[:budget]).cummin(0).values[d - 1 :: d]  # after each round
+    best = torch.tensor(values[:budget], dtype=torch.float64).cummin(0).values[d - 1 :: d]  # after each round
     return {"best": best.tolist(), "minimum": minimum, "seconds": round(seconds, 4)}
 
 
