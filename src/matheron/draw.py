@@ -198,7 +198,7 @@ def _draw_prior(
             raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
     else:
         features = build_features(
-            kernel,
+            kernel.to("cpu"),  # where terms of all kinds meet; a model's may be on a GPU
             d,
             as_count(basis.num_features, "num_features"),
             kind=features,

@@ -30,7 +30,8 @@ class _Stationary(Kernel):
 
     def terms(self, input_dim: int) -> list[Term]:
         self.measure(input_dim)  # says at once if the dimensions do not fit
-        return [Term(torch.ones((), dtype=torch.float64), stationary=(self,))]
+        one = torch.ones((), dtype=torch.float64, device=next(self.buffers()).device)
+        return [Term(one, stationary=(self,))]
 
 
 class _Radial(_Stationary):

@@ -114,7 +114,8 @@ def _(kernel: Any, place: Place) -> Kernel:
 
 @kernel_of.register(gk.IndexKernel)
 def _(kernel: Any, place: Place) -> Kernel:
-    return coregional(kernels.Constant(1.0), task_covariance(kernel, place))
+    B = task_covariance(kernel, place)
+    return coregional(kernels.Constant(torch.ones_like(B[0, 0])), B)
 
 
 @kernel_of.register(gk.MultitaskKernel)
@@ -153,7 +154,7 @@ def product(factors: list[Kernel]) -> Kernel:
     if not bare:
         return others[0] if len(others) == 1 else kernels.Product(*others)
     B = torch.stack([k.B for k in bare]).prod(0)
-    inner = kernels.Constant(1.0) if not others else others[0] if len(others) == 1 else kernels.Product(*others)
+    inner = bare[0].kernel if not others else others[0] if len(others) == 1 else kernels.Product(*others)
     return kernels.Coregional(inner, B) if inner.num_outputs == 1 else kernels.Product(*factors)
 
 
