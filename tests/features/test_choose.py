@@ -96,7 +96,7 @@ def test_bases_of_a_kind_are_merged():
 
 
 B = [[1.0, 0.6, -0.2], [0.6, 2.0, 0.3], [-0.2, 0.3, 0.5]]
-SINGULAR = [[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 0.0]]
+SINGULAR = [[2.0, 4.0, 0.0], [4.0, 8.0, 0.0], [0.0, 0.0, 0.0]]
 
 
 def test_outputs_are_coupled_by_a_root_of_each_term_s_matrix():
