@@ -369,6 +369,33 @@ def sparse(*args: Any, num_tasks: int = 1, steps: int = 8, **kwargs: Any) -> Cal
     return fit
 
 
+class SparseTasks(Sparse):
+    """Inducing points of two tasks, with the task as a third column."""
+
+    def __init__(self) -> None:
+        super().__init__(gv.VariationalStrategy, gv.CholeskyVariationalDistribution)
+        z, tasks, _ = tasked()
+        q = gv.CholeskyVariationalDistribution(10)
+        self.variational_strategy = gv.VariationalStrategy(
+            self, torch.cat([z, tasks], -1)[:10], q, learn_inducing_locations=False
+        )
+        self.covar_module = gk.RBFKernel(active_dims=(0, 1)) * gk.IndexKernel(num_tasks=2, rank=1, active_dims=(2,))
+
+
+def sparse_tasks() -> Any:
+    torch.manual_seed(0)
+    model, likelihood = SparseTasks().double(), gl.GaussianLikelihood().double()
+    x, tasks, y = tasked()
+    mll: Any = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(x))
+    optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.05)
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = -mll(model(torch.cat([x, tasks], -1)), y)
+        loss.backward()
+        optimizer.step()
+    return model
+
+
 def exact_ciq(model: Any, x: Tensor) -> Moments:
     """GPyTorch's own posterior with its iterative square root taken to convergence."""
     settings = gpytorch.settings
@@ -407,6 +434,7 @@ SPARSE = [
     for strategy in _STRATEGIES
     for distribution in _DISTRIBUTIONS
 ] + [
+    Case("tasks as a column of inducing points", sparse_tasks, at_tasks(2, as_column=True), POINTS),
     Case("large batches", sparse(gv.LargeBatchVariationalStrategy, _Cholesky), own_moments, POINTS),
     Case("a batch of sparse models", sparse(gv.VariationalStrategy, _Cholesky, (3,)), batch_moments, POINTS),
     Case(

@@ -46,6 +46,14 @@ def test_beneath_a_transform_that_is_not_affine_the_mean_is_exact(case: Case) ->
     torch.testing.assert_close(matheron.draw(gp, 1).mean(case.x), expected.mean, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "samples" in str(case) or "ensemble" in str(case)], ids=str)
+def test_the_paths_of_an_ensemble_are_spread_over_its_members(case: Case) -> None:
+    model = case.fit()
+    gp = matheron.describe(model)
+    assert isinstance(gp, matheron.Ensemble) and len(gp.models) == model.batch_shape[0]
+    assert matheron.draw(model, 5)(POINTS).shape == (5, len(POINTS))
+
+
 def test_data_that_was_replaced_in_evaluation_mode_counts() -> None:
     model = fitted(models.SingleTaskGP, X, Y, input_transform=lambda: bi.Normalize(d=2))().eval()
     model.set_train_data(model.train_inputs[0] * 0.5 + 0.1, strict=False)

@@ -126,7 +126,7 @@ def _(transform: Any, at: Outcomes) -> Transform:
 def _(transform: Any, at: Outcomes) -> Transform:
     if at.tasks is None:
         raise TypeError(f"outcome transform: StratifiedStandardize is understood for MultiTaskGP alone; {BY_HAND}")
-    strata = transform.strata_mapping.to(at.tasks.device)[at.tasks]
+    strata = transform.strata_mapping.to(transform.means.device)[at.tasks]
     seen = ~torch.isnan(strata.double())
     rows = torch.where(seen, strata, 0).long()
     scale, offset = (at.pick(value, 2)[rows, 0] for value in (transform.stdvs, transform.means))  # [tasks]
