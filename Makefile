@@ -28,7 +28,7 @@ test: $(BASE)  ## run the tests, and the examples in the docstrings
 
 test-gpflow: $(GPFLOW)/.installed  ## test GPflow's models and their tutorial, in an environment of their own
 	@OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 $(GPFLOW)/bin/python -m pytest -n 2 \
-	    tests/adapters/test_gpflow.py tests/test_docs.py -k gpflow $(ARGS)
+	    tests/adapters/test_gpflow.py tests/adapters/test_models_page.py tests/test_docs.py -k gpflow $(ARGS)
 
 check: $(BASE)  ## lint, formatting and types; changes nothing
 	@$(BIN)/ruff check --quiet .
@@ -53,7 +53,7 @@ clean:  ## remove all that these targets made, .venv included
 $(BASE): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a minute or two, the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e '.[dev,botorch,sklearn,experiments,optuna]'
+	@$(INSTALL) -e '.[dev,botorch,sklearn,experiments,optuna,gpu]'
 	@touch $@
 
 $(DOCS): $(BASE)
