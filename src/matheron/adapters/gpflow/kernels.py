@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
+import gpflow
 import numpy as np
 from gpflow import kernels as gk
 
@@ -18,6 +19,11 @@ from ..refusal import BY_HAND, refusal
 def value(parameter: Any) -> np.ndarray:
     """A parameter, a variable or a tensor as a float64 array of its own."""
     return np.array(parameter.numpy() if hasattr(parameter, "numpy") else parameter, dtype=np.float64)
+
+
+def theirs(points: np.ndarray) -> np.ndarray:
+    """Points in the precision that GPflow works in, for its kernels and likelihoods to be called with."""
+    return points.astype(gpflow.default_float())
 
 
 @singledispatch
@@ -184,6 +190,6 @@ def _(kernel: gk.Sum, X: np.ndarray) -> np.ndarray:
 def _(kernel: gk.Product, X: np.ndarray) -> np.ndarray:
     white, smooth = np.zeros(len(X)), np.ones(len(X))
     for k in kernel.kernels:
-        w, diagonal = noise_variance(k, X), value(k(X, full_cov=False))
+        w, diagonal = noise_variance(k, X), value(k(theirs(X), full_cov=False))
         white, smooth = white * diagonal + smooth * w, smooth * (diagonal - w)
     return white

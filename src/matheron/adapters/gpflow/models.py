@@ -19,7 +19,7 @@ from scipy.linalg import solve_triangular
 from ...gp import ExactGP, Outputs, SelectedOutputs, SparseGP
 from ..refusal import refusal
 from .frame import Frame
-from .kernels import value
+from .kernels import theirs, value
 from .multioutput import describe_multioutput, inducing_points
 
 Snapshot = ExactGP | SparseGP | Outputs | SelectedOutputs
@@ -35,7 +35,7 @@ def describe(model: Any) -> Snapshot:
 def _(model: gm.GPR) -> Snapshot:
     X, Y = (value(v) for v in model.data)  # [n, d], [n, t]
     frame = Frame(model.kernel, X)
-    noise = np.ravel(value(model.likelihood.variance_at(X))) + frame.white  # [n]
+    noise = np.ravel(value(model.likelihood.variance_at(theirs(X)))) + frame.white  # [n]
     means = frame.means(model.mean_function, Y.shape[1])
     members = [
         ExactGP(frame.kernel, frame.inputs, y, noise, mean, frame.tasks) for y, mean in zip(Y.T, means, strict=True)

@@ -8,6 +8,7 @@ each latent function (SharedIndependent-, SeparateIndependentInducingVariables),
 
 from __future__ import annotations
 
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -18,29 +19,55 @@ from scipy.linalg import block_diag
 from ... import kernels
 from ...gp import Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel
-from ..refusal import BY_HAND
+from ..refusal import BY_HAND, refusal
 from .frame import Frame, compare, sparse
-from .kernels import value
+from .kernels import theirs, value
 from .means import linear, of_outputs, one_each
 
-SHARED, SEPARATE = gi.FallbackSharedIndependentInducingVariables, gi.FallbackSeparateIndependentInducingVariables
 
-
+@singledispatch
 def inducing_points(inducing_variable: Any) -> list[np.ndarray]:
     """Inducing points `[m, d]`, one array for all latent functions, or one for each."""
-    if isinstance(inducing_variable, gi.InducingPoints):
-        return [value(inducing_variable.Z)]
-    if isinstance(inducing_variable, SHARED | SEPARATE):
-        return [inducing_points(v)[0] for v in inducing_variable.inducing_variables]
-    raise TypeError(
-        f"inducing_variable: expected InducingPoints, or SharedIndependentInducingVariables or SeparateIndependent"
-        f"InducingVariables of these, got {type(inducing_variable).__name__}; {BY_HAND}"
-    )
+    raise refusal("inducing_variable", inducing_variable, inducing_points)
+
+
+@inducing_points.register
+def _(inducing_variable: gi.InducingPoints) -> list[np.ndarray]:
+    return [value(inducing_variable.Z)]
+
+
+@inducing_points.register(gi.FallbackSharedIndependentInducingVariables)
+@inducing_points.register(gi.FallbackSeparateIndependentInducingVariables)
+@inducing_points.register(gi.SharedIndependentInducingVariables)
+@inducing_points.register(gi.SeparateIndependentInducingVariables)
+def _(inducing_variable: Any) -> list[np.ndarray]:
+    return [inducing_points(part)[0] for part in inducing_variable.inducing_variables]
+
+
+@singledispatch
+def latent_kernels(kernel: Any) -> tuple[list[Any], np.ndarray | None]:
+    """The latent functions' kernels, one each, and W `[t, l]`, None where f = g."""
+    raise refusal("kernel", kernel, latent_kernels)
+
+
+@latent_kernels.register
+def _(kernel: gk.SharedIndependent) -> tuple[list[Any], np.ndarray | None]:
+    return [kernel.kernel] * kernel.num_latent_gps, None
+
+
+@latent_kernels.register
+def _(kernel: gk.SeparateIndependent) -> tuple[list[Any], np.ndarray | None]:
+    return list(kernel.kernels), None
+
+
+@latent_kernels.register
+def _(kernel: gk.LinearCoregionalization) -> tuple[list[Any], np.ndarray | None]:
+    return list(kernel.kernels), value(kernel.W)
 
 
 def describe_multioutput(model: Any, q_mu: np.ndarray, roots: np.ndarray) -> SparseGP | Outputs | SelectedOutputs:
     """An SVGP with a kernel of several outputs; q_mu `[m, l]`, roots `[l, m]` or `[l, m, m]`."""
-    latent, W = _latent(model.kernel)
+    latent, W = latent_kernels(model.kernel)
     Z = inducing_points(model.inducing_variable)
     if isinstance(model.inducing_variable, gi.InducingPoints):
         return _correlated(model, latent, np.eye(len(latent)) if W is None else W, Z[0], q_mu[:, 0], roots[0])
@@ -51,20 +78,6 @@ def describe_multioutput(model: Any, q_mu: np.ndarray, roots: np.ndarray) -> Spa
     means = one_each(model.mean_function, Z[0].shape[1], len(latent))
     parts = zip(frames, q_mu.T, roots, means, strict=True)
     return Outputs([frame.sparse(mu, root, mean, model.whiten) for frame, mu, root, mean in parts])
-
-
-def _latent(kernel: Any) -> tuple[list[Any], np.ndarray | None]:
-    """The latent functions' kernels, one each, and W `[t, l]`, None where f = g."""
-    if isinstance(kernel, gk.SharedIndependent):
-        return [kernel.kernel] * kernel.num_latent_gps, None
-    if isinstance(kernel, gk.SeparateIndependent):
-        return list(kernel.kernels), None
-    if isinstance(kernel, gk.LinearCoregionalization):
-        return list(kernel.kernels), value(kernel.W)
-    raise TypeError(
-        f"kernel: expected SharedIndependent, SeparateIndependent or LinearCoregionalization, got "
-        f"{type(kernel).__name__}; {BY_HAND}"
-    )
 
 
 def _frame(kernel: Any, Z: np.ndarray) -> Frame:
@@ -96,8 +109,9 @@ def _correlated(
     kernel = _coregional([frame.kernel for frame in frames], W)
     points, tasks = Z.repeat(t, axis=0), np.tile(np.arange(t), m)
     few = min(m, 8)
-    theirs = value(model.kernel(Z[:few], Z[:few], full_cov=True, full_output_cov=True))  # [m, t, m, t]
-    compare(model.kernel, theirs.reshape(few * t, few * t), kernel, points[: few * t], tasks)
+    z = theirs(Z[:few])
+    K = value(model.kernel(z, z, full_cov=True, full_output_cov=True))  # [m, t, m, t]
+    compare(model.kernel, K.reshape(few * t, few * t), kernel, points[: few * t], tasks)
     mean = linear(*of_outputs(model.mean_function, Z.shape[1], t))
     white = np.stack([frame.white for frame in frames], axis=1) @ W.T**2  # [m, t]
     return sparse(kernel, points, tasks, q_mu, root, mean, model.whiten, white.reshape(-1))
