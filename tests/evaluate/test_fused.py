@@ -1,6 +1,6 @@
 """The fused kernels: the same values, gradients and backward passes as the chunked path, in every branch.
 
-Without a CUDA device they run in Triton's interpreter on the CPU; with one they run there, and the tests marked gpu as well.
+Without a CUDA device they run in Triton's interpreter on the CPU; with one, there, and the tests marked gpu too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from matheron import ExactGP, Paths, draw, draw_prior
+from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
 from matheron.evaluate import fused
 from matheron.means import LinearMean
@@ -47,7 +47,15 @@ def gen(seed: int = 0) -> torch.Generator:
 
 
 def paths_of(
-    kernel: K.Kernel, d: int, s: int = 3, n: int = 7, *, ell: int = 20, noise: float = 0.05, offset: float = 0.0, **settings: Any
+    kernel: K.Kernel,
+    d: int,
+    s: int = 3,
+    n: int = 7,
+    *,
+    ell: int = 20,
+    noise: float = 0.05,
+    offset: float = 0.0,
+    **settings: Any,
 ) -> Paths:
     """Float64 paths given n observations, on the device."""
     X = torch.rand(n, d, generator=gen(1), dtype=torch.float64) + offset
@@ -79,7 +87,8 @@ def rounding(paths: Paths, x: Tensor) -> Tensor:
 def deviation(paths: Paths) -> Tensor:
     """The prior's standard deviation: of the paths' own finite sums, averaged over paths."""
     return sum(
-        getattr(paths.prior, f"coefficients_{i}").double().square().sum(-1).mean() for i in range(len(paths.prior.features.bases))
+        getattr(paths.prior, f"coefficients_{i}").double().square().sum(-1).mean()
+        for i in range(len(paths.prior.features.bases))
     ).sqrt()  # type: ignore[union-attr]
 
 
@@ -151,7 +160,9 @@ def test_few_shared_points_row_by_row_are_the_same(dtype: torch.dtype) -> None:
 def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own: bool, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(K.RBF(0.0005), 1, offset=1000.0, ell=64).to(torch.float32)
-    x = points(3 if own else 1, 200, 1, offset=1000.0).float()  # up to 150 turns a feature, and 600,000 from the zero of x
+    x = points(
+        3 if own else 1, 200, 1, offset=1000.0
+    ).float()  # up to 150 turns a feature, and 600,000 from the zero of x
     f, _ = reference(paths, x)
     chunked = paths._block(x, slice(0, 3) if own else None)
     error = (fused.evaluate(paths, x).double() - f).abs().max()
@@ -159,7 +170,7 @@ def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own: 
     assert error < 0.2 * (chunked.double() - f).abs().max()
 
 
-@pytest.mark.parametrize("few", [0, 1 << 14])
+@pytest.mark.parametrize("few", [0, 1 << 13])
 def test_some_paths_in_another_order_are_the_same(few: int, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", few)
     paths = paths_of(K.RBF(0.5), 2, s=6, paths_per_basis=2)
@@ -248,3 +259,84 @@ def test_paths_in_a_graph_are_left_to_the_chunked_path() -> None:
 
 def test_a_cpu_is_not_served() -> None:
     assert not fused.supported(paths_of(K.RBF(0.5), 2).to("cpu"), torch.rand(1, 3, 2, dtype=torch.float64))
+
+
+# On a device: sizes that an interpreter would take hours for.
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(16))
+def test_random_shapes_on_a_device(seed: int, dtype: torch.dtype) -> None:
+    pick = torch.Generator().manual_seed(100 + seed)
+
+    def one_of(*choices: Any) -> Any:
+        return choices[int(torch.randint(len(choices), (), generator=pick))]
+
+    d = one_of(1, 2, 3, 4, 5, 6, 7, 9, 13, 16, 17, 25, 32, 33, 48, 64)
+    reach = d**0.5
+    kernel = one_of(
+        K.RBF(0.5 * reach),
+        0.7 * K.Matern(0.5, [reach] * d) + K.RBF(0.8 * reach),
+        K.Matern(1.5, 0.5 * reach),
+        K.Matern(2.5, 0.5 * reach) + 0.3 * K.RationalQuadratic(1.5, reach).on(list(range(0, d, 2))),
+        K.Coregional(K.Matern(2.5, 0.5 * reach), B2),
+    )
+    s = one_of(1, 2, 17, 64, 70, 300)
+    settings = dict(
+        features=one_of("auto", "cosine", "sincos"), paths_per_basis=one_of(None, 1, 7, 64), ell=one_of(30, 333, 1024)
+    )
+    paths = paths_of(kernel, d, s, one_of(1, 65, 300), noise=0.1, **settings)
+    assert_same(paths, points(1, one_of(1, 50, 129, 1000), d), dtype)
+    assert_same(paths, points(s, one_of(1, 5, 33, 64), d), dtype)
+
+
+@gpu
+@pytest.mark.gpu
+def test_float32_errs_by_less_than_1e_5_of_the_prior_over_many_features_and_points() -> None:
+    paths = draw_prior(K.Matern(2.5, 0.2), 64, input_dim=4, num_features=4096, generator=gen()).to(
+        "cuda", torch.float32
+    )
+    x = points(1, 20_000, 4).float()
+    f, _ = paths.to(torch.float64)._block(x.double(), None), None
+    assert (fused.evaluate(paths, x).double() - f).abs().max() < 1e-5 * deviation(paths)
+
+
+@gpu
+@pytest.mark.gpu
+def test_calls_on_a_device_are_fused_and_hold_little_memory(monkeypatch) -> None:
+    paths = paths_of(K.Matern(2.5, 0.3), 4, 64, 1024, ell=4096).to(torch.float32)
+    x = points(200_000, 4).float()
+    paths(x[:1000])
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the chunked path was taken")
+
+    monkeypatch.setattr(Paths, "_block", refuse)
+    monkeypatch.setattr(Paths, "_block_with_gradient", refuse)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    f = paths(x)
+    held = torch.cuda.max_memory_allocated() - before
+    assert f.shape == (64, 200_000) and held < 1.1 * f.nbytes + 2**25
+    value, slope = paths.value_and_grad(x[:5000])
+    torch.testing.assert_close(value, f[:, :5000], rtol=0, atol=1e-4)
+    assert slope.shape == (64, 5000, 4)
+    tied = x[:5000].clone().requires_grad_()
+    (pulled,) = torch.autograd.grad(paths(tied).sum(), tied)
+    torch.testing.assert_close(pulled, slope.sum(0), rtol=1e-3, atol=1e-2)
+
+
+@gpu
+@pytest.mark.gpu
+def test_paths_move_to_a_device_and_back(tmp_path) -> None:
+    here = paths_of(K.Matern(2.5, 0.3), 2, 5, 20).to("cpu")
+    there = here.to("cuda")
+    x = points(30, 2)
+    torch.testing.assert_close(there(x).cpu(), here(x.cpu()), rtol=1e-10, atol=1e-10)
+    more = there.condition_on(x[:3], torch.zeros(3), noise=0.0)
+    torch.testing.assert_close(more(x[:3]), torch.zeros(5, 3, dtype=torch.float64, device="cuda"), rtol=0, atol=1e-6)
+    more.save(tmp_path / "paths.safetensors")
+    torch.testing.assert_close(load(tmp_path / "paths.safetensors")(x.cpu()), more(x).cpu(), rtol=1e-9, atol=1e-9)
+    assert there.device.type == "cuda" and there.mean(x).device.type == "cuda"

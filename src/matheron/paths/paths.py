@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import store
 from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor, check_dim
-from ..evaluate import evaluate, evaluate_with_gradient
+from ..evaluate import evaluate, evaluate_with_gradient, fused
 from ..gp import as_tasks
 from ..means import Mean
 from ..transforms import Transform
@@ -85,6 +85,8 @@ class Paths(Value):
         `matheron.evaluate.MEMORY_BUDGET`.
         """
         x = self._inner(self._points(x))
+        if fused.supported(self, x):
+            return self._outer(fused.evaluate(self, x))
         own, tied = len(x) > 1, self.requires_graph()
         f = evaluate(self._block, x, self.num_paths, self.num_outputs, self._width(x), own=own, tied=tied)
         return self._outer(f)
@@ -104,10 +106,13 @@ class Paths(Value):
         with torch.no_grad():
             outer = self._points(x)
             inner = self._inner(outer)
-            width = self._width(inner) * (1 + self.input_dim)
-            f, df = evaluate_with_gradient(
-                self._block_with_gradient, inner, self.num_paths, self.num_outputs, width, own=len(inner) > 1
-            )
+            if fused.supported(self, inner):
+                f, df = fused.evaluate_with_gradient(self, inner)
+            else:
+                width = self._width(inner) * (1 + self.input_dim)
+                f, df = evaluate_with_gradient(
+                    self._block_with_gradient, inner, self.num_paths, self.num_outputs, width, own=len(inner) > 1
+                )
             if self.input_transform is not None:
                 df = df * self.input_transform.derivative(outer)[..., None, :]
             if self.output_transform is not None:

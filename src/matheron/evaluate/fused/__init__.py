@@ -1,8 +1,8 @@
 """Evaluation in fused GPU kernels: phases, waves and their weighted sum in one pass, and the same for kernels.
 
-Nothing of size [n, ell] or [n, m] is ever in memory. These are Triton kernels for CUDA devices of compute capability 8.0 and on,
-for Fourier features of any kind, and updates with sums of RBF, Matern 1/2, 3/2, 5/2 and rational quadratic kernels, in up to
-64 dimensions; all else, and paths that are tied to a graph, is `chunked`'s, with the same values.
+Nothing of size [n, ell] or [n, m] is ever in memory. These are Triton kernels for CUDA devices of compute capability
+8.0 and on, for Fourier features of any kind, and updates with sums of RBF, Matern 1/2, 3/2, 5/2 and rational quadratic
+kernels, in up to 64 dimensions; all else, and paths that are tied to a graph, is `chunked`'s, with the same values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ...means import ConstantMean, LinearMean
-from .plan import Plan, make_plan
+from .plan import Plan
+from .read import make_plan
 
 # Plans by paths. A plan that no longer stands for its paths (a parent module moved them in place) is made again.
 _plans: WeakKeyDictionary[Any, tuple[Plan | None, list]] = WeakKeyDictionary()
@@ -89,6 +90,6 @@ def _transformed(x: Tensor) -> bool:
     """Whether x is under a transform of torch.func, forward differentiation or compilation, which see no kernels."""
     return (
         torch.compiler.is_compiling()
-        or torch._C._functorch.is_functorch_wrapped_tensor(x)
+        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
         or torch.autograd.forward_ad._current_level >= 0
     )

@@ -1,4 +1,4 @@
-"""The sums as one node of an autograd graph: the backward pass is a kernel too, and a second one is the chunked path's."""
+"""The sums as one node of an autograd graph: its backward pass is a kernel too; a second one is the chunked path's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sums(torch.autograd.Function):
 def _differentiable(paths: Any, x: Tensor, grad: Tensor) -> Tensor:
     def block(x: Tensor, rows: slice | None) -> Tensor:
         parts = [part for part in (paths.prior.sums(x, rows), paths.update.sums(x, rows)) if part is not None]
-        return sum(parts[1:], parts[0]).mT
+        return torch.stack(parts).sum(0).mT
 
     s, t = paths.num_paths, paths.num_outputs
     f = in_blocks(block, x, s, t, paths._width(x), own=len(x) > 1, tied=False)

@@ -12,7 +12,7 @@ from . import own, pull, shared
 from .plan import Fourier, Plan, Radial
 
 # Up to this many sums (rows times points) a program a row finishes sooner than tensor cores fed by few programs.
-FEW_SUMS = 1 << 14
+FEW_SUMS = 1 << 13
 # What the pulled-back gradients of rows may take in memory at a time, in numbers.
 _ROOM = 1 << 25
 
@@ -21,8 +21,12 @@ _ROOM = 1 << 25
 ROWS = (16, 1)
 
 
+def _run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    kernel[grid](*args, **options)
+
+
 def sums(plan: Plan, x: Tensor, base: Tensor) -> Tensor:
-    """base + prior + update at x `[1, n, d]` or `[s, n, d]`: base broadcasts to `[s, n, t]`, the answer is `[s, n, t]`."""
+    """base + prior + update at x `[1, n, d]` or `[s, n, d]`; base broadcasts to the answer's `[s, n, t]`."""
     out, _ = _sums(plan, x, base, False)
     return out
 
@@ -42,7 +46,8 @@ def _sums(plan: Plan, x: Tensor, base: Tensor, gradient: bool) -> tuple[Tensor, 
         return before.mT.clone(), x.new_zeros(s, n, t, d) if gradient else None
     out = torch.empty(s, t, n, dtype=x.dtype, device=x.device)
     slopes = torch.empty(d, s * t, n, dtype=x.dtype, device=x.device) if gradient else None
-    for first, part in zip([True] + [False] * len(parts), parts):
+    for part in parts:
+        first = part is parts[0]
         if _by_rows(plan, part, x):
             _rows(plan, part, x, before, out, slopes, first)
         else:
@@ -56,7 +61,9 @@ def _by_rows(plan: Plan, part: Fourier | Radial, x: Tensor) -> bool:
     return len(x) > 1 or alone or plan.num_rows * x.shape[1] <= FEW_SUMS
 
 
-def _rows(plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool) -> None:
+def _rows(
+    plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool
+) -> None:
     """One part's sums (added to `before`) and slopes (added to what is there, but for the first), row by row."""
     n, d = x.shape[1:]
     BN = min(32, 1 << (n - 1).bit_length())
@@ -71,41 +78,50 @@ def _rows(plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Te
     if isinstance(part, Fourier):
         theta, low = part.by_rows
         tau = theta if part.tau is None else part.tau
-        own.fourier_rows[grid](
+        _run(
+            own.fourier_rows, grid,
             x, plan.origin, theta, low, tau, part.weights, part.index, before, out, written, *at,
             BITS=part.bits, PAIRS=part.tau is None, **options,
         )  # fmt: skip
     else:
-        own.radial_rows[grid](
-            x, part.centres, part.units, part.weights, before, out, written, *at,
+        _run(
+            own.radial_rows, grid, x, part.centres, part.units, part.weights, before, out, written, *at,
             KIND=part.kind, ISOTROPIC=part.isotropic, **options,
         )  # fmt: skip
 
 
-def _tiles(plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool) -> None:
-    """The same at shared points `[n, d]`, in tiles of rows. The slopes of waves are waves, those of radial kernels not."""
+def _tiles(
+    plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool
+) -> None:
+    """The same at shared points `[n, d]`, in tiles of rows. The slopes of waves are waves."""
     n, d = x.shape
-    flat = None if slopes is None else slopes.reshape(d, plan.num_paths, plan.num_outputs, n)
     if isinstance(part, Fourier):
         _fourier(plan, part, x, part.packed, part.tau, before, out)
-        for k in range(d if flat is not None else 0):
-            weights, tau = part.derivative(k)
-            there = x.new_zeros(1).expand(flat[k].shape) if first else flat[k]
-            _fourier(plan, part, x, part.tiles.pack(weights), tau, there, flat[k])
+    else:
+        _radial(plan, part, x, before, out, gradient=False)
+    if slopes is None:
         return
-    _radial(plan, part, x, before, out, gradient=False)
-    if slopes is not None:
-        if first:
-            slopes.zero_()
-        _radial(plan, part, x, flat[0], slopes, gradient=True)
+    if first:
+        slopes.zero_()
+    there = slopes.reshape(d, plan.num_paths, plan.num_outputs, n)
+    if isinstance(part, Radial):
+        _radial(plan, part, x, there[0], slopes, gradient=True)
+        return
+    for k in range(d):
+        weights, tau = part.derivative(k)
+        _fourier(plan, part, x, part.tiles.pack(weights), tau, there[k], there[k])
 
 
-def _fourier(plan: Plan, part: Fourier, x: Tensor, packed: Any, tau: Tensor | None, before: Tensor, out: Tensor) -> None:
+def _fourier(
+    plan: Plan, part: Fourier, x: Tensor, packed: Any, tau: Tensor | None, before: Tensor, out: Tensor
+) -> None:
     n, d = x.shape
     (K, KC), (theta, grid), (W, scale) = part.widths, part.operand, packed
-    options = tile_options(x, len(part.tiles.rows[0]))
-    shared.fourier_sums[(len(part.tiles.rows) * math.ceil(n / options["BN"]),)](
-        x, plan.origin, theta, grid, theta if tau is None else tau, W, scale, part.tiles.rows, part.tiles.group, before, out,
+    options = tile_options(x, part.tiles.size)
+    _run(
+        shared.fourier_sums, (len(part.tiles.rows) * math.ceil(n / options["BN"]),),
+        x, plan.origin, theta, grid, theta if tau is None else tau, W, scale, part.tiles.rows, part.tiles.group,
+        before, out,
         n, W.shape[-1], plan.num_outputs, *before.stride(), n,
         D=d, K=K, KC=KC, BITS=part.bits, PAIRS=tau is None, **options,
     )  # fmt: skip
@@ -114,10 +130,10 @@ def _fourier(plan: Plan, part: Fourier, x: Tensor, packed: Any, tau: Tensor | No
 def _radial(plan: Plan, part: Radial, x: Tensor, before: Tensor, out: Tensor, gradient: bool) -> None:
     n, d = x.shape
     W, scale = part.packed
-    options = tile_options(x, part.tiles.size)
+    options = tile_options(x, part.tiles.size) | (dict(STAGES=3) if d <= 16 else {})
     grid = (len(part.tiles.rows) * math.ceil(n / options["BN"]), d if gradient else 1)
-    shared.radial_sums[grid](
-        x, part.centres, part.units, W, scale, part.tiles.rows, before, out,
+    _run(
+        shared.radial_sums, grid, x, part.centres, part.units, W, scale, part.tiles.rows, before, out,
         n, W.shape[-1], plan.num_rows, plan.num_outputs, *before.stride(), n, W.new_zeros(1),
         D=d, KIND=part.kind, ISOTROPIC=part.isotropic, GRADIENT=gradient, **options,
     )  # fmt: skip
@@ -140,13 +156,15 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
         if isinstance(part, Fourier):
             (K, KC), (theta, steps) = part.widths, part.operand
             tau = theta if part.tau is None else part.tau
-            pull.fourier_pull[grid](
-                x, plan.origin, theta, steps, tau, part.slopes, W, scale, part.tiles.rows, part.tiles.group, G, out,
+            _run(
+                pull.fourier_pull, grid,
+                x, plan.origin, theta, steps, tau, part.slopes, W, scale, part.tiles.rows, part.tiles.group, G,
+                out,
                 n, W.shape[-1], K=K, KC=KC, BITS=part.bits, PAIRS=part.tau is None, **options,
             )  # fmt: skip
         else:
-            pull.radial_pull[grid](
-                x, part.centres, part.units, W, scale, part.tiles.rows, G, out,
+            _run(
+                pull.radial_pull, grid, x, part.centres, part.units, W, scale, part.tiles.rows, G, out,
                 n, W.shape[-1], KIND=part.kind, ISOTROPIC=part.isotropic, **options,
             )  # fmt: skip
         total += out.sum(0)

@@ -1,7 +1,7 @@
-"""Weighted sums row by row: each path at its own points, or with a basis of its own. No product to share, so plain sums.
+"""Weighted sums row by row: each path at its own points, or with a basis of its own. No product is shared.
 
-A row is one output of one path. A program takes BN points of one row and goes through the basis functions BF at a time, in tiles
-`[BF, BN]` that leave each point to one thread; with GRADIENT it writes the gradient in x beside the value.
+A row is one output of one path. A program takes BN points of one row and goes through the basis functions BF at a time,
+in tiles `[BF, BN]` that leave each point to one thread; with GRADIENT it writes the gradient in x beside the value.
 """
 
 from __future__ import annotations
@@ -9,19 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .radial import radial, radial_slopes, squared_distance, squared_units
 from .shared import place
-from .tile import (
-    TWO_PI,
-    about,
-    power_above,
-    radial,
-    radial_slopes,
-    squared_distance,
-    squared_units,
-    wave_slopes,
-    waves,
-    whole,
-)
+from .tile import TWO_PI, about, power_above, wave_slopes, waves, whole
 
 
 @triton.jit
@@ -90,11 +80,15 @@ def fourier_rows(
         if D <= 8:
             for k in tl.static_range(D):
                 at = k * F + f
-                main, rest = add_turns(main, rest, x, origin, i, inside, theta + at, low + at, k, unit, inverse, D, SPLIT)
+                main, rest = add_turns(
+                    main, rest, x, origin, i, inside, theta + at, low + at, k, unit, inverse, D, SPLIT
+                )
         else:
             for k in range(D):
                 at = k * F + f
-                main, rest = add_turns(main, rest, x, origin, i, inside, theta + at, low + at, k, unit, inverse, D, SPLIT)
+                main, rest = add_turns(
+                    main, rest, x, origin, i, inside, theta + at, low + at, k, unit, inverse, D, SPLIT
+                )
         t = (main - whole(main)) + rest
         if not PAIRS:
             t += tl.load(tau + g * F + f)[:, None]

@@ -1,8 +1,8 @@
-"""The backward pass at shared points: what the gradients of all rows' sums add up to at each point, without their matrix.
+"""The backward pass at shared points: what the gradients of all rows' sums add up to at each point.
 
-With G the gradients of the sums and W the weights, H = G W is the gradient of each basis function: a tile of H is made by
-tensor cores, meets the basis functions' derivatives, and is summed into the point's own gradient `[BN, d]`. A program takes
-BN points and BR rows; what the tiles of rows have to add up is left to the caller, in `out [tiles, n, d]`.
+With G the gradients of the sums and W the weights, H = G W is the gradient of each basis function: a tile of H is made
+by tensor cores, meets the basis functions' derivatives, and is summed into the point's own gradient `[BN, d]`. A
+program takes BN points and BR rows; the tiles of rows are left to the caller to add up, in `out [tiles, n, d]`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .radial import radial, radial_slopes, squared_distance, squared_units
 from .shared import place
-from .tile import (
-    halves,
-    points,
-    power_above,
-    radial,
-    radial_slopes,
-    squared_distance,
-    squared_units,
-    turns,
-    wave_slopes,
-    waves,
-    whole,
-)
+from .tile import halves, points, power_above, turns, wave_slopes, waves, whole
 
 
 @triton.jit
@@ -115,7 +104,7 @@ def radial_pull(
     for j in tl.range(0, M, BF, num_stages=STAGES):
         H = times_weights(high, low, w + j, BR * M, SPLIT)
         q = squared_distance(0 * H, x, i, inside, z, j + f, M, units, D, ISOTROPIC, False)
-        value, slope = radial(q, alpha, KIND)
+        _, slope = radial(q, alpha, KIND)
         acc = radial_slopes(acc, H * slope, x, i, inside, z, j + f, M, units, D, DP, False)
     acc = acc * squared_units(units, D, DP)[None, :]
     leave(acc, size, i, inside, out + (tile * n + start) * D, D, DP)

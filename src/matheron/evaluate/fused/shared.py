@@ -1,7 +1,8 @@
-"""Weighted sums at points that many functions share: one tile of basis functions serves a tile of rows, by tensor cores.
+"""Weighted sums at points that many functions share: a tile of basis functions serves many rows, by tensor cores.
 
-A row is one output of one path. A program takes BN points and BR rows, goes through the basis functions BF at a time, and
-keeps nothing but its sums: `[BN, BR]` in registers.
+A row is one output of one path. A program takes BN points and BR rows, goes through the basis functions BF at a time,
+and keeps nothing but its sums: `[BN, BR]` in registers. Tensor cores cut off what does not fit (they do not round), so
+each block's sums start at zero and are added by ordinary arithmetic: over thousands of terms the cuts would add up.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tile import difference, points, product, radial, squared_distance, turns, waves, whole
+from .radial import difference, radial, squared_distance
+from .tile import points, product, turns, waves, whole
 
 
 @triton.jit
 def place(n, BN: tl.constexpr):
-    """Which tile of rows (the slow index) this program has; its first point; its points from there; which of them exist."""
+    """This program's tile of rows (the slow index), its first point, its points from there, and which of them exist."""
     blocks = tl.cdiv(n, BN)
     start = (tl.program_id(0) % blocks).to(tl.int64) * BN
     i = tl.arange(0, BN)
@@ -22,7 +24,23 @@ def place(n, BN: tl.constexpr):
 
 
 @triton.jit
-def finish(acc, i, inside, start, rows, scale, base, base_s, base_t, base_n, out, out_r, T, BR: tl.constexpr, SPLIT: tl.constexpr):
+def finish(
+    acc,
+    i,
+    inside,
+    start,
+    rows,
+    scale,
+    base,
+    base_s,
+    base_t,
+    base_n,
+    out,
+    out_r,
+    T,
+    BR: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
     """Undo the rows' scaling, add what was there before, and write `[rows, n]`; rows of -1 are padding."""
     r = tl.arange(0, BR)
     row = tl.load(rows + r).to(tl.int64)
@@ -65,7 +83,21 @@ def fourier_sums(
             part = product(s, w + j + PARTS * step, step, part, SPLIT, True)
         acc += part
     finish(
-        acc, i, inside, start, rows + tile * BR, scale + tile * BR, base, base_s, base_t, base_n, out, out_r, T, BR, SPLIT
+        acc,
+        i,
+        inside,
+        start,
+        rows + tile * BR,
+        scale + tile * BR,
+        base,
+        base_s,
+        base_t,
+        base_n,
+        out,
+        out_r,
+        T,
+        BR,
+        SPLIT,
     )
 
 
@@ -76,7 +108,7 @@ def radial_sums(
     D: tl.constexpr, KIND: tl.constexpr, ISOTROPIC: tl.constexpr, GRADIENT: tl.constexpr, SPLIT: tl.constexpr,
     BN: tl.constexpr, BF: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """sum_j W_j k(x, z_j); with GRADIENT its derivative in coordinate k, the third axis of the launch."""
+    """sum_j W_j k(x, z_j); with GRADIENT its derivative in coordinate k, the second axis of the launch."""
     tile, start, i, inside = place(n, BN)
     k = tl.program_id(1)
     x += start * D
@@ -101,6 +133,6 @@ def radial_sums(
         acc = acc * (tl.load(units + k) * tl.load(units + D + k))
     shift = k.to(tl.int64) * R * out_r  # slopes are [d, rows, n]
     finish(
-        acc, i, inside, start, rows + tile * BR, scale + tile * BR, base + shift, base_s, base_t, base_n, out + shift, out_r,
-        T, BR, SPLIT,
+        acc, i, inside, start, rows + tile * BR, scale + tile * BR, base + shift, base_s, base_t, base_n,
+        out + shift, out_r, T, BR, SPLIT,
     )  # fmt: skip

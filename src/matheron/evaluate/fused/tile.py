@@ -1,7 +1,8 @@
-"""What a GPU kernel does with one tile of points and basis functions: phases, waves, distances, products.
+"""What a GPU kernel does with one tile of points and basis functions: phases, waves, products.
 
-Every function here runs on the device, inside the kernels of `shared`, `pull` and `own`. SPLIT says float32, where a product of
-tensor cores takes its operands as a high and a low half-precision part (three products keep 22 bits); else float64.
+Every function here runs on the device, inside the kernels of `shared`, `pull` and `own`. SPLIT says float32, where a
+product of tensor cores takes its operands as a high and a low half-precision part (three products keep 22 bits); else
+float64.
 """
 
 from __future__ import annotations
@@ -21,15 +22,11 @@ HARDWARE = tl.constexpr(not INTERPRETED)
 _ROUND = tl.constexpr(12582912.0)
 _ROUND_DOUBLE = tl.constexpr(6755399441055744.0)
 TWO_PI = tl.constexpr(2 * math.pi)
-_LOG2_E = tl.constexpr(math.log2(math.e))
 # The Taylor series of cos(2 pi u) and sin(2 pi u) in u^2; for |u| <= 1/8 what is left out is below 1e-17.
 _C = [tl.constexpr((-1) ** k * (2 * math.pi) ** (2 * k) / math.factorial(2 * k)) for k in range(9)]
 _S = [tl.constexpr((-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1)) for k in range(8)]
 C1, C2, C3, C4, C5, C6, C7, C8 = _C[1:]
 S0, S1, S2, S3, S4, S5, S6, S7 = _S
-
-# The radial kernels by number; see `radial`.
-RBF, MATERN_12, MATERN_32, MATERN_52, RATIONAL_QUADRATIC = (tl.constexpr(i) for i in range(5))
 
 
 @triton.jit
@@ -85,7 +82,7 @@ def product(phi, w, step, acc, SPLIT: tl.constexpr, TRANSPOSED: tl.constexpr):
 
 @triton.jit
 def load_points(x, origin, i, inside, k, there, D: tl.constexpr):
-    """Coordinates k of points i about the origin, and what rounding took; zero where there is no such point or coordinate."""
+    """Coordinates k of points i about the origin, and what rounding took; zero where there is none."""
     keep = inside[:, None] & there[None, :]
     xk = tl.load(x + i[:, None] * D + k[None, :], mask=keep, other=0.0)
     v, lost = about(xk, tl.load(origin + k, mask=there, other=0.0)[None, :])
@@ -93,12 +90,14 @@ def load_points(x, origin, i, inside, k, there, D: tl.constexpr):
 
 
 @triton.jit
-def points(x, origin, i, inside, D: tl.constexpr, K: tl.constexpr, KC: tl.constexpr, BITS: tl.constexpr, SPLIT: tl.constexpr):
+def points(
+    x, origin, i, inside, D: tl.constexpr, K: tl.constexpr, KC: tl.constexpr, BITS: tl.constexpr, SPLIT: tl.constexpr
+):
     """Points as the left operand of `turns`, and their unit.
 
-    In float32: whole numbers of the unit `[BN, K]`, and remainders in two half-precision parts. Where dimensions are few the
-    five products of these with the frequencies' parts fit beside each other into KC columns, and are one operand (see
-    `plan.Fourier.operand` for the other); else KC is 0, and the two parts are operands of their own.
+    In float32: whole numbers of the unit `[BN, K]`, and remainders in two half-precision parts. Where dimensions are
+    few the five products of these with the frequencies' parts fit beside each other into KC columns, and are one
+    operand (see `plan.Fourier.operand` for the other); else KC is 0, and the two parts are operands of their own.
     """
     k = tl.arange(0, K)
     v, lost = load_points(x, origin, i, inside, k, k < D, D)
@@ -123,10 +122,11 @@ def points(x, origin, i, inside, D: tl.constexpr, K: tl.constexpr, KC: tl.conste
 
 @triton.jit
 def turns(main, low, lowest, unit, theta, grid, K: tl.constexpr, KC: tl.constexpr, SPLIT: tl.constexpr):
-    """theta . x in turns, less the nearest whole number, `[BN, BF]`: `theta` and `grid` point at a block of frequencies.
+    """theta . x in turns, less the nearest whole number, `[BN, BF]`; `theta` and `grid` point at a block.
 
-    In float32 both sides are whole numbers (of a unit of x, of a grid of theta) and remainders: the product of the whole
-    numbers is exact, so turns are taken off it without loss however many there are, and the remainders' products are small.
+    In float32 both sides are whole numbers (of a unit of x, of a grid of theta) and remainders: the product of the
+    whole numbers is exact, so turns are taken off it without loss however many there are, and the remainders' products
+    are small.
     """
     k = theta[None, :] + tl.arange(0, K)[:, None]
     if SPLIT:
@@ -170,7 +170,7 @@ def waves(t, SPLIT: tl.constexpr):
 
 @triton.jit
 def along_points(v, OWN: tl.constexpr):
-    """A vector over points as a side of a tile: tiles are `[points, basis]`, but `[basis, points]` where rows are OWN."""
+    """A vector over points as a side of a tile: `[points, basis]`, or `[basis, points]` where rows are OWN."""
     return v[None, :] if OWN else v[:, None]
 
 
@@ -187,55 +187,6 @@ def gather(acc, v, k, DP: tl.constexpr, OWN: tl.constexpr):
 
 
 @triton.jit
-def difference(x, i, inside, z, f, k, M, units, D: tl.constexpr, OWN: tl.constexpr):
-    """x_k - z_k for all pairs, in units of a power of two: exact for near points, whatever their offset."""
-    xk = tl.load(x + i * D + k, mask=inside, other=0.0) * tl.load(units + k)
-    return along_points(xk, OWN) - along_basis(tl.load(z + k * M + f), OWN)
-
-
-@triton.jit
-def squared_distance(start, x, i, inside, z, f, M, units, D: tl.constexpr, ISOTROPIC: tl.constexpr, OWN: tl.constexpr):
-    """sum_k (a_k (x_k - z_k))^2, added to `start`, whose layout it takes. `units` holds 2^e_k, then a_k / 2^e_k."""
-    q = start
-    if D <= 8:
-        for k in tl.static_range(D):
-            v = difference(x, i, inside, z, f, k, M, units, D, OWN)
-            v = v if ISOTROPIC else v * tl.load(units + D + k)
-            q += v * v
-    else:
-        for k in range(D):
-            v = difference(x, i, inside, z, f, k, M, units, D, OWN)
-            v = v if ISOTROPIC else v * tl.load(units + D + k)
-            q += v * v
-    if ISOTROPIC:
-        a = tl.load(units + D)
-        q = q * (a * a)
-    return q
-
-
-@triton.jit
-def radial_slopes(
-    acc, u, x, i, inside, z, f, M, units, D: tl.constexpr, DP: tl.constexpr, OWN: tl.constexpr
-):
-    """acc plus the sums over the basis of u (x_k - z_k), for each k."""
-    if D <= 8:
-        for k in tl.static_range(D):
-            acc = gather(acc, u * difference(x, i, inside, z, f, k, M, units, D, OWN), k, DP, OWN)
-    else:
-        for k in range(D):
-            acc = gather(acc, u * difference(x, i, inside, z, f, k, M, units, D, OWN), k, DP, OWN)
-    return acc
-
-
-@triton.jit
-def squared_units(units, D: tl.constexpr, DP: tl.constexpr):
-    """What `radial_slopes` is due: a_k^2 / 2^e_k."""
-    k = tl.arange(0, DP)
-    a = tl.load(units + D + k, mask=k < D, other=0.0)
-    return a * a * tl.load(units + k, mask=k < D, other=0.0)
-
-
-@triton.jit
 def wave_slopes(acc, u, theta, low, F, D: tl.constexpr, DP: tl.constexpr, LOW: tl.constexpr, OWN: tl.constexpr):
     """acc plus the sums over the basis of u theta_k (theta + low where LOW), for each k; both point at the block."""
     if D <= 8:
@@ -249,27 +200,3 @@ def wave_slopes(acc, u, theta, low, F, D: tl.constexpr, DP: tl.constexpr, LOW: t
             th = th + tl.load(low + k * F) if LOW else th
             acc = gather(acc, u * along_basis(th, OWN), k, DP, OWN)
     return acc
-
-
-@triton.jit
-def radial(q, alpha, KIND: tl.constexpr):
-    """g(q) and 2 g'(q) of a radial kernel, q = 2 nu r^2 (r^2 for RBF, r^2 / (2 alpha) for the rational quadratic)."""
-    if KIND == RBF:
-        value = tl.exp2(q * (-0.5 * _LOG2_E))
-        slope = -value
-    elif KIND == RATIONAL_QUADRATIC:
-        value = tl.exp2(-alpha * tl.log2(1 + q))
-        slope = -2 * alpha * value / (1 + q)
-    else:
-        s = tl.sqrt(q)
-        decay = tl.exp2(s * -_LOG2_E)
-        if KIND == MATERN_12:
-            value = decay
-            slope = tl.where(q > 0, -decay / tl.where(q > 0, s, 1.0), 0.0)
-        elif KIND == MATERN_32:
-            value = (1 + s) * decay
-            slope = -decay
-        else:
-            value = (1 + s + q * (1 / 3)) * decay
-            slope = (1 + s) * decay * (-1 / 3)
-    return value, slope
