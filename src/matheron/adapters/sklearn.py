@@ -40,8 +40,8 @@ def _(model: GaussianProcessRegressor) -> ExactGP | Outputs:
             "model: this GaussianProcessRegressor is not fitted; call fit, or draw from its prior with "
             "matheron.draw_prior(matheron.adapters.sklearn.translate(regressor.kernel, input_dim), ...)"
         )
-    X = np.asarray(model.X_train_, dtype=np.float64)  # [n, d]
-    y = np.asarray(model.y_train_, dtype=np.float64).reshape(len(X), -1)  # [n, t], normalised where the model does
+    X = np.array(model.X_train_, dtype=np.float64)  # [n, d]
+    y = np.array(model.y_train_, dtype=np.float64).reshape(len(X), -1)  # [n, t], normalised where the model does
     kernel = translate(model.kernel_, X.shape[1])
     _compare(model.kernel_, kernel, X)
     noise = np.asarray(model.alpha, dtype=np.float64) + noise_variance(model.kernel_, X)  # [n]
@@ -83,7 +83,8 @@ def sample_y(regressor: GaussianProcessRegressor, X: Any, n_samples: int = 1, ra
         paths = OutputPaths(members)
     f = paths(X).numpy()  # [s, n] or [s, n, t]
     std = np.sqrt(noise_variance(kernel, X)[:, None] * scale**2).reshape(f.shape[1:])  # [n] or [n, t]
-    return np.moveaxis(f + std * rng.standard_normal(f.shape), 0, -1)
+    f = f + std * rng.standard_normal(f.shape) if std.any() else f
+    return np.moveaxis(f, 0, -1)
 
 
 @singledispatch
