@@ -70,18 +70,27 @@ def vgp(Y, likelihood, mean=None):
 
 
 def svgp(kernel, inducing=lambda: Z.copy(), Y=Y[:, :1], *, mean=None, num_latent_gps=None, **settings):
+    count = num_latent_gps or Y.shape[1]
+    settings.setdefault("q_sqrt", uneven(count, settings.get("q_diag", False)))
+
     def fit():
+        means = mean() if mean else None
+        likelihood = gpflow.likelihoods.Gaussian(0.1)
         model = gpflow.models.SVGP(
-            kernel(),
-            gpflow.likelihoods.Gaussian(0.1),
-            inducing(),
-            mean_function=mean() if mean else None,
-            num_latent_gps=num_latent_gps or Y.shape[1],
-            **settings,
+            kernel(), likelihood, inducing(), mean_function=means, num_latent_gps=count, **settings
         )
         return trained(model, (X, Y))
 
     return fit
+
+
+def uneven(count: int, diagonal: bool):
+    """A q(u) to start from in which no two numbers are alike, so that none can be taken for another."""
+    start = np.random.default_rng(5)
+    scales = start.uniform(0.1, 1.0, (len(Z), count))
+    if diagonal:
+        return scales
+    return np.stack([np.tril(0.2 * start.standard_normal((len(Z), len(Z))), -1) + np.diag(s) for s in scales.T])
 
 
 def points():
