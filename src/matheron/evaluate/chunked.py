@@ -2,7 +2,7 @@
 
 A block is some of the points (and, where each path has its own, some of the paths). Its basis functions are made,
 used in one product for all paths, and dropped; nothing of size [s, n, ell] or [n, ell] ever exists. Under autograd
-each block is a checkpoint: the graph keeps the block's points, and the backward pass makes the basis functions again.
+the graph keeps the points alone, and the backward pass makes each block's basis functions again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ _CPU_BLOCK = 1 << 20
 _SMALL = 1 << 16
 
 
+# Blocks: which paths (None for all at shared points) and which points.
+Plan = list[tuple[slice | None, slice]]
+
+
 def evaluate(
     value: Callable[[Tensor, slice | None], Tensor],
     x: Tensor,
@@ -42,19 +46,57 @@ def evaluate(
     in a graph.
     """
     plan = _plan(x, num_paths, width, own)
+    shape = (num_paths, x.shape[1], num_outputs)
     if torch.is_grad_enabled() and (tied or x.requires_grad):
-        return _evaluate_tied(value, x, plan)
+        return _evaluate_tied(value, x, plan) if tied or len(plan) == 1 else _InBlocks.apply(x, value, plan, shape)
     with torch.no_grad():
         if len(plan) == 1 and num_paths * x.shape[1] * width < _SMALL:
             return value(x, plan[0][0])
-        out = torch.empty(num_paths, x.shape[1], num_outputs, dtype=x.dtype, device=x.device)
-        with arena():
-            for paths, points in plan:
-                out[_all(paths), points] = value(x[_all(paths), points], paths)
-        return out
+        return _in_turn(value, x, plan, shape)
 
 
-def _evaluate_tied(value, x: Tensor, plan: list[tuple[slice | None, slice]]) -> Tensor:
+def _in_turn(value, x: Tensor, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
+    """The blocks one after the other, written into one answer of the shape `[s, n, t]`."""
+    out = torch.empty(shape, dtype=x.dtype, device=x.device)
+    with arena():
+        for paths, points in plan:
+            out[_all(paths), points] = value(x[_all(paths), points], paths)
+    return out
+
+
+class _InBlocks(torch.autograd.Function):
+    """The same for points in a graph. The graph keeps the points; going back, each block is made again.
+
+    Checkpoints would keep as little, but between the blocks' temporaries, and so the heap grows (1.4 kB a point).
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, value, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.value, ctx.plan = value, plan
+        return _in_turn(value, x, plan, shape)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
+            return _pulled_back(_evaluate_tied(ctx.value, x, ctx.plan), x, grad, create_graph=True), None, None, None
+        out = torch.empty_like(x)
+        for paths, points in ctx.plan:
+            block = x[_all(paths), points].detach().requires_grad_()
+            with torch.enable_grad():
+                f = ctx.value(block, paths)
+            out[_all(paths), points] = _pulled_back(f, block, grad[_all(paths), points])
+        return out, None, None, None
+
+
+def _pulled_back(f: Tensor, x: Tensor, grad: Tensor, create_graph: bool = False) -> Tensor:
+    """grad . df/dx, zero where f is the same everywhere."""
+    return torch.autograd.grad(f, x, grad, create_graph=create_graph)[0] if f.requires_grad else torch.zeros_like(x)
+
+
+def _evaluate_tied(value, x: Tensor, plan: Plan) -> Tensor:
+    """The blocks in a graph that may reach beyond the points, to hyperparameters: each is a checkpoint."""
     if len(plan) == 1:
         return value(x, plan[0][0])
     rows: dict[int, list[Tensor]] = {}
@@ -86,7 +128,7 @@ def evaluate_with_gradient(
     return out, gradient
 
 
-def _plan(x: Tensor, num_paths: int, width: int, own: bool) -> list[tuple[slice | None, slice]]:
+def _plan(x: Tensor, num_paths: int, width: int, own: bool) -> Plan:
     """Blocks (paths, points) that cover all and hold at most a block's numbers each, or one point of one path."""
     budget = MEMORY_BUDGET // (_TEMPORARIES * x.element_size())
     block = min(budget, _CPU_BLOCK) if x.device.type == "cpu" else budget
