@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from examples import ALL, LAYOUTS, gen, paths_of, rand, randn
-from matheron import ExactGP, draw, kernels
+from matheron import ExactGP, draw, draw_prior, kernels
 from matheron.evaluate import chunked
 
 
@@ -57,6 +57,13 @@ def test_blocks_give_the_same_gradients_by_autograd(name, shape, small_blocks):
     torch.testing.assert_close(gradient, whole, rtol=1e-10, atol=1e-10)
     (second,) = torch.autograd.grad(gradient.sum(), x)
     assert second.isfinite().all() and second.abs().max() > 0
+
+
+def test_a_path_that_is_the_same_everywhere_has_no_slope_in_blocks_either(small_blocks):
+    paths, x = draw_prior(kernels.Constant(2.0), 3, input_dim=2), rand(9, 2).requires_grad_()
+    small_blocks(8)
+    (gradient,) = torch.autograd.grad(paths(x).sum(), x, create_graph=True)
+    assert torch.equal(gradient, torch.zeros(9, 2, dtype=torch.float64))
 
 
 def test_blocks_give_the_same_gradients_in_hyperparameters(small_blocks):
@@ -169,11 +176,11 @@ print(values, peak() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory as Linux counts it")
 def test_memory_beyond_the_answer_stays_within_the_budget():
-    """In a process of its own: one array [n, ell] would be 234 MiB here, and autograd's graph several of 156."""
+    """In a process of its own: one array [n, ell] would be 234 MiB here, and autograd's graph would keep 100 and more."""
     run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     values, autograd = map(float, run.stdout.split())
     budget = chunked.MEMORY_BUDGET / 2**20
-    assert values < budget / 2 and autograd < budget / 2
+    assert values < budget / 4 and autograd < budget / 4
 
 
 def test_a_block_holds_at_least_one_point_of_one_path(monkeypatch):
