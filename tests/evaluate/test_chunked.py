@@ -176,7 +176,7 @@ print(values, peak() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory as Linux counts it")
 def test_memory_beyond_the_answer_stays_within_the_budget():
-    """In a process of its own: one array [n, ell] would be 234 MiB here, and autograd's graph would keep 100 and more."""
+    """In a process of its own: one array [n, ell] would be 234 MiB here, and autograd's graph would keep over 100."""
     run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     values, autograd = map(float, run.stdout.split())
     budget = chunked.MEMORY_BUDGET / 2**20
