@@ -56,18 +56,16 @@ def test_a_trial_can_be_repeated():
     assert first["best"] == again["best"]
 
 
-def test_the_task_is_a_draw_from_the_papers_prior(monkeypatch):
-    """Over many tasks: variance one, and the correlation of Matern-5/2 at lengthscale sqrt(d / 100)."""
-    monkeypatch.setattr("matheron.minimize", lambda *_, **__: Minima(torch.zeros(1, 2), torch.zeros(1), [], 0))
-    settings = {**SETTINGS, "task": {"num_features": 512, "mesh_size": 8, "num_starts": 1}}
-    x = torch.tensor([[0.2, 0.5], [0.3, 0.6], [0.9, 0.1]], dtype=torch.float64)
-    draws = torch.stack([thompson.task(trial("random", number=i), settings, CPU)[0](x)[0] for i in range(300)])
-    covariance = draws.T @ draws / 300
-    r = math.sqrt(5) * math.sqrt(0.02) / math.sqrt(2 / 100)
-    expected = (1 + r + r**2 / 3) * math.exp(-r)
-    assert torch.allclose(covariance.diagonal(), torch.ones(3).double(), atol=4 * (2 / 300) ** 0.5)
-    assert abs(float(covariance[0, 1]) - expected) < 4 * ((1 + expected**2) / 300) ** 0.5
-    assert abs(float(covariance[0, 2])) < 4 / 300**0.5
+@pytest.mark.parametrize(("d", "tolerance"), [(2, 0.01), (4, 5 * 4096**-0.5)])
+def test_a_task_has_the_papers_prior(d, tolerance, monkeypatch):
+    """Phi Phi^T is Matern-5/2 at lengthscale sqrt(d / 100): nearly for equispaced features, at random for cosines."""
+    monkeypatch.setattr("matheron.minimize", lambda *_, **__: Minima(torch.zeros(1, d), torch.zeros(1), [], 0))
+    settings = {**SETTINGS, "task": {"num_features": 4096, "mesh_size": 8, "num_starts": 1}}
+    function, _ = thompson.task(trial("random", d=d), settings, CPU)
+    x = torch.rand(20, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.5
+    r = math.sqrt(5) * torch.cdist(x, x) / math.sqrt(d / 100)
+    Phi = function.prior.features(x)[0]
+    assert float((Phi @ Phi.mT - (1 + r + r**2 / 3) * (-r).exp()).abs().max()) < tolerance
 
 
 def test_the_minimum_is_not_above_what_a_fine_grid_finds():

@@ -189,6 +189,15 @@ def test_pruned_trials_count_between_the_median_and_the_worst_and_failed_ones_no
         assert _observations(study, X)[1] == [0.0, 1.0, 2.0, 3.0, 4.0, 2.0, 3.5, 4.0]
 
 
+def test_trials_with_another_range_do_not_count():
+    study = optuna.create_study()
+    add(study, TrialState.COMPLETE, 1.0)
+    other = {"x": FloatDistribution(0.0, 2.0)}
+    study.add_trial(create_trial(value=2.0, params={"x": 0.5}, distributions=other))  # type: ignore[arg-type]
+    study.add_trial(create_trial(value=3.0, params={}, distributions={}))
+    assert _observations(study, X)[1] == [1.0]
+
+
 def test_infinite_values_are_held_to_the_finite_ones():
     study = optuna.create_study()
     for value in (math.inf, 1.0, -2.0, -math.inf):
