@@ -6,15 +6,17 @@ import json
 import pytest
 import torch
 from rich.console import Console
+from scipy.stats import kstest
 
 import matheron
-from matheron.experiments import Trial, experiment, names, run
+from matheron.experiments import Trial, experiment, run
 from matheron.experiments import one_dimension as line
 from matheron.experiments.report import quartiles
 from matheron.experiments.sampling import NOISE, decoupled, exact, fresh, kernel, problem, weights
 from matheron.samplers import moments
 
 CPU = torch.device("cpu")
+NAMES = ["posteriors", "overview", "wasserstein", "wasserstein-love", "bounds"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def median(records, method, ell, **case):
     return quartiles(values)[1]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_runs_and_leaves_its_table_and_figure(results, name):
     records, summary = results(name)
     assert summary.failed == summary.left == 0 and summary.finished == len(records)
@@ -106,6 +108,26 @@ def test_figure_2_adds_the_update_to_the_prior_and_passes_through_u(results):
     assert abs(drawn - sparse) < 0.2 * sparse  # the error is the inducing points', not the sampling's
 
 
+def test_the_covariance_error_falls_as_the_root_of_ell_and_no_bound_is_broken(results):
+    records, summary = results("bounds")
+    for record in records:
+        slope, error = record["result"]["slope"], record["result"]["standard error"]
+        # The rate is asymptotic: at 16 features the supremum is a little off it.
+        assert abs(slope + 0.5) < 4 * error + 0.05
+        for row in record["result"]["rows"]:
+            assert row["covariance error"] < row["with the Lebesgue constant"] <= row["covariance bound"]
+            assert row["W2"] < row["W2 bound"]
+    assert summary.report.remarks == ["The bounds were broken in 0 of 36 comparisons."]
+
+
+def test_a_broken_bound_would_be_counted(results):
+    records, _ = results("bounds")
+    records = json.loads(json.dumps(records))
+    records[0]["result"]["rows"][0]["W2 bound"] = 0.0
+    it = experiment("bounds")
+    assert it.report(records, it.settings("tiny")).remarks == ["The bounds were broken in 1 of 36 comparisons."]
+
+
 @pytest.mark.parametrize("name", ["posteriors", "overview"])
 def test_figures_1_and_2_are_of_the_same_function(name):
     one = line.data(Trial("posteriors", {"n": 4}, 3, 5), CPU)
@@ -147,10 +169,20 @@ def test_a_problem_is_the_papers():
     assert x.shape == (20, 4) and 0 <= x.min() and x.max() <= 1
     lengthscale = float(torch.as_tensor(gp.kernel.lengthscale))
     assert lengthscale == pytest.approx((4 / 100) ** 0.5) and float(gp.noise[0]) == 1e-3
-    # y ~ N(0, K + sigma^2 I): whitened targets are standard normal.
-    K = gp.kernel(gp.train_inputs, gp.train_inputs) + NOISE * torch.eye(50, dtype=torch.float64)
-    z = torch.linalg.solve_triangular(torch.linalg.cholesky(K), gp.train_targets[:, None], upper=False)[:, 0]
-    assert abs(float(z.square().mean()) - 1) < 4 * (2 / 50) ** 0.5
+
+
+def test_targets_come_from_the_prior():
+    """y ~ N(0, K + sigma^2 I) whitens to independent standard normals, here for points that are close together."""
+    generator = torch.Generator().manual_seed(0)
+    whitened = []
+    for _ in range(20):
+        X = 0.05 * torch.rand(50, 4, dtype=torch.float64, generator=generator)
+        gp, _ = problem(X, 1, generator, CPU)
+        L = torch.linalg.cholesky(gp.kernel(X, X) + NOISE * torch.eye(50, dtype=X.dtype))
+        whitened.append(torch.linalg.solve_triangular(L, gp.train_targets[:, None], upper=False)[:, 0])
+    z = torch.cat(whitened)
+    assert kstest(z.numpy(), "norm").pvalue > 1e-3 and z.abs().max() < 5
+    assert abs(float(z.square().mean()) - 1) < 4 * (2 / len(z)) ** 0.5
 
 
 @pytest.mark.parametrize("num_draws", [100, 3000])

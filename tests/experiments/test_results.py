@@ -50,8 +50,8 @@ def test_a_torn_last_line_is_cut_away_wherever_it_was_torn(path):
 def test_a_torn_header_is_written_again(path):
     whole = path.read_bytes()
     first = whole.find(b"\n") + 1
-    for end in (0, 1, first - 1):
-        path.write_bytes(whole[:end])
+    for torn in (b"", b"\0" * 9, *(whole[:end] for end in (1, 12, 30, first - 1))):
+        path.write_bytes(torn)
         assert keys(path) == []
         assert json.loads(path.read_bytes())["settings"] == HEADER["settings"]
 
@@ -97,12 +97,13 @@ def test_a_file_of_another_run_is_refused_with_the_difference(path, change, mess
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_no_results_file_is_left_alone(tmp_path):
+@pytest.mark.parametrize("text", ["Dear all", "Dear all\n", "Dear all\nwe wri", '"Dear all"\n{}\n', "{}\n", "\n\n"])
+def test_a_file_that_is_no_results_file_is_left_alone(tmp_path, text):
     path = tmp_path / "letter.txt"
-    path.write_text('"Dear all"\nwe write\nto you\n"yours"\n')
-    with pytest.raises(ResultsError, match="expected a results file of matheron"):
+    path.write_text(text)
+    with pytest.raises(ResultsError, match="expected a results file of matheron; use another --out"):
         Results(path, HEADER)
-    assert path.read_text() == '"Dear all"\nwe write\nto you\n"yours"\n'
+    assert path.read_text() == text
 
 
 def test_two_runs_cannot_write_to_one_file(path):

@@ -24,7 +24,7 @@ def cases(settings):
 
 
 def run_trial(trial, settings, device):
-    time.sleep(settings.get("seconds", 0.0))
+    time.sleep(settings.get("seconds", 0.0) if trial.number >= settings.get("slow_from", 0) else 0.0)
     if settings.get("fails_at") == trial.number:
         raise FloatingPointError("no such number")
     if settings.get("dies_at") == trial.number and trial.case["d"] == 3:

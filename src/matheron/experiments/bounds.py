@@ -114,7 +114,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
 def figure(rows: Sequence[Mapping[str, Any]], slopes: Mapping[int, float]) -> Any:
     from .style import DIMENSIONS, MARKERS, band, legend_below, panels, plain_ticks
 
-    drawing, axes = panels(1, 3, width=9.6, height=3.6)
+    drawing, axes = panels(1, 3, width=9.6, height=3.8)
     left, middle, right = axes[0]
     sizes = sorted({row["ell"] for row in rows})
     for i, (d, slope) in enumerate(sorted(slopes.items())):
@@ -141,11 +141,11 @@ def figure(rows: Sequence[Mapping[str, Any]], slopes: Mapping[int, float]) -> An
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlabel(r"features $\ell$")
+        if axis is not left:
+            axis.axhline(1, color="black", linewidth=1)
+            axis.set_ylim(0.5, None)
         plain_ticks(axis, sizes)
-    for axis in (middle, right):
-        axis.axhline(1, color="black", linewidth=1)
-        axis.set_ylim(0.5, None)
-    legend_below(drawing, 6)
+    legend_below(drawing, 3)
     return drawing
 
 

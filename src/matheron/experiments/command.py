@@ -59,7 +59,7 @@ def _list(console) -> None:
 
     from .experiment import experiment, names
 
-    table = Table("name", "what it shows", "trials a case (quick, paper)")
+    table = Table("name", "what it shows", "trials: quick, paper")
     for name in names():
         it = experiment(name)
         table.add_row(name, it.title, ", ".join(str(it.scales[scale]["trials"]) for scale in ("quick", "paper")))

@@ -15,13 +15,19 @@ QUARTILES = ("25%", "median", "75%")
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the columns' names, and rows of numbers and words."""
+    """A title, the columns' names, and rows of numbers and words.
+
+    `compact` is the same in fewer lines, to be read in its place; the CSV file has every row and digit.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
+    compact: Table | None = None
 
     def markdown(self) -> str:
+        if self.compact:
+            return self.compact.markdown()
         lines = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
         lines += ["| " + " | ".join(map(shown, row)) + " |" for row in self.rows]
         return "\n".join(lines) + "\n"
@@ -35,6 +41,8 @@ class Table:
         return paths
 
     def print(self, console: Any) -> None:
+        if self.compact:
+            return self.compact.print(console)
         from rich.table import Table as RichTable
 
         table = RichTable(title=self.title, title_justify="left")
@@ -81,10 +89,37 @@ def grouped(rows: Sequence[Mapping[str, Any]], by: Sequence[str], value: str) ->
     return groups
 
 
-def quartile_table(title: str, rows: Sequence[Mapping[str, Any]], by: Sequence[str], value: str) -> Table:
-    """One line a group: how many trials, and the quartiles of the value."""
-    lines = [(*group, len(values), *quartiles(values)) for group, values in grouped(rows, by, value).items()]
-    return Table(title, [*by, "trials", *QUARTILES], lines)
+def quartile_table(
+    title: str, rows: Sequence[Mapping[str, Any]], by: Sequence[str], value: str, across: str | None = None
+) -> Table:
+    """One line a group: how many trials, and the quartiles of the value. Read with one of `by` across the page."""
+    groups = grouped(rows, by, value)
+    lines = [(*group, len(values), *quartiles(values)) for group, values in groups.items()]
+    compact = None if across is None else _across(title, groups, by, across)
+    return Table(title, [*by, "trials", *QUARTILES], lines, compact)
+
+
+def _across(title: str, groups: Mapping[tuple[Any, ...], Sequence[float]], by: Sequence[str], across: str) -> Table:
+    """Medians, with quartiles in brackets: a column for each value of `across`."""
+    i = list(by).index(across)
+    columns = sorted({group[i] for group in groups})
+    lines: dict[tuple[Any, ...], dict[Any, Sequence[float]]] = {}
+    for group, values in groups.items():
+        lines.setdefault(group[:i] + group[i + 1 :], {})[group[i]] = values
+    rows = []
+    for group, cells in lines.items():
+        counts = sorted({len(values) for values in cells.values()})
+        trials = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        rows.append([*group, *(_cell(cells.get(column)) for column in columns), trials])
+    names = [*by[:i], *by[i + 1 :], *(f"{across} = {column}" for column in columns), "trials"]
+    return Table(f"{title}: medians and quartiles", names, rows)
+
+
+def _cell(values: Sequence[float] | None) -> str:
+    if not values:
+        return ""
+    low, middle, high = map(shown, quartiles(values))
+    return middle if len(values) == 1 else f"{middle} ({low} to {high})"
 
 
 def shown(value: Any) -> str:

@@ -21,6 +21,7 @@ except ImportError:  # not on Windows: there two runs at once on the same file a
 from .experiment import RefusedError
 
 FORMAT = 1
+_FIRST_BYTES = b'{"matheron results"'
 
 
 class ResultsError(RefusedError):
@@ -43,12 +44,13 @@ class Results:
         self._file = open(path, "a+b")
         try:
             self._lock()
-            lines = self._whole_lines()
+            lines, end = self._whole_lines()
             if lines:
                 self._check(lines[0], header)
                 for number, line in enumerate(lines[1:], start=2):
                     self._take(self._parse(line, number))
-            else:
+            self._cut(end)
+            if not lines:
                 self._write({"matheron results": FORMAT, **header, "made with": dict(made_with or {})})
                 _sync_folder(path.parent)
         except BaseException:
@@ -93,18 +95,23 @@ class Results:
                 f"{self.path}: another run is writing to this file; wait for it, or use another --out"
             ) from None
 
-    def _whole_lines(self) -> list[bytes]:
-        """The file's lines; what a kill left of a last one is cut off the file."""
+    def _whole_lines(self) -> tuple[list[bytes], int]:
+        """The file's lines, and where they end: what a kill left of a last one is not among them."""
         self._file.seek(0)
         content = self._file.read()
         *lines, torn = content.split(b"\n")
         end = len(content) - len(torn)
-        if lines and not _is_json(lines[-1]):  # written out of order: the end of the line came before its middle
+        if len(lines) > 1 and not _is_json(lines[-1]):  # the end of the line reached the disk before its middle
             end -= len(lines.pop()) + 1
-        if end < len(content):
+        if not lines and not (torn.startswith(_FIRST_BYTES) or _FIRST_BYTES.startswith(torn.rstrip(b"\0"))):
+            raise self._foreign()
+        return lines, end
+
+    def _cut(self, end: int) -> None:
+        """Take a torn line off the file."""
+        if end < self._file.seek(0, os.SEEK_END):
             self._file.truncate(end)
             os.fsync(self._file.fileno())
-        return lines
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
@@ -114,10 +121,13 @@ class Results:
             raise ResultsError(f"{self.path}: line {number} is damaged; delete that line, or the file") from None
         return record
 
+    def _foreign(self) -> ResultsError:
+        return ResultsError(f"{self.path}: expected a results file of matheron; use another --out")
+
     def _check(self, line: bytes, header: Mapping[str, Any]) -> None:
         found = json.loads(line) if _is_json(line) else None
         if not isinstance(found, dict) or found.get("matheron results") != FORMAT:
-            raise ResultsError(f"{self.path}: expected a results file of matheron; use another --out")
+            raise self._foreign()
         differences = list(_differences({k: found.get(k) for k in header}, header))
         if differences:
             raise ResultsError(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def run(
         console.print(_first_line(experiment, scale, len(wanted), len(open_), workers), highlight=False)
         if open_:
             _run_open(Task(experiment, settings, device), open_, results, workers, console, began, time_limit)
-        records = [results.records[key] for key in results.done]
+        records = sorted((results.records[key] for key in results.done), key=lambda r: (r["trial"], r["key"]))
         failed = [(t, results.records[t.key]["error"]) for t in wanted if "error" in results.records.get(t.key, {})]
         left = len([t for t in wanted if t.key not in results.records])
     for trial, error in failed:
@@ -112,8 +113,12 @@ def _run_open(
         fits = time.monotonic() - began + costs.longest(trial) <= time_limit
         return trial if fits else None
 
-    with Progress(console, task.experiment.name, len(open_)) as progress:
-        for outcome in _outcomes(task, next_trial, workers):
+    # Closing ends the workers, however the loop is left.
+    with (
+        Progress(console, task.experiment.name, len(open_)) as progress,
+        closing(_outcomes(task, next_trial, workers)) as outcomes,
+    ):
+        for outcome in outcomes:
             if outcome.died:
                 progress.note(f"{outcome.trial}: its worker process {outcome.died}; it is run once more")
                 continue
@@ -126,7 +131,7 @@ def _run_open(
             progress.note(f"stopped before the time limit of {duration(time_limit or 0)}")
 
 
-def _outcomes(task: Task, next_trial, workers: int) -> Iterator[Outcome]:
+def _outcomes(task: Task, next_trial, workers: int) -> Generator[Outcome, None, None]:
     return in_this_process(task, next_trial) if workers == 1 else in_processes(task, next_trial, workers)
 
 

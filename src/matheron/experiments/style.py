@@ -74,11 +74,13 @@ def band(axis: Any, x: Any, low: Any, middle: Any, high: Any, **options: Any) ->
 
 
 def plain_ticks(axis: Any, x: Sequence[float]) -> None:
-    """On logarithmic axes: ticks at the x that there are, and decades of y written out."""
+    """On logarithmic axes: ticks at the x that there are, and y written out, or as powers where it spans many."""
     axis.set_xticks(x, [f"{v:g}" for v in x])
     axis.minorticks_off()
-    axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    low, high = axis.get_ylim()
+    if high / low < 1e4:
+        axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
 def save_figure(make: Callable[[], Figure], stem: Path) -> list[Path]:

@@ -86,8 +86,8 @@ METHODS = {
 
 def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
     rows = flat(records)
-    title = f"W2 to the true posterior: {settings['num_draws']:,} draws at {settings['num_test']} test points"
-    table = quartile_table(title, rows, ["d", "n", "method", "ell"], "w2")
+    title = f"W2 to the true posterior, {settings['num_draws']:,} draws at {settings['num_test']} test points"
+    table = quartile_table(title, rows, ["d", "n", "method", "ell"], "w2", across="n")
     return Report(table, {"": lambda: figure(rows, settings)}, [seconds_of_drawing(rows)])
 
 

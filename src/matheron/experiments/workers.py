@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, NamedTuple
@@ -53,13 +53,13 @@ def perform(task: Task, trial: Trial) -> dict[str, Any]:
     return {**record, "seconds": round(time.perf_counter() - began, 3), "device": task.device}
 
 
-def in_this_process(task: Task, next_trial: Callable[[], Trial | None]) -> Iterator[Outcome]:
+def in_this_process(task: Task, next_trial: Callable[[], Trial | None]) -> Generator[Outcome, None, None]:
     """Outcomes, one after the other."""
     while (trial := next_trial()) is not None:
         yield Outcome(trial, perform(task, trial))
 
 
-def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: int) -> Iterator[Outcome]:
+def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: int) -> Generator[Outcome, None, None]:
     """Outcomes as they come, from that many processes."""
     threads = max(1, usable_cores() // workers)
     again: list[Trial] = []

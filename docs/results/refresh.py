@@ -1,0 +1,55 @@
+"""Make the figures and tables of these pages anew from the results in files/.
+
+    matheron reproduce NAME --scale SCALE            # writes results/NAME-SCALE.jsonl, among others
+    cp results/NAME-SCALE.jsonl docs/results/files/
+    python docs/results/refresh.py
+
+Nothing is computed again. A page shows results between the marks `<!-- NAME-SCALE -->` and `<!-- end -->`.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from matheron.experiments import experiment
+from matheron.experiments.report import Report
+
+HERE = Path(__file__).parent
+MARKS = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def report_of(file: Path) -> Report:
+    """What a results file says."""
+    header, *records = map(json.loads, file.read_text().splitlines())
+    of = experiment(header["experiment"])
+    return of.report([record for record in records if "error" not in record], of.settings(header["scale"]))
+
+
+def section(stem: str) -> str:
+    """The figure, the table and the remarks of one results file, in Markdown."""
+    report = report_of(HERE / "files" / f"{stem}.jsonl")
+    remarks = "".join(f"\n{remark}\n" for remark in report.remarks)
+    links = ", ".join(f"[{kind}](files/{stem}.{kind.lower()})" for kind in ("PDF", "CSV"))
+    return (
+        f"![{report.table.title}](files/{stem}.png)\n\n"
+        f"{report.table.title}. Also as {links}, every trial in [{stem}.jsonl](files/{stem}.jsonl).\n\n"
+        f"{report.table.markdown()}{remarks}"
+    )
+
+
+def refreshed(page: str) -> str:
+    """The page with all that stands between marks made anew."""
+    return MARKS.sub(lambda found: found[1] + section(found[2]) + found[3], page)
+
+
+def main() -> None:
+    for file in sorted((HERE / "files").glob("*.jsonl")):
+        for path in report_of(file).save(file.with_suffix("")):
+            if path.suffix == ".md":  # the pages hold the tables
+                path.unlink()
+    for page in sorted(HERE.glob("*.md")):
+        page.write_text(refreshed(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
