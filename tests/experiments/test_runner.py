@@ -45,9 +45,10 @@ def values(folder, name="toy-quick"):
     return {line["key"]: line["result"]["value"] for line in lines(folder, name)}
 
 
-def script(folder, settings, *workers):
+def script(folder, settings, *workers, seconds=0.0):
     command = [sys.executable, str(HERE / "toy.py"), str(folder), json.dumps(settings), *map(str, workers)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environment = {**os.environ, "TOY_SECONDS": str(seconds)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
 def wait_for(condition, seconds=60):
@@ -193,8 +194,8 @@ def test_a_failed_trial_is_recorded_and_the_others_go_on(toy, tmp_path):
 
 def test_a_kill_loses_only_the_trials_in_flight_and_a_restart_goes_on(toy, tmp_path):
     # The two processes have different seeds of Python's own hash: equal values show that ours does not depend on it.
-    settings = {"seconds": 0.15, "trials": 8}
-    process = script(tmp_path / "killed", settings)
+    settings = {"trials": 8}
+    process = script(tmp_path / "killed", settings, seconds=0.5)
     file = tmp_path / "killed" / "toy-quick.jsonl"
     wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") >= 5)
     process.kill()
@@ -253,7 +254,7 @@ def test_a_time_limit_stops_before_a_trial_that_would_end_late(toy, tmp_path):
     console = quiet()
     began = time.monotonic()
     summary = run(toy(seconds=0.2), out=tmp_path, trials=20, workers=1, time_limit=1.0, console=console)
-    assert time.monotonic() - began < 3  # the report is made after the limit
+    assert time.monotonic() - began < 10  # of 12 in all; the report is made after the limit
     assert 1 <= summary.finished <= 5 and summary.left == 60 - summary.finished
     assert "stopped before the time limit" in text(console)
     assert f"{summary.left} trials left; the same command goes on with them" in text(console)

@@ -25,6 +25,7 @@ def cases(settings):
 
 def run_trial(trial, settings, device):
     time.sleep(settings.get("seconds", 0.0) if trial.number >= settings.get("slow_from", 0) else 0.0)
+    time.sleep(float(os.environ.get("TOY_SECONDS", 0.0)))  # what a run is slowed by without being another run
     if settings.get("fails_at") == trial.number:
         raise FloatingPointError("no such number")
     if settings.get("dies_at") == trial.number and trial.case["d"] == 3:
