@@ -146,8 +146,11 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
     if n == 0:
         return total
     G = gradient.mT.contiguous()  # [s, t, n]
-    alone = [part for part in (*plan.fourier, *plan.radial) if _by_rows(plan, part, x)]
-    for part in [part for part in (*plan.fourier, *plan.radial) if part not in alone]:
+    parts: list[Fourier | Radial] = [*plan.fourier, *plan.radial]
+    # Triton 3.6 compiles `fourier_pull` wrongly where both of its left operands are 64 wide: rows do that.
+    wide = x.dtype == torch.float32 and d > 32
+    alone = [part for part in parts if _by_rows(plan, part, x) or (wide and isinstance(part, Fourier))]
+    for part in [part for part in parts if part not in alone]:
         options = tile_options(x[0], part.tiles.size)
         options |= dict(D=d, DP=1 << (d - 1).bit_length())
         W, scale = part.packed
