@@ -160,13 +160,12 @@ def test_few_shared_points_row_by_row_are_the_same(dtype: torch.dtype) -> None:
     assert_same(paths, points(1, 6, 2), dtype)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1000.0])  # near zero the points have more digits than their differences
 @pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
-def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own: bool, monkeypatch) -> None:
+def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own, offset, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
-    paths = paths_of(K.RBF(0.0005), 1, offset=1000.0, ell=64).to(torch.float32)
-    x = points(
-        3 if own else 1, 200, 1, offset=1000.0
-    ).float()  # up to 150 turns a feature, and 600,000 from the zero of x
+    paths = paths_of(K.RBF(0.0005), 1, offset=offset, ell=64).to(torch.float32)
+    x = points(3 if own else 1, 200, 1, offset=offset).float()  # hundreds of turns of a feature from end to end
     f, _ = reference(paths, x)
     chunked = paths._block(x, slice(0, 3) if own else None)
     error = (fused.evaluate(paths, x).double() - f).abs().max()
@@ -185,6 +184,7 @@ def test_some_paths_in_another_order_are_the_same(few: int, monkeypatch) -> None
 @pytest.mark.parametrize("mean", [1.5, LinearMean([1.0, -2.0], 0.3), lambda x: (3 * x[..., 0]).sin()])
 def test_the_mean_is_added(mean: Any, monkeypatch) -> None:
     monkeypatch.setattr(fused, "_MEAN_BLOCK", 4)
+    monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(K.RBF(0.5), 2, mean=mean)
     assert_same(paths, points(1, 6, 2), torch.float64)
     assert_same(paths, points(3, 6, 2), torch.float64)
@@ -344,3 +344,12 @@ def test_paths_move_to_a_device_and_back(tmp_path) -> None:
     more.save(tmp_path / "paths.safetensors")
     torch.testing.assert_close(load(tmp_path / "paths.safetensors")(x.cpu()), more(x).cpu(), rtol=1e-9, atol=1e-9)
     assert there.device.type == "cuda" and there.mean(x).device.type == "cuda"
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("features", ["cosine", "sincos"])
+@pytest.mark.parametrize("d", [33, 48, 64])
+def test_many_dimensions_on_a_device(d: int, features: str) -> None:
+    paths = paths_of(K.Matern(2.5, 0.5 * d**0.5), d, 70, 100, ell=300, noise=0.1, features=features)
+    assert_same(paths, points(1, 1000, d), torch.float32)
