@@ -173,6 +173,19 @@ def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own, 
     assert error < 0.2 * (chunked.double() - f).abs().max()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
+@pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
+def test_a_point_that_is_not_a_number_or_far_away_spoils_no_other(own: bool, monkeypatch) -> None:
+    monkeypatch.setattr(launch, "FEW_SUMS", 0)
+    paths = paths_of(K.RBF(0.3), 2, s=2).to(torch.float32)
+    x = points(2 if own else 1, 6, 2).float()
+    clean = fused.evaluate(paths, x)
+    x[:, 1, 0], x[:, 3, 1], x[:, 4] = torch.nan, torch.inf, 1e20
+    spoilt = fused.evaluate(paths, x)
+    assert spoilt[:, [1, 3]].isnan().all() and spoilt[:, 4].isfinite().all()
+    torch.testing.assert_close(spoilt[:, [0, 2, 5]], clean[:, [0, 2, 5]], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("few", [0, 1 << 13])
 def test_some_paths_in_another_order_are_the_same(few: int, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", few)

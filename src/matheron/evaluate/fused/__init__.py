@@ -91,5 +91,5 @@ def _transformed(x: Tensor) -> bool:
     return (
         torch.compiler.is_compiling()
         or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
-        or torch.autograd.forward_ad._current_level >= 0
+        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
     )

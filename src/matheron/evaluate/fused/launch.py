@@ -15,14 +15,13 @@ from .plan import Fourier, Plan, Radial
 FEW_SUMS = 1 << 13
 # What the pulled-back gradients of rows may take in memory at a time, in numbers.
 _ROOM = 1 << 25
-
-
 # Basis functions at a time, and warps, of a program that has one row.
 ROWS = (16, 1)
 
 
 def _run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    kernel[grid](*args, **options)
+    with torch.cuda.device_of(args[0]):  # Triton launches on the current device
+        kernel[grid](*args, **options)
 
 
 def sums(plan: Plan, x: Tensor, base: Tensor) -> Tensor:

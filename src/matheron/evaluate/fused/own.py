@@ -15,6 +15,15 @@ from .tile import TWO_PI, about, power_above, wave_slopes, waves, whole
 
 
 @triton.jit
+def reach(x, origin, i, inside, D: tl.constexpr):
+    """How far each point is from the origin, in the coordinate where it is farthest."""
+    big = tl.abs(tl.load(x + i * D, mask=inside, other=0.0) - tl.load(origin))
+    for k in range(1, D):
+        big = tl.maximum(big, tl.abs(tl.load(x + i * D + k, mask=inside, other=0.0) - tl.load(origin + k)))
+    return big
+
+
+@triton.jit
 def add_turns(main, rest, x, origin, i, inside, theta, low, k, unit, inverse, D: tl.constexpr, SPLIT: tl.constexpr):
     """The phase's coordinate k: whole numbers exactly into `main`, remainders into `rest` (see `tile.turns`)."""
     v, lost = about(tl.load(x + i * D + k, mask=inside, other=0.0), tl.load(origin + k))
@@ -61,12 +70,9 @@ def fourier_rows(
     path = row // T
     x += path * x_s + start * D
     if SPLIT:
-        col = tl.arange(0, DP)[:, None]
-        v = tl.load(x + i[None, :] * D + col, mask=inside[None, :] & (col < D), other=0.0)
-        v = tl.where(inside[None, :], v - tl.load(origin + col, mask=col < D, other=0.0), 0.0)
-        unit, inverse = power_above(tl.max(tl.max(tl.abs(v), 1), 0), BITS)
+        unit, inverse = power_above(reach(x, origin, i, inside, D), BITS)
     else:
-        unit, inverse = 1.0, 1.0
+        unit, inverse = 0, 0
     g = tl.load(group + path).to(tl.int64)
     theta += g * D * F
     low += g * D * F

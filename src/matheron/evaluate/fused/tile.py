@@ -93,7 +93,7 @@ def load_points(x, origin, i, inside, k, there, D: tl.constexpr):
 def points(
     x, origin, i, inside, D: tl.constexpr, K: tl.constexpr, KC: tl.constexpr, BITS: tl.constexpr, SPLIT: tl.constexpr
 ):
-    """Points as the left operand of `turns`, and their unit.
+    """Points as the left operand of `turns`, and the unit of each: one far off takes no digits from the others.
 
     In float32: whole numbers of the unit `[BN, K]`, and remainders in two half-precision parts. Where dimensions are
     few the five products of these with the frequencies' parts fit beside each other into KC columns, and are one
@@ -102,7 +102,8 @@ def points(
     k = tl.arange(0, K)
     v, lost = load_points(x, origin, i, inside, k, k < D, D)
     if SPLIT:
-        unit, inverse = power_above(tl.max(tl.max(tl.abs(v), 1), 0), BITS)
+        unit, inverse = power_above(tl.max(tl.abs(v), 1), BITS)
+        inverse = inverse[:, None]
         high = whole(v * inverse)
         main = high.to(tl.float16)
         if KC > 0:
@@ -116,7 +117,7 @@ def points(
         else:
             low, lowest = halves((v * inverse - high) + lost * inverse)
     else:
-        main, low, lowest, unit = v, v, v, 1.0
+        main, low, lowest, unit = v, v, v, v
     return main, low, lowest, unit
 
 
@@ -130,7 +131,7 @@ def turns(main, low, lowest, unit, theta, grid, K: tl.constexpr, KC: tl.constexp
     """
     k = theta[None, :] + tl.arange(0, K)[:, None]
     if SPLIT:
-        step = (tl.load(grid) * unit)[None, :]
+        step = unit[:, None] * tl.load(grid)[None, :]
         th = tl.load(k)
         t = tl.dot(main, th) * step
         if KC > 0:
