@@ -12,8 +12,8 @@ def weigh(Phi: Tensor, W: Tensor) -> Tensor:
     The order of the product is the faster of the two on a CPU, measured: weights first in float64, features first in
     float32 and where each problem has few sums.
     """
-    if Phi.shape[0] == 1 and Phi.dtype == torch.float64:
-        return (W[0] @ Phi[0].mT)[None]
+    if Phi.shape[0] == 1:
+        return (W[0] @ Phi[0].mT if Phi.dtype == torch.float64 else (Phi[0] @ W[0].mT).mT)[None]
     return (Phi @ W.mT).mT
 
 
