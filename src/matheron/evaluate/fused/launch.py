@@ -146,7 +146,8 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
         return total
     G = gradient.mT.contiguous()  # [s, t, n]
     parts: list[Fourier | Radial] = [*plan.fourier, *plan.radial]
-    # Triton 3.6 compiles `fourier_pull` wrongly where both of its left operands are 64 wide: rows do that.
+    # `fourier_pull` gave wrong values on an H200 (Triton 3.6) where both of its left operands are 64 wide, for a reason
+    # not found (its interpreter agrees with the chunked path): rows do that.
     wide = x.dtype == torch.float32 and d > 32
     alone = [part for part in parts if _by_rows(plan, part, x) or (wide and isinstance(part, Fourier))]
     for part in [part for part in parts if part not in alone]:
