@@ -204,7 +204,7 @@ def _draw_prior(
             kind=features,
             num_bases=math.ceil(s / per_basis),
             origin=centres.detach().double().mean(0).cpu(),
-            domain=_as_domain(basis.domain, d, input_transform, data),
+            domain=as_domain(basis.domain, d, input_transform, data),
             reference=None if data is None else data.detach(),
             generator=generator,
         )
@@ -266,7 +266,7 @@ def _normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
 
 
-def _as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tensor | None) -> Tensor | None:
+def as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tensor | None) -> Tensor | None:
     """The box `[2, d]` where paths will be called, in the model's own space; it takes in the data."""
     if domain is None:
         return None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, as_count
-from ..draw import _as_domain
+from ..draw import as_domain
 from ..features import Features, build_features
 from ..gp import ExactGP, SparseGP
 from ..paths import Paths
@@ -42,7 +42,7 @@ def features_for(
             kind=features,
             num_bases=math.ceil(num_paths / per_basis),
             origin=centres.double().mean(0).cpu(),
-            domain=_as_domain(domain, gp.input_dim, gp.input_transform, centres),
+            domain=as_domain(domain, gp.input_dim, gp.input_transform, centres),
             reference=centres,
             generator=generator,
         )
