@@ -10,6 +10,7 @@ multiply-adds at rates measured on the spot.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import platform
 import statistics
@@ -53,7 +54,16 @@ def floor(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device) ->
     return s * (ell * (trig + multiply) + m * (exp + root + 4 * multiply))
 
 
-def ours(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device, steps: int) -> Callable[[], Any]:
+def ours(
+    s: int,
+    m: int,
+    ell: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    steps: int,
+    generator: torch.Generator | None = None,
+    diffusion: float | None = 0.01,
+) -> Callable[[], Any]:
     """`steps` steps of `matheron.rollout` along 2 outputs."""
     Z = torch.rand(m, 3, dtype=dtype, device=device)
     gps = [
@@ -63,7 +73,25 @@ def ours(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device, ste
     paths = matheron.draw(matheron.Outputs(gps), s, num_features=ell, paths_per_basis=None)
     controls = torch.rand(steps, 1, dtype=dtype, device=device)
     start = torch.full((2,), 0.5, dtype=dtype, device=device)
-    return lambda: matheron.rollout(paths, start, steps, 0.01, controls=controls, diffusion=0.01, keep_every=steps)
+    how: dict[str, Any] = dict(controls=controls, diffusion=diffusion, keep_every=steps, generator=generator)
+    return lambda: matheron.rollout(paths, start, steps, 0.01, **how)
+
+
+def long_ones(s: int, m: int, ell: int, steps: int, device: torch.device) -> dict[str, dict[str, list[float]]]:
+    """Seconds of whole roll-outs on a GPU: in one persistent kernel, and with a CUDA graph for each step."""
+    module: Any = importlib.import_module("matheron.dynamics.rollout")
+    fast, times = module.rolled, {}
+    noise = {"no noise": (None, None), "noise of a CUDA generator": (torch.Generator(device), 0.01)}
+    for name, (generator, diffusion) in (noise | {"noise of a CPU generator": (None, 0.01)}).items():
+        for dtype in (torch.float32, torch.float64):
+            run = ours(s, m, ell, dtype, device, steps, generator, diffusion)
+            row = times[f"{str(dtype)[6:]}, {name}"] = {}
+            for way, rolled in (("persistent", fast), ("graph", lambda *_: None)):
+                module.rolled = rolled
+                row[way] = clocked(run, 9 if rolled is fast else 3, device)
+            module.rolled = fast
+            row["floor"] = [2 * steps * floor(s, m, ell, dtype, device)]
+    return times
 
 
 def botorchs(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device, steps: int) -> Callable[[], Any]:
@@ -108,9 +136,13 @@ def main() -> None:
                 continue
             each = [1e3 * seconds / steps / 2 for seconds in runs]
             rows.append((str(dtype)[6:], name, statistics.median(each), min(each), max(each), 1e3 * least))
-    if device.type == "cuda":
-        whole = clocked(ours(s, m, ell, torch.float32, device, 1000), 3, device)
-        print(f"1000 steps of {s} trajectories, float32: {statistics.median(whole):.3f} s")
+    whole = long_ones(s, m, ell, steps * 20, device) if device.type == "cuda" else {}
+    for name, row in whole.items():
+        median = {way: 1e3 * statistics.median(seconds) for way, seconds in row.items()}
+        print(
+            f"{steps * 20} steps of {s} trajectories, {name}: {median['persistent']:.2f} ms in one kernel, "
+            f"{median['graph']:.1f} ms with a CUDA graph a step, floor {median['floor']:.2f} ms"
+        )
     table = Table(title=f"ms a step and output: {s} paths, m = {m}, ell = {ell}, {options.threads} threads, {device}")
     for column in ("dtype", "library", "median", "min", "max", "floor"):
         table.add_column(column, justify="left" if column in ("dtype", "library") else "right")
@@ -120,7 +152,7 @@ def main() -> None:
     if options.out:
         about = {"torch": torch.__version__, "machine": platform.machine(), "device": str(device), "paths": s}
         with open(options.out, "w") as file:
-            json.dump({"about": about, "rows": rows}, file, indent=1)
+            json.dump({"about": about, "rows": rows, "whole": whole}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -5,35 +5,23 @@ Without a CUDA device they run in Triton's interpreter on the CPU; with one, the
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-import os
-import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from interpreter import device_of_kernels
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
 from matheron.evaluate import fused
 from matheron.means import LinearMean
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed: pip install 'matheron[gpu]'", allow_module_level=True)
-CUDA = torch.cuda.is_available()
-OLD = tuple(int(v) for v in importlib.metadata.version("triton").split(".")[:2]) < (3, 7)
-if not CUDA:
-    if OLD and tuple(int(v) for v in importlib.metadata.version("numpy").split(".")[:2]) >= (2, 4):
-        pytest.skip("the interpreter of Triton below 3.7 does not run on NumPy from 2.4", allow_module_level=True)
-    if "matheron.evaluate.fused.tile" in sys.modules:
-        pytest.skip("the kernels were loaded before Triton's interpreter was asked for", allow_module_level=True)
-    os.environ["TRITON_INTERPRET"] = "1"
+DEVICE = device_of_kernels()
+CUDA = DEVICE == "cuda"
 
 from matheron.evaluate.fused import launch  # noqa: E402  (the interpreter must be asked for first)
 
-DEVICE = "cuda" if CUDA else "cpu"
 B2 = [[1.0, 0.4], [0.4, 0.8]]
 EPS32 = torch.finfo(torch.float32).eps
 gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..checks import ArrayLike, as_array, as_count, as_tensor
 from ..paths import OutputPaths
+from .persistent import rolled
 from .stepper import Stepper, make_stepper
 
 # Steps between two checkpoints of a roll-out with gradients: the graph of one segment exists at a time.
@@ -72,11 +73,14 @@ def rollout(
     if isinstance(drift, Sequence):
         drift = OutputPaths(drift)
     state = _initial(drift, initial_state)  # [s, d_s]
-    control = _controls(controls, steps, dt, state)
+    control = _Controls(controls, steps, dt, state)
     noise = _Noise(diffusion, dt, state, generator)
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
         if gradients:
             return _report(_with_checkpoints(make_stepper(drift, dt, state), state, steps, control, noise, keep_every))
+        kept = rolled(drift, dt, state, steps, control, noise, keep_every)
+        if kept is not None:
+            return _report(kept, keep_every)
         step = make_stepper(drift, dt, state, fast=True)
         kept = torch.empty(len(state), steps // keep_every + 1, state.shape[1], dtype=state.dtype, device=state.device)
         kept[:, 0] = state
@@ -119,9 +123,15 @@ class _Noise:
     def normals(self) -> Tensor | None:
         if self.root is None:
             return None
-        device = self.generator.device
-        eps = torch.randn(self.state.shape, generator=self.generator, device=device, dtype=torch.float64)
-        return eps.to(self.state)
+        return self.into(self.room(1)[0]).to(self.state)
+
+    def room(self, count: int) -> Tensor:
+        """Where the normals of so many steps go."""
+        return torch.empty(count, *self.state.shape, device=self.generator.device, dtype=torch.float64)
+
+    def into(self, eps: Tensor) -> Tensor:
+        """One step's normals, in place: what a generator gives depends on how much is asked for at once."""
+        return torch.randn(eps.shape, generator=self.generator, out=eps)
 
     def coloured(self, eps: Tensor | None) -> Tensor | None:
         if self.root is None or eps is None:
@@ -167,28 +177,37 @@ def _initial(drift: Any, initial_state: ArrayLike) -> Tensor:
     return state[None] if state.ndim == 1 else state
 
 
-def _controls(
-    controls: Controls | None, steps: int, dt: float, state: Tensor
-) -> Callable[[int, Tensor], Tensor | None]:
-    """What is applied at step t: a function of t and the state that answers `[s, d_c]`, or None."""
-    s = state.shape[0]
-    if controls is None:
-        return lambda t, state: None
-    if callable(controls):
-        policy = _num_arguments(controls) > 1
+class _Controls:
+    """What is applied at step t: `[s, d_c]`, or None; an array, a function of time, or a policy."""
 
-        def of_time(t: int, state: Tensor) -> Tensor:
-            c = as_array(controls(t * dt, state) if policy else controls(t * dt)).to(state)
-            return c.reshape(1, -1).expand(s, -1) if c.ndim < 2 else c.expand(s, -1)
+    def __init__(self, controls: Controls | None, steps: int, dt: float, state: Tensor) -> None:
+        self.num_paths, self.dt = state.shape[0], dt
+        self.function = controls if callable(controls) else None
+        self.policy = self.function is not None and _num_arguments(self.function) > 1
+        self.given: Tensor | None = None  # [s, steps, d_c]
+        if controls is not None and self.function is None:
+            given, s = as_tensor(controls, "controls", like=state), self.num_paths  # type: ignore[arg-type]
+            if (
+                given.ndim not in (2, 3)
+                or given.shape[-2] < steps
+                or (given.ndim == 3 and given.shape[0] not in (1, s))
+            ):
+                raise ValueError(
+                    f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, "
+                    f"got {list(given.shape)}"
+                )
+            self.given = given.expand(s, *given.shape[-2:])
 
-        return of_time
-    given = as_tensor(controls, "controls", like=state)
-    if given.ndim not in (2, 3) or given.shape[-2] < steps or (given.ndim == 3 and given.shape[0] not in (1, s)):
-        raise ValueError(
-            f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, got {list(given.shape)}"
-        )
-    given = given.expand(s, *given.shape[-2:])
-    return lambda t, state: given[:, t]
+    def __call__(self, t: int, state: Tensor) -> Tensor | None:
+        if self.function is not None:
+            return self.answer(t, state).to(state)
+        return None if self.given is None else self.given[:, t]
+
+    def answer(self, t: int, *state: Tensor) -> Tensor:
+        """The function's own answer, `[s, d_c]`, on whatever device."""
+        assert self.function is not None
+        c = as_array(self.function(t * self.dt, *state) if self.policy else self.function(t * self.dt))
+        return (c.reshape(1, -1) if c.ndim < 2 else c).expand(self.num_paths, -1)
 
 
 def _num_arguments(function: Callable[..., Any]) -> int:

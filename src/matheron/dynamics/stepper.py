@@ -25,7 +25,12 @@ def make_stepper(drift: Any, dt: float, state: Tensor, fast: bool = False) -> St
         following = torch.add(state, f, alpha=dt)
         return following if noise is None else following + noise
 
-    return _Replayed(step) if fast and state.device.type == "cuda" and hasattr(drift, "num_paths") else step
+    return _Replayed(step) if fast and state.device.type == "cuda" and _capturable(drift) else step
+
+
+def _capturable(drift: Any) -> bool:
+    """Whether a graph can stand for the step: a check of points against a domain has to look at them."""
+    return hasattr(drift, "num_paths") and all(getattr(part, "domain", None) is None for part in drift.modules())
 
 
 class _Replayed:
@@ -34,11 +39,16 @@ class _Replayed:
     def __init__(self, step: Stepper) -> None:
         self.step = step
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.refused = False
 
     def __call__(self, state: Tensor, control: Tensor | None, noise: Tensor | None) -> Tensor:
+        if self.graph is None and not self.refused:
+            try:
+                self._capture(state, control, noise)
+            except RuntimeError:  # something in the step waits for the device; what else fails does so again below
+                self.refused = True
         if self.graph is None:
-            self._capture(state, control, noise)
-        assert self.graph is not None
+            return self.step(state, control, noise)
         for kept, given in zip(self.inputs, (state, control, noise), strict=True):
             if kept is not None and given is not None:
                 kept.copy_(given)
@@ -53,6 +63,7 @@ class _Replayed:
             for _ in range(3):
                 self.step(*self.inputs)  # type: ignore[arg-type]
         torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             self.output = self.step(*self.inputs)  # type: ignore[arg-type]
+        self.graph = graph

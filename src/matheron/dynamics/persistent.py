@@ -1,0 +1,83 @@
+"""Roll-outs on a GPU in a few launches: a fused kernel takes each trajectory through many steps.
+
+The same states as step by step, to rounding, and the same noise from the same generator. For paths that the fused
+kernels serve (see `evaluate.fused`) in up to 16 inputs, with affine transforms and means and without a domain, and
+controls that do not depend on the state; all else goes step by step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..evaluate.fused import recursion
+from ..paths import OutputPaths, Paths
+
+# Numbers in a launch's table of noise and controls, and steps in a launch.
+_TABLE = 1 << 20
+_STEPS = 1 << 12
+
+
+def rolled(
+    drift: Any, dt: float, state: Tensor, steps: int, control: Any, noise: Any, keep_every: int
+) -> Tensor | None:
+    """The kept states `[s, steps // keep_every + 1, d_s]` from `state` on; None where this is not for the kernel."""
+    members = list(drift.members) if type(drift) is OutputPaths else [drift]
+    if control.policy or not all(type(paths) is Paths for paths in members):
+        return None
+    s, d_s = state.shape
+    D = members[0].input_dim
+    d_c = D - d_s
+    if not _fits(control, d_c) or not recursion.readable(members, state):
+        return None
+    increments = recursion.read(members, dt)
+    x = torch.zeros(s, D, dtype=state.dtype, device=state.device)
+    x[:, :d_s] = state
+    kept = torch.empty(s, steps // keep_every + 1, d_s, dtype=state.dtype, device=state.device)
+    kept[:, 0] = state
+    count = max(1, min(_STEPS, _TABLE // (s * D)))
+    for first in range(0, steps, count):
+        count = min(count, steps - first)
+        drive = _drive(x, first, count, d_c, control, noise)
+        increments.advance(x, drive, kept, first, count, keep_every)
+    return kept
+
+
+def _fits(control: Any, d_c: int) -> bool:
+    """Whether there are as many controls as the drift has further inputs; the step refuses what does not fit."""
+    if control.function is not None:
+        return d_c > 0
+    return d_c == (0 if control.given is None else control.given.shape[-1])
+
+
+def _drive(x: Tensor, first: int, count: int, d_c: int, control: Any, noise: Any) -> Tensor | None:
+    """What each step adds, `[count, s, D]`: its noise, and the next step's controls. The first step's go into x.
+
+    Functions of time and the generator are asked in the order of the steps.
+    """
+    d_s = x.shape[1] - d_c
+    eps = None if noise.root is None else noise.room(count)
+    answers = []
+    for i in range(count):
+        if control.function is not None:
+            answer = control.answer(first + i)
+            if answer.shape[1] != d_c:
+                raise ValueError(
+                    f"controls: expected {d_c} at each step, for the inputs of the drift beyond its states, "
+                    f"got {answer.shape[1]}"
+                )
+            answers.append(answer)
+        if eps is not None:
+            noise.into(eps[i])
+    if eps is None and count * d_c == 0:
+        return None
+    drive = torch.zeros(count, *x.shape, dtype=x.dtype, device=x.device)
+    if eps is not None:
+        drive[..., :d_s] = noise.coloured(eps.to(x))
+    if d_c:
+        applied = torch.stack(answers).to(x) if answers else control.given[:, first : first + count].transpose(0, 1)
+        x[:, d_s:] = applied[0]
+        drive[:-1, :, d_s:] = applied[1:]
+    return drive

@@ -1,0 +1,217 @@
+"""From paths to what `steps` needs: x' = x + f(x) with f's transforms, mean, bases and step size all folded in.
+
+With affine transforms x -> a x + b and f -> c f + e, and an affine mean, c f(a x + b) + e is again a sum of waves,
+radial functions and an affine part, now of x itself: frequencies and inverse lengthscales are multiplied by a, weights
+by c, and what an offset does to a phase is a rotation of its pair of weights. All of it is done in float64, and so is
+no less exact than the transform of each point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ...means import ConstantMean, LinearMean, Mean, Mixed, Stacked
+from . import plan_of, supported
+from .plan import Fourier, power_of_two
+
+# Inputs and kernels that a program's code is unrolled for.
+LARGEST_DIM = 16
+LARGEST_SLOTS = 8
+# Basis functions at a time.
+BLOCK = 64
+
+
+@dataclass(eq=False)
+class Recursion:
+    """The increments of T rows, which are outputs of members side by side, in tensors of the paths' dtype.
+
+    origin `[D]`; theta, low: each member's frequencies `[g, D, F]` in turns, one after the other, as
+    `plan.Fourier.by_rows`; at `[s, T]`: where those of a path's row begin; weights `[s, T, 2, F]`. Radial functions
+    stand in slots, each of one kind (a digit of `kinds`, base 8) and with at most one of each row: centres
+    `[slots, T, D, M]`, inverse lengthscales `[slots, T, D]`, alpha `[slots, T]`, weights `[s, slots, T, M]`. The mean
+    is level `[T]` at the origin and slope `[T, D]`.
+    """
+
+    origin: Tensor
+    theta: Tensor
+    low: Tensor
+    at: Tensor
+    weights: Tensor
+    centres: Tensor
+    inverse: Tensor
+    alpha: Tensor
+    radial: Tensor
+    level: Tensor
+    slope: Tensor
+    kinds: list[int]
+    bits: int
+    linear: bool
+
+    def advance(self, x: Tensor, drive: Tensor | None, kept: Tensor, first: int, count: int, every: int) -> None:
+        """`count` steps of x `[s, D]`, in place; states of steps that `every` divides into kept `[s, n, T]`.
+
+        drive `[count, s, D]` is added after each step, to states and to other inputs, which are else zero.
+        """
+        from . import steps
+
+        s, T, _, F = self.weights.shape
+        D = x.shape[1]
+        assert x.is_contiguous() and kept.is_contiguous() and (drive is None or drive.is_contiguous())
+        with torch.cuda.device_of(x):  # Triton launches on the current device
+            steps.advance[(s,)](
+                x, x if drive is None else drive, kept, self.origin, self.theta, self.low, self.at, self.weights,
+                self.centres, self.inverse, self.alpha, self.radial, self.level, self.slope,
+                s, count, first, every, kept.stride(0), F, self.centres.shape[-1],
+                T=T, TP=power_of_two(T), D=D, DP=power_of_two(D), BITS=self.bits,
+                KINDS=sum(kind << (3 * i) for i, kind in enumerate(self.kinds)), SLOTS=len(self.kinds),
+                LINEAR=self.linear, DRIVEN=drive is not None, SPLIT=x.dtype == torch.float32, BF=BLOCK,
+                num_warps=num_warps(s),
+            )  # type: ignore[index] # fmt: skip
+
+
+def num_warps(s: int) -> int:
+    """Warps a path: few where many paths fill the device, more where they do not."""
+    return 2 if s > 512 else 4
+
+
+def readable(members: Sequence[Any], state: Tensor) -> bool:
+    """Whether `read` can serve these paths, side by side, from this state on."""
+    if members[0].input_dim > LARGEST_DIM or not all(supported(paths, state) for paths in members):
+        return False
+    for paths in members:
+        transforms = (paths.input_transform, paths.output_transform)
+        if any(transform is not None and not transform.affine for transform in transforms):
+            return False
+        if paths.prior.features.domain is not None or not _affine(paths.mean_function):
+            return False
+    return len(_slots(members)) <= LARGEST_SLOTS
+
+
+@torch.no_grad()
+def read(members: Sequence[Any], dt: float) -> Recursion:
+    """x' = x + dt f(x), f the outputs of these paths side by side."""
+    parts = []
+    origin = _origin(members[0])
+    for paths in members:
+        parts.append(_Part(paths, origin.double(), dt))
+    like = origin
+    s, D = members[0].num_paths, len(origin)
+    F = max(part.theta.shape[1] for part in parts)
+    theta, low, at, begin = [], [], [], 0
+    for part in parts:
+        frequencies = Fourier(pad(part.theta, (0, 0, 0, F - part.theta.shape[1])), None, part.weights, [], part.index)
+        for pile, piece in zip((theta, low), frequencies.by_rows, strict=True):
+            pile.append(piece.flatten())
+        at.append((begin + part.index.long() * (D * F))[:, None].expand(-1, part.weights.shape[1]))
+        begin += theta[-1].numel()
+    weights = torch.cat([pad(part.weights, (0, F - part.weights.shape[-1])) for part in parts], dim=1)
+    slots = _slots(members)
+    M = max((plan.centres.shape[1] for slot in slots for plan in slot[1].values()), default=BLOCK)
+    M = -(-M // BLOCK) * BLOCK
+    T = weights.shape[1]
+    centres, inverse = like.new_zeros(len(slots), T, D, M), like.new_zeros(len(slots), T, D)
+    alpha, radial = like.new_ones(len(slots), T), like.new_zeros(s, len(slots), T, M)
+    for i, (_, taken) in enumerate(slots):
+        row = 0
+        for p, part in enumerate(parts):
+            rows = slice(row, row + part.weights.shape[1])
+            row = rows.stop
+            if p in taken:
+                leaf, m = taken[p], taken[p].centres.shape[1]
+                z, a = part.centred(leaf)
+                centres[i, rows, :, :m], inverse[i, rows], alpha[i, rows] = z.to(like), a.to(like), leaf.units[-1]
+                radial[:, i, rows, :m] = leaf.weights.unflatten(0, (s, -1))[:, :, 0] * part.gain[:, None].to(like)
+    return Recursion(
+        origin, torch.cat(theta), torch.cat(low), torch.cat(at, 1).contiguous(), weights.contiguous(),
+        centres, inverse, alpha, radial,
+        torch.cat([part.level for part in parts]).to(like), torch.cat([part.slope for part in parts]).to(like),
+        kinds=[kind for kind, _ in slots], bits=frequencies.bits,
+        linear=not all(isinstance(paths.mean_function, ConstantMean) for paths in members),
+    )  # fmt: skip
+
+
+class _Part:
+    """dt times one member's functions, as functions of its inputs from a common origin."""
+
+    def __init__(self, paths: Any, origin: Tensor, dt: float) -> None:
+        plan = plan_of(paths)
+        assert plan is not None
+        s, t = plan.num_paths, plan.num_outputs
+        self.origin, self.transformed = origin, paths.input_transform is not None
+        self.inner, self.scale = _line(paths.input_transform, origin)  # [D], [D]
+        m, dm = paths.mean_function.to(torch.float64).with_gradient(self.inner[None])  # [1, t], [1, t, D]
+        level, gain = _line(paths.output_transform, m[0].expand(t))
+        self.level, self.gain = dt * level, dt * gain  # [t], [t]
+        self.slope = self.gain[:, None] * (dm[0] * self.scale)  # [t, D]
+        num_bases = max((len(part.theta) for part in plan.fourier), default=1)
+        self.index = next((part.index for part in plan.fourier if len(part.theta) > 1), plan.origin.new_zeros(s).int())
+        thetas, weights = [origin.new_zeros(num_bases, 0, len(origin))], [plan.origin.new_zeros(s, t, 2, 0)]
+        for part in plan.fourier:
+            shift = part.theta @ (self.inner - plan.origin)  # [g, F], in turns
+            angle = 2 * math.pi * (shift if part.tau is None else shift + part.tau)
+            W = part.weights.unflatten(0, (s, t))  # [s, t, 2 or 1, F]
+            cosine, sine = (v.to(W) if len(v) == 1 else v.to(W)[part.index] for v in (angle.cos(), angle.sin()))
+            cosine, sine, a = cosine[:, None], sine[:, None], W[:, :, 0]
+            # a cos(p + angle) + b sin(p + angle) in terms of cos p and sin p
+            if part.tau is None:
+                b = W[:, :, 1]
+                turned = [a * cosine + b * sine, b * cosine - a * sine]
+            else:
+                turned = [a * cosine, -a * sine]
+            weights.append(torch.stack(turned, dim=2) * self.gain[:, None, None].to(W))
+            thetas.append((part.theta * self.scale).expand(num_bases, -1, -1))
+        theta, W = torch.cat(thetas, dim=1), torch.cat(weights, dim=-1)
+        extra = -theta.shape[1] % BLOCK
+        self.theta, self.weights = pad(theta, (0, 0, 0, extra)), pad(W, (0, extra))
+
+    def centred(self, leaf: Any) -> tuple[Tensor, Tensor]:
+        """A radial part's centres `[D, M]` and inverse lengthscales `[D]` in the space of the inputs, in float64."""
+        d = len(self.origin)
+        unit = leaf.units[:d].double()  # [D]
+        z, a = leaf.centres / unit[:, None], unit * leaf.units[d : 2 * d]
+        if self.transformed:
+            z = self.origin[:, None] + (z - self.inner[:, None]) / self.scale[:, None]
+        return z, a * self.scale
+
+
+def _origin(paths: Any) -> Tensor:
+    """The origin of the features in the space of the inputs."""
+    origin = paths.prior.features.origin
+    return origin if paths.input_transform is None else paths.input_transform.inverse(origin)
+
+
+def _line(transform: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """An affine transform of x, and its slope."""
+    if transform is None:
+        return x, torch.ones_like(x)
+    wide = transform.to(torch.float64)
+    return wide(x), wide.derivative(x)
+
+
+def _affine(mean: Mean) -> bool:
+    if isinstance(mean, Stacked):
+        return all(map(_affine, mean.means))
+    return _affine(mean.mean) if isinstance(mean, Mixed) else isinstance(mean, ConstantMean | LinearMean)
+
+
+def _slots(members: Sequence[Any]) -> list[tuple[int, dict[int, Any]]]:
+    """Kinds of kernels, and for each which member has which radial part there."""
+    slots: list[tuple[int, dict[int, Any]]] = []
+    for p, paths in enumerate(members):
+        plan = plan_of(paths)
+        assert plan is not None
+        for leaf in plan.radial:
+            for kind, taken in slots:
+                if kind == leaf.kind and p not in taken:
+                    taken[p] = leaf
+                    break
+            else:
+                slots.append((leaf.kind, {p: leaf}))
+    return slots
