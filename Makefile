@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 BASE   := $(VENV)/.installed
 DOCS   := $(VENV)/.installed-docs
+PEERS  := $(VENV)/.installed-peers
 GPFLOW := .venv-gpflow
 
 # Errors only (-qq). The variables hold the build backend to the same versions; which of them counts depends on pip.
@@ -39,8 +40,9 @@ format: $(BASE)  ## apply ruff's fixes and formatting
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(BASE)  ## compare with BoTorch on the same problem
-	@$(BIN)/python benchmarks/evaluate.py $(ARGS)
+bench: $(PEERS)  ## measure the library and its peers, and make docs/performance.md of it: a quarter of an hour
+	@$(BIN)/python benchmarks/peers.py $(ARGS)
+	@$(BIN)/python benchmarks/report.py
 
 docs: $(DOCS)  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -58,6 +60,10 @@ $(BASE): pyproject.toml constraints.txt
 
 $(DOCS): $(BASE)
 	@$(INSTALL) -e '.[docs]'
+	@touch $@
+
+$(PEERS): $(BASE)
+	@$(INSTALL) -e '.[bench]'
 	@touch $@
 
 $(GPFLOW)/.installed: pyproject.toml constraints.txt constraints-gpflow.txt

@@ -1,4 +1,4 @@
-"""The same problem in each library: a Gaussian process with a Matern-5/2 kernel, its paths, and their values."""
+"""The same problem in matheron and BoTorch: a Gaussian process, its paths, and their values. See also others.py."""
 
 from __future__ import annotations
 
@@ -33,29 +33,34 @@ class Problem:
     s: int
     dtype: torch.dtype
     d: int = 4
+    kernel: str = "matern"  # Matern-5/2; or "rbf"
+    device: str = "cpu"
 
     def data(self) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(0)
         X = torch.rand(self.n, self.d, generator=generator, dtype=torch.float64)
         y = torch.sin(6 * X).sum(1) + 0.1 * torch.randn(self.n, generator=generator, dtype=torch.float64)
-        return X.to(self.dtype), y.to(self.dtype)
+        return X.to(self.device, self.dtype), y.to(self.device, self.dtype)
 
     def points(self, *shape: int) -> Tensor:
         generator = torch.Generator().manual_seed(1)
-        return torch.rand(*shape, self.d, generator=generator, dtype=torch.float64).to(self.dtype)
+        return torch.rand(*shape, self.d, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
 
 
 class Matheron:
     name = "matheron"
+    tasks = frozenset({"draw", "evaluate", "gradient", "own", "each", "grid"})
+    devices = ("cpu", "cuda")
 
     @staticmethod
     def model(problem: Problem) -> Any:
         X, y = problem.data()
-        return matheron.ExactGP(kernels.Matern(2.5, LENGTHSCALE), X, y, NOISE)
+        kernel = kernels.RBF(LENGTHSCALE) if problem.kernel == "rbf" else kernels.Matern(2.5, LENGTHSCALE)
+        return matheron.ExactGP(kernel, X, y, NOISE)
 
     @staticmethod
     def draw(model: Any, problem: Problem) -> matheron.Paths:
-        generator = torch.Generator().manual_seed(2)
+        generator = torch.Generator(problem.device).manual_seed(2)
         return matheron.draw(model, problem.s, num_features=problem.ell, paths_per_basis=None, generator=generator)
 
     @staticmethod
@@ -65,6 +70,14 @@ class Matheron:
     @staticmethod
     def value_and_grad(paths: matheron.Paths, x: Tensor) -> tuple[Tensor, Tensor]:
         return paths.value_and_grad(x)
+
+    @staticmethod
+    def gradient(paths: matheron.Paths, x: Tensor) -> tuple[Tensor, Tensor]:
+        return with_backward(paths, x)
+
+    @staticmethod
+    def grid(paths: matheron.Paths, axis: Tensor) -> Tensor:
+        return paths.on_grid([axis, axis])
 
     @staticmethod
     def plainly(paths: matheron.Paths, x: Tensor) -> Tensor:
@@ -78,8 +91,23 @@ class Matheron:
         )
 
 
+class MatheronList(Matheron):
+    """A grid's points as a list: what `on_grid` is compared with."""
+
+    name = "matheron, as a list"
+    tasks = frozenset({"grid"})
+
+    @staticmethod
+    def grid(paths: matheron.Paths, axis: Tensor) -> Tensor:
+        return paths(torch.cartesian_prod(axis, axis))
+
+
 class BoTorch:
+    """`draw_matheron_paths`."""
+
     name = "BoTorch"
+    tasks = frozenset({"draw", "evaluate", "gradient", "own"})
+    devices = ("cpu", "cuda")
 
     @staticmethod
     def model(problem: Problem) -> Any:
@@ -93,7 +121,7 @@ class BoTorch:
                 covar_module=MaternKernel(nu=2.5),
                 mean_module=ZeroMean(),
                 outcome_transform=None,
-            ).to(problem.dtype)
+            ).to(problem.device, problem.dtype)
         model.initialize(**{"covar_module.lengthscale": LENGTHSCALE, "likelihood.noise": NOISE})
         return model.eval().requires_grad_(False)
 
@@ -114,9 +142,11 @@ class BoTorch:
 
     @staticmethod
     def value_and_grad(paths: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = x.clone().requires_grad_()
-        value = paths(x)
-        return value.detach(), torch.autograd.grad(value.sum(), x)[0]
+        return with_backward(paths, x)  # each path has its own points, so the sum's gradient is each path's
+
+    @staticmethod
+    def gradient(paths: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return with_backward(paths, x)
 
     @staticmethod
     def plainly(paths: Any, x: Tensor) -> Tensor:
@@ -130,4 +160,8 @@ class BoTorch:
         return prior.weight.double() @ Phi.mT + update.weight.double() @ K
 
 
-LIBRARIES = {library.name: library for library in (Matheron, BoTorch)}
+def with_backward(function: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Values, and the gradient of their sum in x."""
+    x = x.clone().requires_grad_()
+    value = function(x)
+    return value.detach(), torch.autograd.grad(value.sum(), x)[0]

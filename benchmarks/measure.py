@@ -1,22 +1,29 @@
-"""How the benchmarks measure: seconds, memory, and what the machine could do at best."""
+"""How the benchmarks measure: seconds, and memory in a process of its own."""
 
 from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
+LEAST = 0.02  # seconds: a shorter call is repeated within a measurement
 
-def median_seconds(calls: Sequence[Callable[[], Any]], repeats: int, least: float = 0.02) -> list[float]:
+# The workers' server imports these once. JAX is not among them: it starts threads, and a fork loses them.
+PRELOADED = ["botorch", "matheron", "sklearn.gaussian_process", "torch.fx.experimental.symbolic_shapes"]
+
+
+def median_seconds(calls: Sequence[Callable[[], Any]], repeats: int, least: float = LEAST) -> list[float]:
     """The median time of each call. They take turns, so that a machine that slows down slows all of them.
 
     One call of each goes unmeasured. A call shorter than `least` seconds is repeated within a measurement.
@@ -32,6 +39,12 @@ def median_seconds(calls: Sequence[Callable[[], Any]], repeats: int, least: floa
     return [statistics.median(t) for t in times]
 
 
+def best(call: Callable[[], Any], repeats: int = 9) -> float:
+    """The least time of several calls, after one that does not count."""
+    call()
+    return min(_seconds(call, 1) for _ in range(repeats))
+
+
 def _seconds(call: Callable[[], Any], loops: int) -> float:
     start = time.perf_counter()
     for _ in range(loops):
@@ -39,49 +52,121 @@ def _seconds(call: Callable[[], Any], loops: int) -> float:
     return (time.perf_counter() - start) / loops
 
 
-def extra_bytes(prepare: Callable[..., Callable[[], Any]], *args: Any, threads: int) -> int | None:
-    """The most memory that `prepare(*args)()` holds beyond what was there before the call, its answer included.
+@dataclass
+class Prepared:
+    """A call to be measured, and what tells the error of its values."""
 
-    Measured in a process of its own, for the high-water mark of a process never falls. The process is forked from a
-    server that has imported the libraries and done nothing else. `prepare` must be a function of a module. None where
-    the process was killed: out of memory.
+    call: Callable[[], Any]
+    error: Callable[[], float] | None = None
+
+
+class Meter:
+    """Measures a call in the process that it is in."""
+
+    def __init__(self, prepared: Prepared, cuda: bool = False):
+        self.prepared, self.cuda, self.loops = prepared, cuda, 0
+
+    def memory(self) -> int:
+        """The most bytes that a call holds beyond what was there before it, its answer included."""
+        if self.cuda:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            self._call()
+            return torch.cuda.max_memory_allocated() - before
+        if not sys.platform.startswith("linux"):  # the mark cannot be put back: below what there was, nothing is seen
+            before = _max_rss()
+            self._call()
+            return _max_rss() - before
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # give back what was freed before, or the call may use it unseen
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
+        before = _status("VmRSS")
+        self._call()
+        return _status("VmHWM") - before
+
+    def seconds(self) -> float:
+        """The time of one call, or of each of many short ones. On a GPU each call waits until the device is done."""
+        if not self.loops:
+            self.loops = max(1, min(1000, int(LEAST / _seconds(self._call, 1))))
+        return _seconds(self._call, self.loops)
+
+    def error(self) -> float | None:
+        return None if self.prepared.error is None else self.prepared.error()
+
+    def ready(self) -> None:
+        """Says that the preparation is over."""
+
+    def close(self) -> None:
+        self.prepared = Prepared(lambda: None)
+        if self.cuda:
+            torch.cuda.empty_cache()
+
+    def _call(self) -> None:
+        answer = self.prepared.call()
+        if self.cuda:
+            torch.cuda.synchronize()
+        del answer
+
+
+class Worker:
+    """A `Meter` in a process of its own, for the high-water mark of a process never falls.
+
+    The process is forked from a server that has imported the libraries and done nothing else. `prepare` must be a
+    function of a module that returns a `Prepared`; it starts at once. Every question raises EOFError if the process was
+    killed, which is what happens when there is no memory left.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["botorch", "matheron"])
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_in_child, args=(theirs, prepare, args, threads))
-    child.start()
-    theirs.close()
-    try:
-        answer = ours.recv()
-    except EOFError:
-        answer = None
-    child.join()
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+
+    def __init__(self, prepare: Callable[..., Prepared], *args: Any, threads: int):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, prepare, args, threads))
+        self.process.start()
+        theirs.close()
+
+    def ready(self) -> None:
+        self._ask("ready")
+
+    def memory(self) -> int:
+        return self._ask("memory")
+
+    def seconds(self) -> float:
+        return self._ask("seconds")
+
+    def error(self) -> float | None:
+        return self._ask("error")
+
+    def close(self) -> None:
+        self.pipe.close()
+        self.process.join()
+
+    def _ask(self, what: str) -> Any:
+        try:
+            self.pipe.send(what)
+        except BrokenPipeError:  # it failed before, and its answer is waiting, or it was killed
+            pass
+        answer = self.pipe.recv()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
 
-def _in_child(pipe: Connection, prepare: Callable[..., Callable[[], Any]], args: tuple[Any, ...], threads: int) -> None:
+def _serve(pipe: Connection, prepare: Callable[..., Prepared], args: tuple[Any, ...], threads: int) -> None:
     try:
+        if hasattr(os, "sched_setaffinity"):  # for the libraries that take no number of threads
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
         torch.set_num_threads(threads)
         with ThreadPoolExecutor(1) as other:  # memory that a library keeps for each thread then counts in the call
-            call = other.submit(prepare, *args).result()
-        pipe.send(_extra_bytes(call))
+            meter = Meter(other.submit(prepare, *args).result())
+        while True:
+            pipe.send(getattr(meter, pipe.recv())())
+    except EOFError:  # the other end is closed: no more questions
+        pass
     except Exception as error:
-        pipe.send(error)
-
-
-def _extra_bytes(call: Callable[[], Any]) -> int:
-    if not sys.platform.startswith("linux"):  # the mark cannot be put back: below what `prepare` held, nothing is seen
-        before = _max_rss()
-        call()
-        return _max_rss() - before
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # give back what `prepare` freed, or the call may use it unseen
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
-    before = _status("VmRSS")
-    call()
-    return _status("VmHWM") - before
+        try:
+            pipe.send(error)
+        except Exception:  # not every exception can be sent
+            pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def _max_rss() -> int:
@@ -96,22 +181,3 @@ def _status(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise KeyError(name)
-
-
-def ceilings(dtype: torch.dtype, quick: bool) -> dict[str, float]:
-    """The most that torch does a second, here and now: cosines, exponentials, roots, operations of a square product."""
-    block = torch.rand(512, 512 if quick else 4096, dtype=dtype) * 30
-    negative, out = -block, torch.empty_like(block)
-    n = 256 if quick else 2048
-    a, b, c = (torch.rand(n, n, dtype=dtype) for _ in range(3))
-    return {
-        "trig": block.numel() / _best(lambda: torch.cos(block, out=out)),
-        "exp": block.numel() / _best(lambda: torch.exp(negative, out=out)),
-        "sqrt": block.numel() / _best(lambda: torch.sqrt(block, out=out)),
-        "flops": 2 * n**3 / _best(lambda: torch.mm(a, b, out=c)),
-    }
-
-
-def _best(call: Callable[[], Any], repeats: int = 9) -> float:
-    call()
-    return min(_seconds(call, 1) for _ in range(repeats))

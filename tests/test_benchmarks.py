@@ -1,51 +1,146 @@
-"""The benchmark runs, and its measurements are of what they say."""
+"""The benchmark runs, its measurements are of what they say, and the page shows what was kept."""
 
 import importlib
 import json
 import os
-import subprocess
 import sys
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("botorch")
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "evaluate.py"
+pytest.importorskip("sklearn")
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+ASSETS = FOLDER.parent / "docs" / "assets"
 LINUX = sys.platform == "linux"  # elsewhere the high-water mark of memory cannot be put back
 
 
-def test_the_benchmark_runs_and_both_libraries_compute_the_formula(tmp_path):
-    out = tmp_path / "result.json"
-    command = [sys.executable, str(SCRIPT), "--quick", "--threads", "1", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    assert "a smoke test, not a result" in done.stdout and "scaled up 4x" in done.stdout
-    rows = json.loads(out.read_text())["rows"]
-    assert len(rows) == 6
-    for row in rows:
+@pytest.fixture
+def module(monkeypatch):
+    """A module of the benchmarks, by its name."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def test_the_benchmark_runs_and_goes_on_where_it_stopped(tmp_path, module, monkeypatch, capsys):
+    out, part, peers = tmp_path / "result.json", tmp_path / "result.part.json", module("peers")
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["peers.py", "--quick", "--threads", "1", "--out", str(out), *arguments])
+        peers.main()
+        return capsys.readouterr().out
+
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(variable, "1")  # the benchmark sets them, and they are put back
+    run("--only", "draw")
+    kept = json.loads(part.read_text())["rows"]
+    assert {row["task"] for row in kept} == {"draw"} and not out.exists()
+    assert f"going on with {len(kept)} rows" in run()
+    result = json.loads(out.read_text())
+    assert result["rows"][: len(kept)] == kept and not part.exists()
+    assert {row["task"] for row in result["rows"]} == {"draw", "evaluate", "gradient", "own", "each", "grid"}
+    assert {"matheron", "BoTorch", "GPyTorch, dense", "scikit-learn"} <= {row["library"] for row in result["rows"]}
+    for row in result["rows"]:
         check_numbers(row)
+    check_that_the_results_can_be_shown(result, tmp_path, module)
 
 
 def check_numbers(row: dict) -> None:
-    p, single = row["problem"], row["problem"]["dtype"] == "float32"
-    assert row["floor_seconds"] == pytest.approx(sum(row["floor_parts"].values()))
-    # A draw holds the covariance, and an evaluation its answer, at the least.
-    least = (4 if single else 8) * (p["n"] ** 2 if row["case"] == "draw" else p["s"] * row["num_points"])
-    for name in ("matheron", "BoTorch"):
-        numbers = row[name]
-        assert numbers["seconds"] > 0
-        assert ("extra_bytes" in numbers) == (row["case"] in ("evaluate", "draw"))
-        assert ("error" in numbers) == (row["case"] in ("evaluate", "one path at one point"))
-        assert not LINUX or least <= numbers.get("extra_bytes", least) < 1e9
-        assert numbers.get("error", 0.0) < (1e-4 if single else 1e-12)
+    single = row["dtype"] == "float32"
+    assert 0 < row["least"] <= row["seconds"] <= row["most"]
+    assert 0 <= row["bytes"] < 1e9
+    assert (row.get("error") or 0) < (1e-4 if single else 1e-12)
+    if "floor" in row:
+        assert row["library"] == "matheron"
+        assert row["floor"]["seconds"] == pytest.approx(sum(row["floor"]["parts"].values()))
+
+
+def check_that_the_results_can_be_shown(result: dict, folder: Path, module) -> None:
+    report, results = module("report"), module("results").Results("quick", result)
+    for section in report.SECTIONS.values():
+        assert section(results).strip()
+    assert all(path.exists() for path in module("figures").save(results, folder))
 
 
 @pytest.mark.skipif(not LINUX, reason="the high-water mark cannot be put back")
-def test_memory_that_a_call_held_and_gave_back_is_seen(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    measure = importlib.import_module("measure")
-    size = 64_000_000
-    seen = measure.extra_bytes(partial, torch.ones, size // 4, threads=1)
-    assert 0.95 * size < seen < 1.2 * size
+def test_memory_that_a_call_held_and_gave_back_is_seen(module):
+    measure, numbers = module("measure"), 8_000_000
+    meter = measure.Meter(measure.Prepared(lambda: torch.ones(numbers, dtype=torch.float64).sum()))
+    assert 0.95 * 8 * numbers < meter.memory() < 1.2 * 8 * numbers
+
+
+def test_a_worker_that_is_killed_or_fails_says_so(module):
+    measure = module("measure")
+    killed = measure.Worker(os.abort, threads=1)
+    with pytest.raises((EOFError, ConnectionResetError)):
+        killed.ready()
+    failed = measure.Worker(measure.Prepared, threads=1)  # without the call that it needs
+    with pytest.raises(TypeError, match="call"):
+        failed.ready()
+    killed.close()
+    failed.close()
+
+
+def test_every_library_has_the_same_posterior_mean(module):
+    libraries, others = module("libraries"), module("others")
+    problem = libraries.Problem(n=40, ell=16, s=2, dtype=torch.float64)
+    x = problem.points(30)
+    ours = libraries.Matheron.draw(libraries.Matheron.model(problem), problem).mean(x)
+    for name in ("GPyTorch, dense", "scikit-learn", "GPJax", "GSTools, one path"):
+        if name in others.LIBRARIES:
+            # GPJax adds a jitter of 1e-6 to the noise of 1e-2; GPyTorch rounds hyperparameters to float32.
+            assert others.LIBRARIES[name].mean(problem, x) == pytest.approx(ours, abs=1e-4), name
+
+
+def test_a_cubic_library_is_not_run_where_it_would_take_too_long(module):
+    peers, (case, *_) = module("peers"), module("cases").cases("cpu", quick=False)
+    far = replace(case, num_points=100 * case.num_points)
+    row = {"library": "GPyTorch, dense", **case.sizes(), "seconds": 1e-3, "bytes": 1e6}
+    assert peers.smaller(far, "GPyTorch, dense", []) == (far, {})
+    _, slow = peers.smaller(far, "GPyTorch, dense", [row])
+    assert slow["not_run"]["seconds"] == pytest.approx(1e-3 * 100**3)
+    _, large = peers.smaller(far, "GPyTorch, dense", [row | {"seconds": 1e-9}])
+    assert large["not_run"]["bytes"] == pytest.approx(1e6 * 100**2)
+    assert peers.smaller(far, "GPyTorch, dense", [row | {"seconds": 1e-9, "bytes": 1e3}]) == (far, {})
+
+
+def test_botorch_s_many_points_are_scaled_up_from_fewer(module):
+    peers, (case, *_) = module("peers"), module("cases").cases("cpu", quick=False)
+    far = replace(case, num_points=100_000)
+    fewer, note = peers.smaller(far, "BoTorch", [])
+    assert fewer.num_points * note["scaled_by"] == far.num_points and note["scaled_by"] == 10
+    assert peers.smaller(far, "matheron", []) == (far, {})
+
+
+def test_before_a_case_come_those_with_fewer_points(module):
+    for device in ("cpu", "cuda"):
+        chosen = module("cases").cases(device, quick=False)
+        keys = [tuple(case.sizes().items()) for case in chosen]
+        assert len(set(keys)) == len(keys)
+        evaluated = [
+            case.num_points for case in chosen if case.task == "evaluate" and case.problem == chosen[0].problem
+        ]
+        assert evaluated == sorted(evaluated) and len(evaluated) > 4
+
+
+def test_the_page_and_its_figures_are_of_the_results_that_are_kept(module):
+    report, figures, results = module("report"), module("figures"), module("results")
+    text = report.PAGE.read_text()
+    assert report.refreshed(text) == text, "run python benchmarks/report.py"
+    for file in report.RESULTS.glob("*.json"):
+        data = json.loads(file.read_text())
+        if "sources" in data and not file.name.endswith(".part.json"):
+            assert not data["quick"]
+            for figure in ASSETS.glob(f"performance-{file.stem}-*.svg"):
+                of = figures.digest(results.Results(file.stem, data))
+                assert of in figure.read_text(), f"{figure.name}: run python benchmarks/report.py"
+
+
+def test_a_number_that_does_not_match_is_noticed(module):
+    report = module("report")
+    page = report.PAGE.read_text()
+    mark = report.MARKS.search(page)
+    assert mark is not None
+    assert report.refreshed(page.replace(mark[0], mark[1] + "another number\n" + mark[4])) == page
