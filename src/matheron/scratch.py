@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ _ALIGNMENT = 64
 # What a thread keeps between evaluations, in bytes: all temporaries of a block as a rule. The rest is allocated.
 ARENA_SIZE = 64 * 2**20
 _local = threading.local()
+_NOTHING = nullcontext()
 
 
 class _Arena:
@@ -40,16 +41,23 @@ def arena() -> Iterator[None]:
             _local.arena = outer
 
 
-@contextmanager
-def frame() -> Iterator[None]:
+class _Frame:
+    """Puts an arena's pointer back where it was."""
+
+    def __init__(self, arena: _Arena) -> None:
+        self.arena, self.used = arena, arena.used
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.arena.used = self.used
+
+
+def frame() -> AbstractContextManager[None]:
     """Give back at the end of the block all that `empty` gave inside it."""
     current: _Arena | None = getattr(_local, "arena", None)
-    used = 0 if current is None else current.used
-    try:
-        yield
-    finally:
-        if current is not None:
-            current.used = used
+    return _NOTHING if current is None else _Frame(current)
 
 
 def empty(shape: Sequence[int], like: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -27,3 +29,12 @@ def weigh_coordinates(Phi: Tensor, W: Tensor, A: Tensor) -> Tensor:
         return torch.stack([weigh(Phi, W * a[:, None]) for a in A.unbind(-1)], dim=-1)
     weights = (W[:, :, None] * A.mT[:, None]).flatten(1, 2)  # [B, r d, c]
     return weigh(Phi, weights).unflatten(1, (W.shape[1], -1)).transpose(2, 3)
+
+
+def add(total: Any, part: Any) -> Any:
+    """Sums of tensors, or of (value, gradient) pairs; in place where no graph is kept."""
+    if total is None or part is None:
+        return part if total is None else total
+    if isinstance(total, tuple):
+        return add(total[0], part[0]), add(total[1], part[1])
+    return total + part if total.requires_grad or part.requires_grad else total.add_(part)

@@ -46,13 +46,14 @@ def evaluate(
     says which these are. `width` counts the numbers that one point needs. `tied` says that the paths themselves are
     in a graph.
     """
+    graph = (tied or x.requires_grad) and torch.is_grad_enabled()
+    if not graph and num_paths * x.shape[1] * width < _SMALL:
+        return value(x, slice(0, num_paths) if own else None)
     plan = _plan(x, num_paths, width, own)
     shape = (num_paths, x.shape[1], num_outputs)
-    if torch.is_grad_enabled() and (tied or x.requires_grad):
+    if graph:
         return _evaluate_tied(value, x, plan) if tied or len(plan) == 1 else _InBlocks.apply(x, value, plan, shape)
     with torch.no_grad():
-        if len(plan) == 1 and num_paths * x.shape[1] * width < _SMALL:
-            return value(x, plan[0][0])
         return _in_turn(value, x, plan, shape)
 
 
@@ -118,9 +119,9 @@ def evaluate_with_gradient(
     own: bool,
 ) -> tuple[Tensor, Tensor]:
     """Values `[s, n, t]` and gradients `[s, n, t, d]`, in blocks."""
+    if num_paths * x.shape[1] * width < _SMALL:
+        return value(x, slice(0, num_paths) if own else None)
     plan = _plan(x, num_paths, width, own)
-    if len(plan) == 1 and num_paths * x.shape[1] * width < _SMALL:
-        return value(x, plan[0][0])
     out = torch.empty(num_paths, x.shape[1], num_outputs, dtype=x.dtype, device=x.device)
     gradient = torch.empty(num_paths, x.shape[1], num_outputs, x.shape[2], dtype=x.dtype, device=x.device)
     with arena():

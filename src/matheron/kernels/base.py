@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from numbers import Real
 from typing import TYPE_CHECKING
@@ -104,6 +105,10 @@ def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     return shifted, shifted if z is x else z - origin
 
 
+# Below this many differences a call's overhead counts more than its memory.
+_FEW = 1 << 14
+
+
 def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     """|x - z|^2 for all pairs, `[..., n, d], [..., m, d] -> [..., n, m]`, in memory of its own.
 
@@ -122,11 +127,14 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
         shape = torch.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
         return sum((x[..., :, None, i] - z[..., None, :, i]).square() for i in range(x.shape[-1]))  # type: ignore
-    r2 = torch.sub(x[..., :, None, 0], z[..., None, :, 0], out=empty(shape, x)).square_()
+    columns = z.mT.contiguous()  # a coordinate's column is read in one stride: twice as fast
+    if math.prod(shape) * x.shape[-1] < _FEW:
+        return (x.unsqueeze(-1) - columns.unsqueeze(-3)).square_().sum(-2)
+    r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
     if x.shape[-1] > 1:
         with frame():
             difference = empty(shape, x)
             for i in range(1, x.shape[-1]):
-                torch.sub(x[..., :, None, i], z[..., None, :, i], out=difference)
+                torch.sub(x[..., :, None, i], columns[..., None, i, :], out=difference)
                 r2.addcmul_(difference, difference)
     return r2

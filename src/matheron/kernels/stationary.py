@@ -15,7 +15,7 @@ from scipy import special
 from torch import Tensor
 
 from ..checks import ArrayLike, as_tensor, per_dimension, positive
-from ..scratch import empty, frame
+from ..scratch import empty
 from ..weigh import weigh, weigh_coordinates
 from .base import Kernel, centred, squared_distance
 from .spectral import Atom, GammaScaled, Gaussian, Lattice, SpectralMeasure, Student
@@ -110,15 +110,9 @@ class _BesselPower(torch.autograd.Function):
     def forward(ctx, q: Tensor, a: float, c: float) -> Tensor:
         ctx.save_for_backward(q)
         ctx.a, ctx.c = a, c
-        s = torch.sqrt(q, out=empty(q.shape, q))
         if a in (-0.5, 0.5, 1.5, 2.5):
-            with frame():
-                decay = torch.neg(s, out=empty(q.shape, q)).exp_().mul_(c * math.sqrt(math.pi / 2))
-                if a == -0.5:
-                    return torch.where(s > 0, decay.div_(s), 0.0)
-                polynomial = s.fill_(1) if a == 0.5 else s.add_(1) if a == 1.5 else s.mul_(3).add_(3).add_(q)
-                return polynomial.mul_(decay)
-        s64 = s.double().cpu().numpy()
+            return _half_integer(q.clone(), a).mul_((3 if a == 2.5 else 1) * c * math.sqrt(math.pi / 2))
+        s64 = q.sqrt().double().cpu().numpy()
         at_zero = 2 ** (a - 1) * special.gamma(a) if a > 0 else 0.0
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             value = special.kve(a, s64) * s64**a * np.exp(-s64)
@@ -128,6 +122,18 @@ class _BesselPower(torch.autograd.Function):
     def backward(ctx, grad: Tensor):  # type: ignore[override]
         (q,) = ctx.saved_tensors
         return -0.5 * grad * _BesselPower.apply(q, ctx.a - 1, ctx.c), None, None
+
+
+def _half_integer(q: Tensor, a: float) -> Tensor:
+    """exp(-s) times 1 / s, 1, 1 + s or 1 + s + q / 3, for a = -1/2 to 5/2; it uses the memory of q."""
+    minus_s = q.sqrt_().neg_()
+    decay = torch.exp(minus_s, out=empty(q.shape, q))
+    if a == -0.5:
+        return torch.where(minus_s < 0, decay.div_(minus_s).neg_(), 0.0)
+    if a == 0.5:
+        return decay
+    polynomial = minus_s if a == 1.5 else minus_s.addcmul_(minus_s, minus_s, value=-1 / 3)  # less one, negative
+    return decay.addcmul_(polynomial, decay, value=-1)
 
 
 class Matern(_Radial):
@@ -153,12 +159,24 @@ class Matern(_Radial):
         return 2 ** (1 - self.nu) / special.gamma(self.nu)
 
     def radial(self, r2: Tensor) -> Tensor:
-        if r2.requires_grad:
+        if r2.requires_grad or self.nu not in (0.5, 1.5, 2.5):
             return _BesselPower.apply(2 * self.nu * r2, self.nu, self._scale)
-        return _BesselPower.apply(r2.mul_(2 * self.nu), self.nu, self._scale)
+        return _half_integer(r2.mul_(2 * self.nu), self.nu)
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         return _BesselPower.apply(2 * self.nu * r2, self.nu - 1, -self.nu * self._scale)
+
+    def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
+        """Roots and exponentials, most of the cost, are taken once for both."""
+        if self.nu not in (1.5, 2.5):
+            return super().radial_with_slope(r2)
+        q = r2.mul_(2 * self.nu)
+        s = torch.sqrt(q, out=empty(q.shape, q))
+        decay = torch.neg(s, out=empty(q.shape, q)).exp_()
+        slope = s.add_(1).mul_(decay)
+        if self.nu == 1.5:  # (1 + s) e^-s, and -3/2 e^-s
+            return slope, decay.mul_(-1.5)
+        return torch.addcmul(slope, q, decay, value=1 / 3, out=q), slope.mul_(-5 / 6)  # (1 + s + q/3) e^-s
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         return Student(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.nu)

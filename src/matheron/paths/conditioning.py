@@ -9,8 +9,8 @@ from ..evaluate import evaluate
 from ..kernels import Kernel
 from ..means import Mean
 from ..updates import Data, condition, sparse_correction
+from ..weigh import add
 from .prior import PriorPaths
-from .sums import add
 from .update import Inducing, UpdatePaths
 
 

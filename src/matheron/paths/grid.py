@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import ArrayLike, as_tensor
 from ..evaluate import evaluate
 from ..evaluate.tensor_grid import grid_sums
-from .sums import add
+from ..weigh import add
 
 if TYPE_CHECKING:
     from .paths import Paths

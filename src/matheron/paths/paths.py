@@ -11,16 +11,16 @@ from torch import Tensor
 
 from .. import store
 from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor, check_dim
-from ..evaluate import evaluate, evaluate_with_gradient, fused
+from ..evaluate import evaluate, evaluate_with_gradient, fused, single
 from ..gp import as_tasks
 from ..means import Mean
 from ..transforms import Transform
 from ..updates import Data
 from ..value import Value
+from ..weigh import add
 from .conditioning import joined, update_given, without_repeats
 from .grid import on_grid
 from .prior import PriorPaths
-from .sums import add
 from .update import UpdatePaths
 
 
@@ -87,6 +87,9 @@ class Paths(Value):
         x = self._inner(self._points(x))
         if fused.supported(self, x):
             return self._outer(fused.evaluate(self, x))
+        alone = single(self, x)
+        if alone is not None:
+            return self._outer(evaluate(alone.block, x, len(x), 1, alone.width, own=True, tied=False))
         own, tied = len(x) > 1, self.requires_graph()
         f = evaluate(self._block, x, self.num_paths, self.num_outputs, self._width(x), own=own, tied=tied)
         return self._outer(f)
@@ -108,6 +111,10 @@ class Paths(Value):
             inner = self._inner(outer)
             if fused.supported(self, inner):
                 f, df = fused.evaluate_with_gradient(self, inner)
+            elif (alone := single(self, inner)) is not None:
+                f, df = evaluate_with_gradient(
+                    alone.block_with_gradient, inner, len(inner), 1, 2 * alone.width, own=True
+                )
             else:
                 width = self._width(inner) * (1 + self.input_dim)
                 f, df = evaluate_with_gradient(
@@ -264,7 +271,7 @@ class Paths(Value):
     def _outer(self, f: Tensor) -> Tensor:
         """Outputs `[s, n, t]` as a user sees them."""
         f = f if self.output_transform is None else self.output_transform(f)
-        return f[..., 0] if self.num_outputs == 1 else f
+        return f.squeeze(-1) if f.shape[-1] == 1 else f
 
     def _width(self, x: Tensor) -> int:
         """Numbers held a point (and a path, where each has its own): the widest basis, and the sums."""

@@ -12,7 +12,8 @@ from ..features import Features
 from ..features.basis import Basis
 from ..scratch import frame
 from ..value import Value
-from .sums import add, concatenated, picked, split_rows
+from ..weigh import add
+from .sums import concatenated, picked, split_rows
 
 # Where each path has a basis of its own and points are few, this many numbers' worth of bases are evaluated together.
 _BATCH = 1 << 21

@@ -8,15 +8,6 @@ import torch
 from torch import Tensor
 
 
-def add(total: Any, part: Any) -> Any:
-    """Sums of tensors, or of (value, gradient) pairs; in place where no graph is kept."""
-    if total is None or part is None:
-        return part if total is None else total
-    if isinstance(total, tuple):
-        return add(total[0], part[0]), add(total[1], part[1])
-    return total + part if total.requires_grad or part.requires_grad else total.add_(part)
-
-
 def split_rows(out: Any, s: int, t: int) -> Any:
     """`[1, s t, n, ...] -> [s, t, n, ...]`, of a tensor or of a pair."""
     if isinstance(out, tuple):

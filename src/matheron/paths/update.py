@@ -11,7 +11,8 @@ from ..features import Canonical
 from ..kernels import Kernel
 from ..scratch import frame
 from ..value import Value
-from .sums import add, split_rows
+from ..weigh import add
+from .sums import split_rows
 
 
 class Inducing(Value):

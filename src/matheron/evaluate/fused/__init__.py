@@ -10,24 +10,24 @@ from __future__ import annotations
 import importlib.util
 from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ...means import ConstantMean, LinearMean
+from ..sources import Derived, transformed
 from .plan import Plan
 from .read import make_plan
 
-# Plans by paths. A plan that no longer stands for its paths (a parent module moved them in place) is made again.
-_plans: WeakKeyDictionary[Any, tuple[Plan | None, list]] = WeakKeyDictionary()
+# The plan of some paths; None where there can be none.
+plan_of: Derived[Plan] = Derived(make_plan)
 # Points at a time for a mean of unknown appetite.
 _MEAN_BLOCK = 1 << 16
 
 
 def supported(paths: Any, x: Tensor) -> bool:
     """Whether `evaluate` can serve these paths at inner points x `[1 or s, n, d]`."""
-    if x.device.type != "cuda" or not _usable(x.device.index) or _transformed(x):
+    if x.device.type != "cuda" or not _usable(x.device.index) or transformed(x):
         return False
     return plan_of(paths) is not None
 
@@ -57,21 +57,6 @@ def evaluate_with_gradient(paths: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return launch.sums_with_gradient(plan, x.contiguous(), m, dm)
 
 
-def plan_of(paths: Any) -> Plan | None:
-    """The plan of these paths, made at the first call; None where there can be none."""
-    known = _plans.get(paths)
-    if known is not None and (known[0].stands() if known[0] is not None else known[1] == _identities(paths)):
-        return known[0]
-    with torch.no_grad():
-        plan = make_plan(paths)
-    _plans[paths] = (plan, [] if plan is not None else _identities(paths))
-    return plan
-
-
-def _identities(paths: Any) -> list[int]:
-    return [id(b) for b in paths.buffers()]
-
-
 def _mean(mean: Any, x: Tensor) -> Tensor:
     if isinstance(mean, ConstantMean | LinearMean) or x.shape[1] <= _MEAN_BLOCK:
         return mean(x)
@@ -84,12 +69,3 @@ def _usable(device: int | None) -> bool:
     if importlib.util.find_spec("triton") is None or torch.version.cuda is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _transformed(x: Tensor) -> bool:
-    """Whether x is under a transform of torch.func, forward differentiation or compilation, which see no kernels."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
-        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
-    )

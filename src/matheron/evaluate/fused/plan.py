@@ -8,7 +8,7 @@ remainders (see `tile.turns`); float32 weights of shared points into two half-pr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -168,22 +168,10 @@ class Plan:
     origin: Tensor
     fourier: list[Fourier]
     radial: list[Radial]
-    made_of: list[tuple[dict[str, Tensor | None], str, Tensor, int]] = field(repr=False)
 
     @property
     def num_rows(self) -> int:
         return self.num_paths * self.num_outputs
-
-    def stands(self) -> bool:
-        """Whether the tensors it was made of are still those of the paths, unchanged and in no graph."""
-        return all(
-            owner.get(name) is tensor and version_of(tensor) == version and not tensor.requires_grad
-            for owner, name, tensor, version in self.made_of
-        )
-
-
-def version_of(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # an inference tensor has none
 
 
 def two_to(exponent: Tensor, dtype: torch.dtype) -> Tensor:

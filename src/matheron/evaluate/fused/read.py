@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...features.basis import Cosines, Pairs
-from ...kernels import RBF, Kernel, Matern, OnDims, RationalQuadratic, Scaled, Sum
-from .plan import Fourier, Plan, Radial, two_to, version_of
+from ...kernels import RBF, Kernel, Matern, RationalQuadratic
+from ...kernels.radials import RadialPart, radial_parts
+from .plan import Fourier, Plan, Radial, two_to
 
 # Basis functions are padded to a multiple of this, with weights of zero.
 PAD = 64
@@ -27,6 +27,7 @@ _KINDS: dict[tuple[type[Kernel], float], int] = {
 }
 
 
+@torch.no_grad()
 def make_plan(paths: Any) -> Plan | None:
     """The plan of a Paths; None where some of it has no kernel here, or is tied to a graph."""
     prior, update = paths.prior, paths.update
@@ -35,19 +36,17 @@ def make_plan(paths: Any) -> Plan | None:
     if d > LARGEST_DIM or paths.requires_graph() or prior.w.dtype not in (torch.float32, torch.float64):
         return None
     fourier = _fourier(prior)
-    radial: list[Radial] | None = []
-    for B, basis in update.coupled if update.width else []:
-        leaves = _leaves(basis.kernel, d)
-        if leaves is None or fourier is None:
-            return None
-        W = update.coupled_weights(B, update.v).reshape(s * t, 1, -1)
-        radial += [_radial(leaf, basis.centres, W) for leaf in leaves]
     if fourier is None:
         return None
-    made_of = []
-    for module in [*prior.modules(), *update.modules()]:
-        made_of += [(module._buffers, name, b, version_of(b)) for name, b in module._buffers.items() if b is not None]
-    return Plan(s, t, prior.features.origin, fourier, radial, made_of)
+    radial: list[Radial] = []
+    for B, basis in update.coupled if update.width else []:
+        W = update.coupled_weights(B, update.v).reshape(s * t, 1, -1)
+        for part in radial_parts(basis.kernel, d) or [None]:
+            made = None if part is None else _radial(part, basis.centres, W)
+            if made is None:
+                return None
+            radial.append(made)
+    return Plan(s, t, prior.features.origin, fourier, radial)
 
 
 def _fourier(prior: Any) -> list[Fourier] | None:
@@ -105,47 +104,21 @@ def _padded(part: Fourier) -> Fourier:
     return Fourier(pad(part.theta, (0, 0, 0, extra)).contiguous(), tau, weights, part.groups, part.index)
 
 
-@dataclass
-class _Leaf:
-    kind: int
-    a: Tensor  # [d]: q = sum_k (a_k r_k)^2
-    isotropic: bool
-    alpha: Tensor
-    outputscale: Tensor | None = None
-
-
-def _leaves(kernel: Kernel, d: int) -> list[_Leaf] | None:
-    """A kernel as a sum of scaled radial ones; None where it is not one."""
-    if isinstance(kernel, Sum):
-        parts = [_leaves(k, d) for k in kernel.parts]
-        return None if any(p is None for p in parts) else [leaf for p in parts for leaf in p or []]
-    if isinstance(kernel, Scaled):
-        leaves = _leaves(kernel.kernel, d)
-        for leaf in leaves or []:
-            scale = kernel.outputscale
-            leaf.outputscale = scale if leaf.outputscale is None else scale * leaf.outputscale
-        return leaves
-    if isinstance(kernel, OnDims):
-        leaves = _leaves(kernel.kernel, len(kernel.dims))
-        for leaf in leaves or []:
-            a = leaf.a.new_zeros(d)
-            a[kernel.dims] = leaf.a
-            leaf.a, leaf.isotropic = a, leaf.isotropic and sorted(kernel.dims) == list(range(d))
-        return leaves
+def _radial(part: RadialPart, centres: Tensor, W: Tensor) -> Radial | None:
+    """One radial kernel; None where it has no number here."""
+    kernel = part.kernel
     kind = _KINDS.get((type(kernel), getattr(kernel, "nu", 0.0)))
     if kind is None:
         return None
     squared = 2 * kernel.nu if isinstance(kernel, Matern) else 0.5 / kernel.alpha if kind == 4 else 1.0
     lengthscale = kernel.lengthscale
-    a = (torch.as_tensor(squared, dtype=lengthscale.dtype, device=lengthscale.device).sqrt() / lengthscale).expand(d)
-    return [_Leaf(kind, a, lengthscale.numel() == 1, kernel.alpha if kind == 4 else torch.ones_like(a[0]))]
-
-
-def _radial(leaf: _Leaf, centres: Tensor, W: Tensor) -> Radial:
-    a = leaf.a.to(centres)
+    a = centres.new_zeros(centres.shape[1])  # q = sum_k (a_k r_k)^2
+    a[part.dims] = (torch.as_tensor(squared).to(lengthscale).sqrt() / lengthscale).to(a).expand(len(part.dims))
+    isotropic = lengthscale.numel() == 1 and len(part.dims) == len(a)
     unit = two_to(torch.frexp(a).exponent, a.dtype)  # [d]
     extra = -centres.shape[0] % PAD
-    W = W if leaf.outputscale is None else W * leaf.outputscale
-    units = torch.cat([unit, a / unit, leaf.alpha.to(a).reshape(1)])
+    W = W if part.scale is None else W * part.scale
+    alpha = kernel.alpha.to(a) if kind == 4 else torch.ones_like(a[0])
+    units = torch.cat([unit, a / unit, alpha.reshape(1)])
     z = pad((centres * unit).mT, (0, extra)).contiguous()
-    return Radial(leaf.kind, leaf.isotropic, z, units, pad(W, (0, extra)).contiguous())
+    return Radial(kind, isotropic, z, units, pad(W, (0, extra)).contiguous())

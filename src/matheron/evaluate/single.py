@@ -1,0 +1,245 @@
+"""Evaluation where a basis function serves one sum only: each path at its own points, or one path alone.
+
+Then w cos(theta . x) + w' sin(theta . x) is one cosine, a cos(theta . x + tau), with an amplitude and a phase of the
+path's own: half the trigonometric functions. Its gradient is -a sin(theta . x + tau) theta, a plain product with the
+frequencies, and so it is with the centres of radial kernels. What follows from the paths is derived once (`Derived`),
+which is also what makes a call at a single point cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..features.basis import Cosines, Pairs
+from ..kernels.base import squared_distance
+from ..kernels.radials import radial_parts
+from ..means import ConstantMean, Mean
+from ..scratch import empty, frame
+from ..weigh import add
+from .sources import Derived, transformed
+
+
+@dataclass(eq=False)
+class _Waves:
+    """sum_f a_f cos(theta_f . x + tau_f): frequencies `[g, d, f]`, each path's basis `[s]`, its a and tau `[s, f]`.
+
+    Frequencies, like the centres below, lie with the long axis last: products are then up to 4 times faster.
+    """
+
+    theta: Tensor
+    index: list[int]
+    amplitudes: Tensor
+    phases: Tensor
+
+    @cached_property
+    def width(self) -> int:
+        return self.phases.shape[1]
+
+    @cached_property
+    def shared(self) -> Tensor | None:
+        """The frequencies `[d, f]` where there is one basis for all paths."""
+        return self.theta[0] if len(self.theta) == 1 else None
+
+    def turned(self, x: Tensor, paths: slice | None) -> Tensor:
+        """theta . x + tau of some paths at their points: `[B, n, d] -> [B, n, f]`."""
+        B, n, d = x.shape
+        tau = _of(self.phases, paths)
+        P = empty((B * n, self.width), x)
+        if self.shared is not None and (B == 1 or n == 1):
+            return torch.addmm(tau, x.reshape(-1, d), self.shared, out=P).view(B, n, self.width)
+        P = P.view(B, n, self.width)
+        for mine, theta in self._runs(paths):
+            torch.mm(x[mine].reshape(-1, d), theta, out=P[mine].view(-1, self.width))
+        return P.add_(tau[:, None])
+
+    def pulled(self, S: Tensor, paths: slice | None) -> Tensor:
+        """sum_f S_f theta_f: `[B, n, f] -> [B, n, d]`."""
+        out = torch.empty(*S.shape[:2], self.theta.shape[1], dtype=S.dtype, device=S.device)
+        for mine, theta in self._runs(paths):
+            torch.mm(S[mine].view(-1, self.width), theta.mT, out=out[mine].view(-1, out.shape[2]))
+        return out
+
+    def _runs(self, paths: slice | None) -> list[tuple[slice, Tensor]]:
+        """Neighbours that share a basis, and its frequencies `[d, f]`."""
+        if self.shared is not None:
+            return [(slice(None), self.shared)]
+        runs, start = [], 0
+        for g, members in groupby(self.index if paths is None else self.index[paths]):
+            stop = start + len(list(members))
+            runs.append((slice(start, stop), self.theta[g]))
+            start = stop
+        return runs
+
+    def value(self, x: Tensor, paths: slice | None) -> Tensor:
+        """`[B, n, d] -> [B, n]`."""
+        return _dot(self.turned(x, paths).cos_(), _of(self.amplitudes, paths))
+
+    def value_and_gradient(self, x: Tensor, paths: slice | None) -> tuple[Tensor, Tensor]:
+        P, a = self.turned(x, paths), _of(self.amplitudes, paths)
+        value = _dot(torch.cos(P, out=empty(P.shape, P)), a)
+        return value, self.pulled(P.sin_().mul_(a[:, None]), paths).neg_()
+
+
+@dataclass(eq=False)
+class _Bumps:
+    """sum_j w_j k(x, z_j), k radial: centres in lengthscales `[m, d]` about `origin`, weights `[s, m]`."""
+
+    kernel: Any
+    dims: list[int] | None  # None: all of them, in order
+    origin: Tensor
+    scale: Tensor  # 1 / lengthscale, [d]
+    centres: Tensor
+    centres_and_one: Tensor  # [d + 1, m]
+    weights: Tensor
+
+    def scaled(self, x: Tensor) -> Tensor:
+        x = x if self.dims is None else x[..., self.dims]
+        return (x - self.origin) * self.scale
+
+    def value(self, x: Tensor, paths: slice | None) -> Tensor:
+        return _dot(self.kernel.radial(squared_distance(self.scaled(x), self.centres)), _of(self.weights, paths))
+
+    def value_and_gradient(self, x: Tensor, paths: slice | None) -> tuple[Tensor, Tensor]:
+        """sum_j w_j g'_j (x - z_j) is x sum_j w_j g'_j - sum_j w_j g'_j z_j: one product for both sums."""
+        y, w = self.scaled(x), _of(self.weights, paths)
+        K, slope = self.kernel.radial_with_slope(squared_distance(y, self.centres))  # [B, n, m]
+        sums = slope.mul_(w[:, None]).view(-1, w.shape[1]) @ self.centres_and_one.mT  # [B n, d + 1]
+        sums = sums.view(*y.shape[:2], len(self.centres_and_one))
+        pull = (y * sums[..., -1:]).sub_(sums[..., :-1]).mul_(2 * self.scale)
+        if self.dims is None:
+            return _dot(K, w), pull
+        gradient = torch.zeros_like(x)
+        gradient[..., self.dims] = pull
+        return _dot(K, w), gradient
+
+
+@dataclass(eq=False)
+class Single:
+    """Paths of one output as functions of some paths' own points; `rest` is an update that has no radial form."""
+
+    num_paths: int
+    origin: Tensor
+    waves: list[_Waves]
+    bumps: list[_Bumps]
+    rest: Any
+    mean: Mean | None  # None: zero
+
+    @cached_property
+    def width(self) -> int:
+        """Numbers that a point of a path needs."""
+        widths = [w.width for w in self.waves] + [b.weights.shape[1] for b in self.bumps]
+        return max([*widths, 1 if self.rest is None else self.rest.width])
+
+    def block(self, x: Tensor, paths: slice | None) -> Tensor:
+        """mean + prior + update, `[B, n, d] -> [B, n, 1]`."""
+        paths = None if len(x) == self.num_paths else paths
+        total = None
+        for part, at in self._parts(x):
+            with frame():
+                total = add(total, part.value(at, paths))
+        if self.rest is not None:
+            total = add(total, self.rest.sums(x, paths or slice(None))[:, 0])
+        total = x.new_zeros(x.shape[:2]) if total is None else total
+        return (total if self.mean is None else total + self.mean(x)[..., 0]).unsqueeze(-1)
+
+    def block_with_gradient(self, x: Tensor, paths: slice | None) -> tuple[Tensor, Tensor]:
+        """The same, and its gradient `[B, n, 1, d]`."""
+        paths = None if len(x) == self.num_paths else paths
+        total = None
+        for part, at in self._parts(x):
+            with frame():
+                total = add(total, part.value_and_gradient(at, paths))
+        if self.rest is not None:
+            f, df = self.rest.sums(x, paths or slice(None), gradient=True)
+            total = add(total, (f[:, 0], df[:, 0]))
+        value, gradient = total or (x.new_zeros(x.shape[:2]), torch.zeros_like(x))
+        if self.mean is not None:
+            m, dm = self.mean.with_gradient(x)
+            value, gradient = value + m[..., 0], gradient + dm[..., 0, :]
+        return value.unsqueeze(-1), gradient.unsqueeze(-2)
+
+    def _parts(self, x: Tensor) -> list[tuple[Any, Tensor]]:
+        about = x - self.origin
+        return [(part, about) for part in self.waves] + [(part, x) for part in self.bumps]
+
+
+def _of(rows: Tensor, paths: slice | None) -> Tensor:
+    """The rows of some paths, or of all."""
+    return rows if paths is None else rows[paths]
+
+
+def _dot(Phi: Tensor, w: Tensor) -> Tensor:
+    """sum_i w_i Phi_i for each problem: `[B, n, c], [B, c] -> [B, n]`; it may use Phi's memory."""
+    if Phi.shape[0] == 1:
+        return torch.nn.functional.linear(Phi, w).squeeze(-1)
+    return Phi.mul_(w[:, None]).sum(-1)
+
+
+def single(paths: Any, x: Tensor) -> Single | None:
+    """What serves these paths at inner points x `[1 or s, n, d]`, where a basis function serves one sum only."""
+    if (x.requires_grad and torch.is_grad_enabled()) or transformed(x):
+        return None
+    found = _single_of(paths)
+    return found if found is not None and len(x) == found.num_paths else None
+
+
+@torch.no_grad()
+def _make(paths: Any) -> Single | None:
+    prior, update = paths.prior, paths.update
+    if paths.num_outputs > 1 or paths.requires_graph():
+        return None
+    if not all(type(basis) in (Pairs, Cosines) for basis in prior.features.bases):
+        return None
+    waves: list[_Waves] = []
+    for i, basis in enumerate(prior.features.bases):
+        new = _as_waves(basis, getattr(prior, f"coefficients_{i}")[:, 0], prior.basis_index)
+        for j, old in enumerate(waves):
+            if len(old.theta) == len(new.theta):
+                waves[j] = _side_by_side(old, new)
+                break
+        else:
+            waves.append(new)
+    bumps, rest = [], None
+    if update.width:
+        parts = radial_parts(update.kernel, paths.input_dim)
+        rest = update if parts is None else None
+        bumps = [_as_bumps(part, update.centres, update.v) for part in parts or []]
+    mean = paths.mean_function
+    zero = isinstance(mean, ConstantMean) and not bool(mean.value.any())
+    return Single(paths.num_paths, prior.features.origin, waves, bumps, rest, None if zero else mean)
+
+
+_single_of: Derived[Single] = Derived(_make)
+
+
+def _as_waves(basis: Pairs | Cosines, W: Tensor, index: Tensor) -> _Waves:
+    """Weights `[s, c]` as amplitudes and phases; a cosine stays what it is."""
+    theta = basis.frequencies.mT.contiguous()
+    if isinstance(basis, Cosines):
+        phases = basis.phases if basis.num_bases > 1 else basis.phases.expand(int(index.max()) + 1, -1)
+        return _Waves(theta, index.tolist(), W, phases[index].contiguous())
+    cos, sin = W.chunk(2, dim=-1)
+    return _Waves(theta, index.tolist(), torch.hypot(cos, sin), torch.atan2(-sin, cos))
+
+
+def _side_by_side(a: _Waves, b: _Waves) -> _Waves:
+    theta = torch.cat([a.theta, b.theta], dim=2)
+    amplitudes, phases = torch.cat([a.amplitudes, b.amplitudes], dim=1), torch.cat([a.phases, b.phases], dim=1)
+    return _Waves(theta, a.index, amplitudes, phases)
+
+
+def _as_bumps(part: Any, z: Tensor, weights: Tensor) -> _Bumps:
+    dims = None if part.dims == list(range(z.shape[1])) else part.dims
+    z = z if dims is None else z[:, dims]
+    scale = (1 / part.kernel.lengthscale).expand(z.shape[1]).to(z)
+    origin = z[0]  # a far offset must not cost the digits of a difference
+    centres = (z - origin) * scale
+    one = torch.cat([centres.mT, torch.ones_like(centres[:, :1].mT)])
+    weights = weights if part.scale is None else weights * part.scale
+    return _Bumps(part.kernel, dims, origin, scale, one[:-1].mT, one, weights)

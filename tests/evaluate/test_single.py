@@ -1,0 +1,132 @@
+"""One sum a problem: own points and lone paths have the values and gradients of the general blocks."""
+
+import pytest
+import torch
+
+import matheron
+from matheron import kernels as K
+from matheron.evaluate import chunked, single
+from matheron.means import LinearMean
+
+KERNELS = {
+    "rbf": K.RBF([0.5, 1.3]),
+    "matern12": K.Matern(0.5, 0.8),
+    "matern32": K.Matern(1.5, [0.4, 0.9]),
+    "matern52": 2.0 * K.Matern(2.5, 0.7),
+    "rq": K.RationalQuadratic(1.7, 0.6),
+    "sum": 0.5 * K.RBF(0.4) + 2.0 * K.Matern(1.5, 0.9).on(1),
+    "any order": K.Matern(0.9, 0.8),
+    "product": K.RBF(1.0) * K.Periodic(1.0, 1.4),  # no radial form: the update's own way
+    "swapped": K.RBF([0.3, 2.0]).on([1, 0]),
+}
+
+
+def drawn(kernel, s=5, **settings) -> matheron.Paths:
+    g = torch.Generator().manual_seed(3)
+    X = torch.rand(7, 2, generator=g, dtype=torch.float64)
+    gp = matheron.ExactGP(kernel, X, X.sum(1).sin(), noise=0.01, mean=LinearMean([0.3, -0.2], 0.7))
+    return matheron.draw(gp, s, generator=g, **({"num_features": 33} | settings))
+
+
+def points(s, n) -> torch.Tensor:
+    return torch.rand(s, n, 2, generator=torch.Generator().manual_seed(8), dtype=torch.float64) * 3 - 1
+
+
+def both(paths, x):
+    """Values and gradients by `single`, and by the blocks that serve all."""
+    mine = single(paths, x)
+    assert mine is not None
+    paths_in_turn = slice(0, len(x))
+    value = mine.block(x, paths_in_turn)
+    return (value, *mine.block_with_gradient(x, paths_in_turn)), paths._block_with_gradient(x, paths_in_turn)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("n", [1, 4])
+@torch.no_grad()
+def test_values_and_gradients_are_those_of_the_general_blocks(name, n):
+    paths = drawn(KERNELS[name])
+    (value, again, gradient), (f, df) = both(paths, points(5, n))
+    torch.testing.assert_close(value, f, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(again, f, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(gradient, df, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("features", ["cosine", "sobol", "orthogonal"])
+@pytest.mark.parametrize("paths_per_basis", [None, 1, 2])
+@pytest.mark.parametrize("order", [None, [4, 0, 3, 1, 2, 0]])
+@torch.no_grad()
+def test_every_path_has_its_own_basis_and_weights(features, paths_per_basis, order):
+    paths = drawn(KERNELS["matern52"], features=features, paths_per_basis=paths_per_basis)
+    paths = paths if order is None else paths[order]
+    for n in (1, 3):
+        (value, _, gradient), (f, df) = both(paths, points(len(paths), n))
+        torch.testing.assert_close(value, f, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(gradient, df, rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+def test_blocks_of_some_paths_are_those_of_all(monkeypatch):
+    paths = drawn(KERNELS["sum"], s=9, paths_per_basis=2)
+    x = points(9, 5)
+    whole, (_, slopes) = paths(x), paths.value_and_grad(x)
+    monkeypatch.setattr(chunked, "_CPU_BLOCK", 100)
+    monkeypatch.setattr(chunked, "_SMALL", 0)
+    torch.testing.assert_close(paths(x), whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(paths.value_and_grad(x)[1], slopes, rtol=1e-12, atol=1e-12)
+
+
+@torch.no_grad()
+def test_one_path_at_many_points_takes_half_the_cosines(monkeypatch):
+    paths = drawn(KERNELS["rbf"], s=1, num_features=64)
+    x = points(1, 50)
+    taken = []
+    monkeypatch.setattr(torch.Tensor, "cos_", lambda P: taken.append(P.numel()) or torch.cos(P, out=P))
+    torch.testing.assert_close(paths(x[0]), paths._block(x, None)[..., 0], rtol=1e-11, atol=1e-11)
+    assert taken == [50 * 32]
+
+
+def test_shared_points_several_outputs_and_graphs_are_left_to_the_general_way():
+    paths = drawn(KERNELS["rbf"])
+    assert single(paths, points(1, 3)) is None
+    assert single(paths, points(5, 3).requires_grad_()) is None
+    with torch.no_grad():
+        assert single(paths, points(5, 3).requires_grad_()) is not None
+    icm = matheron.draw_prior(K.Coregional(K.RBF(), torch.eye(2)), 3, input_dim=2)
+    assert single(icm, points(3, 2)) is None
+    lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    tied = matheron.draw_prior(K.RBF(lengthscale), 3, input_dim=2, detach=False)
+    assert single(tied, points(3, 2)) is None
+    monomials = matheron.draw_prior(K.Linear(), 3, input_dim=2)
+    assert single(monomials, points(3, 2)) is None
+
+
+def test_what_was_derived_goes_with_the_tensors_it_was_derived_from():
+    paths, x = drawn(KERNELS["matern52"]), points(5, 3)
+    before = single(paths, x)
+    assert single(paths, x) is before
+    wanted = paths(x)
+    moved = torch.nn.ModuleList([paths]).float()[0]  # in place
+    assert single(moved, x.float()) is not before
+    torch.testing.assert_close(moved(x.float()).double(), wanted, rtol=1e-4, atol=1e-4)
+    paths = drawn(KERNELS["matern52"], num_features=32)
+    paths(x)
+    paths.prior.coefficients_0.mul_(0)
+    paths.update.v.mul_(0)
+    torch.testing.assert_close(paths(x), paths.mean_function(x)[..., 0])
+
+
+@torch.no_grad()
+def test_float32_keeps_its_digits_far_from_zero():
+    gp = matheron.ExactGP(K.Matern(2.5, 0.3), [[1000.0, 1000.0]], [1.0], noise=0.01)
+    paths = matheron.draw(gp, 3, num_features=64, generator=torch.Generator().manual_seed(0))
+    x = (1000 + points(3, 20)).float()
+    torch.testing.assert_close(paths.to(torch.float32)(x).double(), paths(x.double()), rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_path_through_a_centre_has_a_finite_gradient():
+    for kernel in KERNELS.values():
+        paths = drawn(kernel)
+        at = paths.update.centres[:3].expand(5, -1, -1)
+        assert torch.isfinite(paths.value_and_grad(at)[1]).all()
