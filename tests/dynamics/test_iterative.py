@@ -6,17 +6,41 @@ import torch
 import matheron
 from matheron import kernels as K
 from matheron.dynamics import IterativeDrift, fitzhugh_nagumo
-from matheron.dynamics.iterative import downdate
+from matheron.dynamics.iterative import downdate, times, times_transpose
 from matheron.transforms import Affine
 
 
-def test_a_downdated_factor_is_the_factor_of_the_difference(generator):
-    A = torch.randn(4, 6, 6, dtype=torch.float64, generator=generator)
-    v = torch.randn(4, 6, dtype=torch.float64, generator=generator)
-    whole = A @ A.mT + v[..., None] * v[:, None]
-    S = downdate(torch.linalg.cholesky(whole), v)
-    torch.testing.assert_close(S @ S.mT, A @ A.mT)
-    assert bool((S.triu(1) == 0).all())
+@pytest.mark.parametrize("left", [3.0, 1e-4, 1e-10, 1e-16])
+def test_a_downdated_root_is_one_of_the_conditional_covariance(left, generator):
+    """Of u = S xi given a^T xi + N(0, left): by Joseph's form, in which nothing is subtracted from a covariance."""
+    S = torch.randn(4, 6, 6, dtype=torch.float64, generator=generator)
+    a = torch.randn(4, 6, dtype=torch.float64, generator=generator)
+    a[1, :3], a[2, 3:], a[3] = 0, 0, 0  # directions that nothing is learned about
+    left = torch.full((4,), left, dtype=torch.float64)
+    gain = a / (left + a.square().sum(1))[:, None]
+    rest = torch.eye(6, dtype=torch.float64) - a[:, :, None] * gain[:, None]
+    inner = rest.mT @ rest + left[:, None, None] * gain[:, :, None] * gain[:, None]
+    root = downdate(S, a, left)
+    torch.testing.assert_close(root @ root.mT, S @ inner @ S.mT, rtol=1e-12, atol=1e-12)
+
+
+def test_a_downdated_identity_is_its_dense_cholesky_factor(generator):
+    """Upper here: the factor of the matrix with rows and columns in reverse, reversed."""
+    a = torch.randn(5, 32, dtype=torch.float64, generator=generator)
+    left = torch.rand(5, dtype=torch.float64, generator=generator)
+    eye = torch.eye(32, dtype=torch.float64).expand(5, 32, 32)
+    whole = eye - a[:, :, None] * a[:, None] / (left + a.square().sum(1))[:, None, None]
+    expected = torch.linalg.cholesky(whole.flip(1, 2)).flip(1, 2)
+    torch.testing.assert_close(downdate(eye, a, left), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_what_is_known_for_certain_has_no_spread_left(generator):
+    """Values of u one after another, without noise: its covariance loses a rank each time, and ends at zero."""
+    S = torch.randn(1, 8, 8, dtype=torch.float64, generator=generator)
+    for i in range(8):
+        S = downdate(S, S[:, i], torch.full((1,), 1e-20, dtype=torch.float64))
+        assert bool(S.isfinite().all()) and float(S[0, : i + 1].norm()) < 1e-8
+    assert float(S.norm()) < 1e-8
 
 
 def sparse(generator, whitened, **settings):
@@ -26,6 +50,16 @@ def sparse(generator, whitened, **settings):
     return matheron.SparseGP(K.Matern(2.5, 0.8), Z, mu, root, mean=0.3, whitened=whitened, jitter=1e-6, **settings)
 
 
+def moments(gp, x):
+    """The posterior's at x, densely."""
+    Z, k, eye = gp.inducing_points, gp.kernel, torch.eye(len(gp.inducing_points), dtype=torch.float64)
+    K_mm = k(Z) + gp.jitter * eye
+    L = torch.linalg.cholesky(K_mm)
+    mu, root = (L @ gp.q_mean, L @ gp.q_scale_tril) if gp.whitened else (gp.q_mean - 0.3, gp.q_scale_tril)
+    A = torch.linalg.solve(K_mm, k(Z, x)).T
+    return 0.3 + A @ mu, k(x) + A @ (root @ root.T - K_mm) @ A.T
+
+
 @pytest.mark.parametrize("whitened", [False, True])
 def test_values_at_fixed_inputs_have_the_sparse_posteriors_moments(whitened, generator):
     """Inputs known in advance: the sequence of values is then a draw from the posterior at these points."""
@@ -33,18 +67,82 @@ def test_values_at_fixed_inputs_have_the_sparse_posteriors_moments(whitened, gen
     x = torch.tensor([[0.1], [0.4], [-0.7], [0.12], [1.8]], dtype=torch.float64)
     drift = IterativeDrift([gp], s, len(x), generator=generator)
     f = torch.cat([drift(point.expand(s, 1)) for point in x], dim=1)  # [s, 5]
-    Z, k = gp.inducing_points, gp.kernel
-    assert gp.q_mean is not None and gp.q_scale_tril is not None
-    K_mm = k(Z) + 1e-6 * torch.eye(5, dtype=torch.float64)
-    L = torch.linalg.cholesky(K_mm)
-    mu, root = (L @ gp.q_mean, L @ gp.q_scale_tril) if whitened else (gp.q_mean - 0.3, gp.q_scale_tril)
-    A = torch.linalg.solve(K_mm, k(Z, x)).T
-    mean = 0.3 + A @ mu
-    covariance = k(x) + A @ (root @ root.T - K_mm) @ A.T
+    mean, covariance = moments(gp, x)
     deviation = covariance.diagonal().sqrt()
     assert float(((f.mean(0) - mean) / deviation).abs().max()) < 4 / s**0.5
     error = (torch.cov(f.T) - covariance) / torch.outer(deviation, deviation)
     assert float(error.abs().max()) < 4 * (2 / s) ** 0.5
+
+
+def scattered(steps, s, generator):
+    """Inputs `[steps, s, 1]` in no order, far enough apart for digits to be compared."""
+    order = torch.stack([torch.randperm(steps, generator=generator) for _ in range(s)], dim=1)
+    return 0.3 * order[..., None].double() - 1
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_values_are_the_dense_posteriors_cholesky_factor_times_the_same_normals(whitened, generator):
+    """What makes each value given those before is a Cholesky factor of their joint covariance, row by row."""
+    gp, steps, s = sparse(generator, whitened), 200, 2
+    x = scattered(steps, s, generator)
+    drift = IterativeDrift([gp], s, steps, generator=torch.Generator().manual_seed(5))
+    f = torch.cat([drift(points) for points in x], dim=1)  # [s, steps]
+    xi = torch.randn(steps, 1, s, dtype=torch.float64, generator=torch.Generator().manual_seed(5))[:, 0].mT
+    for path in range(s):
+        mean, covariance = moments(gp, x[:, path])
+        expected = mean + torch.linalg.cholesky(covariance) @ xi[path]
+        torch.testing.assert_close(f[path], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_room_for_points_to_come_changes_no_value(generator):
+    """As CUDA graphs have it, whose shapes stay."""
+    gp, s, steps = sparse(generator, True), 3, 50
+    x = scattered(steps, s, generator)
+
+    def values(room):
+        drift = IterativeDrift([gp, gp], s, steps, generator=torch.Generator().manual_seed(6))
+        drift.room = room
+        return torch.stack([drift(points) for points in x])
+
+    torch.testing.assert_close(values(16), values(1), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [5, 128, 300])
+def test_products_with_a_triangle_read_all_that_is_not_zero(n, generator):
+    R = torch.randn(2, n, n, dtype=torch.float64, generator=generator).tril()
+    k = torch.randn(2, 1, n, dtype=torch.float64, generator=generator)
+    torch.testing.assert_close(times_transpose(k, R), k @ R.mT)
+    torch.testing.assert_close(times(k, R), k @ R)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_values_on_a_device_are_those_on_the_cpu(generator):
+    """Through several CUDA graphs, each of which must leave the state as it found it."""
+    gp, s, steps = sparse(generator, True), 3, 150
+    x = scattered(steps, s, generator)
+
+    def values(device):
+        drift = IterativeDrift([gp, gp], s, steps, generator=torch.Generator().manual_seed(6), device=device)
+        return torch.stack([drift(points.to(device)) for points in x]).cpu()
+
+    torch.testing.assert_close(values("cuda"), values("cpu"), rtol=1e-6, atol=1e-6)
+
+
+def test_float32_stays_finite_where_points_crowd(generator):
+    gp, s, steps = sparse(generator, False), 20, 100
+    drift = IterativeDrift([gp], s, steps, generator=generator, dtype=torch.float32)
+    x = 0.001 * torch.randn(steps, s, 1, generator=generator).cumsum(0)
+    f = torch.cat([drift(points) for points in x], dim=1)
+    assert bool(f.isfinite().all())
+    assert float((f - f[:, :1]).abs().max()) < 0.5  # the points are neighbours, and so are the values
+
+
+def test_one_call_too_many_is_refused(generator):
+    drift = IterativeDrift([sparse(generator, False)], 2, 1, generator=generator)
+    x = torch.zeros(2, 1, dtype=torch.float64)
+    drift(x)
+    with pytest.raises(ValueError, match="expected 1 calls at most, got one more; make it for more steps"):
+        drift(x)
 
 
 def test_rollouts_agree_in_law_at_short_horizons(generator):

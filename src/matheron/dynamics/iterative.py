@@ -1,8 +1,10 @@
 """The paper's baseline for roll-outs, `apdx:additional_experiments_dyn`: each drift value given all those before it.
 
 At each step the current input joins the inducing points and the value drawn there joins the inducing values, exactly.
-The prior covariance of inducing points and visited inputs is kept as a Cholesky factor that grows by a row, and the
-inducing covariance as one that is downdated, so that step t costs (m + t)^2 and all of them cost their cube.
+The prior covariance of inducing points and visited inputs is kept as its Cholesky factor's inverse, which grows by a
+row, and the inducing covariance as a root that is downdated, so that step t costs (m + t)^2 and all of them cost their
+cube. With the inverse, a step is two products with a vector, whose cost on a GPU is that of reading it; solving
+triangular systems with one right-hand side took five times as long there, and no less on a CPU.
 
 (The paper's augmented q keeps the mean of u as it was; conditioning u on the value just drawn moves it too, and here it
 does: the law would be wrong without.)
@@ -18,11 +20,17 @@ from torch import Tensor
 from ..gp import SparseGP
 
 # The smallest share of the prior variance that a pivot may have left: visited points crowd together.
-_SMALLEST_PIVOT = 1e-10
+_SMALLEST_PIVOT = {torch.float64: 1e-10, torch.float32: 1e-5}
+# Rows of a triangle that are read at a time: what lies above them is not.
+_ROWS = 128
+# Steps that share a CUDA graph, which has room for all of them.
+_ROOM = 64
 
 
 class IterativeDrift:
     """A drift for `rollout`: a function of inputs `[s, d]` that remembers every input and value, one GP a state.
+
+    It can be called `steps` times, and holds `num_paths * (m + steps)^2` numbers a state.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -43,14 +51,54 @@ class IterativeDrift:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.outputs = [_Conditional(gp, num_paths, steps, dtype, torch.device(device)) for gp in gps]
-        self.generator = generator or torch.default_generator
+        device = torch.device(device)
+        self.outputs = [_Conditional(gp, num_paths, steps, dtype, device) for gp in gps]
+        g = generator or torch.default_generator
+        xi = torch.randn(steps, len(gps), num_paths, generator=g, device=g.device, dtype=torch.float64)
+        self.xi = xi.to(device, dtype)  # [steps, d_s, s]
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step, where a CUDA graph can see it
+        self.t = self.captured = 0
+        self.room = _ROOM if device.type == "cuda" else 1
 
+    @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """A value of each drift at each path's own input, given all before: `[s, d] -> [s, d_s]`."""
-        g = self.generator
-        xi = torch.randn(len(self.outputs), len(x), generator=g, device=g.device, dtype=torch.float64).to(x)
-        return torch.stack([output.draw(x, normal) for output, normal in zip(self.outputs, xi, strict=True)], dim=1)
+        if self.t == len(self.xi):
+            raise ValueError(f"IterativeDrift: expected {self.t} calls at most, got one more; make it for more steps")
+        room = min((self.t // self.room + 1) * self.room, len(self.xi))
+        self.t += 1
+        if x.device.type != "cuda":
+            return self._step(x, room)
+        if room != self.captured:
+            self._capture(x, room)
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.values.clone()
+
+    def _step(self, x: Tensor, room: int) -> Tensor:
+        """The step, with room for as many visited points as that: those yet to come weigh nothing."""
+        normals = self.xi.index_select(0, self.at)[0]  # [d_s, s]
+        f = [output.draw(x, xi, self.at, room) for output, xi in zip(self.outputs, normals, strict=True)]
+        self.at += 1
+        return torch.stack(f, dim=1)
+
+    def _capture(self, x: Tensor, room: int) -> None:
+        """Record a step as a CUDA graph: a launch instead of about a hundred, whose overhead would be most of it."""
+        self.x = x.clone()
+        state = [self.at, *(tensor for output in self.outputs for tensor in (output.S, output.f))]
+        before = [tensor.clone() for tensor in state]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # warm up, as captures ask
+            self._step(self.x, room)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph, self.captured = torch.cuda.CUDAGraph(), room
+        with torch.cuda.graph(self.graph):
+            self.values = self._step(self.x, room)
+        for tensor, value in zip(state, before, strict=True):  # as if nothing had happened
+            tensor.copy_(value)
+        for output in self.outputs:
+            output.R.index_fill_(1, output.m + self.at, 0.0)
 
 
 class _Conditional:
@@ -59,65 +107,77 @@ class _Conditional:
     def __init__(self, gp: SparseGP, s: int, steps: int, dtype: torch.dtype, device: torch.device) -> None:
         if gp.q_mean is None or gp.num_outputs > 1:
             raise TypeError("IterativeDrift: expected a SparseGP of one output with a Gaussian q(u)")
-        self.gp, self.m = gp, gp.num_inducing
+        self.m, N = gp.num_inducing, gp.num_inducing + steps
         self.kernel, self.mean = gp.kernel.to(device, dtype), gp.mean.to(device, dtype)
+        transforms = (gp.input_transform, gp.output_transform)
+        self.inner, self.outer = (t if t is None else t.to(device, dtype) for t in transforms)
         Z = gp.inducing_points.to(device, dtype)
-        K = self.kernel.forward(Z, Z) + gp.jitter * torch.eye(self.m, dtype=dtype, device=device)
-        L = torch.linalg.cholesky(K)
+        eye = torch.eye(self.m, dtype=dtype, device=device)
+        L = torch.linalg.cholesky(self.kernel.forward(Z, Z) + gp.jitter * eye)
         mu, root = _moments(gp, L, self.mean(Z)[:, 0])
-        self.mu = mu.expand(s, -1).clone()  # [s, m], mean of f(Z) less the prior mean
-        self.S = root.expand(s, -1, -1).clone()  # [s, m, m], lower factor of its covariance
-        self.L = torch.zeros(s, self.m + steps, self.m + steps, dtype=dtype, device=device)
-        self.L[:, : self.m, : self.m] = L
-        self.X = torch.zeros(s, self.m + steps, Z.shape[1], dtype=dtype, device=device)
+        self.S = root.expand(s, -1, -1).clone()  # [s, m, m], S S^T the covariance of f(Z)
+        self.R = torch.zeros(s, N, N, dtype=dtype, device=device)  # lower triangular, R^T R the inverse of K
+        self.R[:, : self.m, : self.m] = torch.linalg.solve_triangular(L, eye, upper=False)
+        self.X = torch.zeros(s, N, Z.shape[1], dtype=dtype, device=device)
         self.X[:, : self.m] = Z
-        self.f = torch.zeros(s, steps, dtype=dtype, device=device)  # values drawn, less the prior mean
-        self.t = 0
+        self.f = torch.zeros(s, N, dtype=dtype, device=device)  # mean of f(Z), then values drawn, less the prior mean
+        self.f[:, : self.m] = mu
 
-    def draw(self, x: Tensor, xi: Tensor) -> Tensor:
-        """f(x) given the values before, which it then joins: `[s, d] -> [s]`."""
-        gp, m, n = self.gp, self.m, self.m + self.t
-        inner = x if gp.input_transform is None else gp.input_transform.to(x.device, x.dtype)(x)
-        L = self.L[:, :n, :n]
-        k = self.kernel.forward(self.X[:, :n], inner[:, None])  # [s, n, 1]
-        a = torch.linalg.solve_triangular(L, k, upper=False)  # [s, n, 1]
-        b = torch.linalg.solve_triangular(L.mT, a, upper=True)[..., 0]  # [s, n], K^-1 k
-        prior = self.kernel.diag(inner)  # [s]
-        left = (prior - a.square().sum((1, 2))).clamp_min(_SMALLEST_PIVOT * prior)
-        spread = (self.S.mT @ b[:, :m, None])[..., 0]  # [s, m]
-        mean = (b[:, :m] * self.mu).sum(1) + (b[:, m:] * self.f[:, : self.t]).sum(1)
-        variance = left + spread.square().sum(1)
-        f = mean + variance.sqrt() * xi
-        covariance = (self.S @ spread[..., None])[..., 0]  # [s, m], Cov(u, f)
-        self.mu = self.mu + covariance * ((f - mean) / variance)[:, None]
-        self.S = downdate(self.S, covariance / variance.sqrt()[:, None])
-        self.L[:, n, :n], self.L[:, n, n] = a[..., 0], left.sqrt()
-        self.X[:, n], self.f[:, self.t] = inner, f
-        self.t += 1
-        value = f + self.mean(inner[:, None])[:, 0, 0]
-        return value if gp.output_transform is None else gp.output_transform.to(x.device, x.dtype)(value[:, None])[:, 0]
+    def draw(self, x: Tensor, xi: Tensor, t: Tensor, room: int) -> Tensor:
+        """f(x) given the values before, which it then joins as number t: `[s, d], [s], [1] -> [s]`."""
+        m, n = self.m, self.m + room
+        x = x if self.inner is None else self.inner(x)
+        R, X, f = self.R[:, :n, :n], self.X[:, :n], self.f[:, :n]
+        k = self.kernel.forward(x[:, None], X)  # [s, 1, n]
+        a = times_transpose(k, R)  # [s, 1, n]
+        b = times(a, R)  # [s, 1, n], K^-1 k
+        prior = self.kernel.diag(x)  # [s]
+        left = torch.maximum(prior - a.square().sum((1, 2)), _SMALLEST_PIVOT[x.dtype] * prior)
+        spread = b[..., :m] @ self.S  # [s, 1, m]
+        variance = left + spread.square().sum((1, 2))
+        deviation = variance.sqrt()
+        value = (b[:, 0] * f).sum(1) + deviation * xi
+        f[:, :m] += (spread @ self.S.mT)[:, 0] * (xi / deviation)[:, None]  # Cov(u, f) / Var(f) (value - mean)
+        self.S.copy_(downdate(self.S, spread[:, 0], left))
+        pivot, row = left.rsqrt(), m + t
+        R.index_copy_(1, row, b * -pivot[:, None, None])
+        R.diagonal(dim1=1, dim2=2).index_copy_(1, row, pivot[:, None])
+        X.index_copy_(1, row, x[:, None])
+        f.index_copy_(1, row, value[:, None])
+        value = value + self.mean(x[:, None])[:, 0, 0]
+        return value if self.outer is None else self.outer(value[:, None])[:, 0]
 
 
-def downdate(S: Tensor, v: Tensor) -> Tensor:
-    """The lower factor of S S^T - v v^T, column by column (Gill et al., 1974), at a cost of m^2 a path.
+def times_transpose(k: Tensor, R: Tensor) -> Tensor:
+    """k R^T for a lower triangular R, without most of its upper half: `[s, 1, n], [s, n, n] -> [s, 1, n]`."""
+    ends = [(i, min(i + _ROWS, R.shape[1])) for i in range(0, R.shape[1], _ROWS)]
+    return torch.cat([k[..., :j] @ R[:, i:j, :j].mT for i, j in ends], dim=-1)
 
-    `[s, m, m], [s, m] -> [s, m, m]`
+
+def times(a: Tensor, R: Tensor) -> Tensor:
+    """a R, likewise."""
+    return torch.cat([a[..., i:] @ R[:, i:, i : i + _ROWS] for i in range(0, R.shape[1], _ROWS)], dim=-1)
+
+
+def downdate(S: Tensor, a: Tensor, left: Tensor) -> Tensor:
+    """A root of S (I - a a^T / (left + a^T a)) S^T: what is not known of u = S xi after a^T xi + N(0, left) is.
+
+    I - a a^T / (left + a^T a) = U U^T with U upper triangular, whose entries are in closed form: of column j they are
+    sqrt(e_j / e_{j+1}) on the diagonal and -a_i a_j / sqrt(e_j e_{j+1}) above it, where e_j = left + sum_{i<j} a_i^2. A
+    product with U costs m^2, by running sums. Nothing cancels: left > 0 may be as small as it likes.
+
+    `[s, m, m], [s, m], [s] -> [s, m, m]`
     """
-    S, v = S.clone(), v.clone()
-    for j in range(S.shape[-1]):
-        pivot = S[:, j, j]
-        r = (pivot.square() - v[:, j].square()).clamp_min(0).sqrt()
-        safe = pivot.abs() > 0
-        c, s = torch.where(safe, r / pivot, 0.0)[:, None], torch.where(safe, v[:, j] / pivot, 0.0)[:, None]
-        S[:, j, j] = r
-        below = torch.where(c > 0, (S[:, j + 1 :, j] - s * v[:, j + 1 :]) / c.clamp_min(1e-30), 0.0)
-        v[:, j + 1 :] = c * v[:, j + 1 :] - s * below
-        S[:, j + 1 :, j] = below
-    return S
+    e = torch.cat([left[:, None], a.square()], dim=1).cumsum(1)  # [s, m + 1]
+    root = e.sqrt()
+    before = (S * a[:, None]).cumsum(2)[..., :-1]  # [s, m, m - 1], sum_{k<j} S_ik a_k at j > 0
+    before = torch.nn.functional.pad(before, (1, 0))  # [s, m, m]
+    column = a / (root[:, :-1] * root[:, 1:])  # [s, m]
+    return S * (root[:, :-1] / root[:, 1:])[:, None] - before * column[:, None]
 
 
 def _moments(gp: SparseGP, L: Tensor, prior_mean: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and lower factor of the covariance of f(Z) - mean(Z)."""
+    """Mean and a root of the covariance of f(Z) - mean(Z)."""
     assert gp.q_mean is not None
     mu, root = gp.q_mean.detach().to(L), gp.q_scale_tril
     root = torch.zeros_like(L) if root is None else root.detach().to(L)
@@ -126,5 +186,4 @@ def _moments(gp: SparseGP, L: Tensor, prior_mean: Tensor) -> tuple[Tensor, Tenso
         mu, root = L @ mu, L @ root
     else:
         mu = mu - prior_mean
-    _, R = torch.linalg.qr(root.mT)  # root root^T = R^T R, and R^T is lower
-    return mu, R.mT * R.diagonal().sign()
+    return mu, root
