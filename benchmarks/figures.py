@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
 from results import ORDER, Results
 
 COLOURS = dict(zip(ORDER, ("#c1121f", "#0072b2", "#9b5de5", "#009e73", "#e69f00", "#777777"), strict=True))
@@ -51,8 +52,7 @@ def against_points(results: Results) -> Any:
     panels = (("evaluate", "seconds", (1, 3)), ("gradient", "seconds", (1, 3)), ("evaluate", "bytes", (1, 2)))
     for axis, (task, key, slopes) in zip(axes, panels, strict=True):
         lines(axis, results.sweep(task, "N"), "N", key)
-        for slope in slopes:
-            guide(axis, slope)
+        guides(axis, slopes)
         axis.set_xlabel("N, points")
         axis.set_title({"seconds": f"{task}: seconds", "bytes": f"{task}: memory, bytes"}[key], loc="left", fontsize=10)
     legend(figure, results, {row["library"] for row in results.sweep("evaluate", "N")}, scaled=True)
@@ -68,6 +68,9 @@ def against_sizes(results: Results) -> Any:
         for across, variable in enumerate(names):
             axis = axes[down, across]
             lines(axis, results.sweep(task, variable), variable, "seconds")
+            values = getattr(results.sweeps, variable)
+            axis.set_xticks(values, [f"{value:,}" for value in values])
+            axis.xaxis.set_minor_locator(NullLocator())
             axis.set_title(f"{task}, against {variable}", loc="left", fontsize=10)
             if down == 2:
                 axis.set_xlabel(names[variable])
@@ -106,27 +109,19 @@ def lines(axis: Axes, rows: list[dict[str, Any]], variable: str, key: str) -> No
     axis.set(xscale="log", yscale="log")
 
 
-def guide(axis: Axes, slope: int) -> None:
-    """A line of a known slope through the plot's middle, within what the data show."""
+def guides(axis: Axes, slopes: tuple[int, ...]) -> None:
+    """Lines of known slopes, from one point below the data."""
     (x0, x1), (y0, y1) = axis.get_xlim(), axis.get_ylim()
-    name = {1: "linear", 2: "quadratic", 3: "cubic"}[slope]
-    left = x0 * 1.3 if slope == 1 else (x0 * x1) ** 0.5 / 2
-    bottom = y0 * 1.5
-    right = min(x1 / 1.2, left * (y1 / 1.3 / bottom) ** (1 / slope))
-    top = bottom * (right / left) ** slope
-    axis.plot(
-        [left, right], [bottom, top], color="#999999", linewidth=1, linestyle="--" if slope == 1 else ":", zorder=1
-    )
-    axis.annotate(
-        name,
-        (right, top),
-        color="#666666",
-        fontsize=8,
-        ha="right",
-        va="bottom",
-        xytext=(-3, 0),
-        textcoords="offset points",
-    )
+    y0 /= 6
+    left, bottom = x0 * (x1 / x0) ** 0.4, 1.6 * y0
+    for slope in slopes:
+        right = min(x1 / 1.3, left * (y1 / bottom) ** (0.65 / slope))
+        top = bottom * (right / left) ** slope
+        style = "--" if slope == 1 else ":"
+        axis.plot([left, right], [bottom, top], color="#888888", linewidth=1.2, linestyle=style, zorder=1)
+        name = {1: "linear", 2: "quadratic", 3: "cubic"}[slope]
+        place = {"xytext": (-4, 2) if slope == 1 else (4, -8), "ha": "right" if slope == 1 else "left"}
+        axis.annotate(name, (right, top), color="#555555", fontsize=8, textcoords="offset points", **place)
     axis.set(xlim=(x0, x1), ylim=(y0, y1))
 
 

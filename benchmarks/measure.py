@@ -120,8 +120,8 @@ class Worker:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, prepare, args, threads))
-        self.process.start()
+        self.process = context.Process(target=_serve, args=(theirs, prepare, args, threads), daemon=True)
+        self.process.start()  # a daemon: it ends with us, whatever happens
         theirs.close()
 
     def ready(self) -> None:

@@ -107,6 +107,7 @@ def measured(case: Case, names: list[str], rows: list[dict[str, Any]], repeats: 
         if "not_run" not in note and not cuda:
             todo[name] = Worker(prepare, run, name, threads=threads)
         elif "not_run" not in note:  # the device's allocator counts exactly: no process of its own is needed
+            torch.cuda.empty_cache()
             attempt(found[name], lambda run=run, name=name: alone(Meter(prepare(run, name), True), repeats))
     in_turns(todo, found, repeats)
     for row in found.values():
@@ -127,20 +128,22 @@ def alone(meter: Meter, repeats: int) -> dict[str, Any]:
 
 
 def in_turns(workers: dict[str, Worker], found: dict[str, dict[str, Any]], repeats: int) -> None:
+    times: dict[str, list[float]] = {name: [] for name in workers}
     for name, worker in workers.items():  # all have been preparing since they were made
         attempt(found[name], lambda worker=worker: worker.ready() or {})
-    left = [name for name in workers if "failed" not in found[name]]
-    for name in left:
+    for name in _left(found, times):
         attempt(found[name], lambda name=name: {"bytes": workers[name].memory()})
-    times: dict[str, list[float]] = {name: [] for name in left if "failed" not in found[name]}
-    while left := [name for name in times if not enough(times[name], repeats) and "failed" not in found[name]]:
+    while left := [name for name in _left(found, times) if not enough(times[name], repeats)]:
         for name in left:
             attempt(found[name], lambda name=name: times[name].append(workers[name].seconds()) or {})
-    for name in times:
-        if "failed" not in found[name]:
-            found[name] |= summary(times[name]) | {"error": workers[name].error()}
+    for name in _left(found, times):
+        found[name] |= summary(times[name]) | {"error": workers[name].error()}
     for worker in workers.values():
         worker.close()
+
+
+def _left(found: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> list[str]:
+    return [name for name in times if "failed" not in found[name]]
 
 
 def attempt(row: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> None:
@@ -179,6 +182,8 @@ def header(device: str, quick: bool, threads: int) -> dict[str, Any]:
         sources.update(file.read_bytes())
     versions = {"matheron": matheron.__version__}
     for name in PACKAGES:
+        if name == "jax" and "gpjax" not in versions:
+            continue
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
