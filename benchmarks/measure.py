@@ -87,7 +87,10 @@ class Meter:
     def seconds(self) -> float:
         """The time of one call, or of each of many short ones. On a GPU each call waits until the device is done."""
         if not self.loops:
-            self.loops = max(1, min(1000, int(LEAST / _seconds(self._call, 1))))
+            first = _seconds(self._call, 1)
+            self.loops = max(1, min(1000, int(LEAST / first)))
+            if self.loops == 1:
+                return first
         return _seconds(self._call, self.loops)
 
     def error(self) -> float | None:

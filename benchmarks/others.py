@@ -1,6 +1,7 @@
 """The same problem in the libraries that have no paths, or are not always there. Each says what its call does.
 
-A class has `name`, `package`, `tasks`, `devices`, and what the tasks call: `model`, `draw`, `values`, `gradient`.
+A class has `name`, `package`, `tasks`, `devices`, and what the tasks call: `model`, `draw`, `values`, `gradient`. It has
+`cost` where some sizes may take too long.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ class GPyTorch:
 
     name, package = "GPyTorch, dense", "gpytorch"
     tasks, devices = frozenset({"evaluate", "gradient"}), ("cpu", "cuda")
-    growth = 3
+
+    @staticmethod
+    def cost(N: int, n: int) -> tuple[float, float]:
+        """What time and memory are in proportion to."""
+        return N**3 + N * N * n + N * n * n, (N + n) ** 2
 
     class Model(gpytorch.models.ExactGP):
         def __init__(self, X: Tensor, y: Tensor):
@@ -72,7 +77,7 @@ class ScikitLearn:
 
     name, package = "scikit-learn", "sklearn"
     tasks, devices = frozenset({"evaluate"}), ("cpu",)
-    growth = 3
+    cost = GPyTorch.cost
 
     @staticmethod
     def model(problem: Problem) -> Any:
@@ -150,12 +155,16 @@ class GSTools:
     """`CondSRF`, one path, its kriging mean and variance included: a call makes no more, so S is 1. float64 alone.
 
     It is the kriging mean plus an unconditioned field scaled to the kriging variance. That has the posterior's mean and
-    variance at each point, and not its correlations.
+    variance at each point, and not its correlations. The kriging variance takes n^2 operations a point.
     """
 
     name, package = "GSTools, one path", "gstools"
     tasks, devices = frozenset({"evaluate"}), ("cpu",)
     paths = 1
+
+    @staticmethod
+    def cost(N: int, n: int) -> tuple[float, float]:
+        return N * n * n, N * n
 
     @staticmethod
     def model(problem: Problem) -> Any:

@@ -38,7 +38,7 @@ import matheron
 HERE = Path(__file__).parent
 PACKAGES = ("torch", "botorch", "gpytorch", "scikit-learn", "gpjax", "jax", "gstools", "numpy", "triton")
 NUM_CHECKED = 256  # points at which values are checked against the formula
-MOST_SECONDS, MOST_BYTES = 60.0, {"cpu": 8e9, "cuda": 100e9}  # of a call whose cost is cubic in N
+MOST_SECONDS, MOST_BYTES = 30.0, {"cpu": 8e9, "cuda": 100e9}  # of a call, for libraries that have a `cost`
 # BoTorch's time and memory are linear in N: on a CPU more values than these are measured at fewer points and scaled up.
 MOST_VALUES = {"evaluate": 640_000, "gradient": 64_000}
 
@@ -75,16 +75,12 @@ def error(library: Any, paths: Any, x: torch.Tensor) -> float:
 def smaller(case: Case, name: str, rows: list[dict[str, Any]]) -> tuple[Case, dict[str, Any]]:
     """The case as this library will run it, and what its row says of that: `scaled_by`, `paths`, `not_run`."""
     library, device = LIBRARIES[name], case.problem.device
+    if hasattr(library, "cost"):
+        estimate = estimated(library, case, rows)
+        if estimate is not None and (estimate["seconds"] > MOST_SECONDS or estimate["bytes"] > MOST_BYTES[device]):
+            return case, {"not_run": estimate}
     if hasattr(library, "paths"):  # no more than so many in a call
         return replace(case, problem=replace(case.problem, s=library.paths)), {"paths": library.paths}
-    if hasattr(library, "growth"):  # of the time, with N; memory is quadratic
-        alike = [row for row in rows if row["library"] == name and "seconds" in row and _same(row, case, but="N")]
-        known = max((row for row in alike if row["N"] < case.num_points), key=lambda row: row["N"], default=None)
-        if known is not None:
-            ratio = case.num_points / known["N"]
-            seconds, size = known["seconds"] * ratio**library.growth, known["bytes"] * ratio**2
-            if seconds > MOST_SECONDS or size > MOST_BYTES[device]:
-                return case, {"not_run": {"seconds": seconds, "bytes": size, "from": known["N"]}}
     most = MOST_VALUES.get(case.task)
     if name == "BoTorch" and device == "cpu" and most is not None and case.num_points * case.problem.s > most:
         fewer = max(1, most // case.problem.s)
@@ -92,8 +88,25 @@ def smaller(case: Case, name: str, rows: list[dict[str, Any]]) -> tuple[Case, di
     return case, {}
 
 
-def _same(row: dict[str, Any], case: Case, but: str = "") -> bool:
-    return all(row[key] == value for key, value in case.sizes().items() if key != but)
+def estimated(library: Any, case: Case, rows: list[dict[str, Any]]) -> dict[str, float] | None:
+    """What a call would take, from the largest of this library's that were smaller; None if there is none."""
+    wanted = library.cost(case.num_points, case.problem.n)
+    known: tuple[float, float, dict[str, Any]] | None = None
+    for row in rows:
+        alike = row["library"] == library.name and "seconds" in row
+        if alike and all(row[key] == case.sizes()[key] for key in ("task", "dtype")):
+            time, memory = library.cost(row["N"], row["n"])
+            if time < wanted[0] and (known is None or time > known[0]):
+                known = time, memory, row
+    if known is None:
+        return None
+    time, memory, row = known
+    found = {"seconds": row["seconds"] * wanted[0] / time, "bytes": row["bytes"] * wanted[1] / memory}
+    return found | {"from_N": row["N"], "from_n": row["n"]}
+
+
+def _same(row: dict[str, Any], case: Case) -> bool:
+    return all(row[key] == value for key, value in case.sizes().items())
 
 
 def measured(case: Case, names: list[str], rows: list[dict[str, Any]], repeats: int, threads: int) -> None:
