@@ -17,7 +17,7 @@ import matheron
 from interpreter import device_of_kernels
 from matheron import OutputPaths, Paths, SparseGP, draw, draw_prior
 from matheron import kernels as K
-from matheron.dynamics import persistent
+from matheron.dynamics import noise, persistent
 from matheron.evaluate import fused
 from matheron.evaluate.fused import recursion
 from matheron.means import LinearMean, Mixed, Stacked
@@ -159,9 +159,9 @@ def test_the_states_are_those_of_single_steps(name: str, dtype: torch.dtype, lau
 NOISE = {"none": None, "one variance": 0.04, "one a state": [0.04, 0.01], "a covariance": [[0.04, 0.01], [0.01, 0.02]]}
 
 
-@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("diffusion", NOISE)
 @pytest.mark.parametrize("controls", ["none", "shared", "own", "of time", "of time, own"])
-def test_any_controls_and_noise_give_the_same_states(controls: str, noise: str, launches) -> None:
+def test_any_controls_and_noise_give_the_same_states(controls: str, diffusion: str, launches) -> None:
     steps, d_c = 2, 0 if controls == "none" else 2
     drift = [sparse(K.RBF(0.7), 2 + d_c, 2, seed=i) for i in range(2)]
     shared, own = torch.rand(steps + 1, 2, generator=gen(1)), torch.rand(2, steps, 2, generator=gen(2))
@@ -172,7 +172,7 @@ def test_any_controls_and_noise_give_the_same_states(controls: str, noise: str, 
         "of time": lambda time: shared[round(time / 0.1)],
         "of time, own": lambda time: own[:, round(time / 0.1)],
     }[controls]
-    how: dict[str, Any] = dict(controls=given, diffusion=NOISE[noise])
+    how: dict[str, Any] = dict(controls=given, diffusion=NOISE[diffusion])
     got = matheron.rollout(drift, [0.1, 0.9], steps, 0.1, generator=gen(7), **how)
     assert launches == [steps]
     torch.testing.assert_close(got, stepwise(drift, [0.1, 0.9], steps, 0.1, generator=gen(7), **how))
@@ -273,12 +273,30 @@ def test_too_many_or_too_few_controls_are_refused(launches) -> None:
     assert launches == []
 
 
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 40, 100])
+@pytest.mark.parametrize("recipe", [True, False])
+def test_normals_of_many_steps_are_those_of_single_steps(recipe: bool, size: int, monkeypatch) -> None:
+    monkeypatch.setattr(noise, "_recipe_holds", lambda: recipe)
+    a, b = gen(3), gen(3)
+    got = noise.normals(a, 3, size, torch.device(DEVICE))
+    for row in got.cpu():
+        expected = torch.randn(size, generator=b, dtype=torch.float64)
+        torch.testing.assert_close(row, expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(torch.rand(5, generator=a), torch.rand(5, generator=b))  # and both go on alike
+
+
+def test_a_torch_that_makes_normal_numbers_otherwise_is_noticed(monkeypatch) -> None:
+    assert noise._recipe_holds.__wrapped__()  # this one makes them so: else a roll-out is slower
+    monkeypatch.setattr(noise, "_box_muller", lambda u: -u)
+    assert not noise._recipe_holds.__wrapped__()
+
+
 # On a device: many trajectories, long ones, and what they cost.
 
 
 def neuron(s: int, dtype: torch.dtype, **settings: Any) -> list[Paths]:
     Z = torch.rand(32, 3, generator=gen(), dtype=torch.float64)
-    u = [torch.randn(32, generator=gen(1 + i), dtype=torch.float64) for i in range(2)]
+    u = [0.1 * torch.randn(32, generator=gen(1 + i), dtype=torch.float64) for i in range(2)]
     mean = [LinearMean([-1.0, 0.0, 0.5], 0.2), LinearMean([0.0, -1.0, 0.0], 0.2)]
     gps = [SparseGP(K.Matern(2.5, 0.5), Z, u[i], torch.full((32,), 0.1), mean=mean[i]) for i in range(2)]
     return [draw(gp, s, num_features=1024, generator=gen(5), **settings).to("cuda", dtype) for gp in gps]

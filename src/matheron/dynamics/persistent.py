@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..evaluate.fused import recursion
 from ..paths import OutputPaths, Paths
+from .noise import normals
 
 # Numbers in a launch's table of noise and controls, and steps in a launch.
 _TABLE = 1 << 20
@@ -57,27 +58,34 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Any, noise: Any
 
     Functions of time and the generator are asked in the order of the steps.
     """
-    d_s = x.shape[1] - d_c
-    eps = None if noise.root is None else noise.room(count)
-    answers = []
-    for i in range(count):
-        if control.function is not None:
-            answer = control.answer(first + i)
-            if answer.shape[1] != d_c:
-                raise ValueError(
-                    f"controls: expected {d_c} at each step, for the inputs of the drift beyond its states, "
-                    f"got {answer.shape[1]}"
-                )
-            answers.append(answer)
-        if eps is not None:
-            noise.into(eps[i])
-    if eps is None and count * d_c == 0:
+    s, d_s = len(x), x.shape[1] - d_c
+    answers, eps = [], []
+    if control.function is None:
+        eps.append(_normals(noise, count, s * d_s, x.device))
+    for t in range(first, first + count) if control.function is not None else ():
+        answers.append(_answer(control, t, d_c))
+        eps.append(_normals(noise, 1, s * d_s, noise.generator.device))
+    if noise.root is None and d_c == 0:
         return None
-    drive = torch.zeros(count, *x.shape, dtype=x.dtype, device=x.device)
-    if eps is not None:
-        drive[..., :d_s] = noise.coloured(eps.to(x))
+    drive = torch.zeros(count, s, d_s + d_c, dtype=x.dtype, device=x.device)
+    if noise.root is not None:
+        drive[..., :d_s] = noise.coloured(torch.cat(eps).to(x).reshape(count, s, d_s))
     if d_c:
         applied = torch.stack(answers).to(x) if answers else control.given[:, first : first + count].transpose(0, 1)
         x[:, d_s:] = applied[0]
         drive[:-1, :, d_s:] = applied[1:]
     return drive
+
+
+def _normals(noise: Any, count: int, size: int, device: torch.device) -> Tensor | None:
+    return None if noise.root is None else normals(noise.generator, count, size, device)
+
+
+def _answer(control: Any, t: int, d_c: int) -> Tensor:
+    answer = control.answer(t)
+    if answer.shape[1] != d_c:
+        raise ValueError(
+            f"controls: expected {d_c} at each step, for the inputs of the drift beyond its states, "
+            f"got {answer.shape[1]}"
+        )
+    return answer

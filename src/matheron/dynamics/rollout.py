@@ -123,15 +123,9 @@ class _Noise:
     def normals(self) -> Tensor | None:
         if self.root is None:
             return None
-        return self.into(self.room(1)[0]).to(self.state)
-
-    def room(self, count: int) -> Tensor:
-        """Where the normals of so many steps go."""
-        return torch.empty(count, *self.state.shape, device=self.generator.device, dtype=torch.float64)
-
-    def into(self, eps: Tensor) -> Tensor:
-        """One step's normals, in place: what a generator gives depends on how much is asked for at once."""
-        return torch.randn(eps.shape, generator=self.generator, out=eps)
+        device = self.generator.device
+        eps = torch.randn(self.state.shape, generator=self.generator, device=device, dtype=torch.float64)
+        return eps.to(self.state)
 
     def coloured(self, eps: Tensor | None) -> Tensor | None:
         if self.root is None or eps is None:

@@ -1,7 +1,7 @@
 """From paths to what `steps` needs: x' = x + f(x) with f's transforms, mean, bases and step size all folded in.
 
 With affine transforms x -> a x + b and f -> c f + e, and an affine mean, c f(a x + b) + e is again a sum of waves,
-radial functions and an affine part, now of x itself: frequencies and inverse lengthscales are multiplied by a, weights
+radial functions and an affine part, now of x itself: frequencies and inverse lengthscales are multiplied by a, sums
 by c, and what an offset does to a phase is a rotation of its pair of weights. All of it is done in float64, and so is
 no less exact than the transform of each point.
 """
@@ -24,8 +24,6 @@ from .plan import Fourier, power_of_two
 # Inputs and kernels that a program's code is unrolled for.
 LARGEST_DIM = 16
 LARGEST_SLOTS = 8
-# Basis functions at a time.
-BLOCK = 64
 
 
 @dataclass(eq=False)
@@ -36,10 +34,11 @@ class Recursion:
     `plan.Fourier.by_rows`; at `[s, T]`: where those of a path's row begin; weights `[s, T, 2, F]`. Radial functions
     stand in slots, each of one kind (a digit of `kinds`, base 8) and with at most one of each row: centres
     `[slots, T, D, M]`, inverse lengthscales `[slots, T, D]`, alpha `[slots, T]`, weights `[s, slots, T, M]`. The mean
-    is level `[T]` at the origin and slope `[T, D]`.
+    is slope `[T, D]` times what x is from the origin. All is multiplied by gain `[T]`, and level `[T]` added.
     """
 
     origin: Tensor
+    bits: int
     theta: Tensor
     low: Tensor
     at: Tensor
@@ -48,10 +47,10 @@ class Recursion:
     inverse: Tensor
     alpha: Tensor
     radial: Tensor
-    level: Tensor
     slope: Tensor
+    gain: Tensor
+    level: Tensor
     kinds: list[int]
-    bits: int
     linear: bool
 
     def advance(self, x: Tensor, drive: Tensor | None, kept: Tensor, first: int, count: int, every: int) -> None:
@@ -63,22 +62,23 @@ class Recursion:
 
         s, T, _, F = self.weights.shape
         D = x.shape[1]
+        block, warps = block_and_warps(s)
         assert x.is_contiguous() and kept.is_contiguous() and (drive is None or drive.is_contiguous())
         with torch.cuda.device_of(x):  # Triton launches on the current device
             steps.advance[(s,)](
                 x, x if drive is None else drive, kept, self.origin, self.theta, self.low, self.at, self.weights,
-                self.centres, self.inverse, self.alpha, self.radial, self.level, self.slope,
+                self.centres, self.inverse, self.alpha, self.radial, self.slope, self.gain, self.level,
                 s, count, first, every, kept.stride(0), F, self.centres.shape[-1],
                 T=T, TP=power_of_two(T), D=D, DP=power_of_two(D), BITS=self.bits,
                 KINDS=sum(kind << (3 * i) for i, kind in enumerate(self.kinds)), SLOTS=len(self.kinds),
-                LINEAR=self.linear, DRIVEN=drive is not None, SPLIT=x.dtype == torch.float32, BF=BLOCK,
-                num_warps=num_warps(s),
+                LINEAR=self.linear, DRIVEN=drive is not None, SPLIT=x.dtype == torch.float32, BF=block,
+                num_warps=warps,
             )  # type: ignore[index] # fmt: skip
 
 
-def num_warps(s: int) -> int:
-    """Warps a path: few where many paths fill the device, more where they do not."""
-    return 2 if s > 512 else 4
+def block_and_warps(s: int) -> tuple[int, int]:
+    """Basis functions at a time, and warps a path: few where many paths fill the device, more where they do not."""
+    return (64, 2) if s > 512 else (128, 4)
 
 
 def readable(members: Sequence[Any], state: Tensor) -> bool:
@@ -97,27 +97,48 @@ def readable(members: Sequence[Any], state: Tensor) -> bool:
 @torch.no_grad()
 def read(members: Sequence[Any], dt: float) -> Recursion:
     """x' = x + dt f(x), f the outputs of these paths side by side."""
-    parts = []
     origin = _origin(members[0])
-    for paths in members:
-        parts.append(_Part(paths, origin.double(), dt))
-    like = origin
-    s, D = members[0].num_paths, len(origin)
-    F = max(part.theta.shape[1] for part in parts)
-    theta, low, at, begin = [], [], [], 0
+    parts = [_Part(paths, origin.double(), dt) for paths in members]
+    block, _ = block_and_warps(members[0].num_paths)
+    slope, gain, level = (
+        torch.cat(pieces).to(origin) for pieces in zip(*((p.slope, p.gain, p.level) for p in parts), strict=True)
+    )
+    return Recursion(
+        origin,
+        *_fourier(parts, block),
+        *_radial(members, parts, block),
+        slope=slope,
+        gain=gain,
+        level=level,
+        kinds=[kind for kind, _ in _slots(members)],
+        linear=not all(isinstance(paths.mean_function, ConstantMean) for paths in members),
+    )
+
+
+def _fourier(parts: list[_Part], block: int) -> tuple[int, Tensor, Tensor, Tensor, Tensor]:
+    """bits, theta, low, at and weights of a Recursion."""
+    F = -(-max(part.theta.shape[1] for part in parts) // block) * block
+    theta, low, at, begin, bits = [], [], [], 0, 0
     for part in parts:
-        frequencies = Fourier(pad(part.theta, (0, 0, 0, F - part.theta.shape[1])), None, part.weights, [], part.index)
+        widened = pad(part.theta, (0, 0, 0, F - part.theta.shape[1]))
+        frequencies = Fourier(widened, None, part.weights, [], part.index)
         for pile, piece in zip((theta, low), frequencies.by_rows, strict=True):
             pile.append(piece.flatten())
-        at.append((begin + part.index.long() * (D * F))[:, None].expand(-1, part.weights.shape[1]))
-        begin += theta[-1].numel()
+        each, bits = widened[0].numel(), frequencies.bits
+        at.append((begin + part.index.long() * each)[:, None].expand(-1, part.weights.shape[1]))
+        begin += widened.numel()
     weights = torch.cat([pad(part.weights, (0, F - part.weights.shape[-1])) for part in parts], dim=1)
-    slots = _slots(members)
-    M = max((plan.centres.shape[1] for slot in slots for plan in slot[1].values()), default=BLOCK)
-    M = -(-M // BLOCK) * BLOCK
-    T = weights.shape[1]
+    return bits, torch.cat(theta), torch.cat(low), torch.cat(at, dim=1), weights
+
+
+def _radial(members: Sequence[Any], parts: list[_Part], block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """centres, inverse, alpha and radial of a Recursion."""
+    slots, like = _slots(members), parts[0].weights
+    s, T, D = len(like), sum(part.weights.shape[1] for part in parts), len(parts[0].origin)
+    M = max((leaf.centres.shape[1] for _, taken in slots for leaf in taken.values()), default=1)
+    M = -(-M // block) * block
     centres, inverse = like.new_zeros(len(slots), T, D, M), like.new_zeros(len(slots), T, D)
-    alpha, radial = like.new_ones(len(slots), T), like.new_zeros(s, len(slots), T, M)
+    alpha, weights = like.new_ones(len(slots), T), like.new_zeros(s, len(slots), T, M)
     for i, (_, taken) in enumerate(slots):
         row = 0
         for p, part in enumerate(parts):
@@ -127,14 +148,8 @@ def read(members: Sequence[Any], dt: float) -> Recursion:
                 leaf, m = taken[p], taken[p].centres.shape[1]
                 z, a = part.centred(leaf)
                 centres[i, rows, :, :m], inverse[i, rows], alpha[i, rows] = z.to(like), a.to(like), leaf.units[-1]
-                radial[:, i, rows, :m] = leaf.weights.unflatten(0, (s, -1))[:, :, 0] * part.gain[:, None].to(like)
-    return Recursion(
-        origin, torch.cat(theta), torch.cat(low), torch.cat(at, 1).contiguous(), weights.contiguous(),
-        centres, inverse, alpha, radial,
-        torch.cat([part.level for part in parts]).to(like), torch.cat([part.slope for part in parts]).to(like),
-        kinds=[kind for kind, _ in slots], bits=frequencies.bits,
-        linear=not all(isinstance(paths.mean_function, ConstantMean) for paths in members),
-    )  # fmt: skip
+                weights[:, i, rows, :m] = leaf.weights.unflatten(0, (s, -1))[:, :, 0]
+    return centres, inverse, alpha, weights
 
 
 class _Part:
@@ -149,7 +164,7 @@ class _Part:
         m, dm = paths.mean_function.to(torch.float64).with_gradient(self.inner[None])  # [1, t], [1, t, D]
         level, gain = _line(paths.output_transform, m[0].expand(t))
         self.level, self.gain = dt * level, dt * gain  # [t], [t]
-        self.slope = self.gain[:, None] * (dm[0] * self.scale)  # [t, D]
+        self.slope = (dm[0] * self.scale).expand(t, -1)  # [t, D]
         num_bases = max((len(part.theta) for part in plan.fourier), default=1)
         self.index = next((part.index for part in plan.fourier if len(part.theta) > 1), plan.origin.new_zeros(s).int())
         thetas, weights = [origin.new_zeros(num_bases, 0, len(origin))], [plan.origin.new_zeros(s, t, 2, 0)]
@@ -165,11 +180,9 @@ class _Part:
                 turned = [a * cosine + b * sine, b * cosine - a * sine]
             else:
                 turned = [a * cosine, -a * sine]
-            weights.append(torch.stack(turned, dim=2) * self.gain[:, None, None].to(W))
+            weights.append(torch.stack(turned, dim=2))
             thetas.append((part.theta * self.scale).expand(num_bases, -1, -1))
-        theta, W = torch.cat(thetas, dim=1), torch.cat(weights, dim=-1)
-        extra = -theta.shape[1] % BLOCK
-        self.theta, self.weights = pad(theta, (0, 0, 0, extra)), pad(W, (0, extra))
+        self.theta, self.weights = torch.cat(thetas, dim=1), torch.cat(weights, dim=-1)  # [g, F, D], [s, t, 2, F]
 
     def centred(self, leaf: Any) -> tuple[Tensor, Tensor]:
         """A radial part's centres `[D, M]` and inverse lengthscales `[D]` in the space of the inputs, in float64."""

@@ -59,7 +59,7 @@ def update_sums(total, x, z, a, alpha, w, M, D: tl.constexpr, DP: tl.constexpr, 
 
 @triton.jit(do_not_specialize=["s", "count", "first", "every", "kept_s"])
 def advance(
-    x, drive, kept, origin, theta, low, at, w, z, a, alpha, v, level, slope,
+    x, drive, kept, origin, theta, low, at, w, z, a, alpha, v, slope, gain, level,
     s, count, first, every, kept_s, F, M,
     T: tl.constexpr, TP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BITS: tl.constexpr, KINDS: tl.constexpr,
     SLOTS: tl.constexpr, LINEAR: tl.constexpr, DRIVEN: tl.constexpr, SPLIT: tl.constexpr, BF: tl.constexpr,
@@ -76,7 +76,6 @@ def advance(
     r = tl.arange(0, TP)
     row = tl.minimum(r, T - 1)[:, None]  # rows beyond the last repeat it, and are not used
     c = tl.arange(0, BF)[None, :]
-    start = tl.where(c == 0, tl.load(level + row), 0.0)
     offset = tl.load(at + path * T + row) + c
     w += (path * T + row) * 2 * F + c
     drive += path * D
@@ -85,7 +84,7 @@ def advance(
             push = tl.load(drive + k, mask=k < D, other=0.0)
             drive += s * D
         from_origin, lost = about(state, o)
-        total = start
+        total = tl.zeros([TP, BF], w.dtype.element_ty)
         if LINEAR:
             for j in tl.static_range(D):
                 total += tl.where(c == 0, tl.load(slope + row * D + j) * pick(from_origin, j, DP), 0.0)
@@ -96,7 +95,7 @@ def advance(
                 total, state, z + q * D * M + c, a + q * D, alpha + q, v + ((path * SLOTS + slot) * T + row) * M + c,
                 M, D, DP, (KINDS >> (3 * slot)) & 7, BF,
             )  # fmt: skip
-        f = tl.sum(total, 1)[:, None]
+        f = tl.sum(total, 1)[:, None] * tl.load(gain + row) + tl.load(level + row)
         state = tl.where(k < T, state + tl.sum(tl.where(r[:, None] == k[None, :], f, 0.0), 0), 0.0)
         if DRIVEN:
             state += push
