@@ -1,7 +1,7 @@
 """The same problem in the libraries that have no paths, or are not always there. Each says what its call does.
 
-A class has `name`, `package`, `tasks`, `devices`, and what the tasks call: `model`, `draw`, `values`, `gradient`. It has
-`cost` where some sizes may take too long.
+A class has `name`, `package`, `tasks`, `devices`, and what the tasks call: `model`, `draw`, `values`, `gradient`. It
+has `cost` where some sizes may take too long.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from calls import prepare
 from cases import QUICK_REPEATS, REPEATS, Case, cases
 from floors import ceilings, cuda_ceilings, floor
-from measure import Meter, Prepared, Worker
+from limits import smaller
+from measure import Meter, Worker
 from others import LIBRARIES, takes
 from rich.console import Console
 
@@ -37,72 +37,6 @@ import matheron
 
 HERE = Path(__file__).parent
 PACKAGES = ("torch", "botorch", "gpytorch", "scikit-learn", "gpjax", "jax", "gstools", "numpy", "triton")
-NUM_CHECKED = 256  # points at which values are checked against the formula
-MOST_SECONDS, MOST_BYTES = 30.0, {"cpu": 8e9, "cuda": 100e9}  # of a call, for libraries that have a `cost`
-# BoTorch's time and memory are linear in N: on a CPU more values than these are measured at fewer points and scaled up.
-MOST_VALUES = {"evaluate": 640_000, "gradient": 64_000}
-
-
-def prepare(case: Case, name: str) -> Prepared:
-    """Everything up to the call that is measured: a model, and for all but drawing the paths and points."""
-    library, problem = LIBRARIES[name], case.problem
-    model = library.model(problem)
-    if case.task == "draw":
-        library.draw(model, replace(problem, s=1, ell=2))  # threads and workspaces are there before we look
-        return Prepared(partial(library.draw, model, problem))
-    paths = library.draw(model, problem)
-    if case.task == "grid":
-        axis = torch.linspace(0, 1, case.num_points, dtype=problem.dtype, device=problem.device)
-        return Prepared(partial(library.grid, paths, axis))
-    own = case.task == "own"
-    x = problem.points(*([problem.s] if own else []), case.num_points)
-    per_path = case.task in ("own", "each")
-    call = {"evaluate": "values", "gradient": "gradient"}.get(case.task, "value_and_grad" if per_path else "")
-    method: Callable[..., Any] = getattr(library, call)
-    method(paths, x if getattr(library, "compiles", False) else x[..., :1, :])
-    known = case.headline and hasattr(library, "plainly") and not own
-    return Prepared(partial(method, paths, x), partial(error, library, paths, x) if known else None)
-
-
-def error(library: Any, paths: Any, x: torch.Tensor) -> float:
-    """RMS difference of values from the formula in float64, written out without blocks, over the RMS value."""
-    some = x[:NUM_CHECKED]
-    wanted = library.plainly(paths, some)
-    got = library.values(paths, some).double()
-    return float((got - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())
-
-
-def smaller(case: Case, name: str, rows: list[dict[str, Any]]) -> tuple[Case, dict[str, Any]]:
-    """The case as this library will run it, and what its row says of that: `scaled_by`, `paths`, `not_run`."""
-    library, device = LIBRARIES[name], case.problem.device
-    if hasattr(library, "cost"):
-        estimate = estimated(library, case, rows)
-        if estimate is not None and (estimate["seconds"] > MOST_SECONDS or estimate["bytes"] > MOST_BYTES[device]):
-            return case, {"not_run": estimate}
-    if hasattr(library, "paths"):  # no more than so many in a call
-        return replace(case, problem=replace(case.problem, s=library.paths)), {"paths": library.paths}
-    most = MOST_VALUES.get(case.task)
-    if name == "BoTorch" and device == "cpu" and most is not None and case.num_points * case.problem.s > most:
-        fewer = max(1, most // case.problem.s)
-        return replace(case, num_points=fewer), {"scaled_by": case.num_points / fewer}
-    return case, {}
-
-
-def estimated(library: Any, case: Case, rows: list[dict[str, Any]]) -> dict[str, float] | None:
-    """What a call would take, from the largest of this library's that were smaller; None if there is none."""
-    wanted = library.cost(case.num_points, case.problem.n)
-    known: tuple[float, float, dict[str, Any]] | None = None
-    for row in rows:
-        alike = row["library"] == library.name and "seconds" in row
-        if alike and all(row[key] == case.sizes()[key] for key in ("task", "dtype")):
-            time, memory = library.cost(row["N"], row["n"])
-            if time < wanted[0] and (known is None or time > known[0]):
-                known = time, memory, row
-    if known is None:
-        return None
-    time, memory, row = known
-    found = {"seconds": row["seconds"] * wanted[0] / time, "bytes": row["bytes"] * wanted[1] / memory}
-    return found | {"from_N": row["N"], "from_n": row["n"]}
 
 
 def _same(row: dict[str, Any], case: Case) -> bool:

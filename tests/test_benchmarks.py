@@ -95,23 +95,23 @@ def test_every_library_has_the_same_posterior_mean(module):
 
 
 def test_a_dense_library_is_not_run_where_it_would_take_too_long(module):
-    peers, (case, *_), dense = module("peers"), module("cases").cases("cpu", quick=False), "GPyTorch, dense"
+    limits, (case, *_), dense = module("limits"), module("cases").cases("cpu", quick=False), "GPyTorch, dense"
     far = replace(case, num_points=1_000_000)
     row = {"library": dense, **case.sizes(), "N": 100_000, "seconds": 1e-3, "bytes": 1.0}
-    assert peers.smaller(far, dense, []) == (far, {})
-    assert peers.smaller(far, dense, [row]) == (far, {})
-    _, slow = peers.smaller(far, dense, [row | {"seconds": 1.0}])
+    assert limits.smaller(far, dense, []) == (far, {})
+    assert limits.smaller(far, dense, [row]) == (far, {})
+    _, slow = limits.smaller(far, dense, [row | {"seconds": 1.0}])
     assert slow["not_run"]["seconds"] == pytest.approx(10**3, rel=0.02)  # n is small beside N: cubic
-    _, large = peers.smaller(far, dense, [row | {"bytes": 1e9}])
+    _, large = limits.smaller(far, dense, [row | {"bytes": 1e9}])
     assert large["not_run"]["bytes"] == pytest.approx(1e9 * 10**2, rel=0.02)
 
 
 def test_botorch_s_many_points_are_scaled_up_from_fewer(module):
-    peers, (case, *_) = module("peers"), module("cases").cases("cpu", quick=False)
+    limits, (case, *_) = module("limits"), module("cases").cases("cpu", quick=False)
     far = replace(case, num_points=100_000)
-    fewer, note = peers.smaller(far, "BoTorch", [])
+    fewer, note = limits.smaller(far, "BoTorch", [])
     assert fewer.num_points * note["scaled_by"] == far.num_points and note["scaled_by"] == 10
-    assert peers.smaller(far, "matheron", []) == (far, {})
+    assert limits.smaller(far, "matheron", []) == (far, {})
 
 
 def test_before_a_case_come_those_with_fewer_points(module):
