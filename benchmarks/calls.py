@@ -18,9 +18,10 @@ NUM_CHECKED = 256  # points at which values are checked against the formula
 def prepare(case: Case, name: str) -> Prepared:
     """Everything up to the call that is measured: a model, and for all but drawing the paths and points."""
     library, problem = LIBRARIES[name], case.problem
-    model = library.model(problem)
+    model, compiles = library.model(problem), getattr(library, "compiles", False)  # for each shape anew
     if case.task == "draw":
-        library.draw(model, replace(problem, s=1, ell=2))  # threads and workspaces are there before we look
+        small = problem if compiles else replace(problem, s=1, ell=2)
+        library.draw(model, small)  # threads and workspaces are there before we look
         return Prepared(partial(library.draw, model, problem))
     paths = library.draw(model, problem)
     if case.task == "grid":
@@ -31,7 +32,7 @@ def prepare(case: Case, name: str) -> Prepared:
     per_path = case.task in ("own", "each")
     call = {"evaluate": "values", "gradient": "gradient"}.get(case.task, "value_and_grad" if per_path else "")
     method: Callable[..., Any] = getattr(library, call)
-    method(paths, x if getattr(library, "compiles", False) else x[..., :1, :])
+    method(paths, x if compiles else x[..., :1, :])
     known = case.headline and hasattr(library, "plainly") and not own
     return Prepared(partial(method, paths, x), partial(error, library, paths, x) if known else None)
 

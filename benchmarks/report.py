@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ TASKS = {
     "draw": "draw",
     "evaluate": "evaluate",
     "gradient": "value and gradient of the sum over paths",
-    "own": "value and gradient, own points",
+    "own": "value and gradient",
     "each": "value and gradient of every path",
-    "grid": "grid of two axes",
+    "grid": "grid: two axes",
 }
 
 
@@ -101,11 +102,9 @@ def headlines(results: Results) -> str:
 
 
 def name_of(row: dict[str, Any]) -> str:
-    points = {"own": "{} points for each path, ", "draw": ""}.get(
-        row["task"], "{} points, " if row["N"] > 1 else "one point, "
-    )
-    sizes = f"n={row['n']}, ell={row['ell']}, S={row['S']}, {row['dtype']}"
-    return f"{TASKS[row['task']]}, {points.format(count(row['N']))}{sizes}"
+    many = {"own": " at {} points for each path", "draw": "", "grid": " of {} points each"}
+    points = many.get(row["task"], " at {} points" if row["N"] > 1 else " at one point").format(count(row["N"]))
+    return f"{TASKS[row['task']]}{points}, n={row['n']}, ell={row['ell']}, S={row['S']}, {row['dtype']}"
 
 
 def floors(results: Results) -> str:
@@ -181,7 +180,14 @@ def rollout(data: dict[str, Any]) -> str:
     for dtype, library, median, least, most, floor in data["rows"]:
         spread = f"{median:.3g} ms ({least:.3g} to {most:.3g})"
         rows.append([f"{library}, {dtype}", spread, f"{floor:.3g} ms", f"{median / floor:.1f}"])
-    return markdown(["a step of one output", "time", "floor", "time / floor"], rows)
+    table = markdown(["a step of one output", "time", "floor", "time / floor"], rows)
+    whole = []
+    for name, ways in data.get("whole", {}).items():
+        ms = {way: 1e3 * statistics.median(times) for way, times in ways.items()}
+        cells = [f"{ms['persistent']:.3g} ms", f"{ms['graph']:.3g} ms", f"{ms['floor']:.3g} ms"]
+        whole.append([name, *cells, f"{ms['persistent'] / ms['floor']:.1f}"])
+    head = ["whole roll-outs", "in one kernel", "a CUDA graph a step", "floor", "one kernel / floor"]
+    return f"{table}\n{markdown(head, whole)}" if whole else table
 
 
 SECTIONS: dict[str, Callable[[Results], str]] = {

@@ -39,7 +39,7 @@ class Results:
 def seconds(t: float) -> str:
     if t >= 3600:
         return f"{t / 3600:,.0f} h"
-    return f"{t:.3g} s" if t >= 1 else f"{1e3 * t:.3g} ms" if t >= 1e-3 else f"{1e6 * t:.0f} us"
+    return f"{t:.3g} s" if t >= 1 else f"{1e3 * t:.3g} ms" if t >= 1e-3 else f"{1e6 * t:.3g} us"
 
 
 def size(num_bytes: float) -> str:
