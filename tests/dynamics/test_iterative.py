@@ -12,16 +12,16 @@ from matheron.transforms import Affine
 
 @pytest.mark.parametrize("left", [3.0, 1e-4, 1e-10, 1e-16])
 def test_a_downdated_root_is_one_of_the_conditional_covariance(left, generator):
-    """Of u = S xi given a^T xi + N(0, left): by Joseph's form, in which nothing is subtracted from a covariance."""
-    S = torch.randn(4, 6, 6, dtype=torch.float64, generator=generator)
+    """Of u = V^T xi given a^T xi + N(0, left): by Joseph's form, in which nothing is subtracted from a covariance."""
+    V = torch.randn(4, 6, 6, dtype=torch.float64, generator=generator)
     a = torch.randn(4, 6, dtype=torch.float64, generator=generator)
     a[1, :3], a[2, 3:], a[3] = 0, 0, 0  # directions that nothing is learned about
     left = torch.full((4,), left, dtype=torch.float64)
     gain = a / (left + a.square().sum(1))[:, None]
     rest = torch.eye(6, dtype=torch.float64) - a[:, :, None] * gain[:, None]
     inner = rest.mT @ rest + left[:, None, None] * gain[:, :, None] * gain[:, None]
-    root = downdate(S, a, left)
-    torch.testing.assert_close(root @ root.mT, S @ inner @ S.mT, rtol=1e-12, atol=1e-12)
+    root = downdate(V, a, left)
+    torch.testing.assert_close(root.mT @ root, V.mT @ inner @ V, rtol=1e-12, atol=1e-12)
 
 
 def test_a_downdated_identity_is_its_dense_cholesky_factor(generator):
@@ -31,16 +31,16 @@ def test_a_downdated_identity_is_its_dense_cholesky_factor(generator):
     eye = torch.eye(32, dtype=torch.float64).expand(5, 32, 32)
     whole = eye - a[:, :, None] * a[:, None] / (left + a.square().sum(1))[:, None, None]
     expected = torch.linalg.cholesky(whole.flip(1, 2)).flip(1, 2)
-    torch.testing.assert_close(downdate(eye, a, left), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(downdate(eye, a, left).mT, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_what_is_known_for_certain_has_no_spread_left(generator):
     """Values of u one after another, without noise: its covariance loses a rank each time, and ends at zero."""
-    S = torch.randn(1, 8, 8, dtype=torch.float64, generator=generator)
+    V = torch.randn(1, 8, 8, dtype=torch.float64, generator=generator)
     for i in range(8):
-        S = downdate(S, S[:, i], torch.full((1,), 1e-20, dtype=torch.float64))
-        assert bool(S.isfinite().all()) and float(S[0, : i + 1].norm()) < 1e-8
-    assert float(S.norm()) < 1e-8
+        V = downdate(V, V[..., i], torch.full((1,), 1e-20, dtype=torch.float64))
+        assert bool(V.isfinite().all()) and float(V[..., : i + 1].norm()) < 1e-8
+    assert float(V.norm()) < 1e-8
 
 
 def sparse(generator, whitened, **settings):

@@ -85,7 +85,7 @@ class IterativeDrift:
     def _capture(self, x: Tensor, room: int) -> None:
         """Record a step as a CUDA graph: a launch instead of about a hundred, whose overhead would be most of it."""
         self.x = x.clone()
-        state = [self.at, *(tensor for output in self.outputs for tensor in (output.S, output.f))]
+        state = [self.at, *(tensor for output in self.outputs for tensor in (output.V, output.f))]
         before = [tensor.clone() for tensor in state]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -115,7 +115,7 @@ class _Conditional:
         eye = torch.eye(self.m, dtype=dtype, device=device)
         L = torch.linalg.cholesky(self.kernel.forward(Z, Z) + gp.jitter * eye)
         mu, root = _moments(gp, L, self.mean(Z)[:, 0])
-        self.S = root.expand(s, -1, -1).clone()  # [s, m, m], S S^T the covariance of f(Z)
+        self.V = root.mT.repeat(s, 1, 1)  # [s, m, m], V^T V the covariance of f(Z)
         self.R = torch.zeros(s, N, N, dtype=dtype, device=device)  # lower triangular, R^T R the inverse of K
         self.R[:, : self.m, : self.m] = torch.linalg.solve_triangular(L, eye, upper=False)
         self.X = torch.zeros(s, N, Z.shape[1], dtype=dtype, device=device)
@@ -133,12 +133,12 @@ class _Conditional:
         b = times(a, R)  # [s, 1, n], K^-1 k
         prior = self.kernel.diag(x)  # [s]
         left = torch.maximum(prior - a.square().sum((1, 2)), _SMALLEST_PIVOT[x.dtype] * prior)
-        spread = b[..., :m] @ self.S  # [s, 1, m]
+        spread = b[..., :m] @ self.V.mT  # [s, 1, m]
         variance = left + spread.square().sum((1, 2))
         deviation = variance.sqrt()
         value = (b[:, 0] * f).sum(1) + deviation * xi
-        f[:, :m] += (spread @ self.S.mT)[:, 0] * (xi / deviation)[:, None]  # Cov(u, f) / Var(f) (value - mean)
-        self.S.copy_(downdate(self.S, spread[:, 0], left))
+        f[:, :m] += (spread @ self.V)[:, 0] * (xi / deviation)[:, None]  # Cov(u, f) / Var(f) (value - mean)
+        self.V.copy_(downdate(self.V, spread[:, 0], left))
         pivot, row = left.rsqrt(), m + t
         R.index_copy_(1, row, b * -pivot[:, None, None])
         R.diagonal(dim1=1, dim2=2).index_copy_(1, row, pivot[:, None])
@@ -159,21 +159,19 @@ def times(a: Tensor, R: Tensor) -> Tensor:
     return torch.cat([a[..., i:] @ R[:, i:, i : i + _ROWS] for i in range(0, R.shape[1], _ROWS)], dim=-1)
 
 
-def downdate(S: Tensor, a: Tensor, left: Tensor) -> Tensor:
-    """A root of S (I - a a^T / (left + a^T a)) S^T: what is not known of u = S xi after a^T xi + N(0, left) is.
+def downdate(V: Tensor, a: Tensor, left: Tensor) -> Tensor:
+    """A root of V^T (I - a a^T / (left + a^T a)) V: what is not known of u = V^T xi after a^T xi + N(0, left) is.
 
     I - a a^T / (left + a^T a) = U U^T with U upper triangular, whose entries are in closed form: of column j they are
-    sqrt(e_j / e_{j+1}) on the diagonal and -a_i a_j / sqrt(e_j e_{j+1}) above it, where e_j = left + sum_{i<j} a_i^2. A
-    product with U costs m^2, by running sums. Nothing cancels: left > 0 may be as small as it likes.
+    sqrt(e_j / e_{j+1}) on the diagonal and -a_i a_j / sqrt(e_j e_{j+1}) above it, where e_j = left + sum_{i<j} a_i^2.
+    U^T V costs m^2, by running sums. Nothing cancels: left > 0 may be as small as it likes.
 
     `[s, m, m], [s, m], [s] -> [s, m, m]`
     """
-    e = torch.cat([left[:, None], a.square()], dim=1).cumsum(1)  # [s, m + 1]
-    root = e.sqrt()
-    before = (S * a[:, None]).cumsum(2)[..., :-1]  # [s, m, m - 1], sum_{k<j} S_ik a_k at j > 0
-    before = torch.nn.functional.pad(before, (1, 0))  # [s, m, m]
-    column = a / (root[:, :-1] * root[:, 1:])  # [s, m]
-    return S * (root[:, :-1] / root[:, 1:])[:, None] - before * column[:, None]
+    e = torch.cat([left[:, None], a.square()], dim=1).cumsum(1).sqrt()  # [s, m + 1], their roots
+    before = (V * a[..., None]).cumsum(1)[:, :-1]  # [s, m - 1, m], sum_{k<j} a_k V_k at j > 0
+    before = torch.nn.functional.pad(before, (0, 0, 1, 0))  # [s, m, m]
+    return V * (e[:, :-1] / e[:, 1:])[..., None] - before * (a / (e[:, :-1] * e[:, 1:]))[..., None]
 
 
 def _moments(gp: SparseGP, L: Tensor, prior_mean: Tensor) -> tuple[Tensor, Tensor]:
