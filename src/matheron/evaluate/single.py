@@ -25,6 +25,10 @@ from ..weigh import add
 from .sources import Derived, transformed
 
 
+# Which paths the problems of a block are of: a run of them, one for each problem `[B]`, or all.
+Which = slice | Tensor | None
+
+
 @dataclass(eq=False)
 class _Waves:
     """sum_f a_f cos(theta_f . x + tau_f): frequencies `[g, d, f]`, each path's basis `[s]`, its a and tau `[s, f]`.
@@ -46,7 +50,7 @@ class _Waves:
         """The frequencies `[d, f]` where there is one basis for all paths."""
         return self.theta[0] if len(self.theta) == 1 else None
 
-    def turned(self, x: Tensor, paths: slice | None) -> Tensor:
+    def turned(self, x: Tensor, paths: Which) -> Tensor:
         """theta . x + tau of some paths at their points: `[B, n, d] -> [B, n, f]`."""
         B, n, d = x.shape
         tau = _of(self.phases, paths)
@@ -58,29 +62,29 @@ class _Waves:
             torch.mm(x[mine].reshape(-1, d), theta, out=P[mine].view(-1, self.width))
         return P.add_(tau[:, None])
 
-    def pulled(self, S: Tensor, paths: slice | None) -> Tensor:
+    def pulled(self, S: Tensor, paths: Which) -> Tensor:
         """sum_f S_f theta_f: `[B, n, f] -> [B, n, d]`."""
         out = torch.empty(*S.shape[:2], self.theta.shape[1], dtype=S.dtype, device=S.device)
         for mine, theta in self._runs(paths):
             torch.mm(S[mine].view(-1, self.width), theta.mT, out=out[mine].view(-1, out.shape[2]))
         return out
 
-    def _runs(self, paths: slice | None) -> list[tuple[slice, Tensor]]:
+    def _runs(self, paths: Which) -> list[tuple[slice, Tensor]]:
         """Neighbours that share a basis, and its frequencies `[d, f]`."""
         if self.shared is not None:
             return [(slice(None), self.shared)]
         runs, start = [], 0
-        for g, members in groupby(self.index if paths is None else self.index[paths]):
+        for g, members in groupby(_picked(self.index, paths)):
             stop = start + len(list(members))
             runs.append((slice(start, stop), self.theta[g]))
             start = stop
         return runs
 
-    def value(self, x: Tensor, paths: slice | None) -> Tensor:
+    def value(self, x: Tensor, paths: Which) -> Tensor:
         """`[B, n, d] -> [B, n]`."""
         return _dot(self.turned(x, paths).cos_(), _of(self.amplitudes, paths))
 
-    def value_and_gradient(self, x: Tensor, paths: slice | None) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         P, a = self.turned(x, paths), _of(self.amplitudes, paths)
         value = _dot(torch.cos(P, out=empty(P.shape, P)), a)
         return value, self.pulled(P.sin_().mul_(a[:, None]), paths).neg_()
@@ -102,10 +106,10 @@ class _Bumps:
         x = x if self.dims is None else x[..., self.dims]
         return (x - self.origin) * self.scale
 
-    def value(self, x: Tensor, paths: slice | None) -> Tensor:
+    def value(self, x: Tensor, paths: Which) -> Tensor:
         return _dot(self.kernel.radial(squared_distance(self.scaled(x), self.centres)), _of(self.weights, paths))
 
-    def value_and_gradient(self, x: Tensor, paths: slice | None) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         """sum_j w_j g'_j (x - z_j) is x sum_j w_j g'_j - sum_j w_j g'_j z_j: one product for both sums."""
         y, w = self.scaled(x), _of(self.weights, paths)
         K, slope = self.kernel.radial_with_slope(squared_distance(y, self.centres))  # [B, n, m]
@@ -136,27 +140,27 @@ class Single:
         widths = [w.width for w in self.waves] + [b.weights.shape[1] for b in self.bumps]
         return max([*widths, 1 if self.rest is None else self.rest.width])
 
-    def block(self, x: Tensor, paths: slice | None) -> Tensor:
+    def block(self, x: Tensor, paths: Which) -> Tensor:
         """mean + prior + update, `[B, n, d] -> [B, n, 1]`."""
-        paths = None if len(x) == self.num_paths else paths
+        paths = None if isinstance(paths, slice) and len(x) == self.num_paths else paths
         total = None
         for part, at in self._parts(x):
             with frame():
                 total = add(total, part.value(at, paths))
         if self.rest is not None:
-            total = add(total, self.rest.sums(x, paths or slice(None))[:, 0])
+            total = add(total, self.rest.sums(x, slice(None) if paths is None else paths)[:, 0])
         total = x.new_zeros(x.shape[:2]) if total is None else total
         return (total if self.mean is None else total + self.mean(x)[..., 0]).unsqueeze(-1)
 
-    def block_with_gradient(self, x: Tensor, paths: slice | None) -> tuple[Tensor, Tensor]:
+    def block_with_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         """The same, and its gradient `[B, n, 1, d]`."""
-        paths = None if len(x) == self.num_paths else paths
+        paths = None if isinstance(paths, slice) and len(x) == self.num_paths else paths
         total = None
         for part, at in self._parts(x):
             with frame():
                 total = add(total, part.value_and_gradient(at, paths))
         if self.rest is not None:
-            f, df = self.rest.sums(x, paths or slice(None), gradient=True)
+            f, df = self.rest.sums(x, slice(None) if paths is None else paths, gradient=True)
             total = add(total, (f[:, 0], df[:, 0]))
         value, gradient = total or (x.new_zeros(x.shape[:2]), torch.zeros_like(x))
         if self.mean is not None:
@@ -169,9 +173,15 @@ class Single:
         return [(part, about) for part in self.waves] + [(part, x) for part in self.bumps]
 
 
-def _of(rows: Tensor, paths: slice | None) -> Tensor:
+def _of(rows: Tensor, paths: Which) -> Tensor:
     """The rows of some paths, or of all."""
     return rows if paths is None else rows[paths]
+
+
+def _picked(index: list[int], paths: Which) -> list[int]:
+    if isinstance(paths, Tensor):
+        return [index[i] for i in paths.tolist()]
+    return index if paths is None else index[paths]
 
 
 def _dot(Phi: Tensor, w: Tensor) -> Tensor:
@@ -181,12 +191,15 @@ def _dot(Phi: Tensor, w: Tensor) -> Tensor:
     return Phi.mul_(w[:, None]).sum(-1)
 
 
-def single(paths: Any, x: Tensor) -> Single | None:
-    """What serves these paths at inner points x `[1 or s, n, d]`, where a basis function serves one sum only."""
+def single(paths: Any, x: Tensor, of: Tensor | None = None) -> Single | None:
+    """What serves these paths at inner points x `[1 or s, n, d]`, where a basis function serves one sum only.
+
+    With `of`, x `[p, n, d]` are points of the paths `of`.
+    """
     if (x.requires_grad and torch.is_grad_enabled()) or transformed(x):
         return None
     found = _single_of(paths)
-    return found if found is not None and len(x) == found.num_paths else None
+    return found if found is not None and (of is not None or len(x) == found.num_paths) else None
 
 
 @torch.no_grad()

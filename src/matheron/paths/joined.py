@@ -16,6 +16,7 @@ from ..checks import ArrayLike, as_array
 from ..gp import as_tasks
 from ..value import Parts, Value
 from .paths import Paths, as_index
+from .rows import as_rows, padded_value_and_grad
 
 AnyPaths = Any  # Paths, or one of the classes below
 
@@ -59,8 +60,10 @@ class _Joined(Value):
         """The paths at x, by the shape rule."""
         return self._join([member(part) for member, part in zip(self.members, self._points(x), strict=True)])
 
-    def value_and_grad(self, x: ArrayLike) -> tuple[Tensor, Tensor]:
-        """Values and gradients in x, by the shape rule, without a graph."""
+    def value_and_grad(self, x: ArrayLike, *, of: ArrayLike | None = None) -> tuple[Tensor, Tensor]:
+        """Values and gradients in x, by the shape rule, without a graph; with `of`, of these paths at a point each."""
+        if of is not None:
+            return padded_value_and_grad(self, *as_rows(self, x, of))
         pairs = [member.value_and_grad(part) for member, part in zip(self.members, self._points(x), strict=True)]
         values, gradients = zip(*pairs, strict=True)
         return self._join(list(values)), self._join(list(gradients), gradient=True)

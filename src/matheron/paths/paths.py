@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Sequence
 
@@ -21,6 +20,7 @@ from ..weigh import add
 from .conditioning import joined, update_given, without_repeats
 from .grid import on_grid
 from .prior import PriorPaths
+from .rows import as_index, as_rows, padded_value_and_grad
 from .update import UpdatePaths
 
 
@@ -94,10 +94,11 @@ class Paths(Value):
         f = evaluate(self._block, x, self.num_paths, self.num_outputs, self._width(x), own=own, tied=tied)
         return self._outer(f)
 
-    def value_and_grad(self, x: ArrayLike) -> tuple[Tensor, Tensor]:
+    def value_and_grad(self, x: ArrayLike, *, of: ArrayLike | None = None) -> tuple[Tensor, Tensor]:
         """Values `[s, n]` and gradients `[s, n, d]` in x, in closed form and without a graph.
 
-        For t outputs, `[s, n, t]` and `[s, n, t, d]`.
+        For t outputs, `[s, n, t]` and `[s, n, t, d]`. With `of` `[p]`, x `[p, d]` is one point for each of the paths
+        `of`, some of them several times perhaps and others not at all: `[p]` and `[p, d]`.
 
         >>> import torch, matheron
         >>> from matheron import kernels
@@ -105,26 +106,27 @@ class Paths(Value):
         >>> value, gradient = paths.value_and_grad(torch.rand(10, 2))
         >>> value.shape, gradient.shape
         (torch.Size([4, 10]), torch.Size([4, 10, 2]))
+        >>> paths.value_and_grad(torch.rand(3, 2), of=[0, 3, 3])[0].shape
+        torch.Size([3])
         """
+        owner = None
+        if of is not None:
+            x, owner = as_rows(self, x, of)
+            if fused.supported(self, x):
+                return padded_value_and_grad(self, x, owner)
         with torch.no_grad():
-            outer = self._points(x)
+            outer = self._points(x) if owner is None else x[:, None]
             inner = self._inner(outer)
-            if fused.supported(self, inner):
+            if owner is None and fused.supported(self, inner):
                 f, df = fused.evaluate_with_gradient(self, inner)
-            elif (alone := single(self, inner)) is not None:
-                f, df = evaluate_with_gradient(
-                    alone.block_with_gradient, inner, len(inner), 1, 2 * alone.width, own=True
-                )
             else:
-                width = self._width(inner) * (1 + self.input_dim)
-                f, df = evaluate_with_gradient(
-                    self._block_with_gradient, inner, self.num_paths, self.num_outputs, width, own=len(inner) > 1
-                )
+                f, df = self._blocks_with_gradient(inner, owner)
             if self.input_transform is not None:
                 df = df * self.input_transform.derivative(outer)[..., None, :]
             if self.output_transform is not None:
                 df = df * self.output_transform.derivative(f)[..., None]
-            return self._outer(f), df[..., 0, :] if self.num_outputs == 1 else df
+            f, df = self._outer(f), df[..., 0, :] if self.num_outputs == 1 else df
+            return (f, df) if owner is None else (f[:, 0], df[:, 0])
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
         """The paths on a tensor grid: axes `[n1], [n2], ... -> [s, n1, n2, ...]` (and `[t]` for several outputs).
@@ -289,7 +291,18 @@ class Paths(Value):
             return m.expand(self.num_paths if paths is None else -1, -1, self.num_outputs)
         return f.mT + m
 
-    def _block_with_gradient(self, x: Tensor, paths: slice | None) -> tuple[Tensor, Tensor]:
+    def _blocks_with_gradient(self, x: Tensor, owner: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Values and gradients at inner points `[1 or s, n, d]`, or of the paths `owner` at their `[p, n, d]`."""
+        alone = single(self, x, owner)
+        block = self._block_with_gradient if alone is None else alone.block_with_gradient
+        width = self._width(x) * (1 + self.input_dim) if alone is None else 2 * alone.width
+        own = alone is not None or owner is not None or len(x) > 1
+        if owner is None:
+            return evaluate_with_gradient(block, x, self.num_paths, self.num_outputs, width, own=own)
+        rows = lambda x, some: block(x, owner[some])  # noqa: E731
+        return evaluate_with_gradient(rows, x, len(owner), self.num_outputs, width, own=own)
+
+    def _block_with_gradient(self, x: Tensor, paths: slice | Tensor | None) -> tuple[Tensor, Tensor]:
         m, dm = self.mean_function.with_gradient(x)  # [1 or s, n, 1 or t], [1 or s, n, 1 or t, d]
         total = add(self.prior.sums(x, paths, gradient=True), self.update.sums(x, paths, gradient=True))
         if total is None:
@@ -336,18 +349,3 @@ class Paths(Value):
         inner, slope = inner.gather(-1, pick)[..., 0], slope.gather(-1, pick)[..., 0]
         slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
         return inner, torch.where(noise > 0, noise / slope.square(), noise)
-
-
-def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device: torch.device) -> Tensor:
-    """Which paths are asked for, as whole numbers; an integer is a list of one."""
-    if isinstance(index, slice):
-        index = list(range(num_paths)[index])  # torch knows no steps backwards
-    elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
-        index = operator.index(index)  # type: ignore[arg-type]
-        if not -num_paths <= index < num_paths:
-            raise IndexError(f"path {index} of {num_paths}")
-        index = [index]
-    chosen = torch.arange(num_paths, device=device)[index]
-    if len(chosen) == 0:
-        raise IndexError(f"expected at least one path of {num_paths}, got none")
-    return chosen

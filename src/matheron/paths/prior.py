@@ -68,7 +68,9 @@ class PriorPaths(Value):
             features = Features(bases, features.roots, features.origin, features.domain, features.description)
         return PriorPaths(features, self.w[index], renumbered)
 
-    def sums(self, x: Tensor, paths: slice | None, gradient: bool = False, only: list[int] | None = None) -> Any:
+    def sums(
+        self, x: Tensor, paths: slice | Tensor | None, gradient: bool = False, only: list[int] | None = None
+    ) -> Any:
         """The paths at x, `[s, t, n]`, and with `gradient` their gradients `[s, t, n, d]`.
 
         Every path at the points `[1, n, d]`; or, where `paths` says which, some at their own points `[s, n, d]`.
@@ -83,7 +85,7 @@ class PriorPaths(Value):
                 total = add(total, self._of_basis(basis, getattr(self, f"coefficients_{i}"), x, paths, gradient))
         return total
 
-    def _of_basis(self, basis: Basis, W: Tensor, x: Tensor, paths: slice | None, gradient: bool) -> Any:
+    def _of_basis(self, basis: Basis, W: Tensor, x: Tensor, paths: slice | Tensor | None, gradient: bool) -> Any:
         s, t, c = W.shape
         if paths is not None:
             return self._of_basis_at_own(basis, W[paths], x, paths, gradient)
@@ -102,9 +104,10 @@ class PriorPaths(Value):
         out = concatenated(parts)
         return out if order == sorted(order) else picked(out, torch.tensor(order, device=x.device).argsort())
 
-    def _of_basis_at_own(self, basis: Basis, W: Tensor, x: Tensor, paths: slice, gradient: bool) -> Any:
+    def _of_basis_at_own(self, basis: Basis, W: Tensor, x: Tensor, paths: slice | Tensor, gradient: bool) -> Any:
         """Own points: a problem a path. The frequencies that neighbours share are not copied for each."""
-        runs = [(g, len(list(run))) for g, run in groupby(self.indices[paths])]
+        indices = self.indices[paths] if isinstance(paths, slice) else self.basis_index[paths].tolist()
+        runs = [(g, len(list(run))) for g, run in groupby(indices)]
         if basis.num_bases == 1 or len(runs) > len(W) // 4:
             return basis.select(self.basis_index[paths]).sums(x, W, gradient)
         parts, start = [], 0

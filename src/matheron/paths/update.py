@@ -102,7 +102,7 @@ class UpdatePaths(Value):
         )
 
     def sums(
-        self, x: Tensor, paths: slice | None, gradient: bool = False, v: Tensor | None = None, only: Any = None
+        self, x: Tensor, paths: slice | Tensor | None, gradient: bool = False, v: Tensor | None = None, only: Any = None
     ) -> Any:
         """As `PriorPaths.sums`; with other weights where v is given. None without centres."""
         if self.width == 0:

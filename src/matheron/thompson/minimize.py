@@ -69,7 +69,7 @@ def minimize(
         def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal num_evaluations
             num_evaluations += len(index)
-            value, gradient = _own_points(paths, index // k, torch.addcmul(lower, u, side))
+            value, gradient = paths.value_and_grad(torch.addcmul(lower, u, side), of=index // k)
             return value, gradient * side
 
         optimum = minimize_in_unit_box(
@@ -107,14 +107,11 @@ class _Negated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.paths, name)
 
-    def __getitem__(self, index: Any) -> _Negated:
-        return _Negated(self.paths[index])
-
     def __call__(self, x: Tensor) -> Tensor:
         return -self.paths(x)
 
-    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = self.paths.value_and_grad(x)
+    def value_and_grad(self, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self.paths.value_and_grad(x, of=of)
         return -value, -gradient
 
 
@@ -152,19 +149,3 @@ def _screen(paths: Any, mesh: SobolEngine, lower: Tensor, side: Tensor, size: in
             where = where.gather(1, index[..., None].expand(-1, -1, len(side)))
             advance(len(points))
     return where
-
-
-def _own_points(paths: Any, owner: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradients of path `owner[i]` at x[i], for owners in order: `[p], [p, d] -> [p], [p, d]`.
-
-    Paths may have different numbers of points: they are padded to the most, and paths without any are left out.
-    """
-    present, counts = owner.unique_consecutive(return_counts=True)
-    most = int(counts.max())
-    row = torch.repeat_interleave(torch.arange(len(present), device=x.device), counts)
-    column = torch.arange(len(owner), device=x.device) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-    padded = x[(counts.cumsum(0) - counts)][:, None].repeat(1, most, 1)  # a path's first point, again and again
-    padded[row, column] = x
-    chosen = paths if len(present) == paths.num_paths else paths[present]
-    value, gradient = chosen.value_and_grad(padded)
-    return value[row, column], gradient[row, column]

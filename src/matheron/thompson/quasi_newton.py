@@ -38,47 +38,56 @@ def minimize_in_unit_box(
     decrease_tolerance: float = 2.2e-9,
     on_iteration: Callable[[int], None] | None = None,
 ) -> Optimum:
-    """Minimise p problems over [0, 1]^d from the points x `[p, d]`; problems that have ended are called no more."""
+    """Minimise p problems over [0, 1]^d from the points x `[p, d]`; problems that have ended are called no more.
+
+    The state holds the running problems alone, so that an iteration is a few dozen operations on whole tensors.
+    """
     p, d = x.shape
+    index = torch.arange(p, device=x.device)
     x = x.clamp(0, 1)
-    everyone = torch.arange(p, device=x.device)
-    f, g = objective(everyone, x)
+    f, g = objective(index, x)
+    optimum = Optimum(x.clone(), f.clone(), torch.full_like(index, LIMIT), torch.zeros_like(index))
     ending = torch.where(_projected_gradient(x, g) <= gradient_tolerance, GRADIENT, RUNNING)
-    iterations = torch.zeros_like(everyone)
     # The first step has length at most a tenth of the box: B = |g| / 0.1.
     scale = (g.norm(dim=1) * 10).clamp_min(1e-12)
     B = torch.eye(d, dtype=x.dtype, device=x.device) * scale[:, None, None]  # [p, d, d]
-    step, alpha = _direction(x, g, B), torch.ones_like(f)
-    for _ in range(max_iterations):
-        i = (ending == RUNNING).nonzero()[:, 0]
+    alpha = torch.ones_like(f)
+    for iteration in range(max_iterations):
+        running = ending == RUNNING
+        if not bool(running.all()):
+            _settle(optimum, ~running, index, x, f, ending, iteration)
+            index, x, f, g, B, alpha, ending = (t[running] for t in (index, x, f, g, B, alpha, ending))
         if on_iteration is not None:
-            on_iteration(len(i))
-        if len(i) == 0:
-            break
-        trial = (x[i] + alpha[i, None] * step[i]).clamp(0, 1)  # [r, d]
-        f_trial, g_trial = objective(i, trial)
-        iterations[i] += 1
-        moved = trial - x[i]
-        enough = f_trial <= f[i] + _ARMIJO * (g[i] * moved).sum(1)
-        enough &= torch.isfinite(f_trial) & torch.isfinite(g_trial).all(1)
+            on_iteration(len(index))
+        if len(index) == 0:
+            return optimum
+        trial = torch.addcmul(x, alpha[:, None], _direction(x, g, B)).clamp_(0, 1)  # [r, d]
+        f_trial, g_trial = objective(index, trial)
+        moved = trial - x
+        slope = (g * moved).sum(1)
+        enough = (f_trial <= f + _ARMIJO * slope) & torch.isfinite(f_trial + g_trial.sum(1))
+        accepted = enough[:, None]
 
-        j = i[enough]  # accepted: curvature, new gradient, new direction
-        decrease = f[j] - f_trial[enough]
-        B[j] = _bfgs(B[j], moved[enough], g_trial[enough] - g[j])
-        x[j], f[j], g[j] = trial[enough], f_trial[enough], g_trial[enough]
-        alpha[j] = 1.0
-        step[j] = _direction(x[j], g[j], B[j])
-        floor = decrease_tolerance * torch.stack([f[j].abs(), (f[j] + decrease).abs(), torch.ones_like(f[j])]).amax(0)
-        vanished = _projected_gradient(x[j], g[j]) <= gradient_tolerance
-        ending[j] = torch.where(vanished, GRADIENT, torch.where(decrease <= floor, DECREASE, RUNNING))
-
-        j = i[~enough]  # refused: the minimiser of a parabola through what is known, within limits
-        slope = (g[j] * moved[~enough]).sum(1)
-        parabola = -slope / (2 * (f_trial[~enough] - f[j] - slope)).clamp_min(1e-300)
-        alpha[j] *= torch.nan_to_num(parabola, nan=0.1, posinf=0.1, neginf=0.1).clamp(0.1, 0.5)
-        ending[j] = torch.where(alpha[j] < _SMALLEST_STEP, STUCK, RUNNING)
+        B = torch.where(accepted[..., None], _bfgs(B, moved, g_trial - g), B)
+        # Refused: the minimiser of a parabola through what is known, within limits.
+        parabola = -slope / (2 * (f_trial - f - slope)).clamp_min(1e-300)
+        parabola = torch.nan_to_num(parabola, nan=0.1, posinf=0.1, neginf=0.1).clamp_(0.1, 0.5)
+        alpha = torch.where(enough, 1.0, alpha * parabola)
+        floor = decrease_tolerance * torch.maximum(f.abs(), f_trial.abs()).clamp_min(1.0)
+        stalled = enough & (f - f_trial <= floor)
+        x, f, g = torch.where(accepted, trial, x), torch.where(enough, f_trial, f), torch.where(accepted, g_trial, g)
+        ending = torch.where(alpha < _SMALLEST_STEP, STUCK, torch.where(stalled, DECREASE, ending))
+        ending = torch.where(enough & (_projected_gradient(x, g) <= gradient_tolerance), GRADIENT, ending)
     ending = torch.where(ending == RUNNING, LIMIT, ending)
-    return Optimum(x, f, ending, iterations)
+    _settle(optimum, torch.ones_like(f, dtype=torch.bool), index, x, f, ending, max_iterations)
+    return optimum
+
+
+def _settle(optimum: Optimum, which: Tensor, index: Tensor, x: Tensor, f: Tensor, ending: Tensor, after: int) -> None:
+    """Write down the problems that have ended."""
+    i = index[which]
+    optimum.x[i], optimum.value[i], optimum.ending[i] = x[which], f[which], ending[which]
+    optimum.iterations[i] = after
 
 
 def _free(x: Tensor, g: Tensor) -> Tensor:
@@ -108,5 +117,5 @@ def _bfgs(B: Tensor, s: Tensor, y: Tensor) -> Tensor:
     y = theta * y + (1 - theta) * Bs
     sy = (s * y).sum(1)
     updated = B - Bs[:, :, None] * (Bs / sBs[:, None])[:, None, :] + y[:, :, None] * (y / sy[:, None])[:, None, :]
-    usable = (sBs > 1e-300) & (sy > 1e-300) & torch.isfinite(updated).flatten(1).all(1)
+    usable = (sBs > 1e-300) & (sy > 1e-300) & torch.isfinite(updated.sum((1, 2)))
     return torch.where(usable[:, None, None], updated, B)

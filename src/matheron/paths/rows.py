@@ -1,0 +1,56 @@
+"""Which paths: some of them, or one for each point."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import ArrayLike, as_array, as_real
+
+
+def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device: torch.device) -> Tensor:
+    """Which paths are asked for, as whole numbers; an integer is a list of one."""
+    if isinstance(index, slice):
+        index = list(range(num_paths)[index])  # torch knows no steps backwards
+    elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
+        index = operator.index(index)  # type: ignore[arg-type]
+        if not -num_paths <= index < num_paths:
+            raise IndexError(f"path {index} of {num_paths}")
+        index = [index]
+    chosen = torch.arange(num_paths, device=device)[index]
+    if len(chosen) == 0:
+        raise IndexError(f"expected at least one path of {num_paths}, got none")
+    return chosen
+
+
+def as_rows(paths: Any, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
+    """A point x `[p, d]` for each of the paths `of` `[p]`."""
+    owner = as_index(as_array(of), paths.num_paths, paths.device)
+    x = as_real(x, "x").to(dtype=paths.dtype, device=paths.device)
+    if x.shape != (len(owner), paths.input_dim):
+        wanted = [len(owner), paths.input_dim]
+        raise ValueError(f"x: expected {wanted}, a point for each of `of`, got {list(x.shape)}")
+    return x, owner
+
+
+def padded_value_and_grad(paths: Any, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and gradients of path `of[i]` at x[i]: `[p, d], [p] -> [p(, t)], [p(, t), d]`.
+
+    By asking for every path's own points `[s, n, d]`, as many as the most that any has.
+    """
+    present, row, counts = of.unique(return_inverse=True, return_counts=True)
+    order = row.argsort(stable=True)
+    column = torch.empty_like(row)  # a point's place among its path's
+    column[order] = torch.arange(len(of), device=x.device) - (counts.cumsum(0) - counts)[row[order]]
+    if x.device.type == "cuda":  # all paths at once cost less there than other paths to plan for
+        chosen, row, size = paths, of, paths.num_paths
+    else:
+        chosen, size = paths if len(present) == paths.num_paths else paths[present], len(present)
+    points = x[:1].expand(size, int(counts.max()), -1).clone()
+    points[row, column] = x
+    value, gradient = chosen.value_and_grad(points)
+    return value[row, column], gradient[row, column]
