@@ -7,6 +7,7 @@ import matheron
 from matheron import kernels as K
 from matheron.evaluate import chunked, single
 from matheron.means import LinearMean
+from matheron.paths.rows import padded_value_and_grad
 
 KERNELS = {
     "rbf": K.RBF([0.5, 1.3]),
@@ -130,3 +131,45 @@ def test_a_path_through_a_centre_has_a_finite_gradient():
         paths = drawn(kernel)
         at = paths.update.centres[:3].expand(5, -1, -1)
         assert torch.isfinite(paths.value_and_grad(at)[1]).all()
+
+
+@pytest.mark.parametrize("name", ["matern52", "product"])
+@pytest.mark.parametrize("paths_per_basis", [None, 2])
+def test_a_point_for_each_of_some_paths(name, paths_per_basis):
+    paths = drawn(KERNELS[name], paths_per_basis=paths_per_basis)
+    x, of = points(5, 7), torch.tensor([0, 0, 3, 1, 4, 3, -1])
+    value, gradient = paths.value_and_grad(x[0], of=of)
+    f, df = paths.value_and_grad(x[:1].expand(5, -1, -1))
+    torch.testing.assert_close(value, f[of, torch.arange(7)], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(gradient, df[of, torch.arange(7)], rtol=1e-10, atol=1e-10)
+    slower, steeper = padded_value_and_grad(paths, x[0], of % 5)
+    torch.testing.assert_close(slower, value, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(steeper, gradient, rtol=1e-10, atol=1e-10)
+
+
+def test_a_point_for_each_of_some_paths_under_transforms_and_in_an_ensemble():
+    g = torch.Generator().manual_seed(3)
+    X = torch.rand(7, 2, generator=g, dtype=torch.float64) * 10
+    gp = matheron.ExactGP(
+        K.RBF(0.4),
+        X,
+        3 + X.sum(1).sin(),
+        noise=0.01,
+        input_transform=matheron.transforms.Affine(0.1, 0.0),
+        output_transform=matheron.transforms.Affine(2.0, 3.0),
+    )
+    x, of = points(1, 6)[0] * 3, torch.tensor([2, 0, 1, 1, 2, 2])
+    several = [matheron.draw(gp, 3, generator=g), matheron.draw(matheron.Ensemble([gp, gp]), 3, generator=g)]
+    for paths in several:
+        value, gradient = paths.value_and_grad(x, of=of)
+        f, df = paths.value_and_grad(x)
+        torch.testing.assert_close(value, f[of, torch.arange(6)], rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(gradient, df[of, torch.arange(6)], rtol=1e-10, atol=1e-10)
+
+
+def test_points_that_do_not_go_with_their_paths_are_refused():
+    paths = drawn(KERNELS["rbf"])
+    with pytest.raises(ValueError, match=r"x: expected \[3, 2\], a point for each of `of`, got \[2, 2\]"):
+        paths.value_and_grad(points(1, 2)[0], of=[0, 1, 2])
+    with pytest.raises(IndexError):
+        paths.value_and_grad(points(1, 2)[0], of=[0, 5])
