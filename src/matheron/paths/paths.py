@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor, check_dim
+from ..checks import ArrayLike, as_real, check_dim
 from ..evaluate import evaluate, evaluate_with_gradient, fused, single
-from ..gp import as_tasks
 from ..means import Mean
 from ..transforms import Transform
-from ..updates import Data
 from ..value import Value
 from ..weigh import add
 from .conditioning import joined, update_given, without_repeats
 from .grid import on_grid
+from .observations import observed
 from .prior import PriorPaths
 from .rows import as_index, as_rows, padded_value_and_grad
 from .update import UpdatePaths
@@ -210,7 +209,7 @@ class Paths(Value):
         old = self.update
         if old.inducing is not None and old.inducing.root is None:
             raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
-        new = self._new_data(x, y, noise, tasks, generator)
+        new = observed(self, x, y, noise, tasks, generator)
         if len(new.noise) == 0:
             return self
         data = without_repeats(joined(old, new), num_old=len(old.noise))
@@ -310,42 +309,3 @@ class Paths(Value):
             return m.expand(shape), dm.expand(*shape, -1)
         f, df = total  # [s, t, n], [s, t, n, d]
         return f.mT + m, df.transpose(1, 2) + dm
-
-    def _new_data(self, x, y, noise, tasks, generator: torch.Generator | None) -> Data:
-        """What `condition_on` was given, checked, in the model's own space, with its noise drawn."""
-        like, t = self.prior.w, self.num_outputs
-        x = as_points(x, "x", input_dim=self.input_dim, like=like)
-        y = as_tensor(y, "y", like=like)
-        several = t > 1 and tasks is None
-        shape = (len(x), t) if several else (len(x),)
-        if y.shape not in (shape, (self.num_paths, *shape)):
-            raise ValueError(f"y: expected {list(shape)} or {[self.num_paths, *shape]}, got {list(y.shape)}")
-        if several:  # every output at every point
-            noise = as_real(noise, "noise")
-            whole = noise.shape == shape
-            noise = noise.reshape(-1) if whole else as_noise(noise, len(x), like=like).repeat_interleave(t)
-            tasks = torch.arange(t).repeat(len(x))
-            x, y = x.repeat_interleave(t, 0), y.flatten(-2)
-        noise = as_noise(noise, len(x), like=like)
-        tasks = as_tasks(tasks, len(x), t, "tasks")
-        tasks = None if tasks is None else tasks.to(self.device)
-        y, noise = self._undo_output(y, noise, tasks)
-        generator = generator or torch.default_generator
-        xi = torch.randn(self.num_paths, len(x), generator=generator, device=generator.device, dtype=torch.float64)
-        return Data(self._inner(x[None])[0], tasks, y, noise, xi.to(like))
-
-    def _undo_output(self, y: Tensor, noise: Tensor, tasks: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Targets and noise before the output transform; each observation has its own output's."""
-        if self.output_transform is None:
-            return y, noise
-        if not self.output_transform.affine and bool((noise > 0).any()):
-            raise ValueError(
-                "noise: under an output transform that is not affine only noise-free data (0) can be undone"
-            )
-        inner = self.output_transform.inverse(y[..., None].expand(*y.shape, self.num_outputs))  # [..., n, t]
-        slope = self.output_transform.derivative(inner)
-        own = torch.zeros_like(noise, dtype=torch.long) if tasks is None else tasks
-        pick = own[:, None].expand(*inner.shape[:-1], 1)
-        inner, slope = inner.gather(-1, pick)[..., 0], slope.gather(-1, pick)[..., 0]
-        slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
-        return inner, torch.where(noise > 0, noise / slope.square(), noise)
