@@ -5,6 +5,9 @@
 One process; the libraries take turns; medians of several runs. A step evaluates each path at one point of its own. The
 floor counts the step's trigonometric functions (paths x ell), its kernel values (paths x m: exp and sqrt) and its
 multiply-adds at rates measured on the spot.
+
+On a GPU whole roll-outs are timed too, in one persistent kernel and with a CUDA graph for each step, without noise and
+with a generator's on either side; and, by the graph alone, under a policy, which the kernel does not serve.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,12 +50,30 @@ def _wait(device: torch.device) -> None:
 
 def floor(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device) -> float:
     """Seconds that one output's step takes at the least."""
+    if device.type == "cuda":
+        return cuda_floor(s, m, ell, dtype, rates_of_the_device())
     x = torch.rand(1 << 20, dtype=dtype, device=device)
     out = torch.empty_like(x)
     rate = lambda f: statistics.median(clocked(f, 9, device)) / x.numel()  # noqa: E731
     trig, exp, root = (rate(lambda f=f: f(x, out=out)) for f in (torch.cos, torch.exp, torch.sqrt))
     multiply = rate(lambda: torch.addcmul(x, x, x, out=out))
     return s * (ell * (trig + multiply) + m * (exp + root + 4 * multiply))
+
+
+@cache
+def rates_of_the_device() -> dict[str, float]:
+    from floors import cuda_ceilings
+
+    return cuda_ceilings(quick=True)
+
+
+def cuda_floor(s: int, m: int, ell: int, dtype: torch.dtype, rates: dict[str, float]) -> float:
+    """On a GPU units work side by side, and special functions (float64: their polynomials) take the longest."""
+    from floors import RADIAL_64, WAVE_64
+
+    if dtype == torch.float32:
+        return s * (ell + 2 * m) / rates["special"]
+    return 2 * s * (WAVE_64 * ell + RADIAL_64 * m) / rates["vector64"]
 
 
 def ours(
@@ -63,6 +85,7 @@ def ours(
     steps: int,
     generator: torch.Generator | None = None,
     diffusion: float | None = 0.01,
+    controls: Any = None,
 ) -> Callable[[], Any]:
     """`steps` steps of `matheron.rollout` along 2 outputs."""
     Z = torch.rand(m, 3, dtype=dtype, device=device)
@@ -71,7 +94,7 @@ def ours(
         for _ in range(2)
     ]
     paths = matheron.draw(matheron.Outputs(gps), s, num_features=ell, paths_per_basis=None)
-    controls = torch.rand(steps, 1, dtype=dtype, device=device)
+    controls = torch.rand(steps, 1, dtype=dtype, device=device) if controls is None else controls
     start = torch.full((2,), 0.5, dtype=dtype, device=device)
     how: dict[str, Any] = dict(controls=controls, diffusion=diffusion, keep_every=steps, generator=generator)
     return lambda: matheron.rollout(paths, start, steps, 0.01, **how)
@@ -91,6 +114,9 @@ def long_ones(s: int, m: int, ell: int, steps: int, device: torch.device) -> dic
                 row[way] = clocked(run, 9 if rolled is fast else 3, device)
             module.rolled = fast
             row["floor"] = [2 * steps * floor(s, m, ell, dtype, device)]
+    run = ours(s, m, ell, torch.float32, device, steps, None, None, lambda time, state: state[:, :1] * 0.1)
+    least = 2 * steps * floor(s, m, ell, torch.float32, device)
+    times["float32, no noise, a policy"] = {"graph": clocked(run, 3, device), "floor": [least]}
     return times
 
 
@@ -138,11 +164,8 @@ def main() -> None:
             rows.append((str(dtype)[6:], name, statistics.median(each), min(each), max(each), 1e3 * least))
     whole = long_ones(s, m, ell, steps * 20, device) if device.type == "cuda" else {}
     for name, row in whole.items():
-        median = {way: 1e3 * statistics.median(seconds) for way, seconds in row.items()}
-        print(
-            f"{steps * 20} steps of {s} trajectories, {name}: {median['persistent']:.2f} ms in one kernel, "
-            f"{median['graph']:.1f} ms with a CUDA graph a step, floor {median['floor']:.2f} ms"
-        )
+        medians = ", ".join(f"{way} {1e3 * statistics.median(seconds):.2f} ms" for way, seconds in row.items())
+        print(f"{steps * 20} steps of {s} trajectories, {name}: {medians}")
     table = Table(title=f"ms a step and output: {s} paths, m = {m}, ell = {ell}, {options.threads} threads, {device}")
     for column in ("dtype", "library", "median", "min", "max", "floor"):
         table.add_column(column, justify="left" if column in ("dtype", "library") else "right")

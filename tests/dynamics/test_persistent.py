@@ -83,6 +83,7 @@ def coregional(d: int, t: int, **settings: Any) -> Paths:
 EVERY_KIND = (
     K.RBF([0.4, 0.7, 0.9]) + 0.5 * K.Matern(0.5, 0.8) + K.Matern(1.5, 0.6).on(1) + K.RationalQuadratic(0.8, 0.5)
 )
+TWO_OF_A_KIND = K.RBF(0.5) + 0.3 * K.RBF([0.4, 0.9, 0.6])
 INPUT = Chain([Affine(0.5, [0.1, 0.2, -0.3]), Affine([1.0, -2.0, 0.5], 1.0)])
 
 # Drifts of 3 inputs: d_s outputs, and 3 - d_s controls.
@@ -98,6 +99,7 @@ DRIFTS: dict[str, Callable[[], Any]] = {
     ],
     "three states and no control": lambda: [sparse(K.RBF(0.4 + 0.1 * i), seed=i) for i in range(3)],
     "kernels of every kind": lambda: [sparse(K.Matern(2.5, 0.8)), sparse(EVERY_KIND)],
+    "two kernels of one kind": lambda: [sparse(TWO_OF_A_KIND), sparse(K.RBF(0.6))],
     "cosines": lambda: [sparse(K.RBF(0.7), features="cosine", paths_per_basis=1), sparse(K.RBF(0.6), ell=21)],
     "two outputs of one model": lambda: coregional(3, 2),
     "a model of two outputs given data, and one of one": lambda: [
@@ -201,12 +203,13 @@ def test_noise_and_random_controls_of_one_generator_come_in_the_order_of_the_ste
     assert launches == [3]
 
 
-def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(launches) -> None:
-    """A control far out, hundreds of turns of a feature from the origin, which the state's change depends on."""
-    Z = torch.rand(7, 2, generator=gen(), dtype=torch.float64) + torch.tensor([0.0, 1000.0], dtype=torch.float64)
+@pytest.mark.parametrize("offset", [0.0, 1000.0])  # near zero points have more digits than their differences
+def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(offset: float, launches) -> None:
+    """A control hundreds of turns of a feature from the origin, which the state's change depends on."""
+    Z = torch.rand(7, 2, generator=gen(), dtype=torch.float64) + torch.tensor([0.0, offset], dtype=torch.float64)
     gp = SparseGP(K.RBF([1.0, 0.0005]), Z, torch.randn(7, generator=gen(1)))
     paths = draw(gp, 4, num_features=64, generator=gen(2)).to(DEVICE, torch.float32)
-    control = (torch.rand(4, 1, 1, generator=gen(3)) + 1000.0).to(DEVICE)
+    control = (torch.rand(4, 1, 1, generator=gen(3)) ** 3 + offset).to(DEVICE)
     change = matheron.rollout(paths, [0.0], 1, 0.1, controls=control)[:, 1, 0]
     x = torch.cat([torch.zeros_like(control), control], dim=-1)
     expected = 0.1 * paths.to("cpu", torch.float64)(x.double().cpu())[:, 0]
