@@ -42,15 +42,14 @@ def padded_value_and_grad(paths: Any, x: Tensor, of: Tensor) -> tuple[Tensor, Te
 
     By asking for every path's own points `[s, n, d]`, as many as the most that any has.
     """
-    present, row, counts = of.unique(return_inverse=True, return_counts=True)
-    order = row.argsort(stable=True)
-    column = torch.empty_like(row)  # a point's place among its path's
-    column[order] = torch.arange(len(of), device=x.device) - (counts.cumsum(0) - counts)[row[order]]
-    if x.device.type == "cuda":  # all paths at once cost less there than other paths to plan for
-        chosen, row, size = paths, of, paths.num_paths
-    else:
-        chosen, size = paths if len(present) == paths.num_paths else paths[present], len(present)
-    points = x[:1].expand(size, int(counts.max()), -1).clone()
+    counts = torch.zeros(paths.num_paths, dtype=torch.long, device=x.device).index_add_(0, of, torch.ones_like(of))
+    order = of.argsort(stable=True)
+    column = torch.empty_like(of)  # a point's place among its path's
+    column[order] = torch.arange(len(of), device=x.device) - (counts.cumsum(0) - counts)[of[order]]
+    chosen, row = paths, of
+    if x.device.type == "cpu" and not bool(counts.all()):  # on a GPU all paths cost less than a plan for fewer
+        chosen, row = paths[counts.nonzero()[:, 0]], ((counts > 0).cumsum(0) - 1)[of]
+    points = x[:1].expand(chosen.num_paths, int(counts.max()), -1).clone()
     points[row, column] = x
     value, gradient = chosen.value_and_grad(points)
     return value[row, column], gradient[row, column]
