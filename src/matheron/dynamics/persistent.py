@@ -26,7 +26,7 @@ def rolled(
 ) -> Tensor | None:
     """The kept states `[s, steps // keep_every + 1, d_s]` from `state` on; None where this is not for the kernel."""
     members = list(drift.members) if type(drift) is OutputPaths else [drift]
-    if control.policy or not all(type(paths) is Paths for paths in members):
+    if control.policy or not all(type(paths) is Paths and _alike(paths, state) for paths in members):
         return None
     s, d_s = state.shape
     D = members[0].input_dim
@@ -44,6 +44,10 @@ def rolled(
         drive = _drive(x, first, count, d_c, control, noise)
         increments.advance(x, drive, kept, first, count, keep_every)
     return kept
+
+
+def _alike(paths: Paths, state: Tensor) -> bool:
+    return (paths.num_paths, paths.dtype, paths.device) == (len(state), state.dtype, state.device)
 
 
 def _fits(control: Any, d_c: int) -> bool:
