@@ -3,8 +3,9 @@
     python benchmarks/rollout.py [--quick] [--device cuda] [--out results.json]
 
 One process; the libraries take turns; medians of several runs. A step evaluates each path at one point of its own. The
-floor counts the step's trigonometric functions (paths x ell), its kernel values (paths x m: exp and sqrt) and its
-multiply-adds at rates measured on the spot.
+floor counts the step's trigonometric functions (paths x ell / 2 on a CPU, where a cosine and its sine are one cosine of
+another phase; paths x ell on a GPU), its kernel values (paths x m: exp and sqrt) and its multiply-adds at rates
+measured on the spot.
 
 On a GPU whole roll-outs are timed too, in one persistent kernel and with a CUDA graph for each step, without noise and
 with a generator's on either side; and, by the graph alone, under a policy, which the kernel does not serve.
@@ -57,7 +58,7 @@ def floor(s: int, m: int, ell: int, dtype: torch.dtype, device: torch.device) ->
     rate = lambda f: statistics.median(clocked(f, 9, device)) / x.numel()  # noqa: E731
     trig, exp, root = (rate(lambda f=f: f(x, out=out)) for f in (torch.cos, torch.exp, torch.sqrt))
     multiply = rate(lambda: torch.addcmul(x, x, x, out=out))
-    return s * (ell * (trig + multiply) + m * (exp + root + 4 * multiply))
+    return s * (ell / 2 * (trig + multiply) + m * (exp + root + 4 * multiply))
 
 
 @cache
