@@ -128,6 +128,21 @@ def test_values_on_a_device_are_those_on_the_cpu(generator):
     torch.testing.assert_close(values("cuda"), values("cpu"), rtol=1e-6, atol=1e-6)
 
 
+def test_values_of_a_crowd_lie_on_a_smooth_function(generator):
+    """Far more points than a smooth kernel has eigenvalues above rounding: jitter must keep the inverse from blowing
+    up, and no more than its noise may show."""
+    s, steps, root = 10, 400, 0.1 * torch.ones(3, dtype=torch.float64)
+    gp = matheron.SparseGP(K.RBF(1.0), [[-1.0], [0.0], [1.0]], torch.zeros(3), root, jitter=1e-6)
+    drift = IterativeDrift([gp], s, steps, generator=generator)
+    x = 2 * torch.rand(steps, s, 1, dtype=torch.float64, generator=generator) - 1
+    f = torch.cat([drift(points) for points in x], dim=1)  # [s, steps]
+    largest = float(drift.outputs[0].R.abs().max())
+    assert largest < 1.01e4  # the eigenvalues of K and a jitter of 1e-8 are no smaller
+    x, order = x[..., 0].mT.sort(dim=1)
+    rise, run_ = f.gather(1, order).diff(dim=1).abs(), x.diff(dim=1)
+    assert float((rise - 2 * run_).max()) < 8 * 2**0.5 * 1e-4  # slopes of about 0.5, jitter of deviation 1e-4
+
+
 def test_float32_stays_finite_where_points_crowd(generator):
     gp, s, steps = sparse(generator, False), 20, 100
     drift = IterativeDrift([gp], s, steps, generator=generator, dtype=torch.float32)

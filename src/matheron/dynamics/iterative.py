@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..gp import SparseGP
 
-# The smallest share of the prior variance that a pivot may have left: visited points crowd together.
-_SMALLEST_PIVOT = {torch.float64: 1e-10, torch.float32: 1e-5}
+# Jitter of visited points, a share of the prior variance: they crowd together, and the factor is inverted.
+_JITTER = {torch.float64: 1e-8, torch.float32: 1e-4}
 # Rows of a triangle that are read at a time: what lies above them is not.
 _ROWS = 128
 # Steps that share a CUDA graph, which has room for all of them.
@@ -132,7 +132,7 @@ class _Conditional:
         a = times_transpose(k, R)  # [s, 1, n]
         b = times(a, R)  # [s, 1, n], K^-1 k
         prior = self.kernel.diag(x)  # [s]
-        left = torch.maximum(prior - a.square().sum((1, 2)), _SMALLEST_PIVOT[x.dtype] * prior)
+        left = (prior - a.square().sum((1, 2))).clamp_min(0) + _JITTER[x.dtype] * prior
         spread = b[..., :m] @ self.V.mT  # [s, 1, m]
         variance = left + spread.square().sum((1, 2))
         deviation = variance.sqrt()
