@@ -9,6 +9,7 @@ from cases import Case
 from others import LIBRARIES
 
 MOST_SECONDS, MOST_BYTES = 30.0, {"cpu": 8e9, "cuda": 100e9}  # of a call, for libraries that have a `cost`
+LEAST_POINTS = 100  # a call at fewer says nothing of larger ones
 # BoTorch's time and memory are linear in N: on a CPU more values than these are measured at fewer points and scaled up.
 MOST_VALUES = {"evaluate": 640_000, "gradient": 64_000}
 
@@ -34,10 +35,10 @@ def estimated(library: Any, case: Case, rows: list[dict[str, Any]]) -> dict[str,
     wanted = library.cost(case.num_points, case.problem.n)
     known: tuple[float, float, dict[str, Any]] | None = None
     for row in rows:
-        alike = row["library"] == library.name and "seconds" in row
+        alike = row["library"] == library.name and "seconds" in row and row["N"] >= LEAST_POINTS
         if alike and all(row[key] == case.sizes()[key] for key in ("task", "dtype")):
             time, memory = library.cost(row["N"], row["n"])
-            if time < wanted[0] and (known is None or time > known[0]):
+            if time <= wanted[0] and (known is None or time > known[0]):
                 known = time, memory, row
     if known is None:
         return None

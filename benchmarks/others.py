@@ -134,7 +134,12 @@ class GPJax:
         joint, data = model
         sample = joint.condition(data).sample_approx(problem.s, jax.random.key(2), max(1, problem.ell // 2))
         sample(data.X[:1]).block_until_ready()  # until then it may still be at work
-        return jax.jit(sample), jax.jit(jax.value_and_grad(lambda x: ((v := sample(x)).sum(), v), has_aux=True))
+
+        def both(x: Any, ones: Any) -> Any:  # ones come from outside, or the compiler does a product beforehand
+            values, pull = jax.vjp(sample, x)
+            return values, pull(ones)[0]
+
+        return jax.jit(sample), jax.jit(both), problem.s
 
     @staticmethod
     def values(sample: Any, x: Tensor) -> Any:
@@ -143,7 +148,8 @@ class GPJax:
     @staticmethod
     def gradient(sample: Any, x: Tensor) -> Any:
         jax = _import("jax")
-        return jax.block_until_ready(sample[1](x.numpy()))
+        ones = torch.ones(len(x), sample[2], dtype=x.dtype).numpy()
+        return jax.block_until_ready(sample[1](x.numpy(), ones))
 
     @staticmethod
     def mean(problem: Problem, x: Tensor) -> Tensor:

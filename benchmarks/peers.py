@@ -60,7 +60,7 @@ def measured(case: Case, names: list[str], rows: list[dict[str, Any]], repeats: 
     for row in found.values():
         scale = row.get("scaled_by", 1)
         for key in {"seconds", "least", "most", "bytes"} & row.keys():
-            row[key] *= scale
+            row[key] = row[key] * scale if key != "bytes" else int(row[key] * scale)
         rows.append(row)
 
 
