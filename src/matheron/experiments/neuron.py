@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gpytorch
@@ -13,6 +14,9 @@ import matheron
 from matheron.dynamics import IterativeDrift
 from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.transforms import Affine
+
+METHODS = ("truth", "decoupled", "iterative")
+SETS = ("floor", "decoupled", "iterative")  # what is compared with the truth; the floor is a second set of truths
 
 
 class _Drifts(gpytorch.models.ApproximateGP):
@@ -93,11 +97,14 @@ def simulate(
     generator: torch.Generator,
     device: torch.device,
     dtype: torch.dtype = torch.float64,
+    watch: Stopwatch | None = None,
 ) -> tuple[Tensor, float]:
     """Trajectories `[s, steps // keep_every + 1, 2]` from rest under the sinusoidal current, and the seconds they took.
 
-    `method` is "truth", "decoupled" or "iterative", which goes `batch` paths at a time for its memory's sake.
+    `method` is "truth", "decoupled" or "iterative", which goes `batch` paths at a time for its memory's sake and may
+    be watched on the way.
     """
+    watch = watch or Stopwatch((), device)
     controls = torch.stack([neuron.sinusoidal_current(t * neuron.STEP) for t in range(steps)]).to(device, dtype)
     settings: dict[str, Any] = dict(
         controls=controls, diffusion=neuron.DIFFUSION, keep_every=keep_every, generator=generator
@@ -109,8 +116,9 @@ def simulate(
         parts = []
         for first in range(0, num_paths, batch):
             s = min(batch, num_paths - first)
+            watch.start()
             drift = IterativeDrift(gps, s, steps, generator=generator, dtype=dtype, device=device)
-            parts.append(matheron.rollout(drift, rest.expand(s, 2), steps, neuron.STEP, **settings))
+            parts.append(matheron.rollout(watch.over(drift), rest.expand(s, 2), steps, neuron.STEP, **settings))
         states = torch.cat(parts)
     elif method == "decoupled":
         paths = matheron.draw(
@@ -121,6 +129,43 @@ def simulate(
         states = matheron.rollout(neuron.drift, rest.expand(num_paths, 2), steps, neuron.STEP, **settings)
     _wait(device)
     return states, time.perf_counter() - start
+
+
+def seconds_by_steps(
+    method: str, gps: list[matheron.SparseGP], num_paths: int, at: Sequence[int], **sizes: Any
+) -> list[float]:
+    """Seconds for so many steps: of one iterative simulation on its way, of a simulation each along functions."""
+    simulate(method, gps, num_paths, 3, keep_every=3, **sizes)  # warm up
+    if method == "iterative":
+        watch = Stopwatch(at, sizes["device"])
+        simulate(method, gps, num_paths, at[-1], keep_every=at[-1], watch=watch, **sizes)
+        return watch.seconds
+    return [simulate(method, gps, num_paths, steps, keep_every=steps, **sizes)[1] for steps in at]
+
+
+class Stopwatch:
+    """Seconds since the start at which a drift has been called so often, summed over starts."""
+
+    def __init__(self, at: Sequence[int], device: torch.device) -> None:
+        self.at, self.device = list(at), device
+        self.seconds = [0.0] * len(self.at)
+
+    def start(self) -> None:
+        _wait(self.device)
+        self.calls, self.began = 0, time.perf_counter()
+
+    def over(self, drift: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The drift, watched."""
+
+        def watched(x: Tensor) -> Tensor:
+            f = drift(x)
+            self.calls += 1
+            if self.calls in self.at:
+                _wait(self.device)
+                self.seconds[self.at.index(self.calls)] += time.perf_counter() - self.began
+            return f
+
+        return watched
 
 
 def _wait(device: torch.device) -> None:
