@@ -39,6 +39,8 @@ class Results:
 def seconds(t: float) -> str:
     if t >= 3600:
         return f"{t / 3600:,.0f} h"
+    if t >= 120:
+        return f"{t / 60:.0f} min"
     return f"{t:.3g} s" if t >= 1 else f"{1e3 * t:.3g} ms" if t >= 1e-3 else f"{1e6 * t:.3g} us"
 
 
