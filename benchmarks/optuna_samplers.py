@@ -1,115 +1,205 @@
-"""ThompsonSampler against Optuna's GPSampler and TPESampler on standard functions: regret, quartiles over seeds.
+"""ThompsonSampler against Optuna's GPSampler, TPESampler and random search: regret, quartiles over seeds.
 
-    python benchmarks/optuna_samplers.py                           some hours on one core
-    python benchmarks/optuna_samplers.py --trials 50 --seeds 5     less
+    python benchmarks/optuna_samplers.py                           16 seeds: about an hour on one core
+    python benchmarks/optuna_samplers.py --seeds 4                 less; more can be added later
     python benchmarks/optuna_samplers.py --quick                   seconds: does it run?
-    python benchmarks/optuna_samplers.py --out results.json        every study's regret after each trial
+    python benchmarks/optuna_samplers.py --workers 8 --time-limit 600 --out results
 
-Branin and Hartmann-6 on their usual boxes; Ackley-8 on [-5, 10]^8, where the optimum is not at the centre. All samplers
-have the same number of random trials before their models.
+Each study is stored as it ends, seed by seed over all functions and samplers; the same command goes on where a run was
+stopped, or killed. `docs/results/optuna.md` shows the results in `docs/results/files`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
+import os
+import sys
 import time
 import warnings
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import optuna
 import torch
-from botorch.test_functions import Ackley, Branin, Hartmann
-from rich.console import Console
-from rich.table import Table
 
-from matheron.thompson.optuna import ThompsonSampler
+from matheron.experiments import Experiment, Trial, run
+from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
 
-STARTUP = 10
-
-
-def _sampler(kind: Callable[..., Any]) -> Callable[[int, int], Any]:
-    def make(seed: int, startup: int) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return kind(seed=seed, n_startup_trials=startup)
-
-    return make
-
-
-SAMPLERS: dict[str, Callable[[int, int], Any]] = {
-    "Thompson": _sampler(ThompsonSampler),
-    "GPSampler": _sampler(optuna.samplers.GPSampler),
-    "TPESampler": _sampler(optuna.samplers.TPESampler),
-    "random": lambda seed, startup: optuna.samplers.RandomSampler(seed=seed),
+# Where a sampler has found the minimum to within this, logarithms say no more.
+FLOOR = 1e-6
+SCALES: dict[str, dict[str, Any]] = {
+    "full": {"trials": 16, "length": 100, "startup": 10, "functions": ["Branin", "Hartmann-6", "Ackley-8", "mixed"]},
+    "quick": {"trials": 2, "length": 8, "startup": 5, "functions": ["Branin", "mixed"]},
 }
+SAMPLERS = ("random", "TPESampler", "GPSampler", "ThompsonSampler")
 
 
 class Function(NamedTuple):
-    name: str
-    function: Any
-    bounds: list[tuple[float, float]]
+    """A function of parameters by name, whose minimum is zero, and their distributions."""
+
+    value: Callable[[Mapping[str, Any]], float]
+    space: dict[str, Any]
 
 
-FUNCTIONS = [
-    Function("Branin", Branin(), [(-5.0, 10.0), (0.0, 15.0)]),
-    Function("Hartmann-6", Hartmann(dim=6), [(0.0, 1.0)] * 6),
-    Function("Ackley-8", Ackley(dim=8), [(-5.0, 10.0)] * 8),
-]
+def function(name: str) -> Function:
+    """Branin and Hartmann-6 on their usual boxes; Ackley-8 on [-5, 10]^8, where the minimiser is not at the centre."""
+    from botorch.test_functions import Ackley, Branin, Hartmann
+    from optuna.distributions import FloatDistribution
+
+    if name == "mixed":
+        return _mixed()
+    it, boxes = {
+        "Branin": (Branin(), [(-5.0, 10.0), (0.0, 15.0)]),
+        "Hartmann-6": (Hartmann(dim=6), [(0.0, 1.0)] * 6),
+        "Ackley-8": (Ackley(dim=8), [(-5.0, 10.0)] * 8),
+    }[name]
+    space = {f"x{i}": FloatDistribution(*box) for i, box in enumerate(boxes)}
+
+    def value(params: Mapping[str, Any]) -> float:
+        x = torch.tensor([params[name] for name in space], dtype=torch.float64)
+        return float(it(x)) - float(it.optimal_value)
+
+    return Function(value, space)
 
 
-def regrets(function: Function, make: Callable[[int, int], Any], seed: int, trials: int, startup: int) -> list[float]:
-    """The regret after each trial of one study."""
-    study = optuna.create_study(sampler=make(seed, startup))
-    values = []
+def _mixed() -> Function:
+    """As when a network is tuned: a bowl in each choice, at a place of its own, and one choice is best."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    def objective(trial: optuna.Trial) -> float:
-        x = [trial.suggest_float(f"x{i}", *bounds) for i, bounds in enumerate(function.bounds)]
-        values.append(float(function.function(torch.tensor(x, dtype=torch.float64))))
-        return values[-1]
+    kinds = {"a": (0, 1.0), "b": (1, 0.5), "c": (2, 0.0), "d": (3, 0.7)}  # a shift of the bowl, and its height
 
-    study.optimize(objective, n_trials=trials)
-    return (np.minimum.accumulate(values) - float(function.function.optimal_value)).tolist()
+    def value(params: Mapping[str, Any]) -> float:
+        shift, height = kinds[params["kind"]]
+        rate, depth = math.log10(params["rate"]) + 1.5 + 0.5 * shift, params["depth"] - 2 - shift
+        width, dropout = math.log2(params["width"]) - 6, params["dropout"] - 0.2
+        return height + rate**2 + 0.3 * depth**2 + 0.5 * width**2 + 4 * dropout**2
+
+    space = {
+        "kind": CategoricalDistribution(list(kinds)),
+        "rate": FloatDistribution(1e-5, 1.0, log=True),
+        "depth": IntDistribution(1, 8),
+        "width": IntDistribution(8, 512, log=True),
+        "dropout": FloatDistribution(0.0, 0.5, step=0.1),
+    }
+    return Function(value, space)
+
+
+def sampler(name: str, seed: int, startup: int) -> Any:
+    import optuna
+
+    from matheron.thompson.optuna import ThompsonSampler
+
+    if name == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    kind = ThompsonSampler if name == "ThompsonSampler" else getattr(optuna.samplers, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return kind(seed=seed, n_startup_trials=startup)
+
+
+def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"function": function, "sampler": sampler} for function in settings["functions"] for sampler in SAMPLERS]
+
+
+def study(trial: Trial, settings: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """One study: the lowest value so far and the seconds of choosing, after each trial.
+
+    The first trials are uniform and, for one seed, the same for all samplers.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    it, startup = function(trial.case["function"]), settings["startup"]
+    first = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=10_000 + trial.number))
+    search = optuna.create_study(sampler=sampler(trial.case["sampler"], trial.number, startup))
+    for _ in range(startup):
+        search.enqueue_trial(first.ask(it.space).params)
+    lowest, seconds = math.inf, []
+    regret = []
+    for _ in range(settings["length"]):
+        began = time.perf_counter()
+        asked = search.ask(it.space)
+        seconds.append(round(time.perf_counter() - began, 5))
+        value = it.value(asked.params)
+        search.tell(asked, value)
+        lowest = min(lowest, value)
+        regret.append(lowest)
+    return {"regret": regret, "seconds": seconds}
+
+
+def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a study: regrets, and the mean of the seconds of a suggestion once there is a model."""
+    rows = []
+    for record in records:
+        regret, seconds = record["result"]["regret"], record["result"]["seconds"][settings["startup"] :]
+        ends = {"half": regret[len(regret) // 2 - 1], "last": regret[-1]}
+        rows.append({**record["case"], "regret": regret, **ends, "seconds": sum(seconds) / len(seconds)})
+    order = settings["functions"]
+    return sorted(rows, key=lambda row: (order.index(row["function"]), SAMPLERS.index(row["sampler"])))
+
+
+def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Report:
+    rows, by = flat(records, settings), ["function", "sampler"]
+    half, last, seconds = (grouped(rows, by, name) for name in ("half", "last", "seconds"))
+    lines = [
+        (*key, len(values), quartiles(half[key])[1], *quartiles(values), quartiles(seconds[key])[1])
+        for key, values in last.items()
+    ]
+    length = settings["length"]
+    columns = [*by, "studies", f"median at {length // 2}", *QUARTILES, "seconds a trial"]
+    title = f"Regret after {length} trials: quartiles over studies; median seconds of a suggestion"
+    return Report(Table(title, columns, lines), {"": lambda: figure(rows, settings)})
+
+
+def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
+    """A panel a function: medians of regret against trials, quartiles shaded."""
+    from matheron.experiments import style
+
+    colors = (style.EXACT, style.LOVE, style.WEIGHT_SPACE, style.DECOUPLED)
+    names = [name for name in settings["functions"] if any(row["function"] == name for row in rows)]
+    drawing, axes = style.panels(1, len(names), width=2.8 * len(names) + 0.6, height=3.4)
+    for axis, name in zip(axes[0], names, strict=True):
+        for label, color, line in zip(SAMPLERS, colors, (":", "--", "-.", "-"), strict=True):
+            mine = [row["regret"] for row in rows if row["function"] == name and row["sampler"] == label]
+            if mine:
+                probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+                regret = torch.tensor(mine, dtype=torch.float64).clamp_min(FLOOR)  # [studies, trials]
+                low, middle, high = regret.quantile(probabilities, dim=0)
+                x = torch.arange(1, len(middle) + 1)
+                style.band(axis, x, low, middle, high, label=label, color=color, linestyle=line)
+        axis.axvline(settings["startup"], color="#bbbbbb", linewidth=0.8)
+        axis.set_yscale("log")
+        axis.set_title(name)
+        axis.set_xlabel("trials")
+    axes[0, 0].set_ylabel("regret")
+    style.legend_below(drawing, len(SAMPLERS))
+    return drawing
+
+
+EXPERIMENT = Experiment(
+    "optuna-samplers", "ThompsonSampler beside Optuna's own samplers.", SCALES, cases, study, report
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=100, help="of a study")
-    parser.add_argument("--seeds", type=int, default=16)
-    parser.add_argument("--quick", action="store_true", help="Branin, few trials, two seeds: a smoke test")
-    parser.add_argument("--out", type=Path, help="write the numbers here, as JSON")
+    parser.add_argument("--seeds", type=int, help="studies of each function and sampler; 16 where not given")
+    parser.add_argument("--quick", action="store_true", help="few and short studies: a smoke test, not a result")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each with a thread or more")
+    parser.add_argument("--time-limit", type=float, help="seconds: no study starts that would end later")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
     args = parser.parse_args()
-    trials, seeds, startup = (8, 2, 5) if args.quick else (args.trials, args.seeds, STARTUP)
-    functions = FUNCTIONS[:1] if args.quick else FUNCTIONS
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    console = Console()
-    title = "a smoke test, not a result" if args.quick else f"regret over {seeds} seeds: median [25%, 75%]"
-    table = Table("function", "sampler", f"after {trials // 2}", f"after {trials}", "seconds a trial", title=title)
-    rows = []
-    for function in functions:
-        for name, make in SAMPLERS.items():
-            began = time.perf_counter()
-            with Console(stderr=True).status(f"{function.name}, {name}"):
-                curves = [regrets(function, make, seed, trials, startup) for seed in range(seeds)]
-            seconds = (time.perf_counter() - began) / (seeds * trials)
-            rows.append({"function": function.name, "sampler": name, "seconds": seconds, "regrets": curves})
-            cells = []
-            for count in (trials // 2, trials):
-                low, middle, high = np.quantile([curve[count - 1] for curve in curves], [0.25, 0.5, 0.75])
-                cells.append(f"{middle:.3g} \\[{low:.2g}, {high:.2g}]")
-            table.add_row(function.name, name, *cells, f"{seconds:.2g}")
-        table.add_section()
-    console.print(table)
-    if args.out:
-        libraries = {name: version(name) for name in ("matheron", "optuna", "botorch", "torch")}
-        result = {"quick": args.quick, "trials": trials, "startup": startup, "versions": libraries, "rows": rows}
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
-        console.print(f"written to {args.out}")
+    if args.quick:
+        print("a smoke test, not a result")
+    scale = "quick" if args.quick else "full"
+    done = run(EXPERIMENT, scale, out=args.out, workers=args.workers, trials=args.seeds, time_limit=args.time_limit)
+    sys.exit(1 if done.failed else 0)
 
 
 if __name__ == "__main__":
-    main()
+    # Under its own name, so that worker processes find it by that name.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import optuna_samplers
+
+    optuna_samplers.main()

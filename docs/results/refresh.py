@@ -4,24 +4,39 @@
     cp results/NAME-SCALE.jsonl docs/results/files/
     python docs/results/refresh.py
 
-Nothing is computed again. A page shows results between the marks `<!-- NAME-SCALE -->` and `<!-- end -->`.
+Benchmarks that write such files (BENCHMARKS) are run by their own scripts. Nothing is computed again. A page shows
+results between the marks `<!-- NAME-SCALE -->` and `<!-- end -->`.
 """
 
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 
-from matheron.experiments import experiment
+from matheron.experiments import Experiment, experiment
 from matheron.experiments.report import Report
 
 HERE = Path(__file__).parent
+# Names of results, and the modules in benchmarks/ that made them.
+BENCHMARKS = {"optuna-samplers": "optuna_samplers"}
 MARKS = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def maker(name: str) -> Experiment:
+    """What made the results of that name."""
+    if name not in BENCHMARKS:
+        return experiment(name)
+    folder = str(HERE.parents[1] / "benchmarks")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(BENCHMARKS[name]).EXPERIMENT
 
 
 def report_of(file: Path) -> Report:
     """What a results file says."""
     header, *records = map(json.loads, file.read_text().splitlines())
-    of = experiment(header["experiment"])
+    of = maker(header["experiment"])
     return of.report([record for record in records if "error" not in record], of.settings(header["scale"]))
 
 

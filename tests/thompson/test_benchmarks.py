@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,21 +20,18 @@ def run(script, out, *options):
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert "a smoke test, not a result" in done.stdout
-    return {tuple(row[key] for key in ("case", "function", "sampler") if key in row): row for row in load(out)}
-
-
-def load(out):
-    return json.loads(out.read_text())["rows"]
 
 
 def test_minimisers_are_compared_on_the_same_functions(tmp_path):
-    rows = run("thompson.py", tmp_path / "out.json", "--threads", "1")
-    gradient, optimum = rows[("gradient",)], rows[("optimum",)]
+    out = tmp_path / "out.json"
+    run("thompson.py", out, "--threads", "1")
+    rows = {row["case"]: row for row in json.loads(out.read_text())["rows"]}
+    gradient, optimum = rows["gradient"], rows["optimum"]
     assert gradient["largest_difference"] < 1e-6  # of gradients near 10, by two ways of computing them
     assert optimum["num_functions"] == 24 and 0 <= optimum["share_better"] <= optimum["share_at_least_as_good"] <= 1
     # A local optimum that only one of them found is luck; a miss of half the functions would be a fault.
     assert optimum["share_at_least_as_good"] > 0.5
-    assert sum(rows[("the paper's budget",)]["endings"].values()) == 8
+    assert sum(rows["the paper's budget"]["endings"].values()) == 8
 
 
 def test_twins_are_the_same_functions(monkeypatch):
@@ -49,8 +47,53 @@ def test_twins_are_the_same_functions(monkeypatch):
 
 def test_optuna_s_samplers_are_compared_after_the_same_trials(tmp_path):
     pytest.importorskip("optuna")
-    rows = run("optuna_samplers.py", tmp_path / "out.json")
-    assert {key[1] for key in rows} == {"Thompson", "GPSampler", "TPESampler", "random"}
-    for row in rows.values():
-        for curve in row["regrets"]:
+    run("optuna_samplers.py", tmp_path, "--seeds", "1")
+    lines = (tmp_path / "optuna-samplers-quick.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines[1:]]
+    assert {row["case"]["sampler"] for row in rows} == {"ThompsonSampler", "GPSampler", "TPESampler", "random"}
+    for function in ("Branin", "mixed"):
+        curves = [row["result"]["regret"] for row in rows if row["case"]["function"] == function]
+        assert len(curves) == 4 and len({tuple(curve[:5]) for curve in curves}) == 1  # the same first trials
+        for curve in curves:
             assert len(curve) == 8 and curve == sorted(curve, reverse=True) and curve[-1] >= 0
+
+
+def test_the_functions_that_samplers_are_compared_on_have_minimum_zero(monkeypatch):
+    optuna = pytest.importorskip("optuna")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    benchmark = importlib.import_module("optuna_samplers")
+    hartmann = (0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573)
+    minimisers = {
+        "Branin": {"x0": math.pi, "x1": 2.275},
+        "Hartmann-6": {f"x{i}": x for i, x in enumerate(hartmann)},
+        "Ackley-8": {f"x{i}": 0.0 for i in range(8)},
+        "mixed": {"kind": "c", "rate": 10**-2.5, "depth": 4, "width": 64, "dropout": 0.2},
+    }
+    assert list(minimisers) == benchmark.SCALES["full"]["functions"]
+    for name, params in minimisers.items():
+        it = benchmark.function(name)
+        assert set(it.space) == set(params)
+        assert it.value(params) == pytest.approx(0.0, abs=1e-4)
+        for seed in range(20):
+            study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+            assert it.value(study.ask(it.space).params) > 0
+
+
+def test_a_report_of_studies_has_a_line_a_function_and_a_sampler(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    benchmark = importlib.import_module("optuna_samplers")
+    settings = benchmark.SCALES["quick"]
+    records = [
+        {"case": case, "result": {"regret": [8.0, 4.0, 2.0, scale], "seconds": [9.0] * 5 + [0.5, 1.5, 1.0]}}
+        for case in benchmark.cases(settings)
+        for scale in (0.0, 0.25, 1.0)
+    ]
+    table = benchmark.report(records, settings).table
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [(row["function"], row["sampler"]) for row in rows] == [
+        (function, sampler) for function in settings["functions"] for sampler in benchmark.SAMPLERS
+    ]
+    for row in rows:
+        assert row["studies"] == 3 and row["median at 4"] == 4.0 and row["seconds a trial"] == 1.0
+        assert (row["25%"], row["median"], row["75%"]) == (0.125, 0.25, 0.625)
+    assert len(benchmark.report(records, settings).figures[""]().axes) == 2

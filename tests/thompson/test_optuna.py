@@ -15,7 +15,7 @@ import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from matheron.thompson.optuna import ThompsonSampler, _observations
+from matheron.thompson.optuna import ThompsonSampler, _fitted, _observations
 from matheron.thompson.unit_cube import UnitCube
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -243,6 +243,21 @@ def test_a_model_that_cannot_be_fitted_is_used_as_it_is(monkeypatch):
     monkeypatch.setattr("matheron.thompson.optuna.fit_gpytorch_mll", fail)
     study = study_of(X, lambda p: (p["x"] - 0.2) ** 2, sampler=ThompsonSampler(**SMALL, seed=0))
     assert 0 <= study.ask(X).params["x"] <= 1
+
+
+def test_the_noise_that_is_learned_is_the_noise_that_there_is():
+    """Without noise, less than 1e-4 of the variance, BoTorch's own floor: draws agree where the value is known."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(40, 2, dtype=torch.float64, generator=generator)
+    f = (torch.sin(4 * x[:, :1]) + x[:, 1:] ** 2) * 30 + 7
+    noise = 0.3 * f.std() * torch.randn(40, 1, dtype=torch.float64, generator=generator)
+    y = f + noise
+    models: list[Any] = [_fitted(x, values) for values in (f, y)]
+    learned = [float(model.likelihood.noise.detach()) for model in models]
+    assert learned[0] < 3e-5
+    # The logarithm of a variance from 40 numbers has the deviation (2 / 40)^1/2: three of them are a factor of two.
+    share = float(noise.var() / y.var())
+    assert share / 2 < learned[1] < share * 2
 
 
 def test_random_numbers_depend_on_the_seed_and_the_trials_number_alone():

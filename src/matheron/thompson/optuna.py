@@ -215,7 +215,8 @@ def _model(X: Tensor, y: Tensor) -> SingleTaskGP:
 
 def _above(floor: float, initial: float) -> GreaterThan:
     """Fitted on the scale of logarithms: a few dozen steps do, where GPyTorch's own scale may take hundreds."""
-    return GreaterThan(floor, transform=torch.exp, inv_transform=torch.log, initial_value=initial)
+    logarithmic: Any = {"transform": torch.exp, "inv_transform": torch.log}
+    return GreaterThan(floor, **logarithmic, initial_value=initial)
 
 
 def _fitted(X: Tensor, y: Tensor) -> SingleTaskGP:
