@@ -1,11 +1,11 @@
 """The paper's baseline for roll-outs, `apdx:additional_experiments_dyn`: each drift value given all those before it.
 
-At each step the current input joins the inducing points and the value drawn there joins the inducing values, exactly but
-for a jitter. The prior covariance of inducing points and visited inputs is kept as its Cholesky factor's inverse, which
-grows by a row, and the inducing covariance as a root that is downdated, so that step t costs (m + t)^2 and all of them
-cost their cube. With the inverse, a step is two products with a vector, whose cost on a GPU is that of reading it.
-Triangular solves with one right-hand side took three to six times as long there, and two to ten times on a CPU, where the
-growing factor is copied for each.
+At each step the current input joins the inducing points and the value drawn there joins the inducing values, exactly
+but for a jitter. The prior covariance of inducing points and visited inputs is kept as its Cholesky factor's inverse,
+which grows by a row, and the inducing covariance as a root that is downdated, so that step t costs (m + t)^2 and all of
+them cost their cube. With the inverse, a step is two products with a vector, whose cost on a GPU is that of reading it.
+Triangular solves with one right-hand side took three to six times as long there, and two to ten times on a CPU, where
+the growing factor is copied for each.
 
 (The paper's augmented q keeps the mean of u as it was; conditioning u on the value just drawn moves it too, and here it
 does: the law would be wrong without.)
