@@ -28,6 +28,14 @@ STYLE: Any = {
 }
 
 
+def has(results: Results, name: str) -> bool:
+    """Whether there is something to draw a line through."""
+    for variable in "N" if name == "figure-N" else ("n", "ell", "S"):
+        if any(len({row[variable] for row in results.sweep(task, variable)}) > 1 for task in ("draw", "evaluate")):
+            return True
+    return False
+
+
 def digest(results: Results) -> str:
     """Of all that the figures show: a figure carries it, so that a test sees whether it is of these results."""
     return hashlib.sha256(json.dumps(results.data, sort_keys=True).encode()).hexdigest()[:16]
@@ -36,7 +44,9 @@ def digest(results: Results) -> str:
 def save(results: Results, folder: Path) -> list[Path]:
     """Write the figures as SVG."""
     written = []
-    for name, draw in (("figure-N", against_points), ("figure-sizes", against_sizes)):
+    for name, draw in FIGURES.items():
+        if not has(results, name):
+            continue
         with plt.rc_context(STYLE):
             figure = draw(results)
             path = folder / f"performance-{results.name}-{name}.svg"
@@ -51,6 +61,7 @@ def against_points(results: Results) -> Any:
     figure, axes = plt.subplots(1, 3, figsize=(12, 4.4), layout="constrained")
     panels = (("evaluate", "seconds", (1, 3)), ("gradient", "seconds", (1, 3)), ("evaluate", "bytes", (1, 2)))
     for axis, (task, key, slopes) in zip(axes, panels, strict=True):
+        axis.set_visible(bool(results.sweep(task, "N")))
         lines(axis, results.sweep(task, "N"), "N", key)
         guides(axis, slopes)
         axis.set_xlabel("N, points")
@@ -67,6 +78,7 @@ def against_sizes(results: Results) -> Any:
     for down, task in enumerate(("draw", "evaluate", "gradient")):
         for across, variable in enumerate(names):
             axis = axes[down, across]
+            axis.set_visible(bool(results.sweep(task, variable)))
             lines(axis, results.sweep(task, variable), variable, "seconds")
             values = getattr(results.sweeps, variable)
             axis.set_xticks(values, [f"{value:,}" for value in values])
@@ -146,3 +158,6 @@ def legend(figure: Any, results: Results, libraries: set[str], scaled: bool = Fa
             )
         )
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+
+
+FIGURES = {"figure-N": against_points, "figure-sizes": against_sizes}

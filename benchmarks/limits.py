@@ -21,7 +21,11 @@ def smaller(case: Case, name: str, rows: list[dict[str, Any]]) -> tuple[Case, di
         estimate = estimated(library, case, rows)
         if estimate is not None and (estimate["seconds"] > MOST_SECONDS or estimate["bytes"] > MOST_BYTES[device]):
             return case, {"not_run": estimate}
-    if hasattr(library, "paths"):  # no more than so many in a call
+    if hasattr(library, "paths"):  # no more than so many in a call, whatever S is: one measurement serves them all
+        sizes = {key: value for key, value in case.sizes().items() if key != "S"} | {"library": name}
+        for row in rows:
+            if "seconds" in row and all(row[key] == value for key, value in sizes.items()):
+                return case, {key: row[key] for key in ("paths", "seconds", "least", "most", "repeats", "bytes")}
         return replace(case, problem=replace(case.problem, s=library.paths)), {"paths": library.paths}
     most = MOST_VALUES.get(case.task)
     if name == "BoTorch" and device == "cpu" and most is not None and case.num_points * case.problem.s > most:

@@ -51,9 +51,11 @@ def measured(case: Case, names: list[str], rows: list[dict[str, Any]], repeats: 
     for name in names:
         run, note = smaller(case, name, rows)
         found[name] |= note
-        if "not_run" not in note and not cuda:
+        if "not_run" in note or "seconds" in note:  # too much, or known already
+            continue
+        if not cuda:
             todo[name] = Worker(prepare, run, name, threads=threads)
-        elif "not_run" not in note:  # the device's allocator counts exactly: no process of its own is needed
+        else:  # the device's allocator counts exactly: no process of its own is needed
             torch.cuda.empty_cache()
             attempt(found[name], lambda run=run, name=name: alone(Meter(prepare(run, name), True), repeats))
     in_turns(todo, found, repeats)

@@ -152,11 +152,16 @@ def grid(results: Results) -> str:
 
 
 def figure(name: str) -> Callable[[Results], str]:
-    titles = {
+    title = {
         "figure-N": "Time and memory against N. Hollow points are scaled up from fewer points.",
         "figure-sizes": "Time against n, ell and S.",
-    }
-    return lambda results: f"![{titles[name]}](assets/performance-{results.name}-{name}.svg)\n\n*{titles[name]}*\n"
+    }[name]
+
+    def shown(results: Results) -> str:
+        link = f"![{title}](assets/performance-{results.name}-{name}.svg)"
+        return f"{link}\n\n*{title}*\n" if figures.has(results, name) else ""
+
+    return shown
 
 
 def thompson(data: dict[str, Any]) -> str:

@@ -114,6 +114,18 @@ def test_botorch_s_many_points_are_scaled_up_from_fewer(module):
     assert limits.smaller(far, "matheron", []) == (far, {})
 
 
+def test_a_library_that_makes_one_path_is_measured_once_for_every_S(module, monkeypatch):
+    limits, others = module("limits"), module("others")
+    (case, *_), name = module("cases").cases("cpu", quick=False), others.GSTools.name
+    monkeypatch.setitem(limits.LIBRARIES, name, others.GSTools)  # which need not be installed
+    run, note = limits.smaller(case, name, [])
+    assert run.problem.s == 1 and note == {"paths": 1}
+    numbers = {"seconds": 2.0, "least": 1.0, "most": 3.0, "repeats": 3, "bytes": 5}
+    row = {"library": name, **case.sizes(), "S": 8, **note, **numbers}
+    assert limits.smaller(case, name, [row])[1] == note | numbers
+    assert "seconds" not in limits.smaller(replace(case, num_points=7), name, [row])[1]
+
+
 def test_before_a_case_come_those_with_fewer_points(module):
     for device in ("cpu", "cuda"):
         chosen = module("cases").cases(device, quick=False)
