@@ -15,7 +15,8 @@ import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from matheron.thompson.optuna import ThompsonSampler, _fitted, _observations
+from matheron.thompson.optuna import ThompsonSampler, _observations
+from matheron.thompson.trial_model import fitted
 from matheron.thompson.unit_cube import UnitCube
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -235,12 +236,10 @@ def test_equal_values_and_equal_points_can_be_modelled():
 
 
 def test_a_model_that_cannot_be_fitted_is_used_as_it_is(monkeypatch):
-    from botorch.exceptions import ModelFittingError
-
     def fail(_):
-        raise ModelFittingError("no")
+        raise RuntimeError("no")
 
-    monkeypatch.setattr("matheron.thompson.optuna.fit_gpytorch_mll", fail)
+    monkeypatch.setattr("matheron.thompson.trial_model.fit_gpytorch_mll_scipy", fail)
     study = study_of(X, lambda p: (p["x"] - 0.2) ** 2, sampler=ThompsonSampler(**SMALL, seed=0))
     assert 0 <= study.ask(X).params["x"] <= 1
 
@@ -252,12 +251,29 @@ def test_the_noise_that_is_learned_is_the_noise_that_there_is():
     f = (torch.sin(4 * x[:, :1]) + x[:, 1:] ** 2) * 30 + 7
     noise = 0.3 * f.std() * torch.randn(40, 1, dtype=torch.float64, generator=generator)
     y = f + noise
-    models: list[Any] = [_fitted(x, values) for values in (f, y)]
+    models: list[Any] = [fitted(x, values) for values in (f, y)]
     learned = [float(model.likelihood.noise.detach()) for model in models]
     assert learned[0] < 3e-5
     # The logarithm of a variance from 40 numbers has the deviation (2 / 40)^1/2: three of them are a factor of two.
     share = float(noise.var() / y.var())
     assert share / 2 < learned[1] < share * 2
+
+
+def test_a_parameter_of_small_effect_is_not_forgotten():
+    """All but the first trials agree in it: draws must still differ there, or no trial would ever tell."""
+    x = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x[8:, 1] = 0.0
+    y = 5 * (x[:, :1] - 0.3) ** 2 + 0.04 * (x[:, 1:] - 0.4) ** 2
+    model: Any = fitted(x, y)
+    forgotten, other = model.covar_module.base_kernel.lengthscale[0].flip(0)
+    assert other < forgotten < 10  # where the prior is exp(-(l^2 - 1) / 10), e^-10
+
+
+def test_a_fit_leaves_torchs_own_generator_alone():
+    before = torch.get_rng_state()
+    study = study_of(X, lambda p: math.sin(20 * p["x"]), sampler=ThompsonSampler(**SMALL, seed=0))
+    study.ask(X)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_random_numbers_depend_on_the_seed_and_the_trials_number_alone():

@@ -7,7 +7,6 @@ different points.
 
 from __future__ import annotations
 
-import math
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,27 +23,17 @@ from .quasi_newton import minimize_in_unit_box
 
 try:
     import optuna
-    from botorch.exceptions import ModelFittingError
-    from botorch.fit import fit_gpytorch_mll
-    from botorch.models import SingleTaskGP
-    from botorch.models.transforms import Standardize
-    from gpytorch.constraints import GreaterThan
-    from gpytorch.kernels import MaternKernel, ScaleKernel
-    from gpytorch.likelihoods import GaussianLikelihood
-    from gpytorch.mlls import ExactMarginalLogLikelihood
-    from gpytorch.priors import GammaPrior, LogNormalPrior
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler, RandomSampler
     from optuna.study import Study, StudyDirection
     from optuna.trial import FrozenTrial, TrialState
+
+    from .trial_model import fitted
+    from .unit_cube import UnitCube
 except ImportError as error:
     raise ImportError(
         f"matheron.thompson.optuna needs Optuna and BoTorch: pip install 'matheron[optuna,botorch]' ({error})"
     ) from error
-
-from .unit_cube import UnitCube
-
-_LOG = optuna.logging.get_logger(__name__)
 
 
 class ThompsonSampler(BaseSampler):
@@ -143,7 +132,7 @@ class ThompsonSampler(BaseSampler):
     def _minimiser(self, cube: UnitCube, X: Tensor, values: Sequence[float], generator: torch.Generator) -> Tensor:
         """The minimiser `[d]` of a function drawn given trials at X `[n, d]`."""
         y = torch.tensor(values, dtype=torch.float64)[:, None]
-        path = draw(_fitted(X, y), 1, num_features=self._num_features, generator=generator)
+        path = draw(fitted(X, y), 1, num_features=self._num_features, generator=generator)
         seed = int(torch.randint(2**31, (1,), generator=generator))
         mesh = SobolEngine(cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)
 
@@ -191,44 +180,6 @@ def _observations(
     observed = [(params, min(max(value, lowest), worst)) for params, value in complete]
     observed += [(params, min(max(value, middle), worst)) for params, value in pruned if not np.isnan(value)]
     return [params for params, _ in observed], [value for _, value in observed]
-
-
-def _model(X: Tensor, y: Tensor) -> SingleTaskGP:
-    """A model of standardised values, before its fit: Matern-5/2, a lengthscale a coordinate, noise to be learned.
-
-    Lengthscales have BoTorch's prior, which grows with the dimension; output scale and noise have that of Optuna's
-    GPSampler. Functions without noise are common: with BoTorch's own floor under it, 1e-4, draws would differ where
-    the value is known, and search there for ever.
-    """
-    d = X.shape[1]
-    lengthscale = LogNormalPrior(math.sqrt(2) + math.log(d) / 2, math.sqrt(3))
-    kernel = MaternKernel(
-        2.5,
-        ard_num_dims=d,
-        lengthscale_prior=lengthscale,
-        lengthscale_constraint=_above(1e-3, float(lengthscale.mode)),
-    )
-    kernel = ScaleKernel(kernel, outputscale_prior=GammaPrior(2.0, 1.0), outputscale_constraint=_above(1e-4, 1.0))
-    likelihood = GaussianLikelihood(noise_prior=GammaPrior(1.1, 30.0), noise_constraint=_above(1e-6, 1e-3))
-    return SingleTaskGP(X, y, covar_module=kernel, likelihood=likelihood, outcome_transform=Standardize(1))
-
-
-def _above(floor: float, initial: float) -> GreaterThan:
-    """Fitted on the scale of logarithms: a few dozen steps do, where GPyTorch's own scale may take hundreds."""
-    logarithmic: Any = {"transform": torch.exp, "inv_transform": torch.log}
-    return GreaterThan(floor, **logarithmic, initial_value=initial)
-
-
-def _fitted(X: Tensor, y: Tensor) -> SingleTaskGP:
-    """A model of the trials. Where its fit fails, with the hyperparameters that it starts from."""
-    model = _model(X, y)
-    try:
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-    except (ModelFittingError, RuntimeError) as error:  # torch.linalg's errors are RuntimeErrors
-        _LOG.warning(f"The model of {len(X)} trials could not be fitted, and is used as it is: {error}")
-        model = _model(X, y)
-        model.eval()
-    return model
 
 
 def _fresh_entropy() -> int:
