@@ -32,6 +32,8 @@ SCALES: dict[str, dict[str, Any]] = {
     "full": {"trials": 16, "length": 100, "startup": 10, "functions": ["Branin", "Hartmann-6", "Ackley-8", "mixed"]},
     "quick": {"trials": 2, "length": 8, "startup": 5, "functions": ["Branin", "mixed"]},
 }
+# ThompsonSampler's model was chosen on other seeds than those that are reported.
+FIRST_SEED = 100
 SAMPLERS = ("random", "TPESampler", "GPSampler", "ThompsonSampler")
 
 
@@ -110,9 +112,9 @@ def study(trial: Trial, settings: Mapping[str, Any], device: torch.device) -> di
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    it, startup = function(trial.case["function"]), settings["startup"]
-    first = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=10_000 + trial.number))
-    search = optuna.create_study(sampler=sampler(trial.case["sampler"], trial.number, startup))
+    it, startup, seed = function(trial.case["function"]), settings["startup"], FIRST_SEED + trial.number
+    first = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=10_000 + seed))
+    search = optuna.create_study(sampler=sampler(trial.case["sampler"], seed, startup))
     for _ in range(startup):
         search.enqueue_trial(first.ask(it.space).params)
     lowest, seconds = math.inf, []
@@ -178,7 +180,7 @@ def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> An
 
 
 EXPERIMENT = Experiment(
-    "optuna-samplers", "ThompsonSampler beside Optuna's own samplers.", SCALES, cases, study, report
+    "optuna-samplers", "ThompsonSampler beside Optuna's own samplers.", SCALES, cases, study, report, version=2
 )
 
 
