@@ -15,8 +15,8 @@ import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from matheron.thompson.fitting import FitWarning, fitted
 from matheron.thompson.optuna import ThompsonSampler, _observations
-from matheron.thompson.trial_model import fitted
 from matheron.thompson.unit_cube import UnitCube
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -239,9 +239,10 @@ def test_a_model_that_cannot_be_fitted_is_used_as_it_is(monkeypatch):
     def fail(_):
         raise RuntimeError("no")
 
-    monkeypatch.setattr("matheron.thompson.trial_model.fit_gpytorch_mll_scipy", fail)
-    study = study_of(X, lambda p: (p["x"] - 0.2) ** 2, sampler=ThompsonSampler(**SMALL, seed=0))
-    assert 0 <= study.ask(X).params["x"] <= 1
+    monkeypatch.setattr("matheron.thompson.fitting.fit_gpytorch_mll_scipy", fail)
+    with pytest.warns(FitWarning, match="values could not be fitted: no"):
+        study = study_of(X, lambda p: (p["x"] - 0.2) ** 2, sampler=ThompsonSampler(**SMALL, seed=0))
+        assert 0 <= study.ask(X).params["x"] <= 1
 
 
 def test_the_noise_that_is_learned_is_the_noise_that_there_is():

@@ -88,8 +88,8 @@ def minimize_function(
         bounds: the box, `[2, d]`.
         budget: evaluations in all.
         q: evaluations a round.
-        kernel: of a model with known hyperparameters; None fits a BoTorch SingleTaskGP after each round, which needs
-            `matheron[botorch]`.
+        kernel: of a model with known hyperparameters; None fits a SingleTaskGP of BoTorch's (Matern-5/2, ARD) after each
+            round, which needs `matheron[botorch]`.
         noise: variance of the function's noise where it is known; None learns it, or is 1e-6 with a given kernel.
         strategy: as for `suggest`.
         num_initial: uniform points before the first model; 2 (d + 1) where not given.
@@ -134,26 +134,14 @@ def minimize_function(
 
 
 def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: float | None) -> Any:
-    """A model of the data: with the given kernel as it is, else a SingleTaskGP fitted to it."""
+    """A model of the data: with the given kernel as it is, else one fitted to it, see `fitting`."""
     if kernel is not None:
         return ExactGP(kernel, X, y, 1e-6 if noise is None else noise, mean=0.0)
     try:
-        from botorch.fit import fit_gpytorch_mll
-        from botorch.models import SingleTaskGP
-        from botorch.models.transforms import Normalize, Standardize
-        from gpytorch.mlls import ExactMarginalLogLikelihood
+        from .fitting import fitted
     except ImportError as error:
         raise ImportError("fitting a model needs BoTorch: pip install matheron[botorch], or give kernel=") from error
-    variance = None if noise is None else torch.full_like(y, noise)[:, None]
-    model = SingleTaskGP(
-        X,
-        y[:, None],
-        train_Yvar=variance,
-        input_transform=Normalize(X.shape[1], bounds=box),
-        outcome_transform=Standardize(1),
-    )
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-    return model
+    return fitted(X, y[:, None], box, noise)
 
 
 def _evaluate(function: Callable[[Tensor], float], x: Tensor, study: Study) -> None:

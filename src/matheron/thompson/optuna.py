@@ -28,7 +28,7 @@ try:
     from optuna.study import Study, StudyDirection
     from optuna.trial import FrozenTrial, TrialState
 
-    from .trial_model import fitted
+    from .fitting import fitted
     from .unit_cube import UnitCube
 except ImportError as error:
     raise ImportError(
