@@ -88,8 +88,8 @@ def minimize_function(
         bounds: the box, `[2, d]`.
         budget: evaluations in all.
         q: evaluations a round.
-        kernel: of a model with known hyperparameters; None fits a SingleTaskGP of BoTorch's (Matern-5/2, ARD) after each
-            round, which needs `matheron[botorch]`.
+        kernel: of a model with known hyperparameters; None fits one after each round (Matern-5/2 with a lengthscale a
+            coordinate), which needs `matheron[botorch]`.
         noise: variance of the function's noise where it is known; None learns it, or is 1e-6 with a given kernel.
         strategy: as for `suggest`.
         num_initial: uniform points before the first model; 2 (d + 1) where not given.
