@@ -146,7 +146,7 @@ def grid(results: Results) -> str:
     return (
         f"A grid of {axis} x {axis} points, RBF kernel, n={row['n']}, ell={row['ell']}, S={row['S']}, {row['dtype']}: "
         f"`on_grid` {seconds(row['seconds'])} and {size(row['bytes'])}; the same points as a list "
-        f"{seconds(listed['seconds'])} and {size(listed['bytes'])}. That is {listed['seconds'] / row['seconds']:.0f} "
+        f"{seconds(listed['seconds'])} and {size(listed['bytes'])}. That is {listed['seconds'] / row['seconds']:.2g} "
         "times as fast.\n"
     )
 
@@ -186,8 +186,8 @@ def rollout(data: dict[str, Any]) -> str:
     whole = []
     for name, ways in data.get("whole", {}).items():
         ms = {way: 1e3 * statistics.median(times) for way, times in ways.items()}
-        cells = [f"{ms['persistent']:.3g} ms", f"{ms['graph']:.3g} ms", f"{ms['floor']:.3g} ms"]
-        whole.append([name, *cells, f"{ms['persistent'] / ms['floor']:.1f}"])
+        cells = [f"{ms[way]:.3g} ms" if way in ms else "-" for way in ("persistent", "graph", "floor")]
+        whole.append([name, *cells, f"{ms['persistent'] / ms['floor']:.1f}" if "persistent" in ms else "-"])
     head = ["whole roll-outs", "in one kernel", "a CUDA graph a step", "floor", "one kernel / floor"]
     return f"{table}\n{markdown(head, whole)}" if whole else table
 
