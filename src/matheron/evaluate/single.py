@@ -24,7 +24,6 @@ from ..scratch import empty, frame
 from ..weigh import add
 from .sources import Derived, transformed
 
-
 # Which paths the problems of a block are of: a run of them, one for each problem `[B]`, or all.
 Which = slice | Tensor | None
 
