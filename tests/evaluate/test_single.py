@@ -1,5 +1,7 @@
 """One sum a problem: own points and lone paths have the values and gradients of the general blocks."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -22,11 +24,12 @@ KERNELS = {
 }
 
 
-def drawn(kernel, s=5, **settings) -> matheron.Paths:
+def drawn(kernel, s=5, **settings: Any) -> Any:
     g = torch.Generator().manual_seed(3)
     X = torch.rand(7, 2, generator=g, dtype=torch.float64)
     gp = matheron.ExactGP(kernel, X, X.sum(1).sin(), noise=0.01, mean=LinearMean([0.3, -0.2], 0.7))
-    return matheron.draw(gp, s, generator=g, **({"num_features": 33} | settings))
+    settings = {"num_features": 33, "generator": g} | settings
+    return matheron.draw(gp, s, **settings)
 
 
 def points(s, n) -> torch.Tensor:
