@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -71,3 +71,10 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
         return torch.empty(shape, dtype=like.dtype)
     current.used = start + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
     return current.memory[start : start + num_bytes].view(like.dtype).view(tuple(shape))
+
+
+def computed(function: Callable[..., Tensor], shape: Sequence[int], *args: Tensor) -> Tensor:
+    """function(*args), of that shape, in memory that `empty` gives; outside an arena torch's own is as good."""
+    if getattr(_local, "arena", None) is None:
+        return function(*args)
+    return function(*args, out=empty(shape, args[0]))

@@ -20,7 +20,7 @@ from ..features.basis import Cosines, Pairs
 from ..kernels.base import squared_distance
 from ..kernels.radials import radial_parts
 from ..means import ConstantMean, Mean
-from ..scratch import empty, frame
+from ..scratch import computed, empty, frame
 from ..weigh import add
 from .sources import Derived, transformed
 
@@ -53,10 +53,10 @@ class _Waves:
         """theta . x + tau of some paths at their points: `[B, n, d] -> [B, n, f]`."""
         B, n, d = x.shape
         tau = _of(self.phases, paths)
-        P = empty((B * n, self.width), x)
         if self.shared is not None and (B == 1 or n == 1):
-            return torch.addmm(tau, x.reshape(-1, d), self.shared, out=P).view(B, n, self.width)
-        P = P.view(B, n, self.width)
+            P = computed(torch.addmm, (B * n, self.width), tau, x.reshape(-1, d), self.shared)
+            return P.view(B, n, self.width)
+        P = empty((B, n, self.width), x)
         for mine, theta in self._runs(paths):
             torch.mm(x[mine].reshape(-1, d), theta, out=P[mine].view(-1, self.width))
         return P.add_(tau[:, None])
@@ -85,7 +85,7 @@ class _Waves:
 
     def value_and_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         P, a = self.turned(x, paths), _of(self.amplitudes, paths)
-        value = _dot(torch.cos(P, out=empty(P.shape, P)), a)
+        value = _dot(computed(torch.cos, P.shape, P), a)
         return value, self.pulled(P.sin_().mul_(a[:, None]), paths).neg_()
 
 
@@ -141,7 +141,7 @@ class Single:
 
     def block(self, x: Tensor, paths: Which) -> Tensor:
         """mean + prior + update, `[B, n, d] -> [B, n, 1]`."""
-        paths = None if isinstance(paths, slice) and len(x) == self.num_paths else paths
+        paths = None if isinstance(paths, slice) and x.shape[0] == self.num_paths else paths
         total = None
         for part, at in self._parts(x):
             with frame():
@@ -153,7 +153,7 @@ class Single:
 
     def block_with_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         """The same, and its gradient `[B, n, 1, d]`."""
-        paths = None if isinstance(paths, slice) and len(x) == self.num_paths else paths
+        paths = None if isinstance(paths, slice) and x.shape[0] == self.num_paths else paths
         total = None
         for part, at in self._parts(x):
             with frame():
@@ -198,7 +198,7 @@ def single(paths: Any, x: Tensor, of: Tensor | None = None) -> Single | None:
     if (x.requires_grad and torch.is_grad_enabled()) or transformed(x):
         return None
     found = _single_of(paths)
-    return found if found is not None and (of is not None or len(x) == found.num_paths) else None
+    return found if found is not None and (of is not None or x.shape[0] == found.num_paths) else None
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ class Sources:
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         owners = [part for module in modules for part in module.modules()]
         self.tensors = [
-            (part._buffers, name, b, _version(b), b.requires_grad)
+            (part._buffers, name, b, None if b.is_inference() else b._version, b.requires_grad)
             for part in owners
             for name, b in part._buffers.items()
             if b is not None
@@ -30,13 +30,11 @@ class Sources:
         A parent module that is moved moves them in place; an optimiser writes into them.
         """
         for owner, name, tensor, version, tied in self.tensors:  # a plain loop: this is in every call's way
-            if owner.get(name) is not tensor or _version(tensor) != version or tensor.requires_grad != tied:
+            if owner.get(name) is not tensor or tensor.requires_grad is not tied:
+                return False
+            if version is not None and tensor._version != version:  # an inference tensor has none
                 return False
         return True
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # an inference tensor has none
 
 
 class Derived(Generic[P]):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..scratch import empty
+from ..scratch import computed, empty
 from ..value import Value
 from ..weigh import weigh, weigh_coordinates
 
@@ -221,7 +221,7 @@ def _phases(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
 
 
 def _cos(P: Tensor) -> Tensor:
-    return torch.cos(P, out=empty(P.shape, P))
+    return computed(torch.cos, P.shape, P)
 
 
 def _product(factors: list[Tensor]) -> Tensor:

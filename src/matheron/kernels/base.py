@@ -129,7 +129,7 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
         return sum((x[..., :, None, i] - z[..., None, :, i]).square() for i in range(x.shape[-1]))  # type: ignore
     columns = z.mT.contiguous()  # a coordinate's column is read in one stride: twice as fast
     if math.prod(shape) * x.shape[-1] < _FEW:
-        return (x.unsqueeze(-1) - columns.unsqueeze(-3)).square_().sum(-2)
+        return (x.unsqueeze(-1) - (columns if z.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
     r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
     if x.shape[-1] > 1:
         with frame():

@@ -15,7 +15,7 @@ from scipy import special
 from torch import Tensor
 
 from ..checks import ArrayLike, as_tensor, per_dimension, positive
-from ..scratch import empty
+from ..scratch import computed
 from ..weigh import weigh, weigh_coordinates
 from .base import Kernel, centred, squared_distance
 from .spectral import Atom, GammaScaled, Gaussian, Lattice, SpectralMeasure, Student
@@ -127,7 +127,7 @@ class _BesselPower(torch.autograd.Function):
 def _half_integer(q: Tensor, a: float) -> Tensor:
     """exp(-s) times 1 / s, 1, 1 + s or 1 + s + q / 3, for a = -1/2 to 5/2; it uses the memory of q."""
     minus_s = q.sqrt_().neg_()
-    decay = torch.exp(minus_s, out=empty(q.shape, q))
+    decay = computed(torch.exp, q.shape, minus_s)
     if a == -0.5:
         return torch.where(minus_s < 0, decay.div_(minus_s).neg_(), 0.0)
     if a == 0.5:
@@ -171,8 +171,8 @@ class Matern(_Radial):
         if self.nu not in (1.5, 2.5):
             return super().radial_with_slope(r2)
         q = r2.mul_(2 * self.nu)
-        s = torch.sqrt(q, out=empty(q.shape, q))
-        decay = torch.neg(s, out=empty(q.shape, q)).exp_()
+        s = computed(torch.sqrt, q.shape, q)
+        decay = computed(torch.neg, q.shape, s).exp_()
         slope = s.add_(1).mul_(decay)
         if self.nu == 1.5:  # (1 + s) e^-s, and -3/2 e^-s
             return slope, decay.mul_(-1.5)
