@@ -69,10 +69,14 @@ def test_every_path_has_its_own_basis_and_weights(features, paths_per_basis, ord
         torch.testing.assert_close(gradient, df, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("paths_per_basis", [1, 6])
 @torch.no_grad()
-def test_blocks_of_some_paths_are_those_of_all(monkeypatch):
-    paths = drawn(KERNELS["sum"], s=9, paths_per_basis=2)
-    x = points(9, 5)
+def test_blocks_of_some_paths_are_those_of_all(paths_per_basis, monkeypatch):
+    paths = drawn(KERNELS["sum"], s=18, paths_per_basis=paths_per_basis)
+    x = points(18, 5)
+    (value, _, gradient), (f, df) = both(paths, x)
+    torch.testing.assert_close(value, f, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(gradient, df, rtol=1e-10, atol=1e-10)
     whole, (_, slopes) = paths(x), paths.value_and_grad(x)
     monkeypatch.setattr(chunked, "_CPU_BLOCK", 100)
     monkeypatch.setattr(chunked, "_SMALL", 0)

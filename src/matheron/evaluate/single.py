@@ -49,6 +49,11 @@ class _Waves:
         """The frequencies `[d, f]` where there is one basis for all paths."""
         return self.theta[0] if len(self.theta) == 1 else None
 
+    @cached_property
+    def separate(self) -> bool:
+        """Whether each path has a basis of its own."""
+        return self.shared is None and self.index == list(range(len(self.theta)))
+
     def turned(self, x: Tensor, paths: Which) -> Tensor:
         """theta . x + tau of some paths at their points: `[B, n, d] -> [B, n, f]`."""
         B, n, d = x.shape
@@ -56,6 +61,8 @@ class _Waves:
         if self.shared is not None and (B == 1 or n == 1):
             P = computed(torch.addmm, (B * n, self.width), tau, x.reshape(-1, d), self.shared)
             return P.view(B, n, self.width)
+        if self.separate:
+            return computed(torch.baddbmm, (B, n, self.width), tau[:, None], x, _of(self.theta, paths))
         P = empty((B, n, self.width), x)
         for mine, theta in self._runs(paths):
             torch.mm(x[mine].reshape(-1, d), theta, out=P[mine].view(-1, self.width))
@@ -63,6 +70,8 @@ class _Waves:
 
     def pulled(self, S: Tensor, paths: Which) -> Tensor:
         """sum_f S_f theta_f: `[B, n, f] -> [B, n, d]`."""
+        if self.separate:
+            return S @ _of(self.theta, paths).mT
         out = torch.empty(*S.shape[:2], self.theta.shape[1], dtype=S.dtype, device=S.device)
         for mine, theta in self._runs(paths):
             torch.mm(S[mine].view(-1, self.width), theta.mT, out=out[mine].view(-1, out.shape[2]))
@@ -232,12 +241,14 @@ _single_of: Derived[Single] = Derived(_make)
 
 def _as_waves(basis: Pairs | Cosines, W: Tensor, index: Tensor) -> _Waves:
     """Weights `[s, c]` as amplitudes and phases; a cosine stays what it is."""
-    theta = basis.frequencies.mT.contiguous()
+    theta, mine = basis.frequencies.mT.contiguous(), index.tolist()
+    if len(theta) > 1 and 4 * len(list(groupby(mine))) > len(mine):  # few neighbours share one: each has its own copy
+        theta, mine = theta[index], list(range(len(mine)))
     if isinstance(basis, Cosines):
-        phases = basis.phases if basis.num_bases > 1 else basis.phases.expand(int(index.max()) + 1, -1)
-        return _Waves(theta, index.tolist(), W, phases[index].contiguous())
+        phases = basis.phases[index] if basis.num_bases > 1 else basis.phases.expand(len(mine), -1)
+        return _Waves(theta, mine, W, phases.contiguous())
     cos, sin = W.chunk(2, dim=-1)
-    return _Waves(theta, index.tolist(), torch.hypot(cos, sin), torch.atan2(-sin, cos))
+    return _Waves(theta, mine, torch.hypot(cos, sin), torch.atan2(-sin, cos))
 
 
 def _side_by_side(a: _Waves, b: _Waves) -> _Waves:
