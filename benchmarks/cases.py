@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from libraries import Problem
 
-QUICK_REPEATS, REPEATS = 2, 7
+QUICK_REPEATS, REPEATS = 2, 5
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-LEAST = 0.02  # seconds: a shorter call is repeated within a measurement
+LEAST = 0.05  # seconds: a shorter call is repeated within a measurement, after one that does not count
+PAUSE = 0.05  # seconds before a measurement: another process's threads may still wait actively for work
 
 # The workers' server imports these once. JAX is not among them: it starts threads, and a fork loses them.
 PRELOADED = ["botorch", "matheron", "sklearn.gaussian_process", "torch.fx.experimental.symbolic_shapes"]
@@ -86,11 +87,15 @@ class Meter:
 
     def seconds(self) -> float:
         """The time of one call, or of each of many short ones. On a GPU each call waits until the device is done."""
+        if not self.cuda:
+            time.sleep(PAUSE)
         if not self.loops:
             first = _seconds(self._call, 1)
             self.loops = max(1, min(1000, int(LEAST / first)))
-            if self.loops == 1:
+            if first > LEAST:
                 return first
+        if self.loops > 1:  # caches are another process's
+            self._call()
         return _seconds(self._call, self.loops)
 
     def error(self) -> float | None:
