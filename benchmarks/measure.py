@@ -19,6 +19,7 @@ import torch
 
 LEAST = 0.05  # seconds: a shorter call is repeated within a measurement, after one that does not count
 PAUSE = 0.05  # seconds before a measurement: another process's threads may still wait actively for work
+WARM = 0.5  # seconds of calls before the first of a short one: a new process touches its memory for the first time
 
 # The workers' server imports these once. JAX is not among them: it starts threads, and a fork loses them.
 PRELOADED = ["botorch", "matheron", "sklearn.gaussian_process", "torch.fx.experimental.symbolic_shapes"]
@@ -91,6 +92,10 @@ class Meter:
             time.sleep(PAUSE)
         if not self.loops:
             first = _seconds(self._call, 1)
+            if first < LEAST:
+                start = time.perf_counter()
+                while time.perf_counter() - start < WARM:
+                    first = _seconds(self._call, 1)
             self.loops = max(1, min(1000, int(LEAST / first)))
             if first > LEAST:
                 return first
