@@ -84,7 +84,7 @@ class Meter:
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
         before = _status("VmRSS")
         self._call()
-        return _status("VmHWM") - before
+        return max(0, _status("VmHWM") - before)  # the kernel's counts are a few pages late
 
     def seconds(self) -> float:
         """The time of one call, or of each of many short ones. On a GPU each call waits until the device is done."""
