@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..features.basis import Cosines, Pairs
 from ..kernels.base import squared_distance
-from ..kernels.radials import radial_parts
+from ..kernels.radial import radial_parts
 from ..means import ConstantMean, Mean
 from ..scratch import computed, empty, frame
 from ..weigh import add
@@ -150,35 +150,30 @@ class Single:
 
     def block(self, x: Tensor, paths: Which) -> Tensor:
         """mean + prior + update, `[B, n, d] -> [B, n, 1]`."""
-        paths = None if isinstance(paths, slice) and x.shape[0] == self.num_paths else paths
-        total = None
-        for part, at in self._parts(x):
-            with frame():
-                total = add(total, part.value(at, paths))
-        if self.rest is not None:
-            total = add(total, self.rest.sums(x, slice(None) if paths is None else paths)[:, 0])
+        total = self._sums(x, paths, gradient=False)
         total = x.new_zeros(x.shape[:2]) if total is None else total
         return (total if self.mean is None else total + self.mean(x)[..., 0]).unsqueeze(-1)
 
     def block_with_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         """The same, and its gradient `[B, n, 1, d]`."""
-        paths = None if isinstance(paths, slice) and x.shape[0] == self.num_paths else paths
-        total = None
-        for part, at in self._parts(x):
-            with frame():
-                total = add(total, part.value_and_gradient(at, paths))
-        if self.rest is not None:
-            f, df = self.rest.sums(x, slice(None) if paths is None else paths, gradient=True)
-            total = add(total, (f[:, 0], df[:, 0]))
-        value, gradient = total or (x.new_zeros(x.shape[:2]), torch.zeros_like(x))
+        value, gradient = self._sums(x, paths, gradient=True) or (x.new_zeros(x.shape[:2]), torch.zeros_like(x))
         if self.mean is not None:
             m, dm = self.mean.with_gradient(x)
             value, gradient = value + m[..., 0], gradient + dm[..., 0, :]
         return value.unsqueeze(-1), gradient.unsqueeze(-2)
 
-    def _parts(self, x: Tensor) -> list[tuple[Any, Tensor]]:
+    def _sums(self, x: Tensor, paths: Which, gradient: bool) -> Any:
+        """prior + update `[B, n]`, with `gradient` a pair with `[B, n, d]`; None where there is neither."""
+        paths = None if isinstance(paths, slice) and x.shape[0] == self.num_paths else paths
         about = x - self.origin
-        return [(part, about) for part in self.waves] + [(part, x) for part in self.bumps]
+        total = None
+        for part, at in [(part, about) for part in self.waves] + [(part, x) for part in self.bumps]:
+            with frame():
+                total = add(total, part.value_and_gradient(at, paths) if gradient else part.value(at, paths))
+        if self.rest is not None:
+            out = self.rest.sums(x, slice(None) if paths is None else paths, gradient)
+            total = add(total, tuple(o[:, 0] for o in out) if gradient else out[:, 0])
+        return total
 
 
 def _of(rows: Tensor, paths: Which) -> Tensor:

@@ -10,9 +10,9 @@ from .coregional import coupled_covariance as coupled_covariance
 from .linear import Constant as Constant
 from .linear import Linear as Linear
 from .linear import Polynomial as Polynomial
-from .stationary import RBF as RBF
+from .radial import RBF as RBF
+from .radial import Matern as Matern
+from .radial import RationalQuadratic as RationalQuadratic
 from .stationary import Cosine as Cosine
-from .stationary import Matern as Matern
 from .stationary import Periodic as Periodic
-from .stationary import RationalQuadratic as RationalQuadratic
 from .stationary import SpectralMixture as SpectralMixture

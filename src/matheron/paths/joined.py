@@ -15,8 +15,8 @@ from .. import store
 from ..checks import ArrayLike, as_array
 from ..gp import as_tasks
 from ..value import Parts, Value
-from .paths import Paths, as_index
-from .rows import as_rows, padded_value_and_grad
+from .paths import Paths
+from .rows import as_index, as_rows, padded_value_and_grad
 
 AnyPaths = Any  # Paths, or one of the classes below
 

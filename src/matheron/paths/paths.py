@@ -298,8 +298,11 @@ class Paths(Value):
         own = alone is not None or owner is not None or len(x) > 1
         if owner is None:
             return evaluate_with_gradient(block, x, self.num_paths, self.num_outputs, width, own=own)
-        rows = lambda x, some: block(x, owner[some])  # noqa: E731
-        return evaluate_with_gradient(rows, x, len(owner), self.num_outputs, width, own=own)
+
+        def of_owners(x: Tensor, some: slice | None) -> tuple[Tensor, Tensor]:
+            return block(x, owner if some is None else owner[some])
+
+        return evaluate_with_gradient(of_owners, x, len(owner), self.num_outputs, width, own=own)
 
     def _block_with_gradient(self, x: Tensor, paths: slice | Tensor | None) -> tuple[Tensor, Tensor]:
         m, dm = self.mean_function.with_gradient(x)  # [1 or s, n, 1 or t], [1 or s, n, 1 or t, d]

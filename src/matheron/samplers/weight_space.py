@@ -14,7 +14,7 @@ from ..features import Features
 from ..gp import ExactGP, SparseGP
 from ..means import Mean
 from ..paths import Paths, PriorPaths, UpdatePaths
-from ..paths.paths import as_index
+from ..paths.rows import as_index
 from ..solvers.cholesky import safe_cholesky
 from ..updates import weight_space_update
 from .linear_model import design, features_for, mixed, one_basis, weight_count

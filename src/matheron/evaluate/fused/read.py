@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from ...features.basis import Cosines, Pairs
 from ...kernels import RBF, Kernel, Matern, RationalQuadratic
-from ...kernels.radials import RadialPart, radial_parts
+from ...kernels.radial import RadialPart, radial_parts
 from .plan import Fourier, Plan, Radial, two_to
 
 # Basis functions are padded to a multiple of this, with weights of zero.
