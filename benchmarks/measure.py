@@ -65,8 +65,8 @@ class Prepared:
 class Meter:
     """Measures a call in the process that it is in."""
 
-    def __init__(self, prepared: Prepared, cuda: bool = False):
-        self.prepared, self.cuda, self.loops = prepared, cuda, 0
+    def __init__(self, prepared: Prepared, cuda: bool = False, warm: float = WARM):
+        self.prepared, self.cuda, self.warm, self.loops = prepared, cuda, warm, 0
 
     def memory(self) -> int:
         """The most bytes that a call holds beyond what was there before it, its answer included."""
@@ -94,7 +94,7 @@ class Meter:
             first = _seconds(self._call, 1)
             if first < LEAST:
                 start = time.perf_counter()
-                while time.perf_counter() - start < WARM:
+                while time.perf_counter() - start < self.warm:
                     first = _seconds(self._call, 1)
             self.loops = max(1, min(1000, int(LEAST / first)))
             if first > LEAST:
@@ -129,11 +129,11 @@ class Worker:
     killed, which is what happens when there is no memory left.
     """
 
-    def __init__(self, prepare: Callable[..., Prepared], *args: Any, threads: int):
+    def __init__(self, prepare: Callable[..., Prepared], *args: Any, threads: int, warm: float = WARM):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, prepare, args, threads), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, prepare, args, threads, warm), daemon=True)
         self.process.start()  # a daemon: it ends with us, whatever happens
         theirs.close()
 
@@ -164,13 +164,15 @@ class Worker:
         return answer
 
 
-def _serve(pipe: Connection, prepare: Callable[..., Prepared], args: tuple[Any, ...], threads: int) -> None:
+def _serve(
+    pipe: Connection, prepare: Callable[..., Prepared], args: tuple[Any, ...], threads: int, warm: float
+) -> None:
     try:
         if hasattr(os, "sched_setaffinity"):  # for the libraries that take no number of threads
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
         torch.set_num_threads(threads)
         with ThreadPoolExecutor(1) as other:  # memory that a library keeps for each thread then counts in the call
-            meter = Meter(other.submit(prepare, *args).result())
+            meter = Meter(other.submit(prepare, *args).result(), warm=warm)
         while True:
             pipe.send(getattr(meter, pipe.recv())())
     except EOFError:  # the other end is closed: no more questions

@@ -1,6 +1,6 @@
 """matheron and its peers on the same problem: draw, evaluate, gradient and memory, against N, n, ell and S.
 
-    python benchmarks/peers.py                      on a CPU, about a quarter of an hour; benchmarks/results/cpu.json
+    python benchmarks/peers.py                      on a CPU, some 25 minutes; benchmarks/results/cpu.json
     python benchmarks/peers.py --device cuda --out benchmarks/results/h200.json
     python benchmarks/peers.py --quick              seconds, small sizes: does it run?
     python benchmarks/report.py                     then makes docs/performance.md of the results
@@ -29,7 +29,7 @@ from calls import prepare
 from cases import QUICK_REPEATS, REPEATS, Case, cases
 from floors import ceilings, cuda_ceilings, floor
 from limits import smaller
-from measure import Meter, Worker
+from measure import WARM, Meter, Worker
 from others import LIBRARIES, takes
 from rich.console import Console
 
@@ -54,7 +54,7 @@ def measured(case: Case, names: list[str], rows: list[dict[str, Any]], repeats: 
         if "not_run" in note or "seconds" in note:  # too much, or known already
             continue
         if not cuda:
-            todo[name] = Worker(prepare, run, name, threads=threads)
+            todo[name] = Worker(prepare, run, name, threads=threads, warm=WARM if repeats > QUICK_REPEATS else 0)
         else:  # the device's allocator counts exactly: no process of its own is needed
             torch.cuda.empty_cache()
             attempt(found[name], lambda run=run, name=name: alone(Meter(prepare(run, name), True), repeats))
