@@ -13,10 +13,10 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
            $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpflow check format bench docs clean
+.PHONY: help setup demo test test-slow test-gpflow check format bench docs clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(BASE)  ## create .venv and install the library with its development tools
 	@:
@@ -26,6 +26,9 @@ demo: $(BASE)  ## condition a GP, draw paths, print a table and write a picture
 
 test: $(BASE)  ## run the tests, and the examples in the docstrings
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-slow: $(BASE)  ## run the slow tests: browsers, clusters, clean installs, long runs
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
 test-gpflow: $(GPFLOW)/.installed  ## test GPflow's models and their tutorial, in an environment of their own
 	@OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 $(GPFLOW)/bin/python -m pytest -n 2 \
@@ -40,7 +43,7 @@ format: $(BASE)  ## apply ruff's fixes and formatting
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(PEERS)  ## measure the library and its peers, and make docs/performance.md of it: a quarter of an hour
+bench: $(PEERS)  ## measure the library and its peers, and make docs/performance.md of it: some 25 minutes
 	@$(BIN)/python benchmarks/peers.py $(ARGS)
 	@$(BIN)/python benchmarks/report.py
 
@@ -55,7 +58,7 @@ clean:  ## remove all that these targets made, .venv included
 $(BASE): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a minute or two, the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e '.[dev,botorch,sklearn,experiments,optuna,gpu]'
+	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,experiments,optuna,tables,fields,gpu]'
 	@touch $@
 
 $(DOCS): $(BASE)
