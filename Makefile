@@ -8,12 +8,12 @@ DOCS   := $(VENV)/.installed-docs
 PEERS  := $(VENV)/.installed-peers
 GPFLOW := .venv-gpflow
 
-# Errors only (-qq). The variables hold the build backend to the same versions; which of them counts depends on pip.
+# Quiet, but pip's own errors and warnings are shown. The variables hold the build backend to the same versions; which of them counts depends on pip.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-           $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
+           $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpflow check format bench docs clean
+.PHONY: help setup demo test test-slow test-gpflow check format bench docs dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -25,13 +25,13 @@ demo: $(BASE)  ## condition a GP, draw paths, print a table and write a picture
 	@$(BIN)/matheron demo
 
 test: $(BASE)  ## run the tests, and the examples in the docstrings
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-slow: $(BASE)  ## run the slow tests: browsers, clusters, clean installs, long runs
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+test-slow: $(DOCS)  ## run the slow tests: browsers, clusters, clean installs, long runs
+	@$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
 test-gpflow: $(GPFLOW)/.installed  ## test GPflow's models and their tutorial, in an environment of their own
-	@OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 $(GPFLOW)/bin/python -m pytest -n 2 \
+	@TF_CPP_MIN_LOG_LEVEL=3 $(GPFLOW)/bin/python -m pytest -n 2 \
 	    tests/adapters/test_gpflow.py tests/adapters/test_models_page.py tests/test_docs.py -k gpflow $(ARGS)
 
 check: $(BASE)  ## lint, formatting and types; changes nothing
@@ -51,6 +51,9 @@ docs: $(DOCS)  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "The documentation is in site/index.html"
 
+dist: $(BASE)  ## build a wheel and an sdist into dist/
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist
+
 clean:  ## remove all that these targets made, .venv included
 	@rm -rf $(VENV) $(GPFLOW) site dist build .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
@@ -58,7 +61,7 @@ clean:  ## remove all that these targets made, .venv included
 $(BASE): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a minute or two, the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,experiments,optuna,tables,fields,gpu]'
+	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,experiments,optuna,tables,fields,playground,gpu]'
 	@touch $@
 
 $(DOCS): $(BASE)

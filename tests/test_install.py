@@ -1,0 +1,94 @@
+"""The install: what `make` asks for exists in the public registry, and the core needs no GP library."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+# What a machine may have beside the public registry; certificates, proxies and time-outs stay.
+ELSEWHERE = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT")
+EVERYTHING_OPTIONAL = (
+    *("gpytorch", "linear_operator", "botorch", "sklearn", "gpflow", "tensorflow", "gpjax", "jax", "optuna", "ot"),
+    *("pandas", "pyarrow", "xarray", "dask", "zarr", "rasterio", "bokeh", "plotly", "triton", "finufft"),
+)
+
+
+def pip(*arguments: str, python: str | None = None) -> subprocess.CompletedProcess:
+    """Ask pip what it would install from the public registry alone, for any version of Python."""
+    environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    target = ["--python-version", python, "--only-binary=:all:", "--target", "unused"] if python else []
+    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", *target, *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment | {"PIP_CONFIG_FILE": os.devnull}, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def registry() -> None:
+    """Skips where the registry cannot be reached, and says why. Whatever fails after that is our mistake."""
+    asked = pip("--retries", "1", "--timeout", "20", "--no-deps", "iniconfig")
+    if asked.returncode:
+        pytest.skip(f"the public package registry cannot be reached: {asked.stderr.strip().splitlines()[-1]}")
+
+
+def extras(target: str) -> list[str]:
+    """The requirements of the extras that a rule of the Makefile installs."""
+    rule = MAKEFILE.split(f"\n$({target})")[1].split("\n\n")[0]
+    asked = re.findall(r"-e '\.\[([\w,]+)\]'", rule)
+    assert len(asked) == 1, f"expected one install of extras in the rule of $({target})"
+    return [requirement for extra in asked[0].split(",") for requirement in PROJECT["optional-dependencies"][extra]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_all_that_make_installs_resolves_against_the_public_registry(python, registry):
+    requirements = PROJECT["dependencies"] + extras("BASE") + extras("DOCS") + extras("PEERS")
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    answer = pip("-c", "constraints.txt", *requirements, *build, python=python)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.slow
+def test_gpflow_s_environment_resolves_against_the_public_registry(registry):
+    requirements = PROJECT["dependencies"] + extras("GPFLOW") + ["pytest", "pytest-xdist", "hypothesis"]
+    answer = pip("-c", "constraints.txt", "-c", "constraints-gpflow.txt", *requirements, python="3.11")
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_every_requirement_has_a_pinned_version():
+    def names(file: str) -> set[str]:
+        pins = re.findall(r"^([\w.-]+)==", (ROOT / file).read_text(), re.MULTILINE)
+        return {re.sub(r"[-_.]+", "-", pin).lower() for pin in pins}
+
+    optional = PROJECT["optional-dependencies"]
+    for extra, requirements in {"": PROJECT["dependencies"], **optional}.items():
+        pinned = names("constraints.txt") | (names("constraints-gpflow.txt") if extra == "gpflow" else set())
+        asked = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=;~!]", one)[0]).lower() for one in requirements}
+        assert asked <= pinned, f"pin {sorted(asked - pinned)} in constraints.txt"
+
+
+def test_the_core_imports_and_draws_without_any_optional_library():
+    code = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {EVERYTHING_OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+import torch, matheron, matheron.cli
+X = torch.rand(8, 1, dtype=torch.float64)
+gp = matheron.ExactGP(matheron.kernels.Matern(2.5, 0.3), X, X[:, 0].sin(), noise=1e-2)
+paths = matheron.draw(gp, 4)
+more = paths.condition_on(X[:1] + 2, torch.zeros(1), noise=0.1)
+assert more.value_and_grad(X)[1].shape == (4, 8, 1)
+assert matheron.minimize(paths, [[0.0], [1.0]]).x.shape == (4, 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
