@@ -220,7 +220,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "categories": (
         lambda: models.MixedSingleTaskGP(torch.cat([X, X[:, :1].round()], -1), Y, cat_dims=[2]),
         TypeError,
-        "MixedSingleTaskGP has a kernel of categories, .*; draw from a SingleTaskGP of the continuous columns",
+        "MixedSingleTaskGP has a kernel of categories, .*; draw from a model for each category: model = SingleTaskGP",
     ),
     "pairs": (
         lambda: models.PairwiseGP(torch.rand(4, 2, dtype=DOUBLE), torch.tensor([[0, 1], [2, 3]])),

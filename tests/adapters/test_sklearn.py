@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
 
 import matheron
 from adapters.battery import Case, Moments, check
@@ -54,6 +57,41 @@ def smooth():
     return sk.ConstantKernel(2.0) * sk.RBF(ARD) + sk.WhiteKernel(0.05)
 
 
+SCALE = np.array([1000.0, 0.01])
+
+
+def piped(*scalers):
+    return lambda: make_pipeline(*scalers, "passthrough", GaussianProcessRegressor(smooth())).fit(SCALE * X, y)
+
+
+def piped_latent(model, x) -> Moments:
+    return latent(model[-1], model[:-1].transform(x))
+
+
+def targets(transformer, y):
+    inner = make_pipeline(StandardScaler(), GaussianProcessRegressor(smooth(), normalize_y=True))
+    return lambda: TransformedTargetRegressor(inner, transformer=transformer).fit(X, y)
+
+
+def target_latent(model, x) -> Moments:
+    """Both moments of scaled targets, scaled back."""
+    inner = piped_latent(model.regressor_, x)
+    unit = np.eye(len(np.ravel(model.transformer_.scale_)))
+    offset = model.transformer_.inverse_transform(0 * unit[:1])[0]
+    scale = np.diag(model.transformer_.inverse_transform(unit)) - offset
+    mean = np.reshape(inner.mean, (len(x), -1)) * scale + offset
+    repeated = np.tile(scale, len(x))
+    return Moments(mean.reshape(np.shape(inner.mean)), repeated[:, None] * inner.covariance * repeated)
+
+
+def searched(model, x) -> Moments:
+    return latent(model.best_estimator_, x)
+
+
+def _cube(values):
+    return values**3
+
+
 MODELS = [
     Case("the default", fitted(None, alpha=0.02), latent, x),
     Case("alpha for each", fitted(sk.Matern(0.8), alpha=rng.uniform(0.01, 0.2, 24)), latent, x),
@@ -65,6 +103,12 @@ MODELS = [
     Case("white that grows", fitted(sk.RBF() + sk.WhiteKernel(0.1, (0.01, 1)) * sk.DotProduct()), latent, x),
     Case("a power with white", fitted((sk.DotProduct() + sk.WhiteKernel(0.1)) ** 2 + sk.RBF()), latent, x),
     Case("periodic", fitted(sk.ExpSineSquared(1.2, 2.5) + sk.WhiteKernel(0.1), X=X[:, LINE]), latent, x[:, LINE]),
+    Case("a scaler before", piped(StandardScaler()), piped_latent, SCALE * x),
+    Case("scalers before", piped(MinMaxScaler((-1, 3)), RobustScaler(), MaxAbsScaler()), piped_latent, SCALE * x),
+    Case("a scaler of targets", targets(StandardScaler(), y * 7 + 100), target_latent, x),
+    Case("a scaler of targets and of inputs", targets(MinMaxScaler(), y * 7 + 100), target_latent, x),
+    Case("a scaler of several targets", targets(StandardScaler(), several), target_latent, x),
+    Case("a search", lambda: GridSearchCV(fitted(smooth())(), {"alpha": [0.1, 0.01]}, cv=2).fit(X, y), searched, x),
     Case("integers", fitted(smooth(), X=np.round(3 * X).astype(int), alpha=0.1), latent, np.round(3 * x)),
 ]
 
@@ -191,8 +235,16 @@ REFUSALS = [
     (fitted(Wiggly(), optimizer=None), "disagrees with its translation at the data"),
     (lambda: GaussianProcessClassifier().fit(X, y > 0), "GaussianProcessClassifier is not understood"),
     (
-        lambda: make_pipeline(StandardScaler(), GaussianProcessRegressor()),
-        "Pipeline is not .* give the regressor itself",
+        lambda: make_pipeline(PCA(1), GaussianProcessRegressor()).fit(X, y),
+        r"PCA is not .* paths = matheron.draw\(pipeline\[-1\], 64\), then paths\(pipeline\[:-1\].transform\(X\)\)",
+    ),
+    (
+        lambda: make_pipeline(MinMaxScaler(clip=True), GaussianProcessRegressor()).fit(X, y),
+        "clip=True is flat outside its range; use clip=False",
+    ),
+    (
+        lambda: TransformedTargetRegressor(GaussianProcessRegressor(), func=np.cbrt, inverse_func=_cube).fit(X, y),
+        r"got func=cbrt; draw from the regressor inside .* matheron.draw\(model.regressor_, 64\)",
     ),
 ]
 
@@ -221,3 +273,28 @@ def test_no_library_is_imported_before_a_model_of_it_arrives():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_log_targets_come_back_in_their_own_units(generator):
+    model = TransformedTargetRegressor(fitted(smooth())(), func=np.log, inverse_func=np.exp).fit(X, np.exp(y))
+    paths = matheron.draw(model, 2000, generator=generator)
+    inner = latent(model.regressor_, x)
+    values = paths(x).log()
+    assert_moments(
+        values,
+        torch.as_tensor(inner.mean),
+        torch.as_tensor(inner.covariance),
+        basis_error=basis_error(1024, 2000 // 64 + 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TransformedTargetRegressor(GaussianProcessRegressor()), "TransformedTargetRegressor is not fitted"),
+        (lambda: GridSearchCV(GaussianProcessRegressor(), {}), "this search has no best estimator; call fit"),
+    ],
+)
+def test_what_is_not_fitted_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        matheron.describe(make())

@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, check_random_state
 
 from .. import kernels
@@ -25,12 +28,13 @@ from ..kernels import Kernel
 from ..paths import OutputPaths
 from ..transforms import Affine
 from .refusal import BY_HAND, refusal
+from .scalers import scaler_transform, target_transform, with_transforms
 
 
 @singledispatch
 def describe(model: Any) -> ExactGP | Outputs:
     """A fitted regressor as an `ExactGP`, or `Outputs` with one kernel where y has several columns."""
-    raise refusal("model", model, describe, "of a pipeline or a search give the regressor itself")
+    raise refusal("model", model, describe)
 
 
 @describe.register
@@ -51,6 +55,29 @@ def _(model: GaussianProcessRegressor) -> ExactGP | Outputs:
         transform = Affine(float(scale[i]), float(offset[i])) if model.normalize_y else None
         members.append(ExactGP(kernel, X, y[:, i], noise, output_transform=transform))
     return members[0] if len(members) == 1 else Outputs(members)
+
+
+@describe.register
+def _(model: Pipeline) -> ExactGP | Outputs:
+    """Scalers before a regressor are the input transform of its paths."""
+    *before, (_, regressor) = model.steps
+    scalers = [step for _, step in before if step not in (None, "passthrough")]
+    return with_transforms(describe(regressor), scalers=[scaler_transform(step) for step in scalers])
+
+
+@describe.register
+def _(model: TransformedTargetRegressor) -> ExactGP | Outputs:
+    """What inverts the transform of the targets is the output transform of the paths."""
+    if not hasattr(model, "regressor_"):
+        raise ValueError("model: this TransformedTargetRegressor is not fitted; call fit")
+    return with_transforms(describe(model.regressor_), undo=target_transform(model.transformer_))
+
+
+@describe.register
+def _(model: BaseSearchCV) -> ExactGP | Outputs:
+    if not hasattr(model, "best_estimator_"):
+        raise ValueError("model: this search has no best estimator; call fit, with refit=True")
+    return describe(model.best_estimator_)
 
 
 def sample_y(regressor: GaussianProcessRegressor, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
@@ -218,3 +245,6 @@ def _compare(theirs: Any, ours: Kernel, X: np.ndarray) -> None:
             f"kernel: {theirs} disagrees with its translation at the data, so some part of it is a subclass with a "
             f"formula of its own; {BY_HAND}"
         )
+
+
+REGISTRIES = {"models": describe, "scalers": scaler_transform, "kernels": translate}

@@ -1,5 +1,10 @@
-"""BoTorch: its models, with their transforms, as snapshots; and paths as a BoTorch model."""
+"""BoTorch: its models, with their transforms, as snapshots; paths as a BoTorch model, under BoTorch's own names."""
 
+from .dropin import MatheronPathModel as MatheronPathModel
+from .dropin import PathwiseThompsonSampling as PathwiseThompsonSampling
+from .dropin import get_matheron_path_model as get_matheron_path_model
+from .dropin import get_optimal_samples as get_optimal_samples
+from .dropin import sample_optimal_points as sample_optimal_points
 from .models import describe as describe
 from .transforms import input_transform_of, outcome_transform_of
 from .view import PathModel as PathModel

@@ -41,8 +41,9 @@ def _(model: Any) -> GP:
 def _(model: Any) -> GP:
     if isinstance(model, models.MixedSingleTaskGP):
         raise TypeError(
-            "model: MixedSingleTaskGP has a kernel of categories, which has no spectral measure; draw from a "
-            f"SingleTaskGP of the continuous columns for each category, {BY_HAND}"
+            "model: MixedSingleTaskGP has a kernel of categories, which has no spectral measure; draw from a model for "
+            "each category: model = SingleTaskGP(X[rows][:, continuous], Y[rows]), then matheron.draw(model, 64), "
+            f"{BY_HAND}"
         )
     return _exact(model, outputs=model.num_outputs > 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from botorch.models.deterministic import DeterministicModel
+from botorch.models.deterministic import DeterministicModel, GenericDeterministicModel
 from torch import Tensor
 
 from ...paths import AnyPaths
@@ -62,3 +62,10 @@ class PathModel(DeterministicModel):
             points = X.expand(lead + X.shape[-2:]).permute(order).reshape(*self._models, self.paths.num_paths, -1, d)
         f = self.paths(points).reshape(self._models + self.sample_shape + lead[:e] + (n, self.num_outputs))
         return f.permute(*range(b + s, b + s + e), *range(b, b + s), *range(b), b + s + e, b + s + e + 1)
+
+    def subset_output(self, idcs: list[int]) -> DeterministicModel:
+        """The model of some outputs, in the order asked."""
+        outputs = [int(torch.arange(self.num_outputs)[i]) for i in idcs]
+        return GenericDeterministicModel(
+            lambda X: self(X)[..., outputs], num_outputs=len(outputs), batch_shape=self.batch_shape
+        )

@@ -1,0 +1,179 @@
+"""BoTorch's own names for pathwise sampling, with matheron's paths behind them: change the import, and nothing else.
+
+    from matheron.adapters.botorch import get_matheron_path_model, PathwiseThompsonSampling, get_optimal_samples
+
+Signatures and shapes are BoTorch's. The paths are this library's: any model of `docs/models.md`, independent draws, and
+evaluation in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from botorch.acquisition.multi_objective.utils import random_search_optimizer
+from botorch.acquisition.objective import MCAcquisitionObjective, ScalarizedPosteriorTransform
+from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling as _PathwiseThompsonSampling
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from botorch.utils.sampling import optimize_posterior_samples
+from botorch.utils.transforms import is_ensemble
+from torch import Size, Tensor
+
+from ...describe import describe
+from ...draw import draw
+from ...gp import GP, Batch, Ensemble, Outputs
+from .view import PathModel
+
+
+class MatheronPathModel(PathModel):
+    """Paths of a model as a deterministic BoTorch model: BoTorch's `MatheronPathModel`.
+
+    Args:
+        model: a BoTorch or GPyTorch model.
+        sample_shape: the shape of the draws, prepended to the model's `batch_shape`; one path where not given.
+        ensemble_as_batch: whether points come with the axis of an ensemble's members (`batch x members x n x d`) or are
+            shared by all of them.
+        seed: of the draws; torch's default generator where not given.
+    """
+
+    def __init__(
+        self, model: Any, sample_shape: Size | None = None, ensemble_as_batch: bool = False, seed: int | None = None
+    ) -> None:
+        shape = Size() if sample_shape is None else Size(sample_shape)
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        super().__init__(draw(_with_members(describe(model)), shape.numel(), generator=generator), shape)
+        several = is_ensemble(model)
+        self.ensemble_as_batch = ensemble_as_batch or not several
+        self._is_ensemble = several or len(shape) > 0
+
+    def forward(self, X: Tensor) -> Tensor:
+        """The paths at X, `[..., n, d] -> [..., n, m]`; an ensemble's members are the axis before n."""
+        return super().forward(X if self.ensemble_as_batch else X.unsqueeze(-3))
+
+
+def get_matheron_path_model(
+    model: Any, sample_shape: Size | None = None, ensemble_as_batch: bool = False
+) -> MatheronPathModel:
+    """Paths drawn from a model's posterior, as a deterministic model: `botorch.sampling.pathwise`'s function.
+
+    >>> import torch
+    >>> from botorch.models import SingleTaskGP
+    >>> from matheron.adapters.botorch import get_matheron_path_model
+    >>> X = torch.rand(8, 2, dtype=torch.float64)
+    >>> model = SingleTaskGP(X, X.sum(1, keepdim=True).sin())
+    >>> get_matheron_path_model(model, torch.Size([16]))(torch.rand(100, 2, dtype=torch.float64)).shape
+    torch.Size([16, 100, 1])
+    """
+    return MatheronPathModel(model, sample_shape, ensemble_as_batch)
+
+
+class PathwiseThompsonSampling(_PathwiseThompsonSampling):
+    """BoTorch's acquisition function of the same name, over matheron's paths.
+
+    >>> import torch
+    >>> from botorch.models import SingleTaskGP
+    >>> from matheron.adapters.botorch import PathwiseThompsonSampling
+    >>> X = torch.rand(8, 2, dtype=torch.float64)
+    >>> acquisition = PathwiseThompsonSampling(SingleTaskGP(X, X.sum(1, keepdim=True).sin()))
+    >>> acquisition(torch.rand(5, 3, 2, dtype=torch.float64)).shape  # 5 batches of q = 3 points, a path for each of q
+    torch.Size([5])
+    """
+
+    def redraw(self, batch_size: int) -> None:
+        """One path for each of the q points; of an ensemble, of one member each."""
+        self.samples = get_matheron_path_model(self.model, Size([batch_size]))  # type: ignore[assignment]
+        if is_ensemble(self.model):
+            if len(self.model.batch_shape) > 1:
+                raise NotImplementedError("model: expected an ensemble with one axis of members, got more")
+            members = self.model.batch_shape[0]
+            self.ensemble_indices = torch.randint(members, (batch_size, 1, self.model.num_outputs))
+
+
+def get_optimal_samples(
+    model: Any,
+    bounds: Tensor,
+    num_optima: int,
+    raw_samples: int = 1024,
+    num_restarts: int = 20,
+    posterior_transform: ScalarizedPosteriorTransform | None = None,
+    objective: MCAcquisitionObjective | None = None,
+    return_transformed: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Maximisers of drawn paths and their values: `botorch.acquisition.utils`' function.
+
+    >>> import torch
+    >>> from botorch.models import SingleTaskGP
+    >>> from matheron.adapters.botorch import get_optimal_samples
+    >>> X = torch.rand(8, 2, dtype=torch.float64)
+    >>> model, box = SingleTaskGP(X, X.sum(1, keepdim=True).sin()), torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    >>> [tensor.shape for tensor in get_optimal_samples(model, box, num_optima=4, raw_samples=64, num_restarts=2)]
+    [torch.Size([4, 2]), torch.Size([4, 1])]
+    """
+    if posterior_transform is not None and objective is not None:
+        raise ValueError("get_optimal_samples: expected posterior_transform or objective, got both")
+    if posterior_transform is not None and not isinstance(posterior_transform, ScalarizedPosteriorTransform):
+        kind = type(posterior_transform).__name__
+        raise ValueError(f"posterior_transform: expected a ScalarizedPosteriorTransform, got {kind}")
+    transform: Any = objective if posterior_transform is None else posterior_transform.evaluate
+    return optimize_posterior_samples(
+        MatheronPathModel(model, Size([num_optima]), ensemble_as_batch=True),  # type: ignore[arg-type]
+        bounds,
+        raw_samples=raw_samples,
+        num_restarts=num_restarts,
+        sample_transform=transform,
+        return_transformed=return_transformed,
+    )
+
+
+def sample_optimal_points(
+    model: Any,
+    bounds: Tensor,
+    num_samples: int,
+    num_points: int,
+    optimizer: Callable[..., tuple[Tensor, Tensor]] = random_search_optimizer,
+    maximize: bool = True,
+    optimizer_kwargs: dict[str, Any] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Optima of drawn paths, Pareto sets and fronts for several outputs: BoTorch's multi-objective function.
+
+    >>> import torch
+    >>> from botorch.models import SingleTaskGP
+    >>> from matheron.adapters.botorch import sample_optimal_points
+    >>> X = torch.rand(8, 2, dtype=torch.float64)
+    >>> model = SingleTaskGP(X, torch.stack([X[:, 0], -X[:, 0]], 1))
+    >>> box = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    >>> sets, fronts = sample_optimal_points(model, box, num_samples=3, num_points=4)
+    >>> sets.shape, fronts.shape
+    (torch.Size([3, 4, 2]), torch.Size([3, 4, 2]))
+    """
+    if model.num_outputs == 1 and num_points > 1:
+        raise UnsupportedError("num_points: expected 1 for one objective, whose optimum is one point")
+    paths = draw(describe(model), num_samples)
+    pairs = []
+    for i in range(num_samples):
+        one: Model = PathModel(paths[i], sample_shape=[])
+        found = optimizer(
+            model=one, bounds=bounds, num_points=num_points, maximize=maximize, **(optimizer_kwargs or {})
+        )
+        pairs.append(found)
+    inputs, outputs = (torch.stack(parts).to(bounds) for parts in zip(*pairs, strict=True))
+    return inputs, outputs
+
+
+def _with_members(gp: GP) -> GP:
+    """An ensemble, or outputs that are ensembles, as a batch of its members: BoTorch's paths have an axis of them."""
+    if isinstance(gp, Ensemble):
+        return Batch(gp.models)
+    if isinstance(gp, Outputs) and any(isinstance(model, Ensemble) for model in gp.models):
+        members = [model.models if isinstance(model, Ensemble) else None for model in gp.models]
+        counts = {len(m) for m in members if m is not None}
+        if len(counts) > 1:
+            raise ValueError(f"model: expected ensembles of equally many members, got {sorted(counts)}")
+        (count,) = counts
+        rows = [
+            [model if m is None else m[i] for model, m in zip(gp.models, members, strict=True)] for i in range(count)
+        ]
+        return Batch([Outputs(row) for row in rows])
+    return gp

@@ -1,0 +1,98 @@
+"""scikit-learn's scalers around a regressor, as transforms of inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn import preprocessing
+
+from ..gp import ExactGP, Outputs
+from ..transforms import Affine, Chain, Exp, Transform
+from .refusal import BY_HAND, refusal
+
+
+def with_transforms(
+    gp: ExactGP | Outputs, *, scalers: Sequence[Transform] = (), undo: Affine | Exp | None = None
+) -> ExactGP | Outputs:
+    """The model with scalers before its input transform, and with what undoes a transform after its output's."""
+    if isinstance(gp, Outputs):
+        columns = [None if undo is None else _column(undo, i) for i in range(len(gp.models))]
+        members = [with_transforms(g, scalers=scalers, undo=u) for g, u in zip(gp.models, columns, strict=True)]
+        return Outputs([member for member in members if isinstance(member, ExactGP)])
+    outputs = [t for t in (gp.output_transform, undo) if t is not None]
+    inputs = [t for t in (*scalers, gp.input_transform) if t is not None]
+    return ExactGP(
+        gp.kernel,
+        gp.train_inputs,
+        gp.train_targets,
+        gp.noise,
+        mean=gp.mean,
+        input_transform=Chain(inputs) if len(inputs) > 1 else inputs[0] if inputs else None,
+        output_transform=Chain(outputs) if len(outputs) > 1 else outputs[0] if outputs else None,
+    )
+
+
+def _column(transform: Affine | Exp, i: int) -> Affine | Exp:
+    """The transform of one target of several."""
+    if isinstance(transform, Exp) or transform.scale.numel() == transform.offset.numel() == 1:
+        return transform
+    scale, offset = torch.broadcast_tensors(transform.scale, transform.offset)
+    return Affine(scale[i], offset[i])
+
+
+@singledispatch
+def scaler_transform(scaler: Any) -> Affine:
+    """A fitted scaler, x -> scale x + offset in every column."""
+    raise refusal(
+        "step",
+        scaler,
+        scaler_transform,
+        "draw from the last step and transform points yourself: paths = matheron.draw(pipeline[-1], 64), then "
+        "paths(pipeline[:-1].transform(X))",
+    )
+
+
+@scaler_transform.register(preprocessing.StandardScaler)
+def _(scaler: Any) -> Affine:
+    return _standardised(scaler.mean_ if scaler.with_mean else None, scaler.scale_)
+
+
+@scaler_transform.register(preprocessing.RobustScaler)
+def _(scaler: Any) -> Affine:
+    return _standardised(scaler.center_, scaler.scale_)
+
+
+@scaler_transform.register(preprocessing.MaxAbsScaler)
+def _(scaler: Any) -> Affine:
+    return _standardised(None, scaler.scale_)
+
+
+@scaler_transform.register(preprocessing.MinMaxScaler)
+def _(scaler: Any) -> Affine:
+    if scaler.clip:
+        raise TypeError(f"step: MinMaxScaler with clip=True is flat outside its range; use clip=False, {BY_HAND}")
+    return Affine(scaler.scale_, scaler.min_)
+
+
+def _standardised(centre: np.ndarray | None, scale: np.ndarray | None) -> Affine:
+    """x -> (x - centre) / scale."""
+    inverse = 1.0 if scale is None else 1 / np.asarray(scale, dtype=np.float64)
+    return Affine(inverse, 0.0 if centre is None else -np.asarray(centre, dtype=np.float64) * inverse)
+
+
+def target_transform(transformer: Any) -> Affine | Exp:
+    """What undoes a transformer of targets: a scaler's inverse, or exp after a logarithm."""
+    if isinstance(transformer, preprocessing.FunctionTransformer):
+        if transformer.func is np.log and transformer.inverse_func is np.exp:
+            return Exp()
+        raise TypeError(
+            "transformer: expected func=np.log with inverse_func=np.exp, or a scaler, got "
+            f"func={getattr(transformer.func, '__name__', transformer.func)}; draw from the regressor inside and undo "
+            "the transform of the values: paths = matheron.draw(model.regressor_, 64), then inverse_func(paths(X))"
+        )
+    forward = scaler_transform(transformer)
+    return Affine(1 / forward.scale, -forward.offset / forward.scale)
