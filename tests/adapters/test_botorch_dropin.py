@@ -112,7 +112,8 @@ def test_optimal_samples_have_botorchs_shapes_and_are_optimal(name: str) -> None
 
 def test_optimal_samples_are_transformed() -> None:
     flipped = ScalarizedPosteriorTransform(weights=torch.tensor([-1.0], dtype=DOUBLE))
-    model, settings = made("one output"), {"num_optima": 2, "raw_samples": 128, "num_restarts": 4}
+    model = made("one output")
+    settings: Any = {"num_optima": 2, "raw_samples": 128, "num_restarts": 4}
     _, lowest = ours.get_optimal_samples(model, BOUNDS, posterior_transform=flipped, **settings)
     _, highest = ours.get_optimal_samples(model, BOUNDS, **settings)
     assert float(lowest.max()) < float(highest.min())
