@@ -7,6 +7,7 @@ from torch import Tensor
 from examples import gen, rand, randn
 from matheron import ExactGP, JitterWarning, draw, matheron, weight_space_update
 from matheron import kernels as K
+from matheron.operators import KernelOperator
 from matheron.solvers import Cholesky
 from matheron.updates import exact_update, sparse_correction
 from standard import assert_moments
@@ -67,9 +68,10 @@ def test_covariances_of_other_shapes_are_refused():
 
 
 def test_the_weights_of_an_exact_update_solve_for_the_residual():
-    K_nn = K.Matern(2.5, 0.5)(rand(6, 2)) + 0.1 * torch.eye(6)
+    kernel, X, noise = K.Matern(2.5, 0.5), rand(6, 2), torch.full((6,), 0.1).double()
+    K_nn = kernel(X) + torch.diag(noise)
     y, f, eps = randn(6), randn(4, 6, seed=1), randn(4, 6, seed=2)
-    v = exact_update(Cholesky(K_nn), y, f, eps)
+    v, _ = exact_update(Cholesky().init(KernelOperator(kernel, X, None, noise)), y, f, eps)
     torch.testing.assert_close(v @ K_nn, y - f - eps)
 
 

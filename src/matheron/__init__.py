@@ -1,8 +1,8 @@
 """matheron: draw functions from Gaussian process posteriors, and evaluate them anywhere.
 
 a kernel and data    matheron.kernels, ExactGP, SparseGP
-  -> features/       x -> Phi: a finite basis for the prior
   -> solvers/        factor(K), then solve(b)
+  -> features/       x -> Phi: a finite basis for the prior
   -> draw            Matheron's rule
   -> Paths           what you hold: prior path + update path
   -> evaluate/       how Paths are computed
@@ -12,7 +12,9 @@ from . import bounds as bounds
 from . import kernels as kernels
 from . import means as means
 from . import metrics as metrics
+from . import operators as operators
 from . import samplers as samplers
+from . import solvers as solvers
 from . import thompson as thompson
 from . import transforms as transforms
 from .describe import describe as describe

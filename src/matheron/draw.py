@@ -10,6 +10,7 @@ device, so a CPU generator gives the same functions in any dtype on any device.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from .features import Features, build_features
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
 from .means import Mean, as_mean
+from .operators import KernelOperator
 from .paths import (
     AnyPaths,
     BatchPaths,
@@ -36,9 +38,10 @@ from .paths import (
     update_given,
     values_at,
 )
-from .solvers import Cholesky, factor
+from .solvers import Auto, Cholesky, CholeskyState, Posterior, Solver, as_solver
 from .transforms import Transform
-from .updates import Data, exact_update
+from .updates import Data, draws_of_q, exact_update, normals
+from .value import Value
 
 
 class _Basis(NamedTuple):
@@ -58,7 +61,7 @@ def draw(
     features: str | Features = "auto",
     paths_per_basis: int | None = 64,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
-    solver: str = "auto",
+    solver: str | Solver = "auto",
     detach: bool = True,
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
@@ -76,7 +79,8 @@ def draw(
             independent given the basis; with one each they are independent altogether.
         domain: (lower, upper), each a number or one a dimension: where the paths will be called. "equispaced" needs
             it, and "auto" uses it in up to 3 dimensions.
-        solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), or "auto".
+        solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), "auto", or a value such as
+            `matheron.solvers.PCG(tolerance=1e-3)`. `paths.solver_stats` says which ran, and how it went.
         detach: False keeps the graph from the paths to the model's hyperparameters.
         generator: where random numbers come from; None is torch's default generator.
         dtype, device: of the paths; the data's where not given.
@@ -88,7 +92,7 @@ def draw(
     >>> paths(torch.rand(1000, 1)).shape
     torch.Size([64, 1000])
     """
-    s, dtype = as_count(num_paths, "num_paths"), as_dtype(dtype)
+    s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver)
     gp = describe(model, detach=detach)
     basis = _Basis(num_features, features, paths_per_basis, domain)
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
@@ -107,30 +111,56 @@ def draw(
             for i, count in zip(used, counts, strict=True)
         ]
         return EnsemblePaths(members, owner.to(members[0].device))
-    return _draw_one(gp, s, solver, detach, generator, dtype, device, basis)
+    return _draw_one(_placed(gp, dtype, device, detach), s, basis, solver, detach, generator)
 
 
 def _draw_one(
-    gp: ExactGP | SparseGP, s: int, solver: str, detach: bool, generator, dtype, device, basis: _Basis
+    gp: ExactGP | SparseGP, s: int, basis: _Basis, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths:
-    """One model's paths: the prior's, then the update that the model's data or inducing points ask for."""
-    centres = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
-    centres = centres.to(dtype=dtype or centres.dtype, device=device or centres.device)
-    centres = centres.detach().clone() if detach else centres
-
-    def own(value: Any) -> Any:  # training the model on must not change a path once drawn
-        return None if value is None else value.owned() if detach else value
-
-    def placed(value: Any) -> Any:
-        return None if value is None else value.to(centres.device, centres.dtype)
-
-    kernel = own(gp.kernel)  # in float64 until its features are made
-    mean, transforms = placed(own(gp.mean)), [placed(own(t)) for t in (gp.input_transform, gp.output_transform)]
+    """One model's paths: the covariance factored, the prior's paths, then the update that takes them to the data."""
+    Z, tasks, noise = _centres(gp)
+    if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
+        solver = Cholesky()  # whose factor q(u) is in terms of
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        prior = _draw_prior(kernel, s, centres, basis, generator, data=centres, input_transform=transforms[0])
-        given = _exact if isinstance(gp, ExactGP) else _sparse
-        update = given(gp, placed(kernel), mean, prior, centres, solver, detach, generator)
-    return Paths(prior, update, mean, *transforms)
+        kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
+        state = solver.init(KernelOperator(kernel, Z, tasks, noise))  # K_nn + noise, or K_mm
+        posterior = Posterior(kernel, Z, tasks, noise, state)
+        features = _features(gp.kernel, s, Z, basis, generator, posterior, gp.input_transform)  # phi
+        prior = _prior(features, s, gp.num_outputs, Z, basis, generator)  # f(.) = sum_i w_i phi_i(.)
+        if isinstance(gp, ExactGP):
+            update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
+        else:
+            update = _sparse(gp, prior, posterior, generator)  # sum_j v_j k(., z_j)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
+
+
+def _exact(gp: ExactGP, prior: PriorPaths, posterior: Posterior, generator: torch.Generator) -> UpdatePaths:
+    """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`."""
+    kernel, X, tasks, noise, state = vars(posterior).values()
+    xi = _normals((len(prior.w), len(X)), generator).to(X)  # eps = sqrt(noise) xi
+    data = Data(X, tasks, gp.train_targets, noise, xi)
+    return update_given(prior, gp.mean, kernel, data, state.solver, state=state)
+
+
+def _sparse(gp: SparseGP, prior: PriorPaths, posterior: Posterior, generator: torch.Generator) -> UpdatePaths:
+    """v = K_mm^-1 (u - f_m), `eqn:matheron_gp_sparse`, u from q(u)."""
+    kernel, Z, tasks, jitter, state = vars(posterior).values()
+    s, m = len(prior.w), len(Z)
+    L = state.L if isinstance(state, CholeskyState) else None
+    if gp.whitened and L is None:
+        raise ValueError('solver: a whitened q(u) is in terms of K_mm\'s Cholesky factor; use solver="cholesky"')
+    f_m = at_tasks(values_at(prior, gp.mean, None, Z), tasks)  # [s + 1, m], the prior mean last
+    u, q = draws_of_q(gp, s, f_m[s], L, generator)  # [s, m]
+    eps = (jitter + state.jitter).sqrt() * _normals((s, m), generator).to(Z)
+    if q is None:
+        v, stats = exact_update(state, u, f_m[:s], eps)  # [s, m]
+        v_mean = None
+    else:  # the mean is one more path, the one with w = 0 and u at its mean
+        both, stats = exact_update(state, torch.cat([u, q.mean[None]]), f_m, torch.cat([eps, 0 * eps[:1]]))
+        v, v_mean = both[:s], both[s]
+    inducing = Inducing(v, v_mean, None if q is None else q.root, jitter[0] + state.jitter)
+    mean_row = None if v_mean is None else v_mean[None]
+    return UpdatePaths(kernel, Z, tasks, v, mean_row, inducing=inducing, solver_stats=stats)
 
 
 def draw_prior(
@@ -169,25 +199,24 @@ def draw_prior(
     basis = _Basis(num_features, features, paths_per_basis, domain)
     where = torch.zeros(1, d, dtype=dtype, device=device)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        prior = _draw_prior(kernel, s, where, basis, generator)
+        features = _features(kernel, s, where, basis, generator)
+        prior = _prior(features, s, kernel.num_outputs, where, basis, generator)
     none = where.new_zeros(s, 0)
     tasks = torch.zeros(0, dtype=torch.long, device=where.device) if kernel.num_outputs > 1 else None
     update = UpdatePaths(kernel.to(where.device, dtype), where[:0], tasks, none, none[:1])
     return Paths(prior, update, mean_function)
 
 
-def _draw_prior(
+def _features(
     kernel: Kernel,
     s: int,
     centres: Tensor,
     basis: _Basis,
     generator: torch.Generator,
-    *,
-    data: Tensor | None = None,
+    posterior: Posterior | None = None,
     input_transform: Transform | None = None,
-) -> PriorPaths:
-    """f(.) = sum_i w_i phi_i(.): a basis for some paths each, and weights for every path."""
-    per_basis = s if basis.paths_per_basis is None else as_count(basis.paths_per_basis, "paths_per_basis")
+) -> Features:
+    """phi: the basis that was asked for, for points like the centres; `posterior` is None where there are no data."""
     d, t = centres.shape[1], kernel.num_outputs
     features = basis.features
     if isinstance(features, Features):
@@ -197,73 +226,64 @@ def _draw_prior(
         if outputs:
             raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
     else:
+        data = None if posterior is None else centres.detach()
         features = build_features(
             kernel.to("cpu"),  # where terms of all kinds meet; a model's may be on a GPU
             d,
             as_count(basis.num_features, "num_features"),
             kind=features,
-            num_bases=math.ceil(s / per_basis),
+            num_bases=math.ceil(s / _per_basis(basis, s)),
             origin=centres.detach().double().mean(0).cpu(),
             domain=as_domain(basis.domain, d, input_transform, data),
-            reference=None if data is None else data.detach(),
+            reference=data,
             generator=generator,
         )
-    features = features.to(centres.device, centres.dtype)
-    g = features.num_bases
-    w = torch.randn(s, t, features.num_features, generator=generator, device=generator.device, dtype=torch.float64)
-    w = w.to(centres)
+    return features.to(centres.device, centres.dtype)
+
+
+def _prior(
+    features: Features, s: int, t: int, centres: Tensor, basis: _Basis, generator: torch.Generator
+) -> PriorPaths:
+    """f(.) = sum_i w_i phi_i(.): weights for every path, and a basis for some paths each."""
+    w = normals((s, t, features.num_features), generator).to(centres)
     if t > 1:  # mix the outputs' independent weights with a root of B
         parts = w.split([b.size for b in features.bases], dim=-1)
         w = torch.cat([R @ part for R, part in zip(features.roots, parts, strict=True) if R is not None], dim=-1)
-    basis_index = torch.arange(s, device=centres.device) // per_basis % g
+    basis_index = torch.arange(s, device=centres.device) // _per_basis(basis, s) % features.num_bases
     return PriorPaths(features, w, basis_index)
 
 
-def _exact(gp, kernel, mean, prior, X, solver, detach, generator) -> UpdatePaths:
-    """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`."""
-    y, noise = (value.detach() if detach else value for value in (gp.train_targets, gp.noise))
-    tasks = None if gp.tasks is None else gp.tasks.to(X.device).clone()
-    xi = _normals((len(prior.w), len(X)), generator).to(X)  # eps = sqrt(noise) xi
-    data = Data(X, tasks, y.to(X).clone(), noise.to(X).clone(), xi)
-    return update_given(prior, mean, kernel, data, solver)
-
-
-def _sparse(gp, kernel, mean, prior, Z, solver, detach, generator) -> UpdatePaths:
-    """v = K_mm^-1 (u - f_m), `eqn:matheron_gp_sparse`, u from q(u)."""
-    s, m = len(prior.w), len(Z)
-    tasks = None if gp.tasks is None else gp.tasks.to(Z.device).clone()
-    q = (gp.q_mean, gp.q_scale_tril)
-    q_mean, q_root = (None if v is None else (v.detach().clone() if detach else v).to(Z) for v in q)
-    if q_mean is None:
-        u = as_tensor(gp.sample_u(s, generator), "sample_u", like=Z)
-        if u.shape != (s, m):
-            raise ValueError(f"sample_u: expected draws [{s}, {m}], got {list(u.shape)}")
-        rows = u.detach() if detach else u
-    else:
-        xi_u = _normals((s, m), generator).to(Z)
-        q_root = torch.zeros(m, 0).to(Z) if q_root is None else q_root.diag_embed() if q_root.ndim == 1 else q_root
-        u = q_mean if q_root.shape[1] == 0 else q_mean + xi_u @ q_root.mT  # [s, m]
-        rows = torch.cat([u.expand(s, m), q_mean[None]])  # the mean is one more row
-    jitter = torch.full((m,), gp.jitter, dtype=Z.dtype, device=Z.device)
-    factored = factor(kernel, Z, tasks, jitter, "cholesky" if gp.whitened and solver == "auto" else solver)
-    f_m = at_tasks(values_at(prior, mean, None, Z), tasks)  # [s + 1, m], the prior mean last
-    if gp.whitened:
-        if not isinstance(factored, Cholesky):
-            raise ValueError('solver: a whitened q(u) is in terms of K_mm\'s Cholesky factor; use solver="cholesky"')
-        rows = f_m[-1] + rows @ factored.L.mT
-        q_root = None if q_root is None else factored.L @ q_root
-    eps = (jitter + factored.jitter).sqrt() * _normals((s, m), generator).to(Z)
-    if q_mean is None:
-        v, v_mean = exact_update(factored, rows, f_m[:s], eps), None
-    else:
-        both = exact_update(factored, rows, f_m, torch.cat([eps, 0 * eps[:1]]))
-        v, v_mean = both[:s], both[s]
-    inducing = Inducing(v, v_mean, q_root, jitter[0] + factored.jitter)
-    return UpdatePaths(kernel, Z, tasks, v, None if v_mean is None else v_mean[None], inducing=inducing)
-
-
 def _normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
+    """Those of eps: drawn last, after frequencies, phases, w and u."""
+    return normals(shape, generator)
+
+
+def _per_basis(basis: _Basis, s: int) -> int:
+    return s if basis.paths_per_basis is None else as_count(basis.paths_per_basis, "paths_per_basis")
+
+
+def _centres(gp: ExactGP | SparseGP) -> tuple[Tensor, Tensor | None, Tensor]:
+    """X `[n, d]`, its tasks and its noise `[n]`; or Z, its tasks and its jitter."""
+    if isinstance(gp, ExactGP):
+        return gp.train_inputs, gp.tasks, gp.noise
+    return gp.inducing_points, gp.tasks, gp.inducing_points.new_full((gp.num_inducing,), gp.jitter)
+
+
+def _placed(gp: ExactGP | SparseGP, dtype: torch.dtype | None, device: Any, detach: bool) -> Any:
+    """The snapshot in the paths' dtype, on their device. With `detach` it shares nothing with the model.
+
+    The kernel stays in float64, for its features.
+    """
+    new, centres = copy.copy(gp), _centres(gp)[0]
+    dtype, device = dtype or centres.dtype, torch.device(device or centres.device)
+    for name, value in vars(gp).items():
+        if isinstance(value, Tensor):
+            value = value.detach().clone() if detach else value
+            setattr(new, name, value.to(device, dtype if value.is_floating_point() else None))
+        elif isinstance(value, Value):
+            value = value.owned() if detach else value
+            setattr(new, name, value if name == "kernel" else value.to(device, dtype))
+    return new
 
 
 def as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tensor | None) -> Tensor | None:

@@ -7,8 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .checks import as_tensor
+from .gp import SparseGP
 from .kernels import Kernel, coupled_covariance
-from .solvers import Cholesky, Solver, factor
+from .operators import KernelOperator
+from .solvers import Cholesky, Operator, State, Stats
+from .solvers.cholesky import cholesky_solve
 
 
 def matheron(a: Tensor, b: Tensor, beta: Tensor, cov_ab: Tensor, cov_bb: Tensor) -> Tensor:
@@ -32,15 +36,16 @@ def matheron(a: Tensor, b: Tensor, beta: Tensor, cov_ab: Tensor, cov_bb: Tensor)
         shapes = f"{list(cov_ab.shape)} and {list(cov_bb.shape)}"
         raise ValueError(f"expected Cov(a, b) [{p}, {q}] and Cov(b, b) [{q}, {q}], got {shapes}")
     residual = beta - b  # [s, q]
-    return a + Cholesky(cov_bb, "Cov(b, b)").solve(residual.mT).mT @ cov_ab.mT  # [s, p]
+    return a + cholesky_solve(cov_bb, residual.mT, "Cov(b, b)").mT @ cov_ab.mT  # [s, p]
 
 
-def exact_update(solver: Solver, y: Tensor, f: Tensor, eps: Tensor) -> Tensor:
+def exact_update(state: State, y: Tensor, f: Tensor, eps: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
     """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`: the weights of k(., X).
 
     With K_mm for K_nn + sigma^2 I and u for y it is `eqn:matheron_gp_sparse`; eps is then the noise of its jitter.
     """
-    return solver.solve((y - f - eps).mT).mT.contiguous()  # [s, n]
+    v, stats = state.solve((y - f - eps).mT, None if guess is None else guess.mT)  # [n, s]
+    return v.mT.contiguous(), stats  # [s, n]
 
 
 def weight_space_update(Phi: Tensor, w: Tensor, y: Tensor, noise: Tensor, eps: Tensor) -> Tensor:
@@ -60,10 +65,10 @@ def weight_space_update(Phi: Tensor, w: Tensor, y: Tensor, noise: Tensor, eps: T
     noise = torch.as_tensor(noise, dtype=Phi.dtype, device=Phi.device).expand(n)
     if n <= ell or bool((noise == 0).any()):
         gram = Phi @ Phi.mT + torch.diag(noise)  # [n, n]
-        return w + Cholesky(gram, "Phi Phi^T + noise").solve(residual.mT).mT @ Phi  # [s, ell]
+        return w + cholesky_solve(gram, residual.mT, "Phi Phi^T + noise").mT @ Phi  # [s, ell]
     weighted = Phi.mT / noise  # [ell, n]
     gram = weighted @ Phi + torch.eye(ell, dtype=Phi.dtype, device=Phi.device)  # [ell, ell]
-    return w + Cholesky(gram, "Phi^T Phi / noise + I").solve(weighted @ residual.mT).mT  # [s, ell]
+    return w + cholesky_solve(gram, weighted @ residual.mT, "Phi^T Phi / noise + I").mT  # [s, ell]
 
 
 class Data(NamedTuple):
@@ -76,6 +81,46 @@ class Data(NamedTuple):
     xi: Tensor  # [r, n]
 
 
+class Gaussian(NamedTuple):
+    """A Gaussian of f(Z): its mean `[m]`, and a root `[m, r]` of its covariance."""
+
+    mean: Tensor
+    root: Tensor
+
+
+def moments_of_q(gp: SparseGP, prior_mean: Tensor, L: Tensor | None) -> Gaussian:
+    """The moments of f(Z) under q(u), the prior mean `[m]` included.
+
+    Unwhitened, u is f(Z) itself. Whitened, f(Z) = prior_mean + L u with L = chol(K_mm); L is used there alone.
+    """
+    if gp.q_mean is None:
+        raise TypeError("this q(u) is known by its draws alone (sample_u): its moments have no closed form")
+    q_mean, root = gp.q_mean.to(prior_mean), gp.q_scale_tril
+    root = q_mean.new_zeros(len(q_mean), 0) if root is None else root.to(prior_mean)
+    root = root.diag_embed() if root.ndim == 1 else root
+    return Gaussian(prior_mean + L @ q_mean, L @ root) if gp.whitened and L is not None else Gaussian(q_mean, root)
+
+
+def draws_of_q(
+    gp: SparseGP, s: int, prior_mean: Tensor, L: Tensor | None, generator: torch.Generator
+) -> tuple[Tensor, Gaussian | None]:
+    """Draws of f(Z) `[s, m]` under q(u), and its moments where they are known."""
+    m = len(prior_mean)
+    if gp.sample_u is None:
+        q = moments_of_q(gp, prior_mean, L)
+        xi = normals((s, m), generator).to(prior_mean)
+        return (q.mean + xi @ q.root.mT if q.root.shape[1] else q.mean.expand(s, m)), q
+    u = as_tensor(gp.sample_u(s, generator), "sample_u", like=prior_mean)
+    if u.shape != (s, m):
+        raise ValueError(f"sample_u: expected draws [{s}, {m}], got {list(u.shape)}")
+    return (prior_mean + u @ L.mT if gp.whitened and L is not None else u), None
+
+
+def normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Standard normals in float64, on the generator's device."""
+    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
+
+
 class Correction(NamedTuple):
     """k_q(x, x') = k(x, x') + k(x, Z) C k(Z, x'): the covariance of a sparse posterior, C = K^-1 (Sigma - K) K^-1."""
 
@@ -86,23 +131,37 @@ class Correction(NamedTuple):
 
 def sparse_correction(kernel: Kernel, Z: Tensor, tasks: Tensor | None, jitter: Tensor, root: Tensor) -> Correction:
     """The correction of a q(u) with covariance Sigma = root root^T of f(Z)."""
-    solver = factor(kernel, Z, tasks, jitter.expand(len(Z)), "cholesky")
-    A = solver.solve(root)  # [m, r]
-    return Correction(Z, tasks, A @ A.mT - solver.solve(torch.eye(len(Z), dtype=Z.dtype, device=Z.device)))
+    state = Cholesky().init(KernelOperator(kernel, Z, tasks, jitter.expand(len(Z))))
+    A = state.solve(root)[0]  # [m, r]
+    return Correction(Z, tasks, A @ A.mT - state.solve(torch.eye(len(Z), dtype=Z.dtype, device=Z.device))[0])
 
 
-def condition(
-    kernel: Kernel, data: Data, f: Tensor, correction: Correction | None, solver: str
-) -> tuple[Tensor, Tensor]:
-    """One Matheron update, on data, of functions with covariance k (or k_q) and values `f [r, n]` at the data.
+class CorrectedOperator(Operator):
+    """k_q(X, X) + diag(noise): the covariance of a sparse posterior's observations."""
 
-    Answers the weights of k(., X), `[r, n]`, and what the correction adds to those of k(., Z), `[r, m]`.
-    """
-    X, tasks, y, noise, xi = data
-    if correction is None:
-        factored = factor(kernel, X, tasks, noise, solver)
-        return exact_update(factored, y, f, (noise + factored.jitter).sqrt() * xi), f[:, :0]  # jitter is noise
-    K_mn = coupled_covariance(kernel, correction.Z, correction.tasks, X, tasks)  # [m, n]
-    factored = factor(kernel, X, tasks, noise, solver, K_mn.mT @ correction.C @ K_mn)
-    v = exact_update(factored, y, f, (noise + factored.jitter).sqrt() * xi)  # [r, n]
-    return v, v @ K_mn.mT @ correction.C.mT
+    def __init__(self, operator: KernelOperator, correction: Correction) -> None:
+        self.operator, self.noise, self.C = operator, operator.noise, correction.C
+        kernel, X, tasks = operator.kernel, operator.X, operator.tasks
+        self.K_mn = coupled_covariance(kernel, correction.Z, correction.tasks, X, tasks)  # [m, n]
+
+    def product(self, V: Tensor) -> Tensor:
+        return self.operator.product(V) + self.K_mn.mT @ (self.C @ (self.K_mn @ V))
+
+    def rows(self, index: Tensor | slice) -> Tensor:
+        return self.operator.rows(index) + self.K_mn[:, index].mT @ self.C @ self.K_mn
+
+    def diagonal(self) -> Tensor:
+        return self.operator.diagonal() + (self.K_mn * (self.C @ self.K_mn)).sum(0)
+
+    def dense(self) -> Tensor:
+        return self.operator.dense() + self.K_mn.mT @ self.C @ self.K_mn
+
+    def magnitude(self) -> Tensor:
+        return self.operator.magnitude()
+
+    def requires_graph(self) -> bool:
+        return self.operator.requires_graph() or (torch.is_grad_enabled() and self.C.requires_grad)
+
+    def centre_weights(self, v: Tensor) -> Tensor:
+        """What weights v `[r, n]` of k_q(., X) are in terms of k(., Z): `[r, m]`."""
+        return v @ self.K_mn.mT @ self.C.mT

@@ -9,7 +9,9 @@ from torch import Tensor
 from examples import rand, randn
 from matheron import JitterWarning
 from matheron import kernels as K
-from matheron.solvers import Cholesky, by_rows, factor
+from matheron.operators import KernelOperator
+from matheron.solvers import Cholesky, CholeskyState, Stats, as_solver, by_rows
+from matheron.solvers.cholesky import safe_cholesky
 
 
 def with_eigenvalues(values: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
@@ -18,13 +20,23 @@ def with_eigenvalues(values: list[float], dtype: torch.dtype = torch.float64) ->
     return ((Q * torch.tensor(values, dtype=torch.float64)) @ Q.mT).to(dtype)
 
 
+class Factor:
+    """The factor of a matrix, and solves with it."""
+
+    def __init__(self, A: Tensor, name: str = "the covariance", magnitude: Tensor | None = None) -> None:
+        self.L, self.jitter = safe_cholesky(A, name, magnitude)
+
+    def solve(self, b: Tensor) -> Tensor:
+        return torch.cholesky_solve(b, self.L)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-4)])
 def test_it_solves_for_all_right_hand_sides_at_once(dtype, tolerance):
     A = randn(20, 20).to(dtype)
     A, b = A @ A.mT + torch.eye(20, dtype=dtype), randn(20, 7, seed=1).to(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        solver = Cholesky(A)
+        solver = Factor(A)
     assert solver.jitter == 0.0
     torch.testing.assert_close(A @ solver.solve(b), b, rtol=tolerance, atol=tolerance * 10)
 
@@ -36,7 +48,7 @@ def test_jitter_is_the_smallest_power_that_will_do(smallest, scale):
     A = with_eigenvalues([1.0, 0.8, 1.2, smallest]) * scale
     mean = float(A.diagonal().mean())
     with pytest.warns(JitterWarning, match=r"A matrix is not positive definite in float64: added a jitter of"):
-        solver = Cholesky(A, "A matrix")
+        solver = Factor(A, "A matrix")
     assert solver.jitter > -smallest * scale
     assert solver.jitter == pytest.approx(
         mean * max(1e-10, 10 ** torch.tensor(-smallest * scale / mean).log10().ceil())
@@ -49,12 +61,12 @@ def test_what_is_far_from_positive_definite_is_refused():
     with pytest.raises(
         ValueError, match=r"A matrix is not positive definite even with a jitter of 7\.5e-02: check the"
     ):
-        Cholesky(with_eigenvalues([1.0, 1.5, 1.5, -1.0]), "A matrix")
+        Factor(with_eigenvalues([1.0, 1.5, 1.5, -1.0]), "A matrix")
 
 
 def test_a_covariance_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="not positive definite"):
-        Cholesky(torch.full((2, 2), float("nan"), dtype=torch.float64))
+        Factor(torch.full((2, 2), float("nan"), dtype=torch.float64))
 
 
 def test_a_factor_of_rounding_noise_counts_as_a_failure():
@@ -62,7 +74,7 @@ def test_a_factor_of_rounding_noise_counts_as_a_failure():
     X = rand(5, 2).repeat(2, 1)
     K_nn = K.RBF(1.0)(X)
     with pytest.warns(JitterWarning, match="duplicate points"):
-        solver = Cholesky(K_nn)
+        solver = Factor(K_nn)
     assert solver.jitter == pytest.approx(1e-10)
     assert float(solver.L.diagonal().min()) ** 2 > 1e-12
 
@@ -70,38 +82,41 @@ def test_a_factor_of_rounding_noise_counts_as_a_failure():
 def test_single_precision_adds_more_jitter_than_double():
     X = rand(5, 2).repeat(2, 1)
     with pytest.warns(JitterWarning, match="float32"):
-        single = Cholesky(K.RBF(1.0)(X.float())).jitter
+        single = Factor(K.RBF(1.0)(X.float())).jitter
     assert single > 1e-8
 
 
 def test_the_magnitude_of_what_was_subtracted_sets_the_scale():
     tiny = 1e-17 * with_eigenvalues([1.0, 1.0, -1.0])
     with pytest.warns(JitterWarning):
-        assert Cholesky(tiny, magnitude=torch.full((3,), 2.0)).jitter == pytest.approx(2e-10)
+        assert Factor(tiny, magnitude=torch.full((3,), 2.0)).jitter == pytest.approx(2e-10)
 
 
 def test_gradients_pass_through_the_factor_with_and_without_jitter():
     a = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    Cholesky(torch.eye(2, dtype=torch.float64) * a).solve(torch.ones(2, 1, dtype=torch.float64)).sum().backward()
+    Factor(torch.eye(2, dtype=torch.float64) * a).solve(torch.ones(2, 1, dtype=torch.float64)).sum().backward()
     torch.testing.assert_close(a.grad, -2 / a.detach() ** 2)
     with pytest.warns(JitterWarning):
-        L = Cholesky(torch.ones(2, 2, dtype=torch.float64) * a).L
+        L = Factor(torch.ones(2, 2, dtype=torch.float64) * a).L
     assert L.requires_grad and L.isfinite().all()
 
 
 def test_a_matrix_by_rows_is_the_whole_matrix(monkeypatch):
     X, kernel = rand(10, 2), K.Matern(1.5, 0.5)
-    monkeypatch.setattr("matheron.solvers.cholesky._ROWS", 3)
+    monkeypatch.setattr("matheron.solvers.dense._ROWS", 3)
     assert torch.equal(by_rows(lambda rows: kernel.forward(rows, X), X), kernel(X, X.clone()))
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.0])
 def test_a_covariance_is_factored_with_its_noise(noise):
     X, b, kernel = rand(6, 2), randn(6, 3), K.Matern(0.5, 0.5)
-    solver = factor(kernel, X, None, torch.full((6,), noise, dtype=torch.float64), "cholesky")
-    torch.testing.assert_close(solver.solve(b), torch.linalg.solve(kernel(X) + noise * torch.eye(6), b))
+    state = Cholesky().init(KernelOperator(kernel, X, None, torch.full((6,), noise, dtype=torch.float64)))
+    assert isinstance(state, CholeskyState)
+    x, stats = state.solve(b)
+    assert stats == Stats("Cholesky()")
+    torch.testing.assert_close(x, torch.linalg.solve(kernel(X) + noise * torch.eye(6), b))
 
 
 def test_an_unknown_solver_is_named_with_the_list_of_known_ones():
-    with pytest.raises(ValueError, match="solver: expected one of auto, cholesky, cg, got 'lu'"):
-        factor(K.RBF(), rand(2, 1), None, torch.zeros(2), "lu")
+    with pytest.raises(ValueError, match=r"solver: expected one of auto, cholesky, cg, got 'lu'; .*PCG"):
+        as_solver("lu")

@@ -8,7 +8,9 @@ from torch import Tensor
 from ..evaluate import evaluate
 from ..kernels import Kernel
 from ..means import Mean
-from ..updates import Data, condition, sparse_correction
+from ..operators import KernelOperator
+from ..solvers import Operator, Solver, State
+from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
 from ..weigh import add
 from .prior import PriorPaths
 from .update import Inducing, UpdatePaths
@@ -19,8 +21,9 @@ def update_given(
     mean: Mean,
     kernel: Kernel,
     data: Data,
-    solver: str,
+    solver: Solver,
     *,
+    state: State | None = None,
     Z: Tensor | None = None,
     Z_tasks: Tensor | None = None,
     inducing: Inducing | None = None,
@@ -28,26 +31,32 @@ def update_given(
     """The update of prior paths, or of a sparse posterior's paths, given data.
 
     The mean comes along as one more path, the one with w = 0 and eps = 0; where each path has its own y, as s more.
+    `state` is that of the data's covariance, where there is one already.
     """
     X, tasks, y, noise, xi = data
     s = len(xi)
     own = y.ndim == 2
-    before = correction = None
+    before = None
+    operator: Operator = KernelOperator(kernel, X, tasks, noise)
     if inducing is not None:
         assert Z is not None and inducing.root is not None and inducing.v_mean is not None
-        correction = sparse_correction(kernel, Z, Z_tasks, inducing.jitter, inducing.root)
+        operator = CorrectedOperator(operator, sparse_correction(kernel, Z, Z_tasks, inducing.jitter, inducing.root))
         before = UpdatePaths(kernel, Z, Z_tasks, torch.cat([inducing.v, inducing.v_mean[None]]), None)
+    state = solver.init(operator) if state is None else state
     f = at_tasks(values_at(prior, mean, before, X), tasks)  # [s + 1, n]
     f = torch.cat([f, f[s:].expand(s - 1, -1)]) if own else f  # [2 s, n] or [s + 1, n]
-    rows = Data(X, tasks, torch.cat([y, y]) if own else y, noise, torch.cat([xi, torch.zeros_like(f[s:])]))
-    v, v_Z = condition(kernel, rows, f, correction, solver)
+    eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
+    v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps)
     centres, centre_tasks = X, tasks
-    if inducing is not None:
-        assert Z is not None and inducing.v_mean is not None
-        v = torch.cat([v_Z + torch.cat([inducing.v, inducing.v_mean.expand(len(f) - s, -1)]), v], dim=1)
+    if isinstance(operator, CorrectedOperator):
+        assert Z is not None and inducing is not None and inducing.v_mean is not None
+        v_Z = operator.centre_weights(v) + torch.cat([inducing.v, inducing.v_mean.expand(len(f) - s, -1)])
+        v = torch.cat([v_Z, v], dim=1)
         centres = torch.cat([Z, X])
         centre_tasks = None if tasks is None or Z_tasks is None else torch.cat([Z_tasks, tasks])
-    return UpdatePaths(kernel, centres, centre_tasks, v[:s], v[s:], inducing=inducing, y=y, noise=noise, xi=xi)
+    return UpdatePaths(
+        kernel, centres, centre_tasks, v[:s], v[s:], inducing=inducing, y=y, noise=noise, xi=xi, solver_stats=stats
+    )
 
 
 def values_at(prior: PriorPaths, mean: Mean, update: UpdatePaths | None, X: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import store
 from ..checks import ArrayLike, as_array
 from ..gp import as_tasks
+from ..solvers import Solver
 from ..value import Parts, Value
 from .paths import Paths
 from .rows import as_index, as_rows, padded_value_and_grad
@@ -110,7 +111,7 @@ class OutputPaths(_Joined):
         *,
         noise: ArrayLike,
         tasks: ArrayLike | None = None,
-        solver: str = "auto",
+        solver: str | Solver = "auto",
         generator: torch.Generator | None = None,
     ) -> OutputPaths:
         """As `Paths.condition_on`: y `[n, t]` or `[s, n, t]`, noise also `[n, t]`; with `tasks`, `[n]` or `[s, n]`."""

@@ -12,6 +12,7 @@ from .. import store
 from ..checks import ArrayLike, as_real, check_dim
 from ..evaluate import evaluate, evaluate_with_gradient, fused, single
 from ..means import Mean
+from ..solvers import Solver, Stats, as_solver
 from ..transforms import Transform
 from ..value import Value
 from ..weigh import add
@@ -76,6 +77,18 @@ class Paths(Value):
     @property
     def device(self) -> torch.device:
         return self.prior.w.device
+
+    @property
+    def solver_stats(self) -> Stats | None:
+        """How the update was solved for: the solver, its iterations and residual. None where there was nothing to.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=0.1)
+        >>> matheron.draw(gp, 1).solver_stats
+        Stats(solver='Cholesky()', iterations=0, residual=None, converged=True, jitter=0.0)
+        """
+        return self.update.solver_stats
 
     def __call__(self, x: ArrayLike) -> Tensor:
         """The paths at x: `[n, d] -> [s, n]`, `[s, n, d] -> [s, n]`; a trailing `[t]` for several outputs.
@@ -185,7 +198,7 @@ class Paths(Value):
         *,
         noise: ArrayLike,
         tasks: ArrayLike | None = None,
-        solver: str = "auto",
+        solver: str | Solver = "auto",
         generator: torch.Generator | None = None,
     ) -> Paths:
         """The same draw, given more data: new paths with the same w and noise, as if the data had always been there.
@@ -196,6 +209,7 @@ class Paths(Value):
                 without `tasks`.
             noise: variance of their noise, one number, one a point, or `[n, t]`; with 0 the paths pass through.
             tasks: which output each observation is of.
+            solver: as for `draw`.
             generator: draws the new observations' noise.
 
         >>> import matheron
@@ -219,7 +233,7 @@ class Paths(Value):
             self.mean_function,
             old.kernel,
             data,
-            solver,
+            as_solver(solver),
             Z=old.centres[:m],
             Z_tasks=None if old.tasks is None else old.tasks[:m],
             inducing=old.inducing,

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..features import Canonical
 from ..kernels import Kernel
 from ..scratch import frame
+from ..solvers import Stats
 from ..value import Value
 from ..weigh import add
 from .sums import split_rows
@@ -37,6 +38,8 @@ class UpdatePaths(Value):
     `[s, n]`, whose noise in each path is sqrt(noise) xi, xi `[s, n]`. v_mean `[1 or s, c]` gives the mean.
     """
 
+    solver_stats: Stats | None = None  # how the weights were solved for; files do not keep it
+
     def __init__(
         self,
         kernel: Kernel,
@@ -49,9 +52,11 @@ class UpdatePaths(Value):
         y: Tensor | None = None,
         noise: Tensor | None = None,
         xi: Tensor | None = None,
+        solver_stats: Stats | None = None,
     ) -> None:
         super().__init__()
         self.kernel = kernel
+        self.solver_stats = solver_stats
         self.register_module("inducing", inducing)
         empty = centres.new_zeros(0)
         y, noise, xi = empty if y is None else y, empty if noise is None else noise, v[:, :0] if xi is None else xi
@@ -99,6 +104,7 @@ class UpdatePaths(Value):
             y=self.y[index] if own else self.y,
             noise=self.noise,
             xi=self.xi[index],
+            solver_stats=self.solver_stats,
         )
 
     def sums(

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_points, as_tensor
+from ..checks import ArrayLike, as_points
 from ..describe import describe
 from ..gp import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ..kernels import coupled_covariance
 from ..solvers import covariance
 from ..solvers.cholesky import safe_cholesky
+from ..updates import draws_of_q, moments_of_q
+from ..updates import normals as normals
 
 
 class Moments(NamedTuple):
@@ -179,39 +181,21 @@ class Factored:
     @property
     def target(self) -> Tensor:
         """The mean of y, or of f(Z) under q(u), less the prior mean: `[m]`."""
-        gp = self.gp
-        if isinstance(gp, ExactGP):
-            return gp.train_targets.detach().to(self.L) - self.mean
-        if gp.q_mean is None:
-            raise TypeError("this q(u) is known by its draws alone (sample_u): its moments have no closed form")
-        u = gp.q_mean.detach().to(self.L)
-        return self.L @ u if gp.whitened else u - self.mean
+        if isinstance(self.gp, ExactGP):
+            return self.gp.train_targets.detach().to(self.L) - self.mean
+        return moments_of_q(self.gp, self.mean, self.L).mean.detach() - self.mean
 
     @property
     def root(self) -> Tensor | None:
         """A root of the covariance of f(Z) under q(u), `[m, r]`; None for data, and for a q(u) that is a point."""
-        root = None if isinstance(self.gp, ExactGP) else self.gp.q_scale_tril
-        if root is None or isinstance(self.gp, ExactGP):
+        if isinstance(self.gp, ExactGP) or self.gp.q_scale_tril is None:
             return None
-        root = root.detach().to(self.L)
-        root = root.diag_embed() if root.ndim == 1 else root
-        return self.L @ root if self.gp.whitened else root
+        return moments_of_q(self.gp, self.mean, self.L).root.detach()
 
     def draws(self, s: int, generator: torch.Generator) -> Tensor:
         """Draws of f(Z) from q(u), less the prior mean: `[s, m]`."""
-        gp, m = self.gp, len(self.mean)
-        assert isinstance(gp, SparseGP)
-        if gp.sample_u is None:
-            root = self.root
-            return (
-                self.target.expand(s, m)
-                if root is None
-                else self.target + normals((s, m), generator).to(root) @ root.mT
-            )
-        u = as_tensor(gp.sample_u(s, generator), "sample_u", like=self.L).detach()
-        if u.shape != (s, m):
-            raise ValueError(f"sample_u: expected draws [{s}, {m}], got {list(u.shape)}")
-        return u @ self.L.mT if gp.whitened else u - self.mean
+        assert isinstance(self.gp, SparseGP)
+        return draws_of_q(self.gp, s, self.mean, self.L, generator)[0].detach() - self.mean
 
 
 def prior_mean(gp: ExactGP | SparseGP, x: Tensor, tasks: Tensor | None = None) -> Tensor:
@@ -227,8 +211,3 @@ def shaped(mean: Tensor, C: Tensor, t: int) -> Moments:
         return Moments(mean, C)
     n = len(mean) // t
     return Moments(mean.reshape(n, t), C.reshape(n, t, n, t))
-
-
-def normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Standard normals in float64, on the generator's device."""
-    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)

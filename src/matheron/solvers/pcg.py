@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-MAX_ITERATIONS = 2000
-PRECONDITIONER_RANK = 256
-# Entries of a block of the covariance: 64 MiB in float64.
-_BLOCK = 1 << 23
+from .base import Operator, Solver, State, Stats
 
 
 class ConvergenceWarning(UserWarning):
     """Conjugate gradients did not reach the accuracy that was asked."""
 
 
-class ConjugateGradients:
+@dataclass(frozen=True)
+class PCG(Solver):
+    """Conjugate gradients with a preconditioner of low rank: products with K, which is never formed.
+
+    Args:
+        tolerance: relative residual of every right-hand side; None is near rounding (1e-10 in float64, 1e-5 in
+            float32).
+        rank: of the preconditioner.
+        max_iterations: after so many it stops, with a `ConvergenceWarning`.
+    """
+
+    tolerance: float | None = None
+    rank: int = 256
+    max_iterations: int = 2000
+
+    def init(self, operator: Operator) -> PCGState:
+        if operator.requires_graph():
+            raise ValueError('solver="cg" keeps no graph: use solver="cholesky" here')
+        return PCGState(self, operator)
+
+    def solve(self, state: PCGState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+        return state.run(b, guess)
+
+
+class PCGState(State):
     """Solves (K + D) a = b by products with blocks of K.
 
     The preconditioner is P = F F^T + D, F from a pivoted Cholesky factorisation of K, applied by Woodbury's identity.
     """
 
-    jitter = 0.0
-
-    def __init__(self, covariance: Callable[[slice | Tensor, slice], Tensor], diagonal: Tensor, noise: Tensor) -> None:
-        """`covariance(i, j)` gives rows i and columns j of K; `diagonal` and `noise` are those of K and D, `[n]`."""
-        self.covariance, self.noise = covariance, noise
-        n = len(noise)
-        F = _pivoted_cholesky(lambda i: covariance(i, slice(0, n)), diagonal, min(PRECONDITIONER_RANK, n))  # [n, k]
+    def __init__(self, solver: PCG, operator: Operator) -> None:
+        self.solver, self.operator, self.pcg = solver, operator, solver
+        noise, diagonal, n = operator.noise, operator.diagonal(), operator.size
+        F = _pivoted_cholesky(operator.rows, diagonal, min(solver.rank, n))  # [n, k]
         floor = max(1e-8, 10 * torch.finfo(F.dtype).eps) * diagonal.mean()
         self.D = noise + (diagonal - F.square().sum(1)).clamp_min(0) * 1e-3 + floor
         self.F = F
@@ -39,28 +58,26 @@ class ConjugateGradients:
         self.inner = torch.linalg.cholesky(inner).to(F.dtype)
 
     def multiply(self, V: Tensor) -> Tensor:
-        """(K + D) V, `[n, r]`, a block of K at a time."""
-        n = len(V)
-        out = self.noise[:, None] * V
-        rows = max(1, _BLOCK // n)
-        for i in range(0, n, rows):
-            out[i : i + rows] += self.covariance(slice(i, i + rows), slice(0, n)) @ V
-        return out
+        """(K + D) V, `[n, r]`."""
+        return self.operator.product(V) + self.operator.noise[:, None] * V
 
     def precondition(self, V: Tensor) -> Tensor:
         """P^-1 V by Woodbury."""
         V = V / self.D[:, None]
         return V - (self.F @ torch.cholesky_solve(self.F.mT @ V, self.inner)) / self.D[:, None]
 
-    def solve(self, b: Tensor) -> Tensor:
-        """(K + D)^-1 b for all right-hand sides `[n, r]` together, each to a relative residual near rounding.
+    def run(self, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+        """(K + D)^-1 b for all right-hand sides `[n, r]` together.
 
         The recursion's own residual drifts from the true one, so it starts again from the true one while that helps.
         """
         double = b.dtype == torch.float64
         scale = b.norm(dim=0).clamp_min(torch.finfo(b.dtype).tiny)  # [r]
-        target = (1e-10 if double else 1e-5) * scale
-        a, residual, left = torch.zeros_like(b), b, MAX_ITERATIONS
+        tolerance = self.pcg.tolerance or (1e-10 if double else 1e-5)
+        accepted = self.pcg.tolerance or (1e-6 if double else 1e-3)
+        target = tolerance * scale
+        a = torch.zeros_like(b) if guess is None else guess
+        residual, left = b if guess is None else b - self.multiply(a), self.pcg.max_iterations
         while left > 0 and bool((residual.norm(dim=0) > target).any()):
             step, left = self._descend(residual, target, left)
             trial = b - self.multiply(a + step)
@@ -69,15 +86,16 @@ class ConjugateGradients:
                 break
             a, residual = torch.where(better, a + step, a), torch.where(better, trial, residual)
         worst = float((residual.norm(dim=0) / scale).max())
-        if worst > (1e-6 if double else 1e-3):
+        stats = Stats(repr(self.pcg), self.pcg.max_iterations - left, worst, worst <= accepted)
+        if not stats.converged:
             warnings.warn(
-                f"conjugate gradients stopped after {MAX_ITERATIONS - left} iterations at a relative residual of "
+                f"conjugate gradients stopped after {stats.iterations} iterations at a relative residual of "
                 f'{worst:.1e}: the noise is small for this kernel; use solver="cholesky" if memory allows'
                 f"{'' if double else ', or dtype=torch.float64'}",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return a
+        return a, stats
 
     def _descend(self, b: Tensor, target: Tensor, left: int) -> tuple[Tensor, int]:
         """Conjugate gradients from zero until the recursion's residual meets the target or `left` iterations are over.

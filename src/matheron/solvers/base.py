@@ -1,0 +1,124 @@
+"""Operators, solvers and their states: factor once, then solve for many right-hand sides.
+
+An *operator* is a covariance K + diag(noise) that can be multiplied with and looked into. A *solver* is a frozen value
+with settings of its own; `init` makes its state from an operator (a factor, a preconditioner), and `solve` uses that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels import Kernel
+
+
+class Operator(ABC):
+    """A covariance K + diag(noise) of n observations, K symmetric and positive semi-definite."""
+
+    noise: Tensor  # [n]
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return len(self.noise)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.noise.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.noise.device
+
+    @abstractmethod
+    def product(self, V: Tensor) -> Tensor:
+        """K V for V `[n, r]`, without the noise: `[n, r]`."""
+
+    @abstractmethod
+    def rows(self, index: Tensor | slice) -> Tensor:
+        """Some rows of K, `[k, n]`, without the noise."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The diagonal of K, `[n]`, without the noise."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
+
+    def magnitude(self) -> Tensor:
+        """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it."""
+        return self.diagonal() + self.noise
+
+    def requires_graph(self) -> bool:
+        """Whether K or the noise is part of an autograd graph, and one is being recorded."""
+        return torch.is_grad_enabled() and self.noise.requires_grad
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How a solve went.
+
+    Attributes:
+        solver: which solver ran, with its settings.
+        iterations: how many iterations it took; 0 for a factorisation.
+        residual: the largest |b - (K + noise) x| / |b| over the right-hand sides; None where it was not measured.
+        converged: whether the tolerance was met.
+        jitter: what had to be added to the diagonal.
+    """
+
+    solver: str
+    iterations: int = 0
+    residual: float | None = None
+    converged: bool = True
+    jitter: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class State(ABC):
+    """What a solver made of an operator: a factor, or a preconditioner."""
+
+    solver: Solver
+    operator: Operator
+    # What had to be added to the diagonal to factor it. It counts as noise in a path.
+    jitter: float = 0.0
+
+    def solve(self, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+        """(K + diag(noise))^-1 b by the solver that made this state."""
+        return self.solver.solve(self, b, guess)
+
+
+class Solver(ABC):
+    """A way to solve (K + diag(noise)) x = b: a value with its own settings."""
+
+    @abstractmethod
+    def init(self, operator: Operator) -> State:
+        """Factor the operator, or make what iterations need."""
+
+    @abstractmethod
+    def solve(self, state: Any, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+        """x `[n, r]` for right-hand sides b `[n, r]`, and how it went; `guess [n, r]` is where iterations start."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What a draw knows before it has features: a kernel, centres, and the factored covariance there.
+
+    For an exact model the centres are X and the noise the observations'; for a sparse one Z and the jitter.
+    """
+
+    kernel: Kernel
+    centres: Tensor  # [m, d]
+    tasks: Tensor | None  # [m]
+    noise: Tensor  # [m]
+    state: State
+
+    def solve(self, b: Tensor) -> Tensor:
+        """(K + diag(noise))^-1 b for b `[m, r]`."""
+        return self.state.solve(b)[0]

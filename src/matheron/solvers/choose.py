@@ -1,0 +1,58 @@
+"""Which solver: names for the common ones, and "auto"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Operator, Solver, State, Stats
+from .cholesky import Cholesky
+from .pcg import PCG
+
+SOLVERS = ("auto", "cholesky", "cg")
+# What "auto" lets a dense factor take, in bytes: on a CPU this many (n = 20,000 in float64), on a GPU this share of all
+# the memory it has (n = 100,000 in float64 on one with 139 GiB). Not of what happens to be free: a draw must not
+# depend on that.
+MEMORY_ON_CPU = 3_200_000_000
+SHARE_OF_GPU = 0.55
+
+
+@dataclass(frozen=True)
+class Auto(Solver):
+    """`Cholesky()` while its n^2 numbers fit in `memory`, `PCG()` beyond; `Cholesky()` wherever a graph is kept.
+
+    Args:
+        memory: bytes that a dense factor may take; None is 3.2 GB on a CPU and 55% of a GPU's memory.
+    """
+
+    memory: int | None = None
+
+    def choose(self, operator: Operator) -> Solver:
+        """The solver for this operator: it depends on n, dtype and device, and on nothing that varies between runs."""
+        memory = self.memory
+        if memory is None:
+            device = operator.device
+            total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+            memory = int(SHARE_OF_GPU * total) or MEMORY_ON_CPU
+        needed = operator.size**2 * torch.finfo(operator.dtype).bits // 8
+        return Cholesky() if operator.requires_graph() or needed <= memory else PCG()
+
+    def init(self, operator: Operator) -> State:
+        return self.choose(operator).init(operator)
+
+    def solve(self, state: State, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+        return state.solve(b, guess)
+
+
+def as_solver(solver: str | Solver) -> Solver:
+    """A solver from its name or from itself."""
+    if isinstance(solver, Solver):
+        return solver
+    if solver not in SOLVERS:
+        raise ValueError(
+            f"solver: expected one of {', '.join(SOLVERS)}, got {solver!r}; or give a value such as "
+            "matheron.solvers.PCG(tolerance=1e-3)"
+        )
+    return {"auto": Auto(), "cholesky": Cholesky(), "cg": PCG()}[solver]
