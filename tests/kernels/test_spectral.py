@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import special as scipy_special
 from scipy import stats
 from torch import Tensor
 
 from matheron import kernels as K
 from matheron.kernels import spectral
 from matheron.kernels.algebra import LARGEST_TERM_COUNT
+from matheron.kernels.special import log_bessel_k
 from standard import LEVEL, STATIONARY, covariance
 
 NUM_FREQUENCIES = 1 << 15
@@ -185,7 +187,7 @@ def test_importance_is_absent_where_nothing_needs_it():
 @pytest.mark.parametrize("kernel", [K.RBF([0.3, 2.0, 1.0]), K.Matern(1.2, 0.5), K.RationalQuadratic(0.8, 0.5)])
 def test_radius_is_the_length_of_a_frequency(kernel, generator):
     measure = kernel.measure(3)
-    assert isinstance(measure, spectral._Elliptical)
+    assert isinstance(measure, spectral.Elliptical)
     length = (frequencies(measure, generator, 4000) / measure.scale).norm(dim=-1)
     U = torch.rand(4000, 1 + measure.num_mixing_uniforms, generator=generator, dtype=torch.float64)
     assert stats.ks_2samp(length, measure.radius(U)).pvalue > LEVEL  # type: ignore[attr-defined]
@@ -196,3 +198,104 @@ def test_a_kernel_without_a_measure_says_so():
         K.Linear().measure(1)
     with pytest.raises(TypeError, match="SpectralMixture has no spectral measure"):
         K.SpectralMixture([1.0, 1.0], [[0.0], [1.0]], [[1.0], [1.0]]).measure(1)
+
+
+DENSITIES = {  # each with its number of dimensions, and the coordinates that its density is over
+    "RBF": (K.RBF([0.6, 0.9]), 2, [0, 1]),
+    "Matern 1/2": (K.Matern(0.5, 0.8), 1, [0]),
+    "Matern 3/2": (K.Matern(1.5, [0.5, 0.9]), 2, [0, 1]),
+    "Matern 3.7": (K.Matern(3.7, 0.7), 2, [0, 1]),
+    "rational quadratic": (K.RationalQuadratic(4.0, [0.4, 0.9]), 2, [0, 1]),
+    "spectral mixture of one": (K.SpectralMixture([1.0], [[0.4, -0.7]], [[0.3, 0.2]]), 2, [0, 1]),
+    "on some coordinates": (K.Matern(1.5, [0.4, 0.8]).on([2, 0]), 3, [0, 2]),
+    "a product across coordinates": (K.RBF(0.5).on(1) * K.Matern(2.5, 0.6).on(0), 2, [0, 1]),
+    "a product across coordinates, one shifted": (
+        K.RBF(0.5).on(1) * K.SpectralMixture([1.0], [[0.4]], [[0.3]]).on(0),
+        2,
+        [0, 1],
+    ),
+    "a product of RBFs": (K.RBF([0.5, 0.8]) * K.RBF([0.9, 0.7]), 2, [0, 1]),
+}
+
+
+def smoothed_by_density(measure, dims: list[int], r: Tensor, width: float) -> Tensor:
+    """The integral of S(theta) exp(-|width theta|^2 / 2) cos(theta . r), by the trapezoidal rule; r is over dims."""
+    step = 0.1
+    axis = torch.arange(-8 / width, 8 / width, step, dtype=torch.float64)
+    grid = torch.cartesian_prod(*[axis] * len(dims)).reshape(-1, len(dims))
+    theta = torch.zeros(len(grid), measure.input_dim, dtype=torch.float64)
+    theta[:, dims] = grid
+    weight = measure.density(theta) * torch.exp(-(width**2) * grid.square().sum(-1) / 2) * step ** len(dims)
+    return torch.stack([(weight * torch.cos(grid @ r_i)).sum() for r_i in r])
+
+
+def smoothed_kernel(kernel, d: int, dims: list[int], r: Tensor, width: float) -> np.ndarray:
+    """E k(r + width zeta), zeta normal, by Gauss and Hermite: the same by the convolution theorem."""
+    nodes, weights = (torch.tensor(v, dtype=torch.float64) for v in np.polynomial.hermite_e.hermegauss(40))
+    zeta = torch.cartesian_prod(*[nodes] * len(dims)).reshape(-1, len(dims))
+    mass = torch.cartesian_prod(*[weights / weights.sum()] * len(dims)).reshape(-1, len(dims)).prod(-1).numpy()
+    x = torch.zeros(len(r), len(zeta), d, dtype=torch.float64)
+    x[..., dims] = r[:, None] + width * zeta
+    return covariance(kernel, x.reshape(-1, d), torch.zeros(1, d)).reshape(len(r), -1) @ mass
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_the_density_s_fourier_transform_is_the_kernel(name):
+    kernel, d, dims = DENSITIES[name]
+    measure = only_term(kernel, d).measure(d)
+    assert measure.density_dims == dims
+    r = torch.tensor([[1.3, 0.3], [1.0, -0.9]], dtype=torch.float64)[:, : len(dims)]
+    found = smoothed_by_density(measure, dims, r, 0.15).numpy()
+    assert np.abs(found - smoothed_kernel(kernel, d, dims, r, 0.15)).max() < 1e-6
+
+
+def test_a_mixture_s_density_is_the_mean_of_its_parts():
+    parts = [K.Matern(1.5, 0.6).measure(2), K.RBF(0.9).measure(2)]
+    theta = torch.randn(5, 2, dtype=torch.float64)
+    mixed = spectral.Mixture(torch.tensor([1.0, 3.0], dtype=torch.float64), parts)
+    found, first, second = (m.density(theta) for m in (mixed, *parts))
+    assert found is not None and first is not None and second is not None
+    assert torch.allclose(found, 0.25 * first + 0.75 * second)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        K.Periodic(0.9, 0.8),
+        K.Cosine(0.9),
+        K.RBF(0.6) * K.Matern(1.5, 0.9),
+        K.RBF(0.6) * K.Periodic(0.9, 0.8),
+        K.SpectralMixture([1.0], [[0.4]], [[0.0]]),
+    ],
+    ids=["periodic", "cosine", "a convolution", "smeared atoms", "a mixture's part of no width"],
+)
+def test_where_there_is_no_density_there_is_none(kernel):
+    measure = only_term(kernel, 1).measure(1)
+    assert measure.density_dims is None and measure.density(torch.ones(3, 1, dtype=torch.float64)) is None
+    on_different = spectral.Mixture(torch.ones(2), [K.RBF().on(0).measure(2), K.RBF().on(1).measure(2)])
+    assert on_different.density(torch.ones(3, 2, dtype=torch.float64)) is None
+
+
+@pytest.mark.parametrize("order", [0.0, 0.3, -2.2, 9.2])
+def test_bessel_functions_are_scipy_s(order):
+    s = torch.logspace(-8, 4, 200, dtype=torch.float64)
+    expected = np.log(scipy_special.kve(order, s.numpy())) - s.numpy()
+    kept = np.isfinite(expected)
+    for graph in (False, True):  # two codes
+        found = log_bessel_k(torch.tensor(order, dtype=torch.float64, requires_grad=graph), s).detach().numpy()
+        assert np.isfinite(found).all()
+        assert np.abs(found - expected)[kept].max() < 1e-11 * np.abs(expected[kept]).max()
+
+
+def test_densities_are_differentiable_in_hyperparameters():
+    theta = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def log_density(lengthscale: Tensor, alpha: Tensor) -> Tensor:
+        scale = 1 / lengthscale
+        measures = [spectral.GammaScaled(scale, alpha), spectral.Student(scale, 1.3), spectral.Gaussian(scale, scale)]
+        return torch.stack([m.log_density(theta) for m in measures])
+
+    lengthscale = torch.tensor([0.6, 1.4], dtype=torch.float64, requires_grad=True)
+    for alpha in (0.7, 3.0):
+        alpha = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(log_density, (lengthscale, alpha))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..kernels.spectral import _Elliptical
+from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
 from ..value import Parts, Value
 from .basis import Basis, Cosines, Pairs
@@ -135,7 +135,7 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
                 return bases, f"{size} harmonics {share}"
             wraps = "" if series.wrap <= LARGEST_WRAP else f", correlations within {series.wrap:.1g}"
             return bases, f"equispaced, {size} features {share}{wraps}"
-        elliptical = isinstance(m := term.measure(input_dim), _Elliptical) and getattr(m, "shift", None) is None
+        elliptical = isinstance(m := term.measure(input_dim), Elliptical) and getattr(m, "shift", None) is None
         kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"
     return fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator), f"{count} {kind}"
 

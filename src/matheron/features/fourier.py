@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..kernels.spectral import SpectralMeasure, _Elliptical
+from ..kernels.spectral import Elliptical, SpectralMeasure
 from ..kernels.terms import Term
 from .basis import Basis, Cosines, Pairs
 
@@ -76,7 +76,7 @@ def _orthogonal(
     measure: SpectralMeasure, count: int, num_bases: int, generator: torch.Generator, device: torch.device
 ) -> Tensor:
     """Frequencies `[g, count, d]` whose directions are orthogonal in blocks of d and whose radii are stratified."""
-    if not isinstance(measure, _Elliptical) or getattr(measure, "shift", None) is not None:
+    if not isinstance(measure, Elliptical) or getattr(measure, "shift", None) is not None:
         raise ValueError(
             'features="orthogonal" needs a kernel of one distance in all dimensions (RBF, Matern, RationalQuadratic); '
             'use "sobol" or "auto" for this one'

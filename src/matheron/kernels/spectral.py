@@ -8,105 +8,19 @@ device.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from scipy import special
 from torch import Tensor
 
+from .elliptical import Elliptical as Elliptical
+from .elliptical import GammaScaled as GammaScaled
+from .elliptical import Gaussian as Gaussian
+from .elliptical import Student as Student
+from .measure import SpectralMeasure as SpectralMeasure
+from .special import ScaledBessel
+
 LARGEST_ATOM_COUNT = 1 << 20
-
-
-class SpectralMeasure(ABC):
-    """`frequencies` maps uniforms `[..., num_uniforms]` to frequencies `[..., input_dim]`, in radians a unit of x."""
-
-    num_uniforms: int
-    input_dim: int
-
-    @abstractmethod
-    def frequencies(self, U: Tensor) -> Tensor:
-        """Frequencies `[..., d]` from uniforms `[..., p]` in (0, 1); differentiable in the hyperparameters."""
-
-    def importance(self, U: Tensor) -> Tensor | None:
-        """Weights `[...]` that are one in value and carry the gradient of what no map of uniforms can (a discrete
-        choice, a Gamma's shape): density / density.detach(). None where there is nothing of the kind."""
-        return None
-
-    def atoms(self) -> tuple[Tensor, Tensor] | None:
-        """A discrete measure's frequencies `[a, d]` and masses `[a]`, all but 1e-15 of it; None where not discrete."""
-        return None
-
-
-class _Elliptical(SpectralMeasure):
-    """theta = scale * direction * radius, the direction uniform on the sphere: what orthogonal features need."""
-
-    num_mixing_uniforms = 0
-
-    def __init__(self, scale: Tensor) -> None:
-        self.scale = scale  # [d]
-        self.input_dim = scale.shape[0]
-        self.num_uniforms = self.input_dim + self.num_mixing_uniforms
-
-    def mixing(self, U: Tensor) -> Tensor:
-        """The random scale `[..., 1]` of a normal mixture, from `num_mixing_uniforms` uniforms."""
-        return torch.ones_like(U[..., :0].sum(-1, keepdim=True))
-
-    def radius(self, U: Tensor) -> Tensor:
-        """Lengths `[...]` of theta / scale, from 1 + num_mixing_uniforms uniforms."""
-        chi2 = 2 * _from_scipy(lambda u: special.gammaincinv(self.input_dim / 2, u), U[..., 0])
-        return chi2.sqrt() * self.mixing(U[..., 1:])[..., 0]
-
-    def frequencies(self, U: Tensor) -> Tensor:
-        normal = torch.special.ndtri(U[..., : self.input_dim])  # [..., d]
-        return self.scale * normal * self.mixing(U[..., self.input_dim :])
-
-
-class Gaussian(_Elliptical):
-    """N(shift, diag(scale^2)): RBF without a shift, a component of SpectralMixture with one."""
-
-    def __init__(self, scale: Tensor, shift: Tensor | None = None) -> None:
-        super().__init__(scale)
-        self.shift = shift
-
-    def frequencies(self, U: Tensor) -> Tensor:
-        theta = super().frequencies(U)
-        return theta if self.shift is None else theta + self.shift
-
-
-class Student(_Elliptical):
-    """Multivariate t with 2 nu degrees of freedom: Matern. One Gamma(nu, nu) draw serves every coordinate."""
-
-    num_mixing_uniforms = 1
-
-    def __init__(self, scale: Tensor, nu: float) -> None:
-        super().__init__(scale)
-        self.nu = nu
-
-    def mixing(self, U: Tensor) -> Tensor:
-        return _gamma_quantile(U, self.nu).rsqrt()
-
-
-class GammaScaled(_Elliptical):
-    """A normal times the root of a Gamma(alpha, alpha) draw: RationalQuadratic."""
-
-    num_mixing_uniforms = 1
-
-    def __init__(self, scale: Tensor, alpha: Tensor) -> None:
-        super().__init__(scale)
-        self.alpha = alpha
-
-    def mixing(self, U: Tensor) -> Tensor:
-        return _gamma_quantile(U, float(self.alpha.detach())).sqrt()
-
-    def importance(self, U: Tensor) -> Tensor | None:
-        if not self.alpha.requires_grad:
-            return None
-        precision = _gamma_quantile(U[..., self.input_dim], float(self.alpha.detach()))
-        alpha = self.alpha
-        log_density = alpha * alpha.log() - torch.lgamma(alpha) + (alpha - 1) * precision.log() - alpha * precision
-        return torch.exp(log_density - log_density.detach())
 
 
 class Lattice(SpectralMeasure):
@@ -121,7 +35,7 @@ class Lattice(SpectralMeasure):
         """Masses `[2 k + 1]` of the harmonics -k to k; the rest weighs less than rounding."""
         z = self.lengthscale[i] ** -2
         count = math.ceil(9 * math.sqrt(float(z.detach()))) + 20
-        half = _ScaledBessel.apply(z, count)  # [k + 1]
+        half = ScaledBessel.apply(z, count)  # [k + 1]
         return torch.cat([half[1:].flip(0), half])
 
     def _harmonics(self, U: Tensor, i: int) -> Tensor:
@@ -202,6 +116,26 @@ class Convolution(SpectralMeasure):
         parts = [m.atoms() for m in self.measures]
         return None if any(p is None for p in parts) else _sum_of_atoms(parts)  # type: ignore[arg-type]
 
+    def _as_gaussian(self) -> Gaussian | None:
+        """Normals add to a normal, where none has a shift."""
+        scales = [m.scale for m in self.measures if isinstance(m, Gaussian) and m.shift is None]
+        return Gaussian(torch.stack(scales).norm(dim=0)) if len(scales) == len(self.measures) else None
+
+    @property
+    def density_dims(self) -> list[int] | None:
+        if (gaussian := self._as_gaussian()) is not None:
+            return gaussian.density_dims
+        dims = [m.density_dims for m in self.measures]
+        if any(own is None for own in dims):
+            return None
+        union = [i for own in dims for i in own or []]
+        return sorted(union) if len(set(union)) == len(union) else None  # else: a convolution without a closed form
+
+    def log_density(self, theta: Tensor) -> Tensor | None:
+        if (gaussian := self._as_gaussian()) is not None:
+            return gaussian.log_density(theta)
+        return None if self.density_dims is None else _total([m.log_density(theta) for m in self.measures])
+
 
 class Mixture(SpectralMeasure):
     """One of several measures, chosen by the first uniform: the measure of a sum of kernels."""
@@ -230,6 +164,19 @@ class Mixture(SpectralMeasure):
             total = total if weight is None else total * torch.where(choice == q, weight, 1.0)
         return total
 
+    @property
+    def density_dims(self) -> list[int] | None:
+        dims = [m.density_dims for m in self.measures]
+        return dims[0] if all(own == dims[0] for own in dims) else None
+
+    def log_density(self, theta: Tensor) -> Tensor | None:
+        if self.density_dims is None:
+            return None
+        parts = [m.log_density(theta) for m in self.measures]
+        return torch.stack([w.log() + p for w, p in zip(self.weights, parts, strict=True) if p is not None]).logsumexp(
+            0
+        )
+
 
 class Embedded(SpectralMeasure):
     """A measure on some coordinates, zero on the others."""
@@ -252,6 +199,14 @@ class Embedded(SpectralMeasure):
         atoms = self.measure.atoms()
         return None if atoms is None else (self._embed(atoms[0]), atoms[1])
 
+    @property
+    def density_dims(self) -> list[int] | None:
+        dims = self.measure.density_dims
+        return None if dims is None else sorted(self.dims[i] for i in dims)
+
+    def log_density(self, theta: Tensor) -> Tensor | None:
+        return self.measure.log_density(theta[..., self.dims])
+
 
 def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
     """Atoms of a convolution, all but 1e-15 of the mass; None where they are too many to list."""
@@ -266,25 +221,5 @@ def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tenso
     return theta, mass
 
 
-def _from_scipy(quantile, u: Tensor) -> Tensor:
-    """A SciPy quantile function on a tensor of uniforms, on whatever device it lives."""
-    return torch.from_numpy(np.asarray(quantile(u.detach().double().cpu().numpy()))).to(u)
-
-
-def _gamma_quantile(u: Tensor, shape: float) -> Tensor:
-    """Quantiles of Gamma(shape, rate=shape), away from zero, where a root's inverse would be infinite."""
-    return _from_scipy(lambda v: special.gammaincinv(shape, v) / shape, u).clamp_min(1e-30)
-
-
-class _ScaledBessel(torch.autograd.Function):
-    """exp(-z) I_k(z) for k = 0 .. count, with its derivative in z."""
-
-    @staticmethod
-    def forward(ctx, z: Tensor, count: int) -> Tensor:
-        values = special.ive(np.arange(-1, count + 2), float(z))
-        ctx.save_for_backward(torch.from_numpy((values[:-2] + values[2:]) / 2 - values[1:-1]).to(z))
-        return torch.from_numpy(values[1:-1]).to(z)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
-        return (grad * ctx.saved_tensors[0]).sum(), None
+def _total(parts: Sequence[Tensor | None]) -> Tensor:
+    return torch.stack(torch.broadcast_tensors(*(part for part in parts if part is not None))).sum(0)
