@@ -25,6 +25,10 @@ from .draw import draw_prior as draw_prior
 from .dynamics import DivergenceWarning as DivergenceWarning
 from .dynamics import rollout as rollout
 from .features import Features as Features
+from .fitting import FitWarning as FitWarning
+from .fitting import Summary as Summary
+from .fitting import fit as fit
+from .fitting import summary as summary
 from .gp import Batch as Batch
 from .gp import Ensemble as Ensemble
 from .gp import ExactGP as ExactGP

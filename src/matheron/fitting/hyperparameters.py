@@ -1,0 +1,174 @@
+"""Hyperparameters as one vector: logarithms of what is positive, a root of what is positive semi-definite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, TransformedDistribution
+
+from ..kernels import Coregional, Kernel, SpectralMixture
+from ..means import ConstantMean, LinearMean, Mean
+from .units import Buffer
+
+# Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left.
+BOUNDS = {"lengthscale": (1e-3, 1e3), "period": (1e-3, 1e3), "alpha": (1e-3, 1e3), "noise": (1e-6, 1e2)}
+OTHER_BOUNDS = (1e-6, 1e6)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of hyperparameters and its place on the scale on which it is fitted."""
+
+    name: str
+    kind: str  # "positive", "real" or "coupling"
+    value: Tensor
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # of what is positive
+
+    @property
+    def short(self) -> str:
+        return self.name.split(".")[-1]
+
+    @property
+    def size(self) -> int:
+        t = len(self.value) if self.kind == "coupling" else 0
+        return t * (t + 1) // 2 if t else self.value.numel()
+
+    def encode(self, value: Tensor) -> Tensor:
+        """The vector `[size]` of a value."""
+        value = value.detach().double()
+        if self.kind == "positive":
+            return value.expand(self.value.shape).reshape(-1).clamp(*self.bounds).log()
+        if self.kind == "real":
+            return value.expand(self.value.shape).reshape(-1)
+        ridge = 1e-8 * value.diagonal().mean().clamp_min(1e-300) * torch.eye(len(value)).to(value)
+        return torch.linalg.cholesky(value + ridge)[*torch.tril_indices(len(value), len(value))]
+
+    def decode(self, vector: Tensor) -> Tensor:
+        """The value of a vector `[size]`. What is zero in the kernel stays zero."""
+        if self.kind == "positive":
+            return torch.where(self.value == 0, 0.0, vector.exp().reshape(self.value.shape))
+        if self.kind == "real":
+            return vector.reshape(self.value.shape)
+        t = len(self.value)
+        index = torch.tril_indices(t, t, device=vector.device)
+        L = vector.new_zeros(t, t).index_put((index[0], index[1]), vector)
+        return L @ L.mT
+
+    def limits(self) -> list[tuple[float | None, float | None]]:
+        if self.kind != "positive":
+            return [(None, None)] * self.size
+        return [(math.log(self.bounds[0]), math.log(self.bounds[1]))] * self.size
+
+
+def kernel_leaf(buffer: Buffer, floors: Mapping[str, float]) -> Leaf:
+    """The leaf of a kernel's tensor."""
+    short, owner, value = buffer.name.split(".")[-1], buffer.owner, buffer.value.detach().double()
+    if isinstance(owner, Coregional):
+        return Leaf(buffer.name, "coupling", value)
+    if isinstance(owner, SpectralMixture) and short == "means":
+        return Leaf(buffer.name, "real", value)
+    lower, upper = BOUNDS.get(short, OTHER_BOUNDS)
+    return Leaf(buffer.name, "positive", value, (floors.get(short, lower), upper))
+
+
+class Hyperparameters:
+    """All that is fitted: the kernel's tensors, then the noise's, then the mean's, one vector in all.
+
+    Args:
+        kernel: the expression, in the model's units.
+        leaves: of its tensors, in the order of `Value.mapped`.
+        noise: a leaf of one variance per task, or fixed variances `[n]`.
+        mean: leaves of a constant (`mean`) or a linear function (`mean.weights`, `mean.bias`), or a fixed Mean.
+    """
+
+    def __init__(
+        self, kernel: Kernel, leaves: Sequence[Leaf], noise: Leaf | Tensor, mean: Sequence[Leaf] | Mean
+    ) -> None:
+        self.kernel, self.noise, self.mean = kernel, noise, mean
+        self.count = len(leaves)
+        self.leaves = [*leaves]
+        self.leaves += [noise] if isinstance(noise, Leaf) else []
+        self.leaves += [] if isinstance(mean, Mean) else list(mean)
+
+    def at(self, rows: Tensor) -> Hyperparameters:
+        """The same for some of the observations."""
+        noise = self.noise if isinstance(self.noise, Leaf) else self.noise[rows]
+        return Hyperparameters(self.kernel, self.leaves[: self.count], noise, self.mean)
+
+    @property
+    def size(self) -> int:
+        return sum(leaf.size for leaf in self.leaves)
+
+    def encode(self, values: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The vector of the leaves' own values, or of others by name."""
+        values = values or {}
+        return torch.cat([leaf.encode(values.get(leaf.name, leaf.value)) for leaf in self.leaves])
+
+    def decode(self, vector: Tensor) -> list[Tensor]:
+        """A value per leaf."""
+        parts = vector.split([leaf.size for leaf in self.leaves])
+        return [leaf.decode(part) for leaf, part in zip(self.leaves, parts, strict=True)]
+
+    def limits(self) -> list[tuple[float | None, float | None]]:
+        return [limit for leaf in self.leaves for limit in leaf.limits()]
+
+    def names(self) -> list[str]:
+        """The name of the leaf of every entry of the vector."""
+        return [leaf.name for leaf in self.leaves for _ in range(leaf.size)]
+
+    def model(self, values: Sequence[Tensor], n: int, tasks: Tensor | None) -> tuple[Kernel, Tensor, Mean]:
+        """The kernel, the noise `[n]` and the mean function that values of the leaves make."""
+        fill = iter(values[: self.count])
+        kernel = self.kernel.mapped(lambda _: next(fill))
+        rest = list(values[self.count :])
+        noise = rest.pop(0) if isinstance(self.noise, Leaf) else self.noise
+        if isinstance(self.noise, Leaf):
+            noise = noise.expand(n) if tasks is None else noise[tasks]
+        if isinstance(self.mean, Mean):
+            return kernel, noise, self.mean
+        mean: Mean = ConstantMean() if len(rest) == 1 else LinearMean(torch.zeros(1, rest[0].shape[-1]))
+        fill = iter(rest)
+        return kernel, noise, mean.mapped(lambda _: next(fill))
+
+
+Prior = Any  # a torch distribution, or a function from values to their log density
+
+
+def log_prior(leaves: Sequence[Leaf], values: Sequence[Tensor], priors: Mapping[str, Prior]) -> Tensor:
+    """The log density of all values that have a prior; a prior is found by the leaf's full name, or its last part."""
+    total = torch.zeros((), dtype=torch.float64)
+    for leaf, value in zip(leaves, values, strict=True):
+        prior = priors.get(leaf.name, priors.get(leaf.short))
+        if prior is not None:
+            density: Callable[[Tensor], Tensor] = prior.log_prob if hasattr(prior, "log_prob") else prior
+            total = total + density(value).sum()
+    return total
+
+
+def checked_priors(priors: Mapping[str, Prior], leaves: Sequence[Leaf]) -> dict[str, Prior]:
+    """Priors of hyperparameters that there are, in float64."""
+    names = [leaf.name for leaf in leaves]
+    for name, prior in priors.items():
+        if not any(name in (leaf.name, leaf.short) for leaf in leaves):
+            raise ValueError(f"priors: no hyperparameter is called {name!r}; there are {', '.join(names)}")
+        if not hasattr(prior, "log_prob") and not callable(prior):
+            raise TypeError(
+                f"priors[{name!r}]: expected a torch distribution, or a function from values to their log density, "
+                f"got {type(prior).__name__}"
+            )
+    return {name: _in_double(prior) for name, prior in priors.items()}
+
+
+def _in_double(prior: Prior) -> Prior:
+    """A distribution of float64 parameters. Gamma(2.0, 1.0) has float32 ones, and rounds all that it is asked about."""
+    if not isinstance(prior, Distribution) or type(prior) is TransformedDistribution:
+        return prior
+    parameters = {name: getattr(prior, name) for name in prior.arg_constraints if name in prior.__dict__}
+    if not parameters or not all(isinstance(v, Tensor) for v in parameters.values()):
+        parameters = {name: getattr(prior, name) for name in prior.arg_constraints}
+    return type(prior)(**{name: v.double() for name, v in parameters.items()})

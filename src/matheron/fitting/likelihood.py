@@ -1,0 +1,128 @@
+"""The log marginal likelihood and its exact gradient, dense.
+
+log p(y)      =  -1/2 r' a - 1/2 log det K - n/2 log 2 pi,      r = y - m(X),  a = K^-1 r
+d log p / dK  =  1/2 (a a' - K^-1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..gp import ExactGP
+from ..kernels import Kernel, coupled_covariance
+from ..means import Mean
+from .hyperparameters import Hyperparameters, Prior, log_prior
+
+# Entries of the covariance that are differentiated at once: with a graph they take some dozens of numbers each.
+_BLOCK = 1 << 21
+
+
+class Dense:
+    """log p(y | hyperparameters) + log prior of data in the model's units, and its gradient in the vector."""
+
+    def __init__(
+        self, hyperparameters: Hyperparameters, X: Tensor, y: Tensor, tasks: Tensor | None, priors: Mapping[str, Prior]
+    ) -> None:
+        self.hyperparameters, self.X, self.y, self.tasks, self.priors = hyperparameters, X, y, tasks, priors
+
+    def some(self, rows: Tensor) -> Dense:
+        """The same of some of the data."""
+        tasks = None if self.tasks is None else self.tasks[rows]
+        return Dense(self.hyperparameters.at(rows), self.X[rows], self.y[rows], tasks, self.priors)
+
+    def __call__(self, vector: Tensor) -> tuple[float, Tensor]:
+        """The value and the gradient `[size]`; -inf where the covariance has no factor."""
+        h = self.hyperparameters
+        vector = vector.detach().requires_grad_()
+        with torch.enable_grad():
+            values = h.decode(vector)
+            leaves = [value.detach().requires_grad_() for value in values]
+            kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
+            value = likelihood_with_gradient(kernel, self.X, self.y, self.tasks, noise, mean)
+            if not math.isfinite(value):
+                return -math.inf, torch.zeros_like(vector)
+            if self.priors:
+                density = log_prior(h.leaves, leaves, self.priors)
+                value += float(density.detach())
+                density.backward()
+            slopes = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+            total = torch.stack([(v * slope).sum() for v, slope in zip(values, slopes, strict=True)]).sum()
+            (gradient,) = torch.autograd.grad(total, vector)
+        return value, gradient
+
+
+def likelihood_with_gradient(
+    kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None, noise: Tensor, mean: Mean
+) -> float:
+    """The value; gradients are added to those of the tensors that require them."""
+    n = len(X)
+    whole = n * n * X.shape[1] <= _BLOCK
+    with torch.set_grad_enabled(whole):
+        K = coupled_covariance(kernel, X, tasks, X, tasks)  # [n, n]
+    m = mean_at(mean, X, tasks)  # [n]
+    with torch.no_grad():
+        L = _factor(K.detach(), noise.detach())
+        if L is None:
+            return -math.inf
+        r = y - m
+        a = torch.cholesky_solve(r[:, None], L)[:, 0]  # [n]
+        value = -0.5 * float(r @ a) - float(L.diagonal().log().sum()) - 0.5 * n * math.log(2 * math.pi)
+        W = torch.cholesky_inverse(L).neg_().addr_(a, a).mul_(0.5)  # [n, n]
+    if not math.isfinite(value):
+        return -math.inf
+    _backward([(noise, W.diagonal()), (m, a)])
+    if whole:
+        _backward([(K, W)])
+        return value
+    del K, L
+    accumulate(kernel, X, tasks, lambda rows: W[rows])
+    return value
+
+
+def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callable[[slice], Tensor]) -> None:
+    """Add the gradient of sum_ij W_ij k(x_i, x_j) to the kernel's tensors, some rows of W at a time."""
+    n = len(X)
+    step = max(1, _BLOCK // (n * X.shape[1]))
+    for i in range(0, n, step):
+        rows = slice(i, i + step)
+        pick = None if tasks is None else tasks[rows]
+        K = coupled_covariance(kernel, X[rows], pick, X, tasks)  # [b, n]
+        _backward([(K, weights(rows))])
+
+
+def mean_at(mean: Mean, X: Tensor, tasks: Tensor | None) -> Tensor:
+    """m(x) of each observation's own task, `[n]`."""
+    m = mean.to(X.device)(X)  # [n, t]
+    if tasks is None or m.shape[-1] == 1:
+        return m[:, 0]
+    return m.gather(1, tasks[:, None])[:, 0]
+
+
+def _factor(K: Tensor, noise: Tensor) -> Tensor | None:
+    """The Cholesky factor of K + noise, with up to 1e-6 of the mean diagonal added where needed; None where none is."""
+    K = K + noise.diag_embed()
+    L, info = torch.linalg.cholesky_ex(K)
+    for power in range(-10, -5):
+        if not int(info):
+            return L
+        jitter = float(K.diagonal().mean()) * 10.0**power
+        L, info = torch.linalg.cholesky_ex(K + jitter * torch.eye(len(K), dtype=K.dtype, device=K.device))
+    return None if int(info) else L
+
+
+def _backward(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for output, slope in pairs:
+        if output.requires_grad:
+            (output * slope).sum().backward()  # with a slope as its argument torch imports SymPy, a second's work
+
+
+@torch.no_grad()
+def log_likelihood(gp: ExactGP) -> float:
+    """log p(y) of a model's data, in the model's own units."""
+    X, y, noise = gp.train_inputs.double(), gp.train_targets.double(), gp.noise.double()
+    kernel, mean = gp.kernel.to(X.device, torch.float64), gp.mean.to(X.device, torch.float64)
+    return likelihood_with_gradient(kernel, X, y, gp.tasks, noise, mean)

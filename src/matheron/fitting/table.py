@@ -1,0 +1,174 @@
+"""summary: a model's hyperparameters in the user's units, as a table that prints."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..gp import ExactGP
+from ..kernels import Coregional, Kernel, OnDims, Periodic, Product, Scaled, SpectralMixture, Sum
+from ..means import ConstantMean, LinearMean
+from ..transforms import Affine
+from .likelihood import log_likelihood
+from .units import Buffer, Units, buffers
+
+# Beyond this many observations a summary does not factor the covariance for the likelihood.
+_LARGEST_FACTOR = 5000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Hyperparameters by label, in the user's units, and the log marginal likelihood of the data in these units.
+
+    The likelihood is None where there are too many data for a dense factor.
+    """
+
+    title: str
+    rows: dict[str, float] = field(default_factory=dict)
+    log_likelihood: float | None = None
+
+    def __str__(self) -> str:
+        width = max(map(len, self.rows), default=0)
+        lines = [self.title, *(f"  {label:<{width}}  {value:.4g}" for label, value in self.rows.items())]
+        if self.log_likelihood is not None:
+            lines.append(f"  log marginal likelihood {self.log_likelihood:.2f}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
+    """The hyperparameters of a model in the user's units.
+
+    Lengthscales and periods are in the units of their columns, variances in the targets' squared. Polynomial's offset
+    stays in standardised units, in which alone it has a meaning.
+
+    Args:
+        gp: what `matheron.fit` returned, or any `ExactGP` whose transforms are affine.
+        names: of the columns of X; x0, x1, ... where not given.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> X = torch.linspace(0, 10, 40, dtype=torch.float64)[:, None]
+    >>> gp = matheron.fit(2.0 * kernels.RBF(1.0), X, 50 + 3 * torch.sin(X[:, 0]), noise=1e-2, seed=0)
+    >>> print(matheron.summary(gp, names=["time"]))  # doctest: +ELLIPSIS
+    RBF, 40 observations in 1 dimension
+      RBF.outputscale     ...
+      RBF.lengthscale     ...
+      noise standard dev  0.1
+      mean                ...
+      log marginal likelihood ...
+    """
+    if not isinstance(gp, ExactGP):
+        raise TypeError(f"gp: expected an ExactGP, got {type(gp).__name__}")
+    d = gp.input_dim
+    names = [f"x{i}" for i in range(d)] if names is None else [str(name) for name in names]
+    if len(names) != d:
+        raise ValueError(f"names: expected {d}, one per column of X, got {len(names)}")
+    units = units_of(gp)
+    rows: dict[str, float] = {}
+    for buffer in buffers(gp.kernel, units):
+        _add(rows, buffer, names)
+    s = units.output_scale
+    _add_noise(rows, gp, s)
+    _add_mean(rows, gp, units, names)
+    value = log_likelihood(gp) if gp.num_data <= _LARGEST_FACTOR else None
+    if value is not None:
+        scale = s.log().expand(gp.num_outputs)
+        value -= float(scale.sum() * gp.num_data if gp.tasks is None else scale[gp.tasks].sum())
+    what = f"{gp.num_data} observation{'s'[: gp.num_data != 1]} in {d} dimension{'s'[: d != 1]}"
+    return Summary(f"{expression_name(gp.kernel)}, {what}", rows, value)
+
+
+def units_of(gp: ExactGP) -> Units:
+    """The scales of a model's affine transforms."""
+    d, t = gp.input_dim, gp.num_outputs
+    for transform in (gp.input_transform, gp.output_transform):
+        if not (transform is None or isinstance(transform, Affine)):
+            raise TypeError(f"gp: expected affine transforms, got {type(transform).__name__}; read gp.kernel instead")
+    one = torch.ones((), dtype=torch.float64)
+    inward = gp.input_transform or Affine()
+    outward = gp.output_transform or Affine()
+    x_scale, x_offset = (one * v.detach().cpu() for v in (inward.scale, inward.offset))
+    scale, centre = (one * v.detach().cpu() for v in (outward.scale, outward.offset))
+    return Units(
+        (-x_offset / x_scale).expand(d), (1 / x_scale).abs().expand(d), centre.expand(t), scale.abs().expand(t)
+    )
+
+
+def _add(rows: dict[str, float], buffer: Buffer, names: Sequence[str]) -> None:
+    """A row per number of a kernel's tensor."""
+    value = buffer.value.detach().double().cpu() * buffer.unit
+    short, owner = buffer.name.split(".")[-1], buffer.owner
+    label = f"{expression_name(owner)}.{short}"
+    if isinstance(owner, Periodic) and short == "lengthscale":
+        label += " (of the phase)"
+    columns = [names[i] for i in buffer.dims]
+    for index in itertools.product(*map(range, value.shape)):
+        if isinstance(owner, Coregional):
+            where = [] if index[0] < index[1] else [str(i) for i in index]
+            if not where:
+                continue
+        elif isinstance(owner, SpectralMixture):
+            where = [str(index[0]), *(columns[i] for i in index[1:])]
+        else:
+            where = [columns[i] for i in index] if value.numel() > 1 else []
+        _put(rows, label + (f"[{', '.join(where)}]" if where else ""), float(value[index]))
+
+
+def expression_name(kernel: Kernel) -> str:
+    """A kernel expression without its numbers: `RBF + Periodic * Matern`."""
+    if isinstance(kernel, Scaled | OnDims | Coregional):
+        return expression_name(kernel.kernel)
+    if isinstance(kernel, Sum):
+        return " + ".join(map(expression_name, kernel.parts))
+    if isinstance(kernel, Product):
+        names = [expression_name(part) for part in kernel.parts]
+        return " * ".join(f"({name})" if "+" in name else name for name in names)
+    return type(kernel).__name__
+
+
+def _add_noise(rows: dict[str, float], gp: ExactGP, scale: Tensor) -> None:
+    tasks = torch.zeros(gp.num_data, dtype=torch.long) if gp.tasks is None else gp.tasks.cpu()
+    deviation = gp.noise.detach().double().cpu().sqrt() * scale[tasks]
+    for i in range(gp.num_outputs):
+        own = deviation[tasks == i]
+        if not len(own):
+            continue
+        label = "noise standard dev" + (f"[{i}]" if gp.num_outputs > 1 else "")
+        if math.isclose(float(own.min()), float(own.max()), rel_tol=1e-6):
+            _put(rows, label, float(own[0]))
+        else:
+            _put(rows, f"{label}, smallest", float(own.min()))
+            _put(rows, f"{label}, largest", float(own.max()))
+
+
+def _add_mean(rows: dict[str, float], gp: ExactGP, units: Units, names: Sequence[str]) -> None:
+    mean, t = gp.mean, gp.num_outputs
+    if isinstance(mean, ConstantMean):
+        value = mean.value.detach().double().cpu().expand(t) * units.output_scale + units.output_centre
+    elif isinstance(mean, LinearMean):
+        slopes = mean.weights.detach().double().cpu() / units.input_scale * units.output_scale[:, None]  # [t, d]
+        value = mean.bias.detach().double().cpu() * units.output_scale + units.output_centre
+        value = value - slopes @ units.input_centre
+        for i, row in enumerate(slopes):
+            for name, slope in zip(names, row, strict=True):
+                _put(rows, f"mean slope[{name if t == 1 else f'{i}, {name}'}]", float(slope))
+    else:
+        return
+    for i, level in enumerate(value):
+        _put(rows, "mean" + (f"[{i}]" if t > 1 else ""), float(level))
+
+
+def _put(rows: dict[str, float], label: str, value: float) -> None:
+    """A label that is there already gets a number: a sum may have two RBFs."""
+    unique, count = label, 1
+    while unique in rows:
+        count += 1
+        unique = f"{label} #{count}"
+    rows[unique] = value

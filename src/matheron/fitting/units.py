@@ -1,0 +1,157 @@
+"""Between a user's units and standardised ones: scales of columns and outputs, and the units of hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..kernels import (
+    RBF,
+    Constant,
+    Coregional,
+    Cosine,
+    Kernel,
+    Linear,
+    Matern,
+    OnDims,
+    Periodic,
+    Polynomial,
+    Product,
+    RationalQuadratic,
+    Scaled,
+    SpectralMixture,
+    Sum,
+)
+from ..transforms import Affine
+
+
+class Units(NamedTuple):
+    """x = input_scale * x_model + input_centre, and the same for y, one number per task."""
+
+    input_centre: Tensor  # [d]
+    input_scale: Tensor  # [d]
+    output_centre: Tensor  # [t]
+    output_scale: Tensor  # [t]
+
+    def transforms(self) -> tuple[Affine, Affine]:
+        """The input transform, into the model's units, and the output transform, out of them."""
+        one = self.output_scale.numel() == 1
+        scale, centre = (v[0] if one else v for v in (self.output_scale, self.output_centre))
+        return Affine(1 / self.input_scale, -self.input_centre / self.input_scale), Affine(scale, centre)
+
+
+class Buffer(NamedTuple):
+    """A tensor of a kernel expression: where it is, and its unit: value in the user's units = unit * value."""
+
+    name: str
+    owner: Kernel
+    value: Tensor
+    unit: Tensor
+    dims: list[int]
+
+
+def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) -> Units:
+    """Centre and scale of every column of X `[n, d]` and of the targets `[n]` of every task.
+
+    Columns that share a hyperparameter (one lengthscale for several) share a scale, the root mean square of their
+    standard deviations: what is isotropic in the user's units stays so. Tasks share one where a part of the kernel is
+    common to all of them. Scales of what does not vary are 1.
+    """
+    deviation = X.std(0, correction=0)
+    deviation = torch.where(deviation > 1e-10 * X.abs().amax(0), deviation, 0.0)
+    scale = deviation.clone()
+    for group in _tied(kernel, list(range(X.shape[1]))):
+        varying = deviation[group][deviation[group] > 0]
+        scale[group] = varying.square().mean().sqrt() if len(varying) else 1.0
+    scale = torch.where(scale > 0, scale, 1.0)
+    t = kernel.num_outputs
+    of = torch.zeros(len(y), dtype=torch.long, device=y.device) if tasks is None else tasks
+    shared = t > 1 and any(B is None for B, _ in kernel.coupled())
+    centre, spread = y.new_zeros(t), y.new_ones(t)
+    for i in range(t):
+        own = y[of == i]
+        if len(own):
+            centre[i] = own.mean()
+            spread[i] = own.std(correction=0)
+    spread = torch.where(spread > 1e-10 * centre.abs(), spread, 0.0)
+    if shared:
+        spread = spread.square().mean().sqrt().expand(t)
+    return Units(X.mean(0), scale, centre, torch.where(spread > 0, spread, 1.0))
+
+
+def buffers(kernel: Kernel, units: Units) -> list[Buffer]:
+    """Every tensor of a kernel expression, in the order in which `Value.mapped` meets them."""
+    s = units.output_scale
+    variance = s[0].square() if len(s) == 1 else s[:, None] * s
+    return list(_walk(kernel, list(range(len(units.input_scale))), units.input_scale, variance, ""))
+
+
+def _walk(kernel: Kernel, dims: list[int], scale: Tensor, variance: Tensor, prefix: str) -> Iterator[Buffer]:
+    own, inner = _units(kernel, scale[dims], variance)
+    for name, value in kernel._buffers.items():
+        if value is not None:
+            yield Buffer(prefix + name, kernel, value, own.get(name, scale.new_ones(())), dims)
+    if isinstance(kernel, OnDims):
+        dims = [dims[i] for i in kernel.dims]
+    if isinstance(kernel, Sum | Product):
+        one = scale.new_ones(())
+        for i, part in enumerate(kernel.parts):  # a product's variance is its first factor's
+            first = i == 0 or isinstance(kernel, Sum)
+            yield from _walk(part, dims, scale, inner if first else one, f"{prefix}parts.{i}.")
+        return
+    for name, part in kernel._modules.items():
+        if isinstance(part, Kernel):
+            yield from _walk(part, dims, scale, inner, f"{prefix}{name}.")
+
+
+def _units(kernel: Kernel, scale: Tensor, variance: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """The units of a kernel's own tensors, and the unit of variance that is left for its parts."""
+    one = scale.new_ones(())
+    if isinstance(kernel, Scaled):
+        return ({}, variance) if variance.ndim else ({"outputscale": variance}, one)
+    if isinstance(kernel, Coregional):
+        return {"B": variance}, one
+    if variance.ndim:  # a part that all tasks share: their scales are equal
+        variance = variance[0, 0] if not isinstance(kernel, Sum | Product | OnDims) else variance
+
+    def of(name: str, unit: Tensor) -> Tensor:
+        """One number where the hyperparameter is one."""
+        return unit if getattr(kernel, name).numel() > 1 or unit.ndim == 0 else unit[0]
+
+    if isinstance(kernel, RBF | Matern | RationalQuadratic):
+        return {"lengthscale": of("lengthscale", scale)}, variance
+    if isinstance(kernel, Periodic | Cosine):
+        return {"period": of("period", scale)}, variance
+    if isinstance(kernel, SpectralMixture):
+        return {"weights": variance, "means": 1 / scale, "scales": 1 / scale}, variance
+    if isinstance(kernel, Linear):
+        return {"variance": of("variance", variance / scale.square())}, variance
+    if isinstance(kernel, Constant):
+        return {"value": variance}, variance
+    return {}, variance
+
+
+def _tied(kernel: Kernel, dims: list[int]) -> list[list[int]]:
+    """Groups of columns that share a hyperparameter of length."""
+    groups = [[i] for i in dims]
+    for tie in _ties(kernel, dims):
+        hit = [g for g in groups if set(g) & set(tie)]
+        groups = [g for g in groups if g not in hit] + [sorted({i for g in hit for i in g})]
+    return [g for g in groups if len(g) > 1]
+
+
+def _ties(kernel: Kernel, dims: list[int]) -> Iterator[list[int]]:
+    names = {"lengthscale": (RBF, Matern, RationalQuadratic), "period": (Periodic,), "variance": (Linear,)}
+    for name, kinds in names.items():
+        if isinstance(kernel, kinds) and getattr(kernel, name).numel() == 1:
+            yield dims
+    if isinstance(kernel, Polynomial):
+        yield dims
+    if isinstance(kernel, OnDims):
+        dims = [dims[i] for i in kernel.dims]
+    for part in kernel.parts if isinstance(kernel, Sum | Product) else kernel._modules.values():
+        if isinstance(part, Kernel):
+            yield from _ties(part, dims)

@@ -1,0 +1,328 @@
+"""matheron.fit: gradients, known answers, agreement with other libraries, and data that are difficult."""
+
+import warnings
+from typing import Any
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+
+import matheron
+from matheron import kernels as K
+from matheron.fitting import FitWarning
+from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
+from matheron.fitting.likelihood import Dense, log_likelihood
+from matheron.fitting.maximise import maximised
+from matheron.fitting.units import buffers, standardising
+from standard import KERNELS
+
+DOUBLE = torch.float64
+fit: Any = matheron.fit  # parts of what it returns are read by name
+COUPLED = K.Coregional(K.Matern(1.5, 0.7), [[1.0, 0.4], [0.4, 0.5]]) + 0.3 * K.RBF(0.4)
+CASES: dict[str, Any] = KERNELS | {
+    "coupled": (COUPLED, 2),
+    "coupled and scaled": (2.0 * K.Coregional(K.RBF(0.5), torch.eye(3)), 1),
+}
+
+
+def data(n: int, d: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, dtype=DOUBLE, generator=g), torch.randn(n, dtype=DOUBLE, generator=g)
+
+
+def simulated(kernel, n: int, d: int, noise: float, seed: int = 0):
+    """Data from a model whose hyperparameters are known."""
+    g = torch.Generator().manual_seed(seed)
+    X = torch.rand(n, d, dtype=DOUBLE, generator=g) * 4
+    covariance = kernel(X) + noise * torch.eye(n, dtype=DOUBLE)
+    return X, torch.linalg.cholesky(covariance) @ torch.randn(n, dtype=DOUBLE, generator=g)
+
+
+def objective(kernel, d: int, n: int = 12) -> Dense:
+    X, y = data(n, d)
+    t = kernel.num_outputs
+    tasks = torch.arange(n) % t if t > 1 else None
+    leaves = [kernel_leaf(b, {}) for b in buffers(kernel, standardising(kernel, X, y, tasks))]
+    noise = Leaf("noise", "positive", torch.full((t,), 0.1, dtype=DOUBLE), (1e-6, 1e2))
+    h = Hyperparameters(kernel, leaves, noise, [Leaf("mean", "real", torch.full((t,), 0.3, dtype=DOUBLE))])
+    priors = {"noise": torch.distributions.Gamma(1.1, 30.0), "lengthscale": lambda v: -0.1 * v.square()}
+    leaves = [leaf for leaf in h.leaves if leaf.short in priors]
+    return Dense(h, X, y, tasks, checked_priors({leaf.name: priors[leaf.short] for leaf in leaves}, leaves))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_finite_differences(case):
+    f = objective(*CASES[case])
+    v = f.hyperparameters.encode() + 0.01
+    _, gradient = f(v)
+    for i in range(len(v)):
+        step = torch.zeros_like(v)
+        step[i] = 1e-5
+        assert float(gradient[i]) == pytest.approx((f(v + step)[0] - f(v - step)[0]) / 2e-5, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("case", ["a sum", "coupled", "RBF in 20 dimensions"])
+def test_gradients_in_blocks_are_those_of_the_whole(case, monkeypatch):
+    f = objective(*CASES[case], n=23)
+    v = f.hyperparameters.encode()
+    value, gradient = f(v)
+    monkeypatch.setattr("matheron.fitting.likelihood._BLOCK", 100)
+    again, blocked = f(v)
+    assert again == pytest.approx(value, rel=1e-12)
+    torch.testing.assert_close(blocked, gradient, rtol=1e-8, atol=1e-10)
+
+
+def test_known_hyperparameters_are_found_within_sampling_error():
+    """Two standard errors from the curvature of the likelihood at its top, in logarithms; four are allowed."""
+    truth = {"lengthscale": torch.tensor([0.5, 1.5], dtype=DOUBLE), "outputscale": torch.tensor(4.0, dtype=DOUBLE)}
+    X, y = simulated(truth["outputscale"] * K.Matern(2.5, truth["lengthscale"]), 300, 2, 0.04)
+    gp = fit(1.0 * K.Matern(2.5, [1.0, 1.0]), X, y, seed=0)
+    rows = matheron.summary(gp).rows
+    found = [rows["Matern.lengthscale[x0]"], rows["Matern.lengthscale[x1]"], rows["noise standard dev"]]
+    for value, true, error in zip(found, [0.5, 1.5, 0.2], [0.1, 0.12, 0.06], strict=True):
+        assert abs(np.log(value / true)) < 4 * error
+    assert abs(np.log(rows["Matern.outputscale"] / 4)) < 4 * 0.25
+
+
+class Peer(gpytorch.models.ExactGP):
+    mean_module: Any
+    covar_module: Any
+
+    def __init__(self, X, y, likelihood):
+        super().__init__(X, y, likelihood)
+        self.mean_module = gpytorch.means.ConstantMean()
+        self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5, ard_num_dims=2))
+
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def test_the_optimum_is_gpytorch_s():
+    X, y = simulated(2.0 * K.Matern(2.5, [0.6, 1.2]), 80, 2, 0.05, seed=3)
+    gp = fit(1.0 * K.Matern(2.5, [1.0, 1.0]), X, y, seed=0)
+    mine = matheron.summary(gp)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood()
+    model: Any = Peer(X, y, likelihood).double()
+    model.covar_module.initialize(outputscale=mine.rows["Matern.outputscale"])
+    lengthscales = [mine.rows["Matern.lengthscale[x0]"], mine.rows["Matern.lengthscale[x1]"]]
+    model.covar_module.base_kernel.initialize(lengthscale=torch.tensor([lengthscales], dtype=DOUBLE))
+    likelihood.initialize(noise=mine.rows["noise standard dev"] ** 2)
+    model.mean_module.initialize(constant=mine.rows["mean"])
+    value: Any = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model.train())(model(X), y)
+    assert float(value.detach()) * len(y) == pytest.approx(mine.log_likelihood, abs=1e-4)
+    slopes = torch.autograd.grad(value, [p for p in model.parameters()])
+    assert max(float(s.abs().max()) for s in slopes) < 1e-4  # nothing is left to gain there
+
+
+def test_the_optimum_is_scikit_learn_s():
+    X, y = simulated(2.0 * K.RBF(0.7), 60, 1, 0.05, seed=4)
+    gp = fit(1.0 * K.RBF(1.0), X, y, mean=0.0, seed=0)
+    peer: Any = GaussianProcessRegressor(sk.ConstantKernel() * sk.RBF() + sk.WhiteKernel(0.1), n_restarts_optimizer=3)
+    peer.set_params(random_state=0).fit(X.numpy(), y.numpy())
+    rows = matheron.summary(gp)
+    assert rows.log_likelihood == pytest.approx(peer.log_marginal_likelihood_value_, abs=1e-3)
+    scale, lengthscale, noise = np.exp(peer.kernel_.theta)
+    values = [rows.rows["RBF.outputscale"], rows.rows["RBF.lengthscale"], rows.rows["noise standard dev"] ** 2]
+    np.testing.assert_allclose(values, [scale, lengthscale, noise], rtol=2e-2)
+
+
+@pytest.mark.parametrize("kernel", [1.0 * K.Matern(2.5, [1.0, 1.0]), None], ids=["given", "default"])
+def test_units_of_inputs_and_targets_do_not_matter(kernel):
+    X, y = simulated(2.0 * K.RBF([0.7, 2.0]), 50, 2, 0.02, seed=5)
+    a = fit(kernel, X, y, seed=0)
+    b = fit(kernel, X * torch.tensor([1e6, 1e-4]) + 300, y * 5000 - 7, seed=0)
+    torch.testing.assert_close(b.train_targets, a.train_targets)
+    for first, second in zip(a.kernel.buffers(), b.kernel.buffers(), strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-3)
+    ours, theirs = (matheron.summary(gp).rows["Matern.lengthscale[x0]"] for gp in (a, b))
+    assert theirs == pytest.approx(1e6 * ours, rel=1e-2)
+    assert matheron.summary(b).log_likelihood == pytest.approx(
+        matheron.summary(a).log_likelihood - 50 * np.log(5000), abs=1e-2
+    )
+
+
+def test_what_is_isotropic_stays_so_in_the_user_s_units():
+    X, y = simulated(K.RBF(0.7), 40, 2, 0.02)
+    X = X * torch.tensor([1.0, 0.1])
+    gp = fit(1.0 * K.RBF(1.0), X, y, seed=0)
+    scale = gp.input_transform.scale
+    assert float(scale[0]) == float(scale[1])
+    apart = fit(1.0 * K.RBF([1.0, 1.0]), X, y, seed=0)
+    assert float(apart.input_transform.scale[1] / apart.input_transform.scale[0]) > 5
+
+
+def test_paths_of_a_fit_go_through_the_data_in_the_user_s_units(generator):
+    X = torch.linspace(1000, 2000, 25, dtype=DOUBLE)[:, None]
+    y = 1e4 + 300 * torch.sin(X[:, 0] / 100)
+    gp = fit(1.0 * K.RBF(50.0), X, y, noise=1e-3, seed=0)
+    paths = matheron.draw(gp, 16, generator=generator)
+    assert float((paths(X) - y).abs().max()) < 1.0
+    assert float((paths.mean(torch.tensor([[1500.5]], dtype=DOUBLE)) - 1e4 - 300 * np.sin(15.005)).abs()) < 5
+
+
+def test_a_coupling_is_fitted_and_stays_positive_semi_definite():
+    truth = K.Coregional(K.RBF(0.6), [[1.0, -0.9], [-0.9, 1.0]])
+    g = torch.Generator().manual_seed(1)
+    X = torch.rand(120, 1, dtype=DOUBLE, generator=g) * 6
+    tasks = torch.arange(120) % 2
+    covariance = K.coupled_covariance(truth, X, tasks, X, tasks) + 0.01 * torch.eye(120, dtype=DOUBLE)
+    y = torch.linalg.cholesky(covariance) @ torch.randn(120, dtype=DOUBLE, generator=g)
+    gp = fit(K.Coregional(K.RBF(1.0), torch.eye(2)), X, y * (1 + 99 * tasks), tasks=tasks, seed=0)
+    B = gp.kernel.B
+    assert float(torch.linalg.eigvalsh(B).min()) > -1e-9
+    assert float(B[0, 1] / (B[0, 0] * B[1, 1]).sqrt()) < -0.7
+    rows = matheron.summary(gp).rows
+    assert rows["noise standard dev[1]"] == pytest.approx(10.0, rel=0.5)  # of a task in units a hundred times smaller
+    both = fit(K.Coregional(K.RBF(1.0), torch.eye(2)), X[:10], torch.stack([y[:10], y[10:20]], 1), seed=0)
+    assert both.num_outputs == 2 and both.num_data == 20
+
+
+def test_a_period_given_in_the_user_s_units_is_where_a_start_begins():
+    month = torch.arange(96, dtype=DOUBLE)[:, None]
+    g = torch.Generator().manual_seed(0)
+    y = torch.sin(month[:, 0] * (2 * np.pi / 12)) ** 3 + 0.1 * torch.randn(96, dtype=DOUBLE, generator=g)
+    gp = fit(1.0 * K.Periodic(1.0, period=11.5) * K.RBF(100.0), month, y, num_starts=1)
+    assert matheron.summary(gp).rows["Periodic.period"] == pytest.approx(12, rel=0.02)
+
+
+def test_noise_that_is_given_is_kept():
+    X, y = simulated(K.RBF(0.7), 30, 1, 0.02)
+    variances = torch.linspace(0.01, 0.1, 30, dtype=DOUBLE)
+    gp = fit(1.0 * K.RBF(1.0), X, y, noise=variances, seed=0)
+    torch.testing.assert_close(gp.noise * gp.output_transform.scale**2, variances)
+    rows = matheron.summary(gp).rows
+    assert rows["noise standard dev, smallest"] == pytest.approx(0.1) and "noise standard dev" not in rows
+
+
+def test_a_mean_is_fitted_or_kept_in_the_user_s_units(generator):
+    X, y = simulated(K.RBF(0.7), 40, 1, 0.02)
+    y = y + 500 * X[:, 0]
+    far = torch.tensor([[1e3]], dtype=DOUBLE)
+    linear = fit(1.0 * K.RBF(1.0), X, y, mean="linear", seed=0)
+    assert matheron.summary(linear).rows["mean slope[x0]"] == pytest.approx(500, rel=0.01)
+    for mean in (7.0, lambda x: 7.0 + 0 * x[..., 0], matheron.means.LinearMean([2.0], -1993.0)):
+        gp = fit(1.0 * K.RBF(1.0), X, y, mean=mean, num_starts=1)
+        assert float(matheron.draw(gp, 2, generator=generator).mean(far)) == pytest.approx(7.0, abs=1e-6)
+
+
+def test_priors_pull_and_are_found_by_name():
+    X, y = simulated(K.RBF(0.7) + K.Matern(0.5, 0.3), 30, 1, 0.02)
+    kernel = K.RBF(1.0) + K.Matern(0.5, 1.0)
+    strong = torch.distributions.LogNormal(torch.tensor(2.0).double(), torch.tensor(1e-3).double())
+    gp = fit(kernel, X, y, priors={"parts.1.lengthscale": strong}, seed=0)
+    assert float(gp.kernel.parts[1].lengthscale) == pytest.approx(np.exp(2.0), rel=0.02)
+    assert float(gp.kernel.parts[0].lengthscale) < 3
+    with pytest.raises(ValueError, match=r"no hyperparameter is called 'ell'; there are parts.0.lengthscale, parts.1"):
+        fit(kernel, X, y, priors={"ell": strong})
+    with pytest.raises(TypeError, match=r"expected a torch distribution, or a function .* got float"):
+        fit(kernel, X, y, priors={"noise": 1.0})
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("kernel", [None, 1.0 * K.RBF(1.0) + K.Linear([1.0, 1.0])], ids=["default", "given"])
+def test_a_handful_of_points_gives_a_usable_model(n, kernel, generator):
+    X, y = data(n, 2)
+    gp = fit(kernel, 100 + X, 7 + 0.1 * y, seed=0)
+    values = matheron.draw(gp, 64, generator=generator)(100 + X)
+    assert bool(torch.isfinite(values).all()) and float((values.mean(1) - 7).abs().max()) < 3
+
+
+@pytest.mark.parametrize("noise", [None, 0.0])
+def test_duplicates_and_constant_targets_are_survived(noise):
+    X, y = simulated(K.RBF(0.7), 20, 1, 0.02)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", matheron.JitterWarning)
+        gp = fit(None, torch.cat([X, X]), torch.cat([y, y]), noise=noise, seed=0)
+        assert bool(torch.isfinite(torch.cat([b.reshape(-1) for b in gp.kernel.buffers()])).all())
+        flat = fit(None, X, torch.full_like(y, 3.0), noise=noise, seed=0)
+    assert float(matheron.draw(flat, 2).mean(X).sub(3).abs().max()) < 1e-6
+
+
+def test_a_constant_column_is_said_and_its_lengthscale_stays():
+    X, y = simulated(K.RBF(0.7), 30, 1, 0.02)
+    X = torch.cat([X, torch.full_like(X, 5.0)], 1)
+    with pytest.warns(FitWarning, match="column 1 of X is constant"):
+        gp = fit(1.0 * K.RBF([1.0, 2.5]), X, y, seed=0)
+    assert matheron.summary(gp).rows["RBF.lengthscale[x1]"] == pytest.approx(2.5)
+
+
+def test_a_zero_stays_zero():
+    X, y = simulated(K.RBF(0.7), 30, 2, 0.02)
+    gp = fit(1.0 * K.RBF(1.0) + K.Linear([1.0, 0.0]), X, y, seed=0)
+    assert float(gp.kernel.parts[1].variance[1]) == 0.0
+
+
+def test_one_start_draws_no_random_numbers_and_a_seed_fixes_the_rest():
+    X, y = simulated(K.RBF(0.7), 20, 1, 0.02)
+    state = torch.random.get_rng_state()
+    fit(1.0 * K.RBF(1.0), X, y, num_starts=1)
+    fit(1.0 * K.RBF(1.0), X, y, seed=3)
+    assert bool((torch.random.get_rng_state() == state).all())
+    a, b = (fit(1.0 * K.RBF(1.0), X, y, seed=3).kernel for _ in range(2))
+    assert float(a.outputscale) == float(b.outputscale)
+
+
+def test_single_precision_data_are_fitted_in_double_and_kept_single():
+    X, y = simulated(K.RBF(0.7), 30, 1, 0.02)
+    gp, single = (
+        fit(1.0 * K.RBF(1.0), X, y, seed=0),
+        fit(1.0 * K.RBF(1.0), X.float(), y.float(), seed=0),
+    )
+    assert single.train_inputs.dtype == torch.float32
+    assert float(single.kernel.kernel.lengthscale) == pytest.approx(float(gp.kernel.kernel.lengthscale), rel=1e-3)
+
+
+def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
+    """Starts are followed on some of the data: the end must still have no slope on all of them."""
+    monkeypatch.setattr("matheron.fitting.maximise._SCREENED", 32)
+    monkeypatch.setattr("matheron.fitting.maximise._FOLLOWED", 64)
+    X, y = simulated(2.0 * K.Matern(1.5, 0.5), 200, 1, 0.1)
+    gp = fit(1.0 * K.Matern(1.5, 1.0), X, y, seed=0, num_starts=2)
+    better, *_ = maximised(gp.kernel, gp.train_inputs, gp.train_targets, noise=gp.noise, mean=gp.mean)
+    assert float(better.kernel.lengthscale) == pytest.approx(float(gp.kernel.kernel.lengthscale), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"X": torch.full((5, 1), torch.nan)}, ValueError, "X: expected finite numbers, got 5 NaN"),
+        ({"y": [0.0, 1.0, torch.inf, 2.0, 3.0]}, ValueError, "y: expected finite numbers, got 1 NaN or infinite"),
+        ({"y": [0.0, 1.0]}, ValueError, r"y: expected \[5\]"),
+        ({"X": torch.zeros(0, 1), "y": torch.zeros(0)}, ValueError, "at least one observation"),
+        ({"kernel": "rbf"}, TypeError, "kernel: expected a kernel of matheron.kernels"),
+        ({"num_starts": 0}, ValueError, "num_starts: expected a whole number of at least 1"),
+        ({"mean": "quadratic"}, ValueError, 'mean: expected None, "linear", a number'),
+        ({"solver": "magic"}, ValueError, "solver: expected"),
+        ({"kernel": K.RBF([1.0, 2.0])}, ValueError, "lengthscale: expected a number or one a dimension"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(change, error, words):
+    settings = {"kernel": K.RBF(1.0), "X": torch.arange(5.0)[:, None], "y": torch.arange(5.0)} | change
+    with pytest.raises(error, match=words):
+        fit(**settings)
+
+
+def test_a_summary_refuses_what_it_cannot_say():
+    gp = matheron.ExactGP(K.RBF(0.5), [[0.0]], [1.0], 0.1, output_transform=matheron.transforms.Exp())
+    with pytest.raises(TypeError, match="expected affine transforms, got Exp"):
+        matheron.summary(gp)
+    with pytest.raises(ValueError, match="names: expected 1, one per column of X, got 2"):
+        matheron.summary(matheron.ExactGP(K.RBF(0.5), [[0.0]], [1.0], 0.1), names=["a", "b"])
+    with pytest.raises(TypeError, match="expected an ExactGP, got str"):
+        matheron.summary("gp")  # type: ignore[arg-type]
+
+
+def test_the_summary_of_a_model_without_transforms_is_its_own():
+    gp = matheron.ExactGP(2.0 * K.RBF([0.5, 3.0]), [[0.0, 1.0], [1.0, 0.0]], [1.0, 2.0], 0.25, mean=4.0)
+    rows = matheron.summary(gp, names=["a", "b"])
+    assert rows.rows == {
+        "RBF.outputscale": 2.0,
+        "RBF.lengthscale[a]": 0.5,
+        "RBF.lengthscale[b]": 3.0,
+        "noise standard dev": 0.5,
+        "mean": 4.0,
+    }
+    assert rows.log_likelihood == pytest.approx(log_likelihood(gp)) and "RBF.lengthscale[b]  3" in str(rows)
