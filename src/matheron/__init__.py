@@ -35,6 +35,9 @@ from .gp import ExactGP as ExactGP
 from .gp import Outputs as Outputs
 from .gp import SelectedOutputs as SelectedOutputs
 from .gp import SparseGP as SparseGP
+from .likelihood import LeaveOneOut as LeaveOneOut
+from .likelihood import leave_one_out as leave_one_out
+from .likelihood import log_marginal_likelihood as log_marginal_likelihood
 from .paths import BatchPaths as BatchPaths
 from .paths import EnsemblePaths as EnsemblePaths
 from .paths import OutputPaths as OutputPaths

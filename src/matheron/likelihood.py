@@ -1,0 +1,152 @@
+"""The log marginal likelihood of an exact model, and its predictions of each observation from all the others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .describe import describe
+from .gp import Batch, Ensemble, ExactGP, Outputs
+from .solvers import covariance
+from .solvers.cholesky import safe_cholesky
+from .transforms import Transform
+
+_LOG_2_PI = math.log(2 * math.pi)
+
+
+def log_marginal_likelihood(model: Any) -> Tensor:
+    """log p(y): the log density of the data under a Gaussian process, hyperparameters given.
+
+        log p(y) = -1/2 r^T (K_nn + noise)^-1 r - 1/2 log |K_nn + noise| - n/2 log 2 pi,      r = y - mean(X)
+
+    It is dense, computed in float64, and differentiable in whatever hyperparameters require grad. With an output
+    transform it is the density of the *user's* y, T(y) for the model's y: each observation's log |T'(y)| is subtracted,
+    so that models with different transforms of the same data can be compared.
+
+    Args:
+        model: an `ExactGP`, or a model of another library that is one. The models of `Outputs` are independent, and
+            their values are added; a `Batch` or an `Ensemble` has one value per model, `[b]`.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> lengthscale = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    >>> gp = matheron.ExactGP(kernels.RBF(lengthscale), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=0.1)
+    >>> value = matheron.log_marginal_likelihood(gp)
+    >>> round(value.item(), 3)
+    -3.352
+    >>> round(torch.autograd.grad(value, lengthscale)[0].item(), 3)
+    -0.013
+    """
+    gp = describe(model, detach=False)
+    if isinstance(gp, Outputs):
+        return torch.stack([log_marginal_likelihood(member) for member in gp.models]).sum(0)
+    if isinstance(gp, Batch | Ensemble):
+        values = torch.stack([log_marginal_likelihood(member) for member in gp.models])
+        return values.reshape(gp.batch_shape) if isinstance(gp, Batch) else values
+    gp = _exact(gp, "log_marginal_likelihood")
+    L, r = _factored(gp)
+    a = torch.linalg.solve_triangular(L, r[:, None], upper=False)  # [n, 1]
+    log_determinant = 2 * L.diagonal().log().sum()
+    _, slope = _outer(gp, gp.train_targets.double())
+    return -0.5 * (a.square().sum() + log_determinant + len(r) * _LOG_2_PI) - slope.abs().log().sum()
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """What a model says of each of its n observations, given all the others, in the order of the data.
+
+    Attributes:
+        log_density: log p(y_i | the others) `[n]`, of the user's y_i; its sum is a score to compare models by.
+        standardized: (y_i - mean_i) / standard deviation_i `[n]` in the model's own space: standard normals where the
+            model is right.
+    """
+
+    log_density: Tensor
+    standardized: Tensor
+    _mean: Tensor
+    _variance: Tensor
+    _affine: bool
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of y_i given the others, `[n]`, in the user's units."""
+        self._check("mean")
+        return self._mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of y_i given the others, its noise included, `[n]`, in the user's units."""
+        self._check("variance")
+        return self._variance
+
+    def _check(self, what: str) -> None:
+        if not self._affine:
+            raise TypeError(f"{what}: under an output transform that is not affine it has no closed form")
+
+
+def leave_one_out(model: Any) -> LeaveOneOut:
+    """Predictions of every observation from all the others, at the cost of one factorisation.
+
+        mean_i = y_i - [K^-1 r]_i / [K^-1]_ii,      variance_i = 1 / [K^-1]_ii,      K = K_nn + noise, r = y - mean(X)
+
+    Conventions are those of `log_marginal_likelihood`.
+
+    Args:
+        model: an `ExactGP`, or a model of another library that is one.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=0.1)
+    >>> matheron.leave_one_out(gp).mean.round(decimals=3)
+    tensor([0.2380, 0.0000, 0.2380], dtype=torch.float64)
+    """
+    gp = _exact(describe(model, detach=False), "leave_one_out")
+    L, r = _factored(gp)
+    y = gp.train_targets.double()
+    inverse = torch.linalg.solve_triangular(L, torch.eye(len(r), dtype=r.dtype, device=r.device), upper=False)
+    precision = inverse.square().sum(0)  # [K^-1]_ii
+    alpha = torch.cholesky_solve(r[:, None], L)[:, 0]  # K^-1 r
+    mean, variance = y - alpha / precision, 1 / precision
+    standardized = alpha / precision.sqrt()
+    _, at_y = _outer(gp, y)
+    log_density = -0.5 * (standardized.square() + variance.log() + _LOG_2_PI) - at_y.abs().log()
+    transform = gp.output_transform
+    outer, slope = _outer(gp, mean)
+    affine = transform is None or transform.affine
+    return LeaveOneOut(log_density, standardized, outer, variance * slope.square(), affine)
+
+
+def _exact(gp: Any, name: str) -> ExactGP:
+    if isinstance(gp, ExactGP):
+        return gp
+    raise TypeError(
+        f"{name}: expected an ExactGP, or a model of a library that is one, got {type(gp).__name__}; a sparse model "
+        "keeps inducing points instead of data, and several models have one value each: ask each of .models"
+    )
+
+
+def _factored(gp: ExactGP) -> tuple[Tensor, Tensor]:
+    """L L^T = K_nn + noise `[n, n]`, and r = y - mean(X) `[n]`, in float64."""
+    X = gp.train_inputs.double()
+    tasks = None if gp.tasks is None else gp.tasks.to(X.device)
+    K = covariance(gp.kernel.to(X.device, torch.float64), X, tasks)
+    K = K + gp.noise.to(X).diag_embed()
+    mean = gp.mean.to(X.device, torch.float64)(X[None])[0].to(X).expand(-1, gp.num_outputs)  # [n, t]
+    mean = mean[:, 0] if tasks is None else mean.gather(-1, tasks[:, None])[:, 0]
+    return safe_cholesky(K, "k(X, X) + noise")[0], gp.train_targets.double() - mean
+
+
+def _outer(gp: ExactGP, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Values `[n]` of the model's space in the user's, and the output transform's derivative there."""
+    transform: Transform | None = gp.output_transform
+    if transform is None:
+        return y, torch.ones_like(y)
+    transform = transform.to(y.device, torch.float64)
+    values = y[:, None].expand(-1, gp.num_outputs)  # [n, t]
+    own = torch.zeros_like(y, dtype=torch.long) if gp.tasks is None else gp.tasks.to(y.device)
+    outer, slope = transform(values), transform.derivative(values)
+    return outer.gather(-1, own[:, None])[:, 0], slope.gather(-1, own[:, None])[:, 0]
