@@ -120,3 +120,90 @@ def test_a_basis_may_be_used_again():
     second = paths_of("sparse", features=first.prior.features, seed=9)
     assert torch.equal(first.prior.features(X), second.prior.features(X))
     assert not torch.allclose(first.prior.weights, second.prior.weights)
+
+
+GP = model("exact")
+BOX = [[0.0], [1.0]]
+
+
+def one_dimension(**random: Any) -> Any:
+    return draw_prior(K.RBF(0.3), 3, input_dim=1, num_features=16, **random)
+
+
+PLACES = {
+    "draw": lambda **random: draw(GP, 2, num_features=16, **random)(X),
+    "draw, outputs": lambda **random: draw(matheron.Outputs([GP, GP]), 2, num_features=16, **random)(X),
+    "draw, ensemble": lambda **random: draw(matheron.Ensemble([GP, GP]), 2, num_features=16, **random)(X),
+    "draw_prior": lambda **random: one_dimension(**random)([[0.3]]),
+    "condition_on": lambda **random: one_dimension(seed=0).condition_on([[0.2]], [1.0], noise=0.1, **random)([[0.2]]),
+    "minimize": lambda **random: (
+        matheron.minimize(one_dimension(seed=0), BOX, mesh_size=8, max_iterations=1, **random).x
+    ),
+    "maximize": lambda **random: (
+        matheron.maximize(one_dimension(seed=0), BOX, mesh_size=8, max_iterations=1, **random).x
+    ),
+    "suggest": lambda **random: matheron.thompson.suggest(None, BOX, 3, strategy="random", **random),
+    "minimize_function": lambda **random: (
+        matheron.thompson.minimize_function(
+            lambda x: float(x.sum()), BOX, 3, kernel=K.RBF(0.3), num_initial=3, **random
+        ).best_x
+    ),
+    "rollout": lambda **random: matheron.rollout([one_dimension(seed=0)], [0.0], 2, 0.1, diffusion=1.0, **random),
+    "location_scale": lambda **random: matheron.samplers.location_scale(GP, 2, **random)(X),
+    "weight_space": lambda **random: matheron.samplers.weight_space(GP, 2, num_features=8, **random)(X),
+    "weight_space_sparse": lambda **random: matheron.samplers.weight_space_sparse(
+        model("sparse"), 2, num_features=16, **random
+    )(X),
+    "orthogonal": lambda **random: matheron.samplers.orthogonal(model("sparse"), 2, num_features=16, **random)(X),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_seed_is_taken_wherever_there_is_randomness(name):
+    drawn = PLACES[name]
+    expected = drawn(generator=torch.Generator().manual_seed(0))
+    assert torch.equal(drawn(seed=0), expected)
+    assert torch.equal(drawn(generator=0), expected)
+    assert torch.equal(drawn(generator=np.int64(1)), drawn(seed=1))
+    assert not torch.equal(drawn(seed=1), expected)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_generator_and_a_seed_together_are_refused_everywhere(name):
+    with pytest.raises(ValueError, match="got both"):
+        PLACES[name](generator=gen(), seed=0)
+
+
+@pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState])
+def test_a_numpy_generator_is_taken_and_moves_on(make):
+    rng = make(0)
+    first, second = one_dimension(generator=rng)([[0.3]]), one_dimension(generator=rng)([[0.3]])
+    assert not torch.equal(first, second)
+    assert torch.equal(one_dimension(generator=make(0))([[0.3]]), first)
+
+
+@pytest.mark.parametrize(
+    ("random", "kind", "message"),
+    [
+        ({"generator": True}, TypeError, "generator: expected a torch.Generator, a NumPy generator, or a seed"),
+        ({"generator": "0"}, TypeError, "got str"),
+        ({"generator": 0.5}, TypeError, "got float"),
+        ({"seed": False}, TypeError, "seed: expected a seed"),
+        ({"seed": gen()}, TypeError, "got Generator"),
+        ({"seed": -1}, ValueError, "from 0 to"),
+        ({"generator": 2**64}, ValueError, "from 0 to"),
+    ],
+)
+def test_what_is_no_source_of_randomness_is_refused(random, kind, message):
+    with pytest.raises(kind, match=message):
+        one_dimension(**random)
+
+
+@pytest.mark.parametrize("join", [matheron.Outputs, matheron.Ensemble, matheron.Batch])
+def test_members_given_one_seed_have_noise_of_their_own(join):
+    """A seed handed on to each member would give all of them the same noise."""
+    paths = draw(join([GP, GP]), 2, seed=0)
+    targets = [[0.0] * paths.num_outputs] * len(X) if join is matheron.Outputs else [0.0] * len(X)
+    given = paths.condition_on(X, targets, noise=1.0, seed=0)
+    first, second = (member.update.xi[:, -len(X) :] for member in given.members)
+    assert not torch.equal(first[: len(second)], second[: len(first)])

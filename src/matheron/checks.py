@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 ArrayLike = Any  # a tensor, a NumPy array, a number, or nested lists of numbers
+# Where random numbers come from: a generator, a seed, or None for torch's default generator.
+Random = torch.Generator | np.random.Generator | np.random.RandomState | int | None
 
 
 def as_array(value: ArrayLike) -> Tensor:
@@ -91,6 +94,47 @@ def as_count(value: Any, name: str) -> int:
     if count < 1 or count != value:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
     return count
+
+
+def as_generator(generator: Random = None, seed: int | None = None) -> torch.Generator:
+    """A torch generator from a generator or a seed; torch's default one where neither is given.
+
+    A seed, given as `seed` or in place of the generator, starts a new CPU generator. So does a NumPy generator, by a
+    seed drawn from it: it moves on, and the next call differs.
+
+    >>> from matheron.checks import as_generator
+    >>> as_generator(3).initial_seed() == as_generator(seed=3).initial_seed() == 3
+    True
+    """
+    if seed is not None:
+        if generator is not None:
+            raise ValueError(f"expected generator= or seed=, got both, {generator!r} and {seed!r}; leave one out")
+        return torch.Generator().manual_seed(as_seed(seed, "seed"))
+    if generator is None:
+        return torch.default_generator
+    if isinstance(generator, torch.Generator):
+        return generator
+    if isinstance(generator, np.random.Generator):
+        return torch.Generator().manual_seed(int(generator.integers(2**63)))
+    if isinstance(generator, np.random.RandomState):
+        return torch.Generator().manual_seed(int(generator.randint(2**31)))
+    return torch.Generator().manual_seed(as_seed(generator, "generator"))
+
+
+def as_seed(value: Any, name: str) -> int:
+    """A whole number from which a generator can start: below 2^64, and not negative."""
+    expected = "a seed, a whole number from 0 to 2^64 - 1"
+    if name == "generator":
+        expected = f"a torch.Generator, a NumPy generator, or {expected}"
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: expected {expected}, got {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}") from None
+    if not 0 <= number < 2**64:
+        raise ValueError(f"{name}: expected {expected}, got {number}")
+    return number
 
 
 def as_dtype(dtype: torch.dtype | None) -> torch.dtype | None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_count, as_dtype, as_tensor
+from .checks import ArrayLike, Random, as_count, as_dtype, as_generator, as_tensor
 from .describe import describe
 from .features import Features, build_features
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
@@ -63,7 +63,8 @@ def draw(
     domain: tuple[ArrayLike, ArrayLike] | None = None,
     solver: str | Solver = "auto",
     detach: bool = True,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> AnyPaths:
@@ -82,7 +83,7 @@ def draw(
         solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), "auto", or a value such as
             `matheron.solvers.PCG(tolerance=1e-3)`. `paths.solver_stats` says which ran, and how it went.
         detach: False keeps the graph from the paths to the model's hyperparameters.
-        generator: where random numbers come from; None is torch's default generator.
+        generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
         dtype, device: of the paths; the data's where not given.
 
     >>> import torch, matheron
@@ -96,7 +97,7 @@ def draw(
     gp = describe(model, detach=detach)
     basis = _Basis(num_features, features, paths_per_basis, domain)
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
-    generator = generator or torch.default_generator
+    generator = as_generator(generator, seed)
     if isinstance(gp, SelectedOutputs):
         return SelectedPaths(draw(gp.model, s, generator=generator, **settings), gp.outputs)
     if isinstance(gp, Outputs | Batch):
@@ -174,7 +175,8 @@ def draw_prior(
     paths_per_basis: int | None = 64,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
     detach: bool = True,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Paths:
@@ -192,7 +194,7 @@ def draw_prior(
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel: expected a kernel of matheron.kernels, got {type(kernel).__name__}")
     as_dtype(dtype)
-    generator = generator or torch.default_generator
+    generator = as_generator(generator, seed)
     kernel = kernel.owned() if detach else kernel
     mean_function = as_mean(mean)
     mean_function = (mean_function.owned() if detach else mean_function).to(torch.device(device), dtype)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..checks import ArrayLike, as_count
+from ..checks import ArrayLike, Random, as_count, as_generator
 from ..samplers import decoupled_moments, moments
 from ..samplers.linear_model import features_for, one_basis
 from .fourier import KINDS, fourier_constant
@@ -52,7 +52,8 @@ def covariance_bound(
     exact: Any = None,
     kind: str = "cosine",
     num_bases: int = 32,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
 ) -> CovarianceBound:
     """Measure both sides of `prop:covariance_error` on the box `domain`; suprema are over pairs of the points x.
 
@@ -62,7 +63,7 @@ def covariance_bound(
         kind: "cosine" or "sincos", the random features that C2 is for.
         num_bases: over how many bases the expectation is taken.
     """
-    gp = one_output(model)
+    gp, generator = one_output(model), as_generator(generator, seed)
     C2 = fourier_constant(gp.kernel, domain, input_dim=gp.input_dim, kind=kind)
     of = constants(gp, domain)
     truth = moments(gp if exact is None else exact, x).covariance
@@ -79,7 +80,8 @@ def covariance_rate(
     *,
     kind: str = "cosine",
     num_bases: int = 16,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
 ) -> Rate:
     """How fast sup |k^(d) - k^(s)| over pairs of the points x falls with ell: the proposition says as ell^-1/2.
 
@@ -89,11 +91,11 @@ def covariance_rate(
     >>> from matheron import kernels
     >>> from matheron.bounds import covariance_rate
     >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
-    >>> rate = covariance_rate(gp, torch.rand(16, 1), generator=torch.Generator().manual_seed(0))
+    >>> rate = covariance_rate(gp, torch.rand(16, 1), seed=0)
     >>> -0.6 < rate.slope < -0.4
     True
     """
-    gp = one_output(model)
+    gp, generator = one_output(model), as_generator(generator, seed)
     if len(set(num_features)) < 2:
         raise ValueError(f"num_features: expected at least two different numbers, got {list(num_features)}")
     truth = moments(gp, x).covariance
@@ -116,7 +118,7 @@ def _errors(gp, ell: int, x: ArrayLike, truth, kind: str, num_bases: int, genera
         raise ValueError(f'num_features: expected an even number for "sincos", got {ell}')
     if kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    features, _ = features_for(gp, g, ell, kind, 1, None, generator or torch.default_generator)
+    features, _ = features_for(gp, g, ell, kind, 1, None, generator)
     covariances = (decoupled_moments(gp, one_basis(features, i), x).covariance for i in range(g))
     return torch.stack([(C - truth).abs().max() for C in covariances]).cpu()
 

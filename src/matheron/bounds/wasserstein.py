@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import ArrayLike, as_count
+from ..checks import ArrayLike, Random, as_count, as_generator
 from ..features import Features
 from ..metrics import gaussian_coupling, gaussian_wasserstein
 from ..paths import Paths
@@ -44,7 +44,8 @@ def prior_error(
     x: ArrayLike,
     *,
     num_draws: int = 4096,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
 ) -> PriorError:
     """W2 in the supremum norm over the points x, between a model's prior and that of a basis: an upper bound.
 
@@ -54,7 +55,7 @@ def prior_error(
     mean of the squares.
     """
     gp, s = one_output(model), as_count(num_draws, "num_draws")
-    generator = generator or torch.default_generator
+    generator = as_generator(generator, seed)
     with torch.no_grad():
         at = Places(gp, inner_points(gp, x))
         K = at.K_xx
@@ -77,7 +78,8 @@ def wasserstein_bound(
     *,
     exact: Any = None,
     num_draws: int = 4096,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
 ) -> WassersteinBound:
     """Measure both sides of `eqn:wasserstein_bound` on the box `domain`, over points x spread evenly in it.
 
@@ -95,6 +97,6 @@ def wasserstein_bound(
     truth = sparse if exact is None else moments(exact, x)
     measured = math.sqrt(scale) * gaussian_wasserstein(*decoupled_moments(gp, basis, x), *truth)
     sparse_error = math.sqrt(scale) * gaussian_wasserstein(*sparse, *truth) if exact is not None else 0.0
-    prior = prior_error(gp, basis, x, num_draws=num_draws, generator=generator)
+    prior = prior_error(gp, basis, x, num_draws=num_draws, generator=generator, seed=seed)
     of = constants(gp, domain)
     return WassersteinBound(measured, sparse_error + of.C1 * prior.value, sparse_error, prior, of)

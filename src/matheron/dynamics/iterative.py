@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..checks import Random, as_generator
 from ..gp import SparseGP
 
 # Jitter of visited points, a share of the prior variance: they crowd together, and the factor is inverted.
@@ -48,13 +49,14 @@ class IterativeDrift:
         num_paths: int,
         steps: int,
         *,
-        generator: torch.Generator | None = None,
+        generator: Random = None,
+        seed: int | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         device = torch.device(device)
         self.outputs = [_Conditional(gp, num_paths, steps, dtype, device) for gp in gps]
-        g = generator or torch.default_generator
+        g = as_generator(generator, seed)
         xi = torch.randn(steps, len(gps), num_paths, generator=g, device=g.device, dtype=torch.float64)
         self.xi = xi.to(device, dtype)  # [steps, d_s, s]
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step, where a CUDA graph can see it

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import ArrayLike, as_array, as_count, as_tensor
+from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
 from ..paths import OutputPaths
 from .persistent import rolled
 from .stepper import Stepper, make_stepper
@@ -37,7 +37,8 @@ def rollout(
     diffusion: ArrayLike | None = None,
     keep_every: int = 1,
     gradients: bool = False,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
 ) -> Tensor:
     """Simulate s' = s + f(s, c) dt + sqrt(dt Sigma) eps, `eqn:euler_maruyama`, each path along its own drift f.
 
@@ -54,7 +55,7 @@ def rollout(
         keep_every: keep the first state and every so many after it.
         gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion, with
             checkpoints, so that memory grows with the states and not with the paths' features.
-        generator: draws the process noise.
+        generator, seed: draws the process noise, a generator or a seed.
 
     Returns:
         states `[s, steps // keep_every + 1, d_s]`.
@@ -77,7 +78,7 @@ def rollout(
         drift = OutputPaths(drift)
     state = _initial(drift, initial_state)  # [s, d_s]
     control = _Controls(controls, steps, dt, state)
-    noise = _Noise(diffusion, dt, state, generator)
+    noise = _Noise(diffusion, dt, state, as_generator(generator, seed))
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
         if gradients:
             return _report(_with_checkpoints(make_stepper(drift, dt, state), state, steps, control, noise, keep_every))
@@ -117,10 +118,8 @@ def _with_checkpoints(step: Stepper, state: Tensor, steps: int, control, noise: 
 class _Noise:
     """sqrt(dt Sigma) eps for each step, or nothing."""
 
-    def __init__(
-        self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator | None
-    ) -> None:
-        self.state, self.generator = state, generator or torch.default_generator
+    def __init__(self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator) -> None:
+        self.state, self.generator = state, generator
         self.root = None if diffusion is None else _root(as_tensor(diffusion, "diffusion", like=state) * dt, state)
 
     def normals(self) -> Tensor | None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_array
+from ..checks import ArrayLike, Random, as_array, as_generator
 from ..gp import as_tasks
 from ..solvers import Solver
 from ..value import Parts, Value
@@ -112,10 +112,11 @@ class OutputPaths(_Joined):
         noise: ArrayLike,
         tasks: ArrayLike | None = None,
         solver: str | Solver = "auto",
-        generator: torch.Generator | None = None,
+        generator: Random = None,
+        seed: int | None = None,
     ) -> OutputPaths:
         """As `Paths.condition_on`: y `[n, t]` or `[s, n, t]`, noise also `[n, t]`; with `tasks`, `[n]` or `[s, n]`."""
-        x, y, noise = as_array(x), as_array(y), as_array(noise)
+        x, y, noise, generator = as_array(x), as_array(y), as_array(noise), as_generator(generator, seed)
         owners = [(i, j) for i, member in enumerate(self.members) for j in range(member.num_outputs)]
         if tasks is None and y.shape[-1:] != (len(owners),):
             raise ValueError(f"y: expected [n, {len(owners)}], every output at every point, got {list(y.shape)}")
@@ -177,8 +178,11 @@ class EnsemblePaths(_Joined):
         members = [self.members[int(i)][rank[owner == k]] for k, i in enumerate(used)]
         return EnsemblePaths(members, owner)
 
-    def condition_on(self, x: ArrayLike, y: ArrayLike, **settings: Any) -> EnsemblePaths:
+    def condition_on(
+        self, x: ArrayLike, y: ArrayLike, *, generator: Random = None, seed: int | None = None, **settings: Any
+    ) -> EnsemblePaths:
         """As `Paths.condition_on`; every member is given the data."""
+        settings["generator"] = as_generator(generator, seed)  # one for all: a seed each would give equal noise
         y = as_array(y)
         outputs = 1 if self.num_outputs > 1 and settings.get("tasks") is None else 0
         own = y.ndim == 2 + outputs
@@ -224,8 +228,11 @@ class BatchPaths(_Joined):
         """Fewer paths of every model of the batch."""
         return self._each(lambda member: member[index])
 
-    def condition_on(self, x: ArrayLike, y: ArrayLike, **settings: Any) -> BatchPaths:
+    def condition_on(
+        self, x: ArrayLike, y: ArrayLike, *, generator: Random = None, seed: int | None = None, **settings: Any
+    ) -> BatchPaths:
         """As `Paths.condition_on`; x, y and noise may have the leading batch axes."""
+        settings["generator"] = as_generator(generator, seed)  # one for all: a seed each would give equal noise
         x, y = as_array(x), as_array(y)
         b = len(self.batch_shape)
         xs = x.reshape(-1, *x.shape[b:]) if x.ndim == 2 + b else [x] * len(self.members)

@@ -13,7 +13,7 @@ from ..transforms import Transform
 from ..updates import Data
 
 
-def observed(paths: Any, x: Any, y: Any, noise: Any, tasks: Any, generator: torch.Generator | None) -> Data:
+def observed(paths: Any, x: Any, y: Any, noise: Any, tasks: Any, generator: torch.Generator) -> Data:
     """What `condition_on` was given, checked, in the model's own space, with its noise drawn."""
     like, t = paths.prior.w, paths.num_outputs
     x = as_points(x, "x", input_dim=paths.input_dim, like=like)
@@ -32,7 +32,6 @@ def observed(paths: Any, x: Any, y: Any, noise: Any, tasks: Any, generator: torc
     tasks = as_tasks(tasks, len(x), t, "tasks")
     tasks = None if tasks is None else tasks.to(paths.device)
     y, noise = _undone(paths.output_transform, paths.num_outputs, y, noise, tasks)
-    generator = generator or torch.default_generator
     xi = torch.randn(paths.num_paths, len(x), generator=generator, device=generator.device, dtype=torch.float64)
     return Data(paths._inner(x[None])[0], tasks, y, noise, xi.to(like))
 

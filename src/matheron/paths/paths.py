@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_real, check_dim
+from ..checks import ArrayLike, Random, as_generator, as_real, check_dim
 from ..evaluate import evaluate, evaluate_with_gradient, fused, single
 from ..means import Mean
 from ..solvers import Solver, Stats, as_solver
@@ -199,7 +199,8 @@ class Paths(Value):
         noise: ArrayLike,
         tasks: ArrayLike | None = None,
         solver: str | Solver = "auto",
-        generator: torch.Generator | None = None,
+        generator: Random = None,
+        seed: int | None = None,
     ) -> Paths:
         """The same draw, given more data: new paths with the same w and noise, as if the data had always been there.
 
@@ -210,7 +211,7 @@ class Paths(Value):
             noise: variance of their noise, one number, one a point, or `[n, t]`; with 0 the paths pass through.
             tasks: which output each observation is of.
             solver: as for `draw`.
-            generator: draws the new observations' noise.
+            generator, seed: draws the new observations' noise, a generator or a seed.
 
         >>> import matheron
         >>> from matheron import kernels
@@ -223,7 +224,7 @@ class Paths(Value):
         old = self.update
         if old.inducing is not None and old.inducing.root is None:
             raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
-        new = observed(self, x, y, noise, tasks, generator)
+        new = observed(self, x, y, noise, tasks, as_generator(generator, seed))
         if len(new.noise) == 0:
             return self
         data = without_repeats(joined(old, new), num_old=len(old.noise))

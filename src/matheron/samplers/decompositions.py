@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..checks import ArrayLike, as_count
+from ..checks import ArrayLike, Random, as_count, as_generator
 from ..describe import describe
 from ..features import Features
 from ..gp import SparseGP
@@ -28,7 +28,8 @@ def weight_space_sparse(
     features: str | Features = "cosine",
     paths_per_basis: int | None = None,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> LinearModelPaths:
@@ -39,7 +40,16 @@ def weight_space_sparse(
     Arguments are those of `weight_space`.
     """
     return _draw(
-        model, num_paths, num_features, features, paths_per_basis, domain, generator, dtype, device, orthogonal=False
+        model,
+        num_paths,
+        num_features,
+        features,
+        paths_per_basis,
+        domain,
+        as_generator(generator, seed),
+        dtype,
+        device,
+        orthogonal=False,
     )
 
 
@@ -51,7 +61,8 @@ def orthogonal(
     features: str | Features = "cosine",
     paths_per_basis: int | None = None,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> LinearModelPaths:
@@ -63,7 +74,16 @@ def orthogonal(
     The features stand for k - k(., Z) K_mm^-1 k(Z, .), the covariance of f_perp. Arguments are those of `weight_space`.
     """
     return _draw(
-        model, num_paths, num_features, features, paths_per_basis, domain, generator, dtype, device, orthogonal=True
+        model,
+        num_paths,
+        num_features,
+        features,
+        paths_per_basis,
+        domain,
+        as_generator(generator, seed),
+        dtype,
+        device,
+        orthogonal=True,
     )
 
 
@@ -73,7 +93,6 @@ def _draw(
     s, gp = as_count(num_paths, "num_paths"), single(describe(model))
     if not isinstance(gp, SparseGP):
         raise TypeError("expected a sparse model, got one of data; see samplers.weight_space")
-    generator = generator or torch.default_generator
     with torch.no_grad():
         phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
         at = Places(gp, gp.inducing_points[:0].detach().double())

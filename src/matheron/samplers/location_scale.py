@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike
+from ..checks import ArrayLike, Random, as_generator
 from ..describe import describe
 from ..gp import GP, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .posterior import Factored, Places, inner_moments, inner_points, normals, selected, single
 from .values import DrawValues, ValueDraws
 
 
-def location_scale(model: Any, num_paths: int, *, generator: torch.Generator | None = None) -> LocationScale:
+def location_scale(model: Any, num_paths: int, *, generator: Random = None, seed: int | None = None) -> LocationScale:
     """Draw values of a posterior by `eqn:sampler_nonparametric_affine`.
 
         f_* | y  =  m_{*|n} + K_{**|n}^1/2 zeta,      zeta ~ N(0, I)
@@ -22,7 +22,7 @@ def location_scale(model: Any, num_paths: int, *, generator: torch.Generator | N
     Args:
         model: an exact or sparse model, or several as outputs of one.
         num_paths: how many draws.
-        generator: where random numbers come from; None is torch's default generator.
+        generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -31,13 +31,13 @@ def location_scale(model: Any, num_paths: int, *, generator: torch.Generator | N
     >>> location_scale(gp, 64)(torch.rand(100, 1)).shape
     torch.Size([64, 100])
     """
-    return LocationScale(describe(model), num_paths, generator)
+    return LocationScale(describe(model), num_paths, as_generator(generator, seed))
 
 
 class LocationScale(ValueDraws):
     """Location-scale draws of one model, of independent ones side by side, or of some outputs of one."""
 
-    def __init__(self, gp: GP, num_paths: int, generator: torch.Generator | None) -> None:
+    def __init__(self, gp: GP, num_paths: int, generator: torch.Generator) -> None:
         super().__init__(num_paths, generator)
         self.gp = gp
         for member in gp.models if isinstance(gp, Outputs) else [gp]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count
+from ..checks import ArrayLike, Random, as_count, as_generator
 from ..describe import describe
 from ..gp import ExactGP
 from .posterior import inner_points, normals, prior_mean, single
@@ -27,7 +27,7 @@ _MARGIN = 2
 
 
 def love(
-    model: Any, num_paths: int, *, num_iterations: int | None = None, generator: torch.Generator | None = None
+    model: Any, num_paths: int, *, num_iterations: int | None = None, generator: Random = None, seed: int | None = None
 ) -> Love:
     """Draw values of a posterior by LOVE, `fast_pred_samples` of GPyTorch.
 
@@ -35,7 +35,7 @@ def love(
         model: an exact model of one output, with a stationary kernel, whose training inputs form a regular grid.
         num_paths: how many draws.
         num_iterations: of Lanczos and conjugate gradients in the precomputation; None is n, as in the paper's appendix.
-        generator: where random numbers come from; None is torch's default generator.
+        generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -51,13 +51,13 @@ def love(
     if any(term.forms or not term.stationary for term in gp.kernel.terms(gp.input_dim)):
         raise TypeError("love: expected a stationary kernel, whose covariance on a grid is Toeplitz")
     iterations = gp.num_data if num_iterations is None else as_count(num_iterations, "num_iterations")
-    return Love(gp, num_paths, iterations, generator)
+    return Love(gp, num_paths, iterations, as_generator(generator, seed))
 
 
 class Love(ValueDraws):
     """LOVE draws of one model."""
 
-    def __init__(self, gp: ExactGP, num_paths: int, num_iterations: int, generator: torch.Generator | None) -> None:
+    def __init__(self, gp: ExactGP, num_paths: int, num_iterations: int, generator: torch.Generator) -> None:
         super().__init__(num_paths, generator)
         self.gp, self.num_iterations = gp, num_iterations
         self.axes = regular_grid(gp.train_inputs.detach().double())

@@ -21,9 +21,9 @@ class ValueDraws(ABC):
     But these are no functions: a second call draws again, and knows nothing of the first.
     """
 
-    def __init__(self, num_paths: int, generator: torch.Generator | None) -> None:
+    def __init__(self, num_paths: int, generator: torch.Generator) -> None:
         self.num_paths = as_count(num_paths, "num_paths")
-        self.generator = generator or torch.default_generator
+        self.generator = generator
 
     @abstractmethod
     def at(self, x: ArrayLike) -> DrawValues:

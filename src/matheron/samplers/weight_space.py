@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count
+from ..checks import ArrayLike, Random, as_count, as_generator
 from ..describe import describe
 from ..features import Features
 from ..gp import ExactGP, SparseGP
@@ -71,7 +71,8 @@ def weight_space(
     paths_per_basis: int | None = None,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
     method: str = "auto",
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> LinearModelPaths:
@@ -98,7 +99,7 @@ def weight_space(
         raise TypeError("weight_space: expected a model of data, got a sparse one; see samplers.weight_space_sparse")
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
-    generator = generator or torch.default_generator
+    generator = as_generator(generator, seed)
     with torch.no_grad():
         phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
         at = Places(gp, gp.train_inputs[:0].detach().double())

@@ -16,7 +16,7 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count, as_points
+from ..checks import ArrayLike, Random, as_count, as_generator, as_points
 from ..gp import ExactGP
 from ..kernels import Kernel
 from .strategies import suggest
@@ -76,7 +76,8 @@ def minimize_function(
     strategy: str = "decoupled",
     num_initial: int | None = None,
     state: str | os.PathLike[str] | None = None,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
     progress: bool = False,
     **settings: Any,
 ) -> Study:
@@ -94,19 +95,20 @@ def minimize_function(
         strategy: as for `suggest`.
         num_initial: uniform points before the first model; 2 (d + 1) where not given.
         state: a file that holds the study after every evaluation. If it is there, the search goes on from it.
-        generator: where random numbers come from.
+        generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
         settings: passed to `suggest` (num_features, mesh_size, num_starts).
 
-    >>> import torch, matheron
+    >>> import matheron
     >>> from matheron import kernels
     >>> study = matheron.thompson.minimize_function(
     ...     lambda x: float((x - 0.3).square().sum()), [[0.0], [1.0]], budget=8, kernel=kernels.RBF(0.3),
-    ...     mesh_size=256, num_starts=4, generator=torch.Generator().manual_seed(0))
+    ...     mesh_size=256, num_starts=4, seed=0)
     >>> bool((study.best_x - 0.3).abs() < 0.05)
     True
     """
     budget, q = as_count(budget, "budget"), as_count(q, "q")
+    generator = as_generator(generator, seed)
     box = as_points(bounds, "bounds").double()
     if box.shape[0] != 2 or not bool((box[0] < box[1]).all()):
         raise ValueError(f"bounds: expected [2, d], lower < upper, got {box.tolist()}")

@@ -9,7 +9,7 @@ from rich.progress import Progress
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..checks import ArrayLike, as_count, as_tensor
+from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor
 from .quasi_newton import ENDINGS, minimize_in_unit_box
 
 # Mesh points screened at once: their values for all paths stay near 64 MiB.
@@ -32,7 +32,8 @@ def minimize(
     num_starts: int = 32,
     mesh_size: int = 250_000,
     max_iterations: int = 200,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
     progress: bool = False,
 ) -> Minima:
     """Find the minimiser of every path in a box.
@@ -46,7 +47,7 @@ def minimize(
         num_starts: points of the mesh that are polished, a path.
         mesh_size: points of the mesh.
         max_iterations: of the polish.
-        generator: scrambles the mesh.
+        generator, seed: scrambles the mesh, a generator or a seed.
         progress: show a progress bar.
 
     >>> import matheron
@@ -57,6 +58,7 @@ def minimize(
     (torch.Size([4, 2]), torch.Size([4]))
     """
     lower, upper = _as_bounds(bounds, paths)
+    generator = as_generator(generator, seed)
     k = min(as_count(num_starts, "num_starts"), as_count(mesh_size, "mesh_size"))
     side = upper - lower
     with Progress(disable=not progress, transient=True) as bar:
@@ -127,8 +129,7 @@ def _as_bounds(bounds: ArrayLike, paths: Any) -> tuple[Tensor, Tensor]:
     return bounds[0], bounds[1]
 
 
-def _seed(generator: torch.Generator | None) -> int:
-    generator = generator or torch.default_generator
+def _seed(generator: torch.Generator) -> int:
     return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count, as_points, as_tensor
+from ..checks import ArrayLike, Random, as_count, as_generator, as_points, as_tensor
 from ..describe import describe
 from ..draw import draw
 from ..samplers import location_scale, weight_space
@@ -32,7 +32,8 @@ def suggest(
     mesh_size: int | None = None,
     num_starts: int = 32,
     pending: ArrayLike | None = None,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
+    seed: int | None = None,
     progress: bool = False,
 ) -> Tensor:
     """q points to evaluate, each the minimiser of a function of its own drawn from the model: `[q, d]`.
@@ -49,7 +50,7 @@ def suggest(
         num_starts: points of the mesh that are polished, a function; of the first two.
         pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
             here, the drawn functions pass through the posterior mean there, and so have less to find near them.
-        generator: where random numbers come from.
+        generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
 
     >>> import matheron
@@ -59,7 +60,7 @@ def suggest(
     torch.Size([3, 1])
     """
     q = as_count(q, "q")
-    generator = generator or torch.default_generator
+    generator = as_generator(generator, seed)
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
     if strategy == "random":
