@@ -143,3 +143,76 @@ def test_what_does_not_fit_is_refused(drift):
         matheron.rollout(3, [0.0], 3, 0.1)
     with pytest.raises(ValueError, match="x: expected points in 3 dimensions"):
         matheron.rollout(drift, [0.0, 0.0], 3, 0.1)
+
+
+# Candidate actions, and methods other than Euler's.
+
+
+def test_actions_are_tried_on_every_path(drift, generator):
+    actions = torch.rand(4, 6, 1, dtype=torch.float64, generator=generator)
+    start = torch.rand(5, 2, dtype=torch.float64, generator=generator)
+    tried = matheron.rollout(drift, start, 6, 0.1, actions=actions, keep_every=2)
+    assert tried.shape == (4, 5, 4, 2)
+    for a in range(4):
+        alone = matheron.rollout(drift, start, 6, 0.1, controls=actions[a], keep_every=2)
+        torch.testing.assert_close(tried[a], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_noise_differs_between_actions_and_paths(drift, generator):
+    actions = torch.zeros(3, 2, 1, dtype=torch.float64)
+    tried = matheron.rollout(drift, [0.1, 0.2], 2, 0.1, actions=actions, diffusion=[0.1, 0.4], generator=generator)
+    first = (tried - matheron.rollout(drift, [0.1, 0.2], 2, 0.1, actions=actions))[:, :, 1]  # [a, s, 2]
+    assert first.flatten(0, 1).unique(dim=0).shape == (15, 2)
+
+
+def test_gradients_flow_to_actions(drift):
+    actions = torch.rand(3, 40, 1, dtype=torch.float64, requires_grad=True)
+    matheron.rollout(drift, [0.1, 0.2], 40, 0.05, actions=actions, gradients=True)[:, :, -1].square().sum().backward()
+    step, bump = 1e-6, torch.zeros_like(actions)
+    bump[1, 7] = step
+
+    def loss(actions):
+        return matheron.rollout(drift, [0.1, 0.2], 40, 0.05, actions=actions)[:, :, -1].square().sum()
+
+    with torch.no_grad():
+        slope = (loss(actions + bump) - loss(actions - bump)) / (2 * step)
+    torch.testing.assert_close(actions.grad[1, 7, 0], slope, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(("method", "order"), [("euler", 1), ("heun", 2), ("rk4", 4)])
+def test_errors_shrink_with_the_order_of_the_method(method, order):
+    start = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    exact = torch.tensor([math.cos(1.0), -math.sin(1.0)], dtype=torch.float64)
+
+    def error(steps):
+        return float((matheron.rollout(spiral, start, steps, 1 / steps, method=method)[0, -1] - exact).norm())
+
+    assert abs(math.log2(error(16) / error(32)) - order) < 0.2
+
+
+def test_maps_in_discrete_time_need_no_step_size(drift, generator):
+    x = torch.tensor([0.3, 0.4, 0.5], dtype=torch.float64)
+    value = torch.cat([paths(x[None]) for paths in drift], dim=1)  # [s, 2]
+    following = matheron.rollout(drift, x[:2], 1, method="next", controls=x[None, 2:])
+    changed = matheron.rollout(drift, x[:2], 1, method="change", controls=x[None, 2:])
+    torch.testing.assert_close(following[:, 1], value)
+    torch.testing.assert_close(changed[:, 1], x[:2] + value)
+    noisy = matheron.rollout(
+        lambda x: 0 * x, torch.zeros(20000, 1), 1, method="next", diffusion=0.25, generator=generator
+    )
+    assert abs(float(noisy[:, 1].std()) - 0.5) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "midpoint", "dt": 0.1}, "method: expected one of euler, heun, rk4, next, change, got 'midpoint'"),
+        ({"method": "heun"}, 'dt: expected a step size for method="heun"'),
+        ({"dt": 0.1, "actions": torch.zeros(2, 3, 1)}, r"actions: expected \[a, 4, d_c\], a sequence of 4 each"),
+        ({"dt": 0.1, "actions": torch.zeros(4, 1)}, r"actions: expected \[a, 4, d_c\]"),
+        ({"dt": 0.1, "actions": torch.zeros(2, 4, 1), "controls": torch.zeros(4, 1)}, "expected actions or controls"),
+    ],
+)
+def test_what_a_rollout_refuses_of_methods_and_actions(drift, settings, message):
+    with pytest.raises(ValueError, match=message):
+        matheron.rollout(drift, [0.1, 0.2], 4, **settings)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
 from ..paths import OutputPaths
 from .persistent import rolled
-from .stepper import Stepper, make_stepper
+from .stepper import DISCRETE, METHODS, Stepper, make_stepper
 
 # Steps between two checkpoints of a roll-out with gradients: the graph of one segment exists at a time.
 _SEGMENT = 32
@@ -31,9 +31,11 @@ def rollout(
     drift: Any,
     initial_state: ArrayLike,
     steps: int,
-    dt: float,
+    dt: float | None = None,
     *,
+    method: str = "euler",
     controls: Controls | None = None,
+    actions: ArrayLike | None = None,
     diffusion: ArrayLike | None = None,
     keep_every: int = 1,
     gradients: bool = False,
@@ -42,15 +44,21 @@ def rollout(
 ) -> Tensor:
     """Simulate s' = s + f(s, c) dt + sqrt(dt Sigma) eps, `eqn:euler_maruyama`, each path along its own drift f.
 
+    Methods of higher order ("heun", "rk4") integrate the drift over a step more precisely, and add the same noise at
+    its end. A model in discrete time gives the next state, s' = f(s, c) + sqrt(Sigma) eps ("next"), or its change.
+
     Args:
         drift: paths with one output a state, called at [state, control]; a list of paths, one a state; or, for a known
             system, a function `[s, d_s + d_c] -> [s, d_s]`. Paths with input and output transforms take and give a
             system's own units.
         initial_state: `[d_s]` for all trajectories, or `[s, d_s]`.
         steps: how many.
-        dt: step size.
+        dt: step size. In discrete time it is 1, and need not be given.
+        method: "euler", "heun" or "rk4" for a drift; "next" or "change" for a map in discrete time.
         controls: `[steps, d_c]`, `[s, steps, d_c]`, a function of time, or a policy, a function of (time, state), that
             answers `[d_c]` or `[s, d_c]`.
+        actions: candidate sequences of controls, `[a, steps, d_c]`, in place of `controls`: every one is tried on every
+            path's system. Paths are evaluated at a points each, not copied.
         diffusion: Sigma, a variance: one number, one a state `[d_s]`, or a covariance `[d_s, d_s]`.
         keep_every: keep the first state and every so many after it.
         gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion, with
@@ -58,7 +66,7 @@ def rollout(
         generator, seed: draws the process noise, a generator or a seed.
 
     Returns:
-        states `[s, steps // keep_every + 1, d_s]`.
+        states `[s, steps // keep_every + 1, d_s]`; with `actions`, `[a, s, steps // keep_every + 1, d_s]`.
 
     On a CUDA device the whole roll-out is a kernel (see `persistent`), or where it cannot be, as under a policy, a
     CUDA graph a step.
@@ -70,29 +78,57 @@ def rollout(
     >>> drift = [matheron.draw_prior(kernels.RBF(), 10, input_dim=2) for _ in range(2)]
     >>> matheron.rollout(drift, [0.0, 1.0], steps=50, dt=0.1, diffusion=0.01).shape
     torch.Size([10, 51, 2])
+
+    Which of 20 sequences of actions brings a system of one state and one control closest to 1, on average:
+
+    >>> system = matheron.draw_prior(kernels.RBF(), 10, input_dim=2)
+    >>> tried = matheron.rollout(system, [0.0], steps=5, method="change", actions=torch.rand(20, 5, 1))
+    >>> tried.shape, int((tried[:, :, -1, 0] - 1).square().mean(1).argmin()) < 20
+    (torch.Size([20, 10, 6, 1]), True)
     """
     steps, keep_every = as_count(steps, "steps"), as_count(keep_every, "keep_every")
-    if not (math.isfinite(dt) and dt > 0):
-        raise ValueError(f"dt: expected a positive number, got {dt!r}")
+    dt = _step_size(method, dt)
     if isinstance(drift, Sequence):
         drift = OutputPaths(drift)
     state = _initial(drift, initial_state)  # [s, d_s]
-    control = _Controls(controls, steps, dt, state)
-    noise = _Noise(diffusion, dt, state, as_generator(generator, seed))
+    if actions is not None:
+        control: _Controls | _Actions = _Actions(actions, controls, steps, state)
+        state = state[:, None].expand(-1, control.number, -1)  # [s, a, d_s]
+    else:
+        control = _Controls(controls, steps, dt, state)
+    noise = _Noise(diffusion, 1.0 if method in DISCRETE else dt, state, as_generator(generator, seed))
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
         if gradients:
-            return _report(_with_checkpoints(make_stepper(drift, dt, state), state, steps, control, noise, keep_every))
-        kept = rolled(drift, dt, state, steps, control, noise, keep_every)
-        if kept is not None:
-            return _report(kept, keep_every)
-        step = make_stepper(drift, dt, state, fast=True)
-        kept = torch.empty(len(state), steps // keep_every + 1, state.shape[1], dtype=state.dtype, device=state.device)
-        kept[:, 0] = state
+            step = make_stepper(drift, dt, state, method)
+            return _report(_with_checkpoints(step, state, steps, control, noise, keep_every))
+        if actions is None and method == "euler":
+            kept = rolled(drift, dt, state, steps, control, noise, keep_every)
+            if kept is not None:
+                return _report(kept, keep_every)
+        step = make_stepper(drift, dt, state, method, fast=True)
+        kept = torch.empty(steps // keep_every + 1, *state.shape, dtype=state.dtype, device=state.device)
+        kept[0] = state
         for t in range(steps):
             state = step(state, control(t, state), noise.draw())
             if (t + 1) % keep_every == 0:
-                kept[:, (t + 1) // keep_every] = state
-    return _report(kept, keep_every)
+                kept[(t + 1) // keep_every] = state
+    return _report(_in_order(kept), keep_every)
+
+
+def _step_size(method: str, dt: float | None) -> float:
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if dt is None and method not in DISCRETE:
+        raise ValueError(f'dt: expected a step size for method="{method}"; for a map in discrete time use "next"')
+    dt = 1.0 if dt is None else dt
+    if not (math.isfinite(dt) and dt > 0):
+        raise ValueError(f"dt: expected a positive number, got {dt!r}")
+    return dt
+
+
+def _in_order(kept: Tensor) -> Tensor:
+    """States `[k, s, d_s]` as `[s, k, d_s]`, or `[k, s, a, d_s]` as `[a, s, k, d_s]`."""
+    return kept.transpose(0, -2).contiguous()
 
 
 def _with_checkpoints(step: Stepper, state: Tensor, steps: int, control, noise: _Noise, keep_every: int) -> Tensor:
@@ -104,7 +140,7 @@ def _with_checkpoints(step: Stepper, state: Tensor, steps: int, control, noise: 
         for t in range(start, stop):
             state = step(state, control(t, state), noise.coloured(draws[t - start]))
             states.append(state)
-        return torch.stack(states)  # [k, s, d_s]
+        return torch.stack(states)  # [k, s, (a,) d_s]
 
     for start in range(0, steps, _SEGMENT):
         stop = min(start + _SEGMENT, steps)
@@ -112,7 +148,7 @@ def _with_checkpoints(step: Stepper, state: Tensor, steps: int, control, noise: 
         states = checkpoint(segment, state, start, stop, draws, use_reentrant=False, preserve_rng_state=False)
         state = states[-1]  # type: ignore[index]
         kept += [s for t, s in enumerate(states, start + 1) if t % keep_every == 0]  # type: ignore[arg-type]
-    return torch.stack(kept, dim=1)
+    return _in_order(torch.stack(kept))
 
 
 class _Noise:
@@ -132,7 +168,7 @@ class _Noise:
     def coloured(self, eps: Tensor | None) -> Tensor | None:
         if self.root is None or eps is None:
             return None
-        return eps * self.root if self.root.ndim < 2 else eps @ self.root.mT  # [s, d_s]
+        return eps * self.root if self.root.ndim < 2 else eps @ self.root.mT  # [s, (a,) d_s]
 
     def draw(self) -> Tensor | None:
         return self.coloured(self.normals())
@@ -140,7 +176,7 @@ class _Noise:
 
 def _root(variance: Tensor, state: Tensor) -> Tensor:
     """A square root of dt Sigma: a number, `[d_s]`, or `[d_s, d_s]`."""
-    d = state.shape[1]
+    d = state.shape[-1]
     if variance.shape not in ((), (1,), (d,), (d, d)):
         raise ValueError(f"diffusion: expected a variance, [{d}] or [{d}, {d}], got {list(variance.shape)}")
     if variance.ndim == 2 and d > 1:
@@ -206,6 +242,23 @@ class _Controls:
         return (c.reshape(1, -1) if c.ndim < 2 else c).expand(self.num_paths, -1)
 
 
+class _Actions:
+    """Candidate sequences of controls: at step t `[s, a, d_c]`, the same for every path."""
+
+    def __init__(self, actions: ArrayLike, controls: Controls | None, steps: int, state: Tensor) -> None:
+        if controls is not None:
+            raise ValueError("actions: expected actions or controls, got both")
+        given = as_tensor(actions, "actions", like=state)
+        if given.ndim != 3 or given.shape[1] < steps or len(given) == 0:
+            raise ValueError(
+                f"actions: expected [a, {steps}, d_c], a sequence of {steps} each, got {list(given.shape)}"
+            )
+        self.given, self.number, self.num_paths = given, len(given), len(state)
+
+    def __call__(self, t: int, state: Tensor) -> Tensor:
+        return self.given[:, t].expand(self.num_paths, -1, -1)
+
+
 def _num_arguments(function: Callable[..., Any]) -> int:
     if isinstance(function, torch.nn.Module):
         function = function.forward
@@ -215,17 +268,17 @@ def _num_arguments(function: Callable[..., Any]) -> int:
 
 
 def _report(states: Tensor, keep_every: int = 1) -> Tensor:
-    """The states, with a word on those that diverged: NaN from the first bad step on."""
-    bad = ~torch.isfinite(states.detach()).all(-1)  # [s, steps]
+    """The states `[..., k, d_s]`, with a word on those that diverged: NaN from the first bad step on."""
+    bad = ~torch.isfinite(states.detach()).all(-1)  # [(a,) s, k]
     if bool(bad.any()):
-        lost = bad.any(1)
-        first = bad[lost].float().argmax(1)
-        path = int(lost.nonzero()[first.argmin()])
+        lost = bad.any(-1)
+        first = bad[lost].float().argmax(-1)
+        path = int(lost.nonzero()[first.argmin(), -1])
         warnings.warn(
-            f"{int(lost.sum())} of {len(states)} trajectories diverged, the first, of path {path}, by step "
+            f"{int(lost.sum())} of {lost.numel()} trajectories diverged, the first, of path {path}, by step "
             f"{int(first.min()) * keep_every}; a smaller dt, or a drift that is known where they went, may help",
             DivergenceWarning,
             stacklevel=3,
         )
-        states = torch.where(bad.cummax(1).values[..., None], torch.nan, states)
+        states = torch.where(bad.cummax(-1).values[..., None], torch.nan, states)
     return states

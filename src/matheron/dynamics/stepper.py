@@ -1,4 +1,4 @@
-"""One Euler-Maruyama step of every trajectory, with as little overhead as the device allows."""
+"""One step of every trajectory, with as little overhead as the device allows."""
 
 from __future__ import annotations
 
@@ -8,24 +8,48 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# (state [s, d_s], control [s, d_c] or None, noise [s, d_s] or None) -> state [s, d_s]
+# (state [s, (a,) d_s], control [s, (a,) d_c] or None, noise [s, (a,) d_s] or None) -> state [s, (a,) d_s]
 Stepper = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
+# Of a differential equation, s' = f(s, c); and of a map in discrete time: f is the next state, or the change of it.
+METHODS = ("euler", "heun", "rk4", "next", "change")
+DISCRETE = ("next", "change")
 
-def make_stepper(drift: Any, dt: float, state: Tensor, fast: bool = False) -> Stepper:
-    """s + f(s, c) dt + noise. `fast`: no graph is kept, and on a GPU the step is replayed as a CUDA graph."""
+
+def make_stepper(drift: Any, dt: float, state: Tensor, method: str = "euler", fast: bool = False) -> Stepper:
+    """A step of the method, with noise added at its end and the control held.
+
+    `fast`: no graph is kept, and on a GPU the step is replayed as a CUDA graph.
+    """
+
+    def f(state: Tensor, control: Tensor | None) -> Tensor:
+        x = state if control is None else torch.cat([state, control], dim=-1)  # [s, (a,) d_s + d_c]
+        if not hasattr(drift, "num_paths"):
+            return drift(x.flatten(0, -2)).reshape(state.shape)
+        values = drift(x if x.ndim == 3 else x[:, None])  # [s, a or 1(, d_s)]
+        return values.reshape(state.shape)
 
     def step(state: Tensor, control: Tensor | None, noise: Tensor | None) -> Tensor:
-        x = state if control is None else torch.cat([state, control], dim=1)  # [s, d_s + d_c]
-        if hasattr(drift, "num_paths"):
-            f = drift(x[:, None])  # [s, 1(, d_s)]
-            f = f if state.shape[1] == 1 else f[:, 0]
-        else:
-            f = drift(x)
-        following = torch.add(state, f, alpha=dt)
+        following = _advanced(method, lambda at: f(at, control), state, dt)
         return following if noise is None else following + noise
 
     return _Replayed(step) if fast and state.device.type == "cuda" and _capturable(drift) else step
+
+
+def _advanced(method: str, f: Callable[[Tensor], Tensor], s: Tensor, dt: float) -> Tensor:
+    """The state after a step without noise."""
+    if method == "next":
+        return f(s)
+    k1 = f(s)
+    if method == "change":
+        return s + k1
+    if method == "euler":
+        return torch.add(s, k1, alpha=dt)
+    if method == "heun":
+        return s + dt / 2 * (k1 + f(s + dt * k1))
+    k2 = f(s + dt / 2 * k1)
+    k3 = f(s + dt / 2 * k2)
+    return s + dt / 6 * (k1 + 2 * k2 + 2 * k3 + f(s + dt * k3))
 
 
 def _capturable(drift: Any) -> bool:
