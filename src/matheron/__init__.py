@@ -9,6 +9,7 @@ a kernel and data    matheron.kernels, ExactGP, SparseGP
 """
 
 from . import bounds as bounds
+from . import fields as fields
 from . import kernels as kernels
 from . import means as means
 from . import metrics as metrics

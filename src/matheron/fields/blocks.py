@@ -1,0 +1,107 @@
+"""One block of a field: some paths at some of the targets. What a worker runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .carried import Carried
+from .targets import Targets
+
+# A mask that keeps less than this share of the cells is worth a list of points; else whole blocks are cheaper.
+LEAST_SHARE = 0.25
+
+
+def chosen_evaluator(targets: Targets) -> str:
+    """ "grid" or "points": one for all blocks of a field, so that there are no seams."""
+    if targets.axes is None:
+        return "points"
+    mask = targets.mask
+    if mask is None or not isinstance(mask, np.ndarray):
+        return "grid"
+    return "grid" if mask.mean() >= LEAST_SHARE else "points"
+
+
+@dataclass(frozen=True)
+class BlockGrid:
+    """Paths start to stop on the grid of some axes, one for each of the field's dims."""
+
+    paths: tuple[int, int]
+    outputs: int
+    axes: tuple[np.ndarray, ...]
+    order: tuple[int, ...]
+    evaluator: str
+
+    def __call__(self, carried: Carried, mask: np.ndarray | None) -> np.ndarray:
+        """Values `[s, n1, n2, ...]`, or `[s, t, n1, n2, ...]`; NaN where the mask is False."""
+        functions = carried.part(*self.paths)
+        shape = tuple(map(len, self.axes))
+        if mask is None:
+            return self._on(functions, self.axes)
+        out = np.full((*self._lead(), *shape), np.nan, dtype=_dtype(functions))
+        if mask.any():
+            if self.evaluator == "points":
+                out[..., mask] = _at(functions, self._cells(mask), self.outputs)
+            else:
+                box = _box(mask)
+                inner = self._on(functions, tuple(axis[s] for axis, s in zip(self.axes, box, strict=True)))
+                out[(..., *box)] = np.where(mask[box], inner, np.nan)
+        return out
+
+    def _on(self, functions, axes: tuple[np.ndarray, ...]) -> np.ndarray:
+        """On a whole grid: the paths' axes are in the order of their inputs, the field's in its own."""
+        inputs = [np.array(axes[dim]) for dim in self.order]  # copies: what came from elsewhere is read-only
+        f = functions.on_grid(inputs)  # [s, n of each input, t]
+        dims = [1 + self.order.index(dim) for dim in range(len(axes))]
+        if self.outputs > 1:
+            dims = [f.ndim - 1, *dims]
+        return np.ascontiguousarray(f.permute(0, *dims).cpu().numpy())
+
+    def _cells(self, mask: np.ndarray) -> np.ndarray:
+        """The points `[n, d]` of the cells where the mask is True."""
+        index = np.nonzero(mask)
+        return np.stack([self.axes[dim][index[dim]] for dim in self.order], axis=1)
+
+    def _lead(self) -> tuple[int, ...]:
+        s = self.paths[1] - self.paths[0]
+        return (s, self.outputs) if self.outputs > 1 else (s,)
+
+
+@dataclass(frozen=True)
+class BlockList:
+    """Paths start to stop at points `[n, d]`."""
+
+    paths: tuple[int, int]
+    outputs: int
+    points: np.ndarray
+
+    def __call__(self, carried: Carried, mask: np.ndarray | None) -> np.ndarray:
+        functions = carried.part(*self.paths)
+        if mask is None:
+            return _at(functions, self.points, self.outputs)
+        s = self.paths[1] - self.paths[0]
+        shape = (s, self.outputs, len(self.points)) if self.outputs > 1 else (s, len(self.points))
+        out = np.full(shape, np.nan, dtype=_dtype(functions))
+        out[..., mask] = _at(functions, self.points[mask], self.outputs)
+        return out
+
+
+@torch.no_grad()
+def _at(functions, points: np.ndarray, outputs: int) -> np.ndarray:
+    f = functions(torch.from_numpy(np.array(points)))  # [s, n] or [s, n, t]
+    return np.ascontiguousarray((f.mT if outputs > 1 else f).cpu().numpy())
+
+
+def _box(mask: np.ndarray) -> tuple[slice, ...]:
+    """The smallest box of cells that holds every True."""
+    sides = []
+    for axis in range(mask.ndim):
+        along = np.flatnonzero(mask.any(axis=tuple(i for i in range(mask.ndim) if i != axis)))
+        sides.append(slice(int(along[0]), int(along[-1]) + 1))
+    return tuple(sides)
+
+
+def _dtype(functions) -> np.dtype:
+    return np.dtype(str(functions.dtype).removeprefix("torch."))

@@ -1,0 +1,104 @@
+"""Carried: paths on their way to other processes, packed once and unpacked once in each.
+
+A block's task refers to the paths by one key of the graph. In this process that is the object itself. Pickled, it is
+its bytes, made once however many tasks or workers ask; unpickled, it is the one that the process has already, where it
+has. A scheduler that only passes it on never unpacks it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import threading
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from ..value import Value
+
+_known: WeakValueDictionary[str, Carried] = WeakValueDictionary()
+_lock = threading.Lock()
+# How often this process has packed and unpacked paths: what the tests count.
+counts = {"packed": 0, "unpacked": 0}
+
+
+class Carried:
+    """Paths and their fingerprint."""
+
+    def __init__(self, token: str, paths: Any = None, blob: bytes | None = None) -> None:
+        self.token, self._paths, self._blob = token, paths, blob
+        self._lock = threading.Lock()
+        self._parts: dict[tuple[int, int], Any] = {}
+
+    @property
+    def paths(self) -> Any:
+        with self._lock:
+            if self._paths is None:
+                assert self._blob is not None
+                self._paths = pickle.loads(self._blob)
+                counts["unpacked"] += 1
+            return self._paths
+
+    def part(self, start: int, stop: int) -> Any:
+        """Some of the paths, the same object each time: what is derived from them is derived once."""
+        paths = self.paths
+        if (start, stop) == (0, paths.num_paths):
+            return paths
+        with self._lock:
+            if (start, stop) not in self._parts:
+                self._parts[start, stop] = paths[start:stop]
+            return self._parts[start, stop]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._lock:
+            if self._blob is None:
+                self._blob = _packed(self._paths)
+                counts["packed"] += 1
+        return _restored, (self.token, self._blob)
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+
+def carried(paths: Any) -> Carried:
+    """The paths as they travel; the same object for equal paths."""
+    return _restored(fingerprint(paths), None, paths)
+
+
+def _restored(token: str, blob: bytes | None, paths: Any = None) -> Carried:
+    with _lock:
+        known = _known.get(token)
+        if known is None:
+            known = _known[token] = Carried(token, paths, blob)
+        return known
+
+
+def _packed(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):  # a mean that is a lambda
+        import cloudpickle
+
+        return cloudpickle.dumps(value)
+
+
+def fingerprint(value: Any) -> str:
+    """A hash of all that a Value is: its types, plain fields and tensors. The same in every process."""
+    total = hashlib.sha256()
+    for name, module in value.named_modules(remove_duplicate=False):
+        total.update(f"{name}:{type(module).__qualname__}".encode())
+        for plain in getattr(module, "fields", ()):
+            total.update(f"{plain}={getattr(module, plain)!r}".encode())
+        for key, tensor in module._buffers.items():
+            if tensor is not None:
+                array = tensor.detach().cpu().contiguous()
+                total.update(f"{key}{array.dtype}{list(array.shape)}".encode())
+                total.update(array.view(torch.uint8).numpy() if array.numel() and array.ndim else _bytes(array))
+        if isinstance(module, Value) and not module.saveable:  # what is not in tensors and fields: a function
+            total.update(_packed({k: v for k, v in vars(module).items() if not k.startswith("_")}))
+    return total.hexdigest()[:32]
+
+
+def _bytes(array: torch.Tensor) -> bytes:
+    return array.numpy().tobytes()

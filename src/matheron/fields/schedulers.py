@@ -1,0 +1,95 @@
+"""Where blocks are computed: here, in threads, or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .extras import need
+
+# None, "sync" (one block after the other, each on all cores), "threads", a scheduler's address, or a Client.
+Scheduler = Any
+
+
+@contextmanager
+def client_of(scheduler: Scheduler) -> Iterator[Any]:
+    """A `distributed.Client` for an address or a Client; None for a local scheduler.
+
+    With None, a Client that this process has connected already is used, as everywhere in Dask.
+    """
+    if scheduler in ("sync", "threads"):
+        yield None
+    elif scheduler is None:
+        yield _default_client()
+    elif isinstance(scheduler, str):
+        if "://" not in scheduler and ":" not in scheduler:
+            raise ValueError(
+                f"scheduler: expected 'sync', 'threads' or a Dask scheduler's address such as tcp://10.0.0.1:8786, "
+                f"got {scheduler!r}"
+            )
+        client = _connected(scheduler)
+        try:
+            yield client
+        finally:
+            client.close()
+    elif hasattr(scheduler, "scheduler_info"):
+        yield scheduler
+    else:
+        raise TypeError(f"scheduler: expected a name, an address or a Client, got {type(scheduler).__name__}")
+
+
+def _connected(address: str) -> Any:
+    """A Client of the scheduler at the address, or an OSError that says that there is none."""
+    distributed = need("distributed")
+    try:
+        return distributed.Client(address, timeout="5s", set_as_default=False)
+    except OSError:
+        raise OSError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`") from None
+
+
+def _default_client() -> Any:
+    try:
+        return need("distributed").get_client()
+    except (ImportError, ValueError):
+        return None
+
+
+def finished(tasks: Sequence[Any], scheduler: Scheduler = None) -> Iterator[Any]:
+    """The results of Dask's delayed tasks, each as it is done, in no order. All are one graph on a cluster."""
+    with client_of(scheduler) as client:
+        if client is not None:
+            futures = client.compute(list(tasks), retries=2)
+            try:
+                for future in need("distributed").as_completed(futures, loop=client.loop):
+                    yield future.result()
+                    future.release()
+            finally:
+                client.cancel([future for future in futures if not future.done()])
+        elif scheduler == "threads":
+            yield from _in_threads(tasks)
+        else:
+            for task in tasks:
+                yield task.compute(scheduler="sync")
+
+
+def _in_threads(tasks: Sequence[Any]) -> Iterator[Any]:
+    """As many blocks at a time as torch would use threads, each on one."""
+    threads = torch.get_num_threads()
+    waiting, running = iter(tasks), set()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            while True:
+                while len(running) < threads and (task := next(waiting, None)) is not None:
+                    running.add(pool.submit(task.compute, scheduler="sync"))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)

@@ -1,0 +1,169 @@
+"""simulate: paths on a grid of any size, lazily, a block at a time, on one machine or many."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ..paths import BatchPaths
+from .blocks import BlockGrid, BlockList, chosen_evaluator
+from .carried import Carried, carried
+from .extras import need
+from .targets import Targets, as_targets
+
+# Numbers in a block by default: 64 MB in float64.
+BLOCK = 1 << 23
+# Paths in a block by default: their functions k(., x_j) are made once for all of them.
+PATHS = 512
+
+Chunks = str | int | Mapping[str, int]
+
+
+def simulate(
+    paths: Any, grid: Any, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None, name: str = "field"
+) -> Any:
+    """The paths on a grid, as a lazy `xarray.DataArray` of dims `(path, y, x)`, or whatever the grid's are called.
+
+    Nothing is computed until it is asked for (`.compute()`, `.to_zarr(...)`, `matheron.fields.write`). Each block
+    evaluates the same functions at its own coordinates, by the same evaluator, so that blocks agree to rounding
+    wherever they were computed.
+
+    Args:
+        paths: functions that `matheron.draw` has drawn.
+        grid: where. A mapping of named axes in the order of the paths' inputs, `{"x": ..., "y": ...}`: the field's
+            dims are the same names reversed, as rasters are stored. Or an xarray object whose coordinates are the grid:
+            its dims reversed are the inputs, cells that are NaN (or False) in a DataArray stay NaN, and attributes
+            and CRS are kept. Or a table of points (a DataFrame, a GeoDataFrame), or points `[n, d]`: dims
+            `(path, point)`.
+        chunks: cells along each axis of a block, or a mapping of dims to sizes, where a dim left out is not cut.
+            "auto" makes blocks of about 64 MB with all paths in each.
+        inputs: names of the coordinates or columns that are the paths' inputs, in order, where not as above.
+        name: of the DataArray.
+
+    A model of several outputs adds a dim `output` after `path`.
+
+    >>> import numpy as np, matheron
+    >>> from matheron import fields, kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.2, 0.1], [0.7, 0.9]], y=[0.0, 1.0], noise=1e-4)
+    >>> field = fields.simulate(matheron.draw(gp, 8), {"x": np.linspace(0, 1, 30), "y": np.linspace(0, 2, 20)})
+    >>> field.dims, field.shape
+    (('path', 'y', 'x'), (8, 20, 30))
+    >>> field.mean("path").compute().shape
+    (20, 30)
+    """
+    xr, array = need("xarray"), need("dask.array")
+    if isinstance(paths, BatchPaths) or not hasattr(paths, "num_paths"):
+        raise TypeError(f"paths: expected paths of one model, as matheron.draw gives, got {type(paths).__name__}")
+    targets = as_targets(grid, paths.input_dim, inputs)
+    outputs = paths.num_outputs
+    cuts = _cuts(targets, paths.num_paths, outputs, chunks)
+    graph, key, shape_cuts = _graph(carried(paths), targets, outputs, cuts)
+    dtype = np.dtype(str(paths.dtype).removeprefix("torch."))
+    data = array.Array(graph, key, shape_cuts, dtype=dtype)
+    dims = ("path", *(["output"] if outputs > 1 else []), *targets.dims)
+    extra = {"path": np.arange(paths.num_paths)} | ({"output": np.arange(outputs)} if outputs > 1 else {})
+    field = xr.DataArray(data, dims=dims, coords={**targets.coords, **extra}, name=name, attrs=dict(targets.attrs))
+    return field if targets.crs is None else with_crs(field, targets.crs)
+
+
+def with_crs(field: Any, crs: Any) -> Any:
+    """The field with a coordinate reference system, by rioxarray's conventions; `crs` is anything pyproj reads."""
+    need("rioxarray")
+    if "point" in field.dims:
+        return field.assign_attrs(crs=str(crs))
+    return field.rio.write_crs(crs)
+
+
+def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> tuple[tuple[int, ...], ...]:
+    """The sizes of the blocks along the paths and each of the targets' dims."""
+    core = need("dask.array.core")
+    dims = ("path", *targets.dims)
+    shape = (num_paths, *targets.shape)
+    if isinstance(chunks, Mapping):
+        unknown = [dim for dim in chunks if dim not in dims]
+        if unknown:
+            raise ValueError(f"chunks: expected sizes for {list(dims)}, got {unknown}")
+        sizes = tuple(chunks.get(dim, -1) for dim in dims)
+    elif isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
+        sizes = (-1, *(chunks for _ in targets.dims))
+    elif chunks == "auto":
+        some = min(num_paths, PATHS)
+        side = max(1, math.floor((BLOCK / (some * outputs)) ** (1 / len(targets.dims))))
+        sizes = (some, *_even_sides(targets.shape, side))
+    else:
+        raise ValueError(f"chunks: expected 'auto', a whole number of cells, or a mapping of dims, got {chunks!r}")
+    return core.normalize_chunks(sizes, shape)
+
+
+def _even_sides(shape: Sequence[int], side: int) -> list[int]:
+    """A block's sides: all of an axis shorter than `side`, longer ones cut evenly, in whole tiles of a GeoTIFF."""
+    sides = []
+    for n in shape:
+        count = max(1, math.ceil(n / side))
+        even = math.ceil(n / count)
+        tile = 256 if even >= 256 else 16
+        sides.append(n if count == 1 else math.ceil(even / tile) * tile)
+    return sides
+
+
+def _graph(paths: Carried, targets: Targets, outputs: int, cuts: tuple[tuple[int, ...], ...]) -> tuple[Any, str, Any]:
+    """The blocks as tasks that refer to the paths by one key."""
+    highlevel = need("dask.highlevelgraph")
+    mask: Any
+    mask, layers, dependencies = _lazy_mask(targets, cuts[1:])
+    evaluator = chosen_evaluator(targets)
+    token = _token(paths, targets, cuts, evaluator, mask)
+    key, paths_key = f"simulate-{token}", f"paths-{paths.token}"
+    starts = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in cuts]
+    with_outputs = [(0,)] if outputs > 1 else []
+    tasks = {}
+    for index in product(*(range(len(sizes)) for sizes in cuts)):
+        bounds = [(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True)]
+        where = tuple(slice(*b) for b in bounds[1:])
+        part = (mask.name, *index[1:]) if layers else None if mask is None else _cut_mask(mask, where)
+        place = (key, index[0], *(j for (j,) in with_outputs), *index[1:])
+        tasks[place] = (_block(targets, where, evaluator, bounds[0], outputs), paths_key, part)
+    graph = highlevel.HighLevelGraph(
+        {paths_key: {paths_key: paths}, key: tasks, **layers},
+        {paths_key: set(), key: {paths_key, *([mask.name] if layers else [])}, **dependencies},
+    )
+    return graph, key, (cuts[0], *(((outputs,),) if outputs > 1 else ()), *cuts[1:])
+
+
+def _block(
+    targets: Targets, where: tuple[slice, ...], evaluator: str, paths: tuple[int, int], outputs: int
+) -> BlockGrid | BlockList:
+    if targets.axes is None:
+        assert targets.points is not None
+        return BlockList(paths, outputs, targets.points[where[0]])
+    axes = tuple(axis[s] for axis, s in zip(targets.axes, where, strict=True))
+    return BlockGrid(paths, outputs, axes, targets.order, evaluator)
+
+
+def _lazy_mask(targets: Targets, cuts: tuple[tuple[int, ...], ...]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """A mask that is a Dask array, cut as the field is, with the layers that make it."""
+    mask = targets.mask
+    if mask is None or isinstance(mask, np.ndarray):
+        return mask, {}, {}
+    mask = mask.rechunk(cuts)
+    return mask, dict(mask.dask.layers), dict(mask.dask.dependencies)
+
+
+def _cut_mask(mask: np.ndarray, where: tuple[slice, ...]) -> np.ndarray | None:
+    part = mask[where]
+    return None if part.all() else part
+
+
+def _token(paths: Carried, targets: Targets, cuts: Any, evaluator: str, mask: Any) -> str:
+    """A name for the field that any process gives to the same one: a write that was stopped knows it again."""
+    total = hashlib.sha256(f"{paths.token}{cuts}{evaluator}{targets.order}".encode())
+    for array in targets.axes or (targets.points,):
+        total.update(np.ascontiguousarray(array).tobytes())
+    if mask is not None:
+        total.update(np.packbits(mask).tobytes() if isinstance(mask, np.ndarray) else mask.name.encode())
+    return total.hexdigest()[:32]

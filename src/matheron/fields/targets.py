@@ -1,0 +1,184 @@
+"""Targets: where a field is wanted, whatever it is given as: named axes, an xarray object, a table, a list of points.
+
+Points are written (x, y) and rasters are stored (y, x), rows first. So the axes of a grid are named in the order of the
+paths' inputs, and the dimensions of a field are the same names in reverse: `{"x": ..., "y": ...}` gives `(path, y, x)`.
+An xarray object has its dimensions already; reversed they are the inputs, unless `inputs` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .extras import need
+
+# Names that say which way a coordinate goes.
+EASTWARD = ("x", "lon", "longitude", "easting")
+NORTHWARD = ("y", "lat", "latitude", "northing")
+# Attributes that say how a template's own numbers were stored, and nothing of the field.
+_STORAGE = ("_FillValue", "missing_value", "scale_factor", "add_offset", "grid_mapping")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Cells of a grid, or points of a list.
+
+    dims and shape are the field's, without the paths. A grid has `axes`, one for each dim; a list has `points [n, d]`.
+    `order` has, for each of the paths' inputs, its dim (a grid) or column (a list). `mask` is True where a value is
+    wanted; None is everywhere.
+    """
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    coords: Mapping[str, Any]
+    axes: tuple[np.ndarray, ...] | None = None
+    points: np.ndarray | None = None
+    mask: Any = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    crs: Any = None
+
+
+def as_targets(grid: Any, input_dim: int, inputs: Sequence[str] | None = None) -> Targets:
+    """Targets from what a user may give."""
+    xr = need("xarray")
+    if isinstance(grid, Targets):
+        return grid
+    if isinstance(grid, xr.DataArray | xr.Dataset):
+        return _from_xarray(grid, input_dim, inputs)
+    if hasattr(grid, "columns"):
+        return _from_table(grid, input_dim, inputs)
+    if isinstance(grid, Mapping):
+        return _from_axes(grid, input_dim, inputs)
+    return _from_points(grid, input_dim)
+
+
+def _from_axes(grid: Mapping[str, Any], input_dim: int, inputs: Sequence[str] | None) -> Targets:
+    names = list(grid) if inputs is None else list(inputs)
+    _check_names(names, list(grid), input_dim)
+    dims = tuple(reversed(names))
+    axes = tuple(_axis(grid[name], name) for name in dims)
+    coords = {name: (name, axis, dict(getattr(grid[name], "attrs", {}))) for name, axis in zip(dims, axes, strict=True)}
+    order = tuple(dims.index(name) for name in names)
+    return Targets(dims, tuple(map(len, axes)), order, coords, axes)
+
+
+def _from_xarray(grid: Any, input_dim: int, inputs: Sequence[str] | None) -> Targets:
+    xr = need("xarray")
+    if "band" in grid.dims and "band" not in (inputs or ()) and grid.sizes["band"] == 1:
+        grid = grid.squeeze("band", drop=True)
+    dims = tuple(grid.dims)
+    if not dims:
+        raise ValueError("grid: expected an xarray object with dimensions and their coordinates, got one of none")
+    missing = [name for name in dims if name not in grid.coords]
+    if missing:
+        raise ValueError(
+            f"grid: expected coordinates for every dimension {list(dims)}, got none for {missing}; "
+            f"assign them, e.g. grid.assign_coords({missing[0]}=...)"
+        )
+    names = list(reversed(dims)) if inputs is None else list(inputs)
+    _check_names(names, list(dims), input_dim)
+    if inputs is None:
+        _check_directions(names)
+    axes = tuple(_axis(grid[name], str(name)) for name in dims)
+    coords = {name: coord for name, coord in grid.coords.items() if set(coord.dims) <= set(dims)}
+    mask = _mask(grid) if isinstance(grid, xr.DataArray) else None
+    attrs = {name: value for name, value in grid.attrs.items() if name not in _STORAGE}
+    order = tuple(dims.index(name) for name in names)
+    return Targets(dims, tuple(map(len, axes)), order, coords, axes, mask=mask, attrs=attrs, crs=_crs(grid))
+
+
+def _mask(grid: Any) -> Any:
+    """Where the template has values; None for everywhere. A lazy template gives a lazy mask."""
+    if grid.dtype == bool:
+        mask = grid.data
+    elif np.issubdtype(grid.dtype, np.number):
+        mask = grid.notnull().data
+        nodata = grid.attrs.get("_FillValue", grid.encoding.get("_FillValue"))
+        if nodata is not None and nodata == nodata:
+            mask = mask & (grid.data != nodata)
+    else:
+        raise ValueError(f"grid: expected a template of numbers or of True and False, got dtype {grid.dtype}")
+    return None if isinstance(mask, np.ndarray) and bool(mask.all()) else mask
+
+
+def _from_table(table: Any, input_dim: int, inputs: Sequence[str] | None) -> Targets:
+    if inputs is None and hasattr(table, "geometry"):
+        points = np.stack([table.geometry.x, table.geometry.y], axis=1)
+        names = ["x", "y"]
+        _check_names(names, names, input_dim)
+        return _list(points, names, getattr(table, "crs", None))
+    names = list(table.columns) if inputs is None else list(inputs)
+    _check_names(names, list(table.columns), input_dim, some=True)
+    try:
+        points = np.stack([np.asarray(table[name], dtype=np.float64) for name in names], axis=1)
+    except (TypeError, ValueError):
+        raise ValueError(f"grid: expected columns of numbers {names}, got text or mixed values among them") from None
+    return _list(points, [str(name) for name in names])
+
+
+def _from_points(grid: Any, input_dim: int) -> Targets:
+    points = np.asarray(grid, dtype=np.float64) if not hasattr(grid, "detach") else grid.detach().cpu().numpy()
+    if points.ndim != 2 or points.shape[1] != input_dim:
+        raise ValueError(
+            f"grid: expected axes by name, such as {{'x': ..., 'y': ...}}, an xarray object, a table, or points "
+            f"[n, {input_dim}]; got {type(grid).__name__} of shape {list(points.shape)}"
+        )
+    return _list(points, [f"x{i}" for i in range(input_dim)] if input_dim > 1 else ["x"])
+
+
+def _list(points: np.ndarray, names: Sequence[str], crs: Any = None) -> Targets:
+    coords = {name: ("point", points[:, i]) for i, name in enumerate(names)}
+    known = np.isfinite(points).all(axis=1)
+    mask = None if known.all() else known
+    return Targets(("point",), (len(points),), tuple(range(len(names))), coords, points=points, mask=mask, crs=crs)
+
+
+def _axis(values: Any, name: str) -> np.ndarray:
+    try:
+        axis = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"grid: expected numbers along {name}, got {np.asarray(values).dtype}; for times give days or years"
+        ) from None
+    if axis.ndim != 1 or len(axis) == 0 or not np.isfinite(axis).all():
+        raise ValueError(f"grid: expected finite numbers [n] along {name}, at least one, got shape {list(axis.shape)}")
+    return axis
+
+
+def _check_names(names: list[Any], known: list[Any], input_dim: int, *, some: bool = False) -> None:
+    """One name for each input, and one input for each dimension; of a table's columns, `some` will do."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"grid: expected {names}, got no {unknown} among {known}")
+    if len(set(names)) != len(names) or len(names) != input_dim or (len(known) > len(names) and not some):
+        raise ValueError(
+            f"grid: expected {input_dim} names, one for each of the paths' inputs in their order, got {names} of "
+            f"{known}; inputs= says which"
+        )
+
+
+def _check_directions(names: list[Any]) -> None:
+    """Dimensions stored (x, y) would feed y to the input that was x: say so instead."""
+    lower = [str(name).lower() for name in names]
+    east = [i for i, name in enumerate(lower) if name in EASTWARD]
+    north = [i for i, name in enumerate(lower) if name in NORTHWARD]
+    if east and north and north[0] < east[0]:
+        raise ValueError(
+            f"grid: the dimensions {list(reversed(names))} are not in a raster's order (y, x); say which of them is "
+            f"each of the paths' inputs, e.g. inputs={tuple(reversed(names))!r}"
+        )
+
+
+def _crs(grid: Any) -> Any:
+    """The template's coordinate reference system, where rioxarray is there to read one."""
+    try:
+        need("rioxarray")
+        return grid.rio.crs
+    except (ImportError, AttributeError):
+        return None
+    except Exception:  # rioxarray refuses grids that are no rasters, each kind with an exception of its own
+        return None

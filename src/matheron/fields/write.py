@@ -1,0 +1,151 @@
+"""write: a field to Zarr, NetCDF or GeoTIFF, block by block, in bounded memory, from where a killed write got to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .extras import need
+from .geotiff import assemble_geotiff, check_raster
+from .manifest import Manifest
+from .progress import tracked
+from .schedulers import Scheduler, client_of, finished
+
+FORMATS = (".zarr", ".nc", ".tif", ".tiff")
+
+
+def write(
+    field: Any,
+    path: str | os.PathLike[str],
+    *,
+    scheduler: Scheduler = None,
+    progress: bool = False,
+    overwrite: bool = False,
+) -> Path:
+    """Write a field, or a Dataset of several, to `.zarr`, `.nc` (NetCDF) or `.tif` (a tiled GeoTIFF, a band a path).
+
+    Blocks are computed and written one by one, on a cluster by many workers at once, so that a field may be larger
+    than memory. Killed, the same call goes on without the blocks that were finished. NetCDF and GeoTIFF cannot be
+    written by several processes: their blocks are gathered in a Zarr store beside the file, and the file is made of it
+    at the end; until then there is none under its name.
+
+    Args:
+        field: what `simulate` gives, or anything made of it.
+        path: where to; on a cluster a folder that all workers see.
+        scheduler: "sync", "threads", the address of a Dask scheduler, or a `distributed.Client`. None is the Client
+            of this process where there is one, else "sync".
+        progress: show a bar.
+        overwrite: replace what stands there already.
+
+    >>> import numpy as np, tempfile, xarray, matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 2, input_dim=2)
+    >>> field = fields.simulate(paths, {"x": np.linspace(0, 1, 30), "y": np.linspace(0, 1, 20)}, chunks=10)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     xarray.open_dataarray(fields.write(field, folder + "/field.nc")).shape
+    (2, 20, 30)
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"path: expected a name that ends in {', '.join(FORMATS)}, got {path.name!r}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"path: no folder {path.parent}; make it first")
+    dataset = _as_dataset(field)
+    if path.suffix.lower() in (".tif", ".tiff"):
+        check_raster(dataset)
+    direct = path.suffix == ".zarr"
+    store = path if direct else path.with_name(path.name + ".partial")
+    record = path.with_name(path.name + ".blocks")
+    if overwrite:
+        _remove(path, store, record)
+    elif path.exists() and not record.exists():
+        raise FileExistsError(f"path: {path} is there already; choose another name, or pass overwrite=True")
+    with client_of(scheduler) as client:
+        header = {name: [v.data.name, list(v.shape), [list(c) for c in v.chunks]] for name, v in _lazy(dataset).items()}
+        manifest = Manifest(record, header)
+        if "ready" not in manifest.done:
+            manifest.begin()
+            _create(dataset, store)
+            manifest.add("ready")
+        tasks = _tasks(dataset, store, manifest.done)
+        for block in tracked(finished(tasks, client or scheduler or "sync"), len(tasks), path.name, show=progress):
+            manifest.add(block)
+    if not direct:
+        _assemble(store, path)
+        shutil.rmtree(store)
+    manifest.end()
+    return path
+
+
+def _as_dataset(field: Any) -> Any:
+    """A Dataset whose every variable is a Dask array in blocks of one size along each dim."""
+    xr = need("xarray")
+    if isinstance(field, xr.DataArray):
+        field = field.to_dataset(name=field.name or "field")
+    if not isinstance(field, xr.Dataset):
+        raise TypeError(f"field: expected an xarray DataArray or Dataset, got {type(field).__name__}")
+    field = field.map(lambda v: v if v.chunks is not None or not v.ndim else v.chunk())
+    return field.unify_chunks()
+
+
+def _lazy(dataset: Any) -> dict[str, Any]:
+    return {str(name): v for name, v in dataset.data_vars.items() if v.chunks is not None}
+
+
+def _create(dataset: Any, store: Path) -> None:
+    """The store with its coordinates and attributes, and no values."""
+    shutil.rmtree(store, ignore_errors=True)
+    encoding = {name: {"chunks": tuple(max(c) for c in v.chunks)} for name, v in _lazy(dataset).items()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Consolidated metadata")  # readers ask for it, the format not yet
+        dataset.drop_encoding().to_zarr(store, mode="w", compute=False, encoding=encoding, consolidated=True)
+
+
+def _tasks(dataset: Any, store: Path, done: set[str]) -> list[Any]:
+    """A task for every block that is not there yet. It writes the block, and gives back its name."""
+    delayed = need("dask").delayed(_put, pure=False)
+    tasks = []
+    for name, variable in _lazy(dataset).items():
+        blocks = variable.data.to_delayed()
+        starts = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in variable.chunks]
+        for index in product(*map(range, blocks.shape)):
+            label = f"{name}/{'.'.join(map(str, index))}"
+            if label not in done:
+                region = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True))
+                tasks.append(delayed(blocks[index], str(store.absolute()), name, region, label))
+    return tasks
+
+
+def _put(block: Any, store: str, name: str, region: tuple[slice, ...], label: str) -> str:
+    import zarr
+
+    zarr.open_group(store, mode="r+", use_consolidated=False)[name][region] = np.asarray(block)  # type: ignore[index]
+    return label
+
+
+def _assemble(store: Path, path: Path) -> None:
+    """The file, made of the store under another name and then put in its place."""
+    xr, dask = need("xarray"), need("dask")
+    temporary = path.with_name(f".{path.name}.new{path.suffix}")
+    with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=False) as dataset:
+        if path.suffix == ".nc":
+            dataset = dataset.drop_encoding()
+            encoding = {name: {"chunksizes": tuple(max(c) for c in v.chunks)} for name, v in _lazy(dataset).items()}
+            dataset.to_netcdf(temporary, engine="netcdf4", encoding=encoding)
+        else:
+            assemble_geotiff(dataset, temporary)
+    os.replace(temporary, path)
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

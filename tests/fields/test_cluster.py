@@ -1,0 +1,91 @@
+"""A real cluster, of several processes on this machine: right answers, also when a worker is killed."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from distributed import Client, LocalCluster
+
+import matheron
+from matheron import fields, kernels
+from matheron.fields import carried
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(
+        n_workers=3, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0", processes=True
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with Client(cluster.scheduler_address, set_as_default=False) as client:
+        client.wait_for_workers(3, timeout=120)
+        yield client
+
+
+def simulated(chunks=50, num_paths=4, features=512):
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(200, 2, generator=g, dtype=torch.float64)
+    gp = matheron.ExactGP(kernels.Matern(1.5, 0.3), X, X[:, 0].sin(), noise=1e-4)
+    paths = matheron.draw(gp, num_paths, num_features=features, generator=g)
+    axes = {"x": np.linspace(0, 1, 300), "y": np.linspace(0, 1, 250)}
+    return paths, fields.simulate(paths, axes, chunks=chunks)
+
+
+def counted():
+    return {"pid": os.getpid(), **carried.counts}
+
+
+def test_workers_compute_the_same_field_and_unpack_the_paths_once_each(client):
+    packed = carried.counts["packed"]
+    _, field = simulated(chunks=25)  # 120 blocks
+    before = client.run(counted)
+    together = client.compute(field).result()
+    np.testing.assert_allclose(together.values, field.compute(scheduler="sync").values, rtol=0, atol=1e-12)
+    after = client.run(counted)
+    assert carried.counts["packed"] == packed + 1
+    unpacked = [after[worker]["unpacked"] - before[worker]["unpacked"] for worker in after]
+    assert max(unpacked) == 1 and sum(unpacked) >= 2, unpacked
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+def test_a_worker_killed_mid_run_costs_time_and_no_block(client, tmp_path, suffix):
+    _, field = simulated(chunks=15)  # 340 blocks
+    path, record = tmp_path / f"field{suffix}", tmp_path / f"field{suffix}.blocks"
+    victim = next(iter(client.run(os.getpid).values()))
+    killed = []
+
+    def kill():
+        end = time.monotonic() + 120
+        while time.monotonic() < end and not (record.exists() and record.read_bytes().count(b"\n") > 20):
+            time.sleep(0.01)
+        killed.append(record.read_bytes().count(b"\n"))
+        os.kill(victim, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    fields.write(field, path, scheduler=client.scheduler.address)
+    killer.join()
+    assert killed[0] < 340  # it was mid-run
+    opened = xr.open_zarr(path)["field"] if suffix == ".zarr" else xr.open_dataarray(path)
+    with opened:
+        np.testing.assert_allclose(opened.values, field.compute(scheduler="sync").values, rtol=0, atol=1e-12)
+    assert victim not in client.run(os.getpid).values()
+
+
+def test_a_field_computed_while_a_worker_dies_is_whole(client):
+    _, field = simulated(chunks=25)
+    future = client.compute(field)
+    time.sleep(0.3)
+    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+    np.testing.assert_allclose(future.result().values, field.compute(scheduler="sync").values, rtol=0, atol=1e-12)

@@ -1,0 +1,189 @@
+"""write: what is read back is what was simulated, and a killed write goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rioxarray
+import xarray as xr
+
+from matheron import fields
+from matheron.fields import blocks
+from matheron.fields.manifest import Manifest
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def writing(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+    import writing
+
+    return writing
+
+
+@pytest.fixture
+def field(writing):
+    return writing.field()
+
+
+def reopened(path):
+    if path.suffix == ".zarr":
+        return xr.open_zarr(path)["field"]
+    if path.suffix == ".nc":
+        return xr.open_dataarray(path)
+    return rioxarray.open_rasterio(path).sortby("y").rename(band="path")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc", ".tif"])
+def test_what_is_read_back_is_what_was_simulated(field, tmp_path, suffix):
+    field = fields.with_crs(field.assign_attrs(units="m"), "EPSG:32633")
+    path = fields.write(field, tmp_path / f"field{suffix}")
+    with reopened(path) as read:
+        np.testing.assert_array_equal(read.values, field.values)
+        np.testing.assert_allclose(read["x"], field["x"])
+        np.testing.assert_allclose(read["y"], field["y"])
+        assert read.rio.crs.to_epsg() == 32633
+        if suffix != ".tif":
+            assert read.attrs["units"] == "m"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [path.name]
+
+
+def test_a_geotiff_is_tiled_and_north_is_up(field, tmp_path):
+    import rasterio
+
+    with rasterio.open(fields.write(field, tmp_path / "field.tif")) as file:
+        assert file.is_tiled and file.transform.e < 0 and file.count == 3
+        assert file.descriptions == ("field path 0", "field path 1", "field path 2")
+        np.testing.assert_array_equal(file.read(1)[::-1], field.values[0])
+    downwards = field.isel(y=slice(None, None, -1))
+    with rasterio.open(fields.write(downwards, tmp_path / "down.tif")) as file:
+        np.testing.assert_array_equal(file.read(2), downwards.values[1])
+
+
+def test_a_dataset_of_maps_is_written_too(field, tmp_path):
+    maps = xr.Dataset({"mean": field.mean("path"), "first": field[0].compute()})
+    for name in ("maps.nc", "maps.zarr", "maps.tif"):
+        path = fields.write(maps, tmp_path / name, scheduler="threads")
+        if name == "maps.tif":
+            with rioxarray.open_rasterio(path) as read:  # type: ignore[union-attr]
+                np.testing.assert_allclose(np.asarray(read)[0, ::-1], maps["mean"].values, rtol=0, atol=1e-12)
+        else:
+            with xr.open_dataset(path) as read:
+                np.testing.assert_allclose(read["mean"], maps["mean"], rtol=0, atol=1e-12)
+                np.testing.assert_array_equal(read["first"], maps["first"])
+
+
+def count_blocks(monkeypatch, most=1000):
+    """A list that grows with every block computed; after `most` of them comes an interrupt."""
+    computed = []
+    on = blocks.BlockGrid._on
+
+    def counted(self, *args):
+        if len(computed) == most:
+            raise KeyboardInterrupt
+        computed.append(1)
+        return on(self, *args)
+
+    monkeypatch.setattr(blocks.BlockGrid, "_on", counted)
+    return computed
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+def test_a_stopped_write_goes_on_without_the_finished_blocks(field, tmp_path, suffix, monkeypatch):
+    path = tmp_path / f"field{suffix}"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        count_blocks(patch, most=2)
+        fields.write(field, path)
+    with monkeypatch.context() as patch:
+        computed = count_blocks(patch)
+        fields.write(field, path)
+    assert len(computed) == 6 - 2
+    with reopened(path) as read:
+        np.testing.assert_array_equal(read.values, field.values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".zarr", ".nc", ".tif"])
+def test_a_killed_write_goes_on_without_the_finished_blocks(writing, tmp_path, suffix, monkeypatch):
+    path = tmp_path / f"field{suffix}"
+    process = subprocess.Popen([sys.executable, str(HERE / "writing.py"), str(path), "0.2"], env={**os.environ})
+    record = tmp_path / f"{path.name}.blocks"
+    end = time.monotonic() + 60
+    while not (record.exists() and record.read_bytes().count(b"\n") >= 6):  # two lines, then a line a block
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finished = record.read_bytes().count(b"\n") - 2
+    assert 4 <= finished < 20
+    assert suffix == ".zarr" or not path.exists()
+    with record.open("ab") as torn:  # as if the kill had come in the middle of a line
+        torn.write(b'"field/0.3')
+    field = writing.field(chunks=8)
+    with monkeypatch.context() as patch:
+        computed = count_blocks(patch)
+        fields.write(field, path)
+    assert len(computed) == 20 - finished
+    with reopened(path) as read:
+        np.testing.assert_array_equal(read.values, field.values)
+    assert not record.exists()
+
+
+def test_an_unfinished_write_of_another_field_is_not_continued(field, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["matheron.fields.write"], "finished", lambda *_: iter(["field/0.0.0"]))
+    monkeypatch.setattr(sys.modules["matheron.fields.write"].Manifest, "end", lambda self: None)
+    fields.write(field, tmp_path / "field.zarr")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="an unfinished write of another field"):
+        fields.write(field.isel(path=[0]), tmp_path / "field.zarr")
+    path = fields.write(field.isel(path=[0]), tmp_path / "field.zarr", overwrite=True)
+    with reopened(path) as read:
+        np.testing.assert_array_equal(read.values, field.values[:1])
+
+
+def test_what_is_there_is_kept_unless_asked(field, tmp_path):
+    path = fields.write(field, tmp_path / "field.nc")
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        fields.write(field, path)
+    assert path.read_bytes() == before
+    fields.write(field.isel(path=[0]), path, overwrite=True)
+    with reopened(path) as read:
+        assert read.sizes["path"] == 1
+
+
+def test_a_manifest_survives_torn_lines(tmp_path):
+    manifest = Manifest(tmp_path / "m", {"a": 1})
+    manifest.begin()
+    manifest.add("x")
+    with manifest.path.open("ab") as torn:
+        torn.write(b'"y')
+    again = Manifest(tmp_path / "m", {"a": 1})
+    assert again.done == {"x"}
+    again.add("z")
+    assert Manifest(tmp_path / "m", {"a": 1}).done == {"x", "z"}
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(field, tmp_path):
+    with pytest.raises(ValueError, match=r"ends in \.zarr, \.nc"):
+        fields.write(field, tmp_path / "field.csv")
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        fields.write(field, tmp_path / "none" / "field.nc")
+    with pytest.raises(TypeError, match="DataArray or Dataset"):
+        fields.write(field.values, tmp_path / "field.nc")
+    uneven = field.isel(x=[0, 1, 4])
+    with pytest.raises(ValueError, match="evenly spaced"):
+        fields.write(uneven, tmp_path / "field.tif")
+    with pytest.raises(ValueError, match="write points to"):
+        fields.write(field[:, 0], tmp_path / "field.tif")
+    with pytest.raises(ValueError, match="scheduler: expected 'sync'"):
+        fields.write(field, tmp_path / "field.nc", scheduler="fast")
+    with pytest.raises(OSError, match="no Dask scheduler answers at"):
+        fields.write(field, tmp_path / "field.nc", scheduler="tcp://127.0.0.1:1")
+    assert not list(tmp_path.iterdir())
