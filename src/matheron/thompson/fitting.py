@@ -2,86 +2,51 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, ClassVar
-
 import torch
-from botorch.exceptions.warnings import OptimizationWarning
-from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
-from botorch.optim.fit import fit_gpytorch_mll_scipy
-from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import MaternKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.mlls import ExactMarginalLogLikelihood
-from gpytorch.priors import GammaPrior, Prior
 from torch import Tensor
+from torch.distributions import Gamma
+
+from ..fitting import FitWarning as FitWarning
+from ..fitting import maximised
+from ..gp import ExactGP
+from ..kernels import Matern
+from ..transforms import Affine
+
+# Below these a hyperparameter is not fitted. With a higher floor under the noise (BoTorch's is 1e-4), draws of a
+# function without noise would differ where its value is known, and search there for ever.
+FLOORS = {"lengthscale": 1e-3, "outputscale": 1e-4, "noise": 1e-6}
 
 
-class FitWarning(UserWarning):
-    """A model could not be fitted, and is used with the hyperparameters that it starts from."""
+def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | None = None) -> ExactGP:
+    """A model of values y `[n]` at X `[n, d]`, in the unit cube or in the box `bounds`: Matern-5/2, a lengthscale per
+    coordinate, noise known or learned.
 
-
-def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | None = None) -> SingleTaskGP:
-    """A model of values y `[n, 1]` at X `[n, d]`, in the unit cube or in the box `bounds`. It is used as it is where
-    its fit fails.
-
-    BoTorch's `fit_gpytorch_mll` would try again from random ones, out of torch's global generator.
+    Kernel, priors and the floor under the noise are those of Optuna's GPSampler. The search has one start, and so draws
+    no random numbers. Where it fails, the model has the hyperparameters that it starts from.
     """
-    model = _model(X, y, bounds, noise)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", OptimizationWarning)  # wherever the descent ended, it began higher
-            fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(model.likelihood, model))
-    except RuntimeError as error:  # torch.linalg's errors, and GPyTorch's of matrices
-        warnings.warn(f"a model of {len(X)} values could not be fitted: {error}", FitWarning, stacklevel=2)
-        model = _model(X, y, bounds, noise)
-    return model.eval()
+    d = X.shape[1]
+    lower, upper = (X.new_zeros(d), X.new_ones(d)) if bounds is None else bounds.to(X)
+    inward = Affine(1 / (upper - lower), -lower / (upper - lower))
+    centre, deviation = y.mean(), y.std() if len(y) > 1 else y.new_ones(())
+    outward = Affine(deviation if float(deviation) > 1e-8 else y.new_ones(()), centre)
+    model_X, model_y = inward(X), outward.inverse(y)
+    priors = {"lengthscale": _lengthscale_density, "outputscale": Gamma(2.0, 1.0)}
+    kernel, variances, mean = maximised(
+        1.0 * Matern(2.5, torch.ones(d, dtype=torch.float64)),
+        model_X,
+        model_y,
+        noise=None if noise is None else y.new_full((len(y),), noise) / outward.scale.square(),
+        priors=priors if noise is not None else priors | {"noise": Gamma(1.1, 30.0)},
+        floors=FLOORS,
+        first_noise=1e-3,
+    )
+    return ExactGP(kernel, model_X, model_y, variances, mean, input_transform=inward, output_transform=outward)
 
 
-class _LengthscalePrior(Prior):
-    """log p = -(l^2 + l^-2) / 10: that of Optuna's GPSampler. A fit is all that it serves; it has no samples.
+def _lengthscale_density(x: Tensor) -> Tensor:
+    """log p = -(l^2 + l^-2) / 10: that of Optuna's GPSampler.
 
     Long lengthscales are unlikely. Had they a heavy tail, a parameter of small effect might get one so long that no
     draw asks about it again: trials would agree in it for ever, and nothing would correct the lengthscale.
     """
-
-    arg_constraints: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self) -> None:
-        torch.nn.Module.__init__(self)
-        torch.distributions.Distribution.__init__(self, validate_args=False)
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        return -0.1 * (x.square() + x.square().reciprocal())
-
-
-def _model(X: Tensor, y: Tensor, bounds: Tensor | None, noise: float | None) -> SingleTaskGP:
-    """A model of standardised values, before its fit: Matern-5/2, a lengthscale a coordinate, noise known or learned.
-
-    Kernel, priors and the floor under the noise are those of Optuna's GPSampler. With BoTorch's own floor, 1e-4, draws
-    of a function without noise would differ where its value is known, and search there for ever.
-    """
-    kernel = MaternKernel(
-        2.5,
-        ard_num_dims=X.shape[1],
-        lengthscale_prior=_LengthscalePrior(),
-        lengthscale_constraint=_above(1e-3, 1.0),
-    )
-    kernel = ScaleKernel(kernel, outputscale_prior=GammaPrior(2.0, 1.0), outputscale_constraint=_above(1e-4, 1.0))
-    likelihood = GaussianLikelihood(noise_prior=GammaPrior(1.1, 30.0), noise_constraint=_above(1e-6, 1e-3))
-    return SingleTaskGP(
-        X,
-        y,
-        train_Yvar=None if noise is None else torch.full_like(y, noise),
-        likelihood=likelihood if noise is None else None,
-        covar_module=kernel,
-        input_transform=None if bounds is None else Normalize(X.shape[1], bounds=bounds),
-        outcome_transform=Standardize(1),
-    )
-
-
-def _above(floor: float, initial: float) -> GreaterThan:
-    """Fitted on the scale of logarithms: a few dozen steps do, where GPyTorch's own scale may take hundreds."""
-    logarithmic: Any = {"transform": torch.exp, "inv_transform": torch.log}
-    return GreaterThan(floor, **logarithmic, initial_value=initial)
+    return -0.1 * (x.square() + x.square().reciprocal())

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..checks import ArrayLike, Random, as_count, as_generator, as_points
 from ..gp import ExactGP
 from ..kernels import Kernel
+from .fitting import fitted
 from .strategies import suggest
 
 FORMAT = "matheron-study-1"
@@ -90,7 +91,7 @@ def minimize_function(
         budget: evaluations in all.
         q: evaluations a round.
         kernel: of a model with known hyperparameters; None fits one after each round (Matern-5/2 with a lengthscale a
-            coordinate), which needs `matheron[botorch]`.
+            coordinate).
         noise: variance of the function's noise where it is known; None learns it, or is 1e-6 with a given kernel.
         strategy: as for `suggest`.
         num_initial: uniform points before the first model; 2 (d + 1) where not given.
@@ -139,11 +140,7 @@ def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: floa
     """A model of the data: with the given kernel as it is, else one fitted to it, see `fitting`."""
     if kernel is not None:
         return ExactGP(kernel, X, y, 1e-6 if noise is None else noise, mean=0.0)
-    try:
-        from .fitting import fitted
-    except ImportError as error:
-        raise ImportError("fitting a model needs BoTorch: pip install matheron[botorch], or give kernel=") from error
-    return fitted(X, y[:, None], box, noise)
+    return fitted(X, y, box, noise)
 
 
 def _evaluate(function: Callable[[Tensor], float], x: Tensor, study: Study) -> None:

@@ -19,6 +19,7 @@ from torch.quasirandom import SobolEngine
 
 from ..checks import as_count
 from ..draw import draw
+from .fitting import fitted
 from .quasi_newton import minimize_in_unit_box
 
 try:
@@ -28,12 +29,9 @@ try:
     from optuna.study import Study, StudyDirection
     from optuna.trial import FrozenTrial, TrialState
 
-    from .fitting import fitted
     from .unit_cube import UnitCube
 except ImportError as error:
-    raise ImportError(
-        f"matheron.thompson.optuna needs Optuna and BoTorch: pip install 'matheron[optuna,botorch]' ({error})"
-    ) from error
+    raise ImportError(f"matheron.thompson.optuna needs Optuna: pip install 'matheron[optuna]' ({error})") from error
 
 
 class ThompsonSampler(BaseSampler):
@@ -131,7 +129,7 @@ class ThompsonSampler(BaseSampler):
 
     def _minimiser(self, cube: UnitCube, X: Tensor, values: Sequence[float], generator: torch.Generator) -> Tensor:
         """The minimiser `[d]` of a function drawn given trials at X `[n, d]`."""
-        y = torch.tensor(values, dtype=torch.float64)[:, None]
+        y = torch.tensor(values, dtype=torch.float64)
         path = draw(fitted(X, y), 1, num_features=self._num_features, generator=generator)
         seed = int(torch.randint(2**31, (1,), generator=generator))
         mesh = SobolEngine(cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)
