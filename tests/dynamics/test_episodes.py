@@ -1,0 +1,78 @@
+"""From recorded episodes to a model that simulates them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import matheron
+from matheron import kernels as K
+from matheron.dynamics import fit_dynamics, transitions
+
+
+def pendulum(x):
+    return torch.stack([x[:, 1], -2 * torch.sin(x[:, 0]) + x[:, 2]], dim=1)
+
+
+def recorded(generator, episodes=4, steps=25):
+    torque = 2 * torch.rand(episodes, steps, 1, dtype=torch.float64, generator=generator) - 1
+    start = 2 * torch.rand(episodes, 2, dtype=torch.float64, generator=generator) - 1
+    return matheron.rollout(pendulum, start, steps, 0.1, controls=torque, method="rk4"), torque
+
+
+def test_a_learned_system_moves_as_the_true_one_does(generator):
+    states, torque = recorded(generator)
+    model = fit_dynamics(states, torque, kernel=1.0 * K.RBF([1.0, 1.0, 1.0]), seed=0)
+    systems = matheron.draw(model, 32, generator=generator)
+    plan = 0.3 * torch.ones(20, 1, dtype=torch.float64)
+    simulated = matheron.rollout(systems, [0.2, 0.1], 20, method="change", controls=plan)
+    true = matheron.rollout(pendulum, [0.2, 0.1], 20, 0.1, controls=plan, method="rk4")
+    assert float((simulated.mean(0) - true[0]).abs().max()) < 0.05
+
+
+def test_a_frame_an_array_and_a_list_have_the_same_transitions(generator):
+    states, torque = recorded(generator, episodes=3, steps=5)
+    rows = [
+        {"run": name, "angle": float(s[0]), "velocity": float(s[1]), "torque": float(torque[e, min(t, 4), 0])}
+        for e, name in enumerate(["c", "a", "b"])
+        for t, s in enumerate(states[e])
+    ]
+    frame = pd.DataFrame(rows)
+    expected = transitions(states, torque)
+    for X, Y in (
+        transitions(list(states), list(torque)),
+        transitions(states.numpy(), torque.numpy()),
+        transitions(frame, ["torque"], states=["angle", "velocity"], episode="run"),
+    ):
+        torch.testing.assert_close(X, expected[0])
+        torch.testing.assert_close(Y, expected[1])
+    assert expected[0].shape == (15, 3)
+
+
+def test_methods_say_what_is_learned():
+    s = np.array([[0.0], [1.0], [4.0]])
+    assert transitions(s)[1][:, 0].tolist() == [1.0, 3.0]
+    assert transitions(s, method="next")[1][:, 0].tolist() == [1.0, 4.0]
+    assert transitions(s, method="euler", dt=0.5)[1][:, 0].tolist() == [2.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "message"),
+    [
+        (np.zeros((3, 1)), {"method": "rk4"}, "method: expected change, next or euler to learn"),
+        (np.zeros((3, 1)), {"method": "euler"}, "dt: expected a positive time between states"),
+        (np.zeros((1, 2)), {}, "at least two states, got none"),
+        ([np.zeros((3, 1)), np.zeros((3, 2))], {}, "expected episodes .* of one width d"),
+        (np.zeros((2, 3, 1)), {"controls": np.zeros((1, 2, 1))}, "controls: expected those of 2 episodes, got 1"),
+        (
+            np.zeros((4, 1)),
+            {"controls": np.zeros((2, 1))},
+            "controls: expected 3 of episode 0, one between states, got 2",
+        ),
+        (pd.DataFrame({"a": [1.0, 2.0]}), {}, "states: expected the names of the state columns among a"),
+        (pd.DataFrame({"a": [1.0, 2.0]}), {"states": ["b"]}, "'b' is not a column; expected one of a"),
+    ],
+)
+def test_what_is_no_record_of_a_system_is_refused(data, settings, message):
+    with pytest.raises(ValueError, match=message):
+        transitions(data, **settings)
