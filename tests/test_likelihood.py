@@ -1,5 +1,7 @@
 """The marginal likelihood and leave-one-out predictions: closed forms, other libraries, and a change of variables."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -17,7 +19,7 @@ NOISES = (rand(N, seed=4) * 0.1 + 0.05).tolist()
 
 
 def exact(**settings) -> ExactGP:
-    defaults = dict(kernel=K.Matern(1.5, 0.4), X=rand(N, 2), y=randn(N, seed=1), noise=0.1)
+    defaults: dict[str, Any] = dict(kernel=K.Matern(1.5, 0.4), X=rand(N, 2), y=randn(N, seed=1), noise=0.1)
     return ExactGP(**(defaults | settings))
 
 
@@ -46,7 +48,8 @@ def joint(gp: ExactGP) -> tuple[Tensor, Tensor]:
 def test_the_marginal_likelihood_is_the_density_of_a_multivariate_normal(name):
     gp = MODELS[name]
     mean, C = joint(gp)
-    expected = scipy.stats.multivariate_normal(mean.numpy(), C.numpy()).logpdf(gp.train_targets.numpy())
+    law: Any = scipy.stats.multivariate_normal
+    expected = law(mean.numpy(), C.numpy()).logpdf(gp.train_targets.numpy())
     assert log_marginal_likelihood(gp).item() == pytest.approx(expected, rel=1e-10)
 
 
@@ -60,7 +63,7 @@ def test_leaving_one_out_is_conditioning_on_the_others(name):
         gain = torch.linalg.solve(C[others][:, others], C[others, i])
         expected_mean = mean[i] + gain @ (y - mean)[others]
         expected_variance = C[i, i] - gain @ C[others, i]
-        density = scipy.stats.norm(expected_mean, expected_variance.sqrt()).logpdf(y[i])
+        density = scipy.stats.norm.logpdf(y[i], expected_mean, expected_variance.sqrt())
         torch.testing.assert_close(left.mean[i], expected_mean)
         torch.testing.assert_close(left.variance[i], expected_variance)
         assert left.log_density[i].item() == pytest.approx(density)
@@ -69,7 +72,10 @@ def test_leaving_one_out_is_conditioning_on_the_others(name):
 
 def test_value_and_gradient_are_scikit_learn_s():
     X, y = rand(12, 2), randn(12, seed=1)
-    model = GaussianProcessRegressor(RBF([0.4, 0.7]) + WhiteKernel(0.2), optimizer=None).fit(X.numpy(), y.numpy())
+    lengthscales: Any = [0.4, 0.7]
+    fixed: Any = None
+    model: Any = GaussianProcessRegressor(RBF(lengthscales) + WhiteKernel(0.2), optimizer=fixed)
+    model.fit(X.numpy(), y.numpy())
     value, gradient = model.log_marginal_likelihood(model.kernel_.theta, eval_gradient=True)
     log_scales = torch.tensor([0.4, 0.7, 0.2], dtype=torch.float64).log().requires_grad_()
     scales = log_scales.exp()

@@ -176,6 +176,7 @@ def test_gradients_flow_to_actions(drift):
 
     with torch.no_grad():
         slope = (loss(actions + bump) - loss(actions - bump)) / (2 * step)
+    assert actions.grad is not None
     torch.testing.assert_close(actions.grad[1, 7, 0], slope, rtol=1e-5, atol=1e-8)
 
 

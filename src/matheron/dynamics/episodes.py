@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Random, as_tensor
+from ..checks import ArrayLike, Random, as_generator, as_tensor
 from ..fitting import fit
 from ..gp import Outputs
 from ..kernels import Kernel
@@ -52,7 +52,8 @@ def fit_dynamics(
     torch.Size([16, 51, 2])
     """
     X, Y = transitions(data, controls, states=states, episode=episode, dt=dt, method=method)
-    return Outputs([fit(kernel, X, y, seed=seed, progress=progress) for y in Y.unbind(1)])
+    generator = as_generator(seed)
+    return Outputs([fit(kernel, X, y, seed=generator, progress=progress) for y in Y.unbind(1)])
 
 
 def transitions(
