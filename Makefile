@@ -47,8 +47,9 @@ bench: $(PEERS)  ## measure the library and its peers, and make docs/performance
 	@$(BIN)/python benchmarks/peers.py $(ARGS)
 	@$(BIN)/python benchmarks/report.py
 
-docs: $(DOCS)  ## build the documentation into site/
+docs: $(DOCS)  ## build the documentation into site/, with the tutorials as notebooks
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@$(BIN)/python docs/build/notebooks.py site
 	@echo "The documentation is in site/index.html"
 
 dist: $(BASE)  ## build a wheel and an sdist into dist/

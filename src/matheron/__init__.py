@@ -14,6 +14,7 @@ from . import kernels as kernels
 from . import means as means
 from . import metrics as metrics
 from . import operators as operators
+from . import plots as plots
 from . import samplers as samplers
 from . import solvers as solvers
 from . import thompson as thompson
