@@ -189,14 +189,15 @@ def _maps(paths: Any, x: Any, data: Any, axes: Any) -> Any:
         shapes = [list(axis.shape) for axis in grid][:3]
         raise ValueError(f"x: expected the two axes of a grid, [n1] and [n2], for paths in 2 dimensions, got {shapes}")
     values, mean, sd, _ = _law(paths, torch.cartesian_prod(*grid))
-    shape = (len(grid[0]), len(grid[1]))
+    shape, sides = (len(grid[0]), len(grid[1])), [axis.numpy() for axis in grid]
     maps = {"mean": (mean, "Blues_r"), "standard deviation": (sd, "Greys")}
     maps |= {f"path {i + 1}": (values[i], "Blues_r") for i in range(min(2, len(values)))}
     with _house() as new:
         panels = _panels(new, axes, paths.num_outputs, len(maps), sharex=True, sharey=True)
         for i, row in enumerate(panels):
             for axis, (title, (shown, colours)) in zip(row, maps.items(), strict=True):
-                mesh = axis.pcolormesh(*grid, shown[:, i].reshape(shape).T, cmap=colours, shading="gouraud")
+                surface = shown[:, i].reshape(shape).T.numpy()
+                mesh = axis.pcolormesh(*sides, surface, cmap=colours, shading="gouraud")
                 axis.figure.colorbar(mesh, ax=axis, shrink=0.8)
                 axis.set_title(title)
                 axis.grid(visible=False)
