@@ -5,16 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .evaluate.fused import product as fused
 from .kernels import Kernel, coupled_covariance
 from .scratch import arena, frame
 from .solvers import Operator, coupled_diagonal, covariance
 
-# Entries of a block of the covariance: what fits a cache beside its temporaries.
-_BLOCK = 1 << 20
+# The side of a square block of the covariance: on a CPU what fits a cache beside its temporaries.
+_SIDE = {"cpu": 1024, "cuda": 8192}
 
 
 class KernelOperator(Operator):
     """k(X, X) + diag(noise) for points X `[n, d]`, their tasks `[n]` (None for one output) and noise `[n]`.
+
+    Products form nothing of size n x n. On a GPU with Triton, radial kernels are multiplied in one fused kernel; all
+    else goes block by block, each block of k(X, X) made once for both of its places in the symmetric matrix.
 
     >>> import torch
     >>> from matheron import kernels
@@ -27,6 +31,7 @@ class KernelOperator(Operator):
 
     def __init__(self, kernel: Kernel, X: Tensor, tasks: Tensor | None, noise: Tensor) -> None:
         self.kernel, self.X, self.tasks, self.noise = kernel, X, tasks, noise
+        self._plans: dict[torch.dtype, fused.Products | None] = {}
 
     def rows(self, index: Tensor | slice) -> Tensor:
         tasks = None if self.tasks is None else self.tasks[index]
@@ -38,16 +43,35 @@ class KernelOperator(Operator):
     def dense(self) -> Tensor:
         return covariance(self.kernel, self.X, self.tasks)
 
+    @torch.no_grad()
     def product(self, V: Tensor) -> Tensor:
-        with torch.no_grad(), arena():
-            out = torch.empty_like(V)
-            rows = max(1, _BLOCK // len(V))
-            for i in range(0, len(V), rows):
-                with frame():
-                    torch.mm(self.rows(slice(i, i + rows)), V, out=out[i : i + rows])
-        return out
+        kernel, X = self.kernel, self.X
+        if V.dtype != X.dtype:  # more digits than the data's
+            kernel, X = kernel.to(X.device, V.dtype), X.to(V.dtype)
+        if V.dtype not in self._plans:
+            self._plans[V.dtype] = fused.plan_products(kernel, X, self.tasks)
+        plan = self._plans[V.dtype]
+        return _in_blocks(kernel, X, self.tasks, V) if plan is None else plan(V)
 
     def requires_graph(self) -> bool:
         return torch.is_grad_enabled() and (
             self.X.requires_grad or self.noise.requires_grad or self.kernel.requires_graph()
         )
+
+
+def _in_blocks(kernel: Kernel, X: Tensor, tasks: Tensor | None, V: Tensor) -> Tensor:
+    """k(X, X) V, a square block at a time; a block off the diagonal serves twice."""
+    n, side = len(X), _SIDE.get(X.device.type, 1024)
+    out = torch.zeros_like(V)
+    with arena():
+        for i in range(0, n, side):
+            rows = slice(i, i + side)
+            for j in range(i, n, side):
+                columns = slice(j, j + side)
+                of = (None, None) if tasks is None else (tasks[rows], tasks[columns])
+                with frame():
+                    block = coupled_covariance(kernel, X[rows], of[0], X[columns], of[1])
+                    out[rows].addmm_(block, V[columns])
+                    if j > i:
+                        out[columns].addmm_(block.mT, V[rows])
+    return out

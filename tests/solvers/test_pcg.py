@@ -10,11 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from examples import B2, gen, model, rand, randn
-from matheron import ExactGP, SparseGP, draw
+from matheron import ExactGP, SparseGP, draw, draw_prior
 from matheron import kernels as K
 from matheron.operators import KernelOperator
 from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver
 from matheron.solvers.pcg import PCGState
+
+TIGHT = PCG(tolerance=1e-7)
 
 
 def noises(n: int, noise: Any) -> Tensor:
@@ -33,20 +35,20 @@ def state_of(kernel: K.Kernel, X: Tensor, tasks: Tensor | None, noise: Tensor, s
 @pytest.mark.parametrize("n", [1, 40, 400])
 def test_it_agrees_with_cholesky_on_a_batch_of_right_hand_sides(kernel, noise, n):
     """The batch has a column of zeros, a large one and a small one: each converges on its own scale."""
-    X, b = rand(n, 2), randn(n, 5, seed=1) * torch.tensor([1.0, 0.0, 1e6, 1e-6, 1.0], dtype=torch.float64)
+    X, b = rand(n, 2), randn(n, 5, seed=1) * torch.tensor([1.0, 0.0, 1e3, 1e-1, 1.0], dtype=torch.float64)
     noise = noises(n, rand(n, seed=2) + 0.01 if noise == "one a point" else noise)
     exact = state_of(kernel, X, None, noise, "cholesky").solve(b)[0]
-    answer = state_of(kernel, X, None, noise, "cg").solve(b)[0]
+    answer = state_of(kernel, X, None, noise, PCG(tolerance=1e-4)).solve(b)[0]
     error = (answer - exact).norm(dim=0) / exact.norm(dim=0).clamp_min(1e-300)
-    assert error.max() < 1e-8 and torch.equal(answer[:, 1], torch.zeros(n, dtype=torch.float64))
+    assert error.max() < 1e-3 and torch.equal(answer[:, 1], torch.zeros(n, dtype=torch.float64))
 
 
 def test_single_precision_reaches_its_own_accuracy():
     X, b = rand(200, 2).float(), randn(200, 3).float()
     noise = torch.full((200,), 0.05)
     exact = state_of(K.RBF(0.3), X.double(), None, noise.double(), "cholesky").solve(b.double())[0]
-    answer = state_of(K.RBF(0.3).to(torch.float32), X, None, noise, "cg").solve(b)[0]
-    assert (answer - exact).norm() / exact.norm() < 1e-3
+    answer = state_of(K.RBF(0.3).to(torch.float32), X, None, noise, PCG(tolerance=1e-6)).solve(b)[0]
+    assert (answer - exact).norm() / exact.norm() < 1e-5
 
 
 class LargestTensor(TorchDispatchMode):
@@ -63,7 +65,7 @@ class LargestTensor(TorchDispatchMode):
 @pytest.mark.parametrize("solver, formed", [("cg", False), ("cholesky", True)])
 def test_the_covariance_is_never_formed(solver, formed, monkeypatch):
     n = 500
-    monkeypatch.setattr("matheron.operators._BLOCK", 50 * n)
+    monkeypatch.setattr("matheron.operators._SIDE", {"cpu": 100})
     monkeypatch.setattr("matheron.scratch.ARENA_SIZE", 50 * n)
     monkeypatch.setattr("matheron.scratch._local", type("Local", (), {})())
     solver = PCG(rank=40) if solver == "cg" else solver
@@ -75,7 +77,7 @@ def test_the_covariance_is_never_formed(solver, formed, monkeypatch):
 
 def test_drawing_with_conjugate_gradients_never_forms_the_covariance(monkeypatch):
     n = 500
-    monkeypatch.setattr("matheron.operators._BLOCK", 50 * n)
+    monkeypatch.setattr("matheron.operators._SIDE", {"cpu": 100})
     monkeypatch.setattr("matheron.evaluate.chunked._CPU_BLOCK", 50 * n)
     monkeypatch.setattr("matheron.scratch.ARENA_SIZE", 50 * n)
     monkeypatch.setattr("matheron.scratch._local", type("Local", (), {})())
@@ -90,33 +92,39 @@ def test_drawing_with_conjugate_gradients_never_forms_the_covariance(monkeypatch
 def test_paths_are_the_same_function_whichever_the_solver(name):
     gp, x = model(name), rand(6, 2)
     settings: dict[str, Any] = dict(num_features=16)
-    one, other = (draw(gp, 3, solver=solver, generator=gen(), **settings) for solver in ("cg", "cholesky"))
+    one, other = (draw(gp, 3, solver=solver, generator=gen(), **settings) for solver in (TIGHT, "cholesky"))
     torch.testing.assert_close(one(x), other(x), rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(one.mean(x), other.mean(x), rtol=1e-7, atol=1e-7)
 
 
-def test_noise_free_duplicates_warn_and_stay_finite():
+def test_noise_free_duplicates_that_contradict_each_other_warn_and_stay_finite():
     X = rand(60, 2).repeat(2, 1)
     with pytest.warns(ConvergenceWarning, match=r"relative residual of .*the noise is small.*solver=\"cholesky\""):
-        answer = state_of(K.RBF(0.5), X, None, noises(120, 0.0), "cg").solve(randn(120, 2))[0]
+        answer = state_of(K.RBF(0.5), X, None, noises(120, 0.0), PCG(max_iterations=100)).solve(randn(120, 2))[0]
     assert answer.isfinite().all()
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-4])
-def test_little_noise_in_single_precision_warns_and_stays_finite(noise):
-    X, b = rand(200, 2).float(), randn(200, 2).float()
-    with pytest.warns(ConvergenceWarning, match=r"or dtype=torch\.float64"):
-        answer = state_of(K.RBF(0.5).to(torch.float32), X, None, noises(200, noise).float(), "cg").solve(b)[0]
-    assert answer.isfinite().all()
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("noise", [1e-5, 1e-4, 1e-2])
+def test_little_noise_in_single_precision_is_solved_all_the_same(noise):
+    """Products in float32, their residual in float64: the answer of a float64 factorisation of the same numbers."""
+    X, kernel = rand(200, 2).float(), K.Matern(1.5, 0.5)
+    prior = draw_prior(kernel, 2, input_dim=2, generator=gen())(X.double()).mT
+    b = (prior + noise**0.5 * randn(200, 2)).float()
+    exact = state_of(kernel, X.double(), None, noises(200, noise), "cholesky").solve(b.double())[0]
+    answer, stats = state_of(kernel.to(torch.float32), X, None, noises(200, noise).float(), PCG(rank=50)).solve(b)
+    assert stats.converged and answer.dtype == torch.float32
+    error = kernel(X.double()) @ (answer - exact)  # of a path at the data, where its deviation is the noise's
+    assert error.norm() / 400**0.5 < 0.01 * noise**0.5
 
 
 def test_what_is_said_of_the_residual_is_true():
     """Out of iterations it says how far it came, by the residual itself and not by the recursion's."""
     X, b, noise = rand(100, 2), randn(100, 1), noises(100, 1e-3)
-    with pytest.warns(ConvergenceWarning, match="after 3 iterations") as record:
+    with pytest.warns(ConvergenceWarning, match="after 3 iterations.*where 0.01 were asked") as record:
         a, stats = state_of(K.Matern(1.5, 0.3), X, None, noise, PCG(rank=2, max_iterations=3)).solve(b)
     residual = b - (K.Matern(1.5, 0.3)(X) + torch.diag(noise)) @ a
-    said = float(str(record[0].message).split("residual of ")[1].split(":")[0])
+    said = float(str(record[0].message).split("residual of ")[1].split(",")[0])
     assert said == pytest.approx(float(residual.norm() / b.norm()), rel=0.05)
     assert stats.residual == pytest.approx(said, rel=0.05) and stats.iterations == 3 and not stats.converged
 
@@ -127,6 +135,70 @@ def test_the_preconditioner_saves_iterations():
         return state.solve(randn(300, 2))[1].iterations
 
     assert iterations(100) < iterations(1) / 4
+
+
+# What the tolerance means.
+
+
+def posterior_sd(kernel: K.Kernel, X: Tensor, noise: Tensor, x: Tensor) -> Tensor:
+    L = torch.linalg.cholesky(kernel(X) + torch.diag(noise))
+    A = torch.linalg.solve_triangular(L, kernel(X, x), upper=False)
+    return (kernel(x).diagonal() - A.square().sum(0)).sqrt()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rank", [20, None])
+@pytest.mark.parametrize("noise", [1e-4, 1e-2, 1e-1])
+@pytest.mark.parametrize("kernel", [K.RBF(0.7), K.Matern(1.5, 0.5)], ids=lambda k: type(k).__name__)
+def test_by_default_a_path_errs_by_less_than_a_hundredth_of_its_standard_deviation(kernel, noise, rank):
+    """Root mean square over points; at no point by more than a tenth."""
+    X, x = randn(400, 2), torch.cat([randn(400, 2)[:100], randn(100, 2, seed=5)])
+    gp = ExactGP(kernel, X, (3 * X[:, 0]).sin() + noise**0.5 * randn(400, seed=3), noise)
+    exact, paths = (draw(gp, 8, solver=s, generator=gen(), num_features=256) for s in ("cholesky", PCG(rank=rank)))
+    sd = posterior_sd(kernel, X, gp.noise, x)
+    error = (paths(x) - exact(x)) / sd
+    assert error.square().mean().sqrt() < 0.01 and error.abs().max() < 0.1
+    assert ((paths.mean(x) - exact.mean(x)) / sd).square().mean().sqrt() < 0.01
+
+
+def test_every_right_hand_side_stops_on_its_own():
+    """One that the preconditioner has solved already leaves the batch; products have fewer columns then."""
+
+    columns: list[int] = []
+
+    class Counting(KernelOperator):
+        def product(self, V: Tensor) -> Tensor:
+            columns.append(V.shape[1])
+            return super().product(V)
+
+    operator = Counting(K.Matern(0.5, 0.3), rand(300, 2), None, noises(300, 1e-2))
+    b = randn(300, 6) * torch.tensor([1.0, 0.02, 0.02, 0.02, 0.02, 0.02], dtype=torch.float64)
+    PCG(rank=10).init(operator).solve(b)
+    assert columns[0] == 6 and columns.count(1) > 5
+
+
+def test_a_good_guess_saves_iterations_and_a_bad_one_does_no_harm():
+    state = state_of(K.Matern(1.5, 0.3), rand(300, 2), None, noises(300, 1e-3), PCG(rank=20))
+    b = randn(300, 3)
+    x, cold = state.solve(b)
+    exact = state_of(K.Matern(1.5, 0.3), rand(300, 2), None, noises(300, 1e-3), "cholesky").solve(b)[0]
+    assert state.solve(b, x)[1].iterations == 0
+    assert state.solve(b, exact * 1.001)[1].iterations < 0.8 * cold.iterations
+    bad, stats = state.solve(b, 1e3 * randn(300, 3, seed=9))
+    torch.testing.assert_close(bad, x)
+    assert stats.iterations == cold.iterations
+
+
+def test_progress_is_shown_where_asked(capsys):
+    state_of(K.RBF(0.5), rand(50, 2), None, noises(50, 1e-3), PCG(rank=5, progress=True)).solve(randn(50, 2))
+    assert "iterations" in capsys.readouterr().out
+
+
+def test_the_preconditioner_s_rank_is_stated_and_can_be_set():
+    X, noise = rand(400, 2), noises(400, 1e-3)
+    assert state_of(K.Matern(0.5, 0.1), X, None, noise, PCG(rank=7)).solve(randn(400, 1))[1].solver.endswith("rank=7)")
+    default = state_of(K.Matern(0.5, 0.1), X, None, noise, PCG()).solve(randn(400, 1))[1].solver
+    assert default == "PCG(tolerance=0.01, rank=400)"  # 20 sqrt(400)
 
 
 # The choice.
@@ -149,7 +221,7 @@ def test_auto_keeps_a_graph_with_cholesky():
 def test_a_draw_beyond_the_dense_limit_is_the_same_function_and_says_what_was_chosen():
     gp, x = model("exact"), rand(4, 2)
     dense = draw(gp, 2, generator=gen())
-    iterative = draw(gp, 2, solver=Auto(memory=1), generator=gen())
+    iterative = draw(gp, 2, solver=Auto(memory=1, tolerance=1e-7), generator=gen())
     torch.testing.assert_close(iterative(x), dense(x), rtol=1e-7, atol=1e-7)
     assert dense.solver_stats.solver == "Cholesky()" and iterative.solver_stats.solver.startswith("PCG(")
 
@@ -171,5 +243,5 @@ def test_several_outputs_are_multiplied_by_blocks_too():
     X, tasks, b = rand(n, 2), torch.arange(n) % 2, randn(n, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        answers = [state_of(kernel, X, tasks, noises(n, 0.1), solver).solve(b)[0] for solver in ("cg", "cholesky")]
+        answers = [state_of(kernel, X, tasks, noises(n, 0.1), solver).solve(b)[0] for solver in (TIGHT, "cholesky")]
     torch.testing.assert_close(*answers, rtol=1e-7, atol=1e-7)

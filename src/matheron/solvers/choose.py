@@ -25,9 +25,13 @@ class Auto(Solver):
 
     Args:
         memory: bytes that a dense factor may take; None is 3.2 GB on a CPU and 55% of a GPU's memory.
+        tolerance: of `PCG`.
+        progress: of `PCG`.
     """
 
     memory: int | None = None
+    tolerance: float = 0.01
+    progress: bool = False
 
     def choose(self, operator: Operator) -> Solver:
         """The solver for this operator: it depends on n, dtype and device, and on nothing that varies between runs."""
@@ -37,7 +41,9 @@ class Auto(Solver):
             total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
             memory = int(SHARE_OF_GPU * total) or MEMORY_ON_CPU
         needed = operator.size**2 * torch.finfo(operator.dtype).bits // 8
-        return Cholesky() if operator.requires_graph() or needed <= memory else PCG()
+        return (
+            Cholesky() if operator.requires_graph() or needed <= memory else PCG(self.tolerance, progress=self.progress)
+        )
 
     def init(self, operator: Operator) -> State:
         return self.choose(operator).init(operator)

@@ -2,134 +2,203 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
+from .preconditioner import LowRank, default_rank
+
+# One run of the recursion lowers residuals by this much at the most before it starts again from the true residual:
+# beyond that the recursion's own residual is no longer the true one.
+_REACH = {torch.float32: 1e-4, torch.float64: 1e-9}
+# Noise counts as at least this share of the mean variance where residuals are compared with it.
+_SMALLEST_NOISE = 1e-8
+
+
+Report = Callable[[int, float], None]
 
 
 class ConvergenceWarning(UserWarning):
-    """Conjugate gradients did not reach the accuracy that was asked."""
+    """An iterative solver did not reach the accuracy that was asked."""
 
 
 @dataclass(frozen=True)
 class PCG(Solver):
     """Conjugate gradients with a preconditioner of low rank: products with K, which is never formed.
 
+    The preconditioner is a block randomly pivoted Cholesky factor of K; products run in the data's dtype, and the
+    residual that decides is the true one, in float64. Where float32 products no longer help, float64 ones go on.
+
     Args:
-        tolerance: relative residual of every right-hand side; None is near rounding (1e-10 in float64, 1e-5 in
-            float32).
-        rank: of the preconditioner.
+        tolerance: a path's error in posterior standard deviations, root mean square over points. A residual acts on a
+            path as an error in the data's noise would, so it is compared with the noise: twice its root mean square
+            and a fifth of its largest entry, in standard deviations of the noise, must be below the tolerance. Noise
+            counts as at least 1e-8 of the variance.
+        rank: of the preconditioner; None is 20 sqrt(n), as far as 2 GB on a CPU or 30% of a GPU's memory hold it, and
+            less where less noise than that leaves nothing to explain.
         max_iterations: after so many it stops, with a `ConvergenceWarning`.
+        progress: show a progress bar.
+
+    >>> import matheron
+    >>> from matheron import kernels, solvers
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-4)
+    >>> paths = matheron.draw(gp, 8, solver=solvers.PCG(tolerance=1e-3))
+    >>> paths.solver_stats.converged
+    True
     """
 
-    tolerance: float | None = None
-    rank: int = 256
+    tolerance: float = 0.01
+    rank: int | None = None
     max_iterations: int = 2000
+    progress: bool = False
 
     def init(self, operator: Operator) -> PCGState:
         if operator.requires_graph():
             raise ValueError('solver="cg" keeps no graph: use solver="cholesky" here')
-        return PCGState(self, operator)
+        rank = default_rank(operator.size, operator.dtype, operator.device) if self.rank is None else self.rank
+        with torch.no_grad():
+            return PCGState(self, operator, LowRank(operator, min(rank, operator.size)))
 
+    @torch.no_grad()
     def solve(self, state: PCGState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
-        return state.run(b, guess)
+        with _progress(self.progress, self.tolerance) as report:
+            return _Solve(state, self, b, report).run(guess)
 
 
 class PCGState(State):
-    """Solves (K + D) a = b by products with blocks of K.
+    """An operator and its preconditioner."""
 
-    The preconditioner is P = F F^T + D, F from a pivoted Cholesky factorisation of K, applied by Woodbury's identity.
-    """
+    def __init__(self, solver: PCG, operator: Operator, preconditioner: LowRank) -> None:
+        self.solver, self.operator, self.preconditioner = solver, operator, preconditioner
 
-    def __init__(self, solver: PCG, operator: Operator) -> None:
-        self.solver, self.operator, self.pcg = solver, operator, solver
-        noise, diagonal, n = operator.noise, operator.diagonal(), operator.size
-        F = _pivoted_cholesky(operator.rows, diagonal, min(solver.rank, n))  # [n, k]
-        floor = max(1e-8, 10 * torch.finfo(F.dtype).eps) * diagonal.mean()
-        self.D = noise + (diagonal - F.square().sum(1)).clamp_min(0) * 1e-3 + floor
-        self.F = F
-        weighted = (F / self.D[:, None].sqrt()).double()  # its Gram matrix needs the digits
-        inner = torch.eye(F.shape[1], dtype=torch.float64, device=F.device) + weighted.mT @ weighted
-        self.inner = torch.linalg.cholesky(inner).to(F.dtype)
 
-    def multiply(self, V: Tensor) -> Tensor:
-        """(K + D) V, `[n, r]`."""
-        return self.operator.product(V) + self.operator.noise[:, None] * V
+class _Solve:
+    """One batch of right-hand sides `[n, r]`; x and its residual are in float64."""
 
-    def precondition(self, V: Tensor) -> Tensor:
-        """P^-1 V by Woodbury."""
-        V = V / self.D[:, None]
-        return V - (self.F @ torch.cholesky_solve(self.F.mT @ V, self.inner)) / self.D[:, None]
+    def __init__(self, state: PCGState, settings: PCG, b: Tensor, report: Report) -> None:
+        self.operator, self.precondition, self.settings = state.operator, state.preconditioner, settings
+        self.b, self.dtype, self.report = b.double(), b.dtype, report
+        noise = self.operator.noise.double()
+        floor = _SMALLEST_NOISE * self.operator.diagonal().double().mean()
+        self.scale = torch.maximum(noise, floor).sqrt()[:, None]  # [n, 1]
+        self.noise, self.iterations = noise[:, None], 0
 
-    def run(self, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
-        """(K + D)^-1 b for all right-hand sides `[n, r]` together.
+    def errors(self, residual: Tensor) -> Tensor:
+        """What each residual leaves in a path, in posterior standard deviations, `[r]`: see `PCG`."""
+        scaled = residual / self.scale
+        rms = scaled.norm(dim=0) / len(scaled) ** 0.5
+        return torch.maximum(2 * rms, scaled.abs().amax(0) / 5)
 
-        The recursion's own residual drifts from the true one, so it starts again from the true one while that helps.
+    def residual(self, x: Tensor) -> Tensor:
+        return self.b - self.operator.product(x) - self.noise * x
+
+    def run(self, guess: Tensor | None) -> tuple[Tensor, Stats]:
+        tolerance, left = self.settings.tolerance, self.settings.max_iterations
+        x, residual = torch.zeros_like(self.b), self.b
+        if guess is not None:
+            start = guess.to(self.dtype).double()
+            trial = self.residual(start)
+            better = self.errors(trial) < self.errors(residual)
+            x, residual = torch.where(better, start, x), torch.where(better, trial, residual)
+        work, errors = self.dtype, self.errors(residual)
+        while self.iterations < left and bool((errors > tolerance).any()):
+            open_ = (errors > tolerance).nonzero()[:, 0]
+            step = self._descend(residual[:, open_].to(work), _REACH[work])
+            trial_x = (x[:, open_] + step).to(self.dtype).double()  # what is returned, and judged
+            trial = self.b[:, open_] - self.operator.product(trial_x) - self.noise * trial_x
+            trial_errors = self.errors(trial)
+            better = trial_errors < errors[open_]  # what is not a number is not better
+            x[:, open_] = torch.where(better, trial_x, x[:, open_])
+            residual = residual.index_copy(1, open_, torch.where(better, trial, residual[:, open_]))
+            progress = (trial_errors < 0.5 * errors[open_]) | (trial_errors <= tolerance)
+            errors = self.errors(residual)
+            if not bool(progress.any()):
+                if work == torch.float64:
+                    break
+                work = torch.float64  # rounding of float32 products stands in the way
+        return x.to(self.dtype), self._stats(residual, errors)
+
+    def _descend(self, b: Tensor, reach: float) -> Tensor:
+        """Conjugate gradients from zero, until every residual has fallen to 0.9 of its target or by `reach`.
+
+        A right-hand side whose direction has lost its curvature to rounding stops where it is, and finished ones leave
+        the batch.
         """
-        double = b.dtype == torch.float64
-        scale = b.norm(dim=0).clamp_min(torch.finfo(b.dtype).tiny)  # [r]
-        tolerance = self.pcg.tolerance or (1e-10 if double else 1e-5)
-        accepted = self.pcg.tolerance or (1e-6 if double else 1e-3)
-        target = tolerance * scale
-        a = torch.zeros_like(b) if guess is None else guess
-        residual, left = b if guess is None else b - self.multiply(a), self.pcg.max_iterations
-        while left > 0 and bool((residual.norm(dim=0) > target).any()):
-            step, left = self._descend(residual, target, left)
-            trial = b - self.multiply(a + step)
-            better = trial.norm(dim=0) < 0.5 * residual.norm(dim=0)  # [r]; what is not a number is not better
-            if not bool(better.any()):
-                break
-            a, residual = torch.where(better, a + step, a), torch.where(better, trial, residual)
-        worst = float((residual.norm(dim=0) / scale).max())
-        stats = Stats(repr(self.pcg), self.pcg.max_iterations - left, worst, worst <= accepted)
-        if not stats.converged:
-            warnings.warn(
-                f"conjugate gradients stopped after {stats.iterations} iterations at a relative residual of "
-                f'{worst:.1e}: the noise is small for this kernel; use solver="cholesky" if memory allows'
-                f"{'' if double else ', or dtype=torch.float64'}",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        return a, stats
-
-    def _descend(self, b: Tensor, target: Tensor, left: int) -> tuple[Tensor, int]:
-        """Conjugate gradients from zero until the recursion's residual meets the target or `left` iterations are over.
-
-        A right-hand side whose direction has lost its curvature to rounding stops where it is.
-        """
-        a, residual = torch.zeros_like(b), b
-        p = z = self.precondition(b)
-        rz = (residual * z).sum(0)  # [r]
-        is_open = residual.norm(dim=0) > target
-        while left > 0 and bool(is_open.any()):
-            Ap = self.multiply(p)
-            curvature = (p * Ap).sum(0)
+        x = torch.zeros_like(b, dtype=torch.float64)
+        columns = torch.arange(b.shape[1], device=b.device)
+        errors = self.errors(b)
+        target = torch.maximum(torch.full_like(errors, 0.9 * self.settings.tolerance), reach * errors)  # [r]
+        noise = self.noise.to(b.dtype)
+        y, r = torch.zeros_like(b), b
+        p = z = self.precondition(r)
+        rz = _dot(r, z)
+        is_open = errors > target
+        while self.iterations < self.settings.max_iterations and bool(is_open.any()):
+            if int(is_open.sum()) <= 0.75 * len(columns):  # the finished ones leave
+                x[:, columns] = y.double()
+                keep = is_open.nonzero()[:, 0]
+                columns, target, rz, is_open = columns[keep], target[keep], rz[keep], is_open[keep]
+                y, r, p = y[:, keep], r[:, keep], p[:, keep]
+            Ap = self.operator.product(p).addcmul_(noise, p)
+            curvature = _dot(p, Ap)
             is_open = is_open & (curvature > 0) & (rz > 0)
-            step = torch.where(is_open, rz / torch.where(is_open, curvature, 1.0), 0.0)
-            a, residual = a + step * p, residual - step * Ap
-            z = self.precondition(residual)
-            rz_next = (residual * z).sum(0)
-            p = z + torch.where(is_open, rz_next / torch.where(is_open, rz, 1.0), 0.0) * p
-            rz, left = rz_next, left - 1
-            is_open = is_open & (residual.norm(dim=0) > target)
-        return a, left
+            step = torch.where(is_open, rz / torch.where(is_open, curvature, 1.0), 0.0).to(b.dtype)
+            y, r = torch.addcmul(y, p, step), torch.addcmul(r, Ap, step, value=-1)
+            z = self.precondition(r)
+            rz_next = _dot(r, z)
+            p = torch.addcmul(z, p, torch.where(is_open, rz_next / torch.where(is_open, rz, 1.0), 0.0).to(b.dtype))
+            rz = rz_next
+            self.iterations += 1
+            errors = self.errors(r)
+            is_open = is_open & (errors > target)
+            self.report(self.iterations, float(errors.max()))
+        x[:, columns] = y.double()
+        return x
+
+    def _stats(self, residual: Tensor, errors: Tensor) -> Stats:
+        relative = residual.norm(dim=0) / self.b.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+        worst, error = float(relative.max()), float(errors.max())
+        converged = error <= self.settings.tolerance
+        name = f"PCG(tolerance={self.settings.tolerance:g}, rank={self.precondition.rank})"
+        if not converged:
+            warnings.warn(
+                f"conjugate gradients stopped after {self.iterations} iterations at a relative residual of "
+                f"{worst:.1e}, an error of {error:.1e} posterior standard deviations where "
+                f"{self.settings.tolerance:g} were asked: the noise is small for this kernel; raise rank or "
+                'max_iterations, or use solver="cholesky" if memory allows',
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return Stats(name, self.iterations, worst, converged)
 
 
-def _pivoted_cholesky(rows: Callable[[Tensor], Tensor], diagonal: Tensor, rank: int) -> Tensor:
-    """F `[n, k]` with F F^T near K, one row of K at a time, always the one that is worst explained so far."""
-    F = diagonal.new_zeros(len(diagonal), rank)
-    left = diagonal.clone()
-    for k in range(rank):
-        i = left.argmax()
-        if float(left[i]) <= 1e-10 * float(diagonal.max()):
-            return F[:, :k]
-        row = rows(i[None])[0] - F @ F[i]
-        F[:, k] = row / left[i].sqrt()
-        left = (left - F[:, k].square()).clamp_min(0)
-        left[i] = 0
-    return F
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Column by column, `[r]`, added up in float64."""
+    return (a * b).sum(0, dtype=torch.float64)
+
+
+@contextmanager
+def _progress(show: bool, tolerance: float) -> Iterator[Report]:
+    """What is told of every iteration and the largest error then: a progress bar, in powers of ten, or nothing."""
+    if not show:
+        yield lambda iterations, error: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("conjugate gradients"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns) as bar:
+        task, errors = bar.add_task("", total=1.0), [0.0]
+
+        def report(iterations: int, error: float) -> None:
+            errors[0] = max(errors[0], error)
+            way = math.log(errors[0] / tolerance) if errors[0] > tolerance else 1.0
+            done = 1 - math.log(max(error, tolerance) / tolerance) / way
+            bar.update(task, completed=done, description=f"{iterations} iterations, error {error:.1e} (sd)")
+
+        yield report

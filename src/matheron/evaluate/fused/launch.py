@@ -19,7 +19,7 @@ _ROOM = 1 << 25
 ROWS = (16, 1)
 
 
-def _run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+def run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
     with torch.cuda.device_of(args[0]):  # Triton launches on the current device
         kernel[grid](*args, **options)
 
@@ -77,13 +77,13 @@ def _rows(
     if isinstance(part, Fourier):
         theta, low = part.by_rows
         tau = theta if part.tau is None else part.tau
-        _run(
+        run(
             own.fourier_rows, grid,
             x, plan.origin, theta, low, tau, part.weights, part.index, before, out, written, *at,
             BITS=part.bits, PAIRS=part.tau is None, **options,
         )  # fmt: skip
     else:
-        _run(
+        run(
             own.radial_rows, grid, x, part.centres, part.units, part.weights, before, out, written, *at,
             KIND=part.kind, ISOTROPIC=part.isotropic, **options,
         )  # fmt: skip
@@ -117,7 +117,7 @@ def _fourier(
     n, d = x.shape
     (K, KC), (theta, grid), (W, scale) = part.widths, part.operand, packed
     options = tile_options(x, part.tiles.size)
-    _run(
+    run(
         shared.fourier_sums, (len(part.tiles.rows) * math.ceil(n / options["BN"]),),
         x, plan.origin, theta, grid, theta if tau is None else tau, W, scale, part.tiles.rows, part.tiles.group,
         before, out,
@@ -131,7 +131,7 @@ def _radial(plan: Plan, part: Radial, x: Tensor, before: Tensor, out: Tensor, gr
     W, scale = part.packed
     options = tile_options(x, part.tiles.size) | (dict(STAGES=3) if d <= 16 else {})
     grid = (len(part.tiles.rows) * math.ceil(n / options["BN"]), d if gradient else 1)
-    _run(
+    run(
         shared.radial_sums, grid, x, part.centres, part.units, W, scale, part.tiles.rows, before, out,
         n, W.shape[-1], plan.num_rows, plan.num_outputs, *before.stride(), n, W.new_zeros(1),
         D=d, KIND=part.kind, ISOTROPIC=part.isotropic, GRADIENT=gradient, **options,
@@ -159,14 +159,14 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
         if isinstance(part, Fourier):
             (K, KC), (theta, steps) = part.widths, part.operand
             tau = theta if part.tau is None else part.tau
-            _run(
+            run(
                 pull.fourier_pull, grid,
                 x, plan.origin, theta, steps, tau, part.slopes, W, scale, part.tiles.rows, part.tiles.group, G,
                 out,
                 n, W.shape[-1], K=K, KC=KC, BITS=part.bits, PAIRS=part.tau is None, **options,
             )  # fmt: skip
         else:
-            _run(
+            run(
                 pull.radial_pull, grid, x, part.centres, part.units, W, scale, part.tiles.rows, G, out,
                 n, W.shape[-1], KIND=part.kind, ISOTROPIC=part.isotropic, **options,
             )  # fmt: skip

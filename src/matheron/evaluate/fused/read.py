@@ -42,7 +42,7 @@ def make_plan(paths: Any) -> Plan | None:
     for B, basis in update.coupled if update.width else []:
         W = update.coupled_weights(B, update.v).reshape(s * t, 1, -1)
         for part in radial_parts(basis.kernel, d) or [None]:
-            made = None if part is None else _radial(part, basis.centres, W)
+            made = None if part is None else radial_part(part, basis.centres, W)
             if made is None:
                 return None
             radial.append(made)
@@ -104,7 +104,7 @@ def _padded(part: Fourier) -> Fourier:
     return Fourier(pad(part.theta, (0, 0, 0, extra)).contiguous(), tau, weights, part.groups, part.index)
 
 
-def _radial(part: RadialPart, centres: Tensor, W: Tensor) -> Radial | None:
+def radial_part(part: RadialPart, centres: Tensor, W: Tensor) -> Radial | None:
     """One radial kernel; None where it has no number here."""
     kernel = part.kernel
     kind = _KINDS.get((type(kernel), getattr(kernel, "nu", 0.0)))

@@ -1,0 +1,77 @@
+"""k(X, X) V on a GPU: which kernels can be multiplied in one pass, and how."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...kernels import Kernel
+from ...kernels.radial import radial_parts
+from .plan import Radial, tiles
+from .read import LARGEST_DIM, PAD, radial_part
+
+# Rows that share a tile of the tensor cores.
+TILE = 64
+
+
+class Products:
+    """k(X, X) V for a sum of radial kernels, coupled over tasks or not."""
+
+    def __init__(self, parts: list[tuple[Tensor | None, Radial]], X: Tensor, tasks: Tensor | None) -> None:
+        self.parts, self.X, self.tasks = parts, X.contiguous(), tasks
+
+    def __call__(self, V: Tensor) -> Tensor:
+        """K V for V `[n, r]`: `[n, r]`."""
+        total = torch.zeros_like(V)
+        for B, part in self.parts:
+            if B is None or self.tasks is None:
+                total += _multiplied(part, self.X, V)
+                continue
+            t, r = len(B), V.shape[1]  # a block of columns per task
+            here = torch.nn.functional.one_hot(self.tasks, t).to(V)  # [n, t]
+            each = _multiplied(part, self.X, (here[:, :, None] * V[:, None]).flatten(1)).unflatten(1, (t, r))
+            total += torch.einsum("nt,ntr->nr", B[self.tasks], each)
+        return total
+
+
+def plan_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products | None:
+    """How to multiply with k(X, X) in fused kernels; None where they do not serve: no GPU, or a kernel not radial."""
+    from . import _usable
+
+    return make_products(kernel, X, tasks) if X.device.type == "cuda" and _usable(X.device.index) else None
+
+
+def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products | None:
+    d = X.shape[1]
+    if d > LARGEST_DIM:
+        return None
+    parts: list[tuple[Tensor | None, Radial]] = []
+    for B, k in kernel.coupled():
+        for part in radial_parts(k, d) or [None]:
+            made = None if part is None else radial_part(part, X, X.new_ones(1, 1, len(X)))
+            if made is None:
+                return None
+            parts.append((B, made))
+    return Products(parts, X, tasks)
+
+
+def _multiplied(part: Radial, X: Tensor, V: Tensor) -> Tensor:
+    """One radial kernel's K V. `part.weights [1, 1, M]` holds the kernel's scale, at every centre."""
+    from . import square
+    from .launch import run, tile_options
+
+    (n, d), r = X.shape, V.shape[1]
+    odd = r % TILE == 1 and r > 1
+    W = torch.nn.functional.pad(V.mT * part.weights[0, :, :n], (0, -n % PAD)).contiguous()  # [r, M]
+    rows = tiles([list(range(r - odd))], X.device)
+    packed, scale = rows.pack(W[: r - odd, None])
+    out = torch.empty(r, n, dtype=V.dtype, device=V.device)
+    options = tile_options(X, rows.size) | (dict(STAGES=3) if d <= 16 else {})
+    run(
+        square.radial_products, (len(rows.rows) * math.ceil(n / options["BN"]),),
+        X, part.centres, part.units, packed, scale, rows.rows, W[r - 1], out, out[r - 1], n, W.shape[1], X.new_zeros(1),
+        D=d, KIND=part.kind, ISOTROPIC=part.isotropic, ODD=odd, **options,
+    )  # fmt: skip
+    return out.mT.contiguous()

@@ -1,0 +1,102 @@
+"""Low-rank preconditioners: block randomly pivoted Cholesky, and P^-1 by Woodbury's identity in a symmetric form."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .base import Operator
+
+# The default rank is RANK sqrt(n): making the preconditioner then costs a handful of products with K for 64 paths. It
+# takes at most these bytes on a CPU, and this share of all of a GPU's memory.
+RANK = 20
+MEMORY_ON_CPU = 2_000_000_000
+SHARE_OF_GPU = 0.3
+# How much of the variance that the factor leaves open counts as noise in P: between none and all of it (measured).
+_LEFT = 0.1
+
+
+def default_rank(n: int, dtype: torch.dtype, device: torch.device) -> int:
+    """20 sqrt(n), or what the memory allows: all that there is, not what is free, so that runs can be repeated."""
+    memory = MEMORY_ON_CPU
+    if device.type == "cuda":
+        memory = int(SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory)
+    return max(1, min(n, math.ceil(RANK * n**0.5), memory // (n * torch.finfo(dtype).bits // 8)))
+
+
+class LowRank:
+    """P = F F^T + D with F `[n, k]` from K and D = noise + 0.1 (diagonal(K) - diagonal(F F^T)).
+
+    It is applied as P^-1 = D^-1/2 (I - Q Q^T) D^-1/2 with Q = D^-1/2 F L^-T, L L^T = I + F^T D^-1 F in float64:
+    symmetric to the last bit whatever Q's rounding, and one product each way.
+    """
+
+    def __init__(self, operator: Operator, rank: int) -> None:
+        diagonal = operator.diagonal()
+        F, left = pivoted_cholesky(operator, diagonal, rank)
+        floor = max(1e-8, 10 * torch.finfo(F.dtype).eps) * diagonal.mean()
+        D = operator.noise + _LEFT * left.to(F.dtype) + floor
+        self.root_D = D.sqrt()[:, None]  # [n, 1]
+        F.div_(self.root_D)
+        gram = torch.eye(F.shape[1], dtype=torch.float64, device=F.device)  # its digits are needed
+        pieces = F.split(max(1, (1 << 25) // max(1, F.shape[1])))
+        for piece in pieces:
+            wide = piece.double()
+            gram.addmm_(wide.mT, wide)
+        L = torch.linalg.cholesky(gram)
+        for piece in pieces:  # in place: F is the largest array there is
+            piece.copy_(torch.linalg.solve_triangular(L, piece.double().mT, upper=False).mT)
+        self.Q = F
+        # I - Q Q^T must stay positive definite under the rounding of Q.
+        self.shrink = 1 - 8 * torch.finfo(F.dtype).eps
+
+    @property
+    def rank(self) -> int:
+        return self.Q.shape[1]
+
+    def __call__(self, V: Tensor) -> Tensor:
+        """P^-1 V for V `[n, r]`, in V's dtype."""
+        V = V / self.root_D
+        if V.dtype == self.Q.dtype:
+            V = V.addmm(self.Q, self.Q.mT @ V, alpha=-self.shrink)
+        else:
+            for part in self.Q.split(512, dim=1):
+                wide = part.to(V.dtype)
+                V = V.addmm(wide, wide.mT @ V, alpha=-self.shrink)
+        return V.div_(self.root_D)
+
+
+def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """F `[n, k]` with F F^T near K, k <= rank, and what it leaves of the diagonal `[n]`, in float64.
+
+    Block randomly pivoted Cholesky: a block of pivots is drawn in proportion to the residual's diagonal, and the
+    block's factor is an eigendecomposition in float64 with small eigenvalues dropped, since in float32 a Cholesky
+    factorisation of what is left would break. Pivots come from a generator of their own: the same every time, on every
+    device.
+    """
+    n, device = operator.size, operator.device
+    generator = torch.Generator().manual_seed(0)
+    eps = torch.finfo(operator.dtype).eps
+    left, largest = diagonal.double(), float(diagonal.max())
+    F = torch.zeros(n, rank, dtype=operator.dtype, device=device)
+    block, k = min(512, max(16, rank // 8)), 0
+    enough = max(0.1 * float(operator.noise.mean()), 100 * eps * largest)  # of the sum that is left
+    while k < rank and float(left.sum()) > enough:
+        size = min(block, rank - k, int((left > 0).sum()))
+        keys = left / torch.empty(n, dtype=torch.float64).exponential_(generator=generator).to(device)
+        pivots = keys.topk(size).indices  # a draw without replacement
+        C = operator.rows(pivots).mT - F[:, :k] @ F[pivots, :k].mT  # [n, size]
+        values, vectors = torch.linalg.eigh(_symmetric(C[pivots].double()))
+        keep = values > max(64 * eps * largest, 1e-8 * float(values[-1]))
+        new = C @ (vectors[:, keep] / values[keep].sqrt()).to(C.dtype)
+        F[:, k : k + new.shape[1]] = new
+        k += new.shape[1]
+        left = (left - new.double().square().sum(1)).clamp_min_(0)
+        left[pivots] = 0
+    return F[:, :k] if k == rank else F[:, :k].contiguous(), left
+
+
+def _symmetric(A: Tensor) -> Tensor:
+    return (A + A.mT) / 2
