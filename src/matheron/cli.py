@@ -11,6 +11,7 @@ import typer
 
 from . import __version__
 from .experiments.command import reproduce
+from .fields.command import field
 
 app = typer.Typer(
     help="Draw functions from Gaussian process posteriors. Evaluate them anywhere.",
@@ -57,6 +58,7 @@ def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", s
         describe_file(file)
 
 
+app.command()(field)
 app.command()(reproduce)
 
 

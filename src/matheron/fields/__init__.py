@@ -1,5 +1,13 @@
 """Fields: paths on rasters, meshes and lists of points, of any size, on one machine or many."""
 
+from .kriging import krige as krige
+from .models import fit_field as fit_field
 from .simulate import simulate as simulate
 from .simulate import with_crs as with_crs
+from .summaries import area_above as area_above
+from .summaries import connected_area as connected_area
+from .summaries import maximum as maximum
+from .summaries import summaries_of as summaries_of
+from .summaries import summarise as summarise
+from .summaries import volume_above as volume_above
 from .write import write as write

@@ -18,8 +18,9 @@ from .targets import Targets, as_targets
 
 # Numbers in a block by default: 64 MB in float64.
 BLOCK = 1 << 23
-# Paths in a block by default: their functions k(., x_j) are made once for all of them.
-PATHS = 512
+# Paths in a block by default. Their functions k(., x_j) are made once for all of them, but a block must not become
+# small: on a lattice a block with fewer cells a side than there are modes costs more a cell.
+PATHS = 64
 
 Chunks = str | int | Mapping[str, int]
 
@@ -41,7 +42,7 @@ def simulate(
             and CRS are kept. Or a table of points (a DataFrame, a GeoDataFrame), or points `[n, d]`: dims
             `(path, point)`.
         chunks: cells along each axis of a block, or a mapping of dims to sizes, where a dim left out is not cut.
-            "auto" makes blocks of about 64 MB with all paths in each.
+            "auto" makes blocks of about 64 MB, with up to 64 paths in each.
         inputs: names of the coordinates or columns that are the paths' inputs, in order, where not as above.
         name: of the DataArray.
 
@@ -57,7 +58,7 @@ def simulate(
     (20, 30)
     """
     xr, array = need("xarray"), need("dask.array")
-    if isinstance(paths, BatchPaths) or not hasattr(paths, "num_paths"):
+    if not all(hasattr(paths, name) for name in ("num_paths", "on_grid", "input_dim")) or isinstance(paths, BatchPaths):
         raise TypeError(f"paths: expected paths of one model, as matheron.draw gives, got {type(paths).__name__}")
     targets = as_targets(grid, paths.input_dim, inputs)
     outputs = paths.num_outputs
@@ -92,18 +93,24 @@ def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> tup
     elif isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
         sizes = (-1, *(chunks for _ in targets.dims))
     elif chunks == "auto":
-        some = min(num_paths, PATHS)
-        side = max(1, math.floor((BLOCK / (some * outputs)) ** (1 / len(targets.dims))))
-        sizes = (some, *_even_sides(targets.shape, side))
+        sizes = (min(num_paths, PATHS), *_sides(targets, min(num_paths, PATHS) * outputs))
     else:
         raise ValueError(f"chunks: expected 'auto', a whole number of cells, or a mapping of dims, got {chunks!r}")
     return core.normalize_chunks(sizes, shape)
 
 
-def _even_sides(shape: Sequence[int], side: int) -> list[int]:
-    """A block's sides: all of an axis shorter than `side`, longer ones cut evenly, in whole tiles of a GeoTIFF."""
+def whole_paths(paths: Any, grid: Any, inputs: Sequence[str] | None = None) -> dict[str, int]:
+    """Chunks for blocks of the usual size that have all paths."""
+    targets = as_targets(grid, paths.input_dim, inputs)
+    sides = _sides(targets, paths.num_paths * paths.num_outputs)
+    return {"path": -1, **dict(zip(targets.dims, sides, strict=True))}
+
+
+def _sides(targets: Targets, numbers: int) -> list[int]:
+    """A block's sides, with so many numbers a cell: all of a short axis, a long one cut evenly in whole tiles."""
+    side = max(1, math.floor((BLOCK / numbers) ** (1 / len(targets.dims))))
     sides = []
-    for n in shape:
+    for n in targets.shape:
         count = max(1, math.ceil(n / side))
         even = math.ceil(n / count)
         tile = 256 if even >= 256 else 16

@@ -77,7 +77,7 @@ def write(
         for block in tracked(finished(tasks, client or scheduler or "sync"), len(tasks), path.name, show=progress):
             manifest.add(block)
     if not direct:
-        _assemble(store, path)
+        _assemble(store, path, list(dataset.data_vars))
         shutil.rmtree(store)
     manifest.end()
     return path
@@ -108,32 +108,42 @@ def _create(dataset: Any, store: Path) -> None:
 
 
 def _tasks(dataset: Any, store: Path, done: set[str]) -> list[Any]:
-    """A task for every block that is not there yet. It writes the block, and gives back its name."""
+    """A task for every block that is not there yet. It writes the block, and gives back its name.
+
+    Blocks of several variables at the same cells are one task: maps of one field share its values.
+    """
     delayed = need("dask").delayed(_put, pure=False)
-    tasks = []
+    groups: dict[str, list[tuple[str, tuple[slice, ...], Any]]] = {}
     for name, variable in _lazy(dataset).items():
-        blocks = variable.data.to_delayed()
+        blocks = variable.data.to_delayed(optimize_graph=False)  # a key that two variables share stays one
         starts = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in variable.chunks]
         for index in product(*map(range, blocks.shape)):
-            label = f"{name}/{'.'.join(map(str, index))}"
-            if label not in done:
-                region = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True))
-                tasks.append(delayed(blocks[index], str(store.absolute()), name, region, label))
-    return tasks
+            region = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True))
+            cut = [(d, i) for d, i, n in zip(variable.dims, index, blocks.shape, strict=True) if n > 1]
+            label = " ".join(f"{dim}{i}" for dim, i in cut) or "all"
+            groups.setdefault(label, []).append((name, region, blocks[index]))
+    return [
+        delayed([block for *_, block in parts], str(store.absolute()), [part[:2] for part in parts], label)
+        for label, parts in groups.items()
+        if label not in done
+    ]
 
 
-def _put(block: Any, store: str, name: str, region: tuple[slice, ...], label: str) -> str:
+def _put(blocks: Any, store: str, places: list[tuple[str, tuple[slice, ...]]], label: str) -> str:
     import zarr
 
-    zarr.open_group(store, mode="r+", use_consolidated=False)[name][region] = np.asarray(block)  # type: ignore[index]
+    group: Any = zarr.open_group(store, mode="r+", use_consolidated=False)
+    for block, (name, region) in zip(blocks, places, strict=True):
+        group[name][region] = np.asarray(block)
     return label
 
 
-def _assemble(store: Path, path: Path) -> None:
+def _assemble(store: Path, path: Path, names: list[Any]) -> None:
     """The file, made of the store under another name and then put in its place."""
     xr, dask = need("xarray"), need("dask")
     temporary = path.with_name(f".{path.name}.new{path.suffix}")
-    with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=False) as dataset:
+    with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=False) as opened:
+        dataset = opened[names]  # in their order, which a store does not keep
         if path.suffix == ".nc":
             dataset = dataset.drop_encoding()
             encoding = {name: {"chunksizes": tuple(max(c) for c in v.chunks)} for name, v in _lazy(dataset).items()}

@@ -1,0 +1,160 @@
+"""Summaries of many paths: maps over cells, computed a block at a time; and functionals of whole fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .extras import need
+from .simulate import Chunks, simulate, whole_paths
+
+
+def summarise(
+    paths: Any,
+    grid: Any,
+    *,
+    quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    above: Sequence[float] = (),
+    chunks: Chunks = "auto",
+    inputs: Sequence[str] | None = None,
+) -> Any:
+    """Maps of the paths' mean, standard deviation, quantiles and probabilities, as a lazy `xarray.Dataset`.
+
+    All paths are evaluated on a block of cells, summed up there, and dropped: thousands of paths take no more memory
+    than a few. Quantiles are those of the sample, exactly.
+
+    Args:
+        paths, grid, chunks, inputs: as for `simulate`; a block has all paths.
+        quantiles: probabilities of the variable `quantile`.
+        above: thresholds of the variable `probability`, the share of paths above each.
+
+    The variables `mean_error` and `std_error` are Monte Carlo standard errors of `mean` and `std`.
+
+    >>> import numpy as np, matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 200, input_dim=2)
+    >>> maps = fields.summarise(paths, {"x": np.linspace(0, 1, 9), "y": np.linspace(0, 1, 7)}, above=[1.0])
+    >>> list(maps), dict(maps["probability"].sizes)
+    (['mean', 'mean_error', 'std', 'std_error', 'quantile', 'probability'], {'threshold': 1, 'y': 7, 'x': 9})
+    """
+    if chunks == "auto":
+        chunks = whole_paths(paths, grid, inputs)
+    return summaries_of(simulate(paths, grid, chunks=chunks, inputs=inputs), quantiles=quantiles, above=above)
+
+
+def summaries_of(field: Any, *, quantiles: Sequence[float] = (0.05, 0.5, 0.95), above: Sequence[float] = ()) -> Any:
+    """`summarise` for a field that is simulated already. Its blocks should have all paths."""
+    xr, array = need("xarray"), need("dask.array")
+    levels, thresholds = np.asarray(quantiles, dtype=np.float64), np.asarray(above, dtype=np.float64)
+    if levels.ndim != 1 or not np.all((levels >= 0) & (levels <= 1)):
+        raise ValueError(f"quantiles: expected probabilities from 0 to 1, got {quantiles}")
+    if thresholds.ndim != 1 or not np.isfinite(thresholds).all():
+        raise ValueError(f"above: expected thresholds, got {above}")
+    if field.sizes["path"] < 2:
+        raise ValueError("paths: expected at least 2 for a summary; draw more")
+    data = field.chunk({"path": -1}).data
+    rows = 4 + len(levels) + len(thresholds)
+    table = array.map_blocks(
+        _statistics, data, levels, thresholds, drop_axis=0, new_axis=0, chunks=((rows,), *data.chunks[1:]), dtype="f8"
+    )
+    dims = field.dims[1:]
+    coords = {name: coord for name, coord in field.coords.items() if "path" not in coord.dims}
+    maps: dict[str, Any] = {name: (dims, table[i]) for i, name in enumerate(("mean", "mean_error", "std", "std_error"))}
+    if len(levels):
+        maps["quantile"] = (("quantile_level", *dims), table[4 : 4 + len(levels)])
+        coords["quantile_level"] = levels
+    if len(thresholds):
+        maps["probability"] = (("threshold", *dims), table[4 + len(levels) :])
+        coords["threshold"] = thresholds
+    return xr.Dataset(maps, coords, {**field.attrs, "num_paths": field.sizes["path"]})
+
+
+def _statistics(values: np.ndarray, levels: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Of values `[s, ...]`: mean, its error, standard deviation, its error, quantiles, probabilities, `[rows, ...]`."""
+    s = len(values)
+    out = np.empty((4 + len(levels) + len(thresholds), *values.shape[1:]))
+    mean = values.mean(axis=0, dtype=np.float64)
+    square = (values - mean) ** 2
+    std = np.sqrt(square.sum(axis=0) / (s - 1))
+    spread = np.maximum((square**2).mean(axis=0) - square.mean(axis=0) ** 2, 0.0)  # of (f - mean)^2
+    out[0], out[1], out[2] = mean, std / np.sqrt(s), std
+    out[3] = np.divide(np.sqrt(spread / s), 2 * std, out=np.zeros_like(std), where=std != 0)
+    if len(levels):
+        ordered = np.sort(values, axis=0)  # NaN, where a cell is masked, is NaN in all paths
+        for row, level in enumerate(levels, start=4):
+            below = min(int(level * (s - 1)), s - 2)
+            part = level * (s - 1) - below
+            out[row] = (1 - part) * ordered[below] + part * ordered[below + 1]
+    empty = np.isnan(mean)
+    for row, threshold in enumerate(thresholds, start=4 + len(levels)):
+        out[row] = np.where(empty, np.nan, (values > threshold).mean(axis=0))
+    return out
+
+
+# Functionals of whole fields: one number a path, and so a distribution that no map of cells can give.
+
+
+def area_above(field: Any, threshold: float) -> Any:
+    """The area where each path is above a threshold, in the units of the axes: lazily, one number a path.
+
+    >>> import numpy as np, matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=2)
+    >>> field = fields.simulate(paths, {"x": np.linspace(0, 1, 9), "y": np.linspace(0, 1, 7)})
+    >>> fields.area_above(field, 0.0).compute().shape
+    (4,)
+    """
+    return ((field > threshold) * _cell_sizes(field)).sum(_cells(field))
+
+
+def volume_above(field: Any, threshold: float) -> Any:
+    """The integral of what each path has above a threshold: lazily, one number a path."""
+    return ((field - threshold).clip(min=0) * _cell_sizes(field)).sum(_cells(field))
+
+
+def maximum(field: Any) -> Any:
+    """Each path's largest value on the grid: lazily, one number a path."""
+    return field.max(_cells(field))
+
+
+def connected_area(field: Any, threshold: float) -> Any:
+    """The largest connected area where each path is above a threshold: lazily, one number a path.
+
+    Cells that share a side are connected. A path's whole field is in memory at a time.
+    """
+    cells = _cells(field)
+    whole = field.chunk({"path": 1, **dict.fromkeys(cells, -1)}) if field.chunks is not None else field
+    return need("xarray").apply_ufunc(
+        _largest_component,
+        whole > threshold,
+        _cell_sizes(field),
+        input_core_dims=[cells, cells],
+        vectorize=True,
+        dask="parallelized",
+        output_dtypes=[np.float64],
+    )
+
+
+def _largest_component(above: np.ndarray, sizes: np.ndarray) -> float:
+    from scipy import ndimage
+
+    labels, count = ndimage.label(above)  # type: ignore[misc]
+    return float(ndimage.sum_labels(sizes, labels, np.arange(1, count + 1)).max()) if count else 0.0
+
+
+def _cells(field: Any) -> list[str]:
+    if "point" in field.dims:
+        raise ValueError("field: expected a grid, whose cells have a size, got a list of points")
+    return [dim for dim in field.dims if dim not in ("path", "output")]
+
+
+def _cell_sizes(field: Any) -> Any:
+    """Every cell's area (or length, or volume): the product of half the distances to its neighbours."""
+    sizes = need("xarray").DataArray(1.0)
+    for dim in _cells(field):
+        axis = field[dim]
+        width = np.abs(np.gradient(axis.values)) if len(axis) > 1 else np.ones(1)
+        sizes = sizes * need("xarray").DataArray(width, {dim: axis.values}, dim)
+    return sizes
