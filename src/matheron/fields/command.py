@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .extras import need
+
 
 def field(
     table: Annotated[Path, typer.Argument(help="CSV, Parquet or GeoPackage file of observations.", show_default=False)],
@@ -41,8 +43,6 @@ def field(
 
     A command that was stopped goes on where it was when it is given again.
     """
-    from .extras import need
-
     try:
         for name in ("xarray", "dask", "pandas"):
             need(name)
@@ -155,7 +155,7 @@ def _cells(grid: str | None, mask: Path | None, wells: Any) -> Any:
         return axes
     y, x = raster.dims
     inner = {name: axes[name] for name in wells.names}
-    xr = __import__("xarray")
+    xr = need("xarray")
     shown = raster.sel(
         {
             x: xr.DataArray(inner[wells.names[0]], dims=wells.names[0]),
@@ -168,8 +168,6 @@ def _cells(grid: str | None, mask: Path | None, wells: Any) -> Any:
 
 
 def _raster(mask: Path, d: int) -> Any:
-    from .extras import need
-
     if d != 2:
         raise ValueError(f"--mask: a raster has two coordinates, got {d}")
     if not mask.exists():

@@ -36,7 +36,7 @@ def picture(
     columns = 3
     rows = 1 + -(-len(shown) // columns)
     tall = np.clip((y.max() - y.min()) / (x.max() - x.min()), 0.4, 1.6)
-    figure = Figure(figsize=(12.5, 0.6 + rows * 3.6 * tall), layout="constrained")
+    figure = Figure(figsize=(12.5, 0.6 + rows * 3.6 * tall), layout="compressed")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     probability = maps["probability"].isel(threshold=0)
     threshold = float(probability["threshold"])
@@ -65,6 +65,9 @@ def picture(
             axis.set_visible(False)
     if image is not None:
         figure.colorbar(image, ax=flat[: len(shown)].tolist(), shrink=0.9, label=units)
+    for axis in axes.ravel():
+        axis.ticklabel_format(useOffset=False, style="plain")
+        axis.locator_params(nbins=3)
     for axis in axes[-1]:
         axis.set_xlabel(x_name)
     for axis in axes[:, 0]:

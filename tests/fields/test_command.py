@@ -1,0 +1,255 @@
+"""`matheron field`, as a user types it; and what it says of bad files."""
+
+import geopandas
+import numpy as np
+import pandas as pd
+import pytest
+import rioxarray
+import torch
+import xarray as xr
+from matplotlib.image import imread
+from typer.testing import CliRunner
+
+from matheron import fields
+from matheron.cli import app
+from matheron.fields import models
+from matheron.fields.observations import read_observations
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["field", *map(str, words)], env={"COLUMNS": "200"})
+
+
+def wells(n=25, east=500_000.0, north=4_649_000.0):
+    rng = np.random.default_rng(0)
+    x, y = rng.random((2, n)) * [[1000.0], [800.0]]
+    z = 10 + 3 * np.sin(x / 200) + np.cos(y / 150)
+    return pd.DataFrame({"x": x + east, "y": y + north, "z": z})
+
+
+@pytest.fixture
+def quick_fit(monkeypatch):
+    """A model without a search for its hyperparameters: the search has tests of its own."""
+    fit = models.fit
+
+    def at_once(kernel, X, y, **settings):
+        return fit(kernel, X, y, **{**settings, "num_starts": 1, "noise": 1e-2, "mean": float(y.mean())})
+
+    monkeypatch.setattr(models, "fit", at_once)
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "wells.csv"
+    wells().to_csv(path, index=False)
+    return path
+
+
+def test_a_table_becomes_a_raster_and_a_picture(table, tmp_path):
+    out, plot = tmp_path / "field.nc", tmp_path / "field.png"
+    words = ["--grid", "30x20", "--paths", 12, "--out", out, "--plot", plot, "--crs", "EPSG:32633", "--above", 11]
+    result = invoke(table, *words)
+    assert result.exit_code == 0, result.output
+    assert "25 observations of z" in result.output and "Matern.lengthscale[x]" in result.output
+    assert "12 realisations of 20 x 30 cells" in result.output
+    with xr.open_dataset(out) as data:
+        assert data["z"].dims == ("path", "y", "x") and data.rio.crs.to_epsg() == 32633
+        np.testing.assert_allclose(data["mean"], data["z"].mean("path"), rtol=1e-9)
+        np.testing.assert_allclose(data["probability"][0], (data["z"] > 11).mean("path"), atol=1e-12)
+        seen = wells()
+        near = data["mean"].interp(x=xr.DataArray(seen["x"]), y=xr.DataArray(seen["y"]))
+        assert float(np.abs(near - seen["z"]).mean()) < 0.3  # the field agrees with the data
+    pixels = imread(plot)
+    assert pixels.shape[0] > 500 and len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 200
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_one_seed_gives_one_field_and_another_another(table, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert (
+            invoke(table, "--grid", "9x8", "--paths", 3, "--seed", seed, "--out", tmp_path / f"{name}.nc").exit_code
+            == 0
+        )
+    a, b, c = (xr.open_dataset(tmp_path / f"{name}.nc")["z"].values for name in "abc")
+    np.testing.assert_array_equal(a, b)
+    assert np.abs(a - c).max() > 0.01
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_parquet_and_geopackage_are_read_and_have_their_own_crs(table, tmp_path):
+    data = wells()
+    data.to_parquet(tmp_path / "wells.parquet")
+    points = geopandas.GeoDataFrame(data[["z"]], geometry=geopandas.points_from_xy(data.x, data.y), crs="EPSG:32633")
+    points.to_file(tmp_path / "wells.gpkg")
+    read = {}
+    for source in (table, tmp_path / "wells.parquet", tmp_path / "wells.gpkg"):
+        out = tmp_path / f"{source.suffix[1:]}.zarr"
+        result = invoke(source, "--grid", "8x7", "--paths", 2, "--out", out)
+        assert result.exit_code == 0, result.output
+        read[source.suffix] = xr.open_zarr(out)
+    np.testing.assert_allclose(read[".csv"]["z"], read[".parquet"]["z"], atol=1e-9)
+    np.testing.assert_allclose(read[".csv"]["z"], read[".gpkg"]["z"], atol=1e-6)
+    assert read[".gpkg"].rio.crs.to_epsg() == 32633 and read[".csv"].rio.crs is None
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_a_mask_s_empty_cells_stay_empty_with_its_own_grid_and_with_another(table, tmp_path):
+    y, x = np.linspace(4_649_900, 4_648_900, 11), np.linspace(499_900, 501_100, 13)
+    land = xr.DataArray(np.ones((11, 13), dtype="float32"), {"y": y, "x": x}, ("y", "x"))
+    land[:, :5] = np.nan
+    land.rio.write_crs("EPSG:32633").rio.to_raster(tmp_path / "land.tif")
+    result = invoke(table, "--mask", tmp_path / "land.tif", "--paths", 3, "--out", tmp_path / "field.tif")
+    assert result.exit_code == 0, result.output
+    with rioxarray.open_rasterio(tmp_path / "field.tif") as field:  # type: ignore[union-attr]
+        np.testing.assert_array_equal(np.isnan(np.asarray(field)), np.broadcast_to(land.isnull(), (3, 11, 13)))
+    result = invoke(
+        table, "--mask", tmp_path / "land.tif", "--grid", "40x30", "--paths", 3, "--out", tmp_path / "fine.nc",
+        "--plot", tmp_path / "fine.png",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "fine.nc") as fine:
+        empty = fine["z"].isnull().values
+        assert (empty == empty[:, :1, :]).all() and 5 < empty[0, 0].sum() < 20
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_logarithms_keep_a_field_positive(tmp_path):
+    data = wells()
+    data["z"] = np.exp(data["z"] - 12)
+    data.to_csv(tmp_path / "w.csv", index=False)
+    result = invoke(tmp_path / "w.csv", "--log", "--grid", "9x8", "--paths", 20, "--out", tmp_path / "f.nc")
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "f.nc") as field:
+        assert float(field["z"].min()) > 0
+    data["z"] -= 1
+    data.to_csv(tmp_path / "w.csv", index=False)
+    result = invoke(tmp_path / "w.csv", "--log", "--out", tmp_path / "g.nc")
+    assert result.exit_code == 1 and "--log: expected positive values of z" in result.stderr
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_a_stopped_command_goes_on(table, tmp_path, monkeypatch):
+    words = [table, "--grid", "12x12", "--chunks", 4, "--paths", 2, "--out", tmp_path / "f.nc"]
+    from matheron.fields import blocks
+
+    on, computed = blocks.BlockGrid._on, []
+
+    def stopped(self, *args):
+        computed.append(1)
+        if len(computed) == 4:
+            raise KeyboardInterrupt
+        return on(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks.BlockGrid, "_on", stopped)
+        result = invoke(*words)
+    assert result.exit_code == 130 and "the same command goes on" in result.stderr
+    result = invoke(*words)
+    assert result.exit_code == 0 and "6/6 blocks" in result.output, result.output
+
+
+# Bad files
+
+
+def test_a_point_twice_with_two_values_is_explained_by_noise(tmp_path, quick_fit):
+    data = wells()
+    again = data.iloc[:2].assign(z=data["z"].iloc[:2] + 0.3)
+    pd.concat([data, again]).to_csv(tmp_path / "w.csv", index=False)
+    result = invoke(tmp_path / "w.csv", "--grid", "8x8", "--paths", 3, "--out", tmp_path / "f.nc")
+    assert result.exit_code == 0 and "2 rows repeat places of others" in result.output, result.output
+    with xr.open_dataset(tmp_path / "f.nc") as field:
+        assert bool(np.isfinite(field["z"]).all())
+
+
+def test_rows_without_numbers_are_left_out_and_counted(tmp_path):
+    data = wells()
+    data.loc[3, "z"] = np.nan
+    data.loc[5, "x"] = np.nan
+    data.to_csv(tmp_path / "w.csv", index=False)
+    read = read_observations(tmp_path / "w.csv", ["x", "y"], "z")
+    assert len(read.values) == 23
+    assert read.remarks == ["2 of 25 rows have no number in x, y or z and are left out"]
+
+
+BAD = {
+    "missing column": ("x,y,level\n1,2,3\n", "no column z; it has x, y, level"),
+    "text": (
+        "x,y,z\n0,0,1\n1,0,low\n0,1,3\n1,1,n/a?\n",
+        "expected numbers in z, got 'low' in row 2 and text in 1 more",
+    ),
+    "empty": ("", "the file is empty"),
+    "no rows": ("x,y,z\n", "no rows below the header"),
+    "one point": ("x,y,z\n1,2,3\n", "expected at least 3 rows with numbers, got 1"),
+    "nothing but gaps": ("x,y,z\n1,2,\n1,3,\n2,2,\n3,3,\n", "expected at least 3 rows with numbers, got 0"),
+    "one value": ("x,y,z\n0,0,1\n1,0,1\n0,1,1\n", "z varies nowhere: there is nothing to fit"),
+    "a line": ("x,y,z\n0,5,1\n1,5,2\n2,5,3\n", "y is the same in all rows"),
+}
+
+
+@pytest.mark.parametrize("case", BAD, ids=str)
+def test_a_bad_table_is_refused_in_a_line(case, tmp_path):
+    text, message = BAD[case]
+    (tmp_path / "w.csv").write_text(text)
+    result = invoke(tmp_path / "w.csv", "--out", tmp_path / "f.nc")
+    assert result.exit_code == 1 and message in result.stderr and "Traceback" not in result.output
+
+
+def test_a_grid_that_misses_the_data_is_refused(table, tmp_path):
+    cells = xr.DataArray(np.ones((4, 4)), {"y": np.linspace(44, 45, 4), "x": np.linspace(14, 15, 4)}, ("y", "x"))
+    cells.to_netcdf(tmp_path / "degrees.nc")
+    result = invoke(table, "--mask", tmp_path / "degrees.nc", "--out", tmp_path / "f.nc")
+    assert result.exit_code == 1
+    assert "the grid misses the data: along x it goes from 14 to 15" in result.stderr
+    assert "one coordinate system?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--grid", "many"], "--grid: expected numbers of cells such as 1000x1000, got 'many'"),
+        (["--grid", "10"], "--grid: expected 2 numbers of at least 2"),
+        (["--out", "f.csv"], "--out: expected a name that ends in .zarr"),
+        (["--plot", "f.doc"], "--plot: expected a name that ends in .png"),
+        (["--out", "nowhere/f.nc"], "--out: no folder nowhere; make it first"),
+        (["--mask", "none.tif"], "--mask: no file none.tif"),
+        (["--value", "x"], "expected different columns"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_any_work(table, tmp_path, words, message, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "fit", lambda *_, **__: pytest.fail("fitted"))
+    result = invoke(table, *words)
+    assert result.exit_code == 1 and message in result.stderr, result.stderr
+
+
+def test_files_of_no_known_kind_and_none_at_all_are_refused(tmp_path):
+    (tmp_path / "w.xyz").write_text("1 2 3")
+    (tmp_path / "w.parquet").write_text("not parquet")
+    for name, message in (
+        ("w.xyz", "ends in .csv"), ("none.csv", "no file"), ("w.parquet", "cannot be read as a table"),
+    ):  # fmt: skip
+        result = invoke(tmp_path / name)
+        assert result.exit_code == 1 and message in result.stderr, result.stderr
+
+
+def test_what_stands_at_out_is_kept_unless_asked(table, tmp_path, quick_fit):
+    out = tmp_path / "f.nc"
+    out.write_text("mine")
+    result = invoke(table, "--out", out)
+    assert result.exit_code == 1 and "add --overwrite" in result.stderr and out.read_text() == "mine"
+    assert invoke(table, "--grid", "5x5", "--paths", 2, "--out", out, "--overwrite").exit_code == 0
+
+
+# The fit
+
+
+def test_a_fit_of_many_observations_is_given_all_of_them(monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    X = 100 * torch.rand(300, 2, generator=g, dtype=torch.float64)
+    y = 5 + (X[:, 0] / 20).sin() + 0.1 * torch.randn(300, generator=g, dtype=torch.float64)
+    monkeypatch.setattr(models, "FITTED", 80)
+    gp = fields.fit_field(X, y, num_starts=1)
+    assert gp.num_data == 300
+    maps = fields.krige(gp, X.numpy()[:50]).compute()
+    residual = maps["mean"].values - (5 + (X[:50, 0] / 20).sin()).numpy()
+    assert np.abs(residual).mean() < 0.06  # better than 80 observations of that noise could
