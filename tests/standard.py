@@ -1,4 +1,6 @@
-"""What every kernel and every sampler must pass: formulas written a second time, in dense NumPy, and tests of laws.
+"""What every kernel, every sampler and every kind of paths must pass.
+
+Formulas are written a second time, in dense NumPy, beside tests of laws and of contracts.
 
 Nothing here calls the library's mathematics: `covariance` has each kernel's formula of its own, and `exact_moments` the
 closed form of each posterior. Tolerances come from the sampling error of what is compared.
@@ -6,14 +8,19 @@ closed form of each posterior. Tolerances come from the sampling error of what i
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from scipy import special, stats
 from torch import Tensor
 
-from matheron import ExactGP, SparseGP, kernels, means
+from matheron import AbstractPaths, ExactGP, SparseGP, kernels, load, means
 from matheron.features import Features, build_features
 
 # The chance that a right sampler fails one assertion, shared among all of its numbers; seeds are fixed.
@@ -287,3 +294,136 @@ def assert_uncorrelated(a, b) -> None:
     error = product.std(0) / math.sqrt(len(a))
     spread = stats.norm.isf(LEVEL / 2 / error.size)
     _assert_within(product.mean(0), spread * error + 1e-12, "covariance of the two")
+
+
+# What every kind of paths must pass: each member says the same as the plain call at a list of points.
+
+
+def assert_paths(paths: AbstractPaths, folder: Path, *, takes_data: bool = True, saved: bool = True) -> None:
+    """The contract of AbstractPaths, for paths of at least three functions of the unit square."""
+    s, t, d = paths.num_paths, paths.num_outputs, paths.input_dim
+    assert isinstance(paths, AbstractPaths) and s >= 3 and d == 2 and len(paths) == s
+    g = torch.Generator().manual_seed(0)
+    x = torch.rand(4, d, generator=g, dtype=torch.float64).to(paths.dtype)
+    whole = _assert_values(paths, x, (t,) if t > 1 else ())
+    _assert_gradients(paths, x, whole)
+    _assert_grid(paths)
+    _assert_chosen(paths, x, whole)
+    _assert_value_semantics(paths, x, whole, folder if saved else None)
+    if takes_data:
+        _assert_given(paths, x, g)
+    else:
+        with pytest.raises(TypeError, match="condition_on"):
+            paths.condition_on(x, whole[0], noise=0.0)
+
+
+def _assert_values(paths: AbstractPaths, x: Tensor, outputs: tuple[int, ...]) -> Tensor:
+    s, (n, d) = len(paths), x.shape
+    whole = paths(x)
+    assert whole.shape == (s, n, *outputs) and whole.dtype == paths.dtype and whole.device == paths.device
+    close(paths(x[None]), whole)
+    close(paths(x.numpy()), whole)
+    own = x.expand(s, n, d)
+    close(paths(own), whole)
+    shifted = own + torch.arange(s).to(x)[:, None, None] / s  # a path's own points are its own
+    close(paths(shifted), torch.stack([paths(shifted[i])[i] for i in range(s)]))
+    assert paths(x[:0]).shape == (s, 0, *outputs)
+    assert paths.mean(x).shape == (n, *outputs)
+    with pytest.raises(ValueError, match="x: expected"):
+        paths(x.expand(s + 1, n, d))
+    with pytest.raises(ValueError, match="in 2 dimensions"):
+        paths(torch.cat([x, x], dim=1))
+    return whole
+
+
+def _assert_gradients(paths: AbstractPaths, x: Tensor, whole: Tensor) -> None:
+    s, (n, d) = len(paths), x.shape
+    value, gradient = paths.value_and_grad(x)
+    close(value, whole)
+    assert gradient.shape == (*whole.shape, d) and not gradient.requires_grad
+    at = x.clone().requires_grad_()
+    weights = torch.randn(whole.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(x)
+    (pulled,) = torch.autograd.grad(paths(at), at, weights)
+    close(pulled, (gradient * weights[..., None]).transpose(0, 1).flatten(1, -2).sum(1))
+    own_value, own_gradient = paths.value_and_grad(x.expand(s, n, d))
+    close(own_value, whole), close(own_gradient, gradient)
+    of, rows = torch.tensor([s - 1, 0, 0, 1, -1]), torch.tensor([0, 1, 2, 3, 1])
+    value, slope = paths.value_and_grad(x[rows], of=of)
+    close(value, whole[of, rows]), close(slope, gradient[of, rows])
+
+
+def _assert_grid(paths: AbstractPaths) -> None:
+    axes = [torch.linspace(0.1, 0.9, 3, dtype=paths.dtype), torch.linspace(0.0, 1.0, 4, dtype=paths.dtype)]
+    listed = paths(torch.cartesian_prod(*axes)).unflatten(1, (3, 4))
+    close(paths.on_grid(axes), listed)
+    out = torch.full_like(listed, math.nan).contiguous()
+    assert paths.on_grid(axes, out=out) is out
+    close(out, listed)
+    with pytest.raises(ValueError, match="out: expected contiguous"):
+        paths.on_grid(axes, out=out[:, :2])
+    with pytest.raises(ValueError, match="axes: expected 2, one a dimension, got 1"):
+        paths.on_grid(axes[:1])
+
+
+def _assert_chosen(paths: AbstractPaths, x: Tensor, whole: Tensor) -> None:
+    s = len(paths)
+    mask = torch.arange(s) > 0
+    for index, rows in [(1, [1]), (-1, [s - 1]), (slice(None, None, -2), range(s)[::-2]), ([2, 0, 2], [2, 0, 2])]:
+        some = paths[index]
+        assert type(some) is type(paths) and len(some) == len(rows)
+        close(some(x), whole[list(rows)])
+    close(paths[mask](x), whole[1:])
+    assert len(list(paths)) == s  # iteration ends
+    with pytest.raises(IndexError, match=f"path {s} of {s}"):
+        paths[s]
+
+
+def _assert_value_semantics(paths: AbstractPaths, x: Tensor, whole: Tensor, folder: Path | None) -> None:
+    copies = [copy.copy(paths), copy.deepcopy(paths), pickle.loads(pickle.dumps(paths))]
+    if folder is not None:
+        paths.save(folder / "paths.safetensors")
+        copies.append(load(folder / "paths.safetensors"))
+    for other in copies:
+        assert type(other) is type(paths) and repr(other) == repr(paths)
+        close(other(x), whole), close(other.mean(x), paths.mean(x))
+    single = paths.to(torch.float32)
+    assert single.dtype == single(x).dtype == torch.float32 and paths.dtype == torch.float64
+    torch.testing.assert_close(single(x).double(), whole, rtol=1e-3, atol=1e-3)
+    assert torch.equal(paths(x), whole)
+    assert not list(paths.parameters()) and not paths.requires_graph()
+
+
+def _assert_given(paths: AbstractPaths, x: Tensor, g: torch.Generator) -> None:
+    """More data are met: shared targets, targets of each path's own, noise of every shape, single outputs."""
+    s, n, t = len(paths), len(x), paths.num_outputs
+    outputs = (t,) if t > 1 else ()
+    hit: dict[str, Any] = dict(rtol=1e-5, atol=1e-5)
+    y = torch.randn(n, *outputs, generator=g, dtype=torch.float64).to(x)
+    given = paths.condition_on(x, y, noise=0.0, generator=g)
+    assert type(given) is type(paths)
+    torch.testing.assert_close(given(x), y.expand(s, *y.shape), **hit)
+    torch.testing.assert_close(given.mean(x), y, **hit)
+    own = torch.randn(s, n, *outputs, generator=g, dtype=torch.float64).to(x)
+    given = paths.condition_on(x, own, noise=0.0, generator=g)
+    torch.testing.assert_close(given(x), own, **hit)
+    torch.testing.assert_close(given.mean(x), own, **hit)  # posteriors of their own, and so their means
+    torch.testing.assert_close(given[[2, 0]].mean(x), own[[2, 0]], **hit)
+    first = given[0]
+    torch.testing.assert_close(first.mean(x), own[0], **hit)
+    for noise in (1e-3, torch.full((n,), 1e-3), torch.full((n, *outputs), 1e-3)):
+        assert paths.condition_on(x, y, noise=noise, generator=g)(x).isfinite().all()
+    exact_and_not = torch.full((n, *outputs), 0.5).to(x)
+    exact_and_not[0] = 0.0
+    given = paths.condition_on(x, y, noise=exact_and_not, generator=g)
+    torch.testing.assert_close(given(x)[:, 0], y[0].expand(s, *outputs), **hit)
+    if t > 1:
+        tasks = torch.arange(n) % t
+        given = paths.condition_on(x, y[:, 0], noise=0.0, tasks=tasks, generator=g)
+        torch.testing.assert_close(given(x)[:, torch.arange(n), tasks], y[:, 0].expand(s, n), **hit)
+    assert paths.condition_on(x[:0], y[:0], noise=0.0) is paths
+    with pytest.raises(ValueError, match="y: expected"):
+        paths.condition_on(x, y[:-1], noise=0.0)
+
+
+def close(got: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)

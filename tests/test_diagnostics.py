@@ -184,4 +184,6 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(ValueError, match="expected 1 to 4096 values"):
         diagnose(paths, gp, points(5000, 4))
     with pytest.raises(TypeError, match="got a batch"):
-        diagnose(matheron.draw(Batch([gp, gp]), 10, num_features=8), Batch([gp, gp]), X_TEST)
+        diagnose(paths, Batch([gp, gp]), X_TEST)
+    with pytest.raises(TypeError, match=r"paths: expected paths of one model, got a batch of 2 models; ask each of"):
+        diagnose(matheron.draw(Batch([gp, gp]), 10, num_features=8), gp, X_TEST)  # type: ignore[arg-type]

@@ -144,7 +144,7 @@ def test_outputs_are_conditioned_each_on_its_own(x, generator):
     torch.testing.assert_close(some.members[0](x), paths.members[0](x))
     torch.testing.assert_close(some(x)[:, [0, 2], 3], y[[0, 2], 0].expand(7, 2), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(some(x)[:, 1, 1], y[1, 0].expand(7), rtol=1e-6, atol=1e-6)
-    with pytest.raises(ValueError, match=r"y: expected \[n, 4\]"):
+    with pytest.raises(ValueError, match=r"y: expected \[4, 4\] or \[7, 4, 4\], got \[4, 3\]"):
         paths.condition_on(x, y[:, :3], noise=0.0)
 
 

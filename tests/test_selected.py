@@ -21,7 +21,7 @@ def all_paths() -> matheron.Paths:
     return matheron.draw(three_tasks(), 5, generator=torch.Generator().manual_seed(1))
 
 
-def selected(outputs: list[int]) -> matheron.SelectedPaths:
+def selected(outputs: list[int]) -> matheron.AbstractPaths:
     gp = matheron.SelectedOutputs(three_tasks(), outputs)
     return matheron.draw(gp, 5, generator=torch.Generator().manual_seed(1))
 

@@ -40,6 +40,7 @@ from .gp import SparseGP as SparseGP
 from .likelihood import LeaveOneOut as LeaveOneOut
 from .likelihood import leave_one_out as leave_one_out
 from .likelihood import log_marginal_likelihood as log_marginal_likelihood
+from .paths import AbstractPaths as AbstractPaths
 from .paths import BatchPaths as BatchPaths
 from .paths import EnsemblePaths as EnsemblePaths
 from .paths import OutputPaths as OutputPaths

@@ -17,7 +17,7 @@ from .checks import ArrayLike, as_points
 from .describe import describe
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
-from .paths import EnsemblePaths, OutputPaths, Paths
+from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, require_paths
 from .samplers import LinearModelPaths, Moments, decoupled_moments, moments, weight_space_moments
 from .samplers.posterior import inner_points, select, side_by_side
 
@@ -84,7 +84,7 @@ class Diagnosis:
         return text.getvalue().rstrip()
 
 
-def diagnose(paths: Any, model: Any, x: ArrayLike) -> Diagnosis:
+def diagnose(paths: AbstractPaths, model: Any, x: ArrayLike) -> Diagnosis:
     """Compare drawn paths with the posterior they were drawn from, at points x `[n, d]`.
 
     Three laws are measured against the exact posterior: the empirical one of these paths; that of as many exact
@@ -104,7 +104,7 @@ def diagnose(paths: Any, model: Any, x: ArrayLike) -> Diagnosis:
     >>> found.basis.w2 < found.floor.w2
     True
     """
-    gp = describe(model)
+    gp, paths = describe(model), require_paths(paths)
     x = as_points(x, "x", input_dim=gp.input_dim)
     if isinstance(gp, Batch):
         raise TypeError("diagnose: expected one model, got a batch; diagnose each of describe(model).models")
@@ -176,7 +176,7 @@ def _floor(mean: Tensor, C: Tensor, s: int) -> Moments:
     return Moments(mean.reshape(-1) + total.moments.mean, total.moments.covariance)
 
 
-def _implied(paths: Any, gp: Any, x: Tensor) -> Moments | None:
+def _implied(paths: AbstractPaths, gp: Any, x: Tensor) -> Moments | None:
     """The law of infinitely many paths with these bases, where it has a closed form."""
     if isinstance(paths, OutputPaths):
         parts = [_implied(p, g, x) for p, g in zip(paths.members, gp.models, strict=True)]
@@ -189,10 +189,11 @@ def _implied(paths: Any, gp: Any, x: Tensor) -> Moments | None:
     centres = gp.num_data if isinstance(gp, ExactGP) else gp.num_inducing
     if isinstance(paths, LinearModelPaths):
         return weight_space_moments(gp, paths, x) if paths.update.width == 0 else None
+    assert isinstance(paths, PriorPlusUpdate)
     return decoupled_moments(gp, paths, x) if paths.update.width == centres else None  # else: given more data since
 
 
-def _kernel_error(members: list[Paths], gp: Any, x: Tensor) -> KernelError | None:
+def _kernel_error(members: list[PriorPlusUpdate], gp: Any, x: Tensor) -> KernelError | None:
     """Over all outputs; None for an ensemble, whose members have a kernel each."""
     models = _singles(gp)
     if isinstance(gp, Ensemble) or len(models) != len(members):
@@ -201,8 +202,10 @@ def _kernel_error(members: list[Paths], gp: Any, x: Tensor) -> KernelError | Non
     return KernelError(math.sqrt(sum(e.rms**2 for e in errors) / len(errors)), max(e.largest for e in errors))
 
 
-def _members(paths: Any) -> list[Paths]:
-    return [paths] if isinstance(paths, Paths) else [leaf for member in paths.members for leaf in _members(member)]
+def _members(paths: AbstractPaths) -> list[PriorPlusUpdate]:
+    if isinstance(paths, PriorPlusUpdate):
+        return [paths]
+    return [leaf for member in paths.members for leaf in _members(member)]
 
 
 def _singles(gp: Any) -> list[Any]:
@@ -211,16 +214,17 @@ def _singles(gp: Any) -> list[Any]:
     return [leaf for g in gp.models for leaf in _singles(g)] if isinstance(gp, Outputs | Ensemble) else [gp]
 
 
-def _in_closed_form(paths: Any, gp: Any) -> tuple[Any, Any]:
+def _in_closed_form(paths: AbstractPaths, gp: Any) -> tuple[AbstractPaths, Any]:
     """Both without an output transform that is not affine: then they are compared in the model's own space."""
     if not isinstance(gp, ExactGP | SparseGP) or gp.output_transform is None or gp.output_transform.affine:
         return paths, gp
-    paths, gp = paths.mapped(lambda b: b), copy.copy(gp)  # copies that share tensors
-    paths.output_transform = gp.output_transform = None
-    return paths, gp
+    assert isinstance(paths, PriorPlusUpdate)
+    gp = copy.copy(gp)
+    gp.output_transform = None
+    return paths.in_model_units(), gp
 
 
-def _advice(members: list[Paths], gp: Any, empirical: Law, floor: Law, basis: Law | None) -> str:
+def _advice(members: list[PriorPlusUpdate], gp: Any, empirical: Law, floor: Law, basis: Law | None) -> str:
     """One line: what to do next."""
     s, prior = members[0].num_paths, members[0].prior
     if basis is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from .kernels import Kernel
 from .means import Mean, as_mean
 from .operators import KernelOperator
 from .paths import (
-    AnyPaths,
+    AbstractPaths,
     BatchPaths,
     EnsemblePaths,
     Inducing,
@@ -53,7 +53,13 @@ class _Basis(NamedTuple):
     domain: tuple[ArrayLike, ArrayLike] | None
 
 
-def draw(
+@overload
+def draw(model: ExactGP | SparseGP, num_paths: int, **settings: Any) -> Paths: ...
+@overload
+def draw(model: Batch, num_paths: int, **settings: Any) -> BatchPaths: ...
+@overload
+def draw(model: Any, num_paths: int, **settings: Any) -> AbstractPaths: ...
+def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     model: Any,
     num_paths: int,
     *,
@@ -67,7 +73,7 @@ def draw(
     seed: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-) -> AnyPaths:
+) -> AbstractPaths | BatchPaths:
     """Draw functions from a Gaussian process posterior, `eqn:decoupled_sample_path`.
 
     Args:
@@ -85,6 +91,9 @@ def draw(
         detach: False keeps the graph from the paths to the model's hyperparameters.
         generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
         dtype, device: of the paths; the data's where not given.
+
+    Returns:
+        paths; for a batch of models `BatchPaths`, whose members are paths.
 
     >>> import torch, matheron
     >>> from matheron import kernels

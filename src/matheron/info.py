@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .paths import Paths
+from .paths import PriorPlusUpdate
 from .store import load
 from .value import Parts, Value
 
@@ -28,7 +28,7 @@ def describe_file(file: Path) -> None:
 def _lines(value: Value) -> list[tuple[str, str]]:
     tensors = [b for b in value.state_dict().values() if isinstance(b, Tensor)]
     numbers = f"{sum(b.numel() for b in tensors):,} in {', '.join(sorted({_name(b.dtype) for b in tensors}))}"
-    if not isinstance(value, Paths):
+    if not isinstance(value, PriorPlusUpdate):
         return [("holds", " ".join(repr(value).split())), ("numbers", numbers)]
     update = value.update
     lines = [

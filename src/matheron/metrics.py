@@ -12,7 +12,7 @@ from torch import Tensor
 from .checks import ArrayLike, as_points, as_tensor
 from .features import Features
 from .kernels import Kernel
-from .paths import Paths
+from .paths import PriorPlusUpdate
 from .samplers import Moments, ValueDraws, feature_covariance
 from .solvers import covariance
 
@@ -161,7 +161,7 @@ class KernelError(NamedTuple):
     largest: float
 
 
-def kernel_error(basis: Features | Paths, kernel: Kernel, x: ArrayLike) -> KernelError:
+def kernel_error(basis: Features | PriorPlusUpdate, kernel: Kernel, x: ArrayLike) -> KernelError:
     """The error of the covariance that features give the prior, over all pairs of points x `[n, d]`.
 
     Over several bases it is that of their mean, which is the covariance of the paths together.

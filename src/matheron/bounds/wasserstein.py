@@ -10,7 +10,7 @@ import torch
 from ..checks import ArrayLike, Random, as_count, as_generator
 from ..features import Features
 from ..metrics import gaussian_coupling, gaussian_wasserstein
-from ..paths import Paths
+from ..paths import PriorPlusUpdate
 from ..samplers import decoupled_moments, moments
 from ..samplers.linear_model import feature_covariance, one_basis, shared_bases
 from ..samplers.posterior import Places, inner_points, normals
@@ -40,7 +40,7 @@ class WassersteinBound(NamedTuple):
 
 def prior_error(
     model: Any,
-    basis: Features | Paths,
+    basis: Features | PriorPlusUpdate,
     x: ArrayLike,
     *,
     num_draws: int = 4096,
@@ -72,7 +72,7 @@ def prior_error(
 
 def wasserstein_bound(
     model: Any,
-    basis: Features | Paths,
+    basis: Features | PriorPlusUpdate,
     x: ArrayLike,
     domain: tuple[ArrayLike, ArrayLike],
     *,

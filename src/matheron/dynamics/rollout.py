@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
-from ..paths import OutputPaths
+from ..paths import OutputPaths, require_paths
+from ..value import Value
 from .persistent import rolled
 from .stepper import DISCRETE, METHODS, Stepper, make_stepper
 
@@ -191,7 +192,8 @@ def _root(variance: Tensor, state: Tensor) -> Tensor:
 
 def _initial(drift: Any, initial_state: ArrayLike) -> Tensor:
     """States `[s, d_s]`, as many as there are paths."""
-    if hasattr(drift, "num_paths"):
+    if isinstance(drift, Value):
+        drift = require_paths(drift, "drift")
         like = torch.empty(0, dtype=drift.dtype, device=drift.device)
         state = as_tensor(initial_state, "initial_state", like=like)
         if state.ndim == 1:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..paths import AbstractPaths
+
 # (state [s, (a,) d_s], control [s, (a,) d_c] or None, noise [s, (a,) d_s] or None) -> state [s, (a,) d_s]
 Stepper = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
@@ -24,7 +26,7 @@ def make_stepper(drift: Any, dt: float, state: Tensor, method: str = "euler", fa
 
     def f(state: Tensor, control: Tensor | None) -> Tensor:
         x = state if control is None else torch.cat([state, control], dim=-1)  # [s, (a,) d_s + d_c]
-        if not hasattr(drift, "num_paths"):
+        if not isinstance(drift, AbstractPaths):
             return drift(x.flatten(0, -2)).reshape(state.shape)
         values = drift(x if x.ndim == 3 else x[:, None])  # [s, a or 1(, d_s)]
         return values.reshape(state.shape)
@@ -54,7 +56,7 @@ def _advanced(method: str, f: Callable[[Tensor], Tensor], s: Tensor, dt: float) 
 
 def _capturable(drift: Any) -> bool:
     """Whether a graph can stand for the step: a check of points against a domain has to look at them."""
-    return hasattr(drift, "num_paths") and all(getattr(part, "domain", None) is None for part in drift.modules())
+    return isinstance(drift, AbstractPaths) and all(getattr(part, "domain", None) is None for part in drift.modules())
 
 
 class _Replayed:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_tensor
 from ..evaluate import evaluate
 from ..evaluate.tensor_grid import grid_sums
 from ..weigh import add
 
 if TYPE_CHECKING:
-    from .paths import Paths
+    from .paths import PriorPlusUpdate
 
 
-@torch.no_grad()
-def on_grid(paths: Paths, axes: Sequence[ArrayLike]) -> Tensor:
-    """See `Paths.on_grid`."""
+def on_grid(paths: PriorPlusUpdate, axes: list[Tensor]) -> Tensor:
+    """The paths on the grid of these axes, `[s, n1, n2, ..., t]`."""
     grid = _inner_axes(paths, axes)
     s, t = paths.prior.w.shape[:2]
     shape = [len(axis) for axis in grid]
@@ -53,7 +50,7 @@ def on_grid(paths: Paths, axes: Sequence[ArrayLike]) -> Tensor:
 class _Left:
     """The sum of the bases that do not separate, at a list of points."""
 
-    def __init__(self, paths: Paths) -> None:
+    def __init__(self, paths: PriorPlusUpdate) -> None:
         self.paths = paths
         self.bases: list[int] = []
         self.coupled: list[tuple[Tensor | None, Any]] = []
@@ -64,16 +61,11 @@ class _Left:
         return add(total, update).mT  # [s, n, t]
 
 
-def _inner_axes(paths: Paths, axes: Sequence[ArrayLike]) -> list[Tensor]:
+def _inner_axes(paths: PriorPlusUpdate, axes: list[Tensor]) -> list[Tensor]:
     """The axes in the model's own space; a transform acts on each coordinate by itself."""
-    if len(axes) != paths.input_dim:
-        raise ValueError(f"axes: expected {paths.input_dim}, one a dimension, got {len(axes)}")
-    given = [as_tensor(axis, "axes", like=paths.prior.w) for axis in axes]
-    if any(axis.ndim != 1 or len(axis) == 0 for axis in given):
-        raise ValueError(f"axes: expected lists of numbers, got shapes {[list(axis.shape) for axis in given]}")
     inner = []
-    for i, axis in enumerate(given):
-        x = torch.stack([other[0] for other in given]).repeat(len(axis), 1)
+    for i, axis in enumerate(axes):
+        x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
         x[:, i] = axis
         inner.append(paths._inner(x[None])[0, :, i])
     return inner

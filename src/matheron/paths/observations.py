@@ -1,8 +1,8 @@
-"""New observations of paths: checked, in the model's own space, with their noise drawn."""
+"""New observations of paths: checked, one output each, and then in the model's own space with their noise drawn."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,19 +10,36 @@ from torch import Tensor
 from ..checks import as_noise, as_points, as_real, as_tensor
 from ..gp import as_tasks
 from ..transforms import Transform
-from ..updates import Data
+
+if TYPE_CHECKING:
+    from .base import AbstractPaths
 
 
-def observed(paths: Any, x: Any, y: Any, noise: Any, tasks: Any, generator: torch.Generator) -> Data:
-    """What `condition_on` was given, checked, in the model's own space, with its noise drawn."""
-    like, t = paths.prior.w, paths.num_outputs
+class Observations(NamedTuple):
+    """y `[n]`, or `[s, n]` where each path has its own, at x `[n, d]`: noise variances `[n]`, and the output that each
+    is of, `[n]`, or None where there is one. In a user's units."""
+
+    x: Tensor
+    y: Tensor
+    noise: Tensor
+    tasks: Tensor | None
+
+    def only(self, keep: Tensor, tasks: Tensor | None) -> Observations:
+        """Some of the observations, of outputs that are numbered anew."""
+        return Observations(self.x[keep], self.y[..., keep], self.noise[keep], tasks)
+
+
+def observed(paths: AbstractPaths, x: Any, y: Any, noise: Any, tasks: Any) -> Observations:
+    """What `condition_on` was given, checked; every output at every point becomes as many observations."""
+    like, t = torch.empty(0, dtype=paths.dtype, device=paths.device), paths.num_outputs
     x = as_points(x, "x", input_dim=paths.input_dim, like=like)
     y = as_tensor(y, "y", like=like)
     several = t > 1 and tasks is None
     shape = (len(x), t) if several else (len(x),)
     if y.shape not in (shape, (paths.num_paths, *shape)):
-        raise ValueError(f"y: expected {list(shape)} or {[paths.num_paths, *shape]}, got {list(y.shape)}")
-    if several:  # every output at every point
+        hint = "; use y[:, 0]" if t == 1 and y.shape == (len(x), 1) else ""
+        raise ValueError(f"y: expected {list(shape)} or {[paths.num_paths, *shape]}, got {list(y.shape)}{hint}")
+    if several:
         noise = as_real(noise, "noise")
         whole = noise.shape == shape
         noise = noise.reshape(-1) if whole else as_noise(noise, len(x), like=like).repeat_interleave(t)
@@ -30,23 +47,19 @@ def observed(paths: Any, x: Any, y: Any, noise: Any, tasks: Any, generator: torc
         x, y = x.repeat_interleave(t, 0), y.flatten(-2)
     noise = as_noise(noise, len(x), like=like)
     tasks = as_tasks(tasks, len(x), t, "tasks")
-    tasks = None if tasks is None else tasks.to(paths.device)
-    y, noise = _undone(paths.output_transform, paths.num_outputs, y, noise, tasks)
-    xi = torch.randn(paths.num_paths, len(x), generator=generator, device=generator.device, dtype=torch.float64)
-    return Data(paths._inner(x[None])[0], tasks, y, noise, xi.to(like))
+    return Observations(x, y, noise, None if tasks is None else tasks.to(paths.device))
 
 
-def _undone(
-    transform: Transform | None, t: int, y: Tensor, noise: Tensor, tasks: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def undone(transform: Transform | None, t: int, data: Observations) -> tuple[Tensor, Tensor]:
     """Targets and noise before the output transform; each observation has its own output's."""
+    y, noise = data.y, data.noise
     if transform is None:
         return y, noise
     if not transform.affine and bool((noise > 0).any()):
         raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
     inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]
     slope = transform.derivative(inner)
-    own = torch.zeros_like(noise, dtype=torch.long) if tasks is None else tasks
+    own = torch.zeros_like(noise, dtype=torch.long) if data.tasks is None else data.tasks
     pick = own[:, None].expand(*inner.shape[:-1], 1)
     inner, slope = inner.gather(-1, pick)[..., 0], slope.gather(-1, pick)[..., 0]
     slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere

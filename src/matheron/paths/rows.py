@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, as_array, as_real
+
+if TYPE_CHECKING:
+    from .base import AbstractPaths
 
 
 def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device: torch.device) -> Tensor:
@@ -27,7 +30,7 @@ def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device
     return chosen
 
 
-def as_rows(paths: Any, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
+def as_rows(paths: AbstractPaths, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
     """A point x `[p, d]` for each of the paths `of` `[p]`."""
     owner = as_index(as_array(of), paths.num_paths, paths.device)
     x = as_real(x, "x").to(dtype=paths.dtype, device=paths.device)
@@ -37,8 +40,8 @@ def as_rows(paths: Any, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
     return x, owner
 
 
-def padded_value_and_grad(paths: Any, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradients of path `of[i]` at x[i]: `[p, d], [p] -> [p(, t)], [p(, t), d]`.
+def padded_value_and_grad(paths: AbstractPaths, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and gradients of path `of[i]` at x[i]: `[p, d], [p] -> [p, t], [p, t, d]`.
 
     By asking for every path's own points `[s, n, d]`, as many as the most that any has.
     """
@@ -51,5 +54,5 @@ def padded_value_and_grad(paths: Any, x: Tensor, of: Tensor) -> tuple[Tensor, Te
         chosen, row = paths[counts.nonzero()[:, 0]], ((counts > 0).cumsum(0) - 1)[of]
     points = x[:1].expand(chosen.num_paths, int(counts.max()), -1).clone()
     points[row, column] = x
-    value, gradient = chosen.value_and_grad(points)
+    value, gradient = chosen._values_and_gradients(points)
     return value[row, column], gradient[row, column]

@@ -9,13 +9,13 @@ import torch
 from ..checks import ArrayLike
 from ..describe import describe
 from ..features import Features
-from ..paths import Paths
+from ..paths import PriorPlusUpdate
 from ..solvers.cholesky import safe_cholesky
 from .linear_model import design, one_basis, shared_bases, wide_bases
 from .posterior import Factored, Moments, Places, device_of, inner_points, mixture, outer, shaped, single
 
 
-def decoupled_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> Moments:
+def decoupled_moments(model: Any, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
     """The moments of decoupled paths, `eqn:decoupled_sample_path`, whose prior has these features.
 
         m = K_*m K_mm^-1 mu_u                            the posterior's own, whatever the basis
@@ -50,7 +50,7 @@ def decoupled_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> Mome
         return outer(gp, shaped(at.mean_x + G.mT @ update.target, C, gp.num_outputs))
 
 
-def weight_space_moments(model: Any, basis: Features | Paths, x: ArrayLike) -> Moments:
+def weight_space_moments(model: Any, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
     """The moments at x of the weight-space posterior, `eqn:blm_posterior_moments`; for a sparse model, of
     `eqn:matheron_gp_rff_sparse`. Over several bases they are those of the mixture.
     """

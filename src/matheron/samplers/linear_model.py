@@ -16,7 +16,7 @@ from ..checks import ArrayLike, as_count
 from ..draw import as_domain
 from ..features import Features, build_features
 from ..gp import ExactGP, SparseGP
-from ..paths import Paths
+from ..paths import PriorPlusUpdate
 
 # Columns of a wide basis made of several.
 _WIDTH = 1 << 13
@@ -104,9 +104,9 @@ def weight_count(features: Features, num_outputs: int) -> int:
     return num_outputs * features.num_features
 
 
-def shared_bases(basis: Features | Paths, device: torch.device) -> tuple[Features, Tensor]:
+def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tuple[Features, Tensor]:
     """Features in float64, and each basis's share `[g]`: that of the paths which use it, where paths are given."""
-    if isinstance(basis, Paths):
+    if isinstance(basis, PriorPlusUpdate):
         features, index = basis.prior.features, basis.prior.basis_index
         counts = torch.bincount(index, minlength=features.num_bases).double()
     elif isinstance(basis, Features):
@@ -116,7 +116,7 @@ def shared_bases(basis: Features | Paths, device: torch.device) -> tuple[Feature
     return features.to(device, torch.float64), (counts / counts.sum()).to(device)
 
 
-def feature_covariance(basis: Features | Paths, x: Tensor, tasks: Tensor | None = None) -> Tensor:
+def feature_covariance(basis: Features | PriorPlusUpdate, x: Tensor, tasks: Tensor | None = None) -> Tensor:
     """k^(w)(x, x), the covariance that features give the prior, `[n, n]`; over several bases, their mean.
 
     Points are of the model's own space; `tasks` `[n]` says which output each is of, where there are several.

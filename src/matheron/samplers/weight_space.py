@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -13,8 +12,7 @@ from ..describe import describe
 from ..features import Features
 from ..gp import ExactGP, SparseGP
 from ..means import Mean
-from ..paths import Paths, PriorPaths, UpdatePaths
-from ..paths.rows import as_index
+from ..paths import Paths, PriorPaths, PriorPlusUpdate, UpdatePaths
 from ..solvers.cholesky import safe_cholesky
 from ..updates import weight_space_update
 from .linear_model import design, features_for, mixed, one_basis, weight_count
@@ -23,8 +21,9 @@ from .posterior import Places, normals, single
 METHODS = ("auto", "cholesky", "eigen", "pathwise")
 
 
-class LinearModelPaths(Paths):
-    """Functions phi(.) . w with w drawn from a posterior: all that Paths can do, but to be given more data.
+@final
+class LinearModelPaths(PriorPlusUpdate):
+    """Functions phi(.) . w with w drawn from a posterior: all that paths can do, but to be given more data.
 
     `mean_weights` `[g, t, ell]` are the posterior means of w, one a basis.
     """
@@ -35,28 +34,28 @@ class LinearModelPaths(Paths):
         super().__init__(prior, update, mean, *transforms)
         self.register_buffer("mean_weights", mean_weights)
 
-    def mean(self, x: ArrayLike) -> Tensor:
-        """The mean of the linear model's posterior, `[n]` or `[n, t]`: over several bases, of the mixture."""
-        if self.output_transform is not None and not self.output_transform.affine:
-            raise TypeError("mean: under this output transform the mean has no closed form; average the paths instead")
+    def in_model_units(self) -> LinearModelPaths:
+        return LinearModelPaths(self.prior, self.update, self.mean_function, self.mean_weights, self.input_transform)
+
+    def _mean(self, x: Tensor) -> Tensor:
+        """The mean of the linear model's posterior; over several bases, of the mixture."""
+        self._affine_output()
         bases, counts = self.prior.basis_index.unique(return_counts=True)
         prior = PriorPaths(self.prior.features, self.mean_weights[bases], bases)
         v = self.update.v_mean
         if v is None:
             raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
         update = UpdatePaths(self.update.kernel, self.update.centres, self.update.tasks, v.expand(len(bases), -1), v)
-        means = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)(x)
+        means = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)._values(x)
         return torch.tensordot(counts.to(means) / counts.sum(), means, dims=1)
 
-    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> LinearModelPaths:
-        chosen = as_index(index, self.num_paths, self.device)
-        fewer = super().__getitem__(chosen)
-        used = self.prior.basis_index[chosen].unique()
+    def _chosen(self, index: Tensor) -> LinearModelPaths:
+        used = self.prior.basis_index[index].unique()
         kept = self.mean_weights[used] if self.prior.num_bases > 1 else self.mean_weights
         transforms = self.input_transform, self.output_transform
-        return LinearModelPaths(fewer.prior, fewer.update, self.mean_function, kept, *transforms)
+        return LinearModelPaths(self.prior[index], self.update[index], self.mean_function, kept, *transforms)
 
-    def condition_on(self, *_: Any, **__: Any) -> Paths:
+    def _given(self, *_: Any) -> LinearModelPaths:
         raise TypeError(
             "condition_on: a weight-space posterior is drawn anew: give weight_space a model of all the data"
         )

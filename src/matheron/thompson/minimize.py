@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor
+from ..paths import AbstractPaths, require_paths
 from .quasi_newton import ENDINGS, minimize_in_unit_box
 
 # Mesh points screened at once: their values for all paths stay near 64 MiB.
@@ -26,7 +27,7 @@ class Minima(NamedTuple):
 
 
 def minimize(
-    paths: Any,
+    paths: AbstractPaths | _Negated,
     bounds: ArrayLike,
     *,
     num_starts: int = 32,
@@ -57,6 +58,7 @@ def minimize(
     >>> minima.x.shape, minima.value.shape
     (torch.Size([4, 2]), torch.Size([4]))
     """
+    paths = paths if isinstance(paths, _Negated) else require_paths(paths)
     lower, upper = _as_bounds(bounds, paths)
     generator = as_generator(generator, seed)
     k = min(as_count(num_starts, "num_starts"), as_count(mesh_size, "mesh_size"))
@@ -87,7 +89,7 @@ def minimize(
     return Minima(x, optimum.value[chosen], [ENDINGS[i] for i in optimum.ending[chosen].tolist()], num_evaluations)
 
 
-def maximize(paths: Any, bounds: ArrayLike, **settings: Any) -> Minima:
+def maximize(paths: AbstractPaths, bounds: ArrayLike, **settings: Any) -> Minima:
     """Find the maximiser of every path in a box: `minimize` of the paths turned upside down.
 
     >>> import matheron
@@ -103,8 +105,8 @@ def maximize(paths: Any, bounds: ArrayLike, **settings: Any) -> Minima:
 class _Negated:
     """Paths upside down: as much of Paths as `minimize` needs."""
 
-    def __init__(self, paths: Any) -> None:
-        self.paths = paths
+    def __init__(self, paths: AbstractPaths) -> None:
+        self.paths = require_paths(paths)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.paths, name)
@@ -117,7 +119,7 @@ class _Negated:
         return -value, -gradient
 
 
-def _as_bounds(bounds: ArrayLike, paths: Any) -> tuple[Tensor, Tensor]:
+def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | _Negated) -> tuple[Tensor, Tensor]:
     like = torch.empty(0, dtype=paths.dtype, device=paths.device)
     bounds = as_tensor(bounds, "bounds", like=like)
     if paths.num_outputs != 1:
@@ -133,7 +135,9 @@ def _seed(generator: torch.Generator) -> int:
     return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
 
 
-def _screen(paths: Any, mesh: SobolEngine, lower: Tensor, side: Tensor, size: int, k: int, advance: Any) -> Tensor:
+def _screen(
+    paths: AbstractPaths | _Negated, mesh: SobolEngine, lower: Tensor, side: Tensor, size: int, k: int, advance: Any
+) -> Tensor:
     """Each path's k lowest points of the mesh, `[s, k, d]`, while the mesh streams by."""
     s = paths.num_paths
     best = torch.full((s, 0), torch.inf, dtype=lower.dtype, device=lower.device)
