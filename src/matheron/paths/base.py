@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_real, as_tensor, check_dim
+from ..checks import ArrayLike, Random, as_generator, as_real, as_tensor, check_dim
 from ..solvers import Solver, as_solver
 from ..value import Value
 from .observations import Observations, observed
@@ -154,7 +154,8 @@ class AbstractPaths(Value, ABC):
         noise: ArrayLike,
         tasks: ArrayLike | None = None,
         solver: str | Solver = "auto",
-        generator: torch.Generator | None = None,
+        generator: Random = None,
+        seed: int | None = None,
     ) -> Self:
         """The same draw, given more data: new paths with the same w and noise, as if the data had always been there.
 
@@ -165,7 +166,7 @@ class AbstractPaths(Value, ABC):
             noise: variance of their noise, one number, one a point, or `[n, t]`; with 0 the paths pass through.
             tasks: which output each observation is of.
             solver: as for `draw`.
-            generator: draws the new observations' noise.
+            generator, seed: draws the new observations' noise, a generator or a seed.
 
         >>> import matheron
         >>> from matheron import kernels
@@ -175,10 +176,8 @@ class AbstractPaths(Value, ABC):
                 [1.],
                 [1.]], dtype=torch.float64)
         """
-        data = observed(self, x, y, noise, tasks)
-        return (
-            self if len(data.noise) == 0 else self._given(data, as_solver(solver), generator or torch.default_generator)
-        )
+        data, generator = observed(self, x, y, noise, tasks), as_generator(generator, seed)
+        return self if len(data.noise) == 0 else self._given(data, as_solver(solver), generator)
 
     @final
     def save(self, path: str | os.PathLike[str]) -> None:

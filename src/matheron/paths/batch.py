@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_array
+from ..checks import ArrayLike, Random, as_array, as_generator
 from ..solvers import Solver
 from ..value import Parts, Value
 from .base import AbstractPaths, Index
@@ -103,7 +103,8 @@ class BatchPaths(Value):
         noise: ArrayLike,
         tasks: ArrayLike | None = None,
         solver: str | Solver = "auto",
-        generator: torch.Generator | None = None,
+        generator: Random = None,
+        seed: int | None = None,
     ) -> BatchPaths:
         """As `AbstractPaths.condition_on`; x, y and noise may have the batch's axes in front."""
         xs = self._each(as_array(x), 2, "x", "n, d")
@@ -111,7 +112,7 @@ class BatchPaths(Value):
         single = [(n,), (self.num_paths, n)] if t == 1 or tasks is not None else [(n, t), (self.num_paths, n, t)]
         ys = self._split(as_array(y), single)
         noises = self._split(as_array(noise), [(), (1,), (n,), (n, t)], prefer_shared=True)
-        settings: dict[str, Any] = dict(tasks=tasks, solver=solver, generator=generator)
+        settings: dict[str, Any] = dict(tasks=tasks, solver=solver, generator=as_generator(generator, seed))
         given = zip(self.members, xs, ys, noises, strict=True)
         members = [m.condition_on(x, y, noise=noise, **settings) for m, x, y, noise in given]
         return BatchPaths(members, self.batch_shape)
