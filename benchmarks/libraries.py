@@ -61,7 +61,14 @@ class Matheron:
     @staticmethod
     def draw(model: Any, problem: Problem) -> matheron.Paths:
         generator = torch.Generator(problem.device).manual_seed(2)
-        return matheron.draw(model, problem.s, num_features=problem.ell, paths_per_basis=None, generator=generator)
+        return matheron.draw(
+            model,
+            problem.s,
+            num_features=problem.ell,
+            features="sobol",  # as many of them as the other libraries have
+            paths_per_basis=None,
+            generator=generator,
+        )
 
     @staticmethod
     def values(paths: matheron.Paths, x: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ def ours(
         matheron.SparseGP(kernels.Matern(2.5, 0.5), Z, 0.1 * torch.randn(m), torch.full((m,), 0.05), jitter=1e-6)
         for _ in range(2)
     ]
-    paths = matheron.draw(matheron.Outputs(gps), s, num_features=ell, paths_per_basis=None)
+    paths = matheron.draw(matheron.Outputs(gps), s, num_features=ell, features="sobol", paths_per_basis=None)
     controls = torch.rand(steps, 1, dtype=dtype, device=device) if controls is None else controls
     start = torch.full((2,), 0.5, dtype=dtype, device=device)
     how: dict[str, Any] = dict(controls=controls, diffusion=diffusion, keep_every=steps, generator=generator)

@@ -119,3 +119,20 @@ def test_a_failed_trial_is_not_done_until_it_ends_well(path):
         results.append("c", {"result": 3})
     with Results(path, HEADER) as results:
         assert results.done == {"a", "b", "c"}
+
+
+FEATURES = HEADER | {"features": {"decoupled": "sobol"}}
+
+
+def test_runs_with_other_features_are_never_mixed(tmp_path):
+    with Results(tmp_path / "toy.jsonl", FEATURES) as results:
+        pass
+    with Results(results.path, FEATURES):
+        pass
+    with pytest.raises(ResultsError, match=r"features\.decoupled is 'sobol' there and 'lattice' here"):
+        Results(results.path, HEADER | {"features": {"decoupled": "lattice"}})
+
+
+def test_a_file_that_does_not_say_its_features_yet_is_taken(path):
+    with Results(path, FEATURES) as results:
+        assert sorted(results.records) == ["a", "b"]

@@ -71,6 +71,8 @@ class Experiment:
         run: (trial, settings, device) -> the trial's result: a dict of what JSON holds.
         report: (records, settings) -> a table and figures. A record has "case", "trial" and "result".
         version: raised when `run` changes its meaning, so that old results do not mix with new ones.
+        features: the kind of features that each method draws with, named here so that the library's defaults may
+            change and published figures do not; part of the header, so that a resumed run does not mix two kinds.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Experiment:
     run: Callable[[Trial, Settings, torch.device], dict[str, Any]]
     report: Callable[[Sequence[Mapping[str, Any]], Settings], Report]
     version: int = field(default=1, kw_only=True)
+    features: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def settings(self, scale: str) -> Settings:
         if scale not in self.scales:
@@ -100,6 +103,7 @@ class Experiment:
             "scale": scale,
             "seed": seed,
             "settings": json.loads(canonical(settings)),
+            "features": dict(self.features),
         }
 
 

@@ -12,7 +12,7 @@ from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.metrics import sinkhorn
 
 from .experiment import Experiment, Settings, Trial, stable_hash
-from .neuron import METHODS, SETS, learn, seconds_by_steps, simulate, unlearned
+from .neuron import FEATURES, METHODS, SETS, learn, seconds_by_steps, simulate, unlearned
 from .neuron_report import figure, remarks
 from .report import Report, Table, quartiles
 
@@ -173,4 +173,5 @@ EXPERIMENT = Experiment(
     run,
     report,
     version=2,
+    features=FEATURES,
 )

@@ -11,7 +11,7 @@ from matheron.samplers import love
 
 from .experiment import Experiment, Settings, Trial
 from .report import Report
-from .sampling import Blocks, measured, problem
+from .sampling import FEATURES, Blocks, measured, problem
 from .wasserstein import report as wasserstein_report
 from .wasserstein import samplers
 
@@ -75,4 +75,5 @@ EXPERIMENT = Experiment(
     cases,
     run,
     report,
+    features=FEATURES,
 )

@@ -15,6 +15,7 @@ from matheron.dynamics import IterativeDrift
 from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.transforms import Affine
 
+FEATURES = {"decoupled": "sobol"}
 METHODS = ("truth", "decoupled", "iterative")
 SETS = ("floor", "decoupled", "iterative")  # what is compared with the truth; the floor is a second set of truths
 
@@ -122,7 +123,13 @@ def simulate(
         states = torch.cat(parts)
     elif method == "decoupled":
         paths = matheron.draw(
-            matheron.Outputs(gps), num_paths, num_features=num_features, generator=generator, device=device, dtype=dtype
+            matheron.Outputs(gps),
+            num_paths,
+            num_features=num_features,
+            features=FEATURES["decoupled"],
+            generator=generator,
+            device=device,
+            dtype=dtype,
         )
         states = matheron.rollout(paths, rest, steps, neuron.STEP, **settings)
     else:

@@ -16,6 +16,7 @@ from .posteriors import corner, dashed, mean_and_deviations, where_data_are
 from .report import Report, quartile_table
 
 _PATHS_SHOWN = 5
+FEATURES = {"decoupled": "cosine"}
 LAWS = ("sparse posterior, closed form", "decoupled, empirical", "decoupled, closed form")
 
 SCALES: dict[str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
         model,
         settings["num_draws"],
         num_features=settings["num_features"],
-        features="cosine",
+        features=FEATURES["decoupled"],
         paths_per_basis=None,
         generator=trial.generator("draws", device=device),
     )
@@ -104,5 +105,11 @@ def figure(result: Mapping[str, Any]) -> Any:
 
 
 EXPERIMENT = Experiment(
-    "overview", "Figure 2: decoupled sampling step by step, and the law of its draws.", SCALES, cases, run, report
+    "overview",
+    "Figure 2: decoupled sampling step by step, and the law of its draws.",
+    SCALES,
+    cases,
+    run,
+    report,
+    features=FEATURES,
 )

@@ -16,6 +16,7 @@ from .report import Report, quartile_table
 POSTERIORS = {"exact": "exact GP", "sparse": "sparse GP", "random features": "random Fourier features"}
 LAWS = ("empirical", "closed form")
 _PATHS_SHOWN = 5
+FEATURES = {"random features": "cosine"}
 
 SCALES: dict[str, dict[str, Any]] = {
     "paper": {"trials": 32, "num_test": 1024, "num_draws": 100_000, "num_inducing": 8, "num_features": 2000},
@@ -42,7 +43,9 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
         inducing = model.inducing_points[:, 0].tolist()
         closed, draws = moments(model, x), location_scale(model, s, generator=generator)
     else:
-        draws = weight_space(gp, s, num_features=settings["num_features"], generator=generator)
+        draws = weight_space(
+            gp, s, num_features=settings["num_features"], features=FEATURES["random features"], generator=generator
+        )
         closed = weight_space_moments(gp, draws.prior.features, x)
     found, paths = empirical(draws, x, _PATHS_SHOWN)
     result: dict[str, Any] = {"empirical": w2(truth, found), "closed form": w2(truth, closed)}
@@ -142,4 +145,5 @@ EXPERIMENT = Experiment(
     cases,
     run,
     report,
+    features=FEATURES,
 )

@@ -21,6 +21,8 @@ except ImportError:  # not on Windows: there two runs at once on the same file a
 from .experiment import RefusedError
 
 FORMAT = 1
+# What the headers of older files do not say; their runs had what the code had then, and has still.
+_ADDED = ("features",)
 _FIRST_BYTES = b'{"matheron results"'
 
 
@@ -128,7 +130,8 @@ class Results:
         found = json.loads(line) if _is_json(line) else None
         if not isinstance(found, dict) or found.get("matheron results") != FORMAT:
             raise self._foreign()
-        differences = list(_differences({k: found.get(k) for k in header}, header))
+        known = {k: v for k, v in header.items() if k in found or k not in _ADDED}
+        differences = list(_differences({k: found.get(k) for k in known}, known))
         if differences:
             raise ResultsError(
                 f"{self.path} holds a run with other settings ({'; '.join(differences)}); runs are never mixed: use "

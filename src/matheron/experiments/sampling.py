@@ -21,6 +21,8 @@ from matheron.samplers import location_scale, moments, weight_space
 from .experiment import Trial
 
 NOISE = 1e-3
+# The kind of features that each method has.
+FEATURES = {"weight-space": "cosine", "decoupled": "cosine", "equispaced": "equispaced", "fresh bases": "sobol"}
 # Paths that share a basis, where bases are drawn afresh.
 PATHS_PER_BASIS = 64
 # Weights held at a time, and draws. On a CPU larger blocks are slower: their memory is fetched anew from the system.
@@ -56,7 +58,7 @@ def exact(gp: Any, x: Tensor) -> Blocks:
     )
 
 
-def decoupled(gp: Any, x: Tensor, ell: int, features: str = "cosine") -> Blocks:
+def decoupled(gp: Any, x: Tensor, ell: int, features: str = FEATURES["decoupled"]) -> Blocks:
     """Decoupled sampling with one basis of ell features for all draws."""
     domain = (0.0, 1.0) if features == "equispaced" else None
 
@@ -78,7 +80,12 @@ def fresh(gp: Any, x: Tensor, ell: int) -> Blocks:
     def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
         for count in _counts(num_draws, x, ell):
             yield matheron.draw(
-                gp, count, num_features=ell, features="sobol", paths_per_basis=PATHS_PER_BASIS, generator=generator
+                gp,
+                count,
+                num_features=ell,
+                features=FEATURES["fresh bases"],
+                paths_per_basis=PATHS_PER_BASIS,
+                generator=generator,
             )(x)
 
     return blocks
@@ -88,7 +95,7 @@ def weights(gp: Any, x: Tensor, b: int) -> Blocks:
     """Weight-space sampling with one basis of b features."""
 
     def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        phi: Any = "cosine"
+        phi: Any = FEATURES["weight-space"]
         for count in _counts(num_draws, x, b):
             paths = weight_space(gp, count, num_features=b, features=phi, method="pathwise", generator=generator)
             phi = paths.prior.features

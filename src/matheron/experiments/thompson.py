@@ -25,6 +25,13 @@ from .sampling import NOISE, kernel
 
 # Equispaced features represent a task best, in few dimensions.
 _EQUISPACED_UP_TO = 2
+# The kind of features of each strategy's functions, and of the tasks.
+FEATURES = {
+    "decoupled": "sobol",
+    "weight-space": "cosine",
+    "task, small d": "equispaced",
+    "task, large d": "cosine",
+}
 # Where a strategy has found the minimum to within this, logarithms say no more.
 FLOOR = 1e-6
 
@@ -105,7 +112,7 @@ def _task(key: tuple[str, int, int, int], settings: tuple[tuple[str, int], ...],
     name, d, number, seed = key
     size = dict(settings)
     generator = Trial(name, {"d": d}, number, seed).generator("task")
-    features = "equispaced" if d <= _EQUISPACED_UP_TO else "cosine"
+    features = FEATURES["task, small d" if d <= _EQUISPACED_UP_TO else "task, large d"]
     function = matheron.draw_prior(
         kernel(d),
         1,
@@ -143,6 +150,7 @@ def rounds(trial: Trial, settings: Settings, device: torch.device, first: Tensor
         elif method != "random":
             total = ell + (len(X) if method == "weight-space" else 0)  # b = m + ell basis functions for both
             chosen |= {name: settings[name] for name in ("mesh_size", "num_starts")} | {"num_features": total}
+            chosen["features"] = FEATURES[method]
         x = thompson.suggest(gp, unit_box(d).to(device), d, **chosen).cpu()
         seconds += time.perf_counter() - began
         X, y = torch.cat([X, x]), torch.cat([y, observe(x)])
@@ -262,4 +270,5 @@ EXPERIMENT = Experiment(
     cases,
     run,
     report,
+    features=FEATURES,
 )

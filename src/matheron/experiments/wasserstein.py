@@ -9,7 +9,7 @@ import torch
 
 from .experiment import Experiment, Settings, Trial
 from .report import Report, grouped, quartile_table, quartiles
-from .sampling import Blocks, decoupled, exact, fresh, measured, problem, weights
+from .sampling import FEATURES, Blocks, decoupled, exact, fresh, measured, problem, weights
 
 # Equispaced features are for few dimensions.
 _EQUISPACED_UP_TO = 2
@@ -62,7 +62,7 @@ def samplers(gp: Any, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[s
         yield "weight-space", ell, weights(gp, x, gp.num_data + ell)  # b = m + ell basis functions, as decoupled has
         yield "decoupled", ell, decoupled(gp, x, ell)
         if gp.input_dim <= _EQUISPACED_UP_TO:
-            yield "equispaced", ell, decoupled(gp, x, ell, "equispaced")
+            yield "equispaced", ell, decoupled(gp, x, ell, FEATURES["equispaced"])
     yield "fresh bases", min(sizes), fresh(gp, x, min(sizes))
 
 
@@ -147,4 +147,5 @@ EXPERIMENT = Experiment(
     cases,
     run,
     report,
+    features=FEATURES,
 )

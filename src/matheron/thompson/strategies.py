@@ -10,6 +10,7 @@ from torch import Tensor
 from ..checks import ArrayLike, Random, as_count, as_generator, as_points, as_tensor
 from ..describe import describe
 from ..draw import draw
+from ..features import Features
 from ..samplers import location_scale, weight_space
 from ..samplers.posterior import Factored, Places, inner_points, single
 from .minimize import minimize
@@ -29,6 +30,7 @@ def suggest(
     *,
     strategy: str = "decoupled",
     num_features: int = 1024,
+    features: str | Features | None = None,
     mesh_size: int | None = None,
     num_starts: int = 32,
     pending: ArrayLike | None = None,
@@ -46,6 +48,7 @@ def suggest(
             "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there decides),
             or "random" (uniform points, which need no model).
         num_features: of the first two.
+        features: their kind, as for `matheron.draw`; None is "auto" for the first and "cosine" for the second.
         mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; the paper's if not given.
         num_starts: points of the mesh that are polished, a function; of the first two.
         pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
@@ -73,14 +76,22 @@ def suggest(
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
         return _function_space(model, as_points(bounds, "bounds"), q, size, generator)
     if strategy == "decoupled":
-        paths = draw(model, q, num_features=num_features, generator=generator)
+        paths = draw(
+            model, q, num_features=num_features, features="auto" if features is None else features, generator=generator
+        )
         if pending is not None:
             x = as_tensor(pending, "pending", like=torch.empty(0, dtype=paths.dtype, device=paths.device))
             paths = paths.condition_on(x, paths.mean(x), noise=0.0, generator=generator)
     else:
         if pending is not None:
             raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
-        paths = weight_space(model, q, num_features=num_features, generator=generator)
+        paths = weight_space(
+            model,
+            q,
+            num_features=num_features,
+            features="cosine" if features is None else features,
+            generator=generator,
+        )
     settings = dict(num_starts=num_starts, mesh_size=size, generator=generator, progress=progress)
     return minimize(paths, bounds, **settings).x  # type: ignore[arg-type]
 
