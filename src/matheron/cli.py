@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from . import __version__
+from .commands import evaluate, fit, minimize, sample
 from .experiments.command import reproduce
 from .fields.command import field
 
+
+class _InWords(TyperGroup):
+    """What a user may have got wrong is said on one line; a traceback is for our own mistakes, and for --debug."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read our output had enough of it
+            raise
+        except (OSError, ValueError, ImportError) as error:
+            if ctx.params.get("debug"):
+                raise
+            typer.secho(f"error: {error}", fg="red", err=True)
+            raise typer.Exit(1) from None
+
+
 app = typer.Typer(
+    cls=_InWords,
     help="Draw functions from Gaussian process posteriors. Evaluate them anywhere.",
     no_args_is_help=True,
     add_completion=False,
@@ -32,8 +49,9 @@ def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
 ) -> None:
-    """What all commands have in common: nothing but `--version`."""
+    """What all commands have in common."""
 
 
 @app.command()
@@ -45,8 +63,7 @@ def demo(
     """Condition a Gaussian process on a few data, draw functions, measure them, and picture how they come about."""
     from .demo import run
 
-    with _errors_in_words():
-        run(out, seed, quick)
+    run(out, seed, quick)
 
 
 @app.command()
@@ -54,22 +71,15 @@ def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", s
     """Say what a saved file holds. Nothing in it is run."""
     from .info import describe_file
 
-    with _errors_in_words():
-        describe_file(file)
+    describe_file(file)
 
 
 app.command()(field)
 app.command()(reproduce)
 
 
-@contextmanager
-def _errors_in_words() -> Iterator[None]:
-    """What a user may have got wrong is said on one line; a traceback is for our own mistakes."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        raise typer.Exit(1) from None
+for command in (sample, fit, evaluate, minimize):
+    app.command()(command)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from .value import REGISTRY, Value
 FORMAT = "matheron-1"
 
 
-def save(value: Value, path: str | os.PathLike[str]) -> None:
-    """Write a value to `path`, whole or not at all."""
+def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
+    """Write a value to `path`, whole or not at all; with notes, JSON that `read_notes` gives back."""
     tensors: dict[str, Tensor] = {}
     if value.requires_graph():
         raise ValueError(
@@ -29,7 +29,9 @@ def save(value: Value, path: str | os.PathLike[str]) -> None:
     tree = _describe(value, "", tensors)
     header = json.dumps(tree, sort_keys=True)
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    metadata = {"format": FORMAT, "tree": header, "checksum": _checksum(header, tensors)}
+    written = "" if notes is None else json.dumps(notes, sort_keys=True)
+    metadata = {"format": FORMAT, "tree": header, "checksum": _checksum(header + written, tensors)}
+    metadata |= {"notes": written} if written else {}
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -68,12 +70,22 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> An
             f"{path} is a safetensors file but not one of ours: format {metadata.get('format')!r}, not {FORMAT!r}"
         )
     header = metadata.get("tree", "")
-    if metadata.get("checksum") != _checksum(header, tensors):
+    if metadata.get("checksum") != _checksum(header + metadata.get("notes", ""), tensors):
         raise ValueError(f"{path} was changed since it was saved: its checksum does not match")
     try:
         return _rebuild(json.loads(header), "", tensors).to(device)
     except (LookupError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} does not describe a value of this version of matheron: {error!r}") from error
+
+
+def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The notes that a file was saved with; none where there are none."""
+    try:
+        with safe_open(Path(path), framework="pt") as file:
+            notes = json.loads((file.metadata() or {}).get("notes", "{}"))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
+    return notes if isinstance(notes, dict) else {}
 
 
 def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

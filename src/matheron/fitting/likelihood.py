@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..gp import ExactGP
 from ..kernels import Kernel, coupled_covariance
 from ..means import Mean
 from .hyperparameters import Hyperparameters, Prior, log_prior
@@ -118,11 +117,3 @@ def _backward(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     for output, slope in pairs:
         if output.requires_grad:
             (output * slope).sum().backward()  # with a slope as its argument torch imports SymPy, a second's work
-
-
-@torch.no_grad()
-def log_likelihood(gp: ExactGP) -> float:
-    """log p(y) of a model's data, in the model's own units."""
-    X, y, noise = gp.train_inputs.double(), gp.train_targets.double(), gp.noise.double()
-    kernel, mean = gp.kernel.to(X.device, torch.float64), gp.mean.to(X.device, torch.float64)
-    return likelihood_with_gradient(kernel, X, y, gp.tasks, noise, mean)

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count, as_tensor
+from ..checks import ArrayLike, as_count, as_generator, as_tensor
 from ..gp import ExactGP
 from ..kernels import Kernel, Matern
 from ..means import CallableMean, ConstantMean, LinearMean, Mean, as_mean
@@ -199,9 +199,7 @@ def _best_start(
     objective: Dense, as_given: Tensor, num_starts: int, seed: Any, both: bool, report: Callable[[str, float], None]
 ) -> Tensor:
     """The best end of searches from the most likely of many starts, on some of the data."""
-    generator = seed if isinstance(seed, torch.Generator) else torch.default_generator
-    if isinstance(seed, int):
-        generator = torch.Generator().manual_seed(seed)
+    generator = as_generator(seed)
     h = objective.hyperparameters
     order = torch.randperm(len(objective.y), generator=generator, device=generator.device).to(objective.X.device)
     few = objective.some(order[:_SCREENED])

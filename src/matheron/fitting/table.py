@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..gp import ExactGP
 from ..kernels import Coregional, Kernel, OnDims, Periodic, Product, Scaled, SpectralMixture, Sum
+from ..likelihood import log_marginal_likelihood
 from ..means import ConstantMean, LinearMean
 from ..transforms import Affine
-from .likelihood import log_likelihood
 from .units import Buffer, Units, buffers
 
 # Beyond this many observations a summary does not factor the covariance for the likelihood.
@@ -74,13 +74,9 @@ def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
     rows: dict[str, float] = {}
     for buffer in buffers(gp.kernel, units):
         _add(rows, buffer, names)
-    s = units.output_scale
-    _add_noise(rows, gp, s)
+    _add_noise(rows, gp, units.output_scale)
     _add_mean(rows, gp, units, names)
-    value = log_likelihood(gp) if gp.num_data <= _LARGEST_FACTOR else None
-    if value is not None:
-        scale = s.log().expand(gp.num_outputs)
-        value -= float(scale.sum() * gp.num_data if gp.tasks is None else scale[gp.tasks].sum())
+    value = float(log_marginal_likelihood(gp)) if gp.num_data <= _LARGEST_FACTOR else None
     what = f"{gp.num_data} observation{'s'[: gp.num_data != 1]} in {d} dimension{'s'[: d != 1]}"
     return Summary(f"{expression_name(gp.kernel)}, {what}", rows, value)
 

@@ -1,0 +1,90 @@
+"""From a file to a model's data: which columns, which rows, which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..tables import Columns, check_columns, numbers, pandas, read_table
+from .options import Voice
+
+
+class Dataset(NamedTuple):
+    """Inputs X `[n, d]` and targets y `[n]` of the rows that are whole."""
+
+    columns: Columns
+    target: str
+    X: Tensor
+    y: Tensor
+
+    def notes(self) -> dict[str, Any]:
+        """What a saved file must remember of the table."""
+        return {**self.columns.to_json(), "target": self.target, "box": self.box().tolist()}
+
+    def box(self) -> Tensor:
+        """The smallest and the largest of each input, `[2, d]`."""
+        return torch.stack(self.X.aminmax(dim=0))
+
+
+def read_dataset(
+    file: Path, target: str, inputs: Sequence[str] | None, encode: Sequence[str] | None, voice: Voice
+) -> Dataset:
+    frame = read_table(file)
+    source = str(file)
+    check_columns(frame, [target, *(inputs or []), *(encode or [])], source)
+    chosen = list(inputs) if inputs else [str(name) for name in frame.columns if name != target]
+    if not chosen:
+        raise ValueError(f"{source}: no column but {target!r}; there must be one that it depends on")
+    if target in chosen:
+        raise ValueError(f"--inputs: {target!r} is the target; leave it out")
+    stray = [name for name in encode or [] if name not in chosen]
+    if stray:
+        raise ValueError(f"--encode: {stray[0]!r} is not among the inputs, {', '.join(chosen)}")
+    categories = {name: sorted(frame[name].dropna().astype(str).unique()) for name in encode or []}
+    for name, values in categories.items():
+        if len(values) > 50:
+            raise ValueError(f"--encode: {name!r} has {len(values)} different values, more than 50: is it a category?")
+    columns = Columns(chosen, categories)
+    X, y = columns.matrix(frame, source), numbers(frame, target, source)
+    whole = np.isfinite(X).all(1) & np.isfinite(y)
+    if not whole.any():
+        raise ValueError(f"{source}: every row has an empty cell in one of {', '.join([*chosen, target])}")
+    left_out = int((~whole).sum())
+    if left_out:
+        voice.say(f"{left_out} of {len(whole)} rows have an empty or infinite cell and are left out")
+    varies = [len(np.unique(column[whole])) > 1 for column in X.T]
+    if whole.sum() > 1 and not any(varies):
+        raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
+    return Dataset(columns, target, torch.from_numpy(X[whole]), torch.from_numpy(y[whole]))
+
+
+def points_of(frame: Any, columns: Columns, source: str, first_row: int = 0) -> Tensor:
+    """Points `[n, d]` at which to evaluate: no cell may be empty."""
+    X = columns.matrix(frame, source)
+    bad = ~np.isfinite(X).all(1)
+    if bad.any():
+        row = first_row + int(np.flatnonzero(bad)[0]) + 1
+        raise ValueError(f"{source}: row {row} has an empty or infinite cell among {', '.join(columns.inputs)}")
+    return torch.from_numpy(X)
+
+
+def path_names(num_paths: int) -> list[str]:
+    return [f"path_{i + 1}" for i in range(num_paths)]
+
+
+def evaluated(frame: Any, columns: Columns, paths: Any, x: Tensor, target: str) -> Any:
+    """The inputs of a table beside the mean and every path at them."""
+    values = paths(x.to(paths.dtype)).double().cpu().numpy()  # [s, n]
+    mean = paths.mean(x.to(paths.dtype)).double().cpu().numpy()  # [n]
+    out = {f"{target}_mean": mean, **dict(zip(path_names(len(values)), values, strict=True))}
+    return pandas().concat([frame[columns.inputs].reset_index(drop=True), pandas().DataFrame(out)], axis=1)
+
+
+def rows_per_chunk(paths: Any) -> int:
+    """So many rows that a chunk's numbers stay near 64 MiB."""
+    return max(256, (1 << 23) // (paths.num_paths + paths.input_dim + 1))

@@ -1,0 +1,91 @@
+"""`matheron minimize`: where to try next, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import Data, Inputs, Json, Quiet, Seed, Target, Voice, check_writable, listed
+
+
+def minimize(
+    data: Data,
+    target: Target,
+    inputs: Inputs = None,
+    points: Annotated[int, typer.Option(min=1, help="How many points to suggest.")] = 4,
+    bounds: Annotated[str | None, typer.Option(help="Of inputs, a=0:1,b=-5:5; the data's box by default.")] = None,
+    maximize: Annotated[bool, typer.Option("--maximize", help="Look for the largest value instead.")] = False,
+    out: Annotated[Path | None, typer.Option(help="A table, .csv or .parquet.", dir_okay=False)] = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Suggest where to look next for a smaller target: Thompson sampling.
+
+    Each point is the minimiser of a function of its own, drawn from the posterior: some explore, some improve on what
+    is known. Try them, add the results to the table, and run the command again.
+    """
+    from ..draw import draw
+    from ..tables import TableWriter, pandas
+    from ..thompson import minimize as minimised
+    from ..thompson.fitting import fitted
+    from .data import read_dataset
+
+    voice = Voice(quiet, as_json)
+    check_writable(out)
+    writer = None if out is None else TableWriter(out)
+    with voice.warnings_in_words():
+        dataset = read_dataset(data, target, listed(inputs), None, voice)
+        if len(dataset.y) < 2:
+            raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
+        names = dataset.columns.names
+        box = _box(dataset.box(), names, bounds)
+        sign = -1.0 if maximize else 1.0
+        gp = fitted(dataset.X, sign * dataset.y, box)
+        paths: Any = draw(gp, points, seed=seed)
+        found = minimised(paths, box, mesh_size=1 << 14, generator=seed, progress=voice.progress)
+        # what all functions together expect there: the posterior's mean, and its deviation by many draws
+        many: Any = draw(gp, 256, seed=seed + 1)
+        mean, deviation = sign * many.mean(found.x), many(found.x).std(0)
+    table = pandas().DataFrame(found.x.numpy(), columns=names)
+    table[f"{target}_mean"], table[f"{target}_sd"] = mean.numpy(), deviation.numpy()
+    best = int((sign * dataset.y).argmin())
+    row = dict(zip(names, dataset.X[best].tolist(), strict=True))
+    voice.say(
+        f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y)}: {float(dataset.y[best]):.6g} at"
+    )
+    voice.say("  " + ", ".join(f"{name} = {value:.6g}" for name, value in row.items()))
+    voice.say("Try next (with what the model expects there):")
+    voice.say(table.to_string(index=False, float_format=lambda v: f"{v:.6g}"))
+    if writer is not None:
+        with writer:
+            writer.write(table)
+        voice.say(f"The points are in {out}")
+    best_point = {**row, target: float(dataset.y[best])}
+    voice.result({"best": best_point, "points": table.to_dict("records"), "out": None if out is None else str(out)})
+
+
+def _box(box: Any, names: Sequence[str], bounds: str | None) -> Any:
+    """Bounds `[2, d]`: the data's, with those that the user gave."""
+    box = box.clone()
+    for word in (bounds or "").split(","):
+        if not word.strip():
+            continue
+        name, _, ends = word.partition("=")
+        name = name.strip()
+        if name not in names:
+            raise ValueError(f"--bounds: {name!r} is not among the inputs, {', '.join(names)}")
+        try:
+            low, high = (float(end) for end in ends.split(":"))
+        except ValueError:
+            raise ValueError(f"--bounds: expected {name}=low:high, got {word.strip()!r}") from None
+        if not low < high:
+            raise ValueError(f"--bounds: expected low < high, got {word.strip()!r}")
+        box[0, names.index(name)], box[1, names.index(name)] = low, high
+    flat = [name for name, low, high in zip(names, *box.tolist(), strict=True) if not low < high]
+    if flat:
+        raise ValueError(f"{flat[0]!r} is constant in the data; give --bounds {flat[0]}=low:high, or leave it out")
+    return box

@@ -1,0 +1,46 @@
+"""The model that commands fit to a table, and the models that they find in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..fitting import fit
+from ..gp import ExactGP
+from ..store import load, read_notes
+from ..tables import Columns
+from .data import Dataset
+from .options import Voice
+
+
+def fitted(dataset: Dataset, seed: int, voice: Voice) -> ExactGP:
+    voice.say(f"{len(dataset.y)} observations of {dataset.target} at {', '.join(dataset.columns.names)}")
+    return fit(None, dataset.X, dataset.y, seed=seed, progress=voice.progress)
+
+
+def loaded_model(file: Path) -> tuple[ExactGP, Columns, str]:
+    """A model that `matheron fit --save` wrote, with its columns and its target."""
+    gp, notes = load(file), read_notes(file)
+    if not isinstance(gp, ExactGP) or "inputs" not in notes:
+        raise ValueError(f"{file} holds no model of a table; expected a file that `matheron fit --save` wrote")
+    return gp, Columns.from_json(notes), str(notes["target"])
+
+
+def loaded_paths(file: Path) -> tuple[Any, Columns, str]:
+    """Paths that `matheron sample --save` or `paths.save` wrote; columns x0, x1, ... where the file names none."""
+    paths, notes = load(file), read_notes(file)
+    if not callable(paths) or not hasattr(paths, "num_paths"):
+        raise ValueError(f"{file} holds no paths; expected a file that `matheron sample --save` wrote")
+    if paths.num_outputs > 1:
+        raise ValueError(f"{file} holds paths of {paths.num_outputs} outputs; expected one")
+    names = notes or {"inputs": [f"x{i}" for i in range(paths.input_dim)], "target": "y"}
+    return paths, Columns.from_json(names), str(names["target"])
+
+
+def box_of(gp: ExactGP) -> torch.Tensor:
+    """The box of a model's data, `[2, d]`, in the user's units."""
+    X = gp.train_inputs.double()
+    X = X if gp.input_transform is None else gp.input_transform.inverse(X)
+    return torch.stack(X.aminmax(dim=0))

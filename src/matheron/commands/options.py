@@ -1,0 +1,74 @@
+"""Options that several commands share, and how commands speak."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Target = Annotated[str, typer.Option(help="The column to be modelled.", show_default=False)]
+Inputs = Annotated[str | None, typer.Option(help="Columns it depends on, a,b,c; all others by default.")]
+Encode = Annotated[str | None, typer.Option(help="Columns of categories, each to become columns of 0 and 1.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of all random numbers: the same seed gives the same result.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
+Data = Annotated[Path, typer.Argument(help="A table, .csv or .parquet.", show_default=False)]
+
+
+class Voice:
+    """Words for people on stdout, or one JSON object; warnings on stderr."""
+
+    def __init__(self, quiet: bool, as_json: bool) -> None:
+        self.quiet, self.as_json = quiet, as_json
+
+    @property
+    def progress(self) -> bool:
+        """Whether progress bars are shown: to someone who watches."""
+        return not self.quiet and not self.as_json and sys.stderr.isatty()
+
+    def say(self, words: str) -> None:
+        if not self.quiet and not self.as_json:
+            typer.echo(words)
+
+    def result(self, facts: Mapping[str, Any]) -> None:
+        if self.as_json:
+            typer.echo(json.dumps(facts, indent=2))
+
+    @contextmanager
+    def warnings_in_words(self) -> Iterator[None]:
+        """Each warning once, on a line of its own, without the place in the code."""
+        said: set[str] = set()
+
+        def show(message: Warning | str, *_: Any, **__: Any) -> None:
+            if str(message) not in said:
+                said.add(str(message))
+                typer.secho(f"warning: {message}", fg="yellow", err=True)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what other libraries will change is no news to a user
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = show
+            yield
+
+
+def listed(words: str | None) -> list[str] | None:
+    """The names in a,b,c; None where nothing was given."""
+    if words is None:
+        return None
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    if not names:
+        raise typer.BadParameter(f"expected names separated by commas, got {words!r}")
+    return names
+
+
+def check_writable(*files: Path | None) -> None:
+    """Before any work: folders that are not there."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            raise ValueError(f"no folder {file.parent} to write {file.name} into")

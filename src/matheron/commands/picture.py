@@ -1,0 +1,94 @@
+"""A picture of paths: curves for one input, maps for two, cuts along each input for more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ENDINGS = (".png", ".pdf", ".svg")
+POSTERIOR, EXACT = "#2a72c8", "#000000"
+_SHOWN, _LARGEST_PANELS = 12, 6
+
+
+def check_picture(file: Path) -> None:
+    if file.suffix not in ENDINGS:
+        raise ValueError(f"{file}: expected a name that ends in {', '.join(ENDINGS)}")
+
+
+def picture(paths: Any, gp: Any, names: list[str], target: str, box: Tensor, file: Path) -> None:
+    """Write the picture: paths, their mean, a band of two standard deviations, and the data."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    X, y = _data(gp)
+    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        if len(names) == 2:
+            figure = Figure(figsize=(11, 2.9), layout="constrained")
+            _maps(figure, paths, names, target, box, X)
+        else:
+            shown = names[:_LARGEST_PANELS]
+            figure = Figure(
+                figsize=(max(6.0, 2.6 * min(3, len(shown))), 3.2 * -(-len(shown) // 3)), layout="constrained"
+            )
+            _cuts(figure, paths, names, target, box, X, y)
+        figure.savefig(file, dpi=150)
+
+
+def _cuts(figure: Any, paths: Any, names: list[str], target: str, box: Tensor, X: Tensor, y: Tensor) -> None:
+    """Paths along each input, the others at the data's median."""
+    panels = min(len(names), _LARGEST_PANELS)
+    columns = min(3, panels)
+    axes = figure.subplots(-(-panels // columns), columns, squeeze=False, sharey=True).ravel()
+    for i, axis in enumerate(axes[:panels]):
+        x = X.median(0).values.repeat(300, 1)
+        x[:, i] = torch.linspace(float(box[0, i]), float(box[1, i]), 300, dtype=torch.float64)
+        values, mean = paths(x.to(paths.dtype)).double().cpu(), paths.mean(x.to(paths.dtype)).double().cpu()
+        if len(values) > 1:
+            sd = values.std(0)
+            axis.fill_between(
+                x[:, i], mean - 2 * sd, mean + 2 * sd, color=POSTERIOR, alpha=0.18, linewidth=0, label="2 s.d."
+            )
+        axis.plot(x[:, i], values[:_SHOWN].T, color=POSTERIOR, linewidth=0.8, alpha=0.7)
+        axis.plot(x[:, i], mean, color=EXACT, linestyle="--", linewidth=1.2, label="mean")
+        if len(names) == 1:
+            axis.plot(X[:, 0], y, "o", color=EXACT, markerfacecolor="white", markersize=4, label="data")
+        axis.set_xlabel(names[i])
+    for axis in axes[panels:]:
+        axis.set_visible(False)
+    axes[0].set_ylabel(target)
+    axes[0].legend(frameon=False, fontsize=8)
+    if len(names) > 1:
+        more = "" if len(names) <= panels else f" (the first {panels} of {len(names)} inputs)"
+        figure.suptitle(f"{target} along each input, the others at their medians{more}", fontsize=10)
+
+
+def _maps(figure: Any, paths: Any, names: list[str], target: str, box: Tensor, X: Tensor) -> None:
+    """The mean, the standard deviation, and two paths over the data's box."""
+    grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
+    x = torch.cartesian_prod(*grid).to(paths.dtype)
+    values, mean = paths(x).double().cpu(), paths.mean(x).double().cpu()
+    maps = {f"mean of {target}": (mean, "viridis")}
+    if len(values) > 1:
+        maps["standard deviation"] = (values.std(0), "Greys")
+    maps |= {f"path {i + 1}": (values[i], "viridis") for i in range(min(2, len(values)))}
+    low, high = float(values[:2].min()), float(values[:2].max())
+    axes = figure.subplots(1, len(maps), squeeze=False, sharex=True, sharey=True)[0]
+    for axis, (title, (shown, colours)) in zip(axes, maps.items(), strict=True):
+        limits = {"vmin": low, "vmax": high} if colours == "viridis" else {"vmin": 0}
+        mesh = axis.pcolormesh(
+            *grid, shown.reshape(120, 120).T, cmap=colours, shading="gouraud", rasterized=True, **limits
+        )
+        figure.colorbar(mesh, ax=axis)
+        axis.plot(X[:, 0], X[:, 1], ".", color="white", markeredgecolor=EXACT, markeredgewidth=0.4, markersize=4)
+        axis.set(title=title, xlabel=names[0])
+    axes[0].set_ylabel(names[1])
+
+
+def _data(gp: Any) -> tuple[Tensor, Tensor]:
+    """The model's data in the user's units."""
+    X, y = gp.train_inputs.double(), gp.train_targets.double()
+    X = X if gp.input_transform is None else gp.input_transform.inverse(X)
+    return X, y if gp.output_transform is None else gp.output_transform(y)

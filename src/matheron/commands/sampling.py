@@ -1,0 +1,159 @@
+"""`matheron sample`: from a table to functions, their values at points, a picture, and a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import Encode, Inputs, Json, Quiet, Seed, Voice, check_writable, listed
+
+# A grid's points in all, where the user does not say how many.
+_GRID = {1: 400, 2: 80 * 80}
+
+
+def sample(
+    data: Annotated[Path, typer.Argument(help="A table, .csv or .parquet, or a saved model.", show_default=False)],
+    target: Annotated[str | None, typer.Option(help="The column to be modelled.", show_default=False)] = None,
+    inputs: Inputs = None,
+    encode: Encode = None,
+    at: Annotated[Path | None, typer.Option(help="A table of points at which to evaluate.", dir_okay=False)] = None,
+    grid: Annotated[str | None, typer.Option(help="Or a grid over the data's box: 200, 200x100, ...")] = None,
+    paths: Annotated[int, typer.Option(min=1, help="How many functions.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="A table of values, .csv or .parquet.", dir_okay=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="A picture, .png, .pdf or .svg.", dir_okay=False)] = None,
+    save: Annotated[Path | None, typer.Option(help="A file for the functions, .safetensors.", dir_okay=False)] = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Draw functions that a table's data allow: fit a model, draw, evaluate at points, plot, and save.
+
+    Points are those of --at, or a grid; by default a grid for up to two inputs, and the data's own points for more.
+    `matheron evaluate` evaluates the saved functions at other points later.
+    """
+    from ..draw import draw
+    from ..store import save as store
+    from ..tables import TableWriter
+    from .data import evaluated, rows_per_chunk
+    from .picture import check_picture, picture
+
+    if out is None and plot is None and save is None:
+        raise typer.BadParameter("nothing to do: give --out samples.parquet, --plot p.png or --save draw.safetensors")
+    if at is not None and grid is not None:
+        raise typer.BadParameter("give --at or --grid, not both")
+    voice = Voice(quiet, as_json)
+    check_writable(out, plot, save)
+    if plot is not None:
+        check_picture(plot)
+    writer = None if out is None else TableWriter(out)
+    with voice.warnings_in_words():
+        gp, columns, name, notes, box = _model(data, target, listed(inputs), listed(encode), seed, voice)
+        shape = None if grid is None else _shape(grid, gp.input_dim)
+        settings: dict[str, Any] = {"domain": _domain(box)} if gp.input_dim <= 3 else {}
+        drawn: Any = draw(gp, paths, seed=seed, **settings)
+        voice.say(f"{paths} functions drawn from the posterior")
+        if writer is not None:
+            with writer:
+                for frame, x in _points(at, shape, gp, columns, box, rows_per_chunk(drawn)):
+                    writer.write(evaluated(frame, columns, drawn, x, name))
+            voice.say(f"Their values at {writer.rows:,} points are in {out}")
+        if plot is not None:
+            picture(drawn, gp, columns.names, name, box, plot)
+            voice.say(f"The picture is in {plot}")
+        if save is not None:
+            store(drawn, save, notes)
+            voice.say(f"The functions are in {save}; evaluate them with: matheron evaluate {save} points.csv")
+    voice.result(
+        {
+            "paths": paths,
+            "observations": gp.num_data,
+            "inputs": columns.names,
+            "target": name,
+            "points": None if writer is None else writer.rows,
+            "out": None if out is None else str(out),
+            "plot": None if plot is None else str(plot),
+            "saved": None if save is None else str(save),
+        }
+    )
+
+
+def _model(data: Path, target: str | None, inputs: Any, encode: Any, seed: int, voice: Voice) -> Any:
+    """The model, its columns, its target, what a file of its paths remembers, and the box of its data."""
+    from .data import read_dataset
+    from .model import box_of, fitted, loaded_model
+
+    if data.suffix == ".safetensors":
+        if target or inputs or encode:
+            raise typer.BadParameter("a saved model knows its columns: leave out --target, --inputs and --encode")
+        gp, columns, name = loaded_model(data)
+        box = box_of(gp)
+        return gp, columns, name, {**columns.to_json(), "target": name, "box": box.tolist()}, box
+    if target is None:
+        raise typer.BadParameter("which column is to be modelled? Give --target")
+    dataset = read_dataset(data, target, inputs, encode, voice)
+    return fitted(dataset, seed, voice), dataset.columns, target, dataset.notes(), dataset.box()
+
+
+def _domain(box: Any) -> tuple[list[float], list[float]]:
+    """The data's box, wider by a tenth, and by something where a column is constant."""
+    lower, upper = box
+    margin = 0.1 * (upper - lower)
+    margin = margin.where(margin > 0, lower.abs() * 0.1 + 0.1)
+    return (lower - margin).tolist(), (upper + margin).tolist()
+
+
+def _shape(words: str, input_dim: int) -> list[int]:
+    try:
+        shape = [int(word) for word in words.lower().replace("*", "x").split("x")]
+    except ValueError:
+        shape = []
+    if not shape or min(shape) < 1 or len(shape) not in (1, input_dim):
+        example = "x".join(["50"] * input_dim)
+        raise typer.BadParameter(f"--grid: expected numbers of points, one per input, such as {example}, got {words!r}")
+    return shape * input_dim if len(shape) == 1 else shape
+
+
+def _points(at: Path | None, shape: Any, gp: Any, columns: Any, box: Any, rows: int) -> Iterator[tuple[Any, Any]]:
+    """Tables of inputs, and the points that they are, some rows at a time."""
+    import torch
+
+    from ..tables import pandas, read_chunks
+    from .data import points_of
+
+    if at is not None:
+        done = 0
+        for frame in read_chunks(at, rows):
+            yield frame, points_of(frame, columns, str(at), done)
+            done += len(frame)
+        if not done:
+            raise ValueError(f"{at} has column names but no rows")
+        return
+    if shape is None and gp.input_dim in _GRID:
+        shape = [round(_GRID[gp.input_dim] ** (1 / gp.input_dim))] * gp.input_dim
+    if columns.categories or shape is None:
+        if columns.categories:
+            raise ValueError("a grid cannot run over categories; give the points with --at")
+        X = gp.train_inputs.double()
+        X = X if gp.input_transform is None else gp.input_transform.inverse(X)
+        blocks = iter(X.split(rows))
+    else:
+        axes = [torch.linspace(float(a), float(b), n, dtype=torch.float64) for a, b, n in zip(*box, shape, strict=True)]
+        blocks = _grid_blocks(axes, rows)
+    for x in blocks:
+        yield pandas().DataFrame(x.numpy(), columns=columns.names), x
+
+
+def _grid_blocks(axes: list[Any], rows: int) -> Iterator[Any]:
+    """The points of a grid, the last axis fastest, without ever holding all of them."""
+    import math
+
+    import torch
+
+    total = math.prod(len(axis) for axis in axes)
+    for start in range(0, total, rows):
+        index = torch.arange(start, min(total, start + rows))
+        where = torch.unravel_index(index, [len(axis) for axis in axes])
+        yield torch.stack([axis[i] for axis, i in zip(axes, where, strict=True)], dim=1)

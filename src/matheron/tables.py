@@ -1,0 +1,251 @@
+"""Tables in files: CSV and Parquet, read whole or in chunks, their columns as numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+PARQUET = (".parquet", ".pq")
+_SEPARATORS = (",", ";", "\t", "|")
+
+
+def read_table(path: str | os.PathLike[str]) -> Any:
+    """A whole file as a pandas DataFrame.
+
+    CSV files may be separated by commas, semicolons, tabs or bars, have decimal commas, a byte-order mark, or be
+    compressed (.gz, .zip, .xz). The first row must hold the names of the columns.
+    """
+    path = _existing(path)
+    if _is_parquet(path):
+        try:
+            frame = pandas().read_parquet(path)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from error
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas().errors.ParserWarning)
+            try:
+                frame = pandas().read_csv(path, **_dialect(path))
+            except (ValueError, OSError, EOFError, pandas().errors.ParserWarning) as error:
+                raise ValueError(f"{path} is not a table that can be read: {_first_line(error)}") from error
+    _check_header(frame, path)
+    if not len(frame):
+        raise ValueError(f"{path} has column names but no rows")
+    return frame
+
+
+def read_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[Any]:
+    """A file as DataFrames of at most so many rows."""
+    path = _existing(path)
+    if _is_parquet(path):
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=rows):
+                    yield batch.to_pandas()
+        except pyarrow.ArrowInvalid as error:
+            raise ValueError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from error
+        return
+    try:
+        with pandas().read_csv(path, chunksize=rows, **_dialect(path)) as chunks:
+            for i, frame in enumerate(chunks):
+                if i == 0:
+                    _check_header(frame, path)
+                yield frame
+    except (pandas().errors.ParserError, UnicodeDecodeError, EOFError) as error:
+        raise ValueError(f"{path} is not a table that can be read: {_first_line(error)}") from error
+
+
+class TableWriter:
+    """A CSV or Parquet file, by its name's ending, written a DataFrame at a time; it appears whole, or not at all."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if not self.path.parent.is_dir():
+            raise ValueError(f"no folder {self.path.parent} to write {self.path.name} into")
+        if not self.path.name.endswith((".csv", ".csv.gz", *PARQUET)):
+            raise ValueError(f"{self.path}: expected a name that ends in .csv, .csv.gz or .parquet")
+        pandas()
+        suffix = ".csv.gz" if self.path.name.endswith(".gz") else ""
+        self.temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}{suffix}")
+        self.parquet: Any = None
+        self.rows = 0
+
+    def write(self, frame: Any) -> None:
+        if _is_parquet(self.path):
+            import pyarrow
+            import pyarrow.parquet
+
+            table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+            if self.parquet is None:
+                self.parquet = pyarrow.parquet.ParquetWriter(self.temporary, table.schema)
+            self.parquet.write_table(table)
+        else:
+            frame.to_csv(self.temporary, mode="w" if self.rows == 0 else "a", header=self.rows == 0, index=False)
+        self.rows += len(frame)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if self.parquet is not None:
+            self.parquet.close()
+        if kind is None and self.rows:
+            os.replace(self.temporary, self.path)
+        self.temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table are a model's inputs. Those with categories become one column of 0 and 1 per category.
+
+    >>> import pandas
+    >>> table = pandas.DataFrame({"a": [1.0, 2.0], "kind": ["x", "y"]})
+    >>> columns = Columns(["a", "kind"], {"kind": ["x", "y"]})
+    >>> columns.names, columns.matrix(table, "table").tolist()
+    (['a', 'kind=x', 'kind=y'], [[1.0, 1.0, 0.0], [2.0, 0.0, 1.0]])
+    """
+
+    inputs: list[str]
+    categories: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the model's own columns."""
+        return [n for i in self.inputs for n in ([f"{i}={c}" for c in self.categories[i]] if self.coded(i) else [i])]
+
+    def coded(self, name: str) -> bool:
+        return name in self.categories
+
+    def matrix(self, frame: Any, source: str) -> np.ndarray:
+        """The inputs `[n, d]`, NaN where a cell is empty."""
+        check_columns(frame, self.inputs, source)
+        parts = []
+        for name in self.inputs:
+            if not self.coded(name):
+                parts.append(numbers(frame, name, source)[:, None])
+                continue
+            cells = frame[name]
+            known = self.categories[name]
+            text = cells.astype(str).to_numpy()
+            strange = sorted(set(text[cells.notna().to_numpy()]) - set(known))
+            if strange:
+                raise ValueError(f"{source}: column {name!r} holds {strange[0]!r}, which is none of {', '.join(known)}")
+            coded = np.stack([(text == c).astype(float) for c in known], axis=1)
+            coded[cells.isna().to_numpy()] = np.nan
+            parts.append(coded)
+        return np.concatenate(parts, axis=1) if parts else np.zeros((len(frame), 0))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, notes: Mapping[str, Any]) -> Columns:
+        return cls(list(notes["inputs"]), dict(notes.get("categories", {})))
+
+
+def check_columns(frame: Any, names: Sequence[str], source: str) -> None:
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        there = ", ".join(map(str, frame.columns[:20])) + (", ..." if len(frame.columns) > 20 else "")
+        noun = f"column {missing[0]!r}" if len(missing) == 1 else f"columns {', '.join(map(repr, missing))}"
+        raise ValueError(f"{source} has no {noun}; it has {there}")
+
+
+def numbers(frame: Any, name: str, source: str) -> np.ndarray:
+    """A column as floats `[n]`, NaN where a cell is empty; ValueError where it holds text or dates."""
+    column = frame[name]
+    if column.dtype.kind in "biuf" or str(column.dtype).lower() in ("int64", "float64", "boolean"):
+        return column.to_numpy(dtype=float, na_value=np.nan)
+    if column.dtype.kind in "mM":
+        raise ValueError(f"{source}: column {name!r} holds dates; make it a number, such as days since the first")
+    converted = pandas().to_numeric(column, errors="coerce")
+    bad = converted.isna() & column.notna() & (column.astype(str).str.strip() != "")
+    if bool(bad.any()):
+        row = int(np.flatnonzero(bad.to_numpy())[0])
+        text = str(column.iloc[row])
+        share = f"{int(bad.sum())} of {len(column)} cells"
+        raise ValueError(
+            f"{source}: column {name!r} holds text ({text!r} in row {row + 1}; {share}); leave it out with --inputs, "
+            f"correct it, or, if it names categories, add --encode {name}"
+        )
+    return converted.to_numpy(dtype=float, na_value=np.nan)
+
+
+def pandas() -> Any:
+    """pandas, and pyarrow beside it; the extra is named where they are missing."""
+    try:
+        import pandas
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"tables need pandas and pyarrow: pip install 'matheron[tables]' ({error})") from error
+    return pandas
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a table")
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty")
+    return path
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.name.endswith(PARQUET)
+
+
+def _dialect(path: Path) -> dict[str, Any]:
+    """How a CSV file is separated and encoded, from its first lines."""
+    with pandas().io.common.get_handle(path, "rb", compression="infer", is_text=False) as handles:
+        head = handles.handle.read(1 << 16)
+    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    if b"\x00" in head and encoding != "utf-16":
+        raise ValueError(f"{path} is not text: expected a CSV file, or a name that ends in .parquet")
+    try:
+        text = head.decode(encoding, errors="strict" if len(head) < 1 << 16 else "ignore")
+    except UnicodeDecodeError:
+        encoding = "cp1252"
+        text = head.decode(encoding, errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} is empty")
+    separator = max(_SEPARATORS, key=lambda s: lines[0].count(s))  # the first of them where there is none
+    decimal = "."
+    if separator != "," and any(re.search(r"\d,\d", line) for line in lines[1:20]):
+        decimal = ","
+    settings = {"sep": separator, "decimal": decimal, "encoding": encoding}
+    return settings | {"skipinitialspace": True, "index_col": False, "low_memory": False}
+
+
+def _check_header(frame: Any, path: Path) -> None:
+    names = [str(name) for name in frame.columns]
+
+    def is_number(name: str) -> bool:
+        try:
+            float(name)
+        except ValueError:
+            return False
+        return True
+
+    if names and all(is_number(name) for name in names):
+        raise ValueError(f"{path}: the first row is numbers ({', '.join(names[:3])}, ...), expected column names")
+    frame.columns = [name.strip() for name in names]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].removeprefix("Error tokenizing data. C error: ") if lines else type(error).__name__

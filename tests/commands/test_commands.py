@@ -1,0 +1,246 @@
+"""sample, fit, evaluate, minimize: from a table to functions, and what is said of tables that will not do."""
+
+import json
+import math
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.image import imread
+from typer.testing import CliRunner
+
+import matheron
+from matheron.cli import app
+from matheron.commands import sampling
+
+SMALL = ["--paths", "3"]
+
+
+def run(*args, code: int = 0):
+    result = CliRunner().invoke(app, [str(a) for a in args], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output + result.stderr
+    assert "Traceback" not in result.output + result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Tables of one and of two inputs, and a draw of each that was sampled once."""
+    folder = tmp_path_factory.mktemp("tables")
+    rng = np.random.default_rng(0)
+    time, depth = np.sort(rng.uniform(0, 24, 16)), rng.uniform(0, 10, 16)
+    temperature = 15 + 5 * np.sin(time / 24 * 2 * math.pi) - 0.3 * depth
+    frame = pd.DataFrame({"time": time, "depth": depth, "temp": temperature, "kind": ["a", "b"] * 8})
+    frame[["time", "temp"]].to_csv(folder / "one.csv", index=False)
+    frame[["time", "depth", "temp"]].to_parquet(folder / "two.parquet")
+    frame.to_csv(folder / "kinds.csv", index=False)
+    run("sample", folder / "one.csv", "--target", "temp", *SMALL, "--save", folder / "one.safetensors", "--quiet")
+    return folder
+
+
+def test_sample_writes_values_a_picture_and_functions_that_agree(folder, tmp_path):
+    out, plot, save = tmp_path / "s.parquet", tmp_path / "p.png", tmp_path / "d.safetensors"
+    data = folder / "one.csv"
+    words = run(
+        "sample", data, "--target", "temp", *SMALL, "--out", out, "--plot", plot, "--save", save, "--grid", "50"
+    ).output
+    table, observed = pd.read_parquet(out), pd.read_csv(data)
+    assert list(table.columns) == ["time", "temp_mean", "path_1", "path_2", "path_3"] and len(table) == 50
+    assert table.time.min() == observed.time.min() and table.time.max() == observed.time.max()
+    paths = matheron.load(save)
+    points = torch.tensor(table[["time"]].to_numpy())
+    np.testing.assert_allclose(paths(points).numpy(), table[["path_1", "path_2", "path_3"]].to_numpy().T)
+    near = np.interp(observed.time, table.time, table.temp_mean)
+    assert np.abs(near - observed.temp).max() < 1.0
+    assert imread(plot).ndim == 3 and "16 observations of temp at time" in words and str(save) in words
+
+
+def test_the_seed_decides_and_defaults_are_the_same_twice(folder, tmp_path):
+    tables = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        out = tmp_path / f"{name}.csv"
+        run("sample", folder / "one.csv", "--target", "temp", *SMALL, "--grid", "9", "--out", out, "--seed", seed, "-q")
+        tables.append(pd.read_csv(out))
+    assert tables[0].equals(tables[1]) and not np.allclose(tables[0].path_1, tables[2].path_1)
+
+
+def test_two_inputs_are_sampled_at_points_of_a_table(folder, tmp_path):
+    points = pd.DataFrame({"depth": [1.0, 2.0], "note": ["x", "y"], "time": [3.0, 4.0]})
+    points.to_csv(tmp_path / "at.csv", index=False)
+    out, plot = tmp_path / "s.csv", tmp_path / "p.png"
+    run(
+        "sample",
+        folder / "two.parquet",
+        "--target",
+        "temp",
+        *SMALL,
+        "--at",
+        tmp_path / "at.csv",
+        "--out",
+        out,
+        "-q",
+        "--plot",
+        plot,
+    )
+    table = pd.read_csv(out)
+    assert list(table.columns[:3]) == ["time", "depth", "temp_mean"] and table.time.tolist() == [3.0, 4.0]
+    assert imread(plot).shape[1] > imread(plot).shape[0]
+
+
+def test_three_inputs_are_cut_along_each_of_them(tmp_path):
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    frame = pd.DataFrame(X, columns=list("abc")).assign(y=X.sum(1))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    run(
+        "sample", tmp_path / "t.csv", "--target", "y", *SMALL, "--plot", tmp_path / "p.png", "--out", tmp_path / "s.csv"
+    )
+    table = pd.read_csv(tmp_path / "s.csv")
+    np.testing.assert_allclose(table[list("abc")], X)  # the data's own points
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+
+
+def test_fit_prints_hyperparameters_in_the_table_s_units(folder):
+    words = run("fit", folder / "two.parquet", "--target", "temp").output
+    assert "Matern.lengthscale[depth]" in words and "noise standard dev" in words
+    facts = json.loads(run("fit", folder / "two.parquet", "--target", "temp", "--json").output)
+    assert facts["inputs"] == ["time", "depth"] and facts["observations"] == 16
+    assert 1 < facts["hyperparameters"]["Matern.lengthscale[time]"] < 100
+
+
+def test_evaluate_gives_what_the_functions_give_whatever_the_chunks(folder, tmp_path, monkeypatch):
+    points = pd.DataFrame({"time": np.linspace(0, 24, 41)})
+    points.to_csv(tmp_path / "at.csv", index=False)
+    monkeypatch.setattr("matheron.commands.data.rows_per_chunk", lambda _: 7)
+    printed = run("evaluate", folder / "one.safetensors", tmp_path / "at.csv")
+    out = tmp_path / "v.parquet"
+    facts = json.loads(run("evaluate", folder / "one.safetensors", tmp_path / "at.csv", "--out", out, "--json").output)
+    assert facts == {"paths": 3, "points": 41, "out": str(out)}
+    expected = matheron.load(folder / "one.safetensors")(torch.tensor(points.to_numpy())).numpy().T
+    np.testing.assert_allclose(pd.read_parquet(out)[["path_1", "path_2", "path_3"]], expected)
+    lines = printed.output.splitlines()
+    assert len(lines) == 42 and lines[0].startswith("time,temp_mean,path_1")
+
+
+def test_functions_saved_without_a_table_are_evaluated_at_columns_by_number(tmp_path):
+    paths = matheron.draw_prior(matheron.kernels.RBF(), 2, input_dim=2, num_features=8)
+    paths.save(tmp_path / "d.safetensors")
+    (tmp_path / "at.csv").write_text("x0,x1\n0.1,0.2\n")
+    words = run("evaluate", tmp_path / "d.safetensors", tmp_path / "at.csv").output
+    assert float(words.splitlines()[1].split(",")[3]) == pytest.approx(float(paths([[0.1, 0.2]])[0]))
+
+
+def test_a_large_table_is_evaluated_in_bounded_memory(folder, tmp_path, monkeypatch):
+    rows = 40_000
+    pd.DataFrame({"time": np.linspace(0, 24, rows)}).to_parquet(tmp_path / "at.parquet", row_group_size=1000)
+    monkeypatch.setattr("matheron.commands.data.rows_per_chunk", lambda _: 1000)
+    tracemalloc.start()
+    run("evaluate", folder / "one.safetensors", tmp_path / "at.parquet", "--out", tmp_path / "v.parquet", "-q")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(pd.read_parquet(tmp_path / "v.parquet")) == rows
+    assert peak < 1.6e6  # its five columns have as many bytes
+
+
+def test_minimize_suggests_points_near_the_minimum(tmp_path):
+    x = np.linspace(0, 1, 14)
+    frame = pd.DataFrame({"a": x, "b": (x * 7) % 1, "cost": (x - 0.3) ** 2 + ((x * 7) % 1 - 0.6) ** 2})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = run("minimize", tmp_path / "t.csv", "--target", "cost", "--points", "3", "--out", tmp_path / "n.csv").output
+    table = pd.read_csv(tmp_path / "n.csv")
+    assert len(table) == 3 and np.abs(table.a.median() - 0.3) < 0.2 and "Try next" in words
+    facts = json.loads(
+        run("minimize", tmp_path / "t.csv", "--target", "cost", "--maximize", "--bounds", "a=2:3", "--json").output
+    )
+    assert all(2 <= point["a"] <= 3 for point in facts["points"]) and facts["best"]["cost"] == frame.cost.max()
+
+
+def test_rows_with_empty_cells_are_left_out_and_counted(tmp_path):
+    (tmp_path / "t.csv").write_text("a,y\n1,2\n2,\n3,4\n,5\n5,6\n")
+    words = run("fit", tmp_path / "t.csv", "--target", "y").output
+    assert "2 of 5 rows have an empty or infinite cell and are left out" in words and "3 observations" in words
+
+
+def test_categories_are_refused_with_a_word_or_encoded(folder, tmp_path):
+    data, save = folder / "kinds.csv", tmp_path / "d.safetensors"
+    refused = run("fit", data, "--target", "temp", code=1).stderr
+    assert "column 'kind' holds text ('a' in row 1; 16 of 16 cells)" in refused and "--encode kind" in refused
+    run("sample", data, "--target", "temp", "--encode", "kind", *SMALL, "--save", save, "-q")
+    (tmp_path / "at.csv").write_text("kind,time,depth\nb,3,4\n")
+    assert len(run("evaluate", save, tmp_path / "at.csv").output.splitlines()) == 2
+    (tmp_path / "at.csv").write_text("kind,time,depth\nc,3,4\n")
+    assert "which is none of a, b" in run("evaluate", save, tmp_path / "at.csv", code=1).stderr
+
+
+def test_one_row_can_be_fitted_but_says_nothing_of_where_to_look(tmp_path):
+    (tmp_path / "t.csv").write_text("a,y\n1,2\n")
+    assert "1 observation" in run("fit", tmp_path / "t.csv", "--target", "y").output
+    assert "expected at least two" in run("minimize", tmp_path / "t.csv", "--target", "y", code=1).stderr
+
+
+ONE = ["--target", "temp", "--quiet"]
+WRONG = {
+    "a column that is not there": (["fit", "one.csv", "--target", "tmp"], 1, "has no column 'tmp'; it has time, temp"),
+    "an input that is not there": (["fit", "one.csv", *ONE, "--inputs", "x"], 1, "has no column 'x'"),
+    "the target among the inputs": (["fit", "one.csv", *ONE, "--inputs", "time,temp"], 1, "is the target"),
+    "no file": (["fit", "none.csv", *ONE], 1, "no file"),
+    "no target": (["fit", "one.csv"], 2, "--target"),
+    "no target to sample": (["sample", "one.csv", "--out", "s.csv"], 2, "Give --target"),
+    "nothing to do": (["sample", "one.csv", *ONE], 2, "nothing to do"),
+    "a bad grid": (["sample", "one.csv", *ONE, "--out", "s.csv", "--grid", "4x5"], 2, "such as 50, got '4x5'"),
+    "a grid and points": (
+        ["sample", "one.csv", *ONE, "--out", "s.csv", "--grid", "4", "--at", "one.csv"],
+        2,
+        "not both",
+    ),
+    "a folder that is not there": (["sample", "one.csv", *ONE, "--out", "no/s.csv"], 1, "no folder no"),
+    "an ending that is not known": (["sample", "one.csv", *ONE, "--plot", "p.gif"], 1, "ends in .png, .pdf, .svg"),
+    "no paths in a file": (["evaluate", "one.csv", "one.csv"], 1, "not a whole safetensors file"),
+    "no model in a file": (["sample", "one.safetensors", "--out", "s.csv"], 1, "holds no model of a table"),
+    "a saved model's columns": (["sample", "one.safetensors", *ONE, "--out", "s.csv"], 2, "knows its columns"),
+    "points without a column": (["evaluate", "one.safetensors", "bad.csv"], 1, "has no column 'time'; it has a"),
+    "points with an empty cell": (["evaluate", "one.safetensors", "gap.csv"], 1, "row 2 has an empty or infinite cell"),
+    "bounds of a stranger": (["minimize", "one.csv", *ONE, "--bounds", "x=0:1"], 1, "'x' is not among the inputs"),
+    "bounds in no order": (["minimize", "one.csv", *ONE, "--bounds", "time=1:0"], 1, "expected low < high"),
+    "bounds that are words": (["minimize", "one.csv", *ONE, "--bounds", "time=low"], 1, "expected time=low:high"),
+    "a constant target's only input": (["fit", "flat.csv", "--target", "y"], 1, "no input varies"),
+    "nothing but empty cells": (["fit", "gaps.csv", "--target", "y"], 1, "every row has an empty cell"),
+    "no other column": (["fit", "bad.csv", "--target", "a"], 1, "no column but 'a'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_mistakes_are_named_in_a_line_with_an_exit_code(case, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "bad.csv").write_text("a\n1\n")
+    (folder / "gap.csv").write_text("time\n1\nNA\n")
+    (folder / "flat.csv").write_text("a,y\n1,2\n1,3\n")
+    (folder / "gaps.csv").write_text("a,y\n1,\n,3\n")
+    command, code, words = WRONG[case]
+    result = run(*command, code=code)
+    assert words in " ".join(result.stderr.replace("│", " ").split())
+    assert not (folder / "s.csv").exists()
+
+
+def test_debug_shows_the_traceback(folder):
+    result = CliRunner().invoke(app, ["--debug", "fit", str(folder / "none.csv"), "--target", "y"])
+    assert isinstance(result.exception, FileNotFoundError)
+
+
+def test_the_points_of_a_grid_are_those_of_the_whole():
+    axes = [torch.linspace(0, 1, 3), torch.linspace(2, 3, 4), torch.linspace(5, 6, 2)]
+    blocks = list(sampling._grid_blocks(axes, 5))
+    assert max(map(len, blocks)) == 5
+    torch.testing.assert_close(torch.cat(blocks), torch.cartesian_prod(*axes))
+
+
+@pytest.mark.skipif(not hasattr(matheron.ExactGP, "mapped"), reason="snapshots are not Values yet")
+def test_a_saved_model_takes_the_table_s_place(folder, tmp_path):
+    model = tmp_path / "m.safetensors"
+    run("fit", folder / "one.csv", "--target", "temp", "--save", model, "-q")
+    outs = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    run("sample", model, *SMALL, "--grid", "11", "--out", outs[0], "-q")
+    run("sample", folder / "one.csv", "--target", "temp", *SMALL, "--grid", "11", "--out", outs[1], "-q")
+    a, b = (pd.read_csv(out) for out in outs)
+    np.testing.assert_allclose(a, b, rtol=1e-6)
