@@ -266,6 +266,40 @@ def test_a_stopped_run_covers_all_cases_first(toy):
     assert [trial.number for trial in trials] == [0, 0, 0, 1, 1, 1]
 
 
+# A Dask cluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from distributed import LocalCluster
+
+    sys.path.insert(0, str(HERE))  # the workers find the toy where this process does
+    try:
+        with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0") as cluster:
+            yield cluster.scheduler_address
+    finally:
+        sys.path.remove(str(HERE))
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_results(toy, tmp_path, cluster):
+    run(toy(), out=tmp_path / "alone", workers=1, console=quiet())
+    console = quiet()
+    summary = run(toy(), out=tmp_path / "cluster", dask=cluster, console=console)
+    assert (summary.finished, summary.failed, summary.left) == (6, 0, 0)
+    assert values(tmp_path / "cluster") == values(tmp_path / "alone") and "2 processes" in text(console)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deaths", [1, 100])
+def test_a_worker_of_a_cluster_that_dies_costs_a_trial_at_most(toy, tmp_path, cluster, deaths):
+    marker = tmp_path / "marker"
+    marker.mkdir()
+    settings = {"dies_at": 1, "deaths": deaths, "marker": str(marker)}
+    summary = run(toy(**settings), out=tmp_path, dask=cluster, console=quiet())
+    assert (summary.finished, summary.failed) == ((6, 0) if deaths == 1 else (5, 1))
+
+
 # What is refused
 
 
@@ -274,6 +308,10 @@ def test_refusals(toy, tmp_path):
         run(toy(), "huge", out=tmp_path)
     with pytest.raises(RefusedError, match=r"expected one of posteriors, .*got 'nothing'"):
         experiment("nothing")
+    with pytest.raises(RefusedError, match=r"dask: scheduler: expected .* address"):
+        run(toy(), out=tmp_path, dask="somewhere")
+    with pytest.raises(RefusedError, match="either --dask or --workers"):
+        run(toy(), out=tmp_path, dask="tcp://127.0.0.1:1", workers=2)
     with pytest.raises(RefusedError, match="at least one trial and one worker, got 0"):
         run(toy(), out=tmp_path, trials=0)
     if not torch.cuda.is_available():

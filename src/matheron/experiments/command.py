@@ -17,6 +17,7 @@ def reproduce(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     trials: Annotated[int | None, typer.Option(min=1, help="Trials a case, in place of the scale's number.")] = None,
     time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds; stops cleanly before.")] = None,
+    dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, whose workers run the trials.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
 ) -> None:
     """Reproduce one of the paper's figures, with its table.
@@ -43,6 +44,7 @@ def reproduce(
             device=device,
             trials=trials,
             time_limit=time_limit,
+            dask=dask,
             console=console,
         )
     except RefusedError as error:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..fields.schedulers import client_of
 from .experiment import Experiment, RefusedError, Trial
 from .progress import Costs, Progress, duration
 from .report import Report
 from .results import Results
-from .workers import Outcome, Task, in_processes, in_this_process, usable_cores
+from .workers import Outcome, Task, cluster_threads, in_processes, in_this_process, on_cluster, usable_cores
 
 # Workers by default: as many as cores, up to this many.
 MOST_WORKERS = 8
@@ -46,6 +47,7 @@ def run(
     device: str = "cpu",
     trials: int | None = None,
     time_limit: float | None = None,
+    dask: str | None = None,
     console: Any = None,
 ) -> Summary:
     """Run what is left of an experiment, and report on all that is there.
@@ -58,6 +60,7 @@ def run(
         device: "cpu" or "cuda".
         trials: how many a case; None is the scale's own number. More can be added later.
         time_limit: in seconds. No trial is started that would, by what its like have taken, end later.
+        dask: the address of a Dask scheduler, whose workers then run the trials.
     """
     settings = experiment.settings(scale)
     began = time.monotonic()
@@ -66,16 +69,23 @@ def run(
     count = settings["trials"] if trials is None else trials
     if count < 1 or (workers is not None and workers < 1):
         raise RefusedError(f"expected at least one trial and one worker, got {count} and {workers}")
+    if dask is not None and workers is not None:
+        raise RefusedError("workers: the Dask cluster has its own; give either --dask or --workers")
     console = console or _console()
     stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
-    with Results(stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed), _made_with()) as results:
+    with (
+        _cluster(dask) as client,
+        Results(stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed), _made_with()) as results,
+    ):
         wanted = experiment.trials(settings, seed, count)
         done = results.done
         open_ = [trial for trial in wanted if trial.key not in done]
-        workers = min(workers or _default_workers(device), max(1, len(open_)))
+        most = cluster_threads(client) if client is not None else workers or _default_workers(device)
+        workers = min(most, max(1, len(open_)))
         console.print(_first_line(experiment, scale, len(wanted), len(open_), workers), highlight=False)
         if open_:
-            _run_open(Task(experiment, settings, device), open_, results, workers, console, began, time_limit)
+            task = Task(experiment, settings, device)
+            _run_open(task, open_, results, workers, console, began, time_limit, client)
         records = sorted((results.records[key] for key in results.done), key=lambda r: (r["trial"], r["key"]))
         failed = [(t, results.records[t.key]["error"]) for t in wanted if "error" in results.records.get(t.key, {})]
         left = len([t for t in wanted if t.key not in results.records])
@@ -97,6 +107,7 @@ def _run_open(
     console: Any,
     began: float,
     time_limit: float | None,
+    client: Any = None,
 ) -> None:
     """Run the trials, and store each as it ends."""
     costs = Costs()
@@ -116,7 +127,7 @@ def _run_open(
     # Closing ends the workers, however the loop is left.
     with (
         Progress(console, task.experiment.name, len(open_)) as progress,
-        closing(_outcomes(task, next_trial, workers)) as outcomes,
+        closing(_outcomes(task, next_trial, workers, client)) as outcomes,
     ):
         for outcome in outcomes:
             if outcome.died:
@@ -131,7 +142,23 @@ def _run_open(
             progress.note(f"stopped before the time limit of {duration(time_limit or 0)}")
 
 
-def _outcomes(task: Task, next_trial, workers: int) -> Generator[Outcome, None, None]:
+@contextmanager
+def _cluster(address: str | None) -> Iterator[Any]:
+    """A Client of the cluster; None where none was asked for."""
+    if address is None:
+        yield None
+        return
+    with ExitStack() as stack:
+        try:
+            client = stack.enter_context(client_of(address))
+        except (ValueError, OSError, ImportError) as error:
+            raise RefusedError(f"dask: {error}") from None
+        yield client
+
+
+def _outcomes(task: Task, next_trial, workers: int, client: Any) -> Generator[Outcome, None, None]:
+    if client is not None:
+        return on_cluster(task, next_trial, client)
     return in_this_process(task, next_trial) if workers == 1 else in_processes(task, next_trial, workers)
 
 

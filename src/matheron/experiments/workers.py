@@ -98,6 +98,49 @@ def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: in
             process.join()
 
 
+def on_cluster(task: Task, next_trial: Callable[[], Trial | None], client: Any) -> Generator[Outcome, None, None]:
+    """Outcomes as they come, from the workers of a Dask cluster: as many trials at a time as it has threads.
+
+    Dask runs a trial again whose worker died, on another, until it has taken as many down as Dask's setting
+    `distributed.scheduler.allowed-failures` says.
+    """
+    from distributed import as_completed
+
+    here = client.scatter(task, broadcast=True)
+    running: dict[Any, Trial] = {}
+    done = as_completed(loop=client.loop)
+
+    def start() -> bool:
+        trial = next_trial()
+        if trial is None:
+            return False
+        future = client.submit(perform, here, trial, pure=False)
+        running[future] = trial
+        done.add(future)
+        return True
+
+    try:
+        while len(running) < cluster_threads(client) and start():
+            pass
+        for future in done:
+            trial = running.pop(future)
+            if future.status == "finished":
+                outcome = Outcome(trial, future.result())
+            else:
+                failed = {"case": dict(trial.case), "trial": trial.number, "device": task.device}
+                outcome = Outcome(trial, {**failed, "error": f"its worker on the cluster died: {future.exception()}"})
+            yield outcome
+            while len(running) < cluster_threads(client) and start():
+                pass
+    finally:
+        client.cancel(list(running))
+
+
+def cluster_threads(client: Any) -> int:
+    """How many trials a cluster runs at a time; one, while it has no worker."""
+    return max(1, sum(client.nthreads().values()))
+
+
 def usable_cores() -> int:
     """The cores this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
