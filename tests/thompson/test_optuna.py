@@ -15,8 +15,10 @@ import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from matheron.thompson.fitting import FitWarning, fitted
-from matheron.thompson.optuna import ThompsonSampler, _observations
+from matheron.thompson.fitting import FitWarning, Refits, fitted
+from matheron.thompson.optuna import ThompsonSampler
+from matheron.thompson.problem import simplex
+from matheron.thompson.trials import observations
 from matheron.thompson.unit_cube import UnitCube
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -187,7 +189,7 @@ def test_pruned_trials_count_between_the_median_and_the_worst_and_failed_ones_no
         add(study, TrialState.PRUNED, reported=(math.nan,))
         add(study, TrialState.FAIL)
         study.ask(X)  # running
-        assert _observations(study, X)[1] == [0.0, 1.0, 2.0, 3.0, 4.0, 2.0, 3.5, 4.0]
+        assert observations(study, X).values[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 2.0, 3.5, 4.0]
 
 
 def test_trials_with_another_range_do_not_count():
@@ -196,14 +198,14 @@ def test_trials_with_another_range_do_not_count():
     other = {"x": FloatDistribution(0.0, 2.0)}
     study.add_trial(create_trial(value=2.0, params={"x": 0.5}, distributions=other))  # type: ignore[arg-type]
     study.add_trial(create_trial(value=3.0, params={}, distributions={}))
-    assert _observations(study, X)[1] == [1.0]
+    assert observations(study, X).values[:, 0].tolist() == [1.0]
 
 
 def test_infinite_values_are_held_to_the_finite_ones():
     study = optuna.create_study()
     for value in (math.inf, 1.0, -2.0, -math.inf):
         add(study, TrialState.COMPLETE, value)
-    assert _observations(study, X)[1] == [1.0, 1.0, -2.0, -2.0]
+    assert observations(study, X).values[:, 0].tolist() == [1.0, 1.0, -2.0, -2.0]
     hopeless = optuna.create_study(sampler=ThompsonSampler(**SMALL))
     for _ in range(6):
         add(hopeless, TrialState.COMPLETE, math.inf)
@@ -306,10 +308,83 @@ def test_parameters_of_one_trial_are_independent_at_first():
     assert params["a"] != params["b"]
 
 
-def test_several_objectives_are_refused():
-    study = optuna.create_study(directions=["minimize", "maximize"], sampler=ThompsonSampler())
-    with pytest.raises(ValueError, match="expected a study of one objective, got 2"):
-        study.ask(X)
+def test_several_objectives_spread_over_the_front():
+    """Two parabolas with minima at 0.2 and 0.8: between those every point is optimal, and none elsewhere."""
+    sampler = ThompsonSampler(n_startup_trials=5, num_features=256, mesh_size=1024, num_starts=8, seed=0)
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+
+    def objective(trial):
+        x, y = trial.suggest_float("x", 0, 1), trial.suggest_float("y", 0, 1)
+        return (x - 0.2) ** 2 + y, -((x - 0.8) ** 2) - y
+
+    study.optimize(objective, n_trials=18)
+    chosen = np.array([[t.params["x"], t.params["y"]] for t in study.trials[8:]])
+    assert np.median(chosen[:, 1]) < 0.05
+    assert ((chosen[:, 0] > 0.1) & (chosen[:, 0] < 0.9)).mean() > 0.7
+    assert chosen[:, 0].min() < 0.4 and chosen[:, 0].max() > 0.6
+
+
+def test_weights_are_uniform_on_the_simplex():
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.stack([simplex(3, generator) for _ in range(4000)])
+    torch.testing.assert_close(weights.sum(1), torch.ones(4000, dtype=torch.float64))
+    torch.testing.assert_close(weights.mean(0), torch.full((3,), 1 / 3, dtype=torch.float64), atol=0.015, rtol=0)
+    torch.testing.assert_close(weights.var(0), torch.full((3,), 1 / 18, dtype=torch.float64), atol=0.005, rtol=0)
+
+
+@pytest.mark.parametrize("direction", ["minimize", pytest.param("maximize", marks=pytest.mark.slow)])
+def test_constraints_are_met_where_the_objective_alone_would_not(direction):
+    """The best feasible point has x + y = 1, on the constraint; without it the optimum is a corner."""
+    sign = 1.0 if direction == "minimize" else -1.0
+
+    def objective(trial):
+        x, y = trial.suggest_float("x", 0, 1), trial.suggest_float("y", 0, 1)
+        trial.set_user_attr("limits", (1 - x - y, x - 0.9))
+        return sign * (x + 2 * y)
+
+    sampler = ThompsonSampler(
+        **{**SMALL, "num_features": 256, "mesh_size": 1024},
+        seed=0,
+        constraints_func=lambda trial: trial.user_attrs["limits"],
+    )
+    study = optuna.create_study(direction=direction, sampler=sampler)
+    study.optimize(objective, n_trials=18)
+    feasible = [t for t in study.trials if max(t.user_attrs["limits"]) <= 0]
+    late = [t for t in study.trials[9:] if max(t.user_attrs["limits"]) <= 0.05]
+    assert len(late) >= 6
+    assert min(sign * t.value for t in feasible if t.value is not None) < 1.2  # the best is 1.1, at (0.9, 0.1)
+    assert all(t.system_attrs["constraints"] == t.user_attrs["limits"] for t in study.trials)
+
+
+def test_constraints_that_nothing_meets_are_violated_as_little_as_can_be():
+    sampler = ThompsonSampler(
+        **{**SMALL, "num_features": 256, "mesh_size": 512}, seed=1, constraints_func=lambda t: (1 + t.params["x"],)
+    )
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(lambda trial: -trial.suggest_float("x", 0, 1), n_trials=12)
+    assert np.median([t.params["x"] for t in study.trials[6:]]) < 0.1
+
+
+def test_a_long_study_is_refitted_now_and_then_and_always_has_all_its_data(monkeypatch):
+    module, sizes = sys.modules["matheron.thompson.fitting"], []
+    real = module.fitted
+
+    def spy(X, y, *args):
+        sizes.append(len(y))
+        return real(X[:40], y[:40])
+
+    monkeypatch.setattr(module, "fitted", spy)
+    points = torch.rand(1200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values = points.sum(1).sin()
+    refits = Refits()
+    for n in range(101, 131):
+        assert refits.model(points[:n], values[:n]).num_data == n
+    assert sizes == [100, 105, 110, 115, 120, 126]
+    other = Refits().model(points[:130], values[:130])  # of a process that began just now
+    same = refits.model(points[:130], values[:130])
+    assert torch.equal(other.kernel(points[:5]), same.kernel(points[:5]))
+    Refits().model(points, values)
+    assert sizes[-1] <= 500
 
 
 def test_an_unknown_distribution_and_counts_of_nothing_are_refused():

@@ -43,6 +43,50 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
     return ExactGP(kernel, model_X, model_y, variances, mean, input_transform=inward, output_transform=outward)
 
 
+class Refits:
+    """Models of a study that grows: hyperparameters are fitted anew now and then, the data are always all of them.
+
+    Up to EVERY observations each model is fitted; then at sizes that grow by GROWTH, to the first observations, so that
+    what is fitted depends on them alone and not on when a process began.
+    """
+
+    EVERY, GROWTH, MOST = 100, 1.05, 500
+
+    def __init__(self) -> None:
+        self._size, self._first, self._last = 0, None, None
+
+    def model(self, X: Tensor, y: Tensor) -> ExactGP:
+        """A model of values y `[n]` at points X `[n, d]` of the unit cube."""
+        if len(y) <= self.EVERY:
+            return fitted(X, y)
+        size = self._size_for(len(y))
+        first = (X[:size], y[:size])
+        if self._last is None or self._size != size or not _same(self._first, first):
+            step = -(-size // self.MOST)
+            self._size, self._first, self._last = size, first, fitted(X[:size:step], y[:size:step])
+        known = self._last
+        assert known.input_transform is not None and known.output_transform is not None
+        return ExactGP(
+            known.kernel,
+            known.input_transform(X),
+            known.output_transform.inverse(y[:, None])[:, 0],
+            known.noise[0],
+            known.mean,
+            input_transform=known.input_transform,
+            output_transform=known.output_transform,
+        )
+
+    def _size_for(self, n: int) -> int:
+        size = self.EVERY
+        while (following := int(size * self.GROWTH)) <= n:
+            size = following
+        return size
+
+
+def _same(a: tuple[Tensor, Tensor] | None, b: tuple[Tensor, Tensor]) -> bool:
+    return a is not None and all(torch.equal(left, right) for left, right in zip(a, b, strict=True))
+
+
 def _lengthscale_density(x: Tensor) -> Tensor:
     """log p = -(l^2 + l^-2) / 10: that of Optuna's GPSampler.
 

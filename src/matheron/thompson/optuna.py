@@ -7,9 +7,8 @@ different points.
 
 from __future__ import annotations
 
-import statistics
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +18,19 @@ from torch.quasirandom import SobolEngine
 
 from ..checks import as_count
 from ..draw import draw
-from .fitting import fitted
+from .fitting import Refits
+from .problem import Problem, simplex
 from .quasi_newton import minimize_in_unit_box
 
 try:
     import optuna
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler, RandomSampler
-    from optuna.study import Study, StudyDirection
+    from optuna.samplers._base import _process_constraints_after_trial
+    from optuna.study import Study
     from optuna.trial import FrozenTrial, TrialState
 
+    from .trials import Observations, observations
     from .unit_cube import UnitCube
 except ImportError as error:
     raise ImportError(f"matheron.thompson.optuna needs Optuna: pip install 'matheron[optuna]' ({error})") from error
@@ -48,7 +50,12 @@ class ThompsonSampler(BaseSampler):
     - Infinite values count as the worst, or best, finite one.
     - Workers: random numbers depend on the seed and on the trial's number, and numbers are unique within a study. So
       workers differ even when given one seed, and a study resumed with its old seed does not repeat itself.
-    - Several objectives are refused, and constraints are not looked at.
+    - Several objectives: a function is drawn for each, and they are scalarised with weights drawn anew for every trial,
+      so that trials spread over the Pareto front.
+    - Constraints: a function is drawn for each, and the objective's is minimised where they are all zero or below; if
+      that is nowhere, their violation is minimised.
+    - Long studies: hyperparameters are fitted anew for every trial at first, and from 100 trials on whenever there are
+      5% more, from at most 500 of them; the model itself always has all trials.
 
     Args:
         n_startup_trials: trials with a value before the first model.
@@ -56,6 +63,8 @@ class ThompsonSampler(BaseSampler):
         mesh_size: points at which it is screened, beside those of the trials.
         num_starts: how many of the best are polished.
         independent_sampler: of parameters that the model does not cover; uniform where not given.
+        constraints_func: of a finished trial, to its constraints: numbers that are zero or below where they are met, as
+            for Optuna's other samplers.
         seed: None takes one from the operating system.
 
     >>> import optuna
@@ -75,6 +84,7 @@ class ThompsonSampler(BaseSampler):
         mesh_size: int = 16_384,
         num_starts: int = 32,
         independent_sampler: BaseSampler | None = None,
+        constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
         seed: int | None = None,
     ) -> None:
         self._n_startup_trials = max(2, as_count(n_startup_trials, "n_startup_trials"))
@@ -82,6 +92,8 @@ class ThompsonSampler(BaseSampler):
         self._mesh_size = as_count(mesh_size, "mesh_size")
         self._num_starts = as_count(num_starts, "num_starts")
         self._independent_sampler = independent_sampler
+        self._constraints_func = constraints_func
+        self._refits: dict[tuple[str, int], Refits] = {}
         self._entropy = _fresh_entropy() if seed is None else int(seed)
 
     def reseed_rng(self) -> None:
@@ -90,8 +102,6 @@ class ThompsonSampler(BaseSampler):
             self._independent_sampler.reseed_rng()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        if len(study.directions) != 1:
-            raise ValueError(f"ThompsonSampler: expected a study of one objective, got {len(study.directions)}")
         trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
         space = optuna.search_space.intersection_search_space(trials, include_pruned=True)
         return {name: distribution for name, distribution in space.items() if not distribution.single()}
@@ -101,12 +111,13 @@ class ThompsonSampler(BaseSampler):
     ) -> dict[str, Any]:
         if not search_space:
             return {}
-        params, values = _observations(study, search_space)
-        if len(values) < self._n_startup_trials:
+        seen = observations(study, search_space)
+        if len(seen.values) < self._n_startup_trials:
             return {}
         cube = UnitCube(search_space)
+        X = cube.encode(seen.params)
         generator = torch.Generator().manual_seed(self._seed(trial))
-        return cube.decode(self._minimiser(cube, cube.encode(params), values, generator))
+        return cube.decode(self._minimiser(cube, X, self._problem(study, X, seen, generator), generator))
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -119,6 +130,8 @@ class ThompsonSampler(BaseSampler):
             self._independent_sampler.before_trial(study, trial)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        if self._constraints_func is not None:
+            _process_constraints_after_trial(self._constraints_func, study, trial, state)
         if self._independent_sampler is not None:
             self._independent_sampler.after_trial(study, trial, state, values)
 
@@ -127,30 +140,48 @@ class ThompsonSampler(BaseSampler):
         sequence = np.random.SeedSequence([self._entropy, trial.number, *purpose])
         return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
-    def _minimiser(self, cube: UnitCube, X: Tensor, values: Sequence[float], generator: torch.Generator) -> Tensor:
-        """The minimiser `[d]` of a function drawn given trials at X `[n, d]`."""
-        y = torch.tensor(values, dtype=torch.float64)
-        # Named, so that studies with a seed and the published comparison do not change with the library's defaults.
-        kind = "orthogonal" if cube.dim >= 16 else "sobol"
-        path = draw(fitted(X, y), 1, num_features=self._num_features, features=kind, generator=generator)
+    def _problem(self, study: Study, X: Tensor, seen: Observations, generator: torch.Generator) -> Problem:
+        """Functions drawn given trials at X `[n, d]`, for every objective and every constraint."""
+
+        def drawn(kind: str, i: int, known: Tensor, values: Tensor) -> Any:
+            refits = self._refits.setdefault((f"{study.study_name} {kind}", i), Refits())
+            model = refits.model(X[known], values[known])
+            # Named, so that studies with a seed and the published comparison do not change with the library's defaults.
+            features = "orthogonal" if X.shape[1] >= 16 else "sobol"
+            return draw(model, 1, num_features=self._num_features, features=features, generator=generator)
+
+        everywhere = torch.ones(len(X), dtype=torch.bool)
+        objectives = [drawn("objective", i, everywhere, y) for i, y in enumerate(seen.values.mT)]
+        known = ~seen.constraints.isnan()  # [n, c]
+        limits = [i for i in range(known.shape[1]) if bool(known[:, i].any())] if self._constraints_func else []
+        constraints = [drawn("constraint", i, known[:, i], seen.constraints[:, i]) for i in limits]
+        lowest, highest = seen.values.aminmax(dim=0)
+        scales = [seen.constraints[known[:, i], i].std(correction=0) for i in limits]
+        weights = simplex(len(objectives), generator) if len(objectives) > 1 else torch.ones(1, dtype=torch.float64)
+        units = _or_one(torch.tensor(scales, dtype=torch.float64))
+        return Problem(objectives, constraints, weights, units, lowest, _or_one(highest - lowest))
+
+    def _minimiser(self, cube: UnitCube, X: Tensor, problem: Problem, generator: torch.Generator) -> Tensor:
+        """The minimiser `[d]` of a drawn problem, given trials at X `[n, d]`."""
         seed = int(torch.randint(2**31, (1,), generator=generator))
         mesh = SobolEngine(cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)
 
         def best(points: Tensor) -> Tensor:
-            with torch.no_grad():
-                found = path(points)[0]  # [n]
-            return points[found.topk(min(self._num_starts, len(points)), largest=False).indices]
+            return points[problem.rank(points).topk(min(self._num_starts, len(points)), largest=False).indices]
 
         def polished(points: Tensor, free: Tensor) -> Tensor:
             """Descend in the free coordinates: where a gradient is zero, nothing moves."""
 
             def objective(_: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-                value, gradient = path.value_and_grad(u)
-                return value[0], gradient[0] * free
+                value, gradient = problem.value_and_grad(u)
+                return value, gradient * free
 
-            return minimize_in_unit_box(objective, points, max_iterations=100).x
+            moved = minimize_in_unit_box(objective, points, max_iterations=100).x
+            return torch.cat([moved, points]) if problem.constraints else moved
 
-        starts = best(torch.cat([cube.snap(mesh), X]))  # [k, d]
+        candidates = torch.cat([cube.snap(mesh), X])
+        problem = problem.scaled(candidates) if len(problem.objectives) > 1 else problem
+        starts = best(candidates)  # [k, d]
         if not bool((cube.ordered == cube.moves).all()):
             relaxed = cube.snap(polished(starts, cube.ordered))
             starts = best(torch.cat([starts, relaxed]))
@@ -159,27 +190,8 @@ class ThompsonSampler(BaseSampler):
         return best(starts)[0]
 
 
-def _observations(
-    study: Study, search_space: Mapping[str, BaseDistribution]
-) -> tuple[list[dict[str, Any]], list[float]]:
-    """Parameters and values, to be minimised, of the trials that count."""
-    sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
-    complete, pruned = [], []
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
-        if any(trial.distributions.get(name) != distribution for name, distribution in search_space.items()):
-            continue
-        if trial.state == TrialState.COMPLETE:
-            complete.append((trial.params, sign * trial.values[0]))
-        elif trial.intermediate_values:
-            last = trial.intermediate_values[max(trial.intermediate_values)]
-            pruned.append((trial.params, sign * last))
-    finite = [value for _, value in complete if np.isfinite(value)]
-    if not finite:
-        return [], []
-    middle, lowest, worst = statistics.median(finite), min(finite), max(finite)
-    observed = [(params, min(max(value, lowest), worst)) for params, value in complete]
-    observed += [(params, min(max(value, middle), worst)) for params, value in pruned if not np.isnan(value)]
-    return [params for params, _ in observed], [value for _, value in observed]
+def _or_one(scale: Tensor) -> Tensor:
+    return torch.where(scale > 0, scale, 1.0)
 
 
 def _fresh_entropy() -> int:

@@ -1,0 +1,84 @@
+"""One drawn problem: functions for the objectives and for the constraints, and a single number to be minimised.
+
+Several objectives are scalarised with random weights, anew for each problem: the minimiser is a point of the drawn
+functions' own Pareto front, and weights drawn uniformly spread the points over all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..paths import Paths
+
+# The augmented Chebyshev scalarisation max_j w_j z_j + SHARE sum_j w_j z_j, its maximum smoothed over SMOOTH.
+SHARE, SMOOTH = 0.05, 0.02
+# Of a violation squared, in constraints' own standard deviations and objectives', while descending.
+PENALTY = 100.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`objectives` and `constraints` are single paths; `lowest` and `span` `[m]` put objectives on one scale."""
+
+    objectives: list[Paths]
+    constraints: list[Paths]
+    weights: Tensor  # [m]
+    scales: Tensor  # [c], of the constraints
+    lowest: Tensor  # [m]
+    span: Tensor  # [m]
+
+    def scaled(self, x: Tensor) -> Problem:
+        """The problem with its objectives on the scale of their own front, as far as points `[n, d]` show it.
+
+        That is from an objective's lowest value to its highest at the other objectives' best points.
+        """
+        with torch.no_grad():
+            F = torch.stack([path(x)[0] for path in self.objectives])  # [m, n]
+            if self.constraints:
+                met = self._violation(torch.stack([path(x)[0] for path in self.constraints])) <= 0
+                F = F[:, met] if bool(met.any()) else F
+        lowest = F.min(1).values
+        span = F[:, F.argmin(1)].max(1).values - lowest
+        return replace(self, lowest=lowest, span=torch.where(span > 0, span, 1.0))
+
+    def rank(self, x: Tensor) -> Tensor:
+        """What points `[n, d]` are ordered by: feasible ones by the objective, the others after them by violation."""
+        with torch.no_grad():
+            value = self._objective(torch.stack([path(x)[0] for path in self.objectives]))  # [n]
+            if not self.constraints:
+                return value
+            violation = self._violation(torch.stack([path(x)[0] for path in self.constraints]))  # [n]
+            last = value.max() - value.min() + 1
+            return torch.where(violation > 0, value.max() + last + violation, value)
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The objective with a penalty for violations, `[n]`, and its gradient `[n, d]`."""
+        parts = [path.value_and_grad(x) for path in (*self.objectives, *self.constraints)]
+        F = torch.stack([value[0] for value, _ in parts]).requires_grad_()  # [m + c, n]
+        with torch.enable_grad():
+            m = len(self.objectives)
+            value = self._objective(F[:m])
+            if self.constraints:
+                value = value + PENALTY * (F[m:] / self.scales[:, None]).clamp_min(0).square().sum(0)
+            (slope,) = torch.autograd.grad(value.sum(), F)  # [m + c, n]
+        gradient = torch.stack([gradient[0] for _, gradient in parts])  # [m + c, n, d]
+        return value.detach(), (slope[..., None] * gradient).sum(0)
+
+    def _objective(self, F: Tensor) -> Tensor:
+        z = (F - self.lowest[:, None]) / self.span[:, None]  # [m, n]
+        if len(z) == 1:
+            return z[0]
+        weighted = self.weights[:, None] * z
+        return SMOOTH * torch.logsumexp(weighted / SMOOTH, 0) + SHARE * weighted.sum(0)
+
+    def _violation(self, C: Tensor) -> Tensor:
+        return (C / self.scales[:, None]).clamp_min(0).sum(0)
+
+
+def simplex(m: int, generator: torch.Generator) -> Tensor:
+    """Weights `[m]`, uniform among those that are positive and sum to one."""
+    exponential = -torch.rand(m, generator=generator, dtype=torch.float64).clamp_min(1e-300).log()
+    return exponential / exponential.sum()

@@ -1,0 +1,68 @@
+"""The trials of an Optuna study that count, as numbers to be minimised; and constraints, met where they are zero or
+below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from optuna.distributions import BaseDistribution
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+from torch import Tensor
+
+# Where Optuna's samplers keep the values of `constraints_func`: other samplers, and the dashboard, read them there.
+CONSTRAINTS = "constraints"
+
+
+class Observations(NamedTuple):
+    """Parameters, values `[n, m]` to be minimised, and constraints `[n, c]`, NaN where a trial has none."""
+
+    params: list[dict[str, Any]]
+    values: Tensor
+    constraints: Tensor
+
+
+def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> Observations:
+    """Complete trials with all of the search space's parameters, and pruned ones that reported a value.
+
+    A pruned trial's last value is held between the median and the worst of the complete ones; infinite values are held
+    to the finite ones.
+    """
+    signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in study.directions]
+    complete, pruned = [], []
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+        if any(trial.distributions.get(name) != distribution for name, distribution in search_space.items()):
+            continue
+        if trial.state == TrialState.COMPLETE:
+            complete.append((trial, [sign * value for sign, value in zip(signs, trial.values, strict=True)]))
+        elif trial.intermediate_values and len(signs) == 1:
+            last = trial.intermediate_values[max(trial.intermediate_values)]
+            if not np.isnan(last):
+                pruned.append((trial, [signs[0] * last]))
+    none = Observations([], torch.zeros(0, len(signs), dtype=torch.float64), torch.zeros(0, 0, dtype=torch.float64))
+    if not complete:
+        return none
+    values = np.array([row for _, row in complete])  # [n, m]
+    if not np.isfinite(values).any(0).all():
+        return none
+    lowest, worst, middle = (
+        np.array([of(column[np.isfinite(column)]) for column in values.T]) for of in (np.min, np.max, np.median)
+    )
+    late = np.array([row for _, row in pruned]).reshape(-1, len(signs))
+    held = np.concatenate([np.clip(values, lowest, worst), np.clip(late, middle, worst)])
+    trials = [trial for trial, _ in complete + pruned]
+    return Observations([trial.params for trial in trials], torch.from_numpy(held), _constraints(trials))
+
+
+def _constraints(trials: Sequence[FrozenTrial]) -> Tensor:
+    rows = [trial.system_attrs.get(CONSTRAINTS) or () for trial in trials]
+    count = max(map(len, rows))
+    table = np.array([[*row, *[np.nan] * (count - len(row))] for row in rows], dtype=float).reshape(len(rows), count)
+    for column in table.T:  # infinite ones are held to the finite ones; a column without any says nothing but its sign
+        finite = column[np.isfinite(column)]
+        limit = float(np.abs(finite).max()) if len(finite) else 1.0
+        np.clip(column, -limit, limit, out=column)  # NaN stays
+    return torch.from_numpy(table)
