@@ -156,7 +156,7 @@ def _sparse(gp: SparseGP, prior: PriorPaths, posterior: Posterior, generator: to
     """v = K_mm^-1 (u - f_m), `eqn:matheron_gp_sparse`, u from q(u)."""
     kernel, Z, tasks, jitter, state = vars(posterior).values()
     s, m = len(prior.w), len(Z)
-    L = state.L if isinstance(state, CholeskyState) else None
+    L = state.L.to(Z) if isinstance(state, CholeskyState) else None
     if gp.whitened and L is None:
         raise ValueError('solver: a whitened q(u) is in terms of K_mm\'s Cholesky factor; use solver="cholesky"')
     f_m = at_tasks(values_at(prior, gp.mean, None, Z), tasks)  # [s + 1, m], the prior mean last

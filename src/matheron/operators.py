@@ -40,8 +40,9 @@ class KernelOperator(Operator):
     def diagonal(self) -> Tensor:
         return coupled_diagonal(self.kernel, self.X, self.tasks)
 
-    def dense(self) -> Tensor:
-        return covariance(self.kernel, self.X, self.tasks)
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        dtype = dtype or self.dtype
+        return covariance(self.kernel.to(self.device, dtype), self.X.to(dtype), self.tasks)
 
     @torch.no_grad()
     def product(self, V: Tensor) -> Tensor:

@@ -153,8 +153,9 @@ class CorrectedOperator(Operator):
     def diagonal(self) -> Tensor:
         return self.operator.diagonal() + (self.K_mn * (self.C @ self.K_mn)).sum(0)
 
-    def dense(self) -> Tensor:
-        return self.operator.dense() + self.K_mn.mT @ self.C @ self.K_mn
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        K_mn = self.K_mn.to(dtype or self.dtype)
+        return self.operator.dense(dtype) + K_mn.mT @ self.C.to(K_mn) @ K_mn
 
     def magnitude(self) -> Tensor:
         return self.operator.magnitude()

@@ -120,3 +120,54 @@ def test_a_covariance_is_factored_with_its_noise(noise):
 def test_an_unknown_solver_is_named_with_the_list_of_known_ones():
     with pytest.raises(ValueError, match=r"solver: expected one of auto, cholesky, cg, got 'lu'; .*PCG"):
         as_solver("lu")
+
+
+# In place.
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Blocks so small that a small matrix has several."""
+    monkeypatch.setattr("matheron.solvers.blocked.BLOCK", 7)
+    monkeypatch.setattr("matheron.solvers.cholesky.IN_BLOCKS_FROM", 10)
+
+
+def operator_of(kernel: K.Kernel, X: Tensor, noise: float) -> KernelOperator:
+    return KernelOperator(kernel.to(X.dtype), X, None, torch.full((len(X),), noise, dtype=X.dtype))
+
+
+@pytest.mark.parametrize("n", [11, 21, 40])
+def test_the_factor_in_place_is_the_factor(n, blocks):
+    operator = operator_of(K.Matern(1.5, 0.4), rand(n, 2), 0.1)
+    b, A = randn(n, 3), operator.dense() + 0.1 * torch.eye(n, dtype=torch.float64)
+    state = Cholesky().init(operator)
+    torch.testing.assert_close(state.L, torch.linalg.cholesky(A))
+    torch.testing.assert_close(state.solve(b)[0], torch.linalg.solve(A, b))
+
+
+def test_in_place_means_no_second_matrix(blocks):
+    A = K.Matern(0.5, 0.4)(rand(30, 2)) + 0.1 * torch.eye(30)
+    L, _ = safe_cholesky(A, "A", in_place=True)
+    assert L.data_ptr() == A.data_ptr()
+
+
+def test_jitter_in_place_is_that_of_a_copy(blocks, monkeypatch):
+    """Attempts that fail are undone from the upper triangle, bit for bit."""
+    A = K.RBF(1.0)(rand(15, 2).repeat(2, 1))
+    with pytest.warns(JitterWarning, match="duplicate points"):
+        L, jitter = safe_cholesky(A.clone(), "A", in_place=True)
+    with pytest.warns(JitterWarning):
+        expected, same = safe_cholesky(A, "A")
+    assert jitter == same
+    torch.testing.assert_close(L @ L.mT, expected @ expected.mT, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("noise, digits", [(1e-6, torch.float64), (1.0, torch.float32)])
+def test_single_precision_data_are_factored_in_double_where_digits_are_needed(noise, digits):
+    X, b = rand(50, 2).float(), randn(50, 2).float()
+    state = Cholesky().init(operator_of(K.RBF(0.5), X, noise))
+    assert state.L.dtype == digits
+    x = state.solve(b)[0]
+    assert x.dtype == torch.float32
+    exact = torch.linalg.solve(K.RBF(0.5)(X.double()) + noise * torch.eye(50), b.double())
+    torch.testing.assert_close(x.double(), exact, rtol=1e-3, atol=1e-4 * float(exact.abs().max()))

@@ -47,7 +47,7 @@ class Operator(ABC):
         """The diagonal of K, `[n]`, without the noise."""
 
     @abstractmethod
-    def dense(self) -> Tensor:
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
 
     def magnitude(self) -> Tensor:

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
+from .blocked import cholesky_in_place, restore, solve_in_blocks
+
+# Beyond this many rows a matrix is factored in place, in blocks.
+IN_BLOCKS_FROM = 4096
 
 
 class JitterWarning(UserWarning):
@@ -24,7 +28,9 @@ class CholeskyState(State):
 
 @dataclass(frozen=True)
 class Cholesky(Solver):
-    """A dense factorisation, exact to rounding: n^2 numbers of memory, n^3 / 3 multiplications.
+    """A dense factorisation, exact to rounding: n^2 numbers of memory and no more, n^3 / 3 multiplications.
+
+    It is made in float64 where the data's float32 would lose too many digits to the condition number.
 
     >>> import torch, matheron
     >>> from matheron import kernels, solvers
@@ -34,17 +40,33 @@ class Cholesky(Solver):
     """
 
     def init(self, operator: Operator) -> CholeskyState:
-        K, noise, magnitude = operator.dense(), operator.noise, operator.magnitude()
+        dtype = working_dtype(operator)
+        K, noise, magnitude = operator.dense(dtype), operator.noise.to(dtype), operator.magnitude()
         if K.requires_grad or noise.requires_grad:
-            K = K + noise.diag_embed()
+            L, jitter = safe_cholesky(K + noise.diag_embed(), "k(X, X) + noise", magnitude)
         else:
             K.diagonal().add_(noise)
-        L, jitter = safe_cholesky(K, "k(X, X) + noise", magnitude)
+            L, jitter = safe_cholesky(K, "k(X, X) + noise", magnitude, in_place=True)
         return CholeskyState(self, operator, L, jitter)
 
     def solve(self, state: CholeskyState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         """All right-hand sides in one pass over the factor; a guess is of no use to it."""
-        return torch.cholesky_solve(b, state.L), Stats(repr(self), jitter=state.jitter)
+        L = state.L
+        x = solve_in_blocks(L, b.to(L)) if _large(L) else torch.cholesky_solve(b.to(L), L)
+        return x.to(b.dtype), Stats(repr(self), jitter=state.jitter)
+
+
+def working_dtype(operator: Operator) -> torch.dtype:
+    """The dtype to factor in: float64 for float32 data where a float32 factor would keep fewer than two digits."""
+    if operator.dtype == torch.float64 or operator.requires_graph():
+        return operator.dtype
+    # A bound on the condition number: the largest eigenvalue is at most the trace.
+    trace, smallest = float(operator.magnitude().detach().sum()), float(operator.noise.detach().min())
+    return torch.float64 if trace * torch.finfo(operator.dtype).eps > 0.01 * smallest else operator.dtype
+
+
+def _large(L: Tensor) -> bool:
+    return len(L) > IN_BLOCKS_FROM and not L.requires_grad
 
 
 def cholesky_solve(K: Tensor, b: Tensor, name: str) -> Tensor:
@@ -52,20 +74,23 @@ def cholesky_solve(K: Tensor, b: Tensor, name: str) -> Tensor:
     return torch.cholesky_solve(b, safe_cholesky(K, name)[0])
 
 
-def safe_cholesky(K: Tensor, name: str, magnitude: Tensor | None = None) -> tuple[Tensor, float]:
+def safe_cholesky(
+    K: Tensor, name: str, magnitude: Tensor | None = None, *, in_place: bool = False
+) -> tuple[Tensor, float]:
     """The factor of K `[n, n]`: without jitter, then with 1e-10 of the mean diagonal, ten times more each try.
 
     A factor can come out finite and yet be rounding noise (duplicate points); such a pivot counts as a failure. Where K
-    is a difference of larger matrices, `magnitude [n]` is the diagonal of these, whose rounding it has.
+    is a difference of larger matrices, `magnitude [n]` is the diagonal of these, whose rounding it has. `in_place` says
+    that K may be overwritten: a large factor is then made there.
     """
-    diagonal = (K.diagonal() if magnitude is None else magnitude).detach()
+    diagonal = (K.diagonal() if magnitude is None else magnitude).detach().double()
     scale = float(diagonal.mean())
     smallest_pivot = torch.finfo(K.dtype).eps * float(diagonal.max().clamp_min(0)) * 4
+    attempt = _InPlace(K, smallest_pivot) if in_place and _large(K) else _Copies(K, smallest_pivot)
     jitter = 0.0
     for power in range(-11, 0):
-        matrix = K if jitter == 0.0 else K + jitter * torch.eye(len(K), dtype=K.dtype, device=K.device)
-        L, info = torch.linalg.cholesky_ex(matrix)
-        if not bool(info) and float(L.detach().diagonal().square().min()) > smallest_pivot:
+        L = attempt(jitter)
+        if L is not None:
             if jitter:
                 warnings.warn(
                     f"{name} is not positive definite in {str(K.dtype).split('.')[-1]}: added a jitter of {jitter:.1e} "
@@ -79,3 +104,29 @@ def safe_cholesky(K: Tensor, name: str, magnitude: Tensor | None = None) -> tupl
     raise ValueError(
         f"{name} is not positive definite even with a jitter of {jitter / 10:.1e}: check the kernel and data"
     )
+
+
+class _Copies:
+    """Factors of K + jitter I in memory of their own."""
+
+    def __init__(self, K: Tensor, smallest_pivot: float) -> None:
+        self.K, self.smallest_pivot = K, smallest_pivot
+
+    def __call__(self, jitter: float) -> Tensor | None:
+        K = self.K
+        matrix = K if jitter == 0.0 else K + jitter * torch.eye(len(K), dtype=K.dtype, device=K.device)
+        L, info = torch.linalg.cholesky_ex(matrix)
+        good = not bool(info) and float(L.detach().diagonal().square().min()) > self.smallest_pivot
+        return L if good else None
+
+
+class _InPlace:
+    """Factors of K + jitter I in K's own memory."""
+
+    def __init__(self, K: Tensor, smallest_pivot: float) -> None:
+        self.K, self.smallest_pivot, self.diagonal = K, smallest_pivot, K.diagonal().clone()
+
+    def __call__(self, jitter: float) -> Tensor | None:
+        if jitter:
+            restore(self.K, self.diagonal + jitter)
+        return self.K.tril_() if cholesky_in_place(self.K, self.smallest_pivot) else None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
-from .cholesky import Cholesky
+from .cholesky import Cholesky, working_dtype
 from .pcg import PCG
 
 SOLVERS = ("auto", "cholesky", "cg")
@@ -34,13 +34,13 @@ class Auto(Solver):
     progress: bool = False
 
     def choose(self, operator: Operator) -> Solver:
-        """The solver for this operator: it depends on n, dtype and device, and on nothing that varies between runs."""
+        """The solver for this operator, by n, dtype, noise and device, and by nothing that varies between runs."""
         memory = self.memory
         if memory is None:
             device = operator.device
             total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
             memory = int(SHARE_OF_GPU * total) or MEMORY_ON_CPU
-        needed = operator.size**2 * torch.finfo(operator.dtype).bits // 8
+        needed = operator.size**2 * torch.finfo(working_dtype(operator)).bits // 8
         return (
             Cholesky() if operator.requires_graph() or needed <= memory else PCG(self.tolerance, progress=self.progress)
         )
