@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from . import __version__
 from .commands import evaluate, fit, minimize, sample
-from .experiments.command import reproduce
+from .experiments.command import report, reproduce
 from .fields.command import field
 
 
@@ -33,7 +33,6 @@ app = typer.Typer(
     cls=_InWords,
     help="Draw functions from Gaussian process posteriors. Evaluate them anywhere.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -76,6 +75,7 @@ def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", s
 
 app.command()(field)
 app.command()(reproduce)
+app.command()(report)
 
 
 for command in (sample, fit, evaluate, minimize):

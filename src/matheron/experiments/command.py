@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Which experiment; --list shows them.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Which experiment, or all; --list shows them.")] = None,
     scale: Annotated[str, typer.Option(help="quick: minutes on 2 cores; paper: for a GPU.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder of the results, the table and the figures.")] = Path("results"),
     seed: Annotated[int, typer.Option(help="Runs with different seeds are independent, and kept apart.")] = 0,
@@ -20,40 +21,55 @@ def reproduce(
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, whose workers run the trials.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
 ) -> None:
-    """Reproduce one of the paper's figures, with its table.
+    """Reproduce one of the paper's figures, or all of them, with its table.
 
     Every finished trial is stored at once. A run that was stopped, or killed, goes on where it was when the same
     command is given again.
     """
     from rich.console import Console
 
-    from .experiment import RefusedError, experiment
+    from .experiment import RefusedError, experiment, names
     from .runner import run
 
     console = Console()
     if show_list or name is None:
         _list(console)
         raise typer.Exit(0 if show_list else 2)
+    started, failed = time.monotonic(), 0
     try:
-        summary = run(
-            experiment(name),
-            scale,
-            out=out,
-            seed=seed,
-            workers=workers,
-            device=device,
-            trials=trials,
-            time_limit=time_limit,
-            dask=dask,
-            console=console,
-        )
+        for one in names() if name == "all" else [name]:
+            left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - started))
+            summary = run(
+                experiment(one),
+                scale,
+                out=out,
+                seed=seed,
+                workers=workers,
+                device=device,
+                trials=trials,
+                time_limit=left,
+                dask=dask,
+                console=console,
+            )
+            failed += bool(summary.failed)
     except RefusedError as error:
         console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on with the trials that are left", highlight=False)
         raise typer.Exit(130) from None
-    raise typer.Exit(1 if summary.failed else 0)
+    raise typer.Exit(1 if failed else 0)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of results, as `matheron reproduce` writes it.")],
+    out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path("matheron-report.html"),
+) -> None:
+    """Make one self-contained HTML page of every experiment found: interactive figures, tables, settings, machine."""
+    from .webpage import write_page
+
+    count = write_page(folder, out)
+    typer.echo(f"{count} experiments in {out}")
 
 
 def _list(console) -> None:
