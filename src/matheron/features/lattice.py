@@ -1,0 +1,232 @@
+"""Lattice: a Fourier series on a box, as a basis whose sums are fast transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..nufft import adjoint_at, as_complex, as_real, series_at
+from .basis import Basis, Pairs
+
+# Numbers in a block of the sums that are taken mode by mode.
+_BLOCK = 1 << 22
+# Up to so many points a sum mode by mode is faster than a transform (measured on a CPU).
+_FEW = 24
+
+
+class Lattice(Basis):
+    """cos(theta_j . x) for one j of each pair +-j, then sin(theta_j . x), then 1: theta_j = 2 pi j / period.
+
+    The modes j run from -m_i to m_i in each of the coordinates `dims`; in order, the second half of the box holds one
+    of each pair. c = prod(2 m_i + 1) in all. Amplitudes `[(c + 1) / 2]` are those of the pairs, then that of 1.
+
+    `error` is the largest difference from the kernel that was measured between points of the domain, `left_out` the
+    share of the variance beyond the last mode, which the outermost modes carry; both relative to the variance.
+    """
+
+    fields = ("dims", "shape", "error", "left_out")
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        shape: Sequence[int],
+        period: Tensor,
+        amplitudes: Tensor,
+        error: float = 0.0,
+        left_out: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.dims, self.shape = list(dims), list(shape)
+        self.error, self.left_out = float(error), float(left_out)
+        self.register_buffer("period", period)  # [k]
+        self.register_buffer("amplitudes", amplitudes)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def width(self) -> int:
+        return 8  # angles and bookkeeping; the modes are not held for each point
+
+    def scales(self) -> Tensor:
+        a = self.amplitudes
+        return torch.cat([a[:-1], a[:-1], a[-1:]])[None]
+
+    def mode(self, index: Tensor) -> Tensor:
+        """Frequencies `[..., k]` of places `[...]` in the box, in the coordinates `dims`."""
+        columns = []
+        for n in reversed(self.shape):
+            columns.append(index % n - n // 2)
+            index = index // n
+        return torch.stack(columns[::-1], dim=-1) * (2 * math.pi / self.period)
+
+    def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:
+        """The pairs `start` to `stop` as a plain basis, for sums that need the functions themselves."""
+        places = torch.arange(start, stop, device=self.period.device) + (self.size + 1) // 2
+        theta = torch.zeros(len(places), input_dim, dtype=self.period.dtype, device=self.period.device)
+        theta[:, self.dims] = self.mode(places).to(theta)
+        return Pairs(theta[None], self.amplitudes[None, start:stop])
+
+    @property
+    def num_pairs(self) -> int:
+        return (self.size - 1) // 2
+
+    def values(self, x: Tensor) -> Tensor:
+        return torch.cat([self.pairs(0, self.num_pairs, x.shape[-1]).values(x), torch.ones_like(x[..., :1])], dim=-1)
+
+    def angles(self, x: Tensor) -> Tensor:
+        """`[..., d] -> [..., k]`, in radians of the fundamental."""
+        return x[..., self.dims] * (2 * math.pi / self.period)
+
+    def coefficients(self, W: Tensor) -> Tensor:
+        """Weights `[..., c]` as complex coefficients `[..., *shape]` of exp(i theta_j . x); conjugate for -j."""
+        h = self.num_pairs
+        half = torch.complex(0.5 * W[..., :h], -0.5 * W[..., h : 2 * h])
+        one = torch.complex(W[..., 2 * h :], torch.zeros_like(W[..., 2 * h :]))
+        return torch.cat([half.flip(-1).conj(), one, half], dim=-1).unflatten(-1, self.shape)
+
+    def weights(self, F: Tensor) -> Tensor:
+        """The weights `[..., c]` of coefficients `[..., *shape]`: the inverse of `coefficients`."""
+        h, F = self.num_pairs, F.flatten(-len(self.shape))
+        return torch.cat([2 * F[..., h + 1 :].real, -2 * F[..., h + 1 :].imag, F[..., h : h + 1].real], dim=-1)
+
+    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
+        if _needs_graph(x, W):
+            return self.summed(x, W)
+        if torch.is_grad_enabled() and x.requires_grad:
+            return _Weighted.apply(x, W, self)
+        return self._sums(x, self.coefficients(W))
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        F = self.coefficients(W)
+        return self._sums(x, F), self._gradient(x, F)
+
+    def _gradient(self, x: Tensor, F: Tensor) -> Tensor:
+        """`[B, n, d], [B, r, *shape] -> [B, r, n, d]`: the coefficients of derivatives are those times i theta."""
+        gradient = torch.zeros(*F.shape[:2], *x.shape[1:], dtype=x.dtype, device=x.device)
+        for axis, (i, n) in enumerate(zip(self.dims, self.shape, strict=True)):
+            theta = torch.arange(-(n // 2), n // 2 + 1, dtype=x.dtype, device=x.device) * (
+                2 * math.pi / self.period[axis]
+            )
+            slope = torch.complex(torch.zeros_like(theta), theta).reshape(-1, *[1] * (len(self.shape) - axis - 1))
+            gradient[..., i] = self._sums(x, F * slope)
+        return gradient
+
+    def _sums(self, x: Tensor, F: Tensor) -> Tensor:
+        """sum_j F_j exp(i theta_j . x), real: `[B, n, d], [B, r, *shape] -> [B, r, n]`."""
+        if x.shape[1] <= _FEW:
+            return self._mode_by_mode(x, F)
+        angles, r = self.angles(x), F.shape[1]
+        out = torch.empty(*F.shape[:2], x.shape[1], dtype=x.dtype, device=x.device)
+        for b, coefficients in enumerate(F):
+            joined = coefficients if r == 1 else _joined(coefficients)
+            sums = series_at(joined, angles[b if len(angles) > 1 else 0])
+            out[b] = sums.real if r == 1 else as_real(sums, r)
+        return out
+
+    def summed(self, x: Tensor, W: Tensor) -> Tensor:
+        """The same sum mode by mode, by products of matrices: in a graph, and where points are few."""
+        return self._mode_by_mode(x, self.coefficients(W))
+
+    def _mode_by_mode(self, x: Tensor, F: Tensor) -> Tensor:
+        angles = self.angles(x)  # [B, n, k]
+        n, inner = x.shape[1], math.prod(F.shape[:-1])
+        step = max(1, _BLOCK // inner)
+        blocks = [self._block(angles[:, i : i + step], F) for i in range(0, n, step)]
+        return torch.cat(blocks, dim=-1) if blocks else F.real.new_zeros(*F.shape[:2], 0)
+
+    def _block(self, angles: Tensor, F: Tensor) -> Tensor:
+        """One axis after the other, the last first: a product for it, weighted sums for the others."""
+        waves = [self.wave(axis, angles[..., axis]) for axis in range(len(self.shape))]  # [B, n, N_i]
+        B, r = F.shape[:2]
+        last = waves[-1].mT if len(waves[-1]) == B else waves[-1].mT.expand(B, -1, -1)
+        total = (F.reshape(B, -1, F.shape[-1]) @ last).unflatten(1, (r, *self.shape[:-1]))  # [B, r, ..., n]
+        for wave in waves[-2::-1]:
+            expanded = wave.mT.reshape(len(wave), *[1] * (total.ndim - 3), wave.shape[2], wave.shape[1])
+            total = (total * expanded).sum(-2)
+        return total.real
+
+    def wave(self, axis: int, angle: Tensor) -> Tensor:
+        """exp(i j angle) for the modes of one axis: `[...] -> [..., N]`."""
+        n = self.shape[axis]
+        j = torch.arange(-(n // 2), n // 2 + 1, dtype=angle.dtype, device=angle.device)
+        phase = angle[..., None] * j
+        return torch.complex(phase.cos(), phase.sin())
+
+    def on_axes(self, W: Tensor, axes: list[Tensor]) -> Tensor:
+        """The sums on the tensor grid of some axes: `[r, c] -> [r, n1, n2, ...]`, a product of matrices each."""
+        waves = [self.wave(k, axes[i] * (2 * math.pi / self.period[k])) for k, i in enumerate(self.dims)]
+        rest = [len(axis) for axis in axes]
+        out = torch.empty(len(W), *rest, dtype=W.dtype, device=W.device)
+        order = sorted(range(len(self.dims)), key=lambda k: self.dims[k])
+        for start in range(0, len(W), 2):  # two real functions in one complex sum
+            rows = W[start : start + 2]
+            total = _joined(self.coefficients(rows))[0].permute(order)
+            for k in order:
+                total = torch.tensordot(total, waves[k], dims=([0], [1]))  # the axis summed over comes last
+            shape = [n if i in self.dims else 1 for i, n in enumerate(rest)]
+            total = total.reshape(shape).expand(rest)
+            out[start] = total.real
+            if len(rows) == 2:
+                out[start + 1] = total.imag
+        return out
+
+    def adjoint(self, x: Tensor, v: Tensor) -> Tensor:
+        """The transpose of the sums: `[n, d], [r, n] -> [r, c]`, weights with <W, adjoint> = <sums(W), v>."""
+        r = len(v)
+        F = adjoint_at(as_complex(v), self.angles(x), self.shape)  # two real rows in each
+        flipped = F.flip(list(range(1, F.ndim))).conj()
+        both = torch.stack([0.5 * (F + flipped), -0.5j * (F - flipped)], dim=1).flatten(0, 1)[:r]
+        h, flat = self.num_pairs, both.flatten(1)
+        return torch.cat([flat[:, h + 1 :].real, -flat[:, h + 1 :].imag, flat[:, h : h + 1].real], dim=-1)
+
+    def describe(self) -> str:
+        """The record in words."""
+        modes = " x ".join(str(n) for n in self.shape)
+        beyond = f", {self.left_out:.1g} of the variance beyond them" if self.left_out > 1e-12 else ""
+        return f"lattice of {modes} modes, kernel within {self.error:.1g}{beyond}"
+
+
+def _joined(F: Tensor) -> Tensor:
+    """Coefficients of real functions, two in each complex function: `[r, ...] -> [ceil(r / 2), ...]`."""
+    if len(F) % 2:
+        F = torch.cat([F, torch.zeros_like(F[:1])])
+    return F[0::2] + 1j * F[1::2]
+
+
+def _needs_graph(x: Tensor, W: Tensor) -> bool:
+    """Whether the sum must be made of torch's own operations."""
+    tied = torch.is_grad_enabled() and W.requires_grad
+    return (
+        tied
+        or torch.compiler.is_compiling()
+        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
+        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
+    )
+
+
+class _Weighted(torch.autograd.Function):
+    """The sums at points in a graph; going back, those of the gradient's coefficients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, W: Tensor, basis: Lattice) -> Tensor:
+        ctx.save_for_backward(x, W)
+        ctx.basis = basis
+        return basis._sums(x.detach(), basis.coefficients(W))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+        x, W = ctx.saved_tensors
+        basis: Lattice = ctx.basis
+        if torch.is_grad_enabled():  # second derivatives
+            with torch.enable_grad():
+                f = basis.summed(x, W)
+            return torch.autograd.grad(f, x, grad, create_graph=True)[0], None, None
+        df = basis._gradient(x.detach(), basis.coefficients(W))  # [B, r, n, d]
+        pulled = (grad[..., None] * df).sum(1)
+        return pulled.sum(0, keepdim=True) if len(x) < len(pulled) else pulled, None, None

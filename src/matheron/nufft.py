@@ -1,0 +1,253 @@
+"""Non-uniform Fourier transforms: sums of exp(i j . x) over a box of modes j at scattered angles x, and their adjoints.
+
+finufft on a CPU, where it is installed; elsewhere (a GPU) the same method in torch: a Fourier series on a grid twice as
+fine, and a narrow window to interpolate it (Barnett, Magland and af Klinteberg 2019). Modes run from -m to m in each
+axis, in order; points are angles, of which only the remainder modulo 2 pi matters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag, pad
+
+# Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
+ACCURACY = {torch.float64: 1e-11, torch.float32: 2e-6}
+# Taps of our own window, in each axis, for the same accuracies with room.
+_WIDTH = {torch.float64: 14, torch.float32: 7}
+# Numbers gathered at a time by our own interpolation.
+_BLOCK = 1 << 23
+
+
+def series_at(F: Tensor, x: Tensor) -> Tensor:
+    """sum_j F_j exp(i j . x): complex `[r, *shape]` at angles `[n, d]` -> `[r, n]`.
+
+    >>> import torch
+    >>> from matheron.nufft import series_at
+    >>> series_at(torch.ones(1, 3, dtype=torch.complex128), torch.zeros(1, 1, dtype=torch.float64)).real.round()
+    tensor([[3.]], dtype=torch.float64)
+    """
+    shape = tuple(F.shape[1:])
+    plan = _plan(2, shape, len(F), x)
+    if plan is None:
+        at = Interpolated(torch.view_as_real(fine_grid(F)).movedim(-1, 1).flatten(0, 1), shape)  # [2 r, ...]
+        return torch.view_as_complex(at(x).unflatten(0, (len(F), 2)).movedim(1, -1).contiguous())
+    return torch.from_numpy(plan.execute(F.contiguous().numpy()).reshape(len(F), len(x)))
+
+
+def adjoint_at(c: Tensor, x: Tensor, shape: Sequence[int]) -> Tensor:
+    """sum_n c_n exp(-i j . x_n): complex `[r, n]` at angles `[n, d]` -> `[r, *shape]`."""
+    plan = _plan(1, tuple(shape), len(c), x)
+    if plan is None:
+        return _spread(c, x, tuple(shape))
+    return torch.from_numpy(plan.execute(c.contiguous().numpy()).reshape(len(c), *shape))
+
+
+def as_complex(real: Tensor) -> Tensor:
+    """Two real rows in each complex one: `[r, ...] -> [ceil(r / 2), ...]`."""
+    if len(real) % 2:
+        real = torch.cat([real, torch.zeros_like(real[:1])])
+    return torch.complex(real[0::2].contiguous(), real[1::2].contiguous())
+
+
+def as_real(both: Tensor, r: int) -> Tensor:
+    """The rows that `as_complex` joined: `[ceil(r / 2), ...] -> [r, ...]`."""
+    return torch.view_as_real(both).movedim(-1, 1).flatten(0, 1)[:r]
+
+
+@cache
+def finufft() -> Any | None:
+    """The library; None where it is not installed."""
+    try:
+        import finufft as library
+    except ImportError:
+        return None
+    return library
+
+
+def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor) -> Any | None:
+    library = finufft()
+    if library is None or x.device.type != "cpu":
+        return None
+    double = x.dtype == torch.float64
+    plan = library.Plan(
+        kind,
+        shape,
+        count,
+        ACCURACY[x.dtype],
+        -1 if kind == 1 else 1,
+        "complex128" if double else "complex64",
+        nthreads=torch.get_num_threads(),
+    )
+    plan.setpts(*(np.ascontiguousarray(axis.numpy()) for axis in x.detach().unbind(-1)))
+    return plan
+
+
+# Our own: a window of w taps on a grid of at least twice the modes.
+
+
+def grid_shape(shape: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
+    """Even sizes with small factors, twice the modes or more."""
+    return tuple(_fast_size(max(2 * n, 2 * _WIDTH[dtype])) for n in shape)
+
+
+def fine_grid(F: Tensor) -> Tensor:
+    """The series on the fine grid, divided by the window's transform: complex `[r, *shape] -> [r, *grid]`.
+
+    With the conjugate symmetry of a real function the answer is real, up to rounding.
+    """
+    shape, dtype = F.shape[1:], F.real.dtype
+    grid = grid_shape(shape, dtype)
+    for axis, (n, size) in enumerate(zip(shape, grid, strict=True), start=1):
+        F = F / _transform(n, size, dtype).to(F.device).reshape(-1, *[1] * (len(shape) - axis))
+        m = n // 2
+        parts = F.split([m, m + 1], dim=axis)  # negative modes go to the end, as an FFT has them
+        gap = list(F.shape)
+        gap[axis] = size - n
+        F = torch.cat([parts[1], F.new_zeros(gap), parts[0]], dim=axis)
+    return torch.fft.ifftn(F, dim=tuple(range(1, F.ndim)), norm="forward")
+
+
+class Interpolated:
+    """Real series from their fine grids `[r, *grid]`: values and gradients at angles, shared or each row's own."""
+
+    def __init__(self, grid: Tensor, shape: Sequence[int]) -> None:
+        self.shape, self.size = tuple(shape), tuple(grid.shape[1:])
+        self.table = grid.flatten(1)  # [r, cells]
+        self.rows = self.table.mT.contiguous() if len(grid) > 1 else self.table.mT  # [cells, r]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """All rows at shared angles `[n, d] -> [r, n]`."""
+        return self._bags(x, None)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """Derivatives in the angles, `[n, d] -> [r, n, d]`."""
+        return torch.stack([self._bags(x, axis) for axis in range(x.shape[-1])], dim=-1)
+
+    def own(self, x: Tensor, rows: Tensor, gradient: bool) -> tuple[Tensor, Tensor | None]:
+        """Row `rows[b]` at its own angles `x[b]`: `[b, n, d] -> [b, n]`, and gradients `[b, n, d]`."""
+        b, n, d = x.shape
+        values, slopes = x.new_empty(b * n), x.new_empty(b * n, d) if gradient else None
+        start = (rows * self.table.shape[1]).repeat_interleave(n)
+        x = x.reshape(-1, d)
+        step = max(1, _BLOCK // _WIDTH[x.dtype] ** d)
+        for i in range(0, b * n, step):
+            cut = slice(i, i + step)
+            index, weights, derivatives = self._taps(x[cut], gradient)
+            near = self.table.view(-1).take(index + start[cut, None])  # [n, w^d]
+            values[cut] = (near * _outer(weights)).sum(-1)
+            if slopes is not None:
+                for axis in range(d):
+                    mixed = [*weights[:axis], derivatives[axis], *weights[axis + 1 :]]
+                    slopes[cut, axis] = (near * _outer(mixed)).sum(-1)
+        return values.view(b, n), None if slopes is None else slopes.view(b, n, d)
+
+    def _bags(self, x: Tensor, along: int | None) -> Tensor:
+        out = x.new_empty(len(x), self.rows.shape[1])
+        step = max(1, _BLOCK // _WIDTH[x.dtype] ** x.shape[1])
+        for i in range(0, len(x), step):
+            index, weights, derivatives = self._taps(x[i : i + step], along is not None)
+            if along is not None:
+                weights[along] = derivatives[along]
+            out[i : i + step] = embedding_bag(index, self.rows, per_sample_weights=_outer(weights), mode="sum")
+        return out.mT
+
+    def _taps(self, x: Tensor, gradient: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Cells near each point `[n, w^d]`, and each axis's window there (and its derivative in the angle) `[n, w]`."""
+        index: Tensor | None = None
+        weights, derivatives = [], []
+        for x_i, size in zip(x.unbind(-1), self.size, strict=True):
+            cell, z = nearby(x_i, size)
+            weights.append(window(z))
+            if gradient:
+                derivatives.append(window_slope(z) * (size / (2 * math.pi)))
+            index = cell if index is None else (index[:, :, None] * size + cell[:, None]).flatten(1)
+        assert index is not None
+        return index, weights, derivatives
+
+
+def nearby(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The w cells of a periodic grid nearest to angles `[n]`, and the distances to them in cells, `[n, w]`."""
+    w = _WIDTH[x.dtype]
+    u = x * (size / (2 * math.pi))
+    first = torch.ceil(u - w / 2)
+    taps = torch.arange(w, device=x.device)
+    return (first.long()[:, None] + taps) % size, (u - first)[:, None] - taps
+
+
+def window(z: Tensor) -> Tensor:
+    """exp(beta (sqrt(1 - (2 z / w)^2) - 1)), the "exponential of semicircle"."""
+    w = _WIDTH[z.dtype]
+    return torch.exp(2.3 * w * (torch.sqrt((1 - (2 * z / w).square()).clamp_min(0)) - 1))
+
+
+def window_slope(z: Tensor) -> Tensor:
+    w = _WIDTH[z.dtype]
+    root = torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
+    return torch.exp(2.3 * w * (root - 1)) * (-2.3 * w * 4 / w**2) * z / root
+
+
+def _outer(weights: list[Tensor]) -> Tensor:
+    """Products over the axes, `[n, w^d]`."""
+    total = weights[0]
+    for other in weights[1:]:
+        total = (total[:, :, None] * other[:, None]).flatten(1)
+    return total
+
+
+def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The adjoint of `series_at`: every point spread over the cells near it, then a transform."""
+    size = grid_shape(shape, x.dtype)
+    values = torch.view_as_real(c).movedim(-1, 1).flatten(0, 1).mT.contiguous()  # [n, 2 r]
+    grid = values.new_zeros(math.prod(size), values.shape[1])
+    near = [nearby(axis, n) for axis, n in zip(x.unbind(-1), size, strict=True)]
+    weights = [window(z) for _, z in near]
+    for taps in itertools.product(range(_WIDTH[x.dtype]), repeat=len(size)):
+        index, weight = torch.zeros_like(near[0][0][:, 0]), None
+        for (cell, _), phi, tap, n in zip(near, weights, taps, size, strict=True):
+            index = index * n + cell[:, tap]
+            weight = phi[:, tap] if weight is None else weight * phi[:, tap]
+        assert weight is not None
+        grid.index_add_(0, index, values * weight[:, None])
+    G = torch.view_as_complex(grid.mT.reshape(len(c), 2, *size).movedim(1, -1).contiguous())
+    G = torch.fft.fftn(G, dim=tuple(range(1, G.ndim)))
+    for axis, (n, cells) in enumerate(zip(shape, size, strict=True), start=1):
+        m = n // 2
+        G = torch.cat([G.narrow(axis, cells - m, m), G.narrow(axis, 0, m + 1)], dim=axis)
+        G = G / _transform(n, cells, x.dtype).to(x.device).reshape(-1, *[1] * (len(shape) - axis))
+    return G
+
+
+@lru_cache(maxsize=64)
+def _transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
+    """The window's Fourier transform at the modes -m to m of a grid of `size` cells, `[n]`."""
+    w = _WIDTH[dtype]
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    z = torch.from_numpy(nodes) * (w / 2)
+    phi = torch.exp(2.3 * w * (torch.sqrt(1 - (2 * z / w).square()) - 1))
+    j = torch.arange(-(n // 2), n // 2 + 1, dtype=torch.float64)
+    return ((phi * torch.from_numpy(weights) * (w / 2)) @ torch.cos(torch.outer(z, 2 * math.pi / size * j))).to(dtype)
+
+
+def _fast_size(n: int) -> int:
+    """The next even number with no prime factor above 5."""
+    best = 2 ** math.ceil(math.log2(n))
+    for a in range(9):
+        for b in range(5):
+            odd = 3**a * 5**b
+            if odd < best:
+                best = min(best, odd * 2 ** max(1, math.ceil(math.log2(n / odd))))
+    return best
+
+
+def padded_to(F: Tensor, size: Sequence[int]) -> Tensor:
+    """Zeros after the last mode of each axis."""
+    widths = [width for n, s in zip(reversed(F.shape[1:]), reversed(size), strict=True) for width in (0, s - n)]
+    return pad(F, widths)
