@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .checks import ArrayLike, Random, as_count, as_dtype, as_generator, as_tensor
 from .describe import describe
-from .features import Features, build_features
+from .features import LATTICE_KINDS, Accuracy, Features, build_features, posterior_scale
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
 from .means import Mean, as_mean
@@ -51,6 +51,7 @@ class _Basis(NamedTuple):
     features: str | Features
     paths_per_basis: int | None
     domain: tuple[ArrayLike, ArrayLike] | None
+    tolerance: float
 
 
 @overload
@@ -67,6 +68,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     features: str | Features = "auto",
     paths_per_basis: int | None = 64,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
+    tolerance: float = 1e-3,
     solver: str | Solver = "auto",
     detach: bool = True,
     generator: Random = None,
@@ -80,12 +82,14 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
         model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot (`ExactGP`, `SparseGP`, ...).
         num_paths: how many functions.
         num_features: ell, the number of Fourier features of the prior.
-        features: "auto", "cosine" (the paper's), "sincos", "sobol", "orthogonal", "equispaced", or a `Features`
-            object, such as `other_paths.prior.features`.
+        features: "auto", "lattice", "cosine" (the paper's), "sincos", "sobol", "orthogonal", or a `Features` object,
+            such as `other_paths.prior.features`. "equispaced" is a lattice of at most `num_features` modes.
         paths_per_basis: how many paths share one random basis; 1 is a basis a path, None one for all. Paths are
             independent given the basis; with one each they are independent altogether.
-        domain: (lower, upper), each a number or one a dimension: where the paths will be called. "equispaced" needs
-            it, and "auto" uses it in up to 3 dimensions.
+        domain: (lower, upper), each a number or one a dimension: where the paths will be called. With it, "auto"
+            takes its features from a lattice wherever the kernel's stationary terms are of up to 3 dimensions.
+        tolerance: of a lattice, which has as many modes as it asks for: the share of the posterior variance that may
+            be missing. `num_features` is for other features.
         solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), "auto", or a value such as
             `matheron.solvers.PCG(tolerance=1e-3)`. `paths.solver_stats` says which ran, and how it went.
         detach: False keeps the graph from the paths to the model's hyperparameters.
@@ -104,7 +108,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     """
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver)
     gp = describe(model, detach=detach)
-    basis = _Basis(num_features, features, paths_per_basis, domain)
+    basis = _Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
     generator = as_generator(generator, seed)
     if isinstance(gp, SelectedOutputs):
@@ -183,6 +187,7 @@ def draw_prior(
     features: str | Features = "auto",
     paths_per_basis: int | None = 64,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
+    tolerance: float = 1e-3,
     detach: bool = True,
     generator: Random = None,
     seed: int | None = None,
@@ -207,7 +212,7 @@ def draw_prior(
     kernel = kernel.owned() if detach else kernel
     mean_function = as_mean(mean)
     mean_function = (mean_function.owned() if detach else mean_function).to(torch.device(device), dtype)
-    basis = _Basis(num_features, features, paths_per_basis, domain)
+    basis = _Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
     where = torch.zeros(1, d, dtype=dtype, device=device)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         features = _features(kernel, s, where, basis, generator)
@@ -238,6 +243,11 @@ def _features(
             raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
     else:
         data = None if posterior is None else centres.detach()
+        box = as_domain(basis.domain, d, input_transform, data)
+        accuracy = None
+        if box is not None and features in ("auto", *LATTICE_KINDS):
+            needed = None if posterior is None else posterior_scale(kernel, posterior.centres, posterior.noise)
+            accuracy = Accuracy(basis.tolerance, needed, s)
         features = build_features(
             kernel.to("cpu"),  # where terms of all kinds meet; a model's may be on a GPU
             d,
@@ -245,9 +255,10 @@ def _features(
             kind=features,
             num_bases=math.ceil(s / _per_basis(basis, s)),
             origin=centres.detach().double().mean(0).cpu(),
-            domain=as_domain(basis.domain, d, input_transform, data),
+            domain=box,
             reference=data,
             generator=generator,
+            accuracy=accuracy,
         )
     return features.to(centres.device, centres.dtype)
 
@@ -295,6 +306,13 @@ def _placed(gp: ExactGP | SparseGP, dtype: torch.dtype | None, device: Any, deta
             value = value.owned() if detach else value
             setattr(new, name, value if name == "kernel" else value.to(device, dtype))
     return new
+
+
+def as_tolerance(tolerance: float) -> float:
+    """A share between 0 and 1."""
+    if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
+        raise ValueError(f"tolerance: expected a number between 0 and 1, such as 1e-3, got {tolerance!r}")
+    return float(tolerance)
 
 
 def as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tensor | None) -> Tensor | None:

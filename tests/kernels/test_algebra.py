@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matheron import kernels as K
-from matheron.features.equispaced import TAIL_THRESHOLD
+from matheron.features.harmonics import TAIL_THRESHOLD
 from standard import assert_unbiased, covariance, features_of, kernel_error
 
 POINTS = torch.tensor([[0.0, 0.0], [0.3, -0.4], [-0.8, 0.9], [0.3, -0.4]], dtype=torch.float64)

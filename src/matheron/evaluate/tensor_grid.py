@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..features.basis import Basis, Canonical, Cosines, Pairs
+from ..features.lattice import Lattice
 from ..kernels import RBF, Constant, Kernel, OnDims, Periodic, Product, Scaled, Sum
 
 # Numbers in a block's factors.
@@ -26,6 +27,8 @@ def grid_sums(basis: Basis, W: Tensor, axes: list[Tensor]) -> Tensor | None:
 
     None where the basis does not separate.
     """
+    if isinstance(basis, Lattice):
+        return basis.on_axes(W, axes)
     factors = _factors(basis, axes)
     if factors is None:
         return None

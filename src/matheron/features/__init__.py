@@ -3,5 +3,9 @@
 from .basis import Basis as Basis
 from .basis import Canonical as Canonical
 from .choose import KINDS as KINDS
+from .choose import LATTICE_KINDS as LATTICE_KINDS
+from .choose import Accuracy as Accuracy
 from .choose import Features as Features
 from .choose import build_features as build_features
+from .lattice import Lattice as Lattice
+from .needed import posterior_scale as posterior_scale

@@ -31,6 +31,11 @@ class Basis(Value):
     def num_bases(self) -> int:
         return 1
 
+    @property
+    def width(self) -> int:
+        """How many numbers a point needs while the sums are taken."""
+        return self.size
+
     def scales(self) -> Tensor:
         """Amplitudes `[g, c]` of the basis functions as features; `values` and the sums are without them."""
         raise NotImplementedError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,23 +14,42 @@ from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
 from ..value import Parts, Value
 from .basis import Basis, Cosines, Pairs
-from .equispaced import LARGEST_DIM, equispaced, fourier_series
 from .explicit import explicit
 from .fourier import RANDOM_KINDS, fourier
+from .harmonics import harmonic_series, harmonics
+from .lattice import Lattice
+from .series import LARGEST_DIM, LARGEST_ERROR, lattices
 
-KINDS = ("auto", *RANDOM_KINDS, "equispaced")
-# "auto" takes equispaced features when they hold this share of the prior's variance, and err by this much at the most
-# where the box wraps around.
-CAPTURED_SHARE, LARGEST_WRAP = 0.99, 0.01
+LATTICE_KINDS = ("lattice", "equispaced")
+KINDS = ("auto", *RANDOM_KINDS, *LATTICE_KINDS)
+# "auto" takes the harmonics of a kernel that repeats itself when they hold this share of its variance.
+CAPTURED_SHARE = 0.99
+# Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
+LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
+# In a graph every mode is summed over by torch's own operations, and kept: few are all that is practical.
+LARGEST_IN_GRAPH, LARGEST_LEFT_OUT_IN_GRAPH = 4096, 1e-2
+# Without data: paths drawn from a prior may be conditioned later, which leaves less of the variance.
+_UNKNOWN_SHARE = 0.01
 # From this many dimensions orthogonal directions beat Sobol points (by about 10% of the kernel's error).
 ORTHOGONAL_FROM_DIM = 16
+
+
+class Accuracy(NamedTuple):
+    """What a lattice is made to: a share `tolerance` of the posterior variance may lie beyond its modes.
+
+    The posterior variance is a typical one between the data; None where there are none. `num_paths` is for the memory.
+    """
+
+    tolerance: float = 1e-3
+    posterior_variance: float | None = None
+    num_paths: int = 1
 
 
 class Features(Value):
     """phi: x -> Phi, a finite basis of a prior: f(x) = phi(x) . w with w standard normal has covariance about k.
 
-    A list of bases (Fourier, equispaced, explicit), an origin about which phases are taken so that a far offset costs
-    no digits, and a domain outside which an equispaced basis is wrong. For several outputs each basis has a root of
+    A list of bases (lattices, random frequencies, explicit ones), an origin about which phases are taken so that a far
+    offset costs no digits, and a domain outside which a lattice is wrong. For several outputs each basis has a root of
     its coupling B.
     """
 
@@ -84,27 +105,65 @@ def build_features(
     domain: Tensor | None,
     reference: Tensor | None,
     generator: torch.Generator,
+    accuracy: Accuracy | None = None,
 ) -> Features:
-    """A basis for the prior of `kernel`. `reference` points weigh the terms that grow with x, where there are any."""
+    """A basis for the prior of `kernel`. `reference` points weigh the terms that grow with x, where there are any;
+    `accuracy` is what a lattice is made to."""
     if kind not in KINDS:
         raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {kind!r}")
-    if kind == "equispaced" and domain is None:
-        raise ValueError('features="equispaced" needs domain=(lower, upper): the box where the paths will be called')
+    if kind in LATTICE_KINDS and domain is None:
+        raise ValueError(f'features="{kind}" needs domain=(lower, upper): the box where the paths will be called')
     terms = [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
+    on_lattices, terms = _lattices(kernel, terms, input_dim, num_features, kind, domain, accuracy or Accuracy())
     fourier_terms = [t for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [_size(t, reference) for t in fourier_terms]))
-    blocks: list[tuple[Basis, Tensor | None]] = []
-    notes: list[str] = []
-    used_domain = None
+    blocks: list[tuple[Basis, Tensor | None]] = [*on_lattices]
+    notes = [lattice.describe() for lattice, _ in on_lattices]
+    used_domain = domain if on_lattices else None
     for term in terms:
         count = next(counts) if term.stationary else num_features
         bases, note = _bases(term, input_dim, count, kind, num_bases, origin, domain, generator)
         blocks += [(basis, term.coupling) for basis in bases]
         notes.append(note)
-        used_domain = domain if note.startswith("equispaced") else used_domain
     blocks = _merged(blocks)
     roots = [_root(B, kernel.num_outputs) for _, B in blocks]
     return Features([b for b, _ in blocks], roots, origin, used_domain, _summary(notes))
+
+
+def _lattices(
+    kernel: Kernel, terms: list[Term], input_dim: int, num_features: int, kind: str, domain: Tensor | None, to: Accuracy
+) -> tuple[list[tuple[Lattice, Tensor | None]], list[Term]]:
+    """The terms that go on lattices, and the others."""
+    if kind in RANDOM_KINDS or domain is None:
+        return [], terms
+    discrete = [t for t in terms if t.stationary and not t.forms and _repeats(t, input_dim, num_features)]
+    left = [t for t in terms if not any(t is other for other in discrete)]
+    largest = max(1, min(LARGEST_LATTICE, LATTICE_MEMORY // (8 * to.num_paths * kernel.num_outputs)))
+    if kind == "equispaced":  # the old name, whose features are counted
+        largest = min(largest, num_features)
+    graph = torch.is_grad_enabled() and kernel.requires_graph()
+    if graph:
+        largest = min(largest, LARGEST_IN_GRAPH)
+    scale = _UNKNOWN_SHARE * sum(_size(t, None) for t in left if t.stationary and not t.forms)
+    left_out = to.tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
+    made, rest = lattices(
+        left,
+        input_dim,
+        domain,
+        left_out=left_out,
+        images=to.tolerance,
+        largest=largest,
+        largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
+    )
+    if graph and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
+        return [], terms
+    return made, rest + discrete
+
+
+def _repeats(term: Term, input_dim: int, count: int) -> bool:
+    """Whether `count` features hold the term's whole spectrum: then it needs no lattice."""
+    series = harmonic_series(term, input_dim, count)
+    return series is not None and series.tail == 0
 
 
 def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -> tuple[list[Basis], str]:
@@ -120,21 +179,16 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
         what = f"products with {random}" if term.stationary else "explicit"
         return bases, f"{bases[0].size} {what}"
     if kind not in RANDOM_KINDS:
-        series = fourier_series(
-            term, input_dim, count, domain, largest_wrap=1.0 if kind == "equispaced" else LARGEST_WRAP
-        )
-        if kind == "equispaced" and series is None:
+        series = harmonic_series(term, input_dim, count)
+        if series is not None and (kind in LATTICE_KINDS or series.captured >= CAPTURED_SHARE):
+            bases = harmonics(term, series, num_bases=num_bases, generator=generator)
+            size = sum(b.size for b in bases)
+            return bases, f"{size} harmonics holding {series.captured:.2%} of the variance"
+        if kind in LATTICE_KINDS:
             raise ValueError(
-                f'features="equispaced" needs a kernel of at most {LARGEST_DIM} dimensions that decays with distance '
-                f'in each, got one of {len(term.active_dims(input_dim))}; use "sobol" or "auto"'
+                f'features="{kind}" needs a kernel of at most {LARGEST_DIM} dimensions whose frequencies fit in memory, '
+                f'got one of {len(term.active_dims(input_dim))}; use "sobol" or "auto"'
             )
-        if series is not None and (kind == "equispaced" or series.captured >= CAPTURED_SHARE):
-            bases = equispaced(term, series, num_bases=num_bases, generator=generator)
-            size, share = sum(b.size for b in bases), f"holding {series.captured:.2%} of the variance"
-            if series.wrap is None:
-                return bases, f"{size} harmonics {share}"
-            wraps = "" if series.wrap <= LARGEST_WRAP else f", correlations within {series.wrap:.1g}"
-            return bases, f"equispaced, {size} features {share}{wraps}"
         elliptical = isinstance(m := term.measure(input_dim), Elliptical) and getattr(m, "shift", None) is None
         kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"
     return fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator), f"{count} {kind}"

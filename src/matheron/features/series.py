@@ -56,7 +56,14 @@ class Box:
 
 
 def lattices(
-    terms: list[Term], input_dim: int, domain: Tensor | None, *, left_out: float, images: float, largest: int
+    terms: list[Term],
+    input_dim: int,
+    domain: Tensor | None,
+    *,
+    left_out: float,
+    images: float,
+    largest: int,
+    largest_error: float = LARGEST_ERROR,
 ) -> tuple[list[tuple[Lattice, Tensor | None]], list[Term]]:
     """Lattices of the stationary terms with their couplings, and the terms that have none.
 
@@ -66,6 +73,7 @@ def lattices(
         left_out: variance that may lie beyond the modes.
         images: what may be wrong with a correlation because the series repeats itself.
         largest: modes of a lattice at the most.
+        largest_error: share of the variance beyond which a series counts as none.
     """
     plain = [t for t in terms if t.stationary and not t.forms]
     boxes: list[tuple[Box, Tensor | None]] = []
@@ -84,7 +92,7 @@ def lattices(
         boxes = [(box, B) for box, B in boxes if B is not coupling]
         for box in joined(same, largest):
             lattice = lattice_of(box, input_dim)
-            if lattice.error > LARGEST_ERROR:  # a narrow band at frequencies beyond the modes that are allowed
+            if lattice.error > largest_error:  # a narrow band at frequencies beyond the modes that are allowed
                 rest += box.terms
             else:
                 made.append((lattice, coupling))
@@ -116,7 +124,7 @@ def sized_box(
     best = None
     # Where modes are too few for the accuracy asked, a smaller box leaves more of them for the high frequencies.
     for tolerance in [images] + [t for t in (1e-2, 3e-2, 1e-1) if t > images]:
-        box = _with_period(empty, input_dim, tolerance)
+        box = _with_period(empty, input_dim, tolerance, negative=max(share, 1e-4 * (tolerance > images)))
         if box is None:
             continue
         tails = [_tail(box, input_dim, axis, share) for axis in range(len(dims))]
@@ -183,8 +191,12 @@ def _own_period(term: Term, input_dim: int, i: int) -> float:
     return 2 * math.pi / fundamental if bool(((multiples - multiples.round()).abs() < 1e-6).all()) else math.nan
 
 
-def _with_period(box: Box, input_dim: int, tolerance: float) -> Box | None:
-    """The smallest of the boxes that a kernel's images and cut-offs ask for."""
+def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) -> Box | None:
+    """The smallest of the boxes that a kernel's images and cut-offs ask for.
+
+    Images are smooth between points of the domain, and data see through them. The coefficients of a kernel that is cut
+    off may be negative, at any frequency: their sum must be as small as what is left out.
+    """
     (term,) = box.terms
     rooms = [
         0.0 if math.isfinite(p) else _decay_length(term, input_dim, i, side, tolerance / (2 * len(box.dims)))
@@ -207,7 +219,7 @@ def _with_period(box: Box, input_dim: int, tolerance: float) -> Box | None:
         if math.prod(period) >= math.prod(plain):
             break
         trial = replace(box, cut_off=(True,), period=tuple(period), m=(_TRIAL[len(period)] // 2,) * len(period))
-        if _negative(trial, input_dim) <= tolerance:
+        if _negative(trial, input_dim) <= negative:
             return replace(trial, m=())
     return None if math.inf in plain else replace(box, period=tuple(plain))
 

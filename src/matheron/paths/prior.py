@@ -58,7 +58,7 @@ class PriorPaths(Value):
     @property
     def width(self) -> int:
         """The widest basis: how many numbers a point needs."""
-        return max((basis.size for basis in self.features.bases), default=1)
+        return max((basis.width for basis in self.features.bases), default=1)
 
     def __getitem__(self, index: Tensor) -> PriorPaths:
         used, renumbered = self.basis_index[index].unique(return_inverse=True)

@@ -1,0 +1,87 @@
+"""Discrete spectra: the frequencies of a kernel that repeats itself, each with its own mass, exact everywhere.
+
+Where they are more than the features asked for, a few frequencies drawn at random from the rest carry its variance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..kernels.terms import Term
+from .basis import Basis, Cosines, Pairs
+from .fourier import rand
+
+# Mass left out above which some of the features go to random frequencies of the tail, and how many of them do.
+TAIL_THRESHOLD, TAIL_SHARE = 1e-4, 1 / 8
+
+
+class Series(NamedTuple):
+    """Frequencies `[f, d]`, one of each pair, heaviest first, and their masses `[f]`, of which the first are kept."""
+
+    theta: Tensor
+    mass: Tensor
+    kept: int
+    tail: int  # random features for the rest
+    captured: float  # the share of the prior's variance in what is kept
+
+
+def harmonic_series(term: Term, input_dim: int, count: int) -> Series | None:
+    """The frequencies of the stationary part for `count` features; None where its spectrum is not discrete."""
+    atoms = term.measure(input_dim).atoms()
+    if atoms is None:
+        return None
+    theta, mass = _half(*(a.cpu() for a in atoms))
+    kept, captured = _kept(theta, mass, count)
+    tail = 0
+    if 1 - captured > TAIL_THRESHOLD:
+        tail = max(1, int(count * TAIL_SHARE))
+        kept, captured = _kept(theta, mass, count - tail)
+    return Series(theta, mass, kept, tail, captured)
+
+
+def harmonics(term: Term, series: Series, *, num_bases: int, generator: torch.Generator) -> list[Basis]:
+    """The bases of a series: the frequencies it keeps, and random ones of its tail."""
+    theta, mass, kept, tail, _ = series
+    bases = _exact(theta[:kept], term.variance.cpu() * mass[:kept])
+    if tail:
+        rest = mass[kept:]
+        cdf = rest.detach().cumsum(0)
+        drawn = torch.searchsorted(cdf, rand((num_bases, tail), generator).cpu() * cdf[-1]).clamp_max(len(cdf) - 1)
+        tau = 2 * math.pi * rand((num_bases, tail), generator).cpu()
+        weight = 2 * cdf[-1] / tail * (rest / rest.detach().clamp_min(1e-300))[drawn]  # [g, tail]
+        bases.append(Cosines(theta[kept:][drawn], tau, (term.variance.cpu() * weight).sqrt()))
+    return bases
+
+
+def _exact(theta: Tensor, mass: Tensor) -> list[Basis]:
+    """sqrt(mass) cos(theta . x) and sqrt(mass) sin(theta . x) for each frequency; for theta = 0 the constant alone."""
+    zero = (theta == 0).all(-1)
+    bases: list[Basis] = []
+    if bool((~zero).any()):
+        bases.append(Pairs(theta[None, ~zero], mass[~zero].sqrt()[None]))
+    if bool(zero.any()):
+        bases.append(Cosines(theta[None, zero], theta[None, zero, 0], mass[zero].sqrt()[None]))
+    return bases
+
+
+def _half(theta: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+    """One of each pair +-theta with the mass of both, heaviest first; the masses then sum to one."""
+    sign = torch.zeros(len(theta))
+    for axis in range(theta.shape[1]):  # the sign of the first coordinate that is not zero
+        sign = torch.where(sign == 0, theta[:, axis].sign(), sign)
+    half = sign >= 0
+    theta, mass = theta[half], mass[half].clamp_min(0) * torch.where(sign[half] == 0, 1.0, 2.0)
+    order = mass.detach().argsort(descending=True)
+    return theta[order], mass[order] / mass.sum()
+
+
+def _kept(theta: Tensor, mass: Tensor, count: int) -> tuple[int, float]:
+    """How many frequencies `count` features hold (two each, but one for zero), and their share of the mass."""
+    kept = (count + 1) // 2
+    if count % 2 and not bool((theta[:kept] == 0).all(-1).any()):
+        kept -= 1
+    return kept, float(mass[:kept].detach().sum())
