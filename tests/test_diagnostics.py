@@ -92,21 +92,20 @@ def test_a_basis_shared_too_long_should_be_changed_more_often(generator):
 def test_in_few_dimensions_other_features_are_better(generator):
     gp, x = model(d=1), points(40, 1, seed=1)
     random = diagnose(matheron.draw(gp, 4000, num_features=256, generator=generator), gp, x)
-    assert random.advice.startswith("Other features: equispaced")
-    paths = matheron.draw(gp, 4000, num_features=256, features="equispaced", domain=(0.0, 1.0), generator=generator)
+    assert random.advice.startswith("Other features: a lattice")
+    paths = matheron.draw(gp, 4000, domain=(0.0, 1.0), generator=generator)
     assert basis(diagnose(paths, gp, x)).w2 < 0.2 * basis(random).w2
 
 
-def test_too_few_features_should_be_more(generator):
+def test_too_few_modes_should_be_more_and_the_lattice_s_record_is_shown(generator):
     gp, x = model(d=1), points(40, 1, seed=1)
-
-    def drawn(ell):
-        paths = matheron.draw(gp, 4000, num_features=ell, features="equispaced", domain=(0.0, 1.0), generator=generator)
-        return diagnose(paths, gp, x)
-
-    few = drawn(12)
-    assert few.advice == "More features: draw with num_features=48."
-    assert basis(drawn(48)).w2 < 0.5 * basis(few).w2
+    paths = matheron.draw(gp, 4000, num_features=9, features="equispaced", domain=(0.0, 1.0), generator=generator)
+    few = diagnose(paths, gp, x)
+    assert few.advice.startswith("More modes: draw with features=")
+    paths = matheron.draw(gp, 4000, features="lattice", tolerance=1e-4, domain=(0.0, 1.0), generator=generator)
+    many = diagnose(paths, gp, x)
+    assert basis(many).w2 < 0.1 * basis(few).w2
+    assert paths.prior.features.description in str(many).replace("\n", " ")
 
 
 def test_a_weight_space_posterior_is_found_out(generator):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .checks import ArrayLike, as_points
 from .describe import describe
+from .features import LARGEST_DIM, Lattice
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
 from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, require_paths
@@ -54,6 +55,7 @@ class Diagnosis:
     num_features: int
     num_bases: int
     advice: str
+    features: str = ""  # what the prior's basis is, and for a lattice the error that it reached
 
     def __rich__(self) -> Group:
         table = Table(title=f"{self.num_paths} paths at {self.num_values} values, against the posterior")
@@ -76,7 +78,7 @@ class Diagnosis:
             f"The column of exact draws is the Monte Carlo floor: {self.num_paths} draws from the posterior itself are "
             f"{self.floor.w2:.3g} away from it."
         )
-        return Group(table, floor, self.advice)
+        return Group(table, floor, f"Prior: {self.features}.", self.advice)
 
     def __str__(self) -> str:
         text = io.StringIO()
@@ -138,6 +140,7 @@ def diagnose(paths: AbstractPaths, model: Any, x: ArrayLike) -> Diagnosis:
         num_features=max(member.prior.num_features for member in members),
         num_bases=max(member.prior.num_bases for member in members),
         advice=_advice(members, gp, empirical, floor, basis),
+        features=members[0].prior.features.description,
     )
 
 
@@ -240,15 +243,17 @@ def _advice(members: list[PriorPlusUpdate], gp: Any, empirical: Law, floor: Law,
     d = members[0].input_dim
     terms = [term for term in _singles(gp)[0].kernel.terms(d) if term.stationary]
     dims = max((len(term.active_dims(d)) for term in terms), default=d)
-    equispaced = "equispaced" in prior.features.description
-    if dims <= 2 and terms and not equispaced and not any(term.forms for term in terms):
+    lattice = any(isinstance(part, Lattice) for part in prior.features.bases)
+    if dims <= LARGEST_DIM and terms and not lattice and not any(term.forms for term in terms):
         return (
-            f"Other features: equispaced ones err far less in {dims} dimension{'s' if dims > 1 else ''}; draw with "
-            'features="equispaced" and domain=(lower, upper).'
+            f"Other features: a lattice errs far less in {dims} dimension{'s' if dims > 1 else ''}; draw with "
+            "domain=(lower, upper)."
         )
-    if prior.num_bases < s and not equispaced:
+    if lattice:
+        return 'More modes: draw with features="lattice" and a smaller tolerance=.'
+    if prior.num_bases < s:
         needed = math.ceil(prior.num_bases * 2 * (error / floor.w2) ** 2)
         per_basis = max(1, s // needed)
         return f"Another basis more often: draw with paths_per_basis={per_basis}; what bases err by averages out."
-    factor = 4 if equispaced else min(64, math.ceil((error / floor.w2) ** 2))
+    factor = min(64, math.ceil((error / floor.w2) ** 2))
     return f"More features: draw with num_features={prior.num_features * factor}."

@@ -20,19 +20,16 @@ CHOICES = {  # kernel, dimensions, features, domain, what is said
     "16 dimensions, some active": (K.RBF().on([0, 1]), 16, 100, None, "100 sobol"),
     "periodic": (K.Periodic(), 1, 100, None, "harmonics holding 100.00% of the variance"),
     "periodic, too few features": (K.Periodic(0.01), 1, 20, None, "20 sobol"),
-    "a domain": (K.RBF(0.3), 1, 100, UNIT, "equispaced, 99 features holding 100.00% of the variance"),
-    "a domain in two dimensions": (
-        K.RBF(0.3),
-        2,
-        999,
-        UNIT,
-        "equispaced, 999 features holding 100.00% of the variance",
-    ),
-    "a smooth kernel in three": (K.RBF(0.5), 3, 999, UNIT, "equispaced, 999 features holding 100.00% of the variance"),
-    "a rough kernel in three": (K.Matern(0.5, 0.5), 3, 999, UNIT, "999 sobol"),
-    "too few features for the domain": (K.RBF(0.01), 1, 20, UNIT, "20 sobol"),
+    "a domain": (K.RBF(0.3), 1, 8, UNIT, " modes, kernel within"),
+    "a domain in two dimensions": (K.RBF(0.3), 2, 8, UNIT, "lattice of 1"),
+    "a smooth kernel in three": (K.RBF(0.5), 3, 8, UNIT, "lattice of"),
+    "a rough kernel in three": (K.Matern(1.5, 0.5), 3, 8, UNIT, "of the variance beyond them"),
+    "a short lengthscale": (K.RBF(0.01), 1, 8, UNIT, "lattice of 1"),
     "a domain in four dimensions": (K.RBF(), 4, 100, UNIT, "100 sobol"),
-    "a domain in four, two of them active": (K.RBF(0.3).on([1, 3]), 4, 999, UNIT, "equispaced, 999 features holding"),
+    "a domain in four, two of them active": (K.RBF(0.3).on([1, 3]), 4, 8, UNIT, "lattice of 1"),
+    "a domain, periodic": (K.Periodic(), 1, 100, UNIT, "harmonics holding 100.00% of the variance"),
+    "a domain, periodic, many frequencies": (K.Periodic(0.01), 1, 20, UNIT, "lattice of"),
+    "a domain and a sum": (K.RBF(0.3) + K.Linear() + 2 * K.Matern(2.5, 0.2), 1, 8, UNIT, "lattice of"),
     "linear": (K.Linear(), 3, 100, None, "3 explicit"),
     "constant": (K.Constant(), 3, 100, None, "1 constant"),
     "stationary times linear": (K.RBF() * K.Linear(), 3, 100, UNIT, "100 products with sobol"),
@@ -46,7 +43,7 @@ def test_auto_chooses_by_dimension_kernel_and_domain_and_says_so(name):
     features = features_of(kernel, d, ell, "auto", domain=domain)
     assert said in features.description
     assert features.description in repr(features)
-    assert (features.domain is None) == ("equispaced" not in said)
+    assert (features.domain is None) == ("lattice" not in features.description)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "sincos", "sobol", "orthogonal"])
@@ -58,7 +55,7 @@ def test_a_kind_that_is_named_is_taken(kind):
 def test_refuses_an_unknown_kind():
     with pytest.raises(ValueError, match=r"features: expected one of auto, cosine, .* or a Features object, got 'rff'"):
         features_of(K.RBF(), 1, 10, "rff")
-    assert set(KINDS) == {"auto", "cosine", "sincos", "sobol", "orthogonal", "equispaced"}
+    assert set(KINDS) == {"auto", "cosine", "sincos", "sobol", "orthogonal", "lattice", "equispaced"}
 
 
 @pytest.mark.parametrize(

@@ -9,3 +9,4 @@ from .choose import Features as Features
 from .choose import build_features as build_features
 from .lattice import Lattice as Lattice
 from .needed import posterior_scale as posterior_scale
+from .series import LARGEST_DIM as LARGEST_DIM

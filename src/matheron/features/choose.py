@@ -145,7 +145,8 @@ def _lattices(
     if graph:
         largest = min(largest, LARGEST_IN_GRAPH)
     scale = _UNKNOWN_SHARE * sum(_size(t, None) for t in left if t.stationary and not t.forms)
-    left_out = to.tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
+    # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
+    left_out = 0.25 * to.tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
     made, rest = lattices(
         left,
         input_dim,
@@ -155,7 +156,7 @@ def _lattices(
         largest=largest,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
     )
-    if graph and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
+    if graph and kind == "auto" and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
         return [], terms
     return made, rest + discrete
 
@@ -186,8 +187,8 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
             return bases, f"{size} harmonics holding {series.captured:.2%} of the variance"
         if kind in LATTICE_KINDS:
             raise ValueError(
-                f'features="{kind}" needs a kernel of at most {LARGEST_DIM} dimensions whose frequencies fit in memory, '
-                f'got one of {len(term.active_dims(input_dim))}; use "sobol" or "auto"'
+                f'features="{kind}" needs a kernel of at most {LARGEST_DIM} dimensions whose frequencies fit in '
+                f'memory, got one of {len(term.active_dims(input_dim))}; use "sobol" or "auto"'
             )
         elliptical = isinstance(m := term.measure(input_dim), Elliptical) and getattr(m, "shift", None) is None
         kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..nufft import adjoint_at, as_complex, as_real, series_at
-from .basis import Basis, Pairs
+from .basis import Basis, Cosines, Pairs
 
 # Numbers in a block of the sums that are taken mode by mode.
 _BLOCK = 1 << 22
@@ -71,6 +71,14 @@ class Lattice(Basis):
         theta = torch.zeros(len(places), input_dim, dtype=self.period.dtype, device=self.period.device)
         theta[:, self.dims] = self.mode(places).to(theta)
         return Pairs(theta[None], self.amplitudes[None, start:stop])
+
+    def parts(self, width: int, input_dim: int) -> Iterator[Basis]:
+        """The lattice as plain bases of at most `width` functions each."""
+        step = max(1, width // 2)
+        for start in range(0, self.num_pairs, step):
+            yield self.pairs(start, min(start + step, self.num_pairs), input_dim)
+        zero = self.period.new_zeros(1, 1, input_dim)
+        yield Cosines(zero, zero[..., 0], self.amplitudes[None, -1:])
 
     @property
     def num_pairs(self) -> int:

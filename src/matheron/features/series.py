@@ -127,9 +127,11 @@ def sized_box(
         box = _with_period(empty, input_dim, tolerance, negative=max(share, 1e-4 * (tolerance > images)))
         if box is None:
             continue
-        tails = [_tail(box, input_dim, axis, share) for axis in range(len(dims))]
+        tails = [_tail(box, input_dim, axis, share, 8 * largest) for axis in range(len(dims))]
         box = _with_modes(box, tails, share, largest)
-        error = box.left_out / max(box.variance, 1e-300) + (0.2 * tolerance) ** 2
+        # Both as shares of the posterior variance, of which `left_out` is a share `images`: what data leave of an image
+        # was measured, in one to three dimensions.
+        error = images * box.left_out / left_out + (0.05 * tolerance) ** 2
         if best is None or error < best[1]:
             best = (box, error)
         if box.left_out <= 1.01 * share * len(dims) * box.variance:
@@ -202,9 +204,7 @@ def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) ->
         0.0 if math.isfinite(p) else _decay_length(term, input_dim, i, side, tolerance / (2 * len(box.dims)))
         for i, p, side in zip(box.dims, box.period, box.side, strict=True)
     ]
-    plain = [
-        p if math.isfinite(p) else side + room for p, side, room in zip(box.period, box.side, rooms, strict=True)
-    ]
+    plain = [p if math.isfinite(p) else side + room for p, side, room in zip(box.period, box.side, rooms, strict=True)]
     scale = [
         _decay_length(term, input_dim, i, side, 0.3) if room else 0.0
         for i, side, room in zip(box.dims, box.side, rooms, strict=True)
@@ -243,7 +243,7 @@ def _decay_length(term: Term, input_dim: int, i: int, side: float, tolerance: fl
     return float(r[last + 1]) if last + 1 < len(r) else math.inf
 
 
-def _tail(box: Box, input_dim: int, axis: int, share: float) -> Tensor:
+def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Tensor:
     """For each m the share of variance beyond it along one axis, `[m + 1]`.
 
     The kernel along an axis has the spectrum's marginal there: an FFT, on a grid refined until its outer half is below
@@ -266,7 +266,7 @@ def _tail(box: Box, input_dim: int, axis: int, share: float) -> Tensor:
             beyond = c.flip(0).cumsum(0).flip(0)[1:]  # beyond[m]: more than m
             outer = float(beyond[size // 4])
             resolved = float((series - exact).abs().max()) <= 8 * outer + 1e-6
-            if (outer <= share and resolved) or size > _LONGEST[len(box.dims)]:
+            if (outer <= share and resolved) or size > min(longest, _LONGEST[len(box.dims)]):
                 return torch.cat([beyond, beyond.new_full((1,), 0.0 if resolved else 1.0)])
             size = 4 * (size - 1) + 1
 
@@ -310,8 +310,16 @@ def _union(a: Box, b: Box) -> Box | None:
         m.append(max(math.ceil(x.m[k] * longest / x.period[k] - 1e-9) for x, k in both))
     if len(dims) > LARGEST_DIM:
         return None
-    lists = (tuple(v) for v in (dims, period, side, fixed, m))
-    return Box(a.terms + b.terms, a.cut_off + b.cut_off, *lists, left_out=a.left_out + b.left_out)
+    return Box(
+        terms=a.terms + b.terms,
+        cut_off=a.cut_off + b.cut_off,
+        dims=tuple(dims),
+        period=tuple(period),
+        side=tuple(side),
+        fixed=tuple(fixed),
+        m=tuple(m),
+        left_out=a.left_out + b.left_out,
+    )
 
 
 # The kernel and its coefficients.
@@ -402,7 +410,9 @@ def _by_density(term: Term, box: Box, input_dim: int) -> Tensor | None:
     measure = term.measure(input_dim)
     if getattr(measure, "density_dims", None) != list(box.dims):
         return None
-    axes = [torch.arange(-m, m + 1, dtype=torch.float64) * (2 * math.pi / p) for m, p in zip(box.m, box.period, strict=True)]
+    axes = [
+        torch.arange(-m, m + 1, dtype=torch.float64) * (2 * math.pi / p) for m, p in zip(box.m, box.period, strict=True)
+    ]
     theta = torch.zeros(box.num_modes, input_dim, dtype=torch.float64)
     theta[:, list(box.dims)] = torch.cartesian_prod(*axes).reshape(-1, len(axes))
     density = measure.density(theta)
@@ -427,7 +437,9 @@ def _sum_of_images(term: Term, box: Box, r: Tensor, input_dim: int) -> Tensor:
     total = torch.zeros(len(r), dtype=torch.float64)
     x = torch.zeros(len(r), input_dim, dtype=torch.float64)
     for image in product((-1.0, 0.0, 1.0), repeat=len(box.dims)):
-        x[:, list(box.dims)] = r + torch.tensor(image, dtype=torch.float64) * torch.tensor(box.period, dtype=torch.float64)
+        x[:, list(box.dims)] = r + torch.tensor(image, dtype=torch.float64) * torch.tensor(
+            box.period, dtype=torch.float64
+        )
         total = total + stationary(term, x)
     return total
 
@@ -439,7 +451,8 @@ def _largest_error(box: Box, c: Tensor, input_dim: int) -> float:
     k = len(box.dims)
     r = 2 * torch.rand(256, k, generator=generator, dtype=torch.float64) - 1
     near = torch.exp(-7 * torch.rand(64, 1, generator=generator, dtype=torch.float64))
-    r = torch.cat([torch.zeros(1, k, dtype=torch.float64), r, r[:64] * near])
+    ends = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=k)), dtype=torch.float64)  # where images are nearest
+    r = torch.cat([ends, r, r[:64] * near])
     side = torch.tensor([s or p for s, p in zip(box.side, box.period, strict=True)], dtype=torch.float64)
     period = torch.tensor(box.period, dtype=torch.float64)
     series = series_at(c[None].to(torch.complex128), r * side * (2 * math.pi / period))[0].real

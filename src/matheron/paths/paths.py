@@ -129,8 +129,8 @@ class PriorPlusUpdate(AbstractPaths):
             slack = 1e-6 * (domain[1] - domain[0])
             if bool((x < domain[0] - slack).any()) or bool((x > domain[1] + slack).any()):
                 raise ValueError(
-                    f"x: expected points inside the domain {domain[0].tolist()} to {domain[1].tolist()} of these "
-                    f"equispaced features, got {x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a "
+                    f"x: expected points inside the domain {domain[0].tolist()} to {domain[1].tolist()} of this "
+                    f"lattice, got {x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a "
                     "larger domain=, or with features='sobol'"
                 )
         return x

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..checks import ArrayLike, as_count
 from ..draw import as_domain
-from ..features import Features, build_features
+from ..features import Features, Lattice, build_features
 from ..gp import ExactGP, SparseGP
 from ..paths import PriorPlusUpdate
 
@@ -78,6 +78,13 @@ def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor,
 
     Sums over bases of share * Phi Phi^T are then products of wide matrices, and few.
     """
+    on_lattices = [isinstance(basis, Lattice) for basis in features.bases]
+    if any(on_lattices):
+        for basis, root, lattice in zip(features.bases, features.roots, on_lattices, strict=True):
+            for part in basis.parts(_WIDTH, features.origin.shape[0]) if lattice else [basis]:
+                one = Features([part], [root], features.origin, features.domain, features.description)
+                yield from wide_bases(one, shares if part.num_bases > 1 else shares.sum()[None])
+        return
     step = max(1, _WIDTH // features.num_features)
     for start in range(0, features.num_bases, step):
         cut = slice(start, start + step)

@@ -1,0 +1,295 @@
+"""The lattice: a kernel's Fourier series on a box, accurate to what it says, and its transforms against plain sums."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import matheron
+from matheron import kernels as K
+from matheron import nufft
+from matheron.features import Accuracy, Lattice, posterior_scale
+from matheron.features.choose import build_features
+from matheron.metrics import gaussian_wasserstein
+from matheron.samplers import decoupled_moments, moments
+from standard import covariance, features_of, kernel_error
+
+UNIT = (0.0, 1.0)
+
+
+def points(d: int, domain=UNIT, n: int = 12) -> Tensor:
+    """Points of the domain, both of its far corners among them."""
+    x = torch.rand(n, d, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    x = torch.cat([x, torch.zeros(1, d), torch.ones(1, d)]).double()
+    return domain[0] + (domain[1] - domain[0]) * x
+
+
+def lattice_of(kernel, d: int, domain=UNIT, **settings):
+    """Features on a lattice, to an accuracy of one's own."""
+    return build_features(
+        kernel,
+        d,
+        1024,
+        kind=settings.pop("kind", "lattice"),
+        num_bases=1,
+        origin=torch.linspace(-0.3, 0.5, d, dtype=torch.float64),
+        domain=torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, d),
+        reference=None,
+        generator=torch.Generator().manual_seed(0),
+        accuracy=Accuracy(**settings),
+    )
+
+
+ACCURATE = {
+    "RBF": (K.RBF(0.3), 1),
+    "RBF, shorter than the domain by far": (K.RBF(0.01), 1),
+    "RBF, as long as the domain": (K.RBF(1.0), 1),
+    "RBF, far longer than the domain": (K.RBF(50.0), 1),
+    "Matern 1/2": (K.Matern(0.5, 0.3), 1),
+    "Matern 3/2": (K.Matern(1.5, 0.3), 1),
+    "Matern 5/2": (K.Matern(2.5, 0.3), 1),
+    "Matern 5/2, long": (K.Matern(2.5, 20.0), 1),
+    "Matern of another order": (K.Matern(0.9, 0.3), 1),
+    "rational quadratic": (K.RationalQuadratic(2.0, 0.3), 1),
+    "rational quadratic of heavy tails": (K.RationalQuadratic(0.3, 0.2), 1),
+    "spectral mixture": (K.SpectralMixture([1.0, 0.5], [[3.0], [0.0]], [[0.5], [2.0]]), 1),
+    "product with periodic": (K.RBF(0.5) * K.Periodic(1.0, 0.3), 1),
+    "sum of unequal terms": (K.RBF(1.0) + 1e-3 * K.Matern(1.5, 0.05), 1),
+    "ARD in two dimensions": (K.RBF([0.3, 2.0]), 2),
+    "product across coordinates": (K.RBF(0.4).on(0) * K.Matern(2.5, 0.5).on(1), 2),
+    "product with a coordinate that repeats": (K.RBF(0.5).on(0) * K.Periodic(0.9, 0.5).on(1), 2),
+    "sum across coordinates": (K.RBF(0.4).on(0) + 2 * K.Matern(2.5, 0.5).on(1) + K.RBF(0.3), 2),
+    "product of two kernels": (K.RBF(0.4) * K.Matern(2.5, 0.5), 2),
+    "Matern 5/2 in two dimensions": (K.Matern(2.5, 0.3), 2),
+    "rational quadratic in two dimensions": (K.RationalQuadratic(1.2, 0.5), 2),
+    "shifted mixture in two dimensions": (K.SpectralMixture([1.0], [[2.0, -1.0]], [[0.5, 0.8]]), 2),
+    "RBF in three dimensions": (K.RBF(0.5), 3),
+    "Matern 5/2 in three dimensions": (K.Matern(2.5, 0.8), 3),
+    "terms of one to three dimensions": (K.RBF(0.6) + K.RBF(0.3).on(1) + K.Matern(2.5, 0.4).on([0, 2]), 3),
+}
+
+
+@pytest.mark.parametrize("name", ACCURATE)
+def test_the_covariance_is_the_kernel_s_to_the_error_that_is_stated(name):
+    kernel, d = ACCURATE[name]
+    features = lattice_of(kernel, d, posterior_variance=0.01)
+    assert features.num_bases == 1  # nothing random in it
+    assert all(isinstance(basis, Lattice) for basis in features.bases)
+    stated = sum(basis.error for basis in features.bases)
+    scale = covariance(kernel, points(d)[:1], points(d)[:1]).item()
+    error = kernel_error(features, kernel, points(d)).abs().max() / scale
+    assert error < 1.5 * stated + 1e-9
+    assert error < 2e-3
+
+
+def test_a_smaller_tolerance_gives_a_smaller_error():
+    errors = []
+    for tolerance in (1e-2, 1e-4, 1e-6):
+        features = lattice_of(K.Matern(2.5, 0.3), 1, tolerance=tolerance, posterior_variance=0.1)
+        errors.append(float(kernel_error(features, K.Matern(2.5, 0.3), points(1)).abs().max()))
+    assert errors[1] < 0.05 * errors[0] and errors[2] < 0.05 * errors[1]
+
+
+def test_variance_is_kept_where_modes_are_too_few():
+    """What lies beyond the last mode goes to the outermost octave: the variance is right, and it is said."""
+    kernel = K.Matern(0.5, 0.2)
+    for count in (33, 129, 1025):
+        features = features_of(kernel, 1, count, "equispaced", domain=UNIT)
+        assert features.num_features <= count
+        assert kernel_error(features, kernel, points(1)).diagonal(dim1=1, dim2=2).abs().max() < 0.02
+        (lattice,) = features.bases
+        assert 0.01 < lattice.left_out * count / 33 < 1 and "of the variance beyond them" in features.description
+
+
+@pytest.mark.parametrize("domain", [(-3.0, 5.0), (1e4, 1e4 + 0.5)])
+def test_domain_may_be_anywhere(domain):
+    kernel = K.RBF(0.4 * (domain[1] - domain[0]))
+    features = lattice_of(kernel, 2, domain)
+    assert kernel_error(features, kernel, points(2, domain)).abs().max() < 1e-3
+    assert torch.equal(features.domain, torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, 2))
+
+
+# The three failures of the features that lattices replace.
+
+
+def distance_ratio(gp, x: Tensor, paths, s: int = 1000) -> float:
+    """W2 of s draws with the basis's covariance over that of s exact draws, both expected."""
+    exact, ours = moments(gp, x), decoupled_moments(gp, paths, x)
+    C = exact.covariance
+    values, vectors = torch.linalg.eigh(C)
+    R = (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
+    draws = R @ torch.randn(len(x), s, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    floor = gaussian_wasserstein(exact.mean, draws @ draws.mT / s, exact.mean, C)
+    return math.hypot(gaussian_wasserstein(ours.mean, ours.covariance, exact.mean, C), floor) / floor
+
+
+def problem(kernel, d: int, n: int, noise: float, side: float = 1.0, seed: int = 0, n_test: int = 100):
+    g = torch.Generator().manual_seed(seed)
+    X = side * torch.rand(n, d, generator=g, dtype=torch.float64)
+    y = torch.randn(n, generator=g, dtype=torch.float64)
+    x = side * torch.rand(n_test, d, generator=g, dtype=torch.float64)
+    return matheron.ExactGP(kernel, X, y, noise=noise), x
+
+
+def test_no_variance_is_lost_where_the_box_wraps():
+    gp, x = problem(K.Matern(1.5, 1.19), 2, 30, 1e-5)
+    exact = moments(gp, x).covariance.diagonal()
+    paths = matheron.draw(gp, 2, domain=UNIT, generator=torch.Generator().manual_seed(0))
+    ours = decoupled_moments(gp, paths, x).covariance.diagonal()
+    assert float((ours.sum() / exact.sum() - 1).abs()) < 0.01
+
+
+def test_narrow_bands_are_not_aliased():
+    wide = K.SpectralMixture([1.0], [[30.0]], [[0.01]])
+    features = lattice_of(wide, 1, (0.0, 100.0))
+    assert kernel_error(features, wide, points(1, (0.0, 100.0), n=60)).abs().max() < 2e-3
+    gp, x = problem(K.RBF(200.0) * K.Periodic(1.3, 1.0), 1, 80, 1e-2, side=730.0)
+    paths = matheron.draw(gp, 2, domain=(0.0, 730.0), generator=torch.Generator().manual_seed(0))
+    assert distance_ratio(gp, x, paths) < 1.1
+
+
+def test_small_terms_of_a_sum_are_not_starved():
+    for kernel, side in (
+        (K.RBF(1.0) + 1e-3 * K.Matern(1.5, 0.05), 1.0),
+        (
+            3600 * K.RBF(60.0) + 5.76 * K.RBF(90.0) * K.Periodic(1.3, 1.0) + 0.36 * K.RationalQuadratic(0.8, 1.2),
+            30.0,
+        ),
+    ):
+        gp, x = problem(kernel, 1, 60, 1e-5 if side == 1 else 1e-2, side=side)
+        paths = matheron.draw(gp, 2, domain=(0.0, side), generator=torch.Generator().manual_seed(0))
+        assert distance_ratio(gp, x, paths) < 1.1
+
+
+LAW = {
+    f"{name}, noise {noise:g}, {d} dimensions": (kernel, d, noise)
+    for d in (1, 2, 3)
+    for name, kernel in {
+        "RBF": K.RBF(0.3),
+        "Matern 5/2": K.Matern(2.5, 0.3),
+        "Matern 3/2": K.Matern(1.5, 0.4),
+        "rational quadratic": K.RationalQuadratic(1.2, 0.3),
+        "Matern 1/2": K.Matern(0.5, 0.3),
+        "a long Matern 5/2": K.Matern(2.5, 1.2),
+    }.items()
+    for noise in (1e-6, 1e-3, 1e-1)
+}
+FAST = [name for name in LAW if "Matern 5/2, noise 0.001" in name and "3 dim" not in name]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in LAW])
+def test_the_law_is_that_of_exact_draws(name):
+    kernel, d, noise = LAW[name]
+    gp, x = problem(kernel, d, 60 * d, noise)
+    paths = matheron.draw(gp, 2, domain=UNIT, generator=torch.Generator().manual_seed(0))
+    assert distance_ratio(gp, x, paths) < 1.1
+
+
+@pytest.mark.slow
+def test_the_law_is_that_of_exact_draws_given_3000_data():
+    gp, x = problem(K.Matern(2.5, 0.2), 2, 3000, 1e-3)
+    paths = matheron.draw(gp, 2, domain=UNIT, solver="cholesky", generator=torch.Generator().manual_seed(0))
+    assert distance_ratio(gp, x, paths) < 1.1
+
+
+def test_a_rough_map_has_no_stripes():
+    """Peak over mean power of single modes, over that which their spectrum predicts, is that of exact draws."""
+    kernel, n = K.Matern(0.5, 0.15), 64
+    paths = matheron.draw_prior(kernel, 8, input_dim=2, domain=UNIT, generator=torch.Generator().manual_seed(0))
+    axis = torch.arange(n, dtype=torch.float64) / n
+    maps = paths.on_grid([axis, axis])  # [8, n, n]
+    window = torch.hann_window(n, dtype=torch.float64)
+    power = torch.fft.fft2(maps * window[:, None] * window).abs().square()
+    expected = power.mean(0).roll((n // 2, n // 2), (0, 1))
+    j = torch.arange(-(n // 2), n // 2, dtype=torch.float64)
+    radius = torch.hypot(j[:, None], j).round().long()
+    rings = torch.zeros(int(radius.max()) + 1).double().index_add(0, radius.flatten(), expected.flatten())
+    count = torch.zeros(int(radius.max()) + 1).double().index_add(0, radius.flatten(), torch.ones(n * n).double())
+    ratio = power.roll((n // 2, n // 2), (1, 2)) / (rings / count)[radius]
+    assert float(ratio[:, radius > 4].max()) < 4 * math.log(8 * n * n)  # an exponential variable's largest of 8 n^2
+
+
+# Sums and transforms.
+
+
+def basis(dims, shape, seed: int = 0) -> tuple[Lattice, torch.Generator]:
+    g = torch.Generator().manual_seed(seed)
+    period = torch.tensor([2.0, 3.0, 1.7], dtype=torch.float64)[: len(dims)]
+    half = (math.prod(shape) + 1) // 2
+    return Lattice(dims, shape, period, torch.rand(half, generator=g, dtype=torch.float64)), g
+
+
+SHAPES = [([0], (9,), 1), ([1], (7,), 2), ([0, 2], (5, 9), 3), ([0, 1, 2], (5, 7, 3), 3)]
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["finufft", "own"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dims, shape, d", SHAPES)
+def test_sums_gradients_and_adjoints_are_those_of_the_functions(dims, shape, d, dtype, library, monkeypatch):
+    if not library:
+        monkeypatch.setattr(nufft, "finufft", lambda: None)
+    lattice, g = basis(dims, shape)
+    x = torch.randn(1, 40, d, generator=g, dtype=torch.float64)
+    W = torch.randn(1, 5, lattice.size, generator=g, dtype=torch.float64)
+    Phi, within = lattice.values(x), (1e-9 if dtype == torch.float64 else 1e-5) * math.sqrt(lattice.size)
+    as_dtype = lattice.to(dtype)
+    value, gradient = as_dtype.weighted_with_gradient(x.to(dtype), W.to(dtype))
+    at = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad((W @ lattice.values(at).mT)[0, 2].sum(), at)
+    assert (value - W @ Phi.mT).abs().max() < within
+    assert (as_dtype.weighted(x[:, :5].to(dtype), W.to(dtype)) - W @ Phi[:, :5].mT).abs().max() < within
+    assert (gradient[0, 2] - slope[0]).abs().max() < 30 * within
+    v = torch.randn(5, 40, generator=g, dtype=torch.float64)
+    assert (as_dtype.adjoint(x[0].to(dtype), v.to(dtype)) - v @ Phi[0]).abs().max() < 5 * within
+    own, weights = torch.randn(5, 30, d, generator=g, dtype=torch.float64), W[0][:, None]
+    assert (as_dtype.weighted(own.to(dtype), weights.to(dtype)) - weights @ lattice.values(own).mT).abs().max() < within
+
+
+@pytest.mark.parametrize("dims, shape, d", SHAPES)
+def test_sums_can_be_differentiated_twice(dims, shape, d):
+    lattice, g = basis(dims, shape)
+    W = torch.randn(1, 2, lattice.size, generator=g, dtype=torch.float64)
+    x = torch.randn(1, 30, d, generator=g, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: lattice.weighted(x, W), x, fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda x: lattice.weighted(x, W), x, fast_mode=True)
+
+
+@pytest.mark.parametrize("dims, shape, d", SHAPES)
+def test_a_tensor_grid_has_the_values_of_its_points(dims, shape, d):
+    lattice, g = basis(dims, shape)
+    W = torch.randn(3, lattice.size, generator=g, dtype=torch.float64)
+    axes = [torch.rand(n, generator=g, dtype=torch.float64) for n in (4, 6, 5)[:d]]
+    listed = W @ lattice.values(torch.cartesian_prod(*axes).reshape(1, -1, d))[0].mT
+    torch.testing.assert_close(lattice.on_axes(W, axes).flatten(1), listed)
+
+
+def test_gradients_reach_the_lengthscale():
+    x = points(1, n=3)
+    lengthscale = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    Phi = features_of(K.Matern(2.5, lengthscale), 1, 512, "equispaced", domain=UNIT)(x)[0]
+    (slope,) = torch.autograd.grad((Phi @ Phi.mT).sum(), lengthscale)
+    high, low = (covariance(K.Matern(2.5, 0.3 + step), x, x).sum() for step in (1e-6, -1e-6))
+    assert float(slope) == pytest.approx((high - low) / 2e-6, rel=1e-2)
+
+
+def test_posterior_scale_is_near_the_average_posterior_variance():
+    for n, noise in ((40, 1e-4), (300, 1e-2)):
+        gp, x = problem(K.Matern(2.5, 0.4), 2, n, noise)
+        exact = float(moments(gp, 0.1 + 0.8 * x).covariance.diagonal().mean())  # between the data
+        assert 0.3 < posterior_scale(gp.kernel, gp.train_inputs, gp.noise) / exact < 3
+
+
+def test_refuses_what_has_no_series():
+    with pytest.raises(ValueError, match='features="lattice" needs domain='):
+        features_of(K.RBF(), 1, 8, "lattice")
+    with pytest.raises(ValueError, match=r"needs a kernel of at most 3 dimensions .*, got one of 4; use"):
+        features_of(K.RBF(), 4, 8, "lattice", domain=UNIT)
+    with pytest.raises(ValueError, match="tolerance: expected a number between 0 and 1"):
+        matheron.draw_prior(K.RBF(), 1, input_dim=1, domain=UNIT, tolerance=2.0)
+
+
+def test_auto_takes_random_features_where_there_is_no_series():
+    kernel = K.RBF(0.5).on(0) * K.Periodic(0.9, 0.5).on(1) * K.Cosine(0.3).on(1)
+    features = features_of(kernel, 2, 64, "auto", domain=UNIT)
+    assert features.description == "64 sobol" and features.domain is None
