@@ -176,7 +176,7 @@ class Lattice(Basis):
             rows = W[start : start + 2]
             total = _joined(self.coefficients(rows))[0].permute(order)
             for k in order:
-                total = torch.tensordot(total, waves[k], dims=([0], [1]))  # the axis summed over comes last
+                total = total.movedim(0, -1) @ waves[k].mT  # the axis summed over comes last
             shape = [n if i in self.dims else 1 for i, n in enumerate(rest)]
             total = total.reshape(shape).expand(rest)
             out[start] = total.real
