@@ -100,3 +100,13 @@ def test_what_cannot_be_shown_is_refused(generator):
         plots.plot_paths(line, torch.rand(5), data=(torch.rand(3, 2), torch.rand(3)))
     with pytest.raises(ValueError, match=r"states: expected \[s, steps, d_s\]"):
         plots.plot_trajectories(torch.rand(5, 3))
+
+
+def test_paths_minima_and_diagnoses_plot_themselves(generator):
+    gp = matheron.ExactGP(K.RBF(0.2), X, Y, noise=1e-2)
+    paths = matheron.draw(gp, 8, num_features=32, generator=generator)
+    x = torch.linspace(0, 1, 20, dtype=torch.float64)
+    assert torch.allclose(drawn(paths.plot(x, data=(X, Y)), "data")[:, 1], Y)
+    minima = matheron.minimize(paths, [[0.0], [1.0]], mesh_size=100, num_starts=2, generator=generator)
+    assert len(minima.plot(paths=paths).lines) == 8 + 1
+    assert len(matheron.diagnose(paths, gp, x[:, None]).plot().patches) == 3

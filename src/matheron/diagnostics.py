@@ -80,6 +80,12 @@ class Diagnosis:
         )
         return Group(table, floor, f"Prior: {self.features}.", self.advice)
 
+    def plot(self, *, axes: Any = None) -> Any:
+        """The distances as bars: `matheron.plots.plot_diagnosis`. Returns the axes."""
+        from .plots import plot_diagnosis
+
+        return plot_diagnosis(self, axes=axes)
+
     def __str__(self) -> str:
         text = io.StringIO()
         Console(file=text, width=100, color_system=None).print(self)

@@ -180,6 +180,26 @@ class AbstractPaths(Value, ABC):
         return self if len(data.noise) == 0 else self._given(data, as_solver(solver), generator)
 
     @final
+    def plot(
+        self,
+        x: ArrayLike | Sequence[ArrayLike],
+        *,
+        data: tuple[ArrayLike, ArrayLike] | None = None,
+        axes: Any = None,
+    ) -> Any:
+        """A picture of the paths: `matheron.plots.plot_paths`, which says what the arguments are. Returns the axes.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(0.2), 8, input_dim=1)
+        >>> paths.plot(torch.linspace(0, 1, 100)).get_ylabel()
+        'f(x)'
+        """
+        from ..plots import plot_paths
+
+        return plot_paths(self, x, data=data, axes=axes)
+
+    @final
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the paths to a safetensors file; `matheron.load` reads them back, and runs no code."""
         store.save(self, path)

@@ -25,6 +25,12 @@ class Minima(NamedTuple):
     ending: list[str]
     num_evaluations: int  # of a path at a point with its gradient, in all
 
+    def plot(self, *, paths: AbstractPaths | None = None, bounds: ArrayLike | None = None, axes: Any = None) -> Any:
+        """The minimisers, on a map of the paths' mean where these are given: `matheron.plots.plot_minima`."""
+        from ..plots import plot_minima
+
+        return plot_minima(self, paths=paths, bounds=bounds, axes=axes)
+
 
 def minimize(
     paths: AbstractPaths | _Negated,
