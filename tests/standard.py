@@ -38,6 +38,9 @@ STATIONARY = {  # each with its number of dimensions, and with k(x, x) = 1
     "Matern 1.2": (K.Matern(1.2, 0.7), 2),
     "Matern 3.7": (K.Matern(3.7, 0.7), 2),
     "rational quadratic": (K.RationalQuadratic(0.8, [0.4, 0.9]), 2),
+    "spherical": (K.Spherical([0.9, 1.6]), 2),
+    "spherical in 3 dimensions": (K.Spherical(1.2), 3),
+    "rotated": (K.Rotated(K.Matern(1.5, [0.4, 1.1]), 30.0), 2),
     "periodic": (K.Periodic([0.9, 1.4], [0.8, 1.3]), 2),
     "cosine": (K.Cosine(0.9), 1),
     "spectral mixture of one": (K.SpectralMixture([1.0], [[0.4, -0.7]], [[0.3, 0.2]]), 2),
@@ -93,6 +96,14 @@ def covariance(kernel, x, z, i=None, j=None) -> np.ndarray:
         case kernels.RationalQuadratic():
             alpha = float(kernel.alpha)
             return (1 + _scaled_squares(r, kernel.lengthscale) / (2 * alpha)) ** -alpha
+        case kernels.Spherical():
+            h = np.minimum(np.sqrt(_scaled_squares(r, kernel.lengthscale)), 1.0)
+            return 1 - 1.5 * h + 0.5 * h**3
+        case kernels.Rotated():
+            a = np.radians(kernel.angle)
+            R = np.eye(x.shape[1])
+            R[:2, :2] = [[np.cos(a), np.sin(a)], [-np.sin(a), np.cos(a)]]
+            return covariance(kernel.kernel, x @ R.T, z @ R.T, i, j)
         case kernels.Periodic():
             return np.exp(-2 * _scaled_squares(np.sin(np.pi * r / _array(kernel.period)), kernel.lengthscale))
         case kernels.Cosine():

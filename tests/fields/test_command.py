@@ -172,13 +172,13 @@ def test_rows_without_numbers_are_left_out_and_counted(tmp_path):
 
 
 BAD = {
-    "missing column": ("x,y,level\n1,2,3\n", "no column z; it has x, y, level"),
+    "missing column": ("x,y,level\n1,2,3\n", "w.csv has no column 'z'; it has x, y, level"),
     "text": (
         "x,y,z\n0,0,1\n1,0,low\n0,1,3\n1,1,n/a?\n",
-        "expected numbers in z, got 'low' in row 2 and text in 1 more",
+        "column 'z' holds text ('low' in row 2; 2 of 4 cells)",
     ),
-    "empty": ("", "the file is empty"),
-    "no rows": ("x,y,z\n", "no rows below the header"),
+    "empty": ("", "w.csv is empty"),
+    "no rows": ("x,y,z\n", "w.csv has column names but no rows"),
     "one point": ("x,y,z\n1,2,3\n", "expected at least 3 rows with numbers, got 1"),
     "nothing but gaps": ("x,y,z\n1,2,\n1,3,\n2,2,\n3,3,\n", "expected at least 3 rows with numbers, got 0"),
     "one value": ("x,y,z\n0,0,1\n1,0,1\n0,1,1\n", "z varies nowhere: there is nothing to fit"),
@@ -223,10 +223,12 @@ def test_options_that_cannot_be_are_refused_before_any_work(table, tmp_path, wor
 
 
 def test_files_of_no_known_kind_and_none_at_all_are_refused(tmp_path):
-    (tmp_path / "w.xyz").write_text("1 2 3")
+    (tmp_path / "w.xyz").write_text("a b c\n1 2 3\n")
     (tmp_path / "w.parquet").write_text("not parquet")
+    (tmp_path / "w.gpkg").write_text("not a geopackage")
     for name, message in (
-        ("w.xyz", "ends in .csv"), ("none.csv", "no file"), ("w.parquet", "cannot be read as a table"),
+        ("w.xyz", "has no columns 'x', 'y', 'z'"), ("none.csv", "no file"), ("none.gpkg", "no file"),
+        ("w.parquet", "is not a Parquet file that can be read"), ("w.gpkg", "is not a table that can be read"),
     ):  # fmt: skip
         result = invoke(tmp_path / name)
         assert result.exit_code == 1 and message in result.stderr, result.stderr

@@ -274,6 +274,13 @@ def test_missing_packages_are_named(monkeypatch):
         fields.simulate(drawn(1), AXES)
 
 
+def test_small_fields_are_had_at_once():
+    paths = drawn()
+    field = paths.to_xarray(AXES, name="level")
+    assert field.chunks is None and field.name == "level"
+    np.testing.assert_allclose(field.values, at_points(paths), rtol=0, atol=1e-10)
+
+
 def test_dask_s_own_operations_work_on_it():
     field = fields.simulate(drawn(), AXES, chunks=6)
     mean = field.mean("path").compute(scheduler="sync")

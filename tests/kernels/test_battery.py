@@ -8,7 +8,12 @@ from torch import Tensor
 from standard import KERNELS, covariance
 
 every_kernel = pytest.mark.parametrize("name", KERNELS)
-ROUGH = ("Matern 1/2", "Matern 1.2")  # no second derivative at coincident points
+ROUGH = (
+    "Matern 1/2",
+    "Matern 1.2",
+    "spherical",
+    "spherical in 3 dimensions",
+)  # no second derivative at coincident points
 
 
 def case(name: str, n: int = 5, seed: int = 0, dtype=torch.float64):

@@ -1,7 +1,11 @@
 """Fields: paths on rasters, meshes and lists of points, of any size, on one machine or many."""
 
 from .kriging import krige as krige
+from .models import OnSphere as OnSphere
+from .models import covariance as covariance
+from .models import fit_drift as fit_drift
 from .models import fit_field as fit_field
+from .models import on_sphere as on_sphere
 from .simulate import simulate as simulate
 from .simulate import with_crs as with_crs
 from .summaries import area_above as area_above
@@ -10,4 +14,7 @@ from .summaries import maximum as maximum
 from .summaries import summaries_of as summaries_of
 from .summaries import summarise as summarise
 from .summaries import volume_above as volume_above
+from .variogram import Variogram as Variogram
+from .variogram import model_variogram as model_variogram
+from .variogram import variogram as variogram
 from .write import write as write

@@ -85,7 +85,7 @@ def _packed(value: Any) -> bytes:
 
 def fingerprint(value: Any) -> str:
     """A hash of all that a Value is: its types, plain fields and tensors. The same in every process."""
-    total = hashlib.sha256()
+    total = hashlib.sha256(f"{type(value).__qualname__}{getattr(value, 'radius', '')}".encode())
     for name, module in value.named_modules(remove_duplicate=False):
         total.update(f"{name}:{type(module).__qualname__}".encode())
         for plain in getattr(module, "fields", ()):

@@ -1,18 +1,54 @@
-"""Models of the trade: a fit for a field, of few or many observations."""
+"""Models of the trade: covariances by their names, a fit, trend and external drift, the sphere."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from ..checks import ArrayLike, as_points, as_tensor
+from ..checks import ArrayLike, as_points, as_tensor, positive
 from ..fitting import fit
 from ..gp import ExactGP
-from ..kernels import Kernel, Matern
+from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
+from ..kernels.coregional import coupled_covariance
+from ..solvers.cholesky import safe_cholesky
+from .drift import RasterMean, as_raster
 
 # Hyperparameters are fitted to at most so many observations; all of them condition the field.
 FITTED = 1000
+
+
+def covariance(name: str, *, range: ArrayLike, sill: float = 1.0, angle: float = 0.0) -> Kernel:
+    """A kernel by its name in geostatistics, with its practical range: where 5% of the correlation is left.
+
+        spherical    sill (1 - 3/2 h + 1/2 h^3), h = r / range, and 0 beyond the range
+        exponential  sill exp(-3 h)
+        gaussian     sill exp(-3 h^2)
+
+    Args:
+        range: a number, or one for each direction: along `angle`, then across it.
+        angle: degrees counter-clockwise from the first axis to the direction of the first range.
+
+    A nugget is the model's noise: `ExactGP(noise=nugget)`.
+
+    >>> from matheron import fields
+    >>> fields.covariance("exponential", range=300.0, sill=2.0)([[0.0, 0.0]], [[300.0, 0.0]])
+    tensor([[0.0996]], dtype=torch.float64)
+    """
+    a = positive(range, "range")
+    known = {
+        "spherical": lambda: Spherical(a),
+        "exponential": lambda: Matern(0.5, a / 3),
+        "gaussian": lambda: RBF(a / math.sqrt(6)),
+    }
+    if name not in known:
+        raise ValueError(f"name: expected one of {', '.join(known)}, got {name!r}; see matheron.kernels for others")
+    kernel = known[name]()
+    return float(sill) * (Rotated(kernel, angle) if angle else kernel)
 
 
 def fit_field(
@@ -21,7 +57,7 @@ def fit_field(
     """`matheron.fit` with a kernel for fields, Matern-3/2 and a nugget, from some of the observations where many.
 
     The likelihood of 1000 observations, picked at random, says as much about two lengthscales as a field needs, and
-    costs a second where that of 10^5 cannot be had. The model that comes back is given all of them.
+    costs seconds where that of 10^5 cannot be had. The model that comes back is given all of them.
 
     Args:
         X, y: points `[n, d]` and values `[n]`.
@@ -48,3 +84,117 @@ def fit_field(
     assert inward is not None and outward is not None
     model_X, model_y = inward(points.double()).to(points), outward.inverse(values.double()).to(values)
     return ExactGP(gp.kernel, model_X, model_y, gp.noise[:1], gp.mean, input_transform=inward, output_transform=outward)
+
+
+def fit_drift(
+    X: ArrayLike, y: ArrayLike, raster: Any, *, kernel: Kernel | None = None, seed: int = 0, **settings: Any
+) -> ExactGP:
+    """A model whose mean is a + b c(x), c a raster: kriging with an external drift.
+
+    The coefficients are those of least squares, then, with the covariance of the residuals fitted, of generalised
+    least squares. They count as known from there on. The mean is part of the paths: they are functions wherever the
+    raster is, by bilinear interpolation, and keep its edge values beyond.
+
+    Args:
+        X, y: points `[n, 2]` and values `[n]`.
+        raster: the covariate, an `xarray.DataArray` `(y, x)` without gaps.
+
+    >>> import numpy as np, torch, xarray
+    >>> from matheron import fields
+    >>> c = xarray.DataArray(np.add.outer(np.arange(5.0), np.arange(6.0)), {"y": np.arange(5.0), "x": np.arange(6.0)})
+    >>> X = 4 * torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> gp = fields.fit_drift(X, 3.0 + 2.0 * X.sum(1) + 0.1 * torch.sin(9 * X[:, 0]), c.rename("c"))
+    >>> [round(v, 1) for v in gp.coefficients]
+    [3.0, 2.0]
+    """
+    points = as_points(X, "X", input_dim=2).double()
+    values = as_tensor(y, "y", like=points)
+    axes, cells = as_raster(raster)
+    covariate = RasterMean(axes, cells)(points)[:, 0]  # [n]
+    design = torch.stack([torch.ones_like(covariate), covariate], dim=1)  # [n, 2]
+    beta = torch.linalg.lstsq(design, values[:, None]).solution[:, 0]
+    gp = fit_field(points, values - design @ beta, kernel, seed=seed, mean=0.0, **settings)
+    inward, outward = gp.input_transform, gp.output_transform
+    assert inward is not None and outward is not None
+    K = coupled_covariance(gp.kernel, gp.train_inputs, None, gp.train_inputs, None) + gp.noise.diag_embed()
+    L, _ = safe_cholesky(K, "k(X, X) + noise")
+    whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1), upper=False)
+    beta = torch.linalg.lstsq(whitened[:, :2], whitened[:, 2:]).solution[:, 0]
+    drift = RasterMean(
+        [inward_axis(inward, axis, i) for i, axis in enumerate(axes)], outward.inverse(beta[0] + beta[1] * cells)
+    )
+    model = ExactGP(
+        gp.kernel,
+        gp.train_inputs,
+        outward.inverse(values),
+        gp.noise,
+        drift,
+        input_transform=inward,
+        output_transform=outward,
+    )
+    model.coefficients = beta.tolist()  # type: ignore[attr-defined]
+    return model
+
+
+def inward_axis(inward: Any, axis: Tensor, i: int) -> Tensor:
+    """An axis in the model's units."""
+    scale, offset = (v.expand(2)[i] for v in (inward.scale, inward.offset))
+    return axis * scale + offset
+
+
+# The sphere
+
+
+EARTH = 6371.0  # km
+
+
+def on_sphere(lonlat: ArrayLike, radius: float = EARTH) -> Tensor:
+    """Longitudes and latitudes in degrees `[n, 2]` as points of a sphere `[n, 3]`, in the units of its radius.
+
+    Distances are chords, so that every kernel stays positive definite; up to 2,000 km a chord is less than 0.5%
+    shorter than the great circle.
+
+    >>> from matheron import fields
+    >>> fields.on_sphere([[0.0, 0.0], [90.0, 0.0]], radius=1.0).round(decimals=6)
+    tensor([[1., 0., 0.],
+            [0., 1., 0.]], dtype=torch.float64)
+    """
+    points = as_points(lonlat, "lonlat", input_dim=2).double()
+    if bool((points[:, 1].abs() > 90).any()):
+        raise ValueError("lonlat: expected columns longitude, latitude in degrees, got latitudes beyond 90")
+    lon, lat = torch.deg2rad(points).unbind(-1)
+    return radius * torch.stack([lat.cos() * lon.cos(), lat.cos() * lon.sin(), lat.sin()], dim=-1)
+
+
+class OnSphere:
+    """Paths over the sphere's points, called with longitudes and latitudes: what `simulate` takes for such a grid.
+
+    >>> import numpy as np, matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.Matern(1.5, 2000.0), 2, input_dim=3)
+    >>> world = {"lon": np.arange(-180.0, 180.0, 10), "lat": np.arange(-80.0, 81.0, 10)}
+    >>> fields.simulate(fields.OnSphere(paths), world).shape
+    (2, 17, 36)
+    """
+
+    input_dim = 2
+
+    def __init__(self, paths: Any, radius: float = EARTH) -> None:
+        if paths.input_dim != 3:
+            raise ValueError(f"paths: expected functions of points on a sphere [n, 3], got of {paths.input_dim} inputs")
+        self.paths, self.radius = paths, radius
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "paths":
+            raise AttributeError(name)
+        return getattr(self.paths, name)
+
+    def __getitem__(self, index: Any) -> OnSphere:
+        return OnSphere(self.paths[index], self.radius)
+
+    def __call__(self, x: ArrayLike) -> Tensor:
+        return self.paths(on_sphere(x, self.radius).to(self.paths.dtype))
+
+    def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
+        lonlat = torch.cartesian_prod(*(torch.as_tensor(np.asarray(axis)) for axis in axes))
+        return self(lonlat).unflatten(1, [len(axis) for axis in axes])

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ..tables import check_columns, numbers, read_table
 from .extras import need
 
-FORMATS = (".csv", ".txt", ".tsv", ".parquet", ".gpkg", ".geojson", ".shp")
+# Files with a geometry; others are tables, of CSV or Parquet.
+GEOMETRY = (".gpkg", ".geojson", ".shp")
 # The fewest that a fit can be made from.
 LEAST = 3
 
@@ -54,52 +56,42 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
     if hasattr(table, "geometry") and not set(x) <= set(table.columns):
         table = table.assign(**dict(zip(x, _coordinates(table, x, path), strict=True)))
     names = [*x, value]
-    missing = [name for name in names if name not in table.columns]
-    if missing:
-        known = ", ".join(str(name) for name in table.columns if name != "geometry")
-        raise ValueError(f"{path.name}: no column {', '.join(missing)}; it has {known}")
+    check_columns(table, names, path.name)
     if len(set(names)) != len(names):
         raise ValueError(f"expected different columns for coordinates and value, got {', '.join(names)}")
     if len(table) == 0:
-        raise ValueError(f"{path.name}: no rows below the header")
-    numbers = np.stack([_numbers(table[name], name, path) for name in names], axis=1)
-    known = np.isfinite(numbers).all(axis=1)
+        raise ValueError(f"{path.name} has no rows")
+    rows = np.stack([numbers(table, name, path.name) for name in names], axis=1)
+    known = np.isfinite(rows).all(axis=1)
     remarks = []
     if not known.all():
         gone = int((~known).sum())
         one = "row has" if len(table) == 1 else f"of {len(table)} rows {'has' if gone == 1 else 'have'}"
         columns = f"{', '.join(names[:-1])} or {names[-1]}"
         remarks.append(f"{gone} {one} no number in {columns} and {'is' if gone == 1 else 'are'} left out")
-    numbers = numbers[known]
-    if len(numbers) < LEAST:
-        raise ValueError(f"{path.name}: expected at least {LEAST} rows with numbers, got {len(numbers)}")
-    _check_spread(numbers, names, path)
-    repeated = len(numbers) - len(np.unique(numbers[:, :-1], axis=0))
+    rows = rows[known]
+    if len(rows) < LEAST:
+        raise ValueError(f"{path.name}: expected at least {LEAST} rows with numbers, got {len(rows)}")
+    _check_spread(rows, names, path)
+    repeated = len(rows) - len(np.unique(rows[:, :-1], axis=0))
     if repeated:
         verb = "row repeats a place" if repeated == 1 else "rows repeat places"
         remarks.append(f"{repeated} {verb} of others: the fitted noise is to explain how their values differ")
-    return Observations(numbers[:, :-1], numbers[:, -1], tuple(x), value, getattr(table, "crs", None), remarks)
+    return Observations(rows[:, :-1], rows[:, -1], tuple(x), value, getattr(table, "crs", None), remarks)
 
 
 def _table(path: Path) -> Any:
+    """A DataFrame, with a geometry where the file has one."""
+    if path.suffix.lower() not in GEOMETRY:
+        return read_table(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
-    suffix = path.suffix.lower()
-    if suffix not in FORMATS:
-        raise ValueError(f"{path.name}: expected a file that ends in {', '.join(FORMATS)}")
-    pd = need("pandas")
     try:
-        if suffix == ".parquet":
-            return pd.read_parquet(path)
-        if suffix in (".gpkg", ".geojson", ".shp"):
-            return need("geopandas").read_file(path)
-        return pd.read_csv(path, sep=None if suffix != ".csv" else ",", engine="python" if suffix != ".csv" else "c")
-    except pd.errors.EmptyDataError:
-        raise ValueError(f"{path.name}: the file is empty") from None
-    except (ImportError, OSError):
+        return need("geopandas").read_file(path)
+    except ImportError:
         raise
-    except Exception as error:  # each reader has exceptions of its own
-        raise ValueError(f"{path.name}: cannot be read as a table: {error}") from None
+    except Exception as error:  # the reader's own exceptions differ with its engine
+        raise ValueError(f"{path} is not a table that can be read: {error}") from None
 
 
 def _coordinates(table: Any, x: Sequence[str], path: Path) -> list[np.ndarray]:
@@ -109,21 +101,8 @@ def _coordinates(table: Any, x: Sequence[str], path: Path) -> list[np.ndarray]:
     return [np.asarray(table.geometry.x), np.asarray(table.geometry.y)]
 
 
-def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
-    pd = need("pandas")
-    numbers = pd.to_numeric(column, errors="coerce")
-    text = column[numbers.isna() & column.notna() & (column.astype(str).str.strip() != "")]
-    if len(text):
-        row = int(np.flatnonzero(column.index == text.index[0])[0]) + 1
-        raise ValueError(
-            f"{path.name}: expected numbers in {name}, got {str(text.iloc[0])!r} in row {row}"
-            + (f" and text in {len(text) - 1} more" if len(text) > 1 else "")
-        )
-    return np.asarray(numbers, dtype=np.float64)
-
-
-def _check_spread(numbers: np.ndarray, names: Sequence[str], path: Path) -> None:
-    for column, name in zip(numbers.T, names, strict=True):
+def _check_spread(rows: np.ndarray, names: Sequence[str], path: Path) -> None:
+    for column, name in zip(rows.T, names, strict=True):
         if column.min() == column.max():
             what = "varies nowhere: there is nothing to fit" if name == names[-1] else "is the same in all rows"
             raise ValueError(f"{path.name}: {name} {what}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..gp import ExactGP
-from ..kernels import Coregional, Kernel, OnDims, Periodic, Product, Scaled, SpectralMixture, Sum
+from ..kernels import Coregional, Kernel, OnDims, Periodic, Product, Rotated, Scaled, SpectralMixture, Sum
 from ..likelihood import log_marginal_likelihood
 from ..means import ConstantMean, LinearMean
 from ..transforms import Affine
@@ -119,7 +119,7 @@ def _add(rows: dict[str, float], buffer: Buffer, names: Sequence[str]) -> None:
 
 def expression_name(kernel: Kernel) -> str:
     """A kernel expression without its numbers: `RBF + Periodic * Matern`."""
-    if isinstance(kernel, Scaled | OnDims | Coregional):
+    if isinstance(kernel, Scaled | OnDims | Coregional | Rotated):
         return expression_name(kernel.kernel)
     if isinstance(kernel, Sum):
         return " + ".join(map(expression_name, kernel.parts))

@@ -21,8 +21,10 @@ from ..kernels import (
     Polynomial,
     Product,
     RationalQuadratic,
+    Rotated,
     Scaled,
     SpectralMixture,
+    Spherical,
     Sum,
 )
 from ..transforms import Affine
@@ -121,7 +123,7 @@ def _units(kernel: Kernel, scale: Tensor, variance: Tensor) -> tuple[dict[str, T
         """One number where the hyperparameter is one."""
         return unit if getattr(kernel, name).numel() > 1 or unit.ndim == 0 else unit[0]
 
-    if isinstance(kernel, RBF | Matern | RationalQuadratic):
+    if isinstance(kernel, RBF | Matern | RationalQuadratic | Spherical):
         return {"lengthscale": of("lengthscale", scale)}, variance
     if isinstance(kernel, Periodic | Cosine):
         return {"period": of("period", scale)}, variance
@@ -144,11 +146,11 @@ def _tied(kernel: Kernel, dims: list[int]) -> list[list[int]]:
 
 
 def _ties(kernel: Kernel, dims: list[int]) -> Iterator[list[int]]:
-    names = {"lengthscale": (RBF, Matern, RationalQuadratic), "period": (Periodic,), "variance": (Linear,)}
+    names = {"lengthscale": (RBF, Matern, RationalQuadratic, Spherical), "period": (Periodic,), "variance": (Linear,)}
     for name, kinds in names.items():
         if isinstance(kernel, kinds) and getattr(kernel, name).numel() == 1:
             yield dims
-    if isinstance(kernel, Polynomial):
+    if isinstance(kernel, Polynomial | Rotated):
         yield dims
     if isinstance(kernel, OnDims):
         dims = [dims[i] for i in kernel.dims]

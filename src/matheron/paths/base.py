@@ -122,6 +122,22 @@ class AbstractPaths(Value, ABC):
         return out
 
     @final
+    def to_xarray(self, axes: Any, *, name: str = "field") -> Any:
+        """The paths on a grid as an `xarray.DataArray` `(path, y, x)`, in memory; see `matheron.fields.simulate`.
+
+        `axes` are named in the order of the inputs, `{"x": ..., "y": ...}`, or are an xarray object's coordinates.
+
+        >>> import numpy as np, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(0.1), 2, input_dim=2)
+        >>> paths.to_xarray({"x": np.linspace(0, 1, 50), "y": np.linspace(0, 2, 100)}).sizes
+        Frozen({'path': 2, 'y': 100, 'x': 50})
+        """
+        from ..fields import simulate
+
+        return simulate(self, axes, name=name).compute(scheduler="sync")
+
+    @final
     def mean(self, x: ArrayLike) -> Tensor:
         """The posterior mean at x `[n, d]`, exactly, whatever the basis: `[n]`, or `[n, t]` for several outputs.
 
