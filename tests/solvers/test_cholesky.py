@@ -129,6 +129,7 @@ def test_an_unknown_solver_is_named_with_the_list_of_known_ones():
 def blocks(monkeypatch):
     """Blocks so small that a small matrix has several."""
     monkeypatch.setattr("matheron.solvers.blocked.BLOCK", 7)
+    monkeypatch.setattr("matheron.solvers.blocked.SOLVE_BLOCK", 4)
     monkeypatch.setattr("matheron.solvers.cholesky.IN_BLOCKS_FROM", 10)
 
 

@@ -6,10 +6,21 @@ import torch
 from torch import Tensor
 
 from ..evaluate import evaluate
-from ..kernels import Kernel
+from ..kernels import Kernel, coupled_covariance
 from ..means import Mean
 from ..operators import KernelOperator
-from ..solvers import Operator, Solver, State
+from ..solvers import (
+    Auto,
+    Cholesky,
+    CholeskyState,
+    Factor,
+    Operator,
+    Solver,
+    State,
+    Stats,
+    coupled_diagonal,
+    covariance,
+)
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
 from ..weigh import add
 from .prior import PriorPaths
@@ -24,6 +35,7 @@ def update_given(
     solver: Solver,
     *,
     state: State | None = None,
+    guess: Tensor | None = None,
     Z: Tensor | None = None,
     Z_tasks: Tensor | None = None,
     inducing: Inducing | None = None,
@@ -31,7 +43,8 @@ def update_given(
     """The update of prior paths, or of a sparse posterior's paths, given data.
 
     The mean comes along as one more path, the one with w = 0 and eps = 0; where each path has its own y, as s more.
-    `state` is that of the data's covariance, where there is one already.
+    `state` is that of the data's covariance, where there is one already; `guess` has weights from which iterations
+    start, `[s + 1, n]` (or `[2 s, n]`).
     """
     X, tasks, y, noise, xi = data
     s = len(xi)
@@ -46,7 +59,7 @@ def update_given(
     f = at_tasks(values_at(prior, mean, before, X), tasks)  # [s + 1, n]
     f = torch.cat([f, f[s:].expand(s - 1, -1)]) if own else f  # [2 s, n] or [s + 1, n]
     eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
-    v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps)
+    v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, guess)
     centres, centre_tasks = X, tasks
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
@@ -55,8 +68,97 @@ def update_given(
         centres = torch.cat([Z, X])
         centre_tasks = None if tasks is None or Z_tasks is None else torch.cat([Z_tasks, tasks])
     return UpdatePaths(
-        kernel, centres, centre_tasks, v[:s], v[s:], inducing=inducing, y=y, noise=noise, xi=xi, solver_stats=stats
+        kernel,
+        centres,
+        centre_tasks,
+        v[:s],
+        v[s:],
+        inducing=inducing,
+        y=y,
+        noise=noise,
+        xi=xi,
+        solver_stats=stats,
+        factor=_kept(state) if inducing is None else None,
     )
+
+
+def given_more(old: UpdatePaths, prior: PriorPaths, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:
+    """The update given all that the old one was given, and new data.
+
+    A kept factor is extended, unless a solver without one is asked for by name; iterations start from the old weights.
+    """
+    n, m, s = len(old.noise), old.num_inducing, len(new.xi)
+    data = without_repeats(joined(old, new), num_old=n)
+    if len(data.noise) == n and data.y.ndim == old.y.ndim:
+        return old
+    extend = isinstance(solver, Auto) or (isinstance(solver, Cholesky) and solver.keep)
+    if extend and old.factor is not None and not (torch.is_grad_enabled() and data.y.requires_grad):
+        update = extended_update(old, prior, mean, data)
+        if update is not None:
+            return update
+        solver = Cholesky(keep=True)
+    guess = None
+    if n and old.v_mean is not None:
+        rows = s if data.y.ndim == 2 else 1
+        v = torch.cat([old.v, old.v_mean.expand(rows, -1)])[:, m:]  # [s + 1, n] or [2 s, n]
+        guess = torch.nn.functional.pad(v.detach(), (0, len(data.noise) - n))
+    tasks = None if old.tasks is None else old.tasks[:m]
+    return update_given(
+        prior, mean, old.kernel, data, solver, guess=guess, Z=old.centres[:m], Z_tasks=tasks, inducing=old.inducing
+    )
+
+
+def _kept(state: State) -> Factor | None:
+    keep = isinstance(state, CholeskyState) and isinstance(state.solver, Cholesky) and state.solver.keep
+    return Factor.of(state.L, state.jitter) if keep and isinstance(state, CholeskyState) else None
+
+
+def extended_update(old: UpdatePaths, prior: PriorPaths, mean: Mean, data: Data) -> UpdatePaths | None:
+    """The update of an exact posterior's paths given more data, by its kept factor: n^2 m for m more observations.
+
+    `data` are the old ones and then the new. In blocks, with A the old covariance, B = K(old, new) and
+    S = K(new, new) + noise - B^T A^-1 B, the old residuals stay what they were, so that
+
+        v_new = S^-1 (residual_new - B^T v_old),        v = v_old - A^-1 B v_new
+
+    None where S is not positive definite beyond rounding: all must be factored anew.
+    """
+    factor, kernel, n = old.factor, old.kernel, len(old.noise)
+    assert factor is not None and old.v_mean is not None
+    X, tasks, y, noise, xi = data
+    s, own = len(xi), y.ndim == 2
+    some = None if tasks is None else tasks[n:]
+    B = coupled_covariance(kernel, old.centres, old.tasks, X[n:], some)  # [n, m]
+    corner = covariance(kernel, X[n:], some)  # [m, m]
+    jitter = factor.jitter.to(noise)
+    corner.diagonal().add_(noise[n:] + jitter)
+    smallest = 4 * torch.finfo(factor.head.dtype).eps * float(corner.diagonal().max())
+    grown = factor.extended(B, corner, smallest)
+    if grown is None:
+        return None
+    factor, C, A_B = grown
+    f = at_tasks(values_at(prior, mean, None, X[n:]), some)  # [s + 1, m]
+    f = torch.cat([f, f[s:].expand(s - 1, -1)]) if own else f
+    eps = (noise[n:] + jitter).sqrt() * torch.cat([xi[:, n:], torch.zeros_like(f[s:])])
+    v_old = torch.cat([old.v, old.v_mean.expand(len(f) - s, -1)]).to(C)  # [s + 1, n]
+    y_new = y[..., n:]
+    residual = ((torch.cat([y_new, y_new]) if own else y_new) - f - eps).to(C) - v_old @ B.to(C)  # [s + 1, m]
+    v_new = torch.cholesky_solve(residual.mT, C).mT
+    v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1).to(X)
+    stats = Stats("Cholesky(keep=True), extended", jitter=float(factor.jitter))
+    return UpdatePaths(kernel, X, tasks, v[:s], v[s:], y=y, noise=noise, xi=xi, solver_stats=stats, factor=factor)
+
+
+def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
+    """k(x, x) - k(x, X) (K + noise)^-1 k(X, x), `[n, t]`, by a kept factor, at points `[n, d]` of the model's space."""
+    if update.factor is None:
+        raise TypeError("variance: no factor was kept; draw with solver=matheron.solvers.Cholesky(keep=True)")
+    kernel, t = update.kernel, update.kernel.num_outputs
+    rows = x if t == 1 else x.repeat_interleave(t, dim=0)
+    tasks = None if t == 1 else torch.arange(t, device=x.device).repeat(len(x))
+    explained = update.factor.lower(coupled_covariance(kernel, update.centres, update.tasks, rows, tasks))
+    prior = coupled_diagonal(kernel, rows, tasks).to(explained)
+    return (prior - explained.square().sum(0)).clamp_min(0).reshape(len(x), t).to(x)
 
 
 def values_at(prior: PriorPaths, mean: Mean, update: UpdatePaths | None, X: Tensor) -> Tensor:
@@ -96,6 +198,8 @@ def joined(old: UpdatePaths, new: Data) -> Data:
 
 def without_repeats(data: Data, num_old: int) -> Data:
     """The data less the new noise-free observations that repeat one: they say nothing new, and make K singular."""
+    if not bool((data.noise[num_old:] == 0).any()):
+        return data
     keys = data.X if data.tasks is None else torch.cat([data.X, data.tasks[:, None].to(data.X)], dim=1)
     # A path asked at its own data answers to the solver's rounding: that is no contradiction.
     tolerance = torch.finfo(data.y.dtype).eps ** 0.4 * float(data.y.detach().abs().max()) if data.y.numel() else 0.0

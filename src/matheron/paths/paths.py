@@ -15,7 +15,7 @@ from ..transforms import Transform
 from ..updates import Data
 from ..weigh import add
 from .base import AbstractPaths
-from .conditioning import joined, update_given, without_repeats
+from .conditioning import given_more
 from .grid import on_grid
 from .observations import Observations, undone
 from .prior import PriorPaths
@@ -233,18 +233,7 @@ class Paths(PriorPlusUpdate):
         shape = (self.num_paths, len(noise))
         xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(y)
         new = Data(self._inner(data.x[None])[0], data.tasks, y, noise, xi)
-        m = old.num_inducing
-        update = update_given(
-            self.prior,
-            self.mean_function,
-            old.kernel,
-            without_repeats(joined(old, new), num_old=len(old.noise)),
-            solver,
-            Z=old.centres[:m],
-            Z_tasks=None if old.tasks is None else old.tasks[:m],
-            inducing=old.inducing,
-        )
-        return self._with(self.prior, update)
+        return self._with(self.prior, given_more(old, self.prior, self.mean_function, new, solver))
 
     def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
         return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)

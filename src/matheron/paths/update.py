@@ -10,7 +10,7 @@ from torch import Tensor
 from ..features import Canonical
 from ..kernels import Kernel
 from ..scratch import frame
-from ..solvers import Stats
+from ..solvers import Factor, Stats
 from ..value import Value
 from ..weigh import add
 from .sums import split_rows
@@ -53,8 +53,10 @@ class UpdatePaths(Value):
         noise: Tensor | None = None,
         xi: Tensor | None = None,
         solver_stats: Stats | None = None,
+        factor: Factor | None = None,
     ) -> None:
         super().__init__()
+        self.register_module("factor", factor)
         self.kernel = kernel
         self.solver_stats = solver_stats
         self.register_module("inducing", inducing)
@@ -66,6 +68,8 @@ class UpdatePaths(Value):
 
     def restore(self) -> None:
         """What follows from the buffers: the canonical bases, one a coupled kernel."""
+        if "factor" not in self._modules:  # a file from before factors were kept
+            self.register_module("factor", None)
         self.coupled = [(B, Canonical(k, self.centres)) for B, k in self.kernel.coupled()]
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
@@ -105,6 +109,7 @@ class UpdatePaths(Value):
             noise=self.noise,
             xi=self.xi[index],
             solver_stats=self.solver_stats,
+            factor=self.factor,
         )
 
     def sums(

@@ -17,5 +17,6 @@ from .choose import as_solver as as_solver
 from .dense import by_rows as by_rows
 from .dense import coupled_diagonal as coupled_diagonal
 from .dense import covariance as covariance
+from .factor import Factor as Factor
 from .pcg import PCG as PCG
 from .pcg import ConvergenceWarning as ConvergenceWarning

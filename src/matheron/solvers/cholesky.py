@@ -26,11 +26,15 @@ class CholeskyState(State):
         self.solver, self.operator, self.L, self.jitter = solver, operator, L, jitter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cholesky(Solver):
     """A dense factorisation, exact to rounding: n^2 numbers of memory and no more, n^3 / 3 multiplications.
 
     It is made in float64 where the data's float32 would lose too many digits to the condition number.
+
+    Args:
+        keep: keep the factor with the paths, n^2 numbers (128 MiB at n = 4096 in float64), so that `condition_on` with
+            few new observations extends it, at a cost of n^2 instead of n^3.
 
     >>> import torch, matheron
     >>> from matheron import kernels, solvers
@@ -39,7 +43,14 @@ class Cholesky(Solver):
     Paths(8 paths in 1 dimension, given 3 observations; prior: 1024 sobol)
     """
 
+    keep: bool = False
+
+    def __repr__(self) -> str:
+        return "Cholesky(keep=True)" if self.keep else "Cholesky()"
+
     def init(self, operator: Operator) -> CholeskyState:
+        if self.keep and operator.requires_graph():
+            raise ValueError('keep=True keeps no graph: draw with detach=True, or with solver="cholesky"')
         dtype = working_dtype(operator)
         K, noise, magnitude = operator.dense(dtype), operator.noise.to(dtype), operator.magnitude()
         if K.requires_grad or noise.requires_grad:
