@@ -12,6 +12,7 @@ from . import __version__
 from .commands import evaluate, fit, minimize, sample
 from .experiments.command import report, reproduce
 from .fields.command import field
+from .playground.command import playground
 
 
 class _InWords(TyperGroup):
@@ -76,6 +77,7 @@ def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", s
 app.command()(field)
 app.command()(reproduce)
 app.command()(report)
+app.command()(playground)
 
 
 for command in (sample, fit, evaluate, minimize):

@@ -1,0 +1,1 @@
+"""`matheron playground`: a local page on which one sees a draw come about, and moves what it depends on."""

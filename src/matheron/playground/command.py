@@ -1,0 +1,41 @@
+"""`matheron playground`: serve the page, on this machine only."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated, Any
+
+import typer
+
+
+def playground(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the local page; 0 takes any that is free.")] = 0,
+) -> None:
+    """Serve a local page: click to add observations, move sliders, and watch prior, update and posterior paths."""
+    server, url = make_server(port)
+    typer.echo(f"the playground is at {url}\nstop it with Ctrl-C")
+    try:
+        server.run_until_shutdown()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def make_server(port: int = 0) -> tuple[Any, str]:
+    """A server on the loopback interface that is not running yet, and the page's address."""
+    try:
+        from bokeh.server.server import Server
+    except ModuleNotFoundError:
+        raise ImportError('playground: bokeh is needed for this; pip install "matheron[playground]"') from None
+    from .page import add_page
+
+    port = port or _free_port()
+    # The websocket answers this page alone, not one from elsewhere that a browser may have open.
+    allowed = [f"127.0.0.1:{port}", f"localhost:{port}"]
+    server = Server({"/": add_page}, port=port, address="127.0.0.1", allow_websocket_origin=allowed)
+    return server, f"http://127.0.0.1:{port}/"
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

@@ -1,0 +1,136 @@
+"""What the playground shows, as numbers: it knows nothing of the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .. import kernels as K
+from ..draw import draw, draw_prior
+from ..features import KINDS
+from ..gp import ExactGP
+from ..metrics import gaussian_wasserstein
+from ..paths import AbstractPaths
+from ..samplers import decoupled_moments, feature_covariance, moments
+
+KERNELS = {
+    "Matern 5/2": lambda lengthscale: K.Matern(2.5, lengthscale),
+    "Matern 3/2": lambda lengthscale: K.Matern(1.5, lengthscale),
+    "Matern 1/2": lambda lengthscale: K.Matern(0.5, lengthscale),
+    "RBF": lambda lengthscale: K.RBF(lengthscale),
+    "Periodic": lambda lengthscale: K.Periodic(period=0.5, lengthscale=4 * lengthscale),
+}
+# What each switch position asks `draw` for; leverage features stand where the library has them.
+FEATURES = {"plain": "sobol", "the paper's": "cosine"} | ({"leverage": "leverage"} if "leverage" in KINDS else {})
+NUM_POINTS = 200
+_MEASURED = slice(None, None, 4)  # W2 is cubic in the number of points
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Where the sliders and switches stand. `noise` is a variance."""
+
+    kernel: str = "Matern 5/2"
+    lengthscale: float = 0.15
+    noise: float = 1e-4
+    num_features: int = 64
+    num_paths: int = 8
+    features: str = "plain"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Values on the grid x `[n]`: the prior paths, the update and their sum `[s, n]`, and the exact posterior."""
+
+    x: Tensor
+    prior: Tensor
+    update: Tensor
+    posterior: Tensor
+    mean: Tensor
+    deviation: Tensor
+    w2: float  # between the law that the basis implies and the exact posterior
+    spread: float  # the posterior's own size in the same units
+
+
+@dataclass
+class Playground:
+    """The draw that is shown. Observations that are added condition it; moving a slider draws anew."""
+
+    choices: Choices = field(default_factory=Choices)
+    observations: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._redraw()
+
+    def choose(self, choices: Choices) -> None:
+        """Other kernel, noise, features or number of paths: a new draw with the same seed."""
+        if choices != self.choices:
+            self.choices = choices
+            self._redraw()
+
+    def observe(self, observations: tuple[tuple[float, float], ...]) -> None:
+        """Other observations. Where some were added, the same draw is conditioned on these."""
+        before = len(self.observations)
+        added = observations[:before] == self.observations
+        self.observations = observations
+        if added:
+            self.posterior = self._conditioned(self.posterior, observations[before:], before)
+        else:
+            self.posterior = self._conditioned(self.prior, observations, 0)
+
+    def picture(self) -> Picture:
+        x = torch.linspace(0, 1, NUM_POINTS, dtype=torch.float64)[:, None]
+        prior, posterior = self.prior(x), self.posterior(x)
+        if self.observations:
+            exact = moments(self._model(), x)
+            mean, covariance = exact.mean, exact.covariance
+        else:
+            mean, covariance = torch.zeros(len(x), dtype=x.dtype), self._kernel()(x, x)
+        deviation = covariance.diagonal().clamp_min(0).sqrt()
+        spread = float(covariance[_MEASURED, _MEASURED].trace().clamp_min(0).sqrt())
+        w2 = self._distance(x[_MEASURED], mean[_MEASURED], covariance[_MEASURED, _MEASURED])
+        return Picture(x[:, 0], prior, posterior - prior, posterior, mean, deviation, w2, spread)
+
+    def _distance(self, x: Tensor, mean: Tensor, covariance: Tensor) -> float:
+        """W2 between the law of infinitely many paths with this basis and the exact posterior: the means are equal."""
+        features = self.prior.prior.features  # type: ignore[attr-defined]
+        if self.observations:
+            implied = decoupled_moments(self._model(), features, x).covariance
+        else:
+            implied = feature_covariance(features, x)
+        return gaussian_wasserstein(mean, implied, mean, covariance)
+
+    def _redraw(self) -> None:
+        """A prior draw, and the same draw given all observations."""
+        at = self.choices
+        kind = FEATURES[at.features]
+        basis = kind
+        if kind == "leverage":  # chosen by what the data leave open; without data it is the plain basis
+            basis = self._leverage() if self.observations else FEATURES["plain"]
+        self.prior: AbstractPaths = draw_prior(
+            self._kernel(), at.num_paths, input_dim=1, num_features=at.num_features, features=basis, seed=at.seed
+        )
+        self.posterior = self._conditioned(self.prior, self.observations, 0)
+
+    def _leverage(self):
+        at = self.choices
+        one = draw(self._model(), 2, num_features=at.num_features, features="leverage", seed=at.seed)
+        return one.prior.features  # type: ignore[attr-defined]
+
+    def _conditioned(
+        self, paths: AbstractPaths, observations: tuple[tuple[float, float], ...], already: int
+    ) -> AbstractPaths:
+        """One observation after another, each with a noise of its own: the order in which they came does not matter."""
+        for number, (x, y) in enumerate(observations, start=already):
+            paths = paths.condition_on([[x]], [y], noise=self.choices.noise, seed=self.choices.seed + 1 + number)
+        return paths
+
+    def _kernel(self) -> K.Kernel:
+        return KERNELS[self.choices.kernel](self.choices.lengthscale)
+
+    def _model(self) -> ExactGP:
+        X, y = torch.tensor(self.observations, dtype=torch.float64).unbind(-1)
+        return ExactGP(self._kernel(), X[:, None], y, noise=self.choices.noise)

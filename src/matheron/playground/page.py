@@ -1,0 +1,140 @@
+"""The playground's page, on Bokeh: a plot to click on, sliders, and a line of numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from bokeh.layouts import column, row
+from bokeh.models import Button, CheckboxButtonGroup, ColumnDataSource, Div, PointDrawTool, RadioButtonGroup, Select
+from bokeh.models import Slider as BokehSlider
+from bokeh.plotting import figure
+
+from ..plots import EXACT, POSTERIOR, PRIOR, UPDATE
+from .model import FEATURES, KERNELS, Choices, Playground
+
+SHOWN = ("prior", "update", "posterior", "exact posterior")
+
+
+class Page:
+    """One visitor's page: what is on it, and what happens when something moves."""
+
+    def __init__(self) -> None:
+        self.playground = Playground()
+        self.data = ColumnDataSource({"x": [], "y": []}, name="data")
+        self.lines = {name: ColumnDataSource({"xs": [], "ys": []}) for name in SHOWN[:3]}
+        self.exact = ColumnDataSource({"x": [], "mean": [], "low": [], "high": []})
+        self.numbers = Div(name="numbers", sizing_mode="stretch_width")
+        self.plot = self._plot()
+        self._controls()
+        self.data.on_change("data", lambda attr, old, new: self._observed())
+        self._show()
+
+    @property
+    def layout(self) -> Any:
+        title = Div(
+            text="<h2>A draw from a Gaussian process posterior</h2>"
+            "Click in the plot to add an observation, drag one to move it, press backspace to remove a selected one. "
+            "Added observations condition the same draw."
+        )
+        controls = column(
+            self.kernel,
+            self.lengthscale,
+            self.noise,
+            self.num_features,
+            self.num_paths,
+            self.features,
+            self.again,
+            self.clear,
+        )
+        return column(title, row(controls, column(self.shown, self.plot, self.numbers)), sizing_mode="stretch_width")
+
+    def _plot(self) -> Any:
+        plot = figure(
+            width=820, height=440, x_range=(0, 1), y_range=(-3, 3), toolbar_location=None, tools="", name="plot"
+        )
+        plot.xaxis.axis_label, plot.yaxis.axis_label = "x", "f(x)"
+        band = plot.varea("x", "low", "high", source=self.exact, color="#9aa0a6", fill_alpha=0.3)
+        mean = plot.line("x", "mean", source=self.exact, color=EXACT, line_dash="dashed", line_width=1.5)
+        styles = {"prior": (PRIOR, 0.5), "update": (UPDATE, 0.5), "posterior": (POSTERIOR, 0.8)}
+        drawn = {
+            name: [plot.multi_line("xs", "ys", source=self.lines[name], color=colour, line_alpha=alpha, line_width=1.5)]
+            for name, (colour, alpha) in styles.items()
+        }
+        self.renderers = drawn | {"exact posterior": [band, mean]}
+        points = plot.scatter("x", "y", source=self.data, size=11, color="white", line_color=EXACT, line_width=1.5)
+        tool = PointDrawTool(renderers=[points], add=True, drag=True)
+        plot.add_tools(tool)
+        plot.toolbar.active_tap = tool
+        return plot
+
+    def _controls(self) -> None:
+        at = self.playground.choices
+        self.kernel = Select(title="kernel", value=at.kernel, options=list(KERNELS))
+        # Sliders of logarithms would show exponents: these have few, even steps instead.
+        self.lengthscale = BokehSlider(
+            title="lengthscale", start=0.03, end=0.6, step=0.01, value=at.lengthscale, name="l"
+        )
+        self.noise = BokehSlider(title="log10 noise variance", start=-6, end=0, step=0.5, value=math.log10(at.noise))
+        exponent = math.log2(at.num_features)
+        self.num_features = BokehSlider(title="log2 features", start=3, end=11, step=1, value=exponent, name="features")
+        self.num_paths = BokehSlider(title="paths", start=1, end=64, step=1, value=at.num_paths)
+        self.features = RadioButtonGroup(labels=list(FEATURES), active=list(FEATURES).index(at.features), name="kind")
+        self.again = Button(label="Draw again")
+        self.clear = Button(label="Remove the observations")
+        self.shown = CheckboxButtonGroup(labels=list(SHOWN), active=[0, 1, 2, 3])
+        for slider in (self.lengthscale, self.noise, self.num_features, self.num_paths):
+            slider.on_change("value_throttled", lambda attr, old, new: self._chosen())
+        self.kernel.on_change("value", lambda attr, old, new: self._chosen())
+        self.features.on_change("active", lambda attr, old, new: self._chosen())
+        self.again.on_click(lambda: self._chosen(next_seed=True))
+        self.clear.on_click(lambda: setattr(self.data, "data", {"x": [], "y": []}))
+        self.shown.on_change("active", lambda attr, old, new: self._switched())
+
+    def _chosen(self, next_seed: bool = False) -> None:
+        before = self.playground.choices
+        choices = Choices(
+            kernel=str(self.kernel.value),
+            lengthscale=float(self.lengthscale.value),
+            noise=10.0 ** float(self.noise.value),
+            num_features=2 ** int(self.num_features.value),
+            num_paths=int(self.num_paths.value),
+            features=list(FEATURES)[int(self.features.active or 0)],
+            seed=before.seed,
+        )
+        # Noises of observations are seeded by those that follow a draw's own: leave room for as many as one clicks.
+        self.playground.choose(replace(choices, seed=before.seed + 1000) if next_seed else choices)
+        self._show()
+
+    def _observed(self) -> None:
+        data: Any = self.data.data
+        points = [(float(x), float(y)) for x, y in zip(data["x"], data["y"], strict=True) if x is not None]
+        self.playground.observe(tuple((min(max(x, 0.0), 1.0), y) for x, y in points))
+        self._show()
+
+    def _switched(self) -> None:
+        for number, name in enumerate(SHOWN):
+            for renderer in self.renderers[name]:
+                renderer.visible = number in self.shown.active
+
+    def _show(self) -> None:
+        picture = self.playground.picture()
+        x = picture.x.tolist()
+        for name in SHOWN[:3]:
+            ys = getattr(picture, name).tolist()
+            self.lines[name].data = {"xs": [x] * len(ys), "ys": ys}
+        low, high = picture.mean - 2 * picture.deviation, picture.mean + 2 * picture.deviation
+        columns = {"x": picture.x, "mean": picture.mean, "low": low, "high": high}
+        self.exact.data = {name: values.tolist() for name, values in columns.items()}
+        share = picture.w2 / picture.spread if picture.spread else 0.0
+        self.numbers.text = (
+            f"<b>W2 error of the basis: {picture.w2:.3g}</b>, {share:.1%} of the posterior's spread; "
+            f"{len(self.playground.observations)} observations, {self.playground.choices.num_features} features"
+        )
+
+
+def add_page(document: Any) -> None:
+    """What Bokeh's server calls for every visitor."""
+    document.title = "matheron playground"
+    document.add_root(Page().layout)
