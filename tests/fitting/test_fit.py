@@ -12,10 +12,9 @@ from sklearn.gaussian_process import kernels as sk
 
 import matheron
 from matheron import kernels as K
-from matheron.fitting import FitWarning
+from matheron.fitting import FitWarning, maximised
 from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
 from matheron.fitting.likelihood import Dense, likelihood_with_gradient
-from matheron.fitting.maximise import maximised
 from matheron.fitting.units import buffers, standardising
 from standard import KERNELS
 
@@ -41,7 +40,7 @@ def simulated(kernel, n: int, d: int, noise: float, seed: int = 0):
     return X, torch.linalg.cholesky(covariance) @ torch.randn(n, dtype=DOUBLE, generator=g)
 
 
-def objective(kernel, d: int, n: int = 12) -> Dense:
+def objective(kernel, d: int, n: int = 12) -> Any:
     X, y = data(n, d)
     t = kernel.num_outputs
     tasks = torch.arange(n) % t if t > 1 else None
@@ -284,8 +283,8 @@ def test_single_precision_data_are_fitted_in_double_and_kept_single():
 
 def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
     """Starts are followed on some of the data: the end must still have no slope on all of them."""
-    monkeypatch.setattr("matheron.fitting.maximise._SCREENED", 32)
-    monkeypatch.setattr("matheron.fitting.maximise._FOLLOWED", 64)
+    monkeypatch.setattr("matheron.fitting.search._SCREENED", 32)
+    monkeypatch.setattr("matheron.fitting.search._FOLLOWED", 64)
     X, y = simulated(2.0 * K.Matern(1.5, 0.5), 200, 1, 0.1)
     gp = fit(1.0 * K.Matern(1.5, 1.0), X, y, seed=0, num_starts=2)
     better, *_ = maximised(gp.kernel, gp.train_inputs, gp.train_targets, noise=gp.noise, mean=gp.mean)

@@ -1,9 +1,9 @@
 """Hyperparameters from data: matheron.fit, and a summary of what came out."""
 
-from .maximise import FitWarning as FitWarning
 from .maximise import fit as fit
-from .maximise import maximised as maximised
 from .priors import default_kernel_priors as default_kernel_priors
 from .priors import weak_priors as weak_priors
+from .search import FitWarning as FitWarning
+from .search import maximised as maximised
 from .table import Summary as Summary
 from .table import summary as summary

@@ -16,8 +16,9 @@ from ..kernels import Kernel, coupled_covariance
 from ..means import Mean
 from .hyperparameters import Hyperparameters, Prior, log_prior
 
-# Entries of the covariance that are differentiated at once: with a graph they take some dozens of numbers each.
+# Entries of the covariance that are differentiated at once: with a graph they take about a dozen numbers each.
 _BLOCK = 1 << 21
+_BLOCK_ON_GPU = 1 << 27
 
 
 class Dense:
@@ -59,7 +60,7 @@ def likelihood_with_gradient(
 ) -> float:
     """The value; gradients are added to those of the tensors that require them."""
     n = len(X)
-    whole = n * n * X.shape[1] <= _BLOCK
+    whole = n * n <= _block(X)
     with torch.set_grad_enabled(whole):
         K = coupled_covariance(kernel, X, tasks, X, tasks)  # [n, n]
     m = mean_at(mean, X, tasks)  # [n]
@@ -85,12 +86,16 @@ def likelihood_with_gradient(
 def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callable[[slice], Tensor]) -> None:
     """Add the gradient of sum_ij W_ij k(x_i, x_j) to the kernel's tensors, some rows of W at a time."""
     n = len(X)
-    step = max(1, _BLOCK // (n * X.shape[1]))
+    step = max(1, _block(X) // n)
     for i in range(0, n, step):
         rows = slice(i, i + step)
         pick = None if tasks is None else tasks[rows]
         K = coupled_covariance(kernel, X[rows], pick, X, tasks)  # [b, n]
         _backward([(K, weights(rows))])
+
+
+def _block(X: Tensor) -> int:
+    return _BLOCK_ON_GPU if X.device.type == "cuda" else _BLOCK
 
 
 def mean_at(mean: Mean, X: Tensor, tasks: Tensor | None) -> Tensor:

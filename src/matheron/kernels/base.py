@@ -126,7 +126,7 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     if z.ndim > 2:
         shape = torch.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
-        return sum((x[..., :, None, i] - z[..., None, :, i]).square() for i in range(x.shape[-1]))  # type: ignore
+        return _SquaredDistance.apply(x, z)  # type: ignore[return-value]
     columns = z.mT.contiguous()  # a coordinate's column is read in one stride: twice as fast
     if math.prod(shape) * x.shape[-1] < _FEW:
         return (x.unsqueeze(-1) - (columns if z.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
@@ -138,3 +138,20 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
                 torch.sub(x[..., :, None, i], columns[..., None, i, :], out=difference)
                 r2.addcmul_(difference, difference)
     return r2
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """|x - z|^2 whose graph keeps the points alone: a difference per coordinate would keep d matrices."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, z: Tensor) -> Tensor:
+        ctx.save_for_backward(x, z)
+        return squared_distance(x, z)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        x, z = ctx.saved_tensors
+        # sum_j g_ij 2 (x_i - z_j), as products
+        dx = 2 * (x * grad.sum(-1, keepdim=True) - grad @ z)
+        dz = 2 * (z * grad.sum(-2).unsqueeze(-1) - grad.mT @ x)
+        return dx.sum_to_size(x.shape), dz.sum_to_size(z.shape)

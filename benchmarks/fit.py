@@ -1,0 +1,156 @@
+"""matheron.fit on regression tables of the UCI repository: time, hyperparameters, likelihood and test error.
+
+    python benchmarks/fit.py DATA                                  pol and elevators, 1000 rows each, beside GPyTorch
+    python benchmarks/fit.py DATA --names protein --rows 0 --device cuda --no-peer
+    python benchmarks/fit.py DATA --names protein --rows 0 --device cuda --no-peer --solver cholesky
+
+DATA is a folder of NAME.csv.gz, rows of inputs with the target last and no header. Tables are standardised whole; the
+training rows are the first 90% of `numpy.random.RandomState(0).permutation`, and the first ROWS of these where ROWS is
+not 0. The model is a Matern-3/2 kernel with a lengthscale per input, a scale, a constant mean and noise; GPyTorch's is
+the same, fitted by L-BFGS from the same numbers. Errors are of the posterior mean at the other 10%. One JSON line per
+fit; with --out they are added to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import matheron
+from matheron import kernels
+
+
+def table(folder: Path, name: str, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training inputs and targets, and test inputs and targets, standardised."""
+    A = np.loadtxt(folder / f"{name}.csv.gz", delimiter=",")
+    deviation = A.std(0)
+    A = (A - A.mean(0)) / np.where(deviation > 0, deviation, 1.0)
+    order = np.random.RandomState(0).permutation(len(A))
+    cut = int(0.9 * len(A))
+    train, test = order[:cut][: rows or cut], order[cut:]
+    return tuple(torch.from_numpy(part) for rows in (train, test) for part in (A[rows, :-1], A[rows, -1]))  # type: ignore
+
+
+def fitted(X: Tensor, y: Tensor, solver: str, starts: int, progress: bool) -> tuple[Any, float]:
+    kernel = 1.0 * kernels.Matern(1.5, torch.ones(X.shape[1], dtype=torch.float64))
+    _wait(X)
+    begin = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", matheron.FitWarning)  # constant columns
+        gp = matheron.fit(kernel, X, y, num_starts=starts, solver=solver, seed=0, progress=progress)
+    _wait(X)
+    return gp, time.perf_counter() - begin
+
+
+def gpytorch_fitted(X: Tensor, y: Tensor) -> tuple[dict[str, Any], float]:
+    """The same model in GPyTorch, by SciPy's L-BFGS-B on its own raw parameters."""
+    import gpytorch
+    from scipy.optimize import minimize
+
+    class Model(gpytorch.models.ExactGP):
+        def __init__(self, likelihood: Any) -> None:
+            super().__init__(X, y, likelihood)
+            self.mean_module: Any = gpytorch.means.ConstantMean()
+            base = gpytorch.kernels.MaternKernel(1.5, ard_num_dims=X.shape[1])
+            self.covar_module: Any = gpytorch.kernels.ScaleKernel(base)
+
+        def forward(self, x: Tensor) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    floor = gpytorch.constraints.GreaterThan(1e-6)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=floor).double()
+    model: Any = Model(likelihood).double().train()
+    likelihood.noise = 1e-2
+    mll = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
+    parameters = list(model.parameters())
+    begin = time.perf_counter()
+
+    def downhill(v: np.ndarray) -> tuple[float, np.ndarray]:
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(v), parameters)
+        model.zero_grad()
+        with gpytorch.settings.fast_computations(False, False, False):
+            loss = -mll(model(X), y)
+        loss.backward()
+        gradient = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        return float(loss.detach()), torch.nn.utils.parameters_to_vector(gradient).numpy()
+
+    start = torch.nn.utils.parameters_to_vector(parameters).detach().numpy()
+    found = minimize(downhill, start, jac=True, method="L-BFGS-B", options={"maxiter": 300})
+    facts = {
+        "log_likelihood": -float(found.fun) * len(y),
+        "outputscale": float(model.covar_module.outputscale.detach()),
+        "lengthscales": model.covar_module.base_kernel.lengthscale[0].tolist(),
+        "noise": float(likelihood.noise.detach()),
+    }
+    return facts, time.perf_counter() - begin
+
+
+def described(gp: Any, X_test: Tensor, y_test: Tensor, device: str) -> dict[str, Any]:
+    """Hyperparameters in the table's units, the exact likelihood where a factor fits, and the error of the mean."""
+    rows = matheron.summary(gp, [str(i) for i in range(gp.input_dim)]).rows
+    facts = {
+        "outputscale": rows["Matern.outputscale"],
+        "lengthscales": [rows[f"Matern.lengthscale[{i}]"] for i in range(gp.input_dim)],
+        "noise": rows["noise standard dev"] ** 2,
+    }
+    if gp.num_data <= (50_000 if device == "cuda" else 5000):
+        facts["log_likelihood"] = float(matheron.log_marginal_likelihood(gp))
+    mean = matheron.draw(gp, 1, seed=0, num_features=64).mean(X_test.to(gp.train_inputs))
+    facts["rmse"] = float((mean - y_test.to(mean)).square().mean().sqrt())
+    return facts
+
+
+def _wait(X: Tensor) -> None:
+    if X.is_cuda:
+        torch.cuda.synchronize()
+
+
+def _apart(a: dict[str, Any], b: dict[str, Any], X: Tensor) -> float:
+    """The largest difference of the logarithms of two fits' hyperparameters, where the data can tell."""
+    pairs = [(a["outputscale"], b["outputscale"]), (a["noise"], b["noise"])]
+    varying = (X.std(0) > 0).tolist()
+    pairs += [(p, q) for p, q, on in zip(a["lengthscales"], b["lengthscales"], varying, strict=True) if on and q < 20]
+    return max(abs(math.log(p / q)) for p, q in pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="a folder of tables")
+    parser.add_argument("--names", nargs="+", default=["pol", "elevators"])
+    parser.add_argument("--rows", type=int, default=1000, help="training rows; 0 is all of them")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--solver", default="auto")
+    parser.add_argument("--starts", type=int, default=4)
+    parser.add_argument("--no-peer", action="store_true", help="do not fit GPyTorch's model")
+    parser.add_argument("--progress", action="store_true")
+    parser.add_argument("--out", type=Path, help="a file to which results are added")
+    options = parser.parse_args()
+    for name in options.names:
+        X, y, X_test, y_test = (part.to(options.device) for part in table(options.data, name, options.rows))
+        gp, seconds = fitted(X, y, options.solver, options.starts, options.progress)
+        line: dict[str, Any] = {"table": name, "n": len(y), "d": X.shape[1], "solver": options.solver}
+        line |= {"device": options.device, "seconds": round(seconds, 2)}
+        line["matheron"] = described(gp, X_test, y_test, options.device)
+        if options.device == "cuda":
+            line["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        if not options.no_peer:
+            line["gpytorch"], taken = gpytorch_fitted(X, y)
+            line["gpytorch_seconds"] = round(taken, 2)
+            line["largest_log_difference"] = round(_apart(line["matheron"], line["gpytorch"], X), 4)
+        print(json.dumps(line), flush=True)
+        if options.out is not None:
+            with options.out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

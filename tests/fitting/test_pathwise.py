@@ -1,0 +1,95 @@
+"""The fit for large n: estimated gradients against exact ones, warm starts, and where the ascent ends."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import matheron
+from fitting.test_fit import DOUBLE, simulated
+from matheron import kernels as K
+from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
+from matheron.fitting.likelihood import Dense
+from matheron.fitting.pathwise import Pathwise, ascend
+from matheron.fitting.units import buffers, standardising
+from matheron.solvers import PCG, Cholesky
+
+PRIORS = {"noise": torch.distributions.Gamma(1.1, 30.0)}
+
+
+def problem(kernel: Any, n: int, d: int) -> Any:
+    """Hyperparameters, and data from others."""
+    tasks = None if kernel.num_outputs == 1 else torch.arange(n) % kernel.num_outputs
+    X, y = simulated(2.0 * K.Matern(2.5, [0.5, 1.5][:d]), n, d, 0.05)
+    leaves = [kernel_leaf(b, {}) for b in buffers(kernel, standardising(kernel, X, y, tasks))]
+    t = kernel.num_outputs
+    noise = Leaf("noise", "positive", torch.full((t,), 0.1, dtype=DOUBLE), (1e-6, 1e2))
+    mean = [Leaf("mean", "real", torch.full((t,), 0.3, dtype=DOUBLE))]
+    h = Hyperparameters(kernel, leaves, noise, mean)
+    return h, X, y, tasks, checked_priors(PRIORS, h.leaves)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        1.5 * K.Matern(2.5, [0.6, 1.2]),
+        K.RBF(0.8) + 0.5 * K.Linear([1.0, 1.0]) + 0.3 * K.RationalQuadratic(1.0, 0.5),
+        K.Coregional(K.Matern(1.5, 0.7), [[1.0, 0.4], [0.4, 0.8]]),
+    ],
+    ids=["Matern", "a sum", "coupled"],
+)
+def test_estimated_gradients_have_the_exact_mean(kernel):
+    """Twelve estimates of fifteen probes each, independent: their mean within four standard errors of the truth."""
+    h, X, y, tasks, priors = problem(kernel, 150, 2)
+    v = h.encode()
+    _, exact = Dense(h, X, y, tasks, priors)(v)
+    estimates = torch.stack([Pathwise(h, X, y, tasks, priors, PCG(tolerance=1e-4), 15, seed)(v) for seed in range(12)])
+    error = (estimates.mean(0) - exact).abs()
+    assert bool((error <= 4 * estimates.std(0) / 12**0.5 + 1e-3 * exact.abs().max()).all()), (error, exact)
+    assert bool((estimates.std(0) < 0.3 * exact.abs().max()).all())  # and say something
+
+
+@pytest.mark.slow
+def test_estimated_gradients_have_the_exact_mean_at_two_thousand_points():
+    h, X, y, tasks, priors = problem(1.5 * K.Matern(2.5, [0.6, 1.2]), 2000, 2)
+    v = h.encode()
+    _, exact = Dense(h, X, y, tasks, priors)(v)
+    estimates = torch.stack([Pathwise(h, X, y, tasks, priors, PCG(), 31, seed)(v) for seed in range(6)])
+    error = (estimates.mean(0) - exact).abs()
+    assert bool((error <= 4 * estimates.std(0) / 6**0.5 + 1e-3 * exact.abs().max()).all()), (error, exact)
+
+
+def test_a_step_that_is_small_takes_few_iterations():
+    h, X, y, tasks, priors = problem(1.5 * K.Matern(2.5, [0.6, 1.2]), 400, 2)
+    estimate = Pathwise(h, X, y, tasks, priors, PCG(tolerance=1e-2, rank=20), 7, 0)
+    v = h.encode()
+    estimate(v)
+    first = estimate.iterations
+    estimate(v + 0.003)
+    assert estimate.iterations - first < 0.7 * first
+
+
+def test_the_ascent_stays_within_limits_and_finds_the_top_of_a_hill():
+    top = torch.tensor([0.5, 3.0, -2.0], dtype=DOUBLE)
+    limits = [(-1.0, 1.0), (None, 2.0), (None, None)]
+    scale = torch.tensor([1.0, 100.0, 1e-3], dtype=DOUBLE)
+    end = ascend(lambda v: scale * (top - v), torch.zeros(3, dtype=DOUBLE), limits, 120, lambda *_: None)
+    torch.testing.assert_close(end, torch.tensor([0.5, 2.0, -2.0], dtype=DOUBLE), atol=0.05, rtol=0)
+
+
+def test_a_fit_by_estimates_ends_where_the_exact_one_does(monkeypatch):
+    """Within the estimates' own noise: a third of the hyperparameters' standard error."""
+    monkeypatch.setattr("matheron.fitting.search._FIRST_OBSERVATIONS", 60)
+    monkeypatch.setattr("matheron.fitting.search._STEPS", 40)
+    monkeypatch.setattr("matheron.fitting.pathwise._FEATURES", 256)
+    X, y = simulated(2.0 * K.Matern(2.5, [0.5, 1.5]), 200, 2, 0.05)
+    kernel = 1.0 * K.Matern(2.5, [1.0, 1.0])
+    exact, estimated = (
+        matheron.summary(matheron.fit(kernel, X, y, num_starts=1, solver=solver, seed=0))
+        for solver in (Cholesky(), PCG(tolerance=0.05))
+    )
+    assert exact.log_likelihood is not None and estimated.log_likelihood is not None
+    assert exact.log_likelihood - 0.5 < estimated.log_likelihood < exact.log_likelihood + 1e-3
+    for label, value in exact.rows.items():
+        if label != "mean":
+            assert estimated.rows[label] == pytest.approx(value, rel=0.15), label
