@@ -2,9 +2,12 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,55 @@ def test_gpflow_s_environment_resolves_against_the_public_registry(registry):
     requirements = PROJECT["dependencies"] + extras("GPFLOW") + ["pytest", "pytest-xdist", "hypothesis"]
     answer = pip("-c", "constraints.txt", "-c", "constraints-gpflow.txt", *requirements, python="3.11")
     assert answer.returncode == 0, answer.stderr
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory) -> list[Path]:
+    """A wheel and an sdist, as `make dist` builds them."""
+    folder = tmp_path_factory.mktemp("dist")
+    environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    built = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.slow
+def test_the_wheel_is_typed_and_the_sdist_has_what_make_needs(distributions):
+    sdist, wheel = sorted(distributions, key=lambda file: file.suffix)
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    assert {"matheron/py.typed", "matheron/cli.py"} <= inside and not any("tests" in name for name in inside)
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"Makefile", "constraints.txt", "README.md", "mkdocs.yml", "tests/conftest.py", "LICENSE"} <= names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["python3.11", "python3.12", "python3.13"])
+def test_wheel_and_sdist_install_and_draw_in_a_clean_environment(python, distributions, tmp_path, registry):
+    if shutil.which(python) is None:
+        pytest.skip(f"{python} is not here; that its requirements resolve is tested above")
+    subprocess.run([python, "-m", "venv", tmp_path / "clean"], check=True)
+    inside = [str(tmp_path / "clean/bin/python")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run([*inside, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    sdist, wheel = map(str, sorted(distributions, key=lambda file: file.suffix))
+    run("-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), wheel)
+    for library in ("gpytorch", "botorch", "sklearn", "gpflow"):
+        run("-c", f"import importlib.util; assert importlib.util.find_spec({library!r}) is None")
+    drawn = """
+import torch, matheron
+gp = matheron.ExactGP(matheron.kernels.RBF(0.3), [[0.0], [1.0]], [0.0, 1.0], noise=1e-2)
+assert matheron.draw(gp, 4)(torch.rand(5, 1)).shape == (4, 5)
+"""
+    run("-c", drawn)
+    run("-m", "matheron.cli", "--version")
+    run("-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", sdist)
+    run("-c", drawn)
 
 
 def test_every_requirement_has_a_pinned_version():
