@@ -152,10 +152,10 @@ def test_independent_outputs_and_ensembles_are_diagnosed(generator):
 def test_transforms_are_seen_through(generator):
     gp = model()
     plain = diagnose(matheron.draw(gp, 50, generator=torch.Generator().manual_seed(0)), gp, X_TEST)
-    gp.output_transform = transforms.Affine(10.0, 3.0)
+    gp = gp.replaced(output_transform=transforms.Affine(10.0, 3.0))
     scaled = diagnose(matheron.draw(gp, 50, generator=torch.Generator().manual_seed(0)), gp, X_TEST)
     assert scaled.paths.w2 == pytest.approx(10 * plain.paths.w2)
-    gp.output_transform = transforms.Exp()  # compared in the model's own space
+    gp = gp.replaced(output_transform=transforms.Exp())  # compared in the model's own space
     curved = diagnose(matheron.draw(gp, 50, generator=torch.Generator().manual_seed(0)), gp, X_TEST)
     assert curved.paths.w2 == pytest.approx(plain.paths.w2)
 

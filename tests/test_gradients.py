@@ -239,7 +239,7 @@ def test_a_model_trains_through_its_paths():
 
 def test_the_graph_of_a_sparse_and_transformed_model_is_kept_where_asked():
     gp = model("sparse, whitened, composite")
-    gp.q_mean = gp.q_mean.requires_grad_()
+    gp = gp.replaced(q_mean=gp.q_mean.requires_grad_())
     paths = draw(gp, 2, num_features=8, detach=False, generator=gen())
     assert paths.requires_graph() and paths(AT).requires_grad
     with torch.no_grad():

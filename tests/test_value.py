@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import matheron
 from matheron import kernels as K
 from matheron.value import REGISTRY, Parts, Value
 from standard import KERNELS
@@ -121,3 +122,78 @@ def test_parts_are_in_order():
     parts = Parts([K.RBF(), K.Linear(), K.Constant()])
     assert len(parts) == 3 and [type(p) for p in parts] == [K.RBF, K.Linear, K.Constant]
     assert parts[1] is list(parts)[1] and parts[-1] is list(parts)[2]
+
+
+PATHS = matheron.draw(matheron.ExactGP(K.RBF(0.5), [[0.0], [1.0]], [0.0, 1.0], 0.1), 3, num_features=8, seed=0)
+
+
+def test_single_and_double_precision_are_copies():
+    before = PATHS(X)
+    for moved in (PATHS.float(), PATHS.to(torch.float32), PATHS.type(torch.float32)):
+        assert moved is not PATHS and moved.dtype == torch.float32
+    assert PATHS.float().double().dtype == torch.float64 and PATHS.cpu() is not PATHS
+    assert PATHS.dtype == torch.float64 and torch.equal(PATHS(X), before)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [lambda p: p.half(), lambda p: p.bfloat16(), lambda p: p.to(torch.long), lambda p: p.type("torch.int32")],
+    ids=["half", "bfloat16", "long", "int32"],
+)
+def test_other_types_of_number_are_refused(move):
+    with pytest.raises(TypeError, match=r"Paths: expected torch\.float32 or torch\.float64, got"):
+        move(PATHS)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda p: setattr(p, "prior", None),
+        lambda p: setattr(p.prior, "w", torch.zeros(1)),
+        lambda p: setattr(p.update.kernel, "lengthscale", torch.zeros(1)),
+        lambda p: setattr(p, "note", "mine"),
+        lambda p: delattr(p, "prior"),
+        lambda p: p.register_buffer("more", torch.zeros(1)),
+        lambda p: p.add_module("more", K.RBF()),
+    ],
+)
+def test_a_value_is_never_changed(write):
+    before = PATHS(X)
+    with pytest.raises(AttributeError, match=r"expected no change, a .* is a value"):
+        write(PATHS)
+    assert torch.equal(PATHS(X), before)
+
+
+def test_parents_modes_and_states_may_still_change_a_value():
+    paths = copy.deepcopy(PATHS)
+    nn.ModuleList([paths]).train(False)
+    paths.load_state_dict(
+        matheron.draw(
+            matheron.ExactGP(K.RBF(0.5), [[0.0], [1.0]], [2.0, 1.0], 0.1), 3, num_features=8, seed=1
+        ).state_dict()
+    )
+    assert not torch.equal(paths(X), PATHS(X))
+    with pytest.raises(AttributeError, match="expected no change"):
+        paths.prior = None
+
+
+@pytest.mark.parametrize("kind", [matheron.Outputs, matheron.Ensemble, matheron.Batch])
+def test_snapshots_are_values(kind):
+    gp = matheron.ExactGP(K.RBF(0.5), [[0.0], [1.0]], [0.0, 1.0], 0.1)
+    sparse = matheron.SparseGP(K.RBF(0.5), [[0.2]], [0.0], tasks=None)
+    assert torch.equal(gp.centres, gp.train_inputs) and torch.equal(sparse.centres, sparse.inducing_points)
+    joined = kind([gp, sparse])
+    for snapshot in (gp, sparse, joined):
+        single = snapshot.to(torch.float32)
+        assert {t.dtype for t in tensors(single)} == {torch.float32} and {t.dtype for t in tensors(snapshot)} == {
+            torch.float64
+        }
+        with pytest.raises(AttributeError, match="expected no change"):
+            snapshot.kernel = K.Linear()
+    moved = gp.replaced(kernel=K.Linear())
+    assert type(moved.kernel) is K.Linear and type(gp.kernel) is K.RBF
+
+
+def test_a_part_that_is_no_snapshot_is_refused():
+    with pytest.raises(TypeError, match="Outputs: expected snapshots such as ExactGP, got RBF"):
+        matheron.Outputs([K.RBF()])  # type: ignore[list-item]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -15,12 +16,47 @@ Random = torch.Generator | np.random.Generator | np.random.RandomState | int | N
 
 
 def as_array(value: ArrayLike) -> Tensor:
-    """A tensor of what is array-like; plain numbers become float64, not torch's default of float32."""
+    """A tensor of what is array-like; plain numbers become float64, not torch's default of float32.
+
+    Arrays that torch cannot share (strides below zero, another byte order, read-only, tables of pandas) are copied.
+    """
     if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            raise TypeError(f"expected a dense tensor, got layout {value.layout}; use .to_dense()")
         return value
-    if isinstance(value, np.ndarray | np.generic):
-        return torch.as_tensor(value)
-    return torch.as_tensor(np.asarray(value))
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            "expected no masked array, whose mask would be lost; leave out the masked rows, or .filled(...)"
+        )
+    if hasattr(value, "to_numpy"):  # a table or a column of pandas, polars, ...
+        return _from_numpy(value.to_numpy(), value)
+    return _from_numpy(value if isinstance(value, np.ndarray | np.generic) else np.asarray(value), value)
+
+
+def _from_numpy(array: Any, given: Any) -> Tensor:
+    """A tensor of a NumPy array, in its memory where torch can."""
+    array = np.asarray(array)
+    if array.dtype == object:  # numbers in Python's own types
+        try:
+            array = np.array([_number(entry) for entry in array.flat], dtype=np.float64).reshape(array.shape)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"expected numbers, got {type(given).__name__} of objects ({error})") from error
+    if array.dtype.kind not in "fiubc":
+        raise TypeError(f"expected numbers, got {type(given).__name__} of dtype {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # long double
+        array = array.astype(np.float64)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # of which torch knows little
+        array = array.astype(np.int64)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.as_tensor(array)
+
+
+def _number(entry: Any) -> float:
+    if isinstance(entry, str | bytes):
+        raise TypeError(f"a text, {entry!r}")
+    return math.nan if type(entry).__name__ == "NAType" else float(entry)  # pandas.NA is a missing number
 
 
 def as_real(value: ArrayLike, name: str) -> Tensor:
@@ -28,7 +64,9 @@ def as_real(value: ArrayLike, name: str) -> Tensor:
     try:
         tensor = as_array(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name}: expected a tensor, a NumPy array or numbers, got {type(value).__name__}") from error
+        raise TypeError(
+            f"{name}: expected a tensor, a NumPy array or numbers, got {type(value).__name__}: {error}"
+        ) from error
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"{name}: expected real numbers, got dtype {tensor.dtype}")
     return tensor
@@ -43,20 +81,47 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None) -> Ten
         tensor = tensor.to(torch.float64)
     elif tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name}: expected float32 or float64, got {tensor.dtype}; convert it, e.g. {name}.double()")
-    if not bool(torch.isfinite(tensor).all()):
-        bad = int((~torch.isfinite(tensor)).sum())
-        raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {tensor.numel()}; remove them")
+    check_finite(tensor, name)
     return tensor
 
 
+def check_finite(tensor: Tensor, name: str) -> None:
+    """ValueError where a number is NaN or infinite."""
+    finite = torch.isfinite(tensor)
+    if not bool(finite.all()):
+        bad = int((~finite).sum())
+        raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {tensor.numel()}; remove them")
+
+
+def check_points(x: Tensor, name: str) -> None:
+    """ValueError where a point on the CPU is NaN or infinite.
+
+    Not on a GPU, where to look would wait for it; nor under transforms of torch.func or the compiler, which have no
+    numbers yet. There NaN points give NaN.
+    """
+    if x.device.type == "cpu" and not (
+        torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
+    ):
+        check_finite(x, name)
+
+
 def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int = 1) -> Tensor:
-    """A float64 hyperparameter: a number, or one a dimension, all positive (`zero=True`: or zero)."""
-    tensor = as_tensor(value, name).to(torch.float64)
+    """A float64 hyperparameter: a number, or one per dimension, all positive (`zero=True`: or zero).
+
+    In memory of its own, and in the graph of `value` where that has one.
+    """
+    tensor = as_tensor(value, name).to(torch.float64).clone()
     if tensor.ndim > max_ndim:
         raise ValueError(f"{name}: expected at most {max_ndim} axis, got shape {list(tensor.shape)}")
     if bool((tensor < 0).any()) or (not zero and bool((tensor == 0).any())):
         wanted = "zero or positive" if zero else "positive"
         raise ValueError(f"{name}: expected {wanted} numbers, got a smallest of {tensor.min().item():.4g}")
+    extreme = ((tensor < 1e-150) | (tensor > 1e150)) & (tensor != 0)
+    if bool(extreme.any()):
+        raise ValueError(
+            f"{name}: expected numbers from 1e-150 to 1e150, whose squares a float64 can hold, got "
+            f"{tensor[extreme].flatten()[0].item():.4g}; use other units"
+        )
     return tensor
 
 
@@ -66,8 +131,58 @@ def as_points(x: ArrayLike, name: str, *, input_dim: int | None = None, like: Te
     if x.ndim != 2:
         hint = f"; for one dimension use {name}[:, None]" if x.ndim == 1 else ""
         raise ValueError(f"{name}: expected points of shape [n, d], got shape {list(x.shape)}{hint}")
+    if x.shape[1] == 0:
+        raise ValueError(f"{name}: expected points in at least one dimension, got shape {list(x.shape)}")
     check_dim(x, name, input_dim)
     return x
+
+
+def as_box(box: Any, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
+    """The box `[2, d]` of lower and upper bounds, from `(lower, upper)`, `[2, d]`, or a `scipy.optimize.Bounds`.
+
+    With `input_dim` each side may be one number, the same in every dimension.
+    """
+    d = "d" if input_dim is None else input_dim
+    expected = f"{name}: expected (lower, upper), each a number or {d} of them"
+    if input_dim is None:
+        expected = f"{name}: expected [2, d], lower bounds then upper"
+    _refuse_pairs(box, name)
+    if hasattr(box, "lb") and hasattr(box, "ub"):  # scipy.optimize.Bounds
+        box = (box.lb, box.ub)
+    else:
+        try:
+            count = 0 if isinstance(box, str | dict | set) else len(box)
+        except TypeError:
+            count = 0
+        if count != 2:
+            raise ValueError(f"{expected}, got {f'shape {list(as_array(box).shape)}' if count else repr(box)}")
+    lower, upper = (as_tensor(side, name, like=like).reshape(-1) for side in (box[0], box[1]))
+    d = max(len(lower), len(upper)) if input_dim is None else input_dim
+    if len(lower) not in (1, d) or len(upper) not in (1, d):
+        raise ValueError(f"{expected}, got {len(lower)} and {len(upper)} numbers")
+    dtype = torch.promote_types(lower.dtype, upper.dtype)
+    sides = torch.stack([lower.to(dtype).expand(d), upper.to(dtype).expand(d)])
+    if not bool((sides[0] < sides[1]).all()):
+        raise ValueError(
+            f"{name}: expected lower < upper in every dimension, got {sides.tolist()}; SciPy's pairs are given as a "
+            "scipy.optimize.Bounds"
+        )
+    return sides
+
+
+def _refuse_pairs(box: Any, name: str) -> None:
+    """A list of tuples is how SciPy writes one pair per dimension: refused where both readings make a box."""
+    pairs = isinstance(box, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in box)
+    if not pairs or len(box) != 2:
+        return
+    (a, b), (c, d) = box
+    if a < b and c < d and a < c and b < d:
+        ours = f"[[{a}, {b}], [{c}, {d}]] is lower bounds {a}, {b} and upper bounds {c}, {d}"
+        theirs = f"[[{a}, {c}], [{b}, {d}]] is {a} to {b} in the first dimension and {c} to {d} in the second"
+        raise ValueError(
+            f"{name}: expected one reading, but a list of two pairs has two, {box}: lower and upper bounds, or SciPy's "
+            f"pair per dimension. Say which: {ours}; {theirs}; or give a scipy.optimize.Bounds"
+        )
 
 
 def check_dim(x: Tensor, name: str, input_dim: int | None) -> None:

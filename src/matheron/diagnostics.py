@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import math
 from dataclasses import dataclass
@@ -228,9 +227,7 @@ def _in_closed_form(paths: AbstractPaths, gp: Any) -> tuple[AbstractPaths, Any]:
     if not isinstance(gp, ExactGP | SparseGP) or gp.output_transform is None or gp.output_transform.affine:
         return paths, gp
     assert isinstance(paths, PriorPlusUpdate)
-    gp = copy.copy(gp)
-    gp.output_transform = None
-    return paths.in_model_units(), gp
+    return paths.in_model_units(), gp.replaced(output_transform=None)
 
 
 def _advice(members: list[PriorPlusUpdate], gp: Any, empirical: Law, floor: Law, basis: Law | None) -> str:

@@ -10,14 +10,13 @@ device, so a CPU generator gives the same functions in any dtype on any device.
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, Random, as_count, as_dtype, as_generator, as_tensor
+from .checks import ArrayLike, Random, as_box, as_count, as_dtype, as_generator
 from .describe import describe
 from .features import LATTICE_KINDS, Accuracy, Features, build_features, posterior_scale
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
@@ -41,7 +40,6 @@ from .paths import (
 from .solvers import Auto, Cholesky, CholeskyState, Posterior, Solver, as_solver
 from .transforms import Transform
 from .updates import Data, draws_of_q, exact_update, normals
-from .value import Value
 
 
 class _Basis(NamedTuple):
@@ -296,16 +294,9 @@ def _placed(gp: ExactGP | SparseGP, dtype: torch.dtype | None, device: Any, deta
 
     The kernel stays in float64, for its features.
     """
-    new, centres = copy.copy(gp), _centres(gp)[0]
-    dtype, device = dtype or centres.dtype, torch.device(device or centres.device)
-    for name, value in vars(gp).items():
-        if isinstance(value, Tensor):
-            value = value.detach().clone() if detach else value
-            setattr(new, name, value.to(device, dtype if value.is_floating_point() else None))
-        elif isinstance(value, Value):
-            value = value.owned() if detach else value
-            setattr(new, name, value if name == "kernel" else value.to(device, dtype))
-    return new
+    gp = gp.owned() if detach else gp
+    dtype, device = dtype or gp.centres.dtype, torch.device(device or gp.centres.device)
+    return gp.to(device, dtype).replaced(kernel=gp.kernel)
 
 
 def as_tolerance(tolerance: float) -> float:
@@ -319,12 +310,7 @@ def as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tens
     """The box `[2, d]` where paths will be called, in the model's own space; it takes in the data."""
     if domain is None:
         return None
-    if len(domain) != 2:
-        raise ValueError("domain: expected a pair (lower, upper), each a number or one a dimension")
-    lower, upper = (as_tensor(side, "domain").double().reshape(-1) for side in domain)
-    if len(lower) not in (1, d) or len(upper) not in (1, d) or not bool((lower.expand(d) < upper.expand(d)).all()):
-        raise ValueError(f"domain: expected lower < upper, each a number or {d} of them, got {domain}")
-    box = torch.stack([lower.expand(d), upper.expand(d)])
+    box = as_box(domain, "domain", input_dim=d).double()
     if input_transform is not None:
         box = input_transform.to("cpu", torch.float64)(box).sort(0).values.detach()
     if data is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,12 +11,51 @@ from .checks import ArrayLike, as_noise, as_points, as_tensor, positive
 from .kernels import Kernel
 from .means import ConstantMean, LinearMean, Mean, as_mean
 from .transforms import Transform
-from .value import Value
+from .value import Parts, Value
 
 SampleU = Callable[[int, torch.Generator], Tensor]
 
 
-class ExactGP:
+class _Snapshot(Value):
+    """A model as it was: a Value, with tensors and parts of its own. It is drawn from, and not written to files."""
+
+    saveable = False
+
+    kernel: Kernel
+    mean: Mean
+    tasks: Tensor | None
+    input_transform: Transform | None
+    output_transform: Transform | None
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        tasks: Tensor | None,
+        input_transform: Transform | None,
+        output_transform: Transform | None,
+    ) -> None:
+        super().__init__()
+        self.kernel, self.mean = kernel, mean
+        self.register_buffer("tasks", None if tasks is None else tasks.clone())
+        self.register_module("input_transform", input_transform)
+        self.register_module("output_transform", output_transform)
+
+    @property
+    def centres(self) -> Tensor:
+        """The points that the update's basis functions k(., z) are centred at: data, or inducing points."""
+        raise NotImplementedError
+
+    @property
+    def input_dim(self) -> int:
+        return self.centres.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        return self.kernel.num_outputs
+
+
+class ExactGP(_Snapshot):
     """A Gaussian process prior conditioned on observations y = f(X) + eps, eps ~ N(0, noise).
 
     Args:
@@ -50,8 +87,7 @@ class ExactGP:
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
     ) -> None:
-        self.kernel = _as_kernel(kernel)
-        self.input_transform, self.output_transform = input_transform, output_transform
+        kernel = _as_kernel(kernel)
         X = as_points(X, "X")
         y = as_tensor(y, "y", like=X)
         if X.shape[0] < 1:
@@ -74,20 +110,21 @@ class ExactGP:
             raise ValueError(
                 f"y: expected [{len(X)}], one number a row of X {list(X.shape)}, got {list(y.shape)}{hint}"
             )
-        self.train_inputs = X
-        self.train_targets = y
-        self.noise = as_noise(noise, len(X), like=X)  # [n]
-        self.mean = _as_mean(mean, X, t)
-        self.tasks = as_tasks(tasks, len(X), t, "tasks")
+        noise = as_noise(noise, len(X), like=X)  # [n]
+        tasks = as_tasks(tasks, len(X), t, "tasks")
         kernel.terms(X.shape[1])  # says at once if the kernel does not fit the points
+        super().__init__(kernel, _as_mean(mean, X, t), tasks, input_transform, output_transform)
+        # Clones: the caller may write into what was given. They stay in the graph where there is one.
+        for name, value in dict(train_inputs=X, train_targets=y, noise=noise).items():
+            self.register_buffer(name, value.clone())
+
+    train_inputs: Tensor
+    train_targets: Tensor
+    noise: Tensor
 
     @property
-    def input_dim(self) -> int:
-        return self.train_inputs.shape[1]
-
-    @property
-    def num_outputs(self) -> int:
-        return self.kernel.num_outputs
+    def centres(self) -> Tensor:
+        return self.train_inputs
 
     @property
     def num_data(self) -> int:
@@ -97,12 +134,8 @@ class ExactGP:
         data = _many(self.num_data, "observation")
         return f"ExactGP({type(self.kernel).__name__}, {data} in {_many(self.input_dim, 'dimension')})"
 
-    def owned(self) -> ExactGP:
-        """A copy that shares no memory and no graph with the model."""
-        return _owned(self)
 
-
-class SparseGP:
+class SparseGP(_Snapshot):
     """A sparse Gaussian process: inducing points Z and a distribution q(u) of the function's values there.
 
     Args:
@@ -139,8 +172,7 @@ class SparseGP:
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
     ) -> None:
-        self.kernel = _as_kernel(kernel)
-        self.input_transform, self.output_transform = input_transform, output_transform
+        kernel = _as_kernel(kernel)
         Z = as_points(Z, "Z")
         m = Z.shape[0]
         if m < 1:
@@ -159,23 +191,27 @@ class SparseGP:
             q_scale_tril = as_tensor(q_scale_tril, "q_scale_tril", like=Z)
             if q_scale_tril.shape not in ((m,), (m, m)):
                 raise ValueError(f"q_scale_tril: expected [{m}, {m}] or [{m}], got {list(q_scale_tril.shape)}")
-        self.inducing_points = Z
-        self.q_mean: Tensor | None = q_mean
-        self.q_scale_tril: Tensor | None = q_scale_tril
-        self.sample_u = sample_u
-        self.mean = _as_mean(mean, Z, kernel.num_outputs)
+        tasks = as_tasks(tasks, m, kernel.num_outputs, "tasks")
+        kernel.terms(Z.shape[1])
+        super().__init__(kernel, _as_mean(mean, Z, kernel.num_outputs), tasks, input_transform, output_transform)
+        for name, value in dict(inducing_points=Z, q_mean=q_mean, q_scale_tril=q_scale_tril).items():
+            self.register_buffer(name, None if value is None else value.clone())
+        # In a tuple: a module that draws u is not a part of the snapshot, whose tensors would move with it.
+        self._sample_u = (sample_u,)
         self.whitened = bool(whitened)
         self.jitter = float(positive(jitter, "jitter", zero=True, max_ndim=0))
-        self.tasks = as_tasks(tasks, m, kernel.num_outputs, "tasks")
-        kernel.terms(Z.shape[1])
+
+    inducing_points: Tensor
+    q_mean: Tensor | None
+    q_scale_tril: Tensor | None
 
     @property
-    def input_dim(self) -> int:
-        return self.inducing_points.shape[1]
+    def centres(self) -> Tensor:
+        return self.inducing_points
 
     @property
-    def num_outputs(self) -> int:
-        return self.kernel.num_outputs
+    def sample_u(self) -> SampleU | None:
+        return self._sample_u[0]
 
     @property
     def num_inducing(self) -> int:
@@ -185,18 +221,24 @@ class SparseGP:
         points = _many(self.num_inducing, "inducing point")
         return f"SparseGP({type(self.kernel).__name__}, {points} in {_many(self.input_dim, 'dimension')})"
 
-    def owned(self) -> SparseGP:
-        """A copy that shares no memory and no graph with the model."""
-        return _owned(self)
 
-
-class _Several:
+class _Several(Value):
     """Snapshots of several models over the same inputs."""
 
+    saveable = False
+
     def __init__(self, models: Sequence[GP]) -> None:
-        self.models: list[Any] = list(models)
-        if not self.models:
+        super().__init__()
+        models = list(models)
+        if not models:
             raise ValueError(f"{type(self).__name__}: expected at least one model, got none")
+        for model in models:
+            if not isinstance(model, GP):
+                raise TypeError(
+                    f"{type(self).__name__}: expected snapshots such as ExactGP, got {type(model).__name__}; "
+                    "matheron.describe makes one of a model"
+                )
+        self.models = Parts(models)
         dims = {model.input_dim for model in self.models}
         if len(dims) > 1:
             raise ValueError(f"{type(self).__name__}: expected models of one input dimension, got {sorted(dims)}")
@@ -208,12 +250,6 @@ class _Several:
     @property
     def num_outputs(self) -> int:
         return self.models[0].num_outputs
-
-    def owned(self) -> Self:
-        """A copy that shares no memory and no graph with the models."""
-        new = copy.copy(self)
-        new.models = [model.owned() for model in self.models]
-        return new
 
     def __repr__(self) -> str:
         return (
@@ -241,10 +277,13 @@ class Batch(_Several):
         self.batch_shape = list(batch_shape or [len(self.models)])
 
 
-class SelectedOutputs:
+class SelectedOutputs(Value):
     """Some outputs of a model that couples more: the tasks asked for, or observed combinations of latent functions."""
 
+    saveable = False
+
     def __init__(self, model: ExactGP | SparseGP, outputs: Sequence[int]) -> None:
+        super().__init__()
         self.model, self.outputs = model, [int(i) for i in outputs]
         if not self.outputs or not all(0 <= i < model.num_outputs for i in self.outputs):
             raise ValueError(f"outputs: expected whole numbers below {model.num_outputs}, at least one, got {outputs}")
@@ -257,10 +296,6 @@ class SelectedOutputs:
     def num_outputs(self) -> int:
         return len(self.outputs)
 
-    def owned(self) -> SelectedOutputs:
-        """A copy that shares no memory and no graph with the model."""
-        return SelectedOutputs(self.model.owned(), self.outputs)
-
     def __repr__(self) -> str:
         return f"SelectedOutputs({self.model!r}, {self.outputs} of {self.model.num_outputs})"
 
@@ -270,16 +305,6 @@ GP = ExactGP | SparseGP | Outputs | Ensemble | Batch | SelectedOutputs
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _owned(gp: Any) -> Any:
-    new = copy.copy(gp)
-    for name, value in vars(gp).items():
-        if isinstance(value, Tensor):
-            setattr(new, name, value.detach().clone())
-        elif isinstance(value, Value):
-            setattr(new, name, value.owned())
-    return new
 
 
 def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int, name: str) -> Tensor | None:

@@ -32,7 +32,7 @@ class ConstantMean(Mean):
 
     def __init__(self, value: ArrayLike = 0.0) -> None:
         super().__init__()
-        value = as_tensor(value, "mean").double()
+        value = as_tensor(value, "mean").double().clone()
         if value.ndim > 1:
             raise ValueError(f"mean: expected a number or one an output, got shape {list(value.shape)}")
         self.register_buffer("value", value.reshape(-1))
@@ -55,11 +55,11 @@ class LinearMean(Mean):
 
     def __init__(self, weights: ArrayLike, bias: ArrayLike = 0.0) -> None:
         super().__init__()
-        weights = as_tensor(weights, "weights").double()
+        weights = as_tensor(weights, "weights").double().clone()
         if weights.ndim not in (1, 2):
             raise ValueError(f"weights: expected [d], or [t, d] for t outputs, got shape {list(weights.shape)}")
         self.register_buffer("weights", weights.reshape(-1, weights.shape[-1]))
-        self.register_buffer("bias", as_tensor(bias, "bias").double().reshape(-1))
+        self.register_buffer("bias", as_tensor(bias, "bias").double().clone().reshape(-1))
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weights.mT + self.bias
@@ -79,7 +79,7 @@ class _FunctionMean(Mean):
         """The function's own answer."""
 
     def forward(self, x: Tensor) -> Tensor:
-        value = self.evaluate(x)
+        value = self.evaluate(x.clone())  # a function that writes into its points must not change the caller's
         if not isinstance(value, Tensor) or value.shape[: x.ndim - 1] != x.shape[:-1]:
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"mean: expected a tensor {list(x.shape[:-1])} for points {list(x.shape)}, got {got}")
@@ -119,7 +119,7 @@ class ModuleMean(_FunctionMean):
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         self.names = list(tensors)
         for i, tensor in enumerate(tensors.values()):
-            self.register_buffer(f"tensor_{i}", tensor + 0 if isinstance(tensor, nn.Parameter) else tensor)
+            self.register_buffer(f"tensor_{i}", tensor + 0 if isinstance(tensor, nn.Parameter) else tensor.clone())
         # A copy without the graph, whose tensors are never read: each call puts the buffers in their place. It stands
         # in a tuple so that its parameters are not the path's.
         copies = {id(t): nn.Parameter(t.detach().clone(), requires_grad=False) for t in module.parameters()}
@@ -152,7 +152,7 @@ class Mixed(Mean):
     def __init__(self, mean: Mean, A: ArrayLike) -> None:
         super().__init__()
         self.mean = mean
-        self.register_buffer("A", as_tensor(A, "A").double())
+        self.register_buffer("A", as_tensor(A, "A").double().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         m = self.mean(x)  # [..., n, 1 or p]

@@ -126,6 +126,7 @@ def _rebuild(tree: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> V
     for name, part in tree["parts"].items():
         value.add_module(name, None if part is None else _rebuild(part, f"{prefix}{name}.", tensors))
     value.restore()
+    value._frozen = True
     return value
 
 

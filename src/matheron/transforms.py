@@ -39,8 +39,8 @@ class Affine(Transform):
 
     def __init__(self, scale: ArrayLike = 1.0, offset: ArrayLike = 0.0) -> None:
         super().__init__()
-        self.register_buffer("scale", as_tensor(scale, "scale").double())
-        self.register_buffer("offset", as_tensor(offset, "offset").double())
+        self.register_buffer("scale", as_tensor(scale, "scale").double().clone())
+        self.register_buffer("offset", as_tensor(offset, "offset").double().clone())
         if bool((self.scale == 0).any()):
             raise ValueError("scale: expected numbers other than zero")
 

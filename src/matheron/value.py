@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +16,20 @@ from torch import Tensor, nn
 REGISTRY: dict[str, type[Value]] = {}
 
 
-class Value(nn.Module):
-    """Base of kernels, means, transforms, features and paths.
+class _Frozen(ABCMeta):
+    """Makes instances that cannot be changed once their constructors have run."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        value = super().__call__(*args, **kwargs)
+        value._frozen = True
+        return value
+
+
+class Value(nn.Module, metaclass=_Frozen):
+    """Base of kernels, means, transforms, features, snapshots of models, and paths.
+
+    A value is never changed: `to`, `float`, `double` and `replaced` return new ones, and writing an attribute raises.
+    There are two exceptions, which write in place: a parent module that is moved, and `load_state_dict`.
 
     Tensors are buffers and parts are submodules, so that `state_dict`, `deepcopy` and pickling reach all of it. What
     is neither (an order, a list of dimensions) is named in `fields` and must be JSON. Those three together are all
@@ -23,6 +38,7 @@ class Value(nn.Module):
 
     fields: ClassVar[tuple[str, ...]] = ()
     saveable: ClassVar[bool] = True
+    _frozen: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,6 +48,8 @@ class Value(nn.Module):
         super().__init_subclass__(**kwargs)
         if cls.saveable and not cls.__name__.startswith("_"):
             REGISTRY.setdefault(cls.__name__, cls)  # a user's class of the same name does not take its place
+        if "restore" in cls.__dict__:
+            cls.restore = _may_write(cls.restore)
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy of this value with `fn` applied to every tensor; the value itself stays as it is."""
@@ -41,10 +59,49 @@ class Value(nn.Module):
         new._modules = {name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()}
         return new
 
+    def replaced(self, **changes: Any) -> Self:
+        """A copy with some attributes replaced; the value itself stays as it is."""
+        new = self.mapped(lambda b: b)
+        with new._thawed():
+            for name, value in changes.items():
+                setattr(new, name, value)
+        new.restore()
+        return new
+
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """A copy on another device or in another floating dtype (integers keep theirs)."""
         device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
+        if dtype not in (None, torch.float32, torch.float64):
+            raise TypeError(f"{type(self).__name__}: expected torch.float32 or torch.float64, got {dtype}")
         return self.mapped(lambda b: b.to(device=device, dtype=dtype if b.is_floating_point() else None))
+
+    def float(self) -> Self:
+        """A copy in single precision."""
+        return self.to(torch.float32)
+
+    def double(self) -> Self:
+        """A copy in double precision."""
+        return self.to(torch.float64)
+
+    def half(self) -> Self:
+        """TypeError: half precision is not enough for differences of nearby points."""
+        return self.to(torch.float16)
+
+    def bfloat16(self) -> Self:
+        """TypeError: half precision is not enough for differences of nearby points."""
+        return self.to(torch.bfloat16)
+
+    def type(self, dst_type: torch.dtype | str) -> Self:
+        """A copy in another floating dtype."""
+        return self.to(getattr(torch, dst_type.removeprefix("torch.")) if isinstance(dst_type, str) else dst_type)
+
+    def cpu(self) -> Self:
+        """A copy on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | torch.device | None = None) -> Self:
+        """A copy on a CUDA device."""
+        return self.to(torch.device("cuda", device) if isinstance(device, int) else device or "cuda")
 
     def owned(self) -> Self:
         """A copy that shares no memory and no graph with anything else."""
@@ -55,7 +112,45 @@ class Value(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
         # Buffers are replaced, not written into: other values may share their memory.
-        super()._load_from_state_dict(state_dict, prefix, local_metadata | {"assign_to_params_buffers": True}, *args)
+        with self._thawed():
+            super()._load_from_state_dict(
+                state_dict, prefix, local_metadata | {"assign_to_params_buffers": True}, *args
+            )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `training` and private names are torch's own: parent modules, hooks and the compiler set them.
+        if self._frozen and name != "training" and not name.startswith("_"):
+            self._keep(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._frozen:
+            self._keep(name)
+        super().__delattr__(name)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        if self._frozen:
+            self._keep(name)
+        super().register_buffer(name, tensor, persistent)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        if self._frozen:
+            self._keep(name)
+        super().add_module(name, module)
+
+    def _keep(self, name: str) -> NoReturn:
+        kind = type(self).__name__
+        raise AttributeError(
+            f"{kind}.{name}: expected no change, a {kind} is a value; {kind}.replaced({name}=...) returns a new one"
+        )
+
+    @contextmanager
+    def _thawed(self) -> Iterator[None]:
+        before, self._frozen = self._frozen, False
+        try:
+            yield
+        finally:
+            self._frozen = before
 
     def requires_graph(self) -> bool:
         """Whether any tensor of this value is tied to an autograd graph."""
@@ -74,6 +169,15 @@ class Value(nn.Module):
 
 def _restored(value: Value, _: Any) -> None:
     value.restore()
+
+
+def _may_write(restore: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(restore)
+    def thawed(self: Value) -> None:
+        with self._thawed():
+            restore(self)
+
+    return thawed
 
 
 class Parts(Value):

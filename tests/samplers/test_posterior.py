@@ -92,7 +92,7 @@ def test_draws_of_u_alone_have_no_closed_form():
 
 def test_a_transform_that_is_not_affine_has_no_closed_form():
     gp = exact()
-    gp.output_transform = transforms.Exp()
+    gp = gp.replaced(output_transform=transforms.Exp())
     with pytest.raises(TypeError, match="not affine"):
         moments(gp, points(2))
 

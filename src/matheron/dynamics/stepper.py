@@ -28,8 +28,12 @@ def make_stepper(drift: Any, dt: float, state: Tensor, method: str = "euler", fa
         x = state if control is None else torch.cat([state, control], dim=-1)  # [s, (a,) d_s + d_c]
         if not isinstance(drift, AbstractPaths):
             return drift(x.flatten(0, -2)).reshape(state.shape)
-        values = drift(x if x.ndim == 3 else x[:, None])  # [s, a or 1(, d_s)]
-        return values.reshape(state.shape)
+        x = x if x.ndim == 3 else x[:, None]
+        if x.device.type != "cpu" or bool((finite := torch.isfinite(x)).all()):
+            return drift(x).reshape(state.shape)  # [s, a or 1(, d_s)]
+        left = ~finite.all(-1, keepdim=True)  # [s, a or 1, 1]: diverged, and not points that paths take
+        values = drift(torch.where(left, 0.0, x)).reshape(*x.shape[:-1], -1)
+        return torch.where(left, torch.nan, values).reshape(state.shape)
 
     def step(state: Tensor, control: Tensor | None, noise: Tensor | None) -> Tensor:
         following = _advanced(method, lambda at: f(at, control), state, dt)

@@ -65,11 +65,13 @@ def learn(num_data: int, num_inducing: int, steps: int, seed: int) -> tuple[list
             schedule.step()
     snapshot = matheron.describe(model.eval())
     assert isinstance(snapshot, matheron.Outputs)
-    for i, gp in enumerate(snapshot.models):
-        gp.input_transform = Affine(1 / (upper - lower), -lower / (upper - lower))
-        gp.output_transform = Affine(scale[i], centre[i])
+    inputs = Affine(1 / (upper - lower), -lower / (upper - lower))
+    models = [
+        gp.replaced(input_transform=inputs, output_transform=Affine(scale[i], centre[i]))
+        for i, gp in enumerate(snapshot.models)
+    ]
     noises: Any = likelihood.task_noises
-    return snapshot.models, (noises.detach() * scale.square()).tolist()
+    return models, (noises.detach() * scale.square()).tolist()
 
 
 def unlearned(num_inducing: int, device: torch.device) -> list[matheron.SparseGP]:

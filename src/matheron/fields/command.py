@@ -133,7 +133,7 @@ def _fitted(wells: Any, log: bool, seed: int) -> Any:
     if log:
         from ..transforms import Chain, Exp
 
-        gp.output_transform = Chain([gp.output_transform, Exp()])
+        gp = gp.replaced(output_transform=Chain([gp.output_transform, Exp()]))
     return gp
 
 

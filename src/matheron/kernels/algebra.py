@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from functools import reduce
 
 import torch
@@ -142,7 +143,10 @@ class OnDims(Kernel):
 
     def __init__(self, kernel: Kernel, dims: list[int]) -> None:
         super().__init__()
-        dims = [int(i) for i in dims]
+        try:
+            dims = [operator.index(i) for i in dims]
+        except TypeError:
+            raise TypeError(f"dims: expected whole numbers, got {dims}") from None
         if not dims or min(dims) < 0 or len(set(dims)) != len(dims):
             raise ValueError(f"dims: expected different whole numbers from 0, at least one, got {dims}")
         self.kernel, self.dims = kernel, dims

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterable
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,7 @@ class Kernel(Value):
         """The kernel applied to some coordinates of x alone."""
         from .algebra import OnDims
 
-        return OnDims(self, [dims] if isinstance(dims, int) else list(dims))
+        return OnDims(self, list(dims) if isinstance(dims, Iterable) else [dims])
 
 
 def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

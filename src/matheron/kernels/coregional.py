@@ -25,9 +25,13 @@ class Coregional(Kernel):
 
     def __init__(self, kernel: Kernel, B: ArrayLike) -> None:
         super().__init__()
-        B = as_tensor(B, "B").double()
+        B = as_tensor(B, "B").double().clone()
         if B.ndim != 2 or B.shape[0] != B.shape[1]:
             raise ValueError(f"B: expected a square matrix [t, t], got shape {list(B.shape)}")
+        if len(B) < 2:
+            raise ValueError(
+                f"B: expected at least two outputs, got {B.tolist()}; for one output scale the kernel, 2.0 * k"
+            )
         if not torch.allclose(B, B.mT, rtol=1e-6, atol=1e-9):
             raise ValueError("B: expected a symmetric matrix; B = W W^T + diag(kappa) is one")
         smallest = torch.linalg.eigvalsh(B.detach()).min().item()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 import torch
@@ -136,7 +137,7 @@ class Matern(_Radial):
 
     def __init__(self, nu: float = 2.5, lengthscale: ArrayLike = 1.0) -> None:
         super().__init__(lengthscale)
-        if not 0 < nu <= 50:
+        if isinstance(nu, bool) or not isinstance(nu, Real) or not 0 < nu <= 50:
             raise ValueError(f"nu: expected a positive number up to 50, got {nu!r}; for the limit of large nu use RBF")
         self.nu = float(nu)
 

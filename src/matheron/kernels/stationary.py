@@ -112,7 +112,7 @@ class SpectralMixture(Kernel):
     def __init__(self, weights: ArrayLike, means: ArrayLike, scales: ArrayLike) -> None:
         super().__init__()
         self.register_buffer("weights", positive(weights, "weights", zero=True))
-        self.register_buffer("means", as_tensor(means, "means").double())
+        self.register_buffer("means", as_tensor(means, "means").double().clone())
         self.register_buffer("scales", positive(scales, "scales", zero=True, max_ndim=2))
         shapes = [list(b.shape) for b in (self.weights, self.means, self.scales)]
         if self.weights.ndim != 1 or self.means.ndim != 2 or shapes[1] != shapes[2] or shapes[0] != shapes[1][:1]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, Random, as_generator, as_real, as_tensor, check_dim
+from ..checks import ArrayLike, Random, as_generator, as_real, as_tensor, check_dim, check_points
 from ..solvers import Solver, as_solver
 from ..value import Value
 from .observations import Observations, observed
@@ -258,6 +258,7 @@ class AbstractPaths(Value, ABC):
                 f"its own, got {list(x.shape)}"
             )
         check_dim(x, "x", self.input_dim)
+        check_points(x, "x")
         return x[None] if x.ndim == 2 else x
 
     @final

@@ -32,7 +32,10 @@ def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device
 
 def as_rows(paths: AbstractPaths, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
     """A point x `[p, d]` for each of the paths `of` `[p]`."""
-    owner = as_index(as_array(of), paths.num_paths, paths.device)
+    of = as_array(of)
+    if of.numel() == 0 or of.is_floating_point():
+        raise ValueError(f"of: expected whole numbers, the paths of the points, at least one, got {of.tolist()}")
+    owner = as_index(of, paths.num_paths, paths.device)
     x = as_real(x, "x").to(dtype=paths.dtype, device=paths.device)
     if x.shape != (len(owner), paths.input_dim):
         wanted = [len(owner), paths.input_dim]

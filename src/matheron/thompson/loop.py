@@ -16,7 +16,7 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from ..checks import ArrayLike, Random, as_count, as_generator, as_points
+from ..checks import ArrayLike, Random, as_box, as_count, as_generator
 from ..gp import ExactGP
 from ..kernels import Kernel
 from .fitting import fitted
@@ -110,9 +110,7 @@ def minimize_function(
     """
     budget, q = as_count(budget, "budget"), as_count(q, "q")
     generator = as_generator(generator, seed)
-    box = as_points(bounds, "bounds").double()
-    if box.shape[0] != 2 or not bool((box[0] < box[1]).all()):
-        raise ValueError(f"bounds: expected [2, d], lower < upper, got {box.tolist()}")
+    box = as_box(bounds, "bounds").double()
     study = _resumed(state, box)
     first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
     with Progress(disable=not progress) as bar:

@@ -9,7 +9,7 @@ from rich.progress import Progress
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor
+from ..checks import ArrayLike, Random, as_box, as_count, as_generator
 from ..paths import AbstractPaths, require_paths
 from .quasi_newton import ENDINGS, minimize_in_unit_box
 
@@ -127,14 +127,10 @@ class _Negated:
 
 def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | _Negated) -> tuple[Tensor, Tensor]:
     like = torch.empty(0, dtype=paths.dtype, device=paths.device)
-    bounds = as_tensor(bounds, "bounds", like=like)
     if paths.num_outputs != 1:
         raise ValueError(f"paths: expected functions of one output, got {paths.num_outputs} outputs")
-    if bounds.shape != (2, paths.input_dim):
-        raise ValueError(f"bounds: expected [2, {paths.input_dim}], lower then upper, got {list(bounds.shape)}")
-    if not bool((bounds[0] < bounds[1]).all()):
-        raise ValueError(f"bounds: expected lower < upper in every dimension, got {bounds.tolist()}")
-    return bounds[0], bounds[1]
+    lower, upper = as_box(bounds, "bounds", input_dim=paths.input_dim, like=like)
+    return lower, upper
 
 
 def _seed(generator: torch.Generator) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Random, as_count, as_generator, as_points, as_tensor
+from ..checks import ArrayLike, Random, as_box, as_count, as_generator, as_tensor
 from ..describe import describe
 from ..draw import draw
 from ..features import Features
@@ -67,14 +67,14 @@ def suggest(
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
     if strategy == "random":
-        lower, upper = as_points(bounds, "bounds")
+        lower, upper = as_box(bounds, "bounds")
         uniform = torch.rand(q, len(lower), generator=generator, device=generator.device, dtype=torch.float64)
         return torch.addcmul(lower, uniform.to(lower), upper - lower)
     size = MESH_SIZE[strategy] if mesh_size is None else as_count(mesh_size, "mesh_size")
     if strategy == "function-space":
         if pending is not None:
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
-        return _function_space(model, as_points(bounds, "bounds"), q, size, generator)
+        return _function_space(model, as_box(bounds, "bounds"), q, size, generator)
     if strategy == "decoupled":
         paths = draw(
             model, q, num_features=num_features, features="auto" if features is None else features, generator=generator
