@@ -257,8 +257,7 @@ def test_what_has_no_kernel_is_left_to_the_chunked_path(what: str) -> None:
 
 def test_paths_in_a_graph_are_left_to_the_chunked_path() -> None:
     lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    kernel = K.RBF(0.5)
-    kernel.lengthscale = lengthscale
+    kernel = K.RBF(lengthscale)
     assert fused.plan_of(draw_prior(kernel, 2, input_dim=1, detach=False)) is None
 
 

@@ -194,7 +194,7 @@ def test_orthogonal_refuses_a_kernel_that_is_not_elliptical(kernel):
 def test_phases_far_from_zero_are_kept_by_the_origin():
     kernel, x = K.Matern(2.5, 0.5), (points(4, 2) + 1e4).float()
     features = features_of(kernel, 2, 64, "sobol")
-    features.origin = torch.full((2,), 1e4, dtype=torch.float64)
+    features = features.replaced(origin=torch.full((2,), 1e4, dtype=torch.float64))
     exact, single = features(x.double()), features.to(torch.float32)(x)
     assert single.dtype == torch.float32
     np.testing.assert_allclose(single, exact, atol=2e-5)
