@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, Random, as_box, as_count, as_dtype, as_generator
+from .checks import ArrayLike, Random, as_box, as_count, as_dtype, as_generator, as_points
 from .describe import describe
 from .features import LATTICE_KINDS, Accuracy, Features, build_features, posterior_scale
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
@@ -50,6 +50,7 @@ class _Basis(NamedTuple):
     paths_per_basis: int | None
     domain: tuple[ArrayLike, ArrayLike] | None
     tolerance: float
+    where: ArrayLike | None = None
 
 
 @overload
@@ -67,6 +68,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     paths_per_basis: int | None = 64,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
     tolerance: float = 1e-3,
+    where: ArrayLike | None = None,
     solver: str | Solver = "auto",
     detach: bool = True,
     generator: Random = None,
@@ -80,12 +82,15 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
         model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot (`ExactGP`, `SparseGP`, ...).
         num_paths: how many functions.
         num_features: ell, the number of Fourier features of the prior.
-        features: "auto", "lattice", "cosine" (the paper's), "sincos", "sobol", "orthogonal", or a `Features` object,
-            such as `other_paths.prior.features`. "equispaced" is a lattice of at most `num_features` modes.
+        features: "auto", "lattice", "leverage" (frequencies chosen by what the data leave open), "cosine" (the
+            paper's), "sincos", "sobol", "orthogonal", or a `Features` object, such as `other_paths.prior.features`.
+            "equispaced" is a lattice of at most `num_features` modes. "auto" is "leverage" where there is no lattice.
         paths_per_basis: how many paths share one random basis; 1 is a basis a path, None one for all. Paths are
             independent given the basis; with one each they are independent altogether.
         domain: (lower, upper), each a number or one a dimension: where the paths will be called. With it, "auto"
-            takes its features from a lattice wherever the kernel's stationary terms are of up to 3 dimensions.
+            takes its features from a lattice wherever the kernel's stationary terms are of up to 3 dimensions; in
+            more, frequencies are chosen for it.
+        where: points `[n, d]` like those at which the paths will be called: frequencies are chosen for these.
         tolerance: of a lattice, which has as many modes as it asks for: the share of the posterior variance that may
             be missing. `num_features` is for other features.
         solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), "auto", or a value such as
@@ -106,7 +111,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     """
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver)
     gp = describe(model, detach=detach)
-    basis = _Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
+    basis = _Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
     generator = as_generator(generator, seed)
     if isinstance(gp, SelectedOutputs):
@@ -257,6 +262,8 @@ def _features(
             reference=data,
             generator=generator,
             accuracy=accuracy,
+            posterior=posterior,
+            where=_inner(basis.where, d, input_transform),
         )
     return features.to(centres.device, centres.dtype)
 
@@ -304,6 +311,14 @@ def as_tolerance(tolerance: float) -> float:
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
         raise ValueError(f"tolerance: expected a number between 0 and 1, such as 1e-3, got {tolerance!r}")
     return float(tolerance)
+
+
+def _inner(where: ArrayLike | None, d: int, input_transform: Transform | None) -> Tensor | None:
+    """Points `[n, d]` in the model's own space, in float64 on the CPU."""
+    if where is None:
+        return None
+    x = as_points(where, "where", input_dim=d).detach().double().cpu()
+    return x if input_transform is None else input_transform.to("cpu", torch.float64)(x).detach()
 
 
 def as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tensor | None) -> Tensor | None:

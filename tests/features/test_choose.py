@@ -33,7 +33,7 @@ CHOICES = {  # kernel, dimensions, features, domain, what is said
     "linear": (K.Linear(), 3, 100, None, "3 explicit"),
     "constant": (K.Constant(), 3, 100, None, "1 constant"),
     "stationary times linear": (K.RBF() * K.Linear(), 3, 100, UNIT, "100 products with sobol"),
-    "a sum": (K.RBF() + K.Linear() + 3 * K.Matern(0.5), 1, 100, None, "25 sobol; 1 explicit; 75 sobol"),
+    "a sum": (K.RBF() + K.Linear() + 3 * K.Matern(0.5), 1, 100, None, "38 sobol; 1 explicit; 62 sobol"),
 }
 
 
@@ -53,9 +53,9 @@ def test_a_kind_that_is_named_is_taken(kind):
 
 
 def test_refuses_an_unknown_kind():
-    with pytest.raises(ValueError, match=r"features: expected one of auto, cosine, .* or a Features object, got 'rff'"):
+    with pytest.raises(ValueError, match=r"expected one of auto, leverage, .* or a Features object, got 'rff'"):
         features_of(K.RBF(), 1, 10, "rff")
-    assert set(KINDS) == {"auto", "cosine", "sincos", "sobol", "orthogonal", "lattice", "equispaced"}
+    assert set(KINDS) == {"auto", "leverage", "cosine", "sincos", "sobol", "orthogonal", "lattice", "equispaced"}
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,11 @@ def test_refuses_an_unknown_kind():
         (5, [0.0, 0.0]),
     ],
 )
-def test_features_are_shared_in_proportion_and_none_is_lost(total, sizes):
+def test_features_are_shared_half_equally_and_half_in_proportion_and_none_is_lost(total, sizes):
     counts = _allocate(total, sizes)
     assert sum(counts) == max(total, len(sizes)) and min(counts) >= 1
-    exact = [max(1.0, total * size / sum(sizes)) if any(sizes) else total / len(sizes) for size in sizes]
+    equal = total / len(sizes)
+    exact = [(total * size / sum(sizes) + equal) / 2 if any(sizes) else equal for size in sizes]
     if total > len(sizes):
         assert all(abs(count - share) < len(sizes) for count, share in zip(counts, exact, strict=True))
 
@@ -81,9 +82,9 @@ def test_terms_that_grow_with_x_are_weighed_where_the_data_are():
     kernel = K.RBF() + K.Linear() * K.Matern(0.5)
     x = torch.full((4, 1), 3.0, dtype=torch.float64)
     assert features_of(kernel, 1, 100, "sobol").description == "50 sobol; 50 products with sobol"
-    assert features_of(kernel, 1, 100, "sobol", reference=x).description == "10 sobol; 90 products with sobol"
+    assert features_of(kernel, 1, 100, "sobol", reference=x).description == "30 sobol; 70 products with sobol"
     B = [[1.0, 0.0], [0.0, 5.0]]
-    assert features_of(K.Coregional(K.RBF(), B) + K.RBF(), 1, 100, "sobol").description == "75 sobol; 25 sobol"
+    assert features_of(K.Coregional(K.RBF(), B) + K.RBF(), 1, 100, "sobol").description == "63 sobol; 37 sobol"
 
 
 def test_bases_of_a_kind_are_merged():

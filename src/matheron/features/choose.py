@@ -12,16 +12,19 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
+from ..solvers import Posterior
 from ..value import Parts, Value
 from .basis import Basis, Cosines, Pairs
 from .explicit import explicit
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .lattice import Lattice
+from .leverage import leverage
+from .proposal import Component, components
 from .series import LARGEST_DIM, LARGEST_ERROR, lattices
 
 LATTICE_KINDS = ("lattice", "equispaced")
-KINDS = ("auto", *RANDOM_KINDS, *LATTICE_KINDS)
+KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
 # "auto" takes the harmonics of a kernel that repeats itself when they hold this share of its variance.
 CAPTURED_SHARE = 0.99
 # Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
@@ -106,20 +109,42 @@ def build_features(
     reference: Tensor | None,
     generator: torch.Generator,
     accuracy: Accuracy | None = None,
+    posterior: Posterior | None = None,
+    where: Tensor | None = None,
 ) -> Features:
     """A basis for the prior of `kernel`. `reference` points weigh the terms that grow with x, where there are any;
-    `accuracy` is what a lattice is made to."""
+    `accuracy` is what a lattice is made to; `posterior` is what "leverage" chooses frequencies by, and `where` are
+    points `[r, d]` at which it matters most."""
     if kind not in KINDS:
         raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {kind!r}")
     if kind in LATTICE_KINDS and domain is None:
         raise ValueError(f'features="{kind}" needs domain=(lower, upper): the box where the paths will be called')
     terms = [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
+    if kind == "leverage" and posterior is None:
+        raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
     on_lattices, terms = _lattices(kernel, terms, input_dim, num_features, kind, domain, accuracy or Accuracy())
-    fourier_terms = [t for t in terms if t.stationary]
-    counts = iter(_allocate(num_features, [_size(t, reference) for t in fourier_terms]))
+    chosen = _by_leverage(terms, input_dim, kind, posterior)
+    terms = [t for t in terms if not any(t is other for other, _ in chosen)]
+    sizes = [_size(t, reference) for t in terms if t.stationary]
+    counts = iter(_allocate(num_features, [*[sum(_size(t, reference) for t, _ in chosen)][: len(chosen)], *sizes]))
     blocks: list[tuple[Basis, Tensor | None]] = [*on_lattices]
     notes = [lattice.describe() for lattice, _ in on_lattices]
     used_domain = domain if on_lattices else None
+    if chosen and posterior is not None:
+        roots = [_root(t.coupling, kernel.num_outputs) for t, _ in chosen]
+        random = leverage(
+            chosen,
+            next(counts),
+            posterior=posterior,
+            roots=roots,
+            num_bases=num_bases,
+            origin=origin,
+            domain=domain,
+            where=where,
+            generator=generator,
+        )
+        blocks += random
+        notes.append(f"{sum(b.size for b, _ in random)} by leverage")
     for term in terms:
         count = next(counts) if term.stationary else num_features
         bases, note = _bases(term, input_dim, count, kind, num_bases, origin, domain, generator)
@@ -134,7 +159,7 @@ def _lattices(
     kernel: Kernel, terms: list[Term], input_dim: int, num_features: int, kind: str, domain: Tensor | None, to: Accuracy
 ) -> tuple[list[tuple[Lattice, Tensor | None]], list[Term]]:
     """The terms that go on lattices, and the others."""
-    if kind in RANDOM_KINDS or domain is None:
+    if kind in ("leverage", *RANDOM_KINDS) or domain is None:
         return [], terms
     discrete = [t for t in terms if t.stationary and not t.forms and _repeats(t, input_dim, num_features)]
     left = [t for t in terms if not any(t is other for other in discrete)]
@@ -167,6 +192,17 @@ def _repeats(term: Term, input_dim: int, count: int) -> bool:
     return series is not None and series.tail == 0
 
 
+def _by_leverage(
+    terms: list[Term], input_dim: int, kind: str, posterior: Posterior | None
+) -> list[tuple[Term, list[Component]]]:
+    """The terms whose frequencies are chosen by leverage, with the components of their spectra."""
+    if kind not in ("auto", "leverage") or posterior is None:
+        return []
+    stationary = [t for t in terms if t.stationary and not t.forms]
+    found = [(t, components(t, input_dim)) for t in stationary]
+    return [(t, parts) for t, parts in found if parts is not None]
+
+
 def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -> tuple[list[Basis], str]:
     """The bases of one term, and what they are in words."""
     if not term.stationary and not term.forms:
@@ -196,11 +232,14 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
 
 
 def _allocate(total: int, sizes: list[float]) -> list[int]:
-    """`total` shared in proportion to the sizes, which minimises the summed squared kernel error; at least one each."""
+    """`total` shared half equally, half in proportion to the sizes; at least one each.
+
+    In proportion alone minimises the kernel's error. But data pin a large and smooth term, and leave a small one.
+    """
     if not sizes:
         return []
-    if not any(sizes):  # terms that vanish at all of the reference points
-        sizes = [1.0] * len(sizes)
+    whole = sum(sizes) or 1.0  # zero where all terms vanish at all of the reference points
+    sizes = [size / whole + 1 / len(sizes) for size in sizes]
     scale = total / sum(sizes)
     counts = [max(1, int(size * scale)) for size in sizes]
     while sum(counts) > max(total, len(counts)):  # what the smallest were given, the largest gives up

@@ -48,7 +48,7 @@ def frequencies(
     if kind == "orthogonal":
         return _orthogonal(measure, count, num_bases, generator, device), torch.ones((), dtype=torch.float64)
     shape = (num_bases, count, measure.num_uniforms)
-    U = (_sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
+    U = (sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
     importance = measure.importance(U)
     return measure.frequencies(U), torch.ones_like(U[..., :1].sum(-1)) if importance is None else importance
 
@@ -59,7 +59,7 @@ def rand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return U.clamp_(2**-54, 1 - 2**-53)
 
 
-def _sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
+def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
     """One Sobol net a basis, `[g, count, p]`: the plain net under a digital shift of its own, so bases are independent.
 
     The coordinates of a point (frequencies and mixing variables of all factors) come from one net: that is what makes

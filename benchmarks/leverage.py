@@ -1,0 +1,158 @@
+"""How far one basis's paths are from the posterior: frequencies by leverage against plain ones; and what a draw costs.
+
+python benchmarks/leverage.py                         # relative W2, in closed form, over all cases
+python benchmarks/leverage.py --region far            # elsewhere: wide, far, clusters
+python benchmarks/leverage.py --time [--device cuda]  # seconds for a draw
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from statistics import median
+
+import torch
+from torch import Tensor
+
+import matheron
+from matheron import kernels as K
+from matheron.metrics import gaussian_wasserstein
+from matheron.samplers import decoupled_moments, moments
+
+CASES = {  # name: (d, n, kernel, noise)
+    "1, 20, Matern-5/2 .3": (1, 20, K.Matern(2.5, 0.3), 1e-4),
+    "2, 30, Matern-3/2 1.2, 1e-6": (2, 30, K.Matern(1.5, 1.2), 1e-6),
+    "2, 30, Matern-3/2 1.2, 1e-2": (2, 30, K.Matern(1.5, 1.2), 1e-2),
+    "2, 60, Matern-5/2 .5": (2, 60, K.Matern(2.5, 0.5), 1e-4),
+    "4, 400, Matern-5/2 .5, 1e-6": (4, 400, K.Matern(2.5, 0.5), 1e-6),
+    "4, 400, Matern-5/2 .5, 1e-2": (4, 400, K.Matern(2.5, 0.5), 1e-2),
+    "6, 200, Matern-5/2 1": (6, 200, K.Matern(2.5, 1.0), 1e-4),
+    "8, 256, Matern-5/2 1": (8, 256, K.Matern(2.5, 1.0), 1e-4),
+    "8, 256, RBF 1.5": (8, 256, K.RBF(1.5), 1e-4),
+    "1, 60, RBF(1) + 1e-3 Matern-3/2(.05)": (1, 60, K.RBF(1.0) + 1e-3 * K.Matern(1.5, 0.05), 1e-5),
+    "4, 200, RBF(2) + .01 Matern-5/2(.3)": (4, 200, K.RBF(2.0) + 0.01 * K.Matern(2.5, 0.3), 1e-5),
+    # others of our own
+    "1, 10, RBF .2": (1, 10, K.RBF(0.2), 1e-6),
+    "1, 100, Matern-1/2 .5": (1, 100, K.Matern(0.5, 0.5), 1e-3),
+    "1, 200, RBF(.5) * Periodic": (1, 200, K.RBF(0.5) * K.Periodic(1.0, 0.1), 1e-4),
+    "1, 40, Periodic + Matern-3/2": (1, 40, K.Periodic(0.7, 0.3) + 0.1 * K.Matern(1.5, 0.4), 1e-4),
+    "1, 50, spectral mixture": (1, 50, K.SpectralMixture([1.0, 0.5], [[2.0], [0.0]], [[0.3], [1.0]]), 1e-4),
+    "2, 100, RationalQuadratic": (2, 100, K.RationalQuadratic(1.0, 0.4), 1e-4),
+    "2, 200, ARD Matern-5/2 (.2, 2)": (2, 200, K.Matern(2.5, [0.2, 2.0]), 1e-4),
+    "3, 1000, Matern-3/2 .5": (3, 1000, K.Matern(1.5, 0.5), 1e-3),
+    "3, 200, RBF on 0 * Matern on (1, 2)": (3, 200, K.RBF(0.5).on(0) * K.Matern(2.5, 0.8).on([1, 2]), 1e-4),
+    "4, 300, additive": (4, 300, K.Matern(2.5, 0.4).on([0, 1]) + K.RBF(0.5).on([2, 3]), 1e-4),
+    "4, 200, RBF * Matern-3/2": (4, 200, K.RBF(1.0) * K.Matern(1.5, 2.0), 1e-4),
+    "5, 2000, Matern-5/2 1": (5, 2000, K.Matern(2.5, 1.0), 1e-2),
+    "10, 500, Matern-5/2 2": (10, 500, K.Matern(2.5, 2.0), 1e-4),
+    "12, 500, RBF 2": (12, 500, K.RBF(2.0), 1e-3),
+    "20, 1000, Matern-3/2 4": (20, 1000, K.Matern(1.5, 4.0), 1e-4),
+    "20, 10, Matern-5/2 2": (20, 10, K.Matern(2.5, 2.0), 1e-4),
+    "3, 1, Matern-5/2 .5": (3, 1, K.Matern(2.5, 0.5), 1e-4),
+    "4, 100, Matern-5/2 .5, noise 10": (4, 100, K.Matern(2.5, 0.5), 10.0),
+    "6, 20, Matern-5/2 .3, 1e-1": (6, 20, K.Matern(2.5, 0.3), 1e-1),
+}
+REGIONS = ("box", "wide", "far", "clusters")
+
+
+def problem(case: str, region: str, seed: int, num_points: int) -> tuple[matheron.ExactGP, Tensor]:
+    """Data in the unit cube (or five clusters in it), and test points in the region."""
+    d, n, kernel, noise = CASES[case]
+    g = torch.Generator().manual_seed(seed)
+    X = torch.rand(n, d, generator=g, dtype=torch.float64)
+    x = torch.rand(num_points, d, generator=g, dtype=torch.float64)
+    if region == "clusters":
+        centres = torch.rand(5, d, generator=g, dtype=torch.float64)
+        pick = torch.randint(5, (n + num_points,), generator=g)
+        both = centres[pick] + 0.05 * torch.randn(n + num_points, d, generator=g, dtype=torch.float64)
+        X, x = both[:n], both[n:]
+    x = {"wide": 2 * x - 0.5, "far": x + 5}.get(region, x)
+    return matheron.ExactGP(kernel, X, torch.zeros(n, dtype=torch.float64), noise=noise), x
+
+
+def relative_w2(gp: matheron.ExactGP, x: Tensor, features: str, num_features: int, seed: int) -> float:
+    """W2 between the law of paths that share one basis and the posterior, over sqrt(trace of its covariance)."""
+    paths = matheron.draw(gp, 2, features=features, num_features=num_features, seed=seed)
+    exact, implied = moments(gp, x), decoupled_moments(gp, paths, x)
+    distance = gaussian_wasserstein(implied.mean, implied.covariance, exact.mean, exact.covariance)
+    return distance / math.sqrt(float(exact.covariance.trace()))
+
+
+def accuracy(args: argparse.Namespace) -> None:
+    gains = []
+    print(f"{'case':42} {'variance':>9} {'plain':>7} {'leverage':>9} {'ratio':>6}   region: {args.region}")
+    for case in CASES:
+        if args.only and args.only not in case:
+            continue
+        plain, ours, variance = [], [], []
+        for seed in range(args.seeds):
+            gp, x = problem(case, args.region, seed, args.points)
+            variance.append(float((moments(gp, x).covariance.diagonal() / gp.kernel.diag(x)).mean()))
+            plain.append(relative_w2(gp, x, plain_kind(gp), args.features, seed))
+            ours.append(relative_w2(gp, x, "leverage", args.features, seed))
+        ratio = median(plain) / median(ours)
+        if median(variance) <= 0.1:
+            gains.append(ratio)
+        print(
+            f"{case:42} {median(variance):9.2g} {median(plain):7.3f} {median(ours):9.3f} {ratio:6.2f}",
+            flush=True,
+        )
+    if gains:
+        mean = math.exp(sum(math.log(g) for g in gains) / len(gains))
+        print(
+            f"posterior variance at most a tenth: geometric mean {mean:.2f}, least {min(gains):.2f}, {len(gains)} cases"
+        )
+
+
+def plain_kind(gp: matheron.ExactGP) -> str:
+    """Sobol, or orthogonal frequencies from 16 dimensions."""
+    return "orthogonal" if gp.input_dim >= 16 else "sobol"
+
+
+def timed(args: argparse.Namespace) -> None:
+    """Seconds for a draw, the best of some: the two kinds in turn."""
+    device = torch.device(args.device)
+    for n, s in ((100, 8), (1024, 64), (4096, 64)):
+        X = torch.rand(n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+        gp = matheron.ExactGP(K.Matern(2.5, 0.5), X, X.sum(-1).sin(), noise=1e-4)
+        best = {}
+        for _ in range(args.repeats):
+            for kind in ("sobol", "leverage"):
+                best[kind] = min(best.get(kind, math.inf), seconds(gp, s, kind, device))
+        print(f"n={n}, S={s}, ell=1024, {args.device}: plain {best['sobol'] * 1e3:.1f} ms, leverage ", end="")
+        print(f"{best['leverage'] * 1e3:.1f} ms, ratio {best['leverage'] / best['sobol']:.2f}", flush=True)
+    X = torch.rand(100, 4, dtype=torch.float64).to(device)
+    gp = matheron.ExactGP(K.Matern(2.5, 0.5), X, X.sum(-1), noise=1e-4)
+    for kind in ("sobol", "leverage"):
+        taken = seconds(gp, 1563, kind, device, paths_per_basis=1)
+        print(f"1563 fresh bases, n=100, {kind}: {taken:.2f} s", flush=True)
+
+
+def seconds(gp: matheron.ExactGP, s: int, kind: str, device: torch.device, **settings) -> float:
+    generator = torch.Generator(device).manual_seed(0)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    matheron.draw(gp, s, features=kind, generator=generator, **settings)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--region", choices=REGIONS, default="box")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--points", type=int, default=300)
+    parser.add_argument("--features", type=int, default=1024)
+    parser.add_argument("--only", help="cases whose name contains this")
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=7)
+    args = parser.parse_args()
+    timed(args) if args.time or args.device != "cpu" else accuracy(args)
+
+
+if __name__ == "__main__":
+    main()
