@@ -91,7 +91,7 @@ def test_a_basis_shared_too_long_should_be_changed_more_often(generator):
 
 def test_in_few_dimensions_other_features_are_better(generator):
     gp, x = model(d=1), points(40, 1, seed=1)
-    random = diagnose(matheron.draw(gp, 4000, num_features=256, generator=generator), gp, x)
+    random = diagnose(matheron.draw(gp, 4000, num_features=256, features="sobol", generator=generator), gp, x)
     assert random.advice.startswith("Other features: a lattice")
     paths = matheron.draw(gp, 4000, domain=(0.0, 1.0), generator=generator)
     assert basis(diagnose(paths, gp, x)).w2 < 0.2 * basis(random).w2

@@ -289,7 +289,10 @@ def test_every_tensor_of_a_path_is_a_buffer():
 
 
 def test_a_path_says_what_it_is():
-    assert repr(paths_of("exact")) == "Paths(5 paths in 2 dimensions, given 5 observations; prior: 24 sobol in 3 bases)"
+    assert (
+        repr(paths_of("exact"))
+        == "Paths(5 paths in 2 dimensions, given 5 observations; prior: 24 by leverage in 3 bases)"
+    )
     assert "no data" in repr(paths_of("prior"))
     assert "5 inducing points" in repr(paths_of("sparse"))
     assert "2 outputs" in repr(paths_of("exact, coupled"))

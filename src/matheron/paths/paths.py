@@ -198,7 +198,7 @@ class Paths(PriorPlusUpdate):
     >>> gp = matheron.ExactGP(kernels.Matern(2.5, 0.2), X=[[0.1], [0.5], [0.9]], y=[0.0, 1.0, 0.0], noise=1e-6)
     >>> paths = matheron.draw(gp, 8)
     >>> paths
-    Paths(8 paths in 1 dimension, given 3 observations; prior: 1024 sobol)
+    Paths(8 paths in 1 dimension, given 3 observations; prior: 1024 by leverage)
     >>> paths(torch.linspace(0, 1, 100)[:, None]).shape
     torch.Size([8, 100])
     """

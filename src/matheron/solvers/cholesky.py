@@ -40,7 +40,7 @@ class Cholesky(Solver):
     >>> from matheron import kernels, solvers
     >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-4)
     >>> matheron.draw(gp, 8, solver=solvers.Cholesky())
-    Paths(8 paths in 1 dimension, given 3 observations; prior: 1024 sobol)
+    Paths(8 paths in 1 dimension, given 3 observations; prior: 1024 by leverage)
     """
 
     keep: bool = False
