@@ -160,6 +160,16 @@ def test_what_is_isotropic_stays_so_in_the_user_s_units():
     assert float(apart.input_transform.scale[1] / apart.input_transform.scale[0]) > 5
 
 
+def test_a_rotated_kernel_keeps_its_angle_and_lengthscales_are_the_user_s():
+    truth = K.Rotated(K.RBF([1.5, 0.4]), 30.0)
+    X, y = simulated(truth, 150, 2, 0.01, seed=2)
+    gp = fit(1.0 * K.Rotated(K.RBF([1.0, 1.0]), 30.0), X * torch.tensor([100.0, 100.0]), y, seed=0)
+    assert float(gp.input_transform.scale[0]) == float(gp.input_transform.scale[1])
+    rows = matheron.summary(gp).rows
+    assert rows["RBF.lengthscale[x0]"] == pytest.approx(150, rel=0.3)
+    assert rows["RBF.lengthscale[x1]"] == pytest.approx(40, rel=0.3)
+
+
 def test_paths_of_a_fit_go_through_the_data_in_the_user_s_units(generator):
     X = torch.linspace(1000, 2000, 25, dtype=DOUBLE)[:, None]
     y = 1e4 + 300 * torch.sin(X[:, 0] / 100)
@@ -184,6 +194,14 @@ def test_a_coupling_is_fitted_and_stays_positive_semi_definite():
     assert rows["noise standard dev[1]"] == pytest.approx(10.0, rel=0.5)  # of a task in units a hundred times smaller
     both = fit(K.Coregional(K.RBF(1.0), torch.eye(2)), X[:10], torch.stack([y[:10], y[10:20]], 1), seed=0)
     assert both.num_outputs == 2 and both.num_data == 20
+
+
+def test_variances_of_coupled_kernels_are_in_the_targets_units():
+    X, y = simulated(K.RBF(0.7), 24, 1, 0.02)
+    tasks = torch.arange(24) % 2
+    a, b = (matheron.summary(fit(COUPLED, X, scale * y, tasks=tasks, num_starts=1)).rows for scale in (1.0, 10.0))
+    for label in ("Matern.B[1, 1]", "RBF.outputscale"):
+        assert b[label] == pytest.approx(100 * a[label], rel=0.05, abs=1e-3), label
 
 
 def test_a_period_given_in_the_user_s_units_is_where_a_start_begins():

@@ -113,11 +113,13 @@ def _units(kernel: Kernel, scale: Tensor, variance: Tensor) -> tuple[dict[str, T
     """The units of a kernel's own tensors, and the unit of variance that is left for its parts."""
     one = scale.new_ones(())
     if isinstance(kernel, Scaled):
-        return ({}, variance) if variance.ndim else ({"outputscale": variance}, one)
+        if variance.ndim and kernel.kernel.num_outputs > 1:
+            return {}, variance  # the coupling inside carries it
+        return {"outputscale": variance[0, 0] if variance.ndim else variance}, one
     if isinstance(kernel, Coregional):
         return {"B": variance}, one
     if variance.ndim:  # a part that all tasks share: their scales are equal
-        variance = variance[0, 0] if not isinstance(kernel, Sum | Product | OnDims) else variance
+        variance = variance if isinstance(kernel, Sum | Product | OnDims | Rotated) else variance[0, 0]
 
     def of(name: str, unit: Tensor) -> Tensor:
         """One number where the hyperparameter is one."""
@@ -150,7 +152,9 @@ def _ties(kernel: Kernel, dims: list[int]) -> Iterator[list[int]]:
     for name, kinds in names.items():
         if isinstance(kernel, kinds) and getattr(kernel, name).numel() == 1:
             yield dims
-    if isinstance(kernel, Polynomial | Rotated):
+    if isinstance(kernel, Rotated):
+        yield dims[:2]  # a plane can be turned where both of its axes have one scale
+    if isinstance(kernel, Polynomial):
         yield dims
     if isinstance(kernel, OnDims):
         dims = [dims[i] for i in kernel.dims]
