@@ -69,7 +69,7 @@ def twins(problem: Problem, seed: int) -> tuple[Any, Any]:
     ours = matheron.draw(model, problem.s, generator=generator, **settings)
     features = ours.prior.features  # type: ignore[union-attr]
     theta = features.bases[0].frequencies[0]  # [f, d]
-    cos, sin = ours.prior.coefficients_0[:, 0].chunk(2, dim=-1)  # type: ignore[union-attr]  # [s, f] each
+    cos, sin = ours.prior.terms()[0].weights[:, 0].chunk(2, dim=-1)  # type: ignore[union-attr]  # [s, f] each
     q = theta @ features.origin  # our phases are theta . (x - origin)
     cos, sin = cos * q.cos() - sin * q.sin(), cos * q.sin() + sin * q.cos()
     prior.feature_map.weight.copy_(theta * lengthscale)

@@ -252,7 +252,7 @@ def test_jitter_of_a_factorisation_is_noise_in_the_update():
     gp = ExactGP(K.RBF(0.4), X, randn(3, seed=2).repeat(2), 0.0)
     with pytest.warns(matheron.JitterWarning, match="added a jitter of 1.0e-10"):
         paths = draw(gp, 4, generator=gen())
-    prior = paths.prior.sums(X[None], None)[:, 0]  # [s, n]
+    prior = paths.prior.sums(X[None])[:, 0]  # [s, n]
     eps = 1e-10**0.5 * paths.update.xi
     left = paths.update.weights @ (K.RBF(0.4)(X) + 1e-10 * torch.eye(6, dtype=torch.float64))
     torch.testing.assert_close(left, gp.train_targets - prior - eps, rtol=1e-5, atol=1e-6)

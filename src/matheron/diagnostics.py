@@ -196,9 +196,11 @@ def _implied(paths: AbstractPaths, gp: Any, x: Tensor) -> Moments | None:
         return None  # which member a path is of was drawn too
     centres = gp.num_data if isinstance(gp, ExactGP) else gp.num_inducing
     if isinstance(paths, LinearModelPaths):
-        return weight_space_moments(gp, paths, x) if paths.update.width == 0 else None
+        return weight_space_moments(gp, paths, x) if paths.update.num_centres == 0 else None
     assert isinstance(paths, PriorPlusUpdate)
-    return decoupled_moments(gp, paths, x) if paths.update.width == centres else None  # else: given more data since
+    return (
+        decoupled_moments(gp, paths, x) if paths.update.num_centres == centres else None
+    )  # else: given more data since
 
 
 def _kernel_error(members: list[PriorPlusUpdate], gp: Any, x: Tensor) -> KernelError | None:

@@ -37,7 +37,7 @@ def test_blocks_give_the_same_values_and_gradients_as_one_piece(name, layout, sh
     paths, x = paths_of(name, 5, layout=layout), points_like(shape)
     whole, gradient, mean = paths(x), paths.value_and_grad(x)[1], paths.mean(rand(11, 2))
     small_blocks(block)
-    assert len(chunked._plan(x if x.ndim == 3 else x[None], 5, paths._width(x[None]), own=x.ndim == 3)) > 1
+    assert len(chunked._plan(x if x.ndim == 3 else x[None], 5, paths.record.width(x[None]), own=x.ndim == 3)) > 1
     torch.testing.assert_close(paths(x), whole, rtol=1e-12, atol=1e-12)
     value, slope = paths.value_and_grad(x)
     torch.testing.assert_close(value, whole, rtol=1e-12, atol=1e-12)
@@ -130,7 +130,7 @@ def test_no_array_of_all_points_by_features_is_ever_made(shape, layout, how, mon
     monkeypatch.setattr(chunked, "_CPU_BLOCK", block)
     monkeypatch.setattr("matheron.scratch.ARENA_SIZE", 1 << 20)
     monkeypatch.setattr("matheron.scratch._local", type("Local", (), {})())
-    monkeypatch.setattr("matheron.paths.prior._BATCH", block)
+    monkeypatch.setattr("matheron.evaluate.terms._BATCH", block)
     paths, x = large_problem(shape, layout)
     answer = NUM_PATHS * x.shape[-2] * (1 if how == "values" else 2) * 8
     with LargestTensor() as mode:

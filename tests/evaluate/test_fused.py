@@ -14,7 +14,7 @@ from torch import Tensor
 from interpreter import device_of_kernels
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
-from matheron.evaluate import fused
+from matheron.evaluate import Record, fused, sum_of
 from matheron.means import LinearMean
 
 DEVICE = device_of_kernels()
@@ -64,24 +64,21 @@ def points(*shape: int, offset: float = 0.0, seed: int = 4) -> Tensor:
 
 def reference(paths: Paths, x: Tensor) -> tuple[Tensor, Tensor]:
     """The chunked path's values and gradients, in float64."""
-    return paths.to(torch.float64)._block_with_gradient(x.double(), None if len(x) == 1 else slice(0, len(x)))
+    return paths.to(torch.float64).record.values_and_gradients(x.double(), None if len(x) == 1 else slice(0, len(x)))
 
 
 def rounding(paths: Paths, x: Tensor) -> Tensor:
     """What float32 can be held to, `[s, n, t]`: 1e-5 of the prior's deviation, and roundings of the update's terms."""
     wide = paths.to(torch.float64)
     x = x.double()
-    sizes = wide.update.sums(x, None if len(x) == 1 else slice(0, len(x)), v=wide.update.v.abs())
+    sizes = sum_of(wide.update.terms(wide.update.v.abs()), x, None if len(x) == 1 else slice(0, len(x)))
     terms = torch.zeros((), dtype=torch.float64, device=x.device) if sizes is None else sizes.mT.abs()
     return 1e-5 * deviation(paths) + 8 * EPS32 * terms
 
 
 def deviation(paths: Paths) -> Tensor:
     """The prior's standard deviation: of the paths' own finite sums, averaged over paths."""
-    return sum(
-        getattr(paths.prior, f"coefficients_{i}").double().square().sum(-1).mean()
-        for i in range(len(paths.prior.features.bases))
-    ).sqrt()  # type: ignore[union-attr]
+    return sum(term.weights.double().square().sum(-1).mean() for term in paths.prior.terms()).sqrt()
 
 
 def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
@@ -90,10 +87,10 @@ def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
     f, df = reference(paths, x)
     seed = torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
     tied = x.clone().requires_grad_()
-    value = fused.evaluate(paths, tied)
+    value = fused.values(paths.record, tied)
     (pulled,) = torch.autograd.grad(value, tied, seed)
-    plain = fused.evaluate(paths, x)
-    both, slope = fused.evaluate_with_gradient(paths, x)
+    plain = fused.values(paths.record, x)
+    both, slope = fused.values_and_gradients(paths.record, x)
     assert value.dtype == slope.dtype == pulled.dtype == dtype and not plain.requires_grad
     if len(x) == 1:
         expected = torch.einsum("snt,sntd->nd", seed.double(), df)[None]
@@ -144,7 +141,7 @@ def test_fused_is_the_chunked_path(case: str, own: bool, dtype: torch.dtype, mon
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_few_shared_points_row_by_row_are_the_same(dtype: torch.dtype) -> None:
     paths = paths_of(EVERY_KIND, 2)
-    assert launch._by_rows(fused.plan_of(paths), fused.plan_of(paths).radial[0], points(1, 6, 2))  # type: ignore
+    assert launch._by_rows(fused.plan_of(paths.record), fused.plan_of(paths.record).radial[0], points(1, 6, 2))  # type: ignore
     assert_same(paths, points(1, 6, 2), dtype)
 
 
@@ -155,8 +152,8 @@ def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own, 
     paths = paths_of(K.RBF(0.0005), 1, offset=offset, ell=64).to(torch.float32)
     x = points(3 if own else 1, 200, 1, offset=offset).float()  # hundreds of turns of a feature from end to end
     f, _ = reference(paths, x)
-    chunked = paths._block(x, slice(0, 3) if own else None)
-    error = (fused.evaluate(paths, x).double() - f).abs().max()
+    chunked = paths.record.values(x, slice(0, 3) if own else None)
+    error = (fused.values(paths.record, x).double() - f).abs().max()
     assert error < 1e-5 * deviation(paths)
     assert error < 0.2 * (chunked.double() - f).abs().max()
 
@@ -167,9 +164,9 @@ def test_a_point_that_is_not_a_number_or_far_away_spoils_no_other(own: bool, mon
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(K.RBF(0.3), 2, s=2).to(torch.float32)
     x = points(2 if own else 1, 6, 2).float()
-    clean = fused.evaluate(paths, x)
+    clean = fused.values(paths.record, x)
     x[:, 1, 0], x[:, 3, 1], x[:, 4] = torch.nan, torch.inf, 1e20
-    spoilt = fused.evaluate(paths, x)
+    spoilt = fused.values(paths.record, x)
     assert spoilt[:, [1, 3]].isnan().all() and spoilt[:, 4].isfinite().all()
     torch.testing.assert_close(spoilt[:, [0, 2, 5]], clean[:, [0, 2, 5]], rtol=0, atol=0)
 
@@ -196,15 +193,15 @@ def test_priors_conditioned_paths_and_no_points_are_served() -> None:
     assert_same(paths, points(1, 6, 2), torch.float64)
     more = paths.condition_on(points(4, 2), points(4), noise=0.1, generator=gen())
     assert_same(more, points(1, 6, 2), torch.float64)
-    value, slope = fused.evaluate_with_gradient(more, points(1, 0, 2))
+    value, slope = fused.values_and_gradients(more.record, points(1, 0, 2))
     assert value.shape == (3, 0, 1) and slope.shape == (3, 0, 1, 2)
     x = points(1, 0, 2).requires_grad_()
-    assert torch.autograd.grad(fused.evaluate(more, x).sum(), x)[0].shape == x.shape
+    assert torch.autograd.grad(fused.values(more.record, x).sum(), x)[0].shape == x.shape
 
 
 def test_a_path_without_features_is_its_mean() -> None:
     paths = draw_prior(0.0 * K.RBF(0.5), 2, input_dim=2, mean=1.5).to(DEVICE)
-    value, slope = fused.evaluate_with_gradient(paths, points(1, 4, 2))
+    value, slope = fused.values_and_gradients(paths.record, points(1, 4, 2))
     assert (value == 1.5).all() and value.shape == (2, 4, 1) and (slope == 0).all()
 
 
@@ -212,7 +209,7 @@ def test_gradients_vanish_at_the_centre_of_a_rough_kernel(monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(K.Matern(0.5, 0.8), 2)
     x = paths.update.centres[None, :3].clone()
-    value, slope = fused.evaluate_with_gradient(paths, x)
+    value, slope = fused.values_and_gradients(paths.record, x)
     f, df = reference(paths, x)
     torch.testing.assert_close(value, f, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(slope, df, rtol=1e-10, atol=1e-10)
@@ -223,20 +220,20 @@ def test_gradcheck_and_second_derivatives(own: bool, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(0.5 * K.Matern(2.5, 0.5) + K.RBF(0.4), 2, s=2, mean=lambda x: x[..., 0].square())
     x = points(2 if own else 1, 2, 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: fused.evaluate(paths, x), x)
-    assert torch.autograd.gradgradcheck(lambda x: fused.evaluate(paths, x), x)
+    assert torch.autograd.gradcheck(lambda x: fused.values(paths.record, x), x)
+    assert torch.autograd.gradgradcheck(lambda x: fused.values(paths.record, x), x)
 
 
 def test_a_plan_is_kept_until_the_paths_change() -> None:
     paths = paths_of(K.RBF(0.5), 2)
-    plan = fused.plan_of(paths)
-    assert plan is not None and fused.plan_of(paths) is plan
+    plan = fused.plan_of(paths.record)
+    assert plan is not None and fused.plan_of(paths.record) is plan
     paths.update.v.mul_(2.0)
-    again = fused.plan_of(paths)
+    again = fused.plan_of(paths.record)
     assert again is not plan
     assert_same(paths, points(1, 4, 2), torch.float64)
     moved = torch.nn.ModuleList([paths]).to(torch.float32)[0]  # a parent module moves it in place
-    assert fused.plan_of(moved).origin.dtype == torch.float32  # type: ignore[union-attr]
+    assert fused.plan_of(moved.record).origin.dtype == torch.float32  # type: ignore[union-attr]
 
 
 UNSERVED = {
@@ -250,19 +247,19 @@ UNSERVED = {
 @pytest.mark.parametrize("what", UNSERVED)
 def test_what_has_no_kernel_is_left_to_the_chunked_path(what: str) -> None:
     paths = UNSERVED[what]()
-    assert fused.plan_of(paths) is None and fused.plan_of(paths) is None
-    assert not fused.supported(paths, points(1, 3, paths.input_dim))
+    assert fused.plan_of(paths.record) is None and fused.plan_of(paths.record) is None
+    assert not fused.can(paths.record, points(1, 3, paths.input_dim))
     assert torch.isfinite(paths(points(3, paths.input_dim))).all()
 
 
 def test_paths_in_a_graph_are_left_to_the_chunked_path() -> None:
     lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     kernel = K.RBF(lengthscale)
-    assert fused.plan_of(draw_prior(kernel, 2, input_dim=1, detach=False)) is None
+    assert fused.plan_of(draw_prior(kernel, 2, input_dim=1, detach=False).record) is None
 
 
 def test_a_cpu_is_not_served() -> None:
-    assert not fused.supported(paths_of(K.RBF(0.5), 2).to("cpu"), torch.rand(1, 3, 2, dtype=torch.float64))
+    assert not fused.can(paths_of(K.RBF(0.5), 2).to("cpu").record, torch.rand(1, 3, 2, dtype=torch.float64))
 
 
 # On a device: sizes that an interpreter would take hours for.
@@ -303,8 +300,8 @@ def test_float32_errs_by_less_than_1e_5_of_the_prior_over_many_features_and_poin
         "cuda", torch.float32
     )
     x = points(1, 20_000, 4).float()
-    f = paths.to(torch.float64)._block(x.double(), None)
-    assert (fused.evaluate(paths, x).double() - f).abs().max() < 1e-5 * deviation(paths)
+    f = paths.to(torch.float64).record.values(x.double(), None)
+    assert (fused.values(paths.record, x).double() - f).abs().max() < 1e-5 * deviation(paths)
 
 
 @gpu
@@ -317,8 +314,8 @@ def test_calls_on_a_device_are_fused_and_hold_little_memory(monkeypatch) -> None
     def refuse(*_: Any) -> Any:
         raise AssertionError("the chunked path was taken")
 
-    monkeypatch.setattr(Paths, "_block", refuse)
-    monkeypatch.setattr(Paths, "_block_with_gradient", refuse)
+    monkeypatch.setattr(Record, "values", refuse)
+    monkeypatch.setattr(Record, "values_and_gradients", refuse)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     f = paths(x)

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..evaluate.fused import recursion
-from ..paths import OutputPaths, Paths
+from ..paths import AbstractPaths
 from .noise import normals
 
 # Numbers in a launch's table of noise and controls, and steps in a launch.
@@ -25,15 +24,14 @@ def rolled(
     drift: Any, dt: float, state: Tensor, steps: int, control: Any, noise: Any, keep_every: int
 ) -> Tensor | None:
     """The kept states `[s, steps // keep_every + 1, d_s]` from `state` on; None where this is not for the kernel."""
-    members = list(drift.members) if type(drift) is OutputPaths else [drift]
-    if control.policy or not all(type(paths) is Paths and _alike(paths, state) for paths in members):
+    if control.policy or not isinstance(drift, AbstractPaths):
         return None
     s, d_s = state.shape
-    D = members[0].input_dim
+    D = drift.input_dim
     d_c = D - d_s
-    if not _fits(control, d_c) or not recursion.readable(members, state):
+    increments = drift.recursion(dt, state) if _fits(control, d_c) else None
+    if increments is None:
         return None
-    increments = recursion.read(members, dt)
     x = torch.zeros(s, D, dtype=state.dtype, device=state.device)
     x[:, :d_s] = state
     kept = torch.empty(s, steps // keep_every + 1, d_s, dtype=state.dtype, device=state.device)
@@ -44,10 +42,6 @@ def rolled(
         drive = _drive(x, first, count, d_c, control, noise)
         increments.advance(x, drive, kept, first, count, keep_every)
     return kept
-
-
-def _alike(paths: Paths, state: Tensor) -> bool:
-    return (paths.num_paths, paths.dtype, paths.device) == (len(state), state.dtype, state.device)
 
 
 def _fits(control: Any, d_c: int) -> bool:

@@ -1,6 +1,28 @@
-"""How paths are computed: blocks of points, at bounded memory."""
+"""How paths are computed: evaluators that read a record of them, the first that can."""
 
+from __future__ import annotations
+
+from torch import Tensor
+
+from . import chunked, fused, single
 from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
-from .chunked import evaluate as evaluate
-from .chunked import evaluate_with_gradient as evaluate_with_gradient
-from .single import single as single
+from .grid import on_grid as on_grid
+from .padded import padded as padded
+from .record import Record as Record
+from .record import Recorder as Recorder
+from .terms import Term as Term
+from .terms import WeightedSum as WeightedSum
+from .terms import sum_of as sum_of
+
+# In order of speed; the last serves all. Each has `can`, `values` and `values_and_gradients`.
+EVALUATORS = (fused, single, chunked)
+
+
+def values(record: Record, x: Tensor) -> Tensor:
+    """The functions at inner points `[1 or s, n, d]`: `[s, n, t]`, differentiable in x."""
+    return next(each for each in EVALUATORS if each.can(record, x, None)).values(record, x)
+
+
+def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The same and their gradients `[s, n, t, d]`, without a graph; with `of`, of these paths at points `[p, n, d]`."""
+    return next(each for each in EVALUATORS if each.can(record, x, of)).values_and_gradients(record, x, of)

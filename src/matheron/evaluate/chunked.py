@@ -8,12 +8,15 @@ the graph keeps the points alone, and the backward pass makes each block's basis
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..scratch import arena
+from ..scratch import arena, frame
+from .record import Record
+from .terms import Which
 
 # The most that an evaluation holds beyond its inputs and its answer, in bytes.
 MEMORY_BUDGET = 256 * 2**20
@@ -30,34 +33,41 @@ _SMALL = 1 << 16
 Plan = list[tuple[slice | None, slice]]
 
 
-def evaluate(
-    value: Callable[[Tensor, slice | None], Tensor],
-    x: Tensor,
-    num_paths: int,
-    num_outputs: int,
-    width: int,
-    *,
-    own: bool,
-    tied: bool,
-) -> Tensor:
+def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
+    """Whatever it is."""
+    return True
+
+
+def values(record: Record, x: Tensor) -> Tensor:
+    """The functions at inner points `[1 or s, n, d]`, differentiable in x and in the record: `[s, n, t]`."""
+    return in_blocks(record.values, x, record, record.width(x), own=len(x) > 1)
+
+
+def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same and gradients `[s, n, t, d]`, without a graph; of the paths `of` at their points `[p, n, d]`."""
+    width, own = record.width(x) * (1 + record.input_dim), of is not None or len(x) > 1
+    return in_blocks_with_gradients(record.values_and_gradients, x, record, width, own=own, of=of)
+
+
+def in_blocks(value: Callable[[Tensor, Which], Tensor], x: Tensor, record: Record, width: int, *, own: bool) -> Tensor:
     """`value(x, paths)` `[s, n, t]` in blocks.
 
     Shared points `[1, n, d]` are cut along n, and `paths` is None; own points `[s, n, d]` along s and n, and `paths`
-    says which these are. `width` counts the numbers that one point needs. `tied` says that the paths themselves are
-    in a graph.
+    says which these are. `width` counts the numbers that one point needs.
     """
-    graph = (tied or x.requires_grad) and torch.is_grad_enabled()
-    if not graph and num_paths * x.shape[1] * width < _SMALL:
-        return value(x, slice(0, num_paths) if own else None)
-    plan = _plan(x, num_paths, width, own)
-    shape = (num_paths, x.shape[1], num_outputs)
+    s, graph = record.num_paths, (record.requires_grad or x.requires_grad) and torch.is_grad_enabled()
+    if not graph and s * x.shape[1] * width < _SMALL:
+        return value(x, slice(0, s) if own else None)
+    plan, shape = _plan(x, s, width, own), (s, x.shape[1], record.num_outputs)
+    if graph and (record.requires_grad or transformed(x)):
+        return _with_checkpoints(value, x, plan)
     if graph:
-        return _evaluate_tied(value, x, plan) if tied or len(plan) == 1 else _InBlocks.apply(x, value, plan, shape)
+        return _InBlocks.apply(x, value, record, plan, shape)
     with torch.no_grad():
         return _in_turn(value, x, plan, shape)
 
 
-def _in_turn(value, x: Tensor, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
+def _in_turn(value: Any, x: Tensor, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
     """The blocks one after the other, written into one answer of the shape `[s, n, t]`."""
     out = torch.empty(shape, dtype=x.dtype, device=x.device)
     with arena():
@@ -67,37 +77,43 @@ def _in_turn(value, x: Tensor, plan: Plan, shape: tuple[int, int, int]) -> Tenso
 
 
 class _InBlocks(torch.autograd.Function):
-    """The same for points in a graph. The graph keeps the points; going back, each block is made again.
-
-    Checkpoints would keep as little, but between the blocks' temporaries, and so the heap grows (1.4 kB a point).
-    """
+    """The same for points in a graph, which keeps the points alone. Going back, the gradients of all paths' sums are
+    pulled back in closed form: with H = G^T W the gradient of each basis function, no path's own gradient is made."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, value, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, value: Any, record: Record, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.value, ctx.plan = value, plan
+        ctx.record, ctx.plan = record, plan
         return _in_turn(value, x, plan, shape)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
-            return _pulled_back(_evaluate_tied(ctx.value, x, ctx.plan), x, grad, create_graph=True), None, None, None
-        out = torch.empty_like(x)
-        for paths, points in ctx.plan:
-            block = x[_all(paths), points].detach().requires_grad_()
-            with torch.enable_grad():
-                f = ctx.value(block, paths)
-            out[_all(paths), points] = _pulled_back(f, block, grad[_all(paths), points])
-        return out, None, None, None
+            return differentiable_pull(ctx.record, x, grad), None, None, None, None
+        return pull(ctx.record, x, grad), None, None, None, None
 
 
-def _pulled_back(f: Tensor, x: Tensor, grad: Tensor, create_graph: bool = False) -> Tensor:
-    """grad . df/dx, zero where f is the same everywhere."""
-    return torch.autograd.grad(f, x, grad, create_graph=create_graph)[0] if f.requires_grad else torch.zeros_like(x)
+@torch.no_grad()
+def pull(record: Record, x: Tensor, grad: Tensor) -> Tensor:
+    """sum over paths of grad `[s, n, t]` times the gradients at inner points `[1 or s, n, d]`, in blocks."""
+    out, own = torch.empty_like(x), len(x) > 1
+    width = record.width(x) * (1 + record.input_dim if own else 2)
+    with arena():
+        for paths, points in _plan(x, record.num_paths, width, own):
+            block = x[_all(paths), points]
+            with frame():
+                out[_all(paths), points] = record.pulled(block, paths, grad[_all(paths), points])
+    return out
 
 
-def _evaluate_tied(value, x: Tensor, plan: Plan) -> Tensor:
+def differentiable_pull(record: Record, x: Tensor, grad: Tensor) -> Tensor:
+    """The same in a graph, by autograd."""
+    f = _with_checkpoints(record.values, x, _plan(x, record.num_paths, record.width(x), len(x) > 1))
+    return torch.autograd.grad(f, x, grad, create_graph=True)[0] if f.requires_grad else torch.zeros_like(x)
+
+
+def _with_checkpoints(value: Any, x: Tensor, plan: Plan) -> Tensor:
     """The blocks in a graph that may reach beyond the points, to hyperparameters: each is a checkpoint."""
     if len(plan) == 1:
         return value(x, plan[0][0])
@@ -109,31 +125,40 @@ def _evaluate_tied(value, x: Tensor, plan: Plan) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate_with_gradient(
-    value: Callable[[Tensor, slice | None], tuple[Tensor, Tensor]],
+def in_blocks_with_gradients(
+    value: Callable[[Tensor, Which], tuple[Tensor, Tensor]],
     x: Tensor,
-    num_paths: int,
-    num_outputs: int,
+    record: Record,
     width: int,
     *,
     own: bool,
+    of: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Values `[s, n, t]` and gradients `[s, n, t, d]`, in blocks."""
-    if num_paths * x.shape[1] * width < _SMALL:
-        return value(x, slice(0, num_paths) if own else None)
-    plan = _plan(x, num_paths, width, own)
-    out = torch.empty(num_paths, x.shape[1], num_outputs, dtype=x.dtype, device=x.device)
-    gradient = torch.empty(num_paths, x.shape[1], num_outputs, x.shape[2], dtype=x.dtype, device=x.device)
+    """Values `[s, n, t]` and gradients `[s, n, t, d]`, in blocks; of the paths `of` `[p]` at their points."""
+    s, n, t = record.num_paths if of is None else len(of), x.shape[1], record.num_outputs
+
+    def whose(paths: slice | None) -> Which:
+        return paths if of is None else of if paths is None else of[paths]
+
+    if s * n * width < _SMALL:
+        return value(x, whose(slice(0, s) if own else None))
+    out = torch.empty(s, n, t, dtype=x.dtype, device=x.device)
+    gradient = torch.empty(s, n, t, x.shape[2], dtype=x.dtype, device=x.device)
     with arena():
-        for paths, points in plan:
-            out[_all(paths), points], gradient[_all(paths), points] = value(x[_all(paths), points], paths)
+        for paths, points in _plan(x, s, width, own):
+            out[_all(paths), points], gradient[_all(paths), points] = value(x[_all(paths), points], whose(paths))
     return out, gradient
+
+
+def block_numbers(x: Tensor) -> int:
+    """How many numbers of x's dtype a block holds, on its device."""
+    budget = MEMORY_BUDGET // (_TEMPORARIES * x.element_size())
+    return min(budget, _CPU_BLOCK * 8 // x.element_size()) if x.device.type == "cpu" else budget
 
 
 def _plan(x: Tensor, num_paths: int, width: int, own: bool) -> Plan:
     """Blocks (paths, points) that cover all and hold at most a block's numbers each, or one point of one path."""
-    budget = MEMORY_BUDGET // (_TEMPORARIES * x.element_size())
-    block = min(budget, _CPU_BLOCK * 8 // x.element_size()) if x.device.type == "cpu" else budget
+    block = block_numbers(x)
     num_points = x.shape[1]
     points = max(1, min(num_points, block // width))
     cuts = [slice(j, j + points) for j in range(0, num_points, points)] or [slice(0, 0)]
@@ -141,6 +166,15 @@ def _plan(x: Tensor, num_paths: int, width: int, own: bool) -> Plan:
         return [(None, cut) for cut in cuts]
     paths = max(1, min(num_paths, block // (width * points)))
     return [(slice(i, min(i + paths, num_paths)), cut) for i in range(0, num_paths, paths) for cut in cuts]
+
+
+def transformed(x: Tensor) -> bool:
+    """Whether x is under a transform of torch.func, forward differentiation or compilation."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
+        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
+    )
 
 
 def _all(paths: slice | None) -> slice:

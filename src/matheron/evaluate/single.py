@@ -2,13 +2,13 @@
 
 Then w cos(theta . x) + w' sin(theta . x) is one cosine, a cos(theta . x + tau), with an amplitude and a phase of the
 path's own: half the trigonometric functions. Its gradient is -a sin(theta . x + tau) theta, a plain product with the
-frequencies, and so it is with the centres of radial kernels. What follows from the paths is derived once (`Derived`),
+frequencies, and so it is with the centres of radial kernels. What follows from the paths is derived once per record,
 which is also what makes a call at a single point cheap.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -16,16 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..features.basis import Cosines, Pairs
+from ..features.basis import LARGEST_WIDTH, Canonical, Cosines, Pairs
 from ..kernels.base import squared_distance
 from ..kernels.radial import radial_parts
 from ..means import ConstantMean, Mean
 from ..scratch import computed, empty, frame
 from ..weigh import add
-from .sources import Derived, transformed
-
-# Which paths the problems of a block are of: a run of them, one for each problem `[B]`, or all.
-Which = slice | Tensor | None
+from .chunked import in_blocks, in_blocks_with_gradients, transformed
+from .record import Record
+from .terms import Term, WeightedSum, Which
 
 
 @dataclass(eq=False)
@@ -53,6 +52,13 @@ class _Waves:
     def separate(self) -> bool:
         """Whether each path has a basis of its own."""
         return self.shared is None and self.index == list(range(len(self.theta)))
+
+    def pieces(self, width: int) -> list[_Waves]:
+        """Views of at most `width` waves each."""
+        if self.width <= width:
+            return [self]
+        cuts = [slice(i, i + width) for i in range(0, self.width, width)]
+        return [_Waves(self.theta[:, :, c], self.index, self.amplitudes[:, c], self.phases[:, c]) for c in cuts]
 
     def turned(self, x: Tensor, paths: Which) -> Tensor:
         """theta . x + tau of some paths at their points: `[B, n, d] -> [B, n, f]`."""
@@ -110,6 +116,21 @@ class _Bumps:
     centres_and_one: Tensor  # [d + 1, m]
     weights: Tensor
 
+    def pieces(self, width: int) -> list[_Bumps]:
+        """Views of at most `width` centres each."""
+        m = self.weights.shape[1]
+        if m <= width:
+            return [self]
+        return [
+            replace(
+                self,
+                centres=self.centres[i : i + width],
+                centres_and_one=self.centres_and_one[:, i : i + width],
+                weights=self.weights[:, i : i + width],
+            )
+            for i in range(0, m, width)
+        ]
+
     def scaled(self, x: Tensor) -> Tensor:
         x = x if self.dims is None else x[..., self.dims]
         return (x - self.origin) * self.scale
@@ -133,20 +154,20 @@ class _Bumps:
 
 @dataclass(eq=False)
 class Single:
-    """Paths of one output as functions of some paths' own points; `rest` is an update that has no radial form."""
+    """Paths of one output as functions of some paths' own points; `rest` are terms that have no radial form."""
 
     num_paths: int
     origin: Tensor
     waves: list[_Waves]
     bumps: list[_Bumps]
-    rest: Any
+    rest: list[Term]
     mean: Mean | None  # None: zero
 
     @cached_property
     def width(self) -> int:
         """Numbers that a point of a path needs."""
         widths = [w.width for w in self.waves] + [b.weights.shape[1] for b in self.bumps]
-        return max([*widths, 1 if self.rest is None else self.rest.width])
+        return max([1, *widths, *(term.width for term in self.rest)])
 
     def block(self, x: Tensor, paths: Which) -> Tensor:
         """mean + prior + update, `[B, n, d] -> [B, n, 1]`."""
@@ -170,8 +191,8 @@ class Single:
         for part, at in [(part, about) for part in self.waves] + [(part, x) for part in self.bumps]:
             with frame():
                 total = add(total, part.value_and_gradient(at, paths) if gradient else part.value(at, paths))
-        if self.rest is not None:
-            out = self.rest.sums(x, slice(None) if paths is None else paths, gradient)
+        for term in self.rest:
+            out = term.sums(x, slice(None) if paths is None else paths, gradient)
             total = add(total, tuple(o[:, 0] for o in out) if gradient else out[:, 0])
         return total
 
@@ -194,44 +215,63 @@ def _dot(Phi: Tensor, w: Tensor) -> Tensor:
     return Phi.mul_(w[:, None]).sum(-1)
 
 
-def single(paths: Any, x: Tensor, of: Tensor | None = None) -> Single | None:
-    """What serves these paths at inner points x `[1 or s, n, d]`, where a basis function serves one sum only.
-
-    With `of`, x `[p, n, d]` are points of the paths `of`.
-    """
+def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
+    """Whether a basis function serves one sum only at inner points x `[1 or s, n, d]`, or `[p, n, d]` of paths `of`."""
+    if of is None and len(x) != record.num_paths:  # said first: nothing is derived for shared points
+        return False
     if (x.requires_grad and torch.is_grad_enabled()) or transformed(x):
-        return None
-    found = _single_of(paths)
-    return found if found is not None and (of is not None or x.shape[0] == found.num_paths) else None
+        return False
+    return record.derived(single) is not None
+
+
+def values(record: Record, x: Tensor) -> Tensor:
+    mine = _of_record(record)
+    return in_blocks(mine.block, x, record, mine.width, own=True)
+
+
+def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
+    mine = _of_record(record)
+    return in_blocks_with_gradients(mine.block_with_gradient, x, record, 2 * mine.width, own=True, of=of)
+
+
+def _of_record(record: Record) -> Single:
+    found = record.derived(single)
+    assert found is not None
+    return found
 
 
 @torch.no_grad()
-def _make(paths: Any) -> Single | None:
-    prior, update = paths.prior, paths.update
-    if paths.num_outputs > 1 or paths.requires_graph():
-        return None
-    if not all(type(basis) in (Pairs, Cosines) for basis in prior.features.bases):
+def single(record: Record) -> Single | None:
+    """A record of one output as waves and radial functions; None where it has other terms, or is in a graph."""
+    if record.num_outputs > 1 or record.requires_grad:
         return None
     waves: list[_Waves] = []
-    for i, basis in enumerate(prior.features.bases):
-        new = _as_waves(basis, getattr(prior, f"coefficients_{i}")[:, 0], prior.basis_index)
+    bumps: list[_Bumps] = []
+    rest: list[Term] = []
+    for term in record.terms:
+        if not isinstance(term, WeightedSum):
+            return None
+        basis, W = term.basis, term.weights[:, 0]  # [s, c]
+        if isinstance(basis, Canonical):
+            parts = radial_parts(basis.kernel, record.input_dim)
+            if parts is None:
+                rest.append(term)
+            bumps += [_as_bumps(part, basis.centres, W) for part in parts or []]
+            continue
+        if type(basis) not in (Pairs, Cosines) or term.index is None:
+            return None
+        new = _as_waves(basis, W, term.index)
         for j, old in enumerate(waves):
             if len(old.theta) == len(new.theta):
                 waves[j] = _side_by_side(old, new)
                 break
         else:
             waves.append(new)
-    bumps, rest = [], None
-    if update.width:
-        parts = radial_parts(update.kernel, paths.input_dim)
-        rest = update if parts is None else None
-        bumps = [_as_bumps(part, update.centres, update.v) for part in parts or []]
-    mean = paths.mean_function
+    mean = record.mean
     zero = isinstance(mean, ConstantMean) and not bool(mean.value.any())
-    return Single(paths.num_paths, prior.features.origin, waves, bumps, rest, None if zero else mean)
-
-
-_single_of: Derived[Single] = Derived(_make)
+    pieces = [piece for part in waves for piece in part.pieces(LARGEST_WIDTH)]
+    bumps = [piece for part in bumps for piece in part.pieces(LARGEST_WIDTH)]
+    return Single(record.num_paths, record.origin, pieces, bumps, rest, None if zero else mean)
 
 
 def _as_waves(basis: Pairs | Cosines, W: Tensor, index: Tensor) -> _Waves:

@@ -7,55 +7,55 @@ product over dimensions (RBF, Periodic, products of kernels on different dimensi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..features.basis import Basis, Canonical, Cosines, Pairs
-from ..features.lattice import Lattice
 from ..kernels import RBF, Constant, Kernel, OnDims, Periodic, Product, Scaled, Sum
 
 # Numbers in a block's factors.
-_BLOCK = 1 << 21
+_BLOCK = 1 << 19
 
 
-def grid_sums(basis: Basis, W: Tensor, axes: list[Tensor]) -> Tensor | None:
-    """sum_i W_i phi_i, `[r, c] -> [r, n1, n2, ...]`, on the grid of the axes `[n1], [n2], ...`.
+# A separable summand: one factor `[n_i, c]` per axis, and the weights `[r, c]` (perhaps complex) that go with them.
+Summand = tuple[list[Tensor], Callable[[Tensor], Tensor]]
 
-    None where the basis does not separate.
-    """
-    if isinstance(basis, Lattice):
-        return basis.on_axes(W, axes)
-    factors = _factors(basis, axes)
-    if factors is None:
-        return None
-    n1, rest = len(axes[0]), [len(axis) for axis in axes[1:]]
-    out = W.new_zeros(len(W), n1, prod(rest))
-    for (first, *others), select in factors:
+
+def add_grid_sums(summands: list[Summand], W: Tensor, into: list[Tensor]) -> None:
+    """Add sum_i W_i phi_i on a grid, `[r, c]`, to r views `[n1, n2 n3 ...]`: some columns of the grid at a time."""
+    for (first, *others), select in summands:
         weights = select(W)  # [r, c], perhaps complex
-        width = weights.shape[1] * (2 if weights.is_complex() else 1)
-        step = max(1, _BLOCK // width)
-        index = torch.cartesian_prod(*(torch.arange(n, device=W.device) for n in rest)) if rest else None
+        n1, rest = len(first), [len(other) for other in others]
+        numbers = weights.shape[1] * (2 if weights.is_complex() else 1)
+        step = max(1, min(_BLOCK // max(1, numbers), _BLOCK // n1))
         for start in range(0, prod(rest), step):
+            columns = torch.arange(start, min(start + step, prod(rest)), device=W.device)
             right = torch.ones_like(first[:1])  # [b, c]
-            if index is not None:
-                picked = index[start : start + step].reshape(-1, len(rest))
-                for axis, other in enumerate(others):
-                    right = right * other[picked[:, axis]]
+            for other, place in zip(others, unravelled(columns, rest), strict=True):
+                right = right * other[place]
             if weights.is_complex():  # the real part of a product of complex numbers is a real product twice as wide
                 right = torch.cat([right.real, -right.imag], dim=1)
-            for r, w in enumerate(weights):
+            for w, out in zip(weights, into, strict=True):
                 left = first * w  # [n1, c]
                 left = torch.cat([left.real, left.imag], dim=1) if left.is_complex() else left
-                out[r, :, start : start + step] += left @ right.mT
-    return out.reshape(len(W), n1, *rest)
+                out[:, start : start + step] += left @ right.mT
 
 
-def _factors(basis: Basis, axes: list[Tensor]) -> list[tuple[list[Tensor], Any]] | None:
-    """For each separable summand: one factor `[n_i, c]` an axis, and the weights that go with them."""
+def unravelled(index: Tensor, shape: list[int]) -> list[Tensor]:
+    """The place on each axis of entries of a grid, counted with the last axis first."""
+    places = []
+    for n in reversed(shape):
+        places.append(index % n)
+        index = index // n
+    return places[::-1]
+
+
+def summands_of(basis: Basis, axes: list[Tensor]) -> list[Summand] | None:
+    """The separable summands of a basis of one version; None where it does not separate."""
     if isinstance(basis, Pairs | Cosines):
         turns = [torch.outer(axis, theta) for axis, theta in zip(axes, basis.frequencies[0].unbind(-1), strict=True)]
         factors = [torch.polar(torch.ones_like(phase), phase) for phase in turns]  # exp(i theta_j x_j)
@@ -67,7 +67,7 @@ def _factors(basis: Basis, axes: list[Tensor]) -> list[tuple[list[Tensor], Any]]
         separated = separate(basis.kernel, len(axes))
         if separated is None:
             return None
-        summands: list[tuple[list[Tensor], Any]] = []
+        summands: list[Summand] = []
         for scale, kernels in separated:
             factors = []
             for axis, centre, parts in zip(axes, basis.centres.unbind(-1), kernels, strict=True):

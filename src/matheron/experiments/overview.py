@@ -48,13 +48,13 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     result: dict[str, Any] = dict(zip(LAWS, (w2(truth, it) for it in (of_sparse, found, closed)), strict=True))
     if trial.number == 0:  # what the figure shows
         first, Z = paths[0], model.inducing_points
-        prior = first.prior.sums(x[None], None)[0, 0]  # [*]
+        prior = first.prior.sums(x[None])[0, 0]  # [*]
         result["figure"] = {
             "prior": curve(prior),
             "update": curve(first(x)[0] - prior),
             "path": curve(first(x)[0]),
             "Z": Z[:, 0].tolist(),
-            "f(Z)": first.prior.sums(Z[None], None)[0, 0].tolist(),
+            "f(Z)": first.prior.sums(Z[None])[0, 0].tolist(),
             "u": first(Z)[0].tolist(),  # a path passes through its u
             "paths": curve(some),
             "law": law(found, x),

@@ -8,15 +8,21 @@ r = all paths; own points are B = all paths and r = 1. The caller keeps B * n * 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..scratch import computed, empty
+from ..kernels.base import squared_distance
+from ..kernels.radial import radial_parts
+from ..scratch import computed, empty, frame
 from ..value import Value
-from ..weigh import weigh, weigh_coordinates
+from ..weigh import add, weigh, weigh_coordinates
+
+# Functions of a basis that are evaluated at once: enough for the speed of products, few enough for many points a block.
+LARGEST_WIDTH = 1 << 13
 
 
 class Basis(Value):
@@ -33,8 +39,12 @@ class Basis(Value):
 
     @property
     def width(self) -> int:
-        """How many numbers a point needs while the sums are taken."""
+        """Numbers that one point needs while its sums are taken: what blocks of points are cut by."""
         return self.size
+
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
+        """The basis in pieces of at most `width` functions where it can be cut, and the weights that go with each."""
+        yield self, slice(None)
 
     def scales(self) -> Tensor:
         """Amplitudes `[g, c]` of the basis functions as features; `values` and the sums are without them."""
@@ -53,8 +63,36 @@ class Basis(Value):
         """The same `[B, r, n]` and its gradient in x `[B, r, n, d]`; not for autograd."""
 
     def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Any:
-        """`weighted`, or `weighted_with_gradient`."""
+        """`weighted`, or `weighted_with_gradient`; a large basis piece by piece."""
+        if self.width < self.size:
+            total = None
+            for piece, columns in self.pieces(self.width):
+                with frame():
+                    total = add(total, piece.sums(x, W[..., columns], gradient))
+            return total
         return self.weighted_with_gradient(x, W) if gradient else self.weighted(x, W)
+
+    def pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        """sum_r G_r times the gradient of the sums: `[B, n, d], [B, r, c], [B, r, n] -> [B, n, d]`, without a graph."""
+        if self.width < self.size:
+            total = torch.zeros_like(x)
+            for piece, columns in self.pieces(self.width):
+                with frame():
+                    total += piece.pulled(x, W[..., columns], G)
+            return total
+        if len(x) == len(W) == 1 and W.shape[1] > 1:
+            return self._pulled(x, W, G)
+        _, df = self.weighted_with_gradient(x, W)  # [B, r, n, d]
+        return (G[..., None] * df).sum(1)
+
+    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        """The same for one problem of several sums."""
+        _, df = self.weighted_with_gradient(x, W)
+        return (G[..., None] * df).sum(1)
+
+    def on_axes(self, W: Tensor, axes: list[Tensor]) -> Tensor | None:
+        """The sums on the tensor grid of some axes, `[r, c] -> [r, n1, n2, ...]`, where a basis has its own way."""
+        return None
 
     def select(self, index: Tensor | slice) -> Basis:
         """The versions `index` of a basis that has several; a basis with one serves all."""
@@ -63,7 +101,18 @@ class Basis(Value):
         return self.mapped(lambda b: b[index])
 
 
-class Pairs(Basis):
+class _Cut(Basis):
+    """A basis that can be cut into pieces: no block holds more than so many of its functions at a point."""
+
+    @property
+    def width(self) -> int:
+        return min(self.size, LARGEST_WIDTH)
+
+    @abstractmethod
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]: ...
+
+
+class Pairs(_Cut):
     """cos(theta_i . x) for i = 1 .. f, then sin(theta_i . x): c = 2 f. Frequencies `[g, f, d]`, amplitudes `[g, f]`."""
 
     def __init__(self, frequencies: Tensor, amplitudes: Tensor) -> None:
@@ -81,6 +130,19 @@ class Pairs(Basis):
     @property
     def num_bases(self) -> int:
         return self.frequencies.shape[0]
+
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
+        f, step = self.frequencies.shape[1], max(1, width // 2)
+        for i in range(0, f, step):
+            cosines = torch.arange(i, min(i + step, f), device=self.frequencies.device)
+            piece = Pairs(self.frequencies[:, i : i + step], self.amplitudes[:, i : i + step])
+            yield piece, torch.cat([cosines, cosines + f])
+
+    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        H_cos, H_sin = (G[0].mT @ w[0] for w in W.chunk(2, dim=-1))  # [n, f]
+        P = _phases(x, self.frequencies)[0]
+        slope = _cos(P).mul_(H_sin).addcmul_(P.sin_(), H_cos, value=-1)
+        return (slope @ self.frequencies[0])[None]
 
     def values(self, x: Tensor) -> Tensor:
         P = _phases(x, self.frequencies)
@@ -101,7 +163,7 @@ class Pairs(Basis):
         return weigh(C, W_cos) + weigh(S, W_sin), gradient
 
 
-class Cosines(Basis):
+class Cosines(_Cut):
     """cos(theta_i . x + tau_i), the paper's basis. Frequencies `[g, c, d]`, phases and amplitudes `[g, c]`."""
 
     def __init__(self, frequencies: Tensor, phases: Tensor, amplitudes: Tensor) -> None:
@@ -121,6 +183,15 @@ class Cosines(Basis):
     def num_bases(self) -> int:
         return self.frequencies.shape[0]
 
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
+        for i in range(0, self.size, width):
+            cut = slice(i, i + width)
+            yield Cosines(self.frequencies[:, cut], self.phases[:, cut], self.amplitudes[:, cut]), cut
+
+    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        slope = _phases(x, self.frequencies, self.phases)[0].sin_().mul_(G[0].mT @ W[0])  # [n, f]
+        return (slope @ self.frequencies[0]).neg_()[None]
+
     def values(self, x: Tensor) -> Tensor:
         P = _phases(x, self.frequencies, self.phases)
         return P.cos() if P.requires_grad else P.cos_()
@@ -134,7 +205,7 @@ class Cosines(Basis):
         return value, weigh_coordinates(P.sin_(), -W, self.frequencies)
 
 
-class Products(Basis):
+class Products(_Cut):
     """prod_j (a_ij . (x, 1)) cos(theta_i . (x - origin) + tau_i).
 
     Monomials, random products, and both times Fourier features. Projections `[g, p, c, d + 1]`; without frequencies the
@@ -158,6 +229,13 @@ class Products(Basis):
     @property
     def num_bases(self) -> int:
         return self.projections.shape[0]
+
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
+        for i in range(0, self.size, width):
+            cut = slice(i, i + width)
+            f = self.fourier
+            some = None if f is None else Cosines(f.frequencies[:, cut], f.phases[:, cut], f.amplitudes[:, cut])
+            yield Products(self.projections[:, :, cut], self.amplitudes[:, cut], self.origin, some), cut
 
     def _factors(self, x: Tensor) -> list[Tensor]:
         """a_ij . (x, 1) for each j, `[B, n, c]`. Points arrive about the origin; the polynomial wants them whole."""
@@ -189,7 +267,7 @@ class Products(Basis):
         return weigh(_product(factors), W), torch.stack(gradient, dim=-1)
 
 
-class Canonical(Basis):
+class Canonical(_Cut):
     """k(x, z_j), the canonical basis functions of centres z `[c, d]`: the update's basis."""
 
     def __init__(self, kernel: Kernel, centres: Tensor) -> None:
@@ -200,6 +278,27 @@ class Canonical(Basis):
     @property
     def size(self) -> int:
         return self.centres.shape[0]
+
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
+        for i in range(0, self.size, width):
+            yield Canonical(self.kernel, self.centres[i : i + width]), slice(i, i + width)
+
+    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        """sum_j H_j dk(x, z_j)/dx, H = G^T W: of a radial kernel slopes and products, of others a problem per point."""
+        H = G[0].mT @ W[0]  # [n, c]
+        parts = radial_parts(self.kernel, x.shape[-1])
+        if parts is None:
+            return self.kernel.weighted_with_gradient(x[0][:, None], self.centres, H[:, None])[1][None, :, 0, 0]
+        total = torch.zeros_like(x[0])
+        for part in parts:
+            scale = 1 / part.kernel.lengthscale
+            origin = self.centres[:1, part.dims]
+            y, z = (x[0][:, part.dims] - origin) * scale, (self.centres[:, part.dims] - origin) * scale
+            with frame():
+                slope = part.kernel.radial_with_slope(squared_distance(y, z))[1].mul_(H)  # [n, c]
+                pull = (y * slope.sum(1, keepdim=True) - slope @ z) * (2 * scale)
+            total[:, part.dims] += pull if part.scale is None else pull * part.scale
+        return total[None]
 
     def values(self, x: Tensor) -> Tensor:
         return self.kernel.forward(x, self.centres)

@@ -11,6 +11,7 @@ from .joined import OutputPaths as OutputPaths
 from .joined import SelectedPaths as SelectedPaths
 from .paths import Paths as Paths
 from .paths import PriorPlusUpdate as PriorPlusUpdate
+from .prior import Prior as Prior
 from .prior import PriorPaths as PriorPaths
 from .update import Inducing as Inducing
 from .update import UpdatePaths as UpdatePaths

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from .. import store
 from ..checks import ArrayLike, Random, as_generator, as_real, as_tensor, check_dim, check_points
+from ..evaluate import Record
+from ..evaluate.fused.recursion import Recursion, recursion_of
 from ..solvers import Solver, as_solver
 from ..value import Value
 from .observations import Observations, observed
@@ -247,6 +249,16 @@ class AbstractPaths(Value, ABC):
     @abstractmethod
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Self:
         """The paths given more data."""
+
+    def _records(self) -> list[Record] | None:
+        """The records of which these are the outputs side by side; None where they are not so made."""
+        return None
+
+    @final
+    def recursion(self, dt: float, state: Tensor) -> Recursion | None:
+        """x' = x + dt f(x) from states `[s, d_s]` on, as a GPU kernel; None where there is none for these paths."""
+        records = self._records()
+        return None if records is None else recursion_of(records, dt, state)
 
     @final
     def _points(self, x: ArrayLike) -> Tensor:

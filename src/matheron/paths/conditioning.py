@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..evaluate import evaluate
+from ..evaluate import Record, values
 from ..kernels import Kernel, coupled_covariance
 from ..means import Mean
 from ..operators import KernelOperator
@@ -22,13 +22,12 @@ from ..solvers import (
     covariance,
 )
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
-from ..weigh import add
-from .prior import PriorPaths
+from .prior import Prior
 from .update import Inducing, UpdatePaths
 
 
 def update_given(
-    prior: PriorPaths,
+    prior: Prior,
     mean: Mean,
     kernel: Kernel,
     data: Data,
@@ -82,7 +81,7 @@ def update_given(
     )
 
 
-def given_more(old: UpdatePaths, prior: PriorPaths, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:
+def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:
     """The update given all that the old one was given, and new data.
 
     A kept factor is extended, unless a solver without one is asked for by name; iterations start from the old weights.
@@ -113,7 +112,7 @@ def _kept(state: State) -> Factor | None:
     return Factor.of(state.L, state.jitter) if keep and isinstance(state, CholeskyState) else None
 
 
-def extended_update(old: UpdatePaths, prior: PriorPaths, mean: Mean, data: Data) -> UpdatePaths | None:
+def extended_update(old: UpdatePaths, prior: Prior, mean: Mean, data: Data) -> UpdatePaths | None:
     """The update of an exact posterior's paths given more data, by its kept factor: n^2 m for m more observations.
 
     `data` are the old ones and then the new. In blocks, with A the old covariance, B = K(old, new) and
@@ -161,19 +160,14 @@ def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
     return (prior - explained.square().sum(0)).clamp_min(0).reshape(len(x), t).to(x)
 
 
-def values_at(prior: PriorPaths, mean: Mean, update: UpdatePaths | None, X: Tensor) -> Tensor:
+def values_at(prior: Prior, mean: Mean, update: UpdatePaths | None, X: Tensor) -> Tensor:
     """mean + prior (+ update) of every path at X and, in the last row, of the path with w = 0: `[s + 1, n, t]`."""
-    s, t = prior.w.shape[:2]
-
-    def block(x: Tensor, _: slice | None) -> Tensor:
-        f = prior.sums(x, None)  # [s, t, n]
-        f = x.new_zeros(s, t, x.shape[1]) if f is None else f
-        f = torch.cat([f, torch.zeros_like(f[:1])])
-        return (f if update is None else add(f, update.sums(x, None))).mT + mean(x)
-
-    tied = prior.requires_graph() or mean.requires_graph() or (update is not None and update.requires_graph())
-    width = max(prior.width, 0 if update is None else update.width) + (s + 1) * t
-    return evaluate(block, X[None], s + 1, t, width, own=False, tied=tied)
+    s, t, origin = prior.num_paths, prior.num_outputs, prior.origin
+    graph = any(part.requires_graph() for part in (prior, mean, update) if part is not None)
+    rows = (None, None) if update is None else (update.v[:s], update.v[s:])  # the paths', and the mean's
+    given = [[] if update is None else update.terms(v) for v in rows]
+    paths = Record(s, t, [*prior.terms(), *given[0]], mean, origin, graph)
+    return torch.cat([values(paths, X[None]), values(Record(1, t, given[1], mean, origin, graph), X[None])])
 
 
 def at_tasks(f: Tensor, tasks: Tensor | None) -> Tensor:

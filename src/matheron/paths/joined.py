@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from ..evaluate import Record
 from ..solvers import Solver
 from ..value import Parts
 from .base import AbstractPaths
@@ -99,6 +100,10 @@ class OutputPaths(_Joined):
             members.append(member._given(own, solver, generator) if len(keep) else member)
             first += count
         return OutputPaths(members)
+
+    def _records(self) -> list[Record] | None:
+        records = [member._records() for member in self.members]
+        return None if any(each is None for each in records) else [r for each in records for r in each or []]
 
     def _counts(self) -> list[int]:
         return [member.num_outputs for member in self.members]

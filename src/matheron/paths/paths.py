@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Self, final
 
 import torch
 from torch import Tensor
 
-from ..evaluate import evaluate, evaluate_with_gradient, fused, single
+from ..evaluate import Record, Recorder, chunked, on_grid, values, values_and_gradients
 from ..means import Mean
 from ..solvers import Solver, Stats
 from ..transforms import Transform
 from ..updates import Data
-from ..weigh import add
 from .base import AbstractPaths
 from .conditioning import given_more
-from .grid import on_grid
 from .observations import Observations, undone
-from .prior import PriorPaths
-from .rows import padded_value_and_grad
+from .prior import Prior
 from .update import UpdatePaths
 
 
@@ -28,7 +26,7 @@ class PriorPlusUpdate(AbstractPaths):
 
     def __init__(
         self,
-        prior: PriorPaths,
+        prior: Prior,
         update: UpdatePaths,
         mean_function: Mean,
         input_transform: Transform | None = None,
@@ -47,23 +45,23 @@ class PriorPlusUpdate(AbstractPaths):
 
     @property
     def num_paths(self) -> int:
-        return self.prior.w.shape[0]
+        return self.prior.num_paths
 
     @property
     def num_outputs(self) -> int:
-        return self.prior.w.shape[1]
+        return self.prior.num_outputs
 
     @property
     def input_dim(self) -> int:
-        return self.prior.features.origin.shape[0]
+        return self.prior.origin.shape[0]
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.prior.w.dtype
+        return self.prior.origin.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.prior.w.device
+        return self.prior.origin.device
 
     @property
     def solver_stats(self) -> Stats | None:
@@ -81,37 +79,36 @@ class PriorPlusUpdate(AbstractPaths):
         m, n = self.update.num_inducing, len(self.update.noise)
         given = [f"{m} inducing points"] * (m > 0) + [f"{n} observations"] * (n > 0) or ["no data"]
         outputs = f", {self.num_outputs} outputs" if self.num_outputs > 1 else ""
-        bases = f" in {self.prior.num_bases} bases" if self.prior.num_bases > 1 else ""
         dims = f"{self.input_dim} dimension{'s' if self.input_dim > 1 else ''}"
-        prior = f"prior: {self.prior.features.description}{bases}"
+        prior = f"prior: {self.prior.description}"
         return f"Paths({self.num_paths} paths in {dims}{outputs}, given {' and '.join(given)}; {prior})"
 
+    @property
+    def record(self) -> Record:
+        """What evaluators read: made once, and again when a tensor has changed."""
+        return _record_of(self)
+
     def _values(self, x: Tensor) -> Tensor:
-        x = self._inner(x)
-        if fused.supported(self, x):
-            return self._outer(fused.evaluate(self, x))
-        alone = single(self, x)
-        if alone is not None:
-            return self._outer(evaluate(alone.block, x, len(x), 1, alone.width, own=True, tied=False))
-        own, tied = len(x) > 1, self.requires_graph()
-        f = evaluate(self._block, x, self.num_paths, self.num_outputs, self._width(x), own=own, tied=tied)
-        return self._outer(f)
+        return self._outer(values(self.record, self._inner(x)))
 
     def _values_and_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        inner = self._inner(x)
-        if fused.supported(self, inner):
-            return self._chained(x, *fused.evaluate_with_gradient(self, inner))
-        return self._chained(x, *self._blocks_with_gradient(inner, None))
+        return self._chained(x, *values_and_gradients(self.record, self._inner(x)))
 
     def _values_and_gradients_of(self, x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        if fused.supported(self, x):
-            return padded_value_and_grad(self, x, owner)
         x = x[:, None]
-        f, df = self._chained(x, *self._blocks_with_gradient(self._inner(x), owner))
+        f, df = self._chained(x, *values_and_gradients(self.record, self._inner(x), owner))
         return f[:, 0], df[:, 0]
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        out.copy_(on_grid(self, axes))
+        inner = []
+        for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
+            x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
+            x[:, i] = axis
+            inner.append(self._inner(x[None])[0, :, i])
+        on_grid(self.record, inner, out)
+
+    def _records(self) -> list[Record]:
+        return [self.record]
 
     def _chained(self, x: Tensor, f: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
         """Values and gradients of the inner functions as those of the whole, at outer points x."""
@@ -124,7 +121,7 @@ class PriorPlusUpdate(AbstractPaths):
     def _inner(self, x: Tensor) -> Tensor:
         """Points in the model's own space, checked against the domain of its features."""
         x = x if self.input_transform is None else self.input_transform(x)
-        domain = self.prior.features.domain
+        domain = self.prior.domain
         if domain is not None and x.shape[1]:
             slack = 1e-6 * (domain[1] - domain[0])
             if bool((x < domain[0] - slack).any()) or bool((x > domain[1] + slack).any()):
@@ -143,44 +140,23 @@ class PriorPlusUpdate(AbstractPaths):
         if self.output_transform is not None and not self.output_transform.affine:
             raise TypeError("mean: under this output transform the mean has no closed form; average the paths instead")
 
-    def _width(self, x: Tensor) -> int:
-        """Numbers held a point (and a path, where each has its own): the widest basis, and the sums."""
-        width = max(self.prior.width, self.update.width)
-        if len(x) == 1:
-            return width + self.num_paths * self.num_outputs
-        gathered = self.input_dim // max(1, x.shape[1]) + 1 if self.prior.num_bases > 1 else 1
-        return width * gathered + self.num_outputs
 
-    def _block(self, x: Tensor, paths: slice | None) -> Tensor:
-        """mean + prior + update at some points (of some paths), `[s, n, t]`."""
-        f = add(self.prior.sums(x, paths), self.update.sums(x, paths))  # [s, t, n]
-        m = self.mean_function(x)  # [1 or s, n, 1 or t]
-        if f is None:
-            return m.expand(self.num_paths if paths is None else -1, -1, self.num_outputs)
-        return f.mT + m
+def _make_record(paths: PriorPlusUpdate) -> Record:
+    prior = paths.prior
+    return Record(
+        prior.num_paths,
+        prior.num_outputs,
+        [*prior.terms(), *paths.update.terms()],
+        paths.mean_function,
+        prior.origin,
+        paths.requires_graph(),
+        prior.domain,
+        paths.input_transform,
+        paths.output_transform,
+    )
 
-    def _blocks_with_gradient(self, x: Tensor, owner: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Values and gradients at inner points `[1 or s, n, d]`, or of the paths `owner` at their `[p, n, d]`."""
-        alone = single(self, x, owner)
-        block = self._block_with_gradient if alone is None else alone.block_with_gradient
-        width = self._width(x) * (1 + self.input_dim) if alone is None else 2 * alone.width
-        own = alone is not None or owner is not None or len(x) > 1
-        if owner is None:
-            return evaluate_with_gradient(block, x, self.num_paths, self.num_outputs, width, own=own)
 
-        def of_owners(x: Tensor, some: slice | None) -> tuple[Tensor, Tensor]:
-            return block(x, owner if some is None else owner[some])
-
-        return evaluate_with_gradient(of_owners, x, len(owner), self.num_outputs, width, own=own)
-
-    def _block_with_gradient(self, x: Tensor, paths: slice | Tensor | None) -> tuple[Tensor, Tensor]:
-        m, dm = self.mean_function.with_gradient(x)  # [1 or s, n, 1 or t], [1 or s, n, 1 or t, d]
-        total = add(self.prior.sums(x, paths, gradient=True), self.update.sums(x, paths, gradient=True))
-        if total is None:
-            shape = (self.num_paths if paths is None else -1, -1, self.num_outputs)
-            return m.expand(shape), dm.expand(*shape, -1)
-        f, df = total  # [s, t, n], [s, t, n, d]
-        return f.mT + m, df.transpose(1, 2) + dm
+_record_of = Recorder(_make_record)
 
 
 @final
@@ -211,15 +187,8 @@ class Paths(PriorPlusUpdate):
         if v_mean is None:
             raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
         self._affine_output()
-        rows, t = len(v_mean), self.num_outputs
-
-        def block(x: Tensor, _: slice | None) -> Tensor:
-            m = self.mean_function(x).expand(rows, -1, t)  # [rows, n, t]
-            update = self.update.sums(x, None, v=v_mean)
-            return m if update is None else update.mT + m
-
-        x, width = self._inner(x), self.update.width + rows * t
-        f = self._outer(evaluate(block, x, rows, t, width, own=False, tied=self.requires_graph()))
+        posteriors = replace(self.record, num_paths=len(v_mean), terms=self.update.terms(v_mean))
+        f = self._outer(chunked.values(posteriors, self._inner(x)))
         return f if self.update.y.ndim == 2 else f[0]
 
     def _chosen(self, index: Tensor) -> Paths:
@@ -235,5 +204,5 @@ class Paths(PriorPlusUpdate):
         new = Data(self._inner(data.x[None])[0], data.tasks, y, noise, xi)
         return self._with(self.prior, given_more(old, self.prior, self.mean_function, new, solver))
 
-    def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
+    def _with(self, prior: Prior, update: UpdatePaths) -> Paths:
         return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)

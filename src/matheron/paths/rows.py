@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, as_array, as_real
+from ..evaluate import padded
 
 if TYPE_CHECKING:
     from .base import AbstractPaths
@@ -48,14 +49,10 @@ def padded_value_and_grad(paths: AbstractPaths, x: Tensor, of: Tensor) -> tuple[
 
     By asking for every path's own points `[s, n, d]`, as many as the most that any has.
     """
-    counts = torch.zeros(paths.num_paths, dtype=torch.long, device=x.device).index_add_(0, of, torch.ones_like(of))
-    order = of.argsort(stable=True)
-    column = torch.empty_like(of)  # a point's place among its path's
-    column[order] = torch.arange(len(of), device=x.device) - (counts.cumsum(0) - counts)[of[order]]
     chosen, row = paths, of
-    if x.device.type == "cpu" and not bool(counts.all()):  # on a GPU all paths cost less than a plan for fewer
-        chosen, row = paths[counts.nonzero()[:, 0]], ((counts > 0).cumsum(0) - 1)[of]
-    points = x[:1].expand(chosen.num_paths, int(counts.max()), -1).clone()
-    points[row, column] = x
+    if x.device.type == "cpu":  # on a GPU all paths cost less than a plan for fewer
+        used, row = of.unique(return_inverse=True)
+        chosen = paths if len(used) == paths.num_paths else paths._chosen(used)
+    points, column = padded(x, row, chosen.num_paths)
     value, gradient = chosen._values_and_gradients(points)
     return value[row, column], gradient[row, column]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Self
-
 from torch import Tensor
 
+from ..evaluate import Term, WeightedSum, sum_of
 from ..features import Canonical
 from ..kernels import Kernel
-from ..scratch import frame
 from ..solvers import Factor, Stats
 from ..value import Value
-from ..weigh import add
-from .sums import split_rows
 
 
 class Inducing(Value):
@@ -64,23 +59,10 @@ class UpdatePaths(Value):
         y, noise, xi = empty if y is None else y, empty if noise is None else noise, v[:, :0] if xi is None else xi
         for name, value in dict(centres=centres, tasks=tasks, v=v, v_mean=v_mean, y=y, noise=noise, xi=xi).items():
             self.register_buffer(name, value)
-        self.restore()
 
     def restore(self) -> None:
-        """What follows from the buffers: the canonical bases, one a coupled kernel."""
         if "factor" not in self._modules:  # a file from before factors were kept
             self.register_module("factor", None)
-        self.coupled = [(B, Canonical(k, self.centres)) for B, k in self.kernel.coupled()]
-
-    def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        new = super().mapped(fn)
-        new.restore()
-        return new
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:  # a parent module moves us in place
-        super()._apply(fn, recurse)
-        self.restore()
-        return self
 
     @property
     def weights(self) -> Tensor:
@@ -92,8 +74,7 @@ class UpdatePaths(Value):
         return 0 if self.inducing is None else self.inducing.v.shape[1]
 
     @property
-    def width(self) -> int:
-        """The number of centres: how many numbers a point needs."""
+    def num_centres(self) -> int:
         return self.centres.shape[0]
 
     def __getitem__(self, index: Tensor) -> UpdatePaths:
@@ -112,26 +93,18 @@ class UpdatePaths(Value):
             factor=self.factor,
         )
 
-    def sums(
-        self, x: Tensor, paths: slice | Tensor | None, gradient: bool = False, v: Tensor | None = None, only: Any = None
-    ) -> Any:
-        """As `PriorPaths.sums`; with other weights where v is given. None without centres."""
-        if self.width == 0:
-            return None
-        weights = self.v if v is None else v
-        total = None
-        for B, basis in self.coupled if only is None else only:
-            W = self.coupled_weights(B, weights if paths is None else weights[paths])  # [s, t, c]
-            with frame():
-                if paths is not None:
-                    out = basis.sums(x, W, gradient)
-                else:
-                    s, t, c = W.shape
-                    out = split_rows(basis.sums(x, W.reshape(1, s * t, c), gradient), s, t)
-                total = add(total, out)
-        return total
+    def terms(self, v: Tensor | None = None) -> list[Term]:
+        """What evaluators sum: a weighted sum of k(., z_j) per coupled kernel; with other weights where v is given."""
+        if self.num_centres == 0:
+            return []
+        v = self.v if v is None else v
+        return [WeightedSum(Canonical(k, self.centres), self._coupled_weights(B, v)) for B, k in self.kernel.coupled()]
 
-    def coupled_weights(self, B: Tensor | None, v: Tensor) -> Tensor:
+    def sums(self, x: Tensor) -> Tensor | None:
+        """The updates at inner points `[1, n, d]`: `[s, t, n]`; None without centres."""
+        return sum_of(self.terms(), x)
+
+    def _coupled_weights(self, B: Tensor | None, v: Tensor) -> Tensor:
         """The weights of one coupled kernel for each output, B[i, task_j] v_j: `[s, t, c]`."""
         if self.tasks is None:
             return v[:, None]

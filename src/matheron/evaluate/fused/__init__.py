@@ -9,55 +9,63 @@ from __future__ import annotations
 
 import importlib.util
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...means import ConstantMean, LinearMean
-from ..sources import Derived, transformed
+from ...means import ConstantMean, LinearMean, Mean
+from ..chunked import transformed
+from ..padded import padded
+from ..record import Record
 from .plan import Plan
 from .read import make_plan
 
-# The plan of some paths; None where there can be none.
-plan_of: Derived[Plan] = Derived(make_plan)
 # Points at a time for a mean of unknown appetite.
 _MEAN_BLOCK = 1 << 16
 
 
-def supported(paths: Any, x: Tensor) -> bool:
-    """Whether `evaluate` can serve these paths at inner points x `[1 or s, n, d]`."""
+def plan_of(record: Record) -> Plan | None:
+    """What the kernels need of a record; None where some of it has no kernel."""
+    return record.derived(make_plan)
+
+
+def can(record: Record, x: Tensor, of: Tensor | None = None) -> bool:
+    """Whether the kernels serve this record at inner points x `[1 or s, n, d]`, or `[p, n, d]` of the paths `of`."""
     if x.device.type != "cuda" or not _usable(x.device.index) or transformed(x):
         return False
-    return plan_of(paths) is not None
+    return plan_of(record) is not None
 
 
-def evaluate(paths: Any, x: Tensor) -> Tensor:
+def values(record: Record, x: Tensor) -> Tensor:
     """mean + prior + update at x: `[s, n, t]`, differentiable in x."""
     from . import autograd, launch
 
-    plan = plan_of(paths)
+    plan = plan_of(record)
     assert plan is not None
     if torch.is_grad_enabled() and x.requires_grad:
-        return autograd.Sums.apply(x, paths, plan) + paths.mean_function(x)
+        return autograd.Sums.apply(x, record, plan) + record.mean(x)
     with torch.no_grad():
-        return launch.sums(plan, x.contiguous(), _mean(paths.mean_function, x))
+        return launch.sums(plan, x.contiguous(), _mean(record.mean, x))
 
 
 @torch.no_grad()
-def evaluate_with_gradient(paths: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same `[s, n, t]` and its gradient `[s, n, t, d]`, without a graph."""
+def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The same `[s, n, t]` and its gradient `[s, n, t, d]`, without a graph; of the paths `of` `[p, 1, t]`."""
     from . import launch
 
-    plan = plan_of(paths)
+    plan = plan_of(record)
     assert plan is not None
-    if isinstance(paths.mean_function, ConstantMean):
-        return launch.sums_with_gradient(plan, x.contiguous(), paths.mean_function(x), None)
-    m, dm = paths.mean_function.with_gradient(x)
+    if of is not None:  # all paths at as many points as the most that any has: less than a plan for fewer
+        points, column = padded(x[:, 0], of, record.num_paths)
+        value, gradient = values_and_gradients(record, points)
+        return value[of, column][:, None], gradient[of, column][:, None]
+    if isinstance(record.mean, ConstantMean):
+        return launch.sums_with_gradient(plan, x.contiguous(), record.mean(x), None)
+    m, dm = record.mean.with_gradient(x)
     return launch.sums_with_gradient(plan, x.contiguous(), m, dm)
 
 
-def _mean(mean: Any, x: Tensor) -> Tensor:
+def _mean(mean: Mean, x: Tensor) -> Tensor:
     if isinstance(mean, ConstantMean | LinearMean) or x.shape[1] <= _MEAN_BLOCK:
         return mean(x)
     return torch.cat([mean(piece) for piece in x.split(_MEAN_BLOCK, dim=1)], dim=1)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...features.basis import Cosines, Pairs
+from ...features.basis import Canonical, Cosines, Pairs
 from ...kernels import RBF, Kernel, Matern, RationalQuadratic
 from ...kernels.radial import RadialPart, radial_parts
+from ..record import Record
+from ..terms import WeightedSum
 from .plan import Fourier, Plan, Radial, two_to
 
 # Basis functions are padded to a multiple of this, with weights of zero.
@@ -28,53 +29,50 @@ _KINDS: dict[tuple[type[Kernel], float], int] = {
 
 
 @torch.no_grad()
-def make_plan(paths: Any) -> Plan | None:
-    """The plan of a Paths; None where some of it has no kernel here, or is tied to a graph."""
-    prior, update = paths.prior, paths.update
-    s, t = prior.w.shape[:2]
-    d = prior.features.origin.shape[0]
-    if d > LARGEST_DIM or paths.requires_graph() or prior.w.dtype not in (torch.float32, torch.float64):
+def make_plan(record: Record) -> Plan | None:
+    """The plan of a record; None where some of it has no kernel here, or is in a graph."""
+    s, t, d = record.num_paths, record.num_outputs, record.input_dim
+    if d > LARGEST_DIM or record.requires_grad or record.dtype not in (torch.float32, torch.float64):
         return None
-    fourier = _fourier(prior)
-    if fourier is None:
+    sums = [term for term in record.terms if isinstance(term, WeightedSum)]
+    waves = [term for term in sums if not isinstance(term.basis, Canonical)]
+    if len(sums) < len(record.terms) or not all(type(term.basis) in (Pairs, Cosines) for term in waves):
         return None
     radial: list[Radial] = []
-    for B, basis in update.coupled if update.width else []:
-        W = update.coupled_weights(B, update.v).reshape(s * t, 1, -1)
-        for part in radial_parts(basis.kernel, d) or [None]:
-            made = None if part is None else radial_part(part, basis.centres, W)
+    for term in sums:
+        if not isinstance(term.basis, Canonical):
+            continue
+        W = term.weights.reshape(s * t, 1, -1)
+        for part in radial_parts(term.basis.kernel, d) or [None]:
+            made = None if part is None else radial_part(part, term.basis.centres, W)
             if made is None:
                 return None
             radial.append(made)
-    return Plan(s, t, prior.features.origin, fourier, radial)
+    return Plan(s, t, record.origin, _fourier(waves), radial)
 
 
-def _fourier(prior: Any) -> list[Fourier] | None:
-    """The prior's bases. A few cosines beside pairs become pairs, so that one launch does for both."""
+def _fourier(terms: list[WeightedSum]) -> list[Fourier]:
+    """The Fourier terms. A few cosines beside pairs become pairs, so that one launch does for both."""
     parts: list[Fourier] = []
-    t = prior.w.shape[1]
-    bases = list(prior.features.bases)
-    if not all(type(basis) in (Pairs, Cosines) for basis in bases):
-        return None
-    pairs = max((basis.frequencies.shape[1] for basis in bases if isinstance(basis, Pairs)), default=0)
-    for i, basis in enumerate(bases):
-        W = getattr(prior, f"coefficients_{i}")
+    pairs = max((term.basis.frequencies.shape[1] for term in terms if isinstance(term.basis, Pairs)), default=0)
+    for term in terms:
+        basis, W = term.basis, term.weights
+        s, t = W.shape[:2]
         theta = basis.frequencies.double() / (2 * math.pi)
         tau = None
         if isinstance(basis, Pairs):
-            W = W.reshape(W.shape[0] * t, 2, -1)
+            W = W.reshape(s * t, 2, -1)
         elif 4 * theta.shape[1] > pairs:
-            W = W.reshape(W.shape[0] * t, 1, -1)
+            W = W.reshape(s * t, 1, -1)
             tau = basis.phases.double() / (2 * math.pi)
             tau = (tau - tau.round()).to(W.dtype)
         else:
-            phases = basis.phases if len(basis.phases) == 1 else basis.phases[prior.basis_index]
+            phases = basis.phases if term.shared else basis.phases[term.index]
             W = torch.stack([W * phases[:, None].cos(), W * -phases[:, None].sin()], dim=2).flatten(0, 1)
-        several = basis.num_bases > 1
-        groups = [members for _, members in prior.groups] if several else [list(range(len(prior.w)))]
-        if several and [g for g, _ in prior.groups] != list(range(basis.num_bases)):
-            theta, tau = theta[[g for g, _ in prior.groups]], None if tau is None else tau[[g for g, _ in prior.groups]]
-        index = torch.empty(len(prior.w), dtype=torch.int32)
+        groups, used = [members for _, members in term.groups], [g for g, _ in term.groups]
+        if used != list(range(basis.num_bases)):
+            theta, tau = theta[used], None if tau is None else tau[used]
+        index = torch.empty(s, dtype=torch.int32)
         for g, members in enumerate(groups):
             index[members] = g
         rows = [[m * t + j for m in members for j in range(t)] for members in groups]

@@ -18,7 +18,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...means import ConstantMean, LinearMean, Mean, Mixed, Stacked
-from . import plan_of, supported
+from ...transforms import Transform
+from ..record import Record
+from . import can, plan_of
 from .plan import Fourier, power_of_two
 
 # Inputs and kernels that a program's code is unrolled for.
@@ -81,24 +83,34 @@ def block_and_warps(s: int) -> tuple[int, int]:
     return (64, 2) if s > 512 else (128, 4)
 
 
-def readable(members: Sequence[Any], state: Tensor) -> bool:
+def readable(members: Sequence[Record], state: Tensor) -> bool:
     """Whether `read` can serve these paths, side by side, from this state on."""
-    if members[0].input_dim > LARGEST_DIM or not all(supported(paths, state) for paths in members):
+    if members[0].input_dim > LARGEST_DIM or not all(can(record, state) for record in members):
         return False
-    for paths in members:
-        transforms = (paths.input_transform, paths.output_transform)
+    for record in members:
+        if (record.num_paths, record.dtype) != (len(state), state.dtype):
+            return False
+        transforms = (record.input_transform, record.output_transform)
         if any(transform is not None and not transform.affine for transform in transforms):
             return False
-        if paths.prior.features.domain is not None or not _affine(paths.mean_function):
+        if record.domain is not None or not _affine(record.mean):
             return False
     return len(_slots(members)) <= LARGEST_SLOTS
 
 
+def recursion_of(members: Sequence[Record], dt: float, state: Tensor) -> Recursion | None:
+    """x' = x + dt f(x), f the outputs of these records side by side, read once; None where it does not serve."""
+    if not readable(members, state):
+        return None
+    made, _ = members[0].derived(lambda _: (read(members, dt), members), key=(dt, *map(id, members)))
+    return made
+
+
 @torch.no_grad()
-def read(members: Sequence[Any], dt: float) -> Recursion:
-    """x' = x + dt f(x), f the outputs of these paths side by side."""
+def read(members: Sequence[Record], dt: float) -> Recursion:
+    """x' = x + dt f(x), f the outputs of these records side by side."""
     origin = _origin(members[0])
-    parts = [_Part(paths, origin.double(), dt) for paths in members]
+    parts = [_Part(record, origin.double(), dt) for record in members]
     block, _ = block_and_warps(members[0].num_paths)
     slope, gain, level = (
         torch.cat(pieces).to(origin) for pieces in zip(*((p.slope, p.gain, p.level) for p in parts), strict=True)
@@ -111,7 +123,7 @@ def read(members: Sequence[Any], dt: float) -> Recursion:
         gain=gain,
         level=level,
         kinds=[kind for kind, _ in _slots(members)],
-        linear=not all(isinstance(paths.mean_function, ConstantMean) for paths in members),
+        linear=not all(isinstance(record.mean, ConstantMean) for record in members),
     )
 
 
@@ -131,7 +143,7 @@ def _fourier(parts: list[_Part], block: int) -> tuple[int, Tensor, Tensor, Tenso
     return bits, torch.cat(theta), torch.cat(low), torch.cat(at, dim=1), weights
 
 
-def _radial(members: Sequence[Any], parts: list[_Part], block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _radial(members: Sequence[Record], parts: list[_Part], block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """centres, inverse, alpha and radial of a Recursion."""
     slots, like = _slots(members), parts[0].weights
     s, T, D = len(like), sum(part.weights.shape[1] for part in parts), len(parts[0].origin)
@@ -155,14 +167,14 @@ def _radial(members: Sequence[Any], parts: list[_Part], block: int) -> tuple[Ten
 class _Part:
     """dt times one member's functions, as functions of its inputs from a common origin."""
 
-    def __init__(self, paths: Any, origin: Tensor, dt: float) -> None:
-        plan = plan_of(paths)
+    def __init__(self, record: Record, origin: Tensor, dt: float) -> None:
+        plan = plan_of(record)
         assert plan is not None
         s, t = plan.num_paths, plan.num_outputs
-        self.origin, self.transformed = origin, paths.input_transform is not None
-        self.inner, self.scale = _line(paths.input_transform, origin)  # [D], [D]
-        m, dm = paths.mean_function.to(torch.float64).with_gradient(self.inner[None])  # [1, t], [1, t, D]
-        level, gain = _line(paths.output_transform, m[0].expand(t))
+        self.origin, self.transformed = origin, record.input_transform is not None
+        self.inner, self.scale = _line(record.input_transform, origin)  # [D], [D]
+        m, dm = record.mean.to(torch.float64).with_gradient(self.inner[None])  # [1, t], [1, t, D]
+        level, gain = _line(record.output_transform, m[0].expand(t))
         self.level, self.gain = dt * level, dt * gain  # [t], [t]
         self.slope = (dm[0] * self.scale).expand(t, -1)  # [t, D]
         num_bases = max((len(part.theta) for part in plan.fourier), default=1)
@@ -194,13 +206,12 @@ class _Part:
         return z, a * self.scale
 
 
-def _origin(paths: Any) -> Tensor:
+def _origin(record: Record) -> Tensor:
     """The origin of the features in the space of the inputs."""
-    origin = paths.prior.features.origin
-    return origin if paths.input_transform is None else paths.input_transform.inverse(origin)
+    return record.origin if record.input_transform is None else record.input_transform.inverse(record.origin)
 
 
-def _line(transform: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+def _line(transform: Transform | None, x: Tensor) -> tuple[Tensor, Tensor]:
     """An affine transform of x, and its slope."""
     if transform is None:
         return x, torch.ones_like(x)
@@ -214,11 +225,11 @@ def _affine(mean: Mean) -> bool:
     return _affine(mean.mean) if isinstance(mean, Mixed) else isinstance(mean, ConstantMean | LinearMean)
 
 
-def _slots(members: Sequence[Any]) -> list[tuple[int, dict[int, Any]]]:
+def _slots(members: Sequence[Record]) -> list[tuple[int, dict[int, Any]]]:
     """Kinds of kernels, and for each which member has which radial part there."""
     slots: list[tuple[int, dict[int, Any]]] = []
-    for p, paths in enumerate(members):
-        plan = plan_of(paths)
+    for p, record in enumerate(members):
+        plan = plan_of(record)
         assert plan is not None
         for leaf in plan.radial:
             for kind, taken in slots:

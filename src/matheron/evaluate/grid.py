@@ -1,0 +1,66 @@
+"""A record on a tensor grid: each term by its factors where it separates, by blocks of points where it does not."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..features.basis import Basis
+from ..means import ConstantMean
+from .chunked import block_numbers
+from .record import Record
+from .tensor_grid import add_grid_sums, summands_of, unravelled
+from .terms import Term, WeightedSum
+
+
+def on_grid(record: Record, axes: list[Tensor], out: Tensor) -> None:
+    """Write the functions, output transform included, on the grid of inner axes into out `[s, n1, n2, ..., t]`.
+
+    The list of the grid's points is never made: what does not separate is evaluated a block of them at a time.
+    """
+    out.zero_()
+    rows = out.movedim(-1, 1)  # [s, t, n1, n2, ...]
+    left = [term for term in record.terms if not (isinstance(term, WeightedSum) and _separated(term, axes, rows))]
+    constant = isinstance(record.mean, ConstantMean)
+    if constant and bool(record.mean.value.any()):
+        out += record.mean.value
+    if left or not constant or record.output_transform is not None:
+        _in_blocks(record, left, axes, out, constant)
+
+
+def _separated(term: WeightedSum, axes: list[Tensor], rows: Tensor) -> bool:
+    """Add a term to rows `[s, t, n1, n2, ...]`, where it separates."""
+    t, n1 = rows.shape[1], len(axes[0])
+    axes = axes if term.origin is None else [axis - o for axis, o in zip(axes, term.origin, strict=True)]
+    for g, members in term.groups:
+        basis = term.basis if term.shared else term.basis.select(slice(g, g + 1))
+        if type(basis).on_axes is not Basis.on_axes:
+            for path in members:
+                part = basis.on_axes(term.weights[path], axes)
+                assert part is not None
+                rows[path] += part
+            continue
+        summands = summands_of(basis, axes)
+        if summands is None:
+            return False
+        views = [rows[path, output].view(n1, -1) for path in members for output in range(t)]
+        add_grid_sums(summands, term.weights[members].flatten(0, 1), views)
+    return True
+
+
+def _in_blocks(record: Record, terms: list[Term], axes: list[Tensor], out: Tensor, with_mean: bool) -> None:
+    """Add some terms and, if it is not there, the mean; then apply the output transform."""
+    s, t, shape = record.num_paths, record.num_outputs, [len(axis) for axis in axes]
+    count = math.prod(shape)
+    flat = out.view(s, count, t)
+    step = max(1, block_numbers(out) // (max((term.width for term in terms), default=1) + s * t))
+    for start in range(0, count, step):
+        places = unravelled(torch.arange(start, min(start + step, count), device=out.device), shape)
+        x = torch.stack([axis[place] for axis, place in zip(axes, places, strict=True)], dim=-1)[None]  # [1, b, d]
+        f = flat[:, start : start + step]  # [s, b, t]
+        for term in terms:
+            f = f + term.sums(x, None).mT
+        f = f if with_mean else f + record.mean(x)
+        flat[:, start : start + step] = f if record.output_transform is None else record.output_transform(f)

@@ -1,0 +1,136 @@
+"""Record: all that an evaluator may know of paths. Paths build it once, and again when their tensors have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ..means import Mean
+from ..scratch import frame
+from ..transforms import Transform
+from .terms import Term, Which, sum_of
+
+T = TypeVar("T")
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(eq=False)
+class Record:
+    """s functions of t outputs, mean + the sum of the terms, in the model's own space; and what leads there and back.
+
+    `origin` `[d]` is that of the Fourier terms, `domain` `[2, d]` where the functions are right (None: everywhere).
+    """
+
+    num_paths: int
+    num_outputs: int
+    terms: list[Term]
+    mean: Mean
+    origin: Tensor
+    requires_grad: bool = False  # whether some of its tensors are in a graph
+    domain: Tensor | None = None
+    input_transform: Transform | None = None
+    output_transform: Transform | None = None
+    _derived: dict[Hashable, object] = field(default_factory=dict, repr=False, init=False)
+
+    @property
+    def input_dim(self) -> int:
+        return self.origin.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.origin.dtype
+
+    def derived(self, make: Callable[[Record], T], key: Hashable = None) -> T:
+        """What `make` makes of this record: once, or once per key. It lives as long as the record."""
+        name = (make if key is None else key,)
+        if name not in self._derived:
+            self._derived[name] = make(self)
+        return self._derived[name]  # type: ignore[return-value]
+
+    def width(self, x: Tensor) -> int:
+        """Numbers held per point (and per path, where each has its own): the widest term, and the sums."""
+        width = max((term.width for term in self.terms), default=1)
+        if len(x) == 1:
+            return width + self.num_paths * self.num_outputs
+        several = any(not getattr(term, "shared", True) for term in self.terms)
+        gathered = self.input_dim // max(1, x.shape[1]) + 1 if several else 1
+        return width * gathered + self.num_outputs
+
+    def values(self, x: Tensor, paths: Which) -> Tensor:
+        """mean + terms at some points (of some paths), `[s, n, t]`."""
+        f = sum_of(self.terms, x, paths)  # [s, t, n]
+        m = self.mean(x)  # [1 or s, n, 1 or t]
+        if f is None:
+            return m.expand(self.num_paths if paths is None else -1, -1, self.num_outputs)
+        return f.mT + m
+
+    def values_and_gradients(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
+        """The same, and gradients `[s, n, t, d]`."""
+        m, dm = self.mean.with_gradient(x)  # [1 or s, n, 1 or t], [1 or s, n, 1 or t, d]
+        total = sum_of(self.terms, x, paths, gradient=True)
+        if total is None:
+            shape = (self.num_paths if paths is None else -1, -1, self.num_outputs)
+            return m.expand(shape), dm.expand(*shape, -1)
+        f, df = total  # [s, t, n], [s, t, n, d]
+        return f.mT + m, df.transpose(1, 2) + dm
+
+    def pulled(self, x: Tensor, paths: Which, G: Tensor) -> Tensor:
+        """sum over paths and outputs of G `[s, n, t]` times the gradients: `[1 or B, n, d]`, in closed form."""
+        _, dm = self.mean.with_gradient(x)  # [1 or B, n, 1 or t, d]
+        of_mean = G.sum(0, keepdim=True) if paths is None else G
+        of_mean = of_mean.sum(-1, keepdim=True) if dm.shape[2] == 1 else of_mean
+        total = (of_mean[..., None] * dm).sum(2)
+        columns = G.mT.contiguous()  # [s, t, n]
+        for term in self.terms:
+            with frame():
+                total = total + term.pulled(x, paths, columns)
+        return total
+
+
+class Sources:
+    """The tensors of a module, as they are now."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.tensors = [
+            (part._buffers, name, b, None if b.is_inference() else b._version, b.requires_grad)
+            for part in module.modules()
+            for name, b in part._buffers.items()
+            if b is not None
+        ]
+
+    def unchanged(self) -> bool:
+        """Whether they are still those of the module, with the same numbers, and as before in a graph or not.
+
+        A parent module that is moved moves them in place; an optimiser writes into them.
+        """
+        for owner, name, tensor, version, in_graph in self.tensors:  # a plain loop: this is in every call's way
+            if owner.get(name) is not tensor or tensor.requires_grad is not in_graph:
+                return False
+            if version is not None and tensor._version != version:  # an inference tensor has none
+                return False
+        return True
+
+
+class Recorder:
+    """The record of each module, made by `make` when first asked for, and again when the module's tensors change.
+
+    The one place where something is kept that follows from tensors. A record in a graph is made for every call.
+    """
+
+    def __init__(self, make: Callable[[M], Record]) -> None:
+        self.make = make
+        self.made: WeakKeyDictionary[nn.Module, tuple[Record, Sources]] = WeakKeyDictionary()
+
+    def __call__(self, module: nn.Module) -> Record:
+        known = self.made.get(module)
+        if known is not None and known[1].unchanged():
+            return known[0]
+        record = self.make(module)  # type: ignore[arg-type]
+        if not record.requires_grad:
+            self.made[module] = (record, Sources(module))
+        return record

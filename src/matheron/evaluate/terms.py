@@ -1,0 +1,160 @@
+"""What paths are sums of: terms, each a function `[s, t]` of points in the model's own space.
+
+Points are `[1, n, d]`, shared by all paths, or `[B, n, d]`, each path's own; sums are `[s, t, n]`, and with gradients a
+pair with `[s, t, n, d]`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..features.basis import Basis
+from ..scratch import frame
+from ..weigh import add
+
+# Which paths have these points: a run of them, one for each problem `[B]`; None: all, at shared points.
+Which = slice | Tensor | None
+# Where each path has a basis of its own and points are few, this many numbers' worth of bases are evaluated together.
+_BATCH = 1 << 21
+
+
+class Term(ABC):
+    """A summand of every path."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Numbers that one point (of one path) needs while its sums are taken."""
+
+    @abstractmethod
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Any:
+        """`[s, t, n]`, and with `gradient` a pair with `[s, t, n, d]`."""
+
+    @abstractmethod
+    def pulled(self, x: Tensor, paths: Which, G: Tensor) -> Tensor:
+        """sum over paths and outputs of G `[s, t, n]` times the gradient of the sums: `[1 or B, n, d]`."""
+
+
+@dataclass(eq=False)
+class WeightedSum(Term):
+    """sum_i W_i phi_i(x - origin): weights `[s, t, c]`, and which version of the basis each path uses, `[s]`.
+
+    Without an origin points are taken as they are; without an index all paths use the one version there is.
+    """
+
+    basis: Basis
+    weights: Tensor
+    index: Tensor | None = None
+    origin: Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        return self.basis.width
+
+    @property
+    def shared(self) -> bool:
+        """Whether all paths use one version."""
+        return self.index is None or self.basis.num_bases == 1
+
+    @cached_property
+    def indices(self) -> list[int]:
+        """Each path's version."""
+        return [0] * len(self.weights) if self.index is None else self.index.tolist()
+
+    @cached_property
+    def groups(self) -> list[tuple[int, list[int]]]:
+        """The versions in use, and the paths that use each."""
+        members: dict[int, list[int]] = {}
+        for path, g in enumerate([0] * len(self.weights) if self.shared else self.indices):
+            members.setdefault(g, []).append(path)
+        return sorted(members.items())
+
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Any:
+        x, W = self._about(x), self.weights
+        s, t, c = W.shape
+        if paths is not None:
+            return self._sums_at_own(x, paths, gradient)
+        if self.shared:  # shared points, one basis: one problem for all
+            return _split_rows(self.basis.sums(x, W.reshape(1, s * t, c), gradient), s, t)
+        if len(self.groups) == s:  # shared points, a basis per path: as many paths at once as stay small
+            assert self.index is not None
+            step = max(1, _BATCH // max(1, c * x.shape[1]))
+            cuts = [slice(i, i + step) for i in range(0, s, step)]
+            return _concatenated([self.basis.select(self.index[cut]).sums(x, W[cut], gradient) for cut in cuts])
+        parts, order = [], []
+        for g, members in self.groups:  # shared points, a basis for several paths
+            out = self.basis.select(slice(g, g + 1)).sums(x, self._rows(members).reshape(1, -1, c), gradient)
+            parts.append(_split_rows(out, len(members), t))
+            order += members
+        out = _concatenated(parts)
+        return out if order == sorted(order) else _picked(out, torch.tensor(order, device=x.device).argsort())
+
+    def _sums_at_own(self, x: Tensor, paths: slice | Tensor, gradient: bool) -> Any:
+        """Own points: a problem per path. The frequencies that neighbours share are not copied for each."""
+        W = self.weights[paths]
+        if self.shared:
+            return self.basis.sums(x, W, gradient)
+        assert self.index is not None
+        indices = self.indices[paths] if isinstance(paths, slice) else self.index[paths].tolist()
+        runs = [(g, len(list(run))) for g, run in groupby(indices)]
+        if len(runs) > len(W) // 4:
+            return self.basis.select(self.index[paths]).sums(x, W, gradient)
+        parts, start = [], 0
+        for g, length in runs:
+            mine = slice(start, start + length)
+            parts.append(self.basis.select(slice(g, g + 1)).sums(x[mine], W[mine], gradient))
+            start += length
+        return _concatenated(parts)
+
+    def pulled(self, x: Tensor, paths: Which, G: Tensor) -> Tensor:
+        if paths is not None:
+            _, df = self.sums(x, paths, gradient=True)
+            return (G[..., None] * df).sum(1)
+        x, c, n = self._about(x), self.weights.shape[-1], x.shape[1]
+        total = torch.zeros_like(x)
+        for g, members in self.groups:
+            basis = self.basis if self.shared else self.basis.select(slice(g, g + 1))
+            W, rows = (self.weights, G) if self.shared else (self._rows(members), G[members])
+            with frame():
+                total += basis.pulled(x, W.reshape(1, -1, c), rows.reshape(1, -1, n))
+        return total
+
+    def _about(self, x: Tensor) -> Tensor:
+        return x if self.origin is None else x - self.origin
+
+    def _rows(self, members: list[int]) -> Tensor:
+        first, last = members[0], members[-1]
+        return self.weights[first : last + 1] if last - first < len(members) else self.weights[members]
+
+
+def sum_of(terms: list[Term], x: Tensor, paths: Which = None, gradient: bool = False) -> Any:
+    """The sum of some terms; None where there are none."""
+    total = None
+    for term in terms:
+        with frame():
+            total = add(total, term.sums(x, paths, gradient))
+    return total
+
+
+def _split_rows(out: Any, s: int, t: int) -> Any:
+    """`[1, s t, n, ...] -> [s, t, n, ...]`, of a tensor or of a pair."""
+    if isinstance(out, tuple):
+        return tuple(_split_rows(o, s, t) for o in out)
+    return out.reshape(s, t, *out.shape[2:])
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    if isinstance(parts[0], tuple):
+        return tuple(torch.cat(p) for p in zip(*parts, strict=True))
+    return torch.cat(parts)
+
+
+def _picked(out: Any, index: Tensor) -> Any:
+    return tuple(o[index] for o in out) if isinstance(out, tuple) else out[index]
