@@ -10,8 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from examples import ALL, LAYOUTS, gen, paths_of, rand, randn
-from matheron import ExactGP, draw, draw_prior, kernels
+from matheron import ExactGP, Paths, draw, draw_prior, kernels, scratch
 from matheron.evaluate import chunked
+from matheron.features.basis import LARGEST_WIDTH
+from matheron.paths import UpdatePaths
 
 
 @pytest.fixture
@@ -190,3 +192,57 @@ def test_a_block_holds_at_least_one_point_of_one_path(monkeypatch):
     assert chunked._plan(rand(3, 2, 2), 3, 10**9, own=True) == [
         (slice(i, i + 1), slice(j, j + 1)) for i in range(3) for j in range(2)
     ]
+
+
+# Bases of many functions, and many centres.
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """Pieces of a few functions, as if bases were large."""
+    monkeypatch.setattr("matheron.features.basis.LARGEST_WIDTH", 7)
+    monkeypatch.setattr("matheron.evaluate.single.LARGEST_WIDTH", 7)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["exact", "exact, composite", "exact, coupled", "sparse"])
+def test_a_basis_in_pieces_gives_the_same_values_and_gradients(name, layout, request):
+    shared, own, of = rand(9, 2), rand(5, 4, 2), torch.tensor([3, 0, 4, 4])
+
+    def everything() -> list[torch.Tensor]:
+        paths = paths_of(name, 5, layout=layout, features="sincos")
+        x = shared.clone().requires_grad_()
+        (pulled,) = torch.autograd.grad(paths(x).square().sum(), x)
+        found = [paths(shared), paths(own), *paths.value_and_grad(shared), *paths.value_and_grad(own), pulled]
+        return [*found, *paths.value_and_grad(own[0], of=of), paths.mean(shared)]
+
+    whole = everything()
+    request.getfixturevalue("narrow")
+    for got, expected in zip(everything(), whole, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_many_centres_are_evaluated_many_points_at_a_time():
+    """A block of a path with many centres has as many points as one with a few thousand."""
+    gp = ExactGP(kernels.RBF(0.5), rand(4, 2), randn(4), 0.1)
+    few = draw(gp, 2, num_features=16, generator=gen())
+    m = 100_000
+    update = UpdatePaths(gp.kernel, rand(m, 2), None, randn(2, m) / m, randn(1, m) / m)
+    many = Paths(few.prior, update, few.mean_function)
+    assert many.record.width(rand(1, 50, 2)) <= LARGEST_WIDTH + 2
+    x = rand(40, 2)
+    expected = few.prior.sums(x[None])[:, 0] + update.v @ gp.kernel(x, update.centres).mT
+    with LargestTensor() as mode:
+        values = many(x)
+    torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-9)
+    assert mode.largest < 40 * m * 8 / 4 + scratch.ARENA_SIZE
+
+
+def test_nothing_is_derived_for_own_points_by_a_call_at_shared_ones(monkeypatch):
+    made: list[str] = []
+    paths = paths_of("exact", 5)
+    monkeypatch.setattr("matheron.evaluate.single.single", lambda record: made.append("single"))
+    paths(rand(3, 2)), paths.value_and_grad(rand(3, 2)), paths.mean(rand(3, 2))
+    assert not made
+    paths(rand(5, 3, 2))
+    assert made

@@ -42,10 +42,6 @@ class Basis(Value):
         """Numbers that one point needs while its sums are taken: what blocks of points are cut by."""
         return self.size
 
-    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
-        """The basis in pieces of at most `width` functions where it can be cut, and the weights that go with each."""
-        yield self, slice(None)
-
     def scales(self) -> Tensor:
         """Amplitudes `[g, c]` of the basis functions as features; `values` and the sums are without them."""
         raise NotImplementedError
@@ -63,23 +59,11 @@ class Basis(Value):
         """The same `[B, r, n]` and its gradient in x `[B, r, n, d]`; not for autograd."""
 
     def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Any:
-        """`weighted`, or `weighted_with_gradient`; a large basis piece by piece."""
-        if self.width < self.size:
-            total = None
-            for piece, columns in self.pieces(self.width):
-                with frame():
-                    total = add(total, piece.sums(x, W[..., columns], gradient))
-            return total
+        """`weighted`, or `weighted_with_gradient`."""
         return self.weighted_with_gradient(x, W) if gradient else self.weighted(x, W)
 
     def pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_r G_r times the gradient of the sums: `[B, n, d], [B, r, c], [B, r, n] -> [B, n, d]`, without a graph."""
-        if self.width < self.size:
-            total = torch.zeros_like(x)
-            for piece, columns in self.pieces(self.width):
-                with frame():
-                    total += piece.pulled(x, W[..., columns], G)
-            return total
         if len(x) == len(W) == 1 and W.shape[1] > 1:
             return self._pulled(x, W, G)
         _, df = self.weighted_with_gradient(x, W)  # [B, r, n, d]
@@ -109,7 +93,26 @@ class _Cut(Basis):
         return min(self.size, LARGEST_WIDTH)
 
     @abstractmethod
-    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]: ...
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
+        """The basis in pieces of at most `width` functions, and which weights go with each."""
+
+    def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Any:
+        if self.size <= LARGEST_WIDTH:
+            return super().sums(x, W, gradient)
+        total = None
+        for piece, columns in self.pieces(LARGEST_WIDTH):
+            with frame():
+                total = add(total, piece.sums(x, W[..., columns], gradient))
+        return total
+
+    def pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        if self.size <= LARGEST_WIDTH:
+            return super().pulled(x, W, G)
+        total = torch.zeros_like(x)
+        for piece, columns in self.pieces(LARGEST_WIDTH):
+            with frame():
+                total += piece.pulled(x, W[..., columns], G)
+        return total
 
 
 class Pairs(_Cut):
