@@ -63,6 +63,15 @@ class PriorPaths(Prior):
         self.register_buffer("w", w)
         self.register_buffer("basis_index", basis_index)
 
+    def restore(self) -> None:
+        """Tensors from a file fit each other, or a LookupError says so."""
+        w, index, features = self.w, self.basis_index, self.features
+        if w.ndim != 3 or w.shape[-1] != features.num_features or index.shape != w.shape[:1]:
+            shapes = f"w {list(w.shape)} and basis_index {list(index.shape)}"
+            raise LookupError(f"expected w [s, t, {features.num_features}] and basis_index [s], got {shapes}")
+        if len(index) and not bool((index >= 0).all() & (index < features.num_bases).all()):
+            raise LookupError(f"basis_index: expected numbers below {features.num_bases}, got up to {int(index.max())}")
+
     @property
     def num_paths(self) -> int:
         return self.w.shape[0]
