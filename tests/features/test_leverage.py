@@ -1,0 +1,241 @@
+"""Frequencies by leverage: the kernel stays unbiased, and the posterior's error falls; nowhere does it rise."""
+
+import math
+import statistics
+
+import pytest
+import torch
+from torch import Tensor
+
+import matheron
+from matheron import ExactGP, SparseGP, draw
+from matheron import kernels as K
+from matheron.features.leverage import reference_points, smooth
+from matheron.features.proposal import components
+from matheron.metrics import gaussian_wasserstein
+from matheron.samplers import decoupled_moments, moments
+from standard import assert_unbiased, covariance
+
+
+def rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def model(kernel: K.Kernel, d: int, n: int, noise: float = 1e-4, **settings) -> ExactGP:
+    X = rand(n, d, seed=1)
+    return ExactGP(kernel, X, torch.sin(5 * X.sum(-1)), noise=noise, **settings)
+
+
+def error(gp, x: Tensor, features: str, seed: int = 0, num_features: int = 256, **settings) -> float:
+    """Relative W2 of one basis, in closed form."""
+    paths = draw(gp, 2, features=features, num_features=num_features, seed=seed, **settings)
+    exact, implied = moments(gp, x), decoupled_moments(gp, paths, x)
+    return gaussian_wasserstein(*implied, *exact) / math.sqrt(float(exact.covariance.diagonal().sum()))
+
+
+def ratio(gp, x: Tensor, seeds: int = 5, **settings) -> float:
+    """How many times plain features err more, by medians over seeds."""
+    plain, ours = (
+        statistics.median(error(gp, x, kind, seed, **settings) for seed in range(seeds))
+        for kind in ("sobol", "leverage")
+    )
+    return plain / ours
+
+
+KERNELS = {  # kernel and dimensions: all that features are made for
+    "RBF": (K.RBF(0.5), 2),
+    "Matern 1/2": (K.Matern(0.5, 0.5), 1),
+    "one lengthscale per dimension": (K.Matern(2.5, [0.3, 1.0, 2.0]), 3),
+    "rational quadratic": (K.RationalQuadratic(0.8, 0.6), 2),
+    "shifted": (K.SpectralMixture([0.7, 0.5], [[0.4, 1.0], [0.0, 0.3]], [[0.3, 0.2], [0.5, 0.6]]), 2),
+    "one shifted": (K.SpectralMixture([1.0], [[1.2]], [[0.3]]), 1),
+    "atoms": (K.Periodic(0.6, 0.7), 1),
+    "atoms in two dimensions": (K.Periodic([0.5, 0.8], [0.7, 0.9]), 2),
+    "a sum": (K.RBF(1.0) + 0.01 * K.Matern(1.5, 0.1), 1),
+    "a sum on different coordinates": (K.RBF(0.5).on(0) + 0.5 * K.Matern(2.5, 0.4).on([1, 2]), 3),
+    "a sum with atoms": (K.Periodic(0.6, 0.7) + 0.3 * K.RBF(0.4), 1),
+    "a product": (K.RBF(0.6) * K.Matern(1.5, 0.9), 2),
+    "a product with atoms": (K.RBF(0.6) * K.Periodic(0.8, 0.4), 1),
+    "a product across coordinates": (K.RBF(0.5).on(0) * K.Matern(2.5, 0.6).on(1), 2),
+    "a product of shifted ones": (
+        K.SpectralMixture([1.0], [[0.8]], [[0.2]]) * K.SpectralMixture([1.0], [[0.5]], [[0.3]]),
+        1,
+    ),
+    "with a linear form": (K.Matern(2.5, 0.5) * K.Linear() + K.RBF(0.4) + K.Constant(0.5), 1),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_kernel_is_unbiased_in_the_data_s_region_and_out_of_it(name):
+    kernel, d = KERNELS[name]
+    features = draw(model(kernel, d, 12), 400, features="leverage", num_features=33, paths_per_basis=1, seed=3)
+    x = torch.cat([rand(3, d, seed=4), 3 + rand(2, d, seed=5)])
+    Phi = features.prior.features(x)  # [g, n, ell]
+    exact = torch.from_numpy(covariance(kernel, x, x))
+    assert_unbiased(Phi @ Phi.mT - exact)
+
+
+def test_amplitudes_wrong_by_five_percent_are_noticed():
+    kernel, d = KERNELS["Matern 1/2"]
+    paths = draw(model(kernel, d, 12), 400, features="leverage", num_features=33, paths_per_basis=1, seed=3)
+    x = rand(4, d, seed=4)
+    Phi = 1.05 * paths.prior.features(x)
+    with pytest.raises(AssertionError):
+        assert_unbiased(Phi @ Phi.mT - torch.from_numpy(covariance(kernel, x, x)))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "d", "n", "least"),
+    [
+        (K.Matern(2.5, 0.3), 1, 20, 4.0),
+        (K.Matern(1.5, 1.2), 2, 30, 3.0),
+        (K.Matern(2.5, 1.0), 6, 100, 1.8),
+        (K.RBF(1.0) + 1e-3 * K.Matern(1.5, 0.05), 1, 40, 4.0),
+        (K.Matern(2.5, [0.2, 2.0]), 2, 60, 3.0),
+    ],
+    ids=["one dimension", "two", "six", "a small term", "one lengthscale per dimension"],
+)
+def test_the_posterior_s_error_is_some_times_less(kernel, d, n, least):
+    gp, x = model(kernel, d, n), rand(100, d, seed=7)
+    assert ratio(gp, x, seeds=3) > least
+
+
+def test_a_sparse_posterior_gains_too():
+    Z = rand(30, 2, seed=1)
+    gp = SparseGP(K.Matern(2.5, 0.8), Z, q_mean=torch.zeros(30), q_scale_tril=0.01 * torch.ones(30), jitter=1e-6)
+    assert ratio(gp, rand(100, 2, seed=7), seeds=3) > 2
+
+
+def test_several_outputs_gain_too():
+    tasks = torch.arange(40) % 2
+    kernel = K.Coregional(K.Matern(2.5, 0.8), [[1.0, 0.5], [0.5, 2.0]]) + 0.1 * K.RBF(0.3)
+    gp = model(kernel, 2, 40, tasks=tasks)
+    assert ratio(gp, rand(60, 2, seed=7), seeds=3) > 2
+
+
+ELSEWHERE = {
+    "far from data": (model(K.Matern(2.5, 0.5), 4, 60), 5 + rand(100, 4, seed=7)),
+    "outside of their box": (model(K.Matern(2.5, 0.5), 2, 40), 2 * rand(100, 2, seed=7) - 0.5),
+    "one datum": (model(K.Matern(2.5, 0.5), 3, 1), rand(100, 3, seed=7)),
+    "noise so large that data say nothing": (model(K.Matern(2.5, 0.5), 3, 50, noise=100.0), rand(100, 3, seed=7)),
+    "duplicates": (
+        ExactGP(K.RBF(0.5), torch.full((5, 2), 0.5), torch.zeros(5), noise=1e-2),
+        rand(100, 2, seed=7),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_nowhere_is_the_error_more_than_a_tenth_larger(name):
+    gp, x = ELSEWHERE[name]
+    assert ratio(gp, x) > 1 / 1.1
+
+
+def test_clusters_gain_too():
+    X = torch.cat([0.02 * rand(20, 2, seed=1), 1 + 0.02 * rand(20, 2, seed=2)])
+    gp = ExactGP(K.Matern(2.5, 0.5), X, X.sum(-1), noise=1e-6)
+    assert ratio(gp, X + 0.003, seeds=3) > 2
+
+
+def test_single_precision_draws_the_same_functions():
+    gp, x = model(K.Matern(2.5, 0.5), 2, 30, noise=1e-2), rand(20, 2, seed=7)
+    double, single = (draw(gp, 3, seed=0, dtype=dtype) for dtype in (torch.float64, torch.float32))
+    torch.testing.assert_close(single(x.float()).double(), double(x), rtol=1e-3, atol=1e-3)
+
+
+def test_points_named_are_the_reference_points():
+    gp = model(K.Matern(1.5, 0.5), 4, 60, noise=1e-3)
+    where = 0.1 * rand(200, 4, seed=8) + X_near(gp)
+    named, unnamed = (
+        statistics.median(error(gp, where[:80], "leverage", seed, **how) for seed in range(5))
+        for how in ({"where": where}, {})
+    )
+    assert named < 1.05 * unnamed
+    X, lengths = gp.train_inputs, torch.ones(4)
+    assert torch.isin(reference_points(X, None, where, lengths), where).all()
+    box = torch.tensor([[5.0] * 4, [6.0] * 4], dtype=torch.float64)
+    inside = reference_points(X, box, None, lengths)
+    assert ((inside >= 5).all(-1).double().mean()) > 0.7
+    with pytest.raises(ValueError, match=r"where: expected points in 4 dimensions"):
+        draw(gp, 2, where=rand(3, 2))
+
+
+def X_near(gp: ExactGP) -> Tensor:
+    return gp.train_inputs[:1]
+
+
+def test_leverage_needs_data():
+    with pytest.raises(ValueError, match=r'features="leverage" needs data, or inducing points'):
+        matheron.draw_prior(K.RBF(), 2, input_dim=1, features="leverage")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_any_number_of_features_will_do(count):
+    gp = model(K.RBF(0.5) + K.Periodic(0.6, 0.7) + K.Matern(0.5), 1, 5)
+    paths = draw(gp, 3, num_features=count, seed=0)
+    assert torch.isfinite(paths(rand(4, 1))).all() and paths.prior.num_features <= max(3, count)
+
+
+def test_few_atoms_are_taken_exactly():
+    features = draw(model(K.Periodic(1.0, 0.7), 1, 5), 2, features="leverage", num_features=200, seed=0).prior.features
+    x = rand(6, 1, seed=2)
+    torch.testing.assert_close((features(x) @ features(x).mT)[0], K.Periodic(1.0, 0.7)(x, x), rtol=1e-9, atol=1e-9)
+
+
+GRADIENTS = {
+    "lengthscales": (lambda v: K.Matern(2.5, v), torch.tensor([0.5, 0.8])),
+    "rational quadratic": (lambda v: K.RationalQuadratic(v[0], v[1]), torch.tensor([0.8, 0.6])),
+    "a sum": (lambda v: v[0] * K.RBF(v[1]) + K.Matern(1.5, 0.3), torch.tensor([1.5, 0.7])),
+    "a product": (lambda v: K.RBF(v[0]) * K.Matern(1.5, v[1]), torch.tensor([0.5, 0.9])),
+    "a shift": (lambda v: K.SpectralMixture([1.0], v[None], [[0.4, 0.3]]), torch.tensor([0.5, 0.7])),
+    "a period": (lambda v: K.Periodic(v[0], v[1]), torch.tensor([0.8, 0.9])),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_gradient_of_the_kernel_is_unbiased_in_hyperparameters(name):
+    """Over many bases the prior's covariance has the derivative of k, here by finite differences of k itself."""
+    make, value = GRADIENTS[name]
+    value = value.double().requires_grad_()
+    d = 1 if name == "a period" else 2
+    x, z = rand(1, d, seed=4), rand(1, d, seed=5)
+    kernel = make(value)
+    gp = ExactGP(kernel, rand(8, d, seed=1), torch.zeros(8), noise=1e-2)
+    paths = draw(gp, 100, features="leverage", num_features=40, paths_per_basis=1, detach=False, seed=0)
+    both = paths.prior.features(torch.cat([x, z]))
+    implied = (both[:, 0] * both[:, 1]).sum(-1)  # [g]
+    each = torch.eye(len(implied), dtype=torch.float64)
+    (gradients,) = torch.autograd.grad(implied, value, each, is_grads_batched=True)
+    step = 1e-5
+    with torch.no_grad():
+        moves = step * torch.eye(len(value), dtype=torch.float64)
+        exact = torch.stack([(make(value + m)(x, z) - make(value - m)(x, z))[0, 0] / (2 * step) for m in moves])
+    assert_unbiased(gradients.detach() - exact)
+
+
+def test_amplitudes_follow_the_density_with_frequencies_held():
+    """d log a^2 = d log S at the same frequencies, by finite differences."""
+    value = torch.tensor([0.5, 0.8], dtype=torch.float64, requires_grad=True)
+    gp = ExactGP(K.Matern(2.5, value), rand(8, 2, seed=1), torch.zeros(8), noise=1e-2)
+    (basis,) = draw(gp, 2, num_features=12, detach=False, seed=0).prior.features.bases
+    assert not basis.frequencies.requires_grad
+    log_power = 2 * basis.amplitudes[0].log()
+    found = torch.stack([torch.autograd.grad(p, value, retain_graph=True)[0] for p in log_power])  # [f, 2]
+    step, theta = 1e-6, basis.frequencies[0]
+    for i, move in enumerate(step * torch.eye(2, dtype=torch.float64)):
+        up, down = (K.Matern(2.5, value.detach() + s * move).measure(2).log_density(theta) for s in (1, -1))
+        assert up is not None and down is not None
+        torch.testing.assert_close(found[:, i], (up - down) / (2 * step), rtol=1e-5, atol=1e-6)
+
+
+def test_a_measure_without_shells_or_atoms_has_no_components():
+    (term,) = K.SpectralMixture([1.0], [[0.4, 0.2]], [[0.3, 0.0]]).terms(2)
+    assert components(term, 2) is None
+
+
+def test_smoothing_keeps_a_constant_and_extrapolates_flat():
+    at, index = rand(100, seed=1), torch.linspace(-1, 2, 7, dtype=torch.float64)
+    ones = torch.ones(100, dtype=torch.float64)
+    torch.testing.assert_close(smooth(at, 3 * ones, ones, index), torch.full((7,), 3.0, dtype=torch.float64))
+    growing = smooth(at, (5 * at).exp(), ones, index)
+    assert (growing.diff() >= 0).all() and growing[0] == growing[1] and growing[-1] == growing[-2]
