@@ -8,7 +8,7 @@ from torch import Tensor
 from .evaluate.fused import product as fused
 from .kernels import Kernel, coupled_covariance
 from .scratch import arena, frame
-from .solvers import Operator, coupled_diagonal, covariance
+from .solvers import Operator, Processes, coupled_diagonal, covariance
 
 # The side of a square block of the covariance: on a CPU what fits a cache beside its temporaries.
 _SIDE = {"cpu": 1024, "cuda": 8192}
@@ -49,15 +49,67 @@ class KernelOperator(Operator):
         kernel, X = self.kernel, self.X
         if V.dtype != X.dtype:  # more digits than the data's
             kernel, X = kernel.to(X.device, V.dtype), X.to(V.dtype)
-        if V.dtype not in self._plans:
-            self._plans[V.dtype] = fused.plan_products(kernel, X, self.tasks)
-        plan = self._plans[V.dtype]
+        plan = self._plan(kernel, X, V.dtype)
         return _in_blocks(kernel, X, self.tasks, V) if plan is None else plan(V)
+
+    @torch.no_grad()
+    def product_rows(self, index: Tensor | slice, V: Tensor) -> Tensor:
+        """Some rows of K V for V `[n, r]`: `[k, r]`."""
+        kernel, X = self.kernel, self.X
+        if V.dtype != X.dtype:
+            kernel, X = kernel.to(X.device, V.dtype), X.to(V.dtype)
+        plan = self._plan(kernel, X, V.dtype)
+        if plan is not None and self.tasks is None:
+            return plan.rows(index, V)
+        rows, some = X[index], None if self.tasks is None else self.tasks[index]
+        out, side = V.new_zeros(len(rows), V.shape[1]), _SIDE.get(X.device.type, 1024)
+        with arena():
+            for i in range(0, len(rows), side):
+                for j in range(0, len(X), side):
+                    mine, columns = slice(i, i + side), slice(j, j + side)
+                    of = (None, None) if self.tasks is None or some is None else (some[mine], self.tasks[columns])
+                    with frame():
+                        out[mine].addmm_(coupled_covariance(kernel, rows[mine], of[0], X[columns], of[1]), V[columns])
+        return out
+
+    def _plan(self, kernel: Kernel, X: Tensor, dtype: torch.dtype) -> fused.Products | None:
+        if dtype not in self._plans:
+            self._plans[dtype] = fused.plan_products(kernel, X, self.tasks)
+        return self._plans[dtype]
+
+    def shared(self, processes: Processes) -> Operator:
+        return SharedOperator(self, processes)
 
     def requires_graph(self) -> bool:
         return torch.is_grad_enabled() and (
             self.X.requires_grad or self.noise.requires_grad or self.kernel.requires_graph()
         )
+
+
+class SharedOperator(Operator):
+    """A process's rows of a KernelOperator. Every process has all of X; V is gathered for each product."""
+
+    def __init__(self, whole: KernelOperator, processes: Processes) -> None:
+        self.whole, self.processes, self.part = whole, processes, processes.part(whole.size)
+        self.noise = whole.noise[self.part]
+
+    @property
+    def size(self) -> int:
+        return self.whole.size
+
+    def product(self, V: Tensor) -> Tensor:
+        return self.whole.product_rows(self.part, self.processes.gather(V, self.size))
+
+    def rows(self, index: Tensor | slice) -> Tensor:
+        kernel, X, tasks, part = self.whole.kernel, self.whole.X, self.whole.tasks, self.part
+        of = (None, None) if tasks is None else (tasks[index], tasks[part])
+        return coupled_covariance(kernel, X[index], of[0], X[part], of[1])
+
+    def diagonal(self) -> Tensor:
+        return self.whole.diagonal()[self.part]
+
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        raise TypeError("an operator that processes share is never made dense")
 
 
 def _in_blocks(kernel: Kernel, X: Tensor, tasks: Tensor | None, V: Tensor) -> Tensor:

@@ -20,3 +20,4 @@ from .dense import covariance as covariance
 from .factor import Factor as Factor
 from .pcg import PCG as PCG
 from .pcg import ConvergenceWarning as ConvergenceWarning
+from .processes import Processes as Processes

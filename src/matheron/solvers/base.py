@@ -14,12 +14,18 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
+from .processes import ALONE, Processes
 
 
 class Operator(ABC):
-    """A covariance K + diag(noise) of n observations, K symmetric and positive semi-definite."""
+    """A covariance K + diag(noise) of n observations, K symmetric and positive semi-definite.
+
+    Where several processes share the work each holds some of the rows: its part. V, noise and diagonal are then the
+    part's rows alone.
+    """
 
     noise: Tensor  # [n]
+    processes: Processes = ALONE
 
     @property
     def size(self) -> int:
@@ -40,7 +46,7 @@ class Operator(ABC):
 
     @abstractmethod
     def rows(self, index: Tensor | slice) -> Tensor:
-        """Some rows of K, `[k, n]`, without the noise."""
+        """Some rows of K, `[k, n]`, without the noise; the index counts all rows, the columns are the part's."""
 
     @abstractmethod
     def diagonal(self) -> Tensor:
@@ -49,6 +55,10 @@ class Operator(ABC):
     @abstractmethod
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
+
+    def shared(self, processes: Processes) -> Operator:
+        """This process's part of the operator."""
+        raise TypeError(f"{type(self).__name__} cannot be shared among processes")
 
     def magnitude(self) -> Tensor:
         """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it."""

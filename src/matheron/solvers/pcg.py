@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
 from .preconditioner import LowRank, default_rank
+from .processes import Group
 
 # One run of the recursion lowers residuals by this much at the most before it starts again from the true residual:
 # beyond that the recursion's own residual is no longer the true one.
@@ -44,6 +45,8 @@ class PCG(Solver):
             less where less noise than that leaves nothing to explain.
         max_iterations: after so many it stops, with a `ConvergenceWarning`.
         progress: show a progress bar.
+        distributed: share the work among the processes of torch.distributed's default group. Every process calls `draw`
+            with the same data and seed, and gets the same paths.
 
     >>> import matheron
     >>> from matheron import kernels, solvers
@@ -57,18 +60,24 @@ class PCG(Solver):
     rank: int | None = None
     max_iterations: int = 2000
     progress: bool = False
+    distributed: bool = False
 
     def init(self, operator: Operator) -> PCGState:
         if operator.requires_graph():
             raise ValueError('solver="cg" keeps no graph: use solver="cholesky" here')
-        rank = default_rank(operator.size, operator.dtype, operator.device) if self.rank is None else self.rank
+        if self.distributed:
+            operator = operator.shared(Group())
+        rank = default_rank(operator) if self.rank is None else self.rank
         with torch.no_grad():
             return PCGState(self, operator, LowRank(operator, min(rank, operator.size)))
 
     @torch.no_grad()
     def solve(self, state: PCGState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
-        with _progress(self.progress, self.tolerance) as report:
-            return _Solve(state, self, b, report).run(guess)
+        everyone, n = state.operator.processes, state.operator.size
+        mine = everyone.part(n)
+        with _progress(self.progress and everyone.rank == 0, self.tolerance) as report:
+            x, stats = _Solve(state, self, b[mine], report).run(None if guess is None else guess[mine])
+        return everyone.gather(x, n), stats
 
 
 class PCGState(State):
@@ -85,15 +94,20 @@ class _Solve:
         self.operator, self.precondition, self.settings = state.operator, state.preconditioner, settings
         self.b, self.dtype, self.report = b.double(), b.dtype, report
         noise = self.operator.noise.double()
-        floor = _SMALLEST_NOISE * self.operator.diagonal().double().mean()
+        self.everyone = self.operator.processes
+        floor = _SMALLEST_NOISE * self.everyone.sum(self.operator.diagonal().double().sum()) / self.operator.size
         self.scale = torch.maximum(noise, floor).sqrt()[:, None]  # [n, 1]
         self.noise, self.iterations = noise[:, None], 0
 
     def errors(self, residual: Tensor) -> Tensor:
         """What each residual leaves in a path, in posterior standard deviations, `[r]`: see `PCG`."""
         scaled = residual / self.scale
-        rms = scaled.norm(dim=0) / len(scaled) ** 0.5
-        return torch.maximum(2 * rms, scaled.abs().amax(0) / 5)
+        rms = (self._dot(scaled, scaled) / self.operator.size).sqrt()
+        return torch.maximum(2 * rms, self.everyone.max(_largest(scaled)) / 5)
+
+    def _dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """Column by column, `[r]`, added up in float64."""
+        return self.everyone.sum((a * b).sum(0, dtype=torch.float64))
 
     def residual(self, x: Tensor) -> Tensor:
         return self.b - self.operator.product(x) - self.noise * x
@@ -137,7 +151,7 @@ class _Solve:
         noise = self.noise.to(b.dtype)
         y, r = torch.zeros_like(b), b
         p = z = self.precondition(r)
-        rz = _dot(r, z)
+        rz = self._dot(r, z)
         is_open = errors > target
         while self.iterations < self.settings.max_iterations and bool(is_open.any()):
             if int(is_open.sum()) <= 0.75 * len(columns):  # the finished ones leave
@@ -146,12 +160,12 @@ class _Solve:
                 columns, target, rz, is_open = columns[keep], target[keep], rz[keep], is_open[keep]
                 y, r, p = y[:, keep], r[:, keep], p[:, keep]
             Ap = self.operator.product(p).addcmul_(noise, p)
-            curvature = _dot(p, Ap)
+            curvature = self._dot(p, Ap)
             is_open = is_open & (curvature > 0) & (rz > 0)
             step = torch.where(is_open, rz / torch.where(is_open, curvature, 1.0), 0.0).to(b.dtype)
             y, r = torch.addcmul(y, p, step), torch.addcmul(r, Ap, step, value=-1)
             z = self.precondition(r)
-            rz_next = _dot(r, z)
+            rz_next = self._dot(r, z)
             p = torch.addcmul(z, p, torch.where(is_open, rz_next / torch.where(is_open, rz, 1.0), 0.0).to(b.dtype))
             rz = rz_next
             self.iterations += 1
@@ -162,7 +176,8 @@ class _Solve:
         return x
 
     def _stats(self, residual: Tensor, errors: Tensor) -> Stats:
-        relative = residual.norm(dim=0) / self.b.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+        tiny = torch.finfo(torch.float64).tiny
+        relative = (self._dot(residual, residual) / self._dot(self.b, self.b).clamp_min(tiny)).sqrt()
         worst, error = float(relative.max()), float(errors.max())
         converged = error <= self.settings.tolerance
         name = f"PCG(tolerance={self.settings.tolerance:g}, rank={self.precondition.rank})"
@@ -178,9 +193,9 @@ class _Solve:
         return Stats(name, self.iterations, worst, converged)
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Column by column, `[r]`, added up in float64."""
-    return (a * b).sum(0, dtype=torch.float64)
+def _largest(a: Tensor) -> Tensor:
+    """Column by column, `[r]`; a process may have no rows."""
+    return a.abs().amax(0) if len(a) else a.new_zeros(a.shape[1])
 
 
 @contextmanager

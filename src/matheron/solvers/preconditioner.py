@@ -18,12 +18,13 @@ SHARE_OF_GPU = 0.3
 _LEFT = 0.1
 
 
-def default_rank(n: int, dtype: torch.dtype, device: torch.device) -> int:
+def default_rank(operator: Operator) -> int:
     """20 sqrt(n), or what the memory allows: all that there is, not what is free, so that runs can be repeated."""
-    memory = MEMORY_ON_CPU
+    n, device, memory = operator.size, operator.device, MEMORY_ON_CPU
     if device.type == "cuda":
         memory = int(SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory)
-    return max(1, min(n, math.ceil(RANK * n**0.5), memory // (n * torch.finfo(dtype).bits // 8)))
+    column = -(-n // operator.processes.count) * torch.finfo(operator.dtype).bits // 8
+    return max(1, min(n, math.ceil(RANK * n**0.5), memory // column))
 
 
 class LowRank:
@@ -36,15 +37,19 @@ class LowRank:
     def __init__(self, operator: Operator, rank: int) -> None:
         diagonal = operator.diagonal()
         F, left = pivoted_cholesky(operator, diagonal, rank)
-        floor = max(1e-8, 10 * torch.finfo(F.dtype).eps) * diagonal.mean()
+        self.processes = operator.processes
+        mean = self.processes.sum(diagonal.sum()) / operator.size
+        floor = max(1e-8, 10 * torch.finfo(F.dtype).eps) * mean
         D = operator.noise + _LEFT * left.to(F.dtype) + floor
         self.root_D = D.sqrt()[:, None]  # [n, 1]
         F.div_(self.root_D)
-        gram = torch.eye(F.shape[1], dtype=torch.float64, device=F.device)  # its digits are needed
+        gram = torch.zeros(F.shape[1], F.shape[1], dtype=torch.float64, device=F.device)  # its digits are needed
         pieces = F.split(max(1, (1 << 25) // max(1, F.shape[1])))
         for piece in pieces:
             wide = piece.double()
             gram.addmm_(wide.mT, wide)
+        gram = self.processes.sum(gram)
+        gram.diagonal().add_(1)
         L = torch.linalg.cholesky(gram)
         for piece in pieces:  # in place: F is the largest array there is
             piece.copy_(torch.linalg.solve_triangular(L, piece.double().mT, upper=False).mT)
@@ -60,11 +65,12 @@ class LowRank:
         """P^-1 V for V `[n, r]`, in V's dtype."""
         V = V / self.root_D
         if V.dtype == self.Q.dtype:
-            V = V.addmm(self.Q, self.Q.mT @ V, alpha=-self.shrink)
+            V = V.addmm(self.Q, self.processes.sum(self.Q.mT @ V), alpha=-self.shrink)
         else:
-            for part in self.Q.split(512, dim=1):
-                wide = part.to(V.dtype)
-                V = V.addmm(wide, wide.mT @ V, alpha=-self.shrink)
+            parts = self.Q.split(512, dim=1)
+            inner = self.processes.sum(torch.cat([part.to(V.dtype).mT @ V for part in parts]))
+            for part, weights in zip(parts, inner.split(512), strict=True):
+                V = V.addmm(part.to(V.dtype), weights, alpha=-self.shrink)
         return V.div_(self.root_D)
 
 
@@ -76,25 +82,38 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
     factorisation of what is left would break. Pivots come from a generator of their own: the same every time, on every
     device.
     """
-    n, device = operator.size, operator.device
+    n, device, everyone = operator.size, operator.device, operator.processes
+    mine = everyone.part(n)
     generator = torch.Generator().manual_seed(0)
     eps = torch.finfo(operator.dtype).eps
-    left, largest = diagonal.double(), float(diagonal.max())
-    F = torch.zeros(n, rank, dtype=operator.dtype, device=device)
+    left, largest = diagonal.double(), float(everyone.max(diagonal.max().double()))
+    F = torch.zeros(len(left), rank, dtype=operator.dtype, device=device)
     block, k = min(512, max(16, rank // 8)), 0
-    enough = max(0.1 * float(operator.noise.mean()), 100 * eps * largest)  # of the sum that is left
-    while k < rank and float(left.sum()) > enough:
-        size = min(block, rank - k, int((left > 0).sum()))
-        keys = left / torch.empty(n, dtype=torch.float64).exponential_(generator=generator).to(device)
-        pivots = keys.topk(size).indices  # a draw without replacement
-        C = operator.rows(pivots).mT - F[:, :k] @ F[pivots, :k].mT  # [n, size]
-        values, vectors = torch.linalg.eigh(_symmetric(C[pivots].double()))
+    noise = float(everyone.sum(operator.noise.double().sum())) / n
+    enough = max(0.1 * noise, 100 * eps * largest)  # of the sum that is left
+    while k < rank:
+        total, choices = everyone.sum(torch.stack([left.sum(), (left > 0).sum().double()])).tolist()
+        if total <= enough:
+            break
+        size = min(block, rank - k, int(choices))
+        keys = left / torch.empty(n, dtype=torch.float64).exponential_(generator=generator)[mine].to(device)
+        pivots = everyone.first(everyone.gather(keys, n).topk(size).indices)  # a draw without replacement
+        here = ((pivots >= mine.start) & (pivots < mine.stop)).nonzero()[:, 0]  # which of them are this process's
+        own = pivots[here] - mine.start
+
+        def at_pivots(rows: Tensor, here: Tensor = here, own: Tensor = own, size: int = size) -> Tensor:
+            """The pivots' rows of what processes share, `[size, ...]`."""
+            return everyone.sum(rows.new_zeros(size, rows.shape[1]).index_copy(0, here, rows[own]))
+
+        C = operator.rows(pivots).mT - F[:, :k] @ at_pivots(F[:, :k]).mT  # [n, size]
+        values, vectors = torch.linalg.eigh(_symmetric(at_pivots(C).double()))
+        values, vectors = everyone.first(values), everyone.first(vectors)
         keep = values > max(64 * eps * largest, 1e-8 * float(values[-1]))
         new = C @ (vectors[:, keep] / values[keep].sqrt()).to(C.dtype)
         F[:, k : k + new.shape[1]] = new
         k += new.shape[1]
         left = (left - new.double().square().sum(1)).clamp_min_(0)
-        left[pivots] = 0
+        left[own] = 0
     return F[:, :k] if k == rank else F[:, :k].contiguous(), left
 
 

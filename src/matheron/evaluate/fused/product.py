@@ -22,6 +22,11 @@ class Products:
     def __init__(self, parts: list[tuple[Tensor | None, Radial]], X: Tensor, tasks: Tensor | None) -> None:
         self.parts, self.X, self.tasks = parts, X.contiguous(), tasks
 
+    def rows(self, index: Tensor | slice, V: Tensor) -> Tensor:
+        """Some rows of K V for V `[n, r]`, without tasks: `[k, r]`."""
+        x = self.X[index].contiguous()
+        return sum((_multiplied(part, x, V) for _, part in self.parts), V.new_zeros(len(x), V.shape[1]))
+
     def __call__(self, V: Tensor) -> Tensor:
         """K V for V `[n, r]`: `[n, r]`."""
         total = torch.zeros_like(V)
@@ -57,21 +62,21 @@ def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products |
     return Products(parts, X, tasks)
 
 
-def _multiplied(part: Radial, X: Tensor, V: Tensor) -> Tensor:
-    """One radial kernel's K V. `part.weights [1, 1, M]` holds the kernel's scale, at every centre."""
+def _multiplied(part: Radial, x: Tensor, V: Tensor) -> Tensor:
+    """One radial kernel's k(x, X) V. `part.weights [1, 1, M]` holds the kernel's scale, at every centre."""
     from . import square
     from .launch import run, tile_options
 
-    (n, d), r = X.shape, V.shape[1]
+    (n, d), (m, r) = x.shape, V.shape
     odd = r % TILE == 1 and r > 1
-    W = torch.nn.functional.pad(V.mT * part.weights[0, :, :n], (0, -n % PAD)).contiguous()  # [r, M]
-    rows = tiles([list(range(r - odd))], X.device)
+    W = torch.nn.functional.pad(V.mT * part.weights[0, :, :m], (0, -m % PAD)).contiguous()  # [r, M]
+    rows = tiles([list(range(r - odd))], x.device)
     packed, scale = rows.pack(W[: r - odd, None])
     out = torch.empty(r, n, dtype=V.dtype, device=V.device)
-    options = tile_options(X, rows.size) | (dict(STAGES=3) if d <= 16 else {})
+    options = tile_options(x, rows.size) | (dict(STAGES=3) if d <= 16 else {})
     run(
         square.radial_products, (len(rows.rows) * math.ceil(n / options["BN"]),),
-        X, part.centres, part.units, packed, scale, rows.rows, W[r - 1], out, out[r - 1], n, W.shape[1], X.new_zeros(1),
+        x, part.centres, part.units, packed, scale, rows.rows, W[r - 1], out, out[r - 1], n, W.shape[1], x.new_zeros(1),
         D=d, KIND=part.kind, ISOTROPIC=part.isotropic, ODD=odd, **options,
     )  # fmt: skip
     return out.mT.contiguous()
