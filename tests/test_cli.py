@@ -137,3 +137,9 @@ def test_info_explains_what_is_wrong_with_a_file(tmp_path):
 def test_an_expression_writes_a_kernel_as_one_would():
     assert expression(kernels.RBF(0.25)) == "RBF(lengthscale=0.25)"
     assert expression(kernels.RBF(0.25) + kernels.RBF([1.0, 2.0])).count("RBF(lengthscale=") == 2
+
+
+def test_the_shell_can_complete_commands_and_options():
+    assert "--install-completion" in run("--help").output
+    asked = {"_MATHERON_COMPLETE": "complete_bash", "COMP_WORDS": "matheron re", "COMP_CWORD": "1"}
+    assert {"report", "reproduce"} <= set(CliRunner().invoke(app, [], env=asked, prog_name="matheron").output.split())

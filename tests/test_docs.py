@@ -5,6 +5,7 @@ import contextlib
 import doctest
 import io
 import re
+import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib import pyplot as plt
+from typer.testing import CliRunner
 
 import matheron
 from matheron import kernels
+from matheron.cli import app
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs/build"))
@@ -31,19 +34,34 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def commanded(lines: str) -> str:
+    """What the commands of a block print, each `$ matheron ...` on a line of its own."""
+    printed = ""
+    for line in lines.splitlines():
+        words = shlex.split(line)
+        assert words[:2] == ["$", "matheron"], f"expected `$ matheron ...`, got {line}"
+        result = CliRunner().invoke(app, words[2:], env={"COLUMNS": "200"})
+        assert result.exit_code == 0, result.output
+        printed += result.output
+    return printed
+
+
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
     if name(page) in NEEDS:
         pytest.importorskip(NEEDS[name(page)])
     monkeypatch.chdir(tmp_path)
-    blocks = [(kind, body) for kind, body in FENCE.findall(page.read_text()) if kind in ("python", "text")]
+    blocks = [(kind, body) for kind, body in FENCE.findall(page.read_text()) if kind in ("python", "console", "text")]
     names: dict = {"__name__": "docs"}
     for i, (kind, body) in enumerate(blocks):
-        if kind != "python":
-            continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(body, f"{name(page)}, block {i}", "exec"), names)
+            if kind == "python":
+                exec(compile(body, f"{name(page)}, block {i}", "exec"), names)
+            elif kind == "console":
+                printed.write(commanded(body))
+            else:
+                continue
         shown = blocks[i + 1][1] if i + 1 < len(blocks) and blocks[i + 1][0] == "text" else ""
         same = doctest.OutputChecker().check_output(shown, printed.getvalue(), doctest.ELLIPSIS)
         assert same, f"block {i} of {name(page)} printed:\n{printed.getvalue()}"

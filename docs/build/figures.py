@@ -15,12 +15,19 @@ from pathlib import Path
 DOCS = Path(__file__).parent.parent
 
 
+def commands(lines: str) -> str:
+    """Python that runs a block's commands."""
+    words = [line.removeprefix("$ matheron ").split() for line in lines.splitlines()]
+    return "\n".join(f"import matheron.cli; matheron.cli.app({one!r}, standalone_mode=False)" for one in words)
+
+
 def make(page: Path) -> None:
     text = page.read_text()
     names = re.findall(r"\]\(figures/([\w-]+\.png)\)", text)
     if not names:
         return
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    blocks = re.findall(r"^```(python|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    code = "\n".join(body if kind == "python" else commands(body) for kind, body in blocks)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         exec(compile(code, str(page), "exec"), {"__name__": "docs"})

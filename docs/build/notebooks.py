@@ -22,11 +22,14 @@ def notebook(text: str) -> nbformat.NotebookNode:
     """Code blocks become code cells, what they print is left to them, and the rest is text."""
     cells, end = [], 0
     for found in BLOCK.finditer(text):
-        if found[1] not in ("python", "text"):
-            continue  # a shell command, say: it stays in the text
+        if found[1] not in ("python", "console", "text"):
+            continue  # it stays in the text
         cells.append(nbformat.v4.new_markdown_cell(prose(text[end : found.start()])))
         if found[1] == "python":
             cells.append(nbformat.v4.new_code_cell(found[2].rstrip()))
+        elif found[1] == "console":
+            command = found[2].rstrip().replace("$ matheron", "!{sys.executable} -m matheron.cli")
+            cells.append(nbformat.v4.new_code_cell(f"import sys\n\n{command}"))
         end = found.end()
     cells.append(nbformat.v4.new_markdown_cell(prose(text[end:])))
     cells = [cell for cell in cells if cell.source]
