@@ -15,13 +15,13 @@ def test_an_exact_gp_knows_its_shapes():
     gp = ExactGP(K.RBF(), rand(5, 3), randn(5), 0.1)
     assert (gp.num_data, gp.input_dim, gp.num_outputs) == (5, 3, 1)
     assert gp.noise.shape == (5,) and gp.tasks is None
-    assert repr(gp) == "ExactGP(RBF, 5 observations in 3 dimensions)"
+    assert repr(gp) == "ExactGP(RBF(1.0), 5 observations in 3 dimensions)"
 
 
 def test_a_sparse_gp_knows_its_shapes():
     gp = SparseGP(K.Matern(1.5), rand(4, 1), randn(4), jitter=1e-6)
     assert (gp.num_inducing, gp.input_dim, gp.num_outputs, gp.jitter) == (4, 1, 1, 1e-6)
-    assert repr(gp) == "SparseGP(Matern, 4 inducing points in 1 dimension)"
+    assert repr(gp) == "SparseGP(Matern(nu=1.5, lengthscale=1.0), 4 inducing points in 1 dimension)"
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.as_tensor, list], ids=["NumPy", "torch", "list"])

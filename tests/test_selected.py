@@ -71,5 +71,6 @@ def test_outputs_that_are_not_there_and_targets_that_do_not_fit_are_refused():
 
 def test_it_says_what_it_is():
     gp = matheron.SelectedOutputs(three_tasks(), [2])
-    assert repr(gp) == "SelectedOutputs(ExactGP(Coregional, 18 observations in 1 dimension), [2] of 3)"
+    assert repr(gp).startswith("SelectedOutputs(ExactGP(Coregional(")
+    assert repr(gp).endswith("), 18 observations in 1 dimension), [2] of 3)")
     assert gp.owned().outputs == [2]

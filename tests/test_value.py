@@ -197,3 +197,19 @@ def test_snapshots_are_values(kind):
 def test_a_part_that_is_no_snapshot_is_refused():
     with pytest.raises(TypeError, match="Outputs: expected snapshots such as ExactGP, got RBF"):
         matheron.Outputs([K.RBF()])  # type: ignore[list-item]
+
+
+def test_the_members_of_a_value_are_listed_without_those_of_torch():
+    listed = [name for name in dir(PATHS) if not name.startswith("_")]
+    assert {"condition_on", "value_and_grad", "mean", "prior", "update", "save", "to"} <= set(listed)
+    assert not {"register_forward_hook", "zero_grad", "training"} & set(listed) and len(listed) < 60
+
+
+def test_minima_and_diagnoses_say_what_they_are():
+    minima = matheron.minimize(PATHS, [[0.0], [1.0]], mesh_size=32, num_starts=2, seed=0)
+    assert repr(minima).startswith("Minima(3 points in 1 dimension, values ") and "evaluations)" in repr(minima)
+    assert minima._repr_html_().count("<tr>") == 4
+    gp = matheron.ExactGP(K.RBF(0.5), [[0.0], [1.0]], [0.0, 1.0], 0.1)
+    diagnosis = matheron.diagnose(PATHS, gp, X)
+    assert repr(diagnosis) == str(diagnosis) and "2-Wasserstein" in repr(diagnosis)
+    assert "2-Wasserstein" in diagnosis._repr_html_()

@@ -29,7 +29,7 @@ def describe(model: Any, *, detach: bool = True) -> GP:
     >>> import matheron
     >>> from matheron import kernels
     >>> matheron.describe(matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[1.0], noise=0.1))
-    ExactGP(RBF, 1 observation in 1 dimension)
+    ExactGP(RBF(1.0), 1 observation in 1 dimension)
     """
     if isinstance(model, GP):
         return model

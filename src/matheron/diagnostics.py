@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import math
 from dataclasses import dataclass
@@ -89,6 +90,11 @@ class Diagnosis:
         text = io.StringIO()
         Console(file=text, width=100, color_system=None).print(self)
         return text.getvalue().rstrip()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def diagnose(paths: AbstractPaths, model: Any, x: ArrayLike) -> Diagnosis:

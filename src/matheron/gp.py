@@ -72,7 +72,7 @@ class ExactGP(_Snapshot):
     >>> import matheron
     >>> from matheron import kernels
     >>> matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-4)
-    ExactGP(RBF, 3 observations in 1 dimension)
+    ExactGP(RBF(0.3), 3 observations in 1 dimension)
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ExactGP(_Snapshot):
 
     def __repr__(self) -> str:
         data = _many(self.num_data, "observation")
-        return f"ExactGP({type(self.kernel).__name__}, {data} in {_many(self.input_dim, 'dimension')})"
+        return f"ExactGP({self.kernel!r}, {data} in {_many(self.input_dim, 'dimension')})"
 
 
 class SparseGP(_Snapshot):
@@ -154,7 +154,7 @@ class SparseGP(_Snapshot):
     >>> import matheron
     >>> from matheron import kernels
     >>> matheron.SparseGP(kernels.RBF(0.3), Z=[[0.0], [1.0]], q_mean=[0.0, 1.0], q_scale_tril=[0.1, 0.1])
-    SparseGP(RBF, 2 inducing points in 1 dimension)
+    SparseGP(RBF(0.3), 2 inducing points in 1 dimension)
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class SparseGP(_Snapshot):
 
     def __repr__(self) -> str:
         points = _many(self.num_inducing, "inducing point")
-        return f"SparseGP({type(self.kernel).__name__}, {points} in {_many(self.input_dim, 'dimension')})"
+        return f"SparseGP({self.kernel!r}, {points} in {_many(self.input_dim, 'dimension')})"
 
 
 class _Several(Value):

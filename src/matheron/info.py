@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -18,11 +19,17 @@ def describe_file(file: Path) -> None:
     """Print what is in a file that `save` wrote; ValueError or OSError where it is not such a file, or not whole."""
     value = load(file)
     console = Console()
-    console.print(f"[bold]{file}[/bold]: {file.stat().st_size:,} bytes, whole and as it was saved", highlight=False)
+    name = f"[bold]{_shown(str(file))}[/bold]"
+    console.print(f"{name}: {file.stat().st_size:,} bytes, whole and as it was saved", highlight=False)
     out = Table(show_header=False, box=None)
     for name, words in _lines(value):
-        out.add_row(f"[dim]{name}[/dim]", words)
+        out.add_row(f"[dim]{name}[/dim]", _shown(words))
     console.print(out, highlight=False)
+
+
+def _shown(words: str) -> str:
+    """Words from a file, or its name, as they are: no markup, and nothing that a terminal would obey."""
+    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words))
 
 
 def _lines(value: Value) -> list[tuple[str, str]]:

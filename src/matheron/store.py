@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
+import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .value import REGISTRY, Value
+from .value import REGISTRY, Parts, Value
 
-FORMAT = "matheron-1"
+FORMAT = "matheron-2"
+# What can be read: the first format said the same, and was read without a look at the shapes.
+READABLE = ("matheron-1", FORMAT)
+
+
+class FileError(ValueError):
+    """A file that holds no value of this library: torn, changed, of another kind, or with parts that do not fit."""
 
 
 def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
@@ -33,6 +42,8 @@ def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Any] | Non
     metadata = {"format": FORMAT, "tree": header, "checksum": _checksum(header + written, tensors)}
     metadata |= {"notes": written} if written else {}
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"save: no folder {path.parent}; make it first")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         temporary.touch()
@@ -62,20 +73,21 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> An
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            # Cloned: in the file they lie at any multiple of 8 bytes, and products differ in the last bit with that.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
     except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
-    if metadata.get("format") != FORMAT:
-        raise ValueError(
+        raise FileError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
+    if metadata.get("format") not in READABLE:
+        raise FileError(
             f"{path} is a safetensors file but not one of ours: format {metadata.get('format')!r}, not {FORMAT!r}"
         )
     header = metadata.get("tree", "")
     if metadata.get("checksum") != _checksum(header + metadata.get("notes", ""), tensors):
-        raise ValueError(f"{path} was changed since it was saved: its checksum does not match")
+        raise FileError(f"{path} was changed since it was saved: its checksum does not match")
     try:
         return _rebuild(json.loads(header), "", tensors).to(device)
-    except (LookupError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} does not describe a value of this version of matheron: {error!r}") from error
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, RecursionError) as error:
+        raise FileError(f"{path} does not describe a value of this version of matheron: {error!r}") from error
 
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -84,7 +96,7 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
         with safe_open(Path(path), framework="pt") as file:
             notes = json.loads((file.metadata() or {}).get("notes", "{}"))
     except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
+        raise FileError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
     return notes if isinstance(notes, dict) else {}
 
 
@@ -125,9 +137,58 @@ def _rebuild(tree: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> V
         value.register_buffer(name, tensors[prefix + name] if present else None)
     for name, part in tree["parts"].items():
         value.add_module(name, None if part is None else _rebuild(part, f"{prefix}{name}.", tensors))
+    _check(value)
     value.restore()
     value._frozen = True
     return value
+
+
+def _check(value: Value) -> None:
+    """ValueError where the parts of a value do not fit, before anything is made of them."""
+    kind = type(value)
+    sizes: dict[str, int] = {}
+    for entry in filter(None, kind.shapes.split(",")):
+        name, axes = (word.strip() for word in entry.split(":"))
+        tensor = value._buffers[name]
+        if tensor is None:
+            continue
+        if tensor.ndim != len(axes.split()):
+            raise ValueError(f"{kind.__name__}.{name}: expected axes [{axes}], got {list(tensor.shape)}")
+        for axis, size in zip(axes.split(), tensor.shape, strict=True):
+            if sizes.setdefault(axis, int(axis) if axis.isdigit() else size) != size:
+                raise ValueError(f"{kind.__name__}.{name}: expected [{axes}], {axis} of {sizes[axis]}, got {size}")
+    parameters = inspect.signature(kind.__init__).parameters
+    for name, part in value._modules.items():
+        wanted = parameters.get(name) or next((p for p in parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+        words = set() if wanted is None else set(re.findall(r"\w+", str(wanted.annotation)))
+        for each in part if isinstance(part, Parts) else [part]:
+            names = {"None"} if each is None else {base.__name__ for base in type(each).__mro__}
+            if wanted is not None and words & set(_BASES) and not words & names:
+                raise ValueError(f"{kind.__name__}.{name}: expected {wanted.annotation}, got {type(each).__name__}")
+    if kind.check is Value.check and not kind.shapes:
+        _construct(value, parameters)
+    value.check()
+
+
+# Types of parts, as constructors name them.
+_BASES = ("Kernel", "Mean", "Transform", "Features", "Basis", "PriorPaths", "UpdatePaths", "AbstractPaths")
+
+
+def _construct(value: Value, parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Let the constructor check kernels, means and transforms: these take what they keep, by the same names."""
+    kept = {**{f: getattr(value, f) for f in value.fields}, **value._buffers, **value._modules}
+    given = {}
+    for name, parameter in list(parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            type(value)(*value._modules["parts"])  # type: ignore[misc]  # sums and products
+            return
+        if name in kept:
+            given[name] = kept[name]
+        elif parameter.default is parameter.empty:
+            if any(isinstance(value, REGISTRY[base]) for base in ("Kernel", "Mean", "Transform")):
+                raise ValueError(f"{type(value).__name__}: expected {name}, got none")
+            return  # a value whose constructor takes something else
+    type(value)(**given)
 
 
 def _checksum(header: str, tensors: dict[str, Tensor]) -> str:

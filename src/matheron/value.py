@@ -38,6 +38,8 @@ class Value(nn.Module, metaclass=_Frozen):
 
     fields: ClassVar[tuple[str, ...]] = ()
     saveable: ClassVar[bool] = True
+    # The axes of tensors, "w: s ell, index: s", where a word is one size wherever it stands: files are held to them.
+    shapes: ClassVar[str] = ""
     _frozen: bool = False
 
     def __init__(self) -> None:
@@ -107,6 +109,9 @@ class Value(nn.Module, metaclass=_Frozen):
         """A copy that shares no memory and no graph with anything else."""
         return self.mapped(lambda b: b.detach().clone())
 
+    def check(self) -> None:
+        """ValueError where parts read from a file do not fit together; called before `restore`."""
+
     def restore(self) -> None:
         """Make again what follows from the buffers and is not saved; called once they are in place."""
 
@@ -162,9 +167,34 @@ class Value(nn.Module, metaclass=_Frozen):
             if part is not None
         )
 
+    def __repr__(self) -> str:
+        """The value as one would write it, `Matern(nu=2.5, lengthscale=[0.2, 0.4])`; long tensors by their shapes."""
+        said = {name: repr(getattr(self, name)) for name in self.fields}
+        kept = ((n, b) for n, b in self._buffers.items() if b is not None and n not in self._non_persistent_buffers_set)
+        said |= {name: shown(buffer) for name, buffer in kept}
+        parts = [repr(part) for part in self._modules.values() if part is not None]
+        named = [f"{name}={text}" for name, text in said.items()] if len(said) > 1 or parts else list(said.values())
+        return f"{type(self).__name__}({', '.join([*parts, *named])})"
+
+    def __dir__(self) -> list[str]:
+        """What this library gives it; torch's own members work, and are not listed."""
+        own = {name for kind in type(self).__mro__ if issubclass(kind, Value) for name in vars(kind)}
+        own |= {*self._buffers, *self._modules, *vars(self), "state_dict", "load_state_dict"} - {"training"}
+        return sorted(name for name in own if not name.startswith("_") or name.startswith("__"))
+
     if TYPE_CHECKING:  # buffers and parts are attributes that a type checker cannot see
 
         def __getattr__(self, name: str) -> Any: ...
+
+
+def shown(tensor: Tensor) -> str:
+    """A number or a few of them, as one would write them; more by their shape."""
+    if tensor.numel() > 8 or tensor.ndim > 2:
+        return f"<{'x'.join(map(str, tensor.shape))} numbers>"
+    if tensor.ndim == 0:
+        text = f"{tensor.item():.6g}"
+        return text if not tensor.is_floating_point() or set(text) & set(".en") else f"{text}.0"
+    return f"[{', '.join(map(shown, tensor))}]"
 
 
 def _restored(value: Value, _: Any) -> None:
@@ -187,6 +217,9 @@ class Parts(Value):
         super().__init__()
         for i, part in enumerate(parts):
             self.add_module(str(i), part)
+
+    def __repr__(self) -> str:
+        return ", ".join(map(repr, self))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._modules.values())

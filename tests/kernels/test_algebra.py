@@ -121,7 +121,6 @@ ANYTHING: Any = K.RBF()
 REFUSALS = {
     "negative outputscale": (lambda: -1.0 * K.RBF(), ValueError, "outputscale: expected zero or positive"),
     "an outputscale a dimension": (lambda: torch.ones(2) * K.RBF(), ValueError, "outputscale: expected at most 0 axis"),
-    "a number added": (lambda: ANYTHING + 1.0, TypeError, "unsupported operand"),
     "text multiplied": (lambda: ANYTHING * "2", TypeError, "can't multiply|unsupported operand"),
     "no coordinates": (
         lambda: K.RBF().on([]),
@@ -140,3 +139,49 @@ def test_refuses(name):
     build, error, message = REFUSALS[name]
     with pytest.raises(error, match=message):
         build()
+
+
+def test_kernels_are_written_as_they_are_made():
+    """Read back as Python, what a kernel says of itself is the kernel."""
+    names = {name: getattr(K, name) for name in dir(K) if name[0].isupper()}
+    x = torch.rand(4, 2, dtype=torch.float64)
+    for kernel in (
+        3.0 * K.Matern(nu=2.5, lengthscale=[0.2, 0.4]) + K.Linear(0.1),
+        0.5 * (K.RBF(0.3) + K.Constant(2.0)) * K.Periodic(0.9, [1.5, 1.25]).on([1, 0]),
+        (2.0 * K.RBF(0.3)).on([1]) * K.RationalQuadratic(0.75, 0.5),
+        K.Polynomial(3, 0.5) + K.SpectralMixture([1.0], [[2.0, 0.5]], [[3.0, 0.1]]),
+    ):
+        torch.testing.assert_close(eval(repr(kernel), names)(x), kernel(x))
+    assert repr(3.0 * K.Matern(2.5, [0.2, 0.4]) + K.Linear(0.1)) == (
+        "3.0 * Matern(nu=2.5, lengthscale=[0.2, 0.4]) + Linear(0.1)"
+    )
+
+
+def test_numbers_are_added_and_divided_by_and_kernels_raised_to_powers():
+    k, x = K.RBF(0.4), torch.rand(4, 2, dtype=torch.float64)
+    for kernel, expected in (
+        (k + 1, k(x) + 1),
+        (1 + k, k(x) + 1),
+        (k / 2, k(x) / 2),
+        (k**2, k(x) ** 2),
+        (k**1, k(x)),
+        (np.float64(2) * k, 2 * k(x)),
+        (k + np.float32(0.5), k(x) + 0.5),
+        (sum([k, K.Linear()]), k(x) + K.Linear()(x)),
+        (k + torch.tensor(0.25), k(x) + 0.25),
+    ):
+        torch.testing.assert_close(kernel(x), expected)
+    assert sum([k]) is k
+
+
+def test_what_is_no_kernel_is_refused():
+    for power in (0, 0.5, -1, True):
+        with pytest.raises(ValueError, match="power: expected a whole number of at least 1"):
+            K.RBF() ** power
+    with pytest.raises(ZeroDivisionError):
+        K.RBF() / 0
+    with pytest.raises(ValueError, match="zero or positive"):
+        K.RBF() + -1
+    for bad in ("1", None, [1]):
+        with pytest.raises(TypeError):
+            K.RBF() + bad

@@ -15,7 +15,7 @@ def problem() -> ExactGP:
 
     >>> from matheron.demo import problem
     >>> problem()
-    ExactGP(Matern, 8 observations in 1 dimension)
+    ExactGP(Matern(nu=2.5, lengthscale=0.12), 8 observations in 1 dimension)
     """
     X = torch.tensor([0.05, 0.11, 0.20, 0.24, 0.35, 0.48, 0.72, 0.93], dtype=torch.float64)
     noise = 1e-3

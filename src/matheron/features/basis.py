@@ -118,6 +118,8 @@ class _Cut(Basis):
 class Pairs(_Cut):
     """cos(theta_i . x) for i = 1 .. f, then sin(theta_i . x): c = 2 f. Frequencies `[g, f, d]`, amplitudes `[g, f]`."""
 
+    shapes = "frequencies: g f d, amplitudes: g f"
+
     def __init__(self, frequencies: Tensor, amplitudes: Tensor) -> None:
         super().__init__()
         self.register_buffer("frequencies", frequencies)
@@ -169,6 +171,8 @@ class Pairs(_Cut):
 class Cosines(_Cut):
     """cos(theta_i . x + tau_i), the paper's basis. Frequencies `[g, c, d]`, phases and amplitudes `[g, c]`."""
 
+    shapes = "frequencies: g c d, phases: g c, amplitudes: g c"
+
     def __init__(self, frequencies: Tensor, phases: Tensor, amplitudes: Tensor) -> None:
         super().__init__()
         self.register_buffer("frequencies", frequencies)
@@ -214,6 +218,12 @@ class Products(_Cut):
     Monomials, random products, and both times Fourier features. Projections `[g, p, c, d + 1]`; without frequencies the
     cosine is absent. Only the cosine is taken about the origin: a polynomial's is its own.
     """
+
+    shapes = "projections: g p c e, amplitudes: g c, origin: g d"
+
+    def check(self) -> None:
+        if self.fourier is not None and self.fourier.amplitudes.shape != self.amplitudes.shape:
+            raise ValueError("Products: expected as many cosines as products")
 
     def __init__(self, projections: Tensor, amplitudes: Tensor, origin: Tensor, fourier: Cosines | None = None) -> None:
         super().__init__()

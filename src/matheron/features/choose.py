@@ -57,6 +57,20 @@ class Features(Value):
     """
 
     fields = ("description",)
+    shapes = "origin: d, domain: 2 d"
+
+    def check(self) -> None:
+        if not isinstance(self.description, str) or len(self.bases) < 1:
+            raise ValueError("Features: expected a description and at least one basis")
+        d = len(self.origin)
+        for basis in self.bases:
+            theta, projections = getattr(basis, "frequencies", None), getattr(basis, "projections", None)
+            fits = theta is None or theta.shape[-1] == d
+            fits = fits and (projections is None or projections.shape[-1] == d + 1)
+            if not fits or any(i >= d for i in getattr(basis, "dims", ())):
+                raise ValueError(f"Features: expected bases in {d} dimensions")
+        if len({basis.num_bases for basis in self.bases} - {1}) > 1:
+            raise ValueError("Features: expected bases of as many versions each")
 
     def __init__(
         self,

@@ -29,6 +29,16 @@ class Lattice(Basis):
     """
 
     fields = ("dims", "shape", "error", "left_out")
+    shapes = "period: k, amplitudes: a"
+
+    def check(self) -> None:
+        numbers = [*self.dims, *self.shape]
+        if not all(type(i) is int and i >= 0 for i in numbers) or not len(self.dims) == len(self.shape) == len(
+            self.period
+        ):
+            raise ValueError(f"Lattice: expected dims and shape of {len(self.period)} whole numbers, got {numbers}")
+        if any(n % 2 == 0 for n in self.shape) or len(self.amplitudes) != (math.prod(self.shape) + 1) // 2:
+            raise ValueError(f"Lattice: expected amplitudes of a box {self.shape}, got {len(self.amplitudes)}")
 
     def __init__(
         self,

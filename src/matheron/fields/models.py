@@ -67,8 +67,8 @@ def fit_field(
     >>> import torch
     >>> from matheron import fields
     >>> X = torch.rand(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    >>> fields.fit_field(X, (5 * X[:, 0]).sin())
-    ExactGP(Scaled, 60 observations in 2 dimensions)
+    >>> fields.fit_field(X, (5 * X[:, 0]).sin()).num_data
+    60
     """
     points = as_points(X, "X")
     values = as_tensor(y, "y", like=points)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, positive
-from ..value import Parts
+from ..value import Parts, shown
 from .base import Kernel
 from .spectral import Embedded, Mixture, SpectralMeasure
 from .terms import Term
@@ -27,6 +27,9 @@ class Scaled(Kernel):
         super().__init__()
         self.kernel = kernel
         self.register_buffer("outputscale", positive(outputscale, "outputscale", zero=True, max_ndim=0))
+
+    def __repr__(self) -> str:
+        return f"{shown(self.outputscale)} * {_factor(self.kernel)}"
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         K = self.kernel.forward(x, z)
@@ -82,6 +85,9 @@ class _Composite(Kernel):
 class Sum(_Composite):
     """k_1 + k_2 + ..."""
 
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
+
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         return _accumulate((k.forward(x, z) for k in self.parts), torch.Tensor.add_, torch.add)
 
@@ -105,6 +111,9 @@ class Sum(_Composite):
 
 class Product(_Composite):
     """k_1 * k_2 * ..."""
+
+    def __repr__(self) -> str:
+        return " * ".join(map(_factor, self.parts))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         return _accumulate((k.forward(x, z) for k in self.parts), torch.Tensor.mul_, torch.mul)
@@ -150,6 +159,10 @@ class OnDims(Kernel):
         if not dims or min(dims) < 0 or len(set(dims)) != len(dims):
             raise ValueError(f"dims: expected different whole numbers from 0, at least one, got {dims}")
         self.kernel, self.dims = kernel, dims
+
+    def __repr__(self) -> str:
+        whole = f"({self.kernel!r})" if isinstance(self.kernel, Scaled | _Composite) else repr(self.kernel)
+        return f"{whole}.on({self.dims})"
 
     def _check(self, input_dim: int) -> None:
         if max(self.dims) >= input_dim:
@@ -205,6 +218,10 @@ class _MixtureKernel(Sum):
     def measure(self, input_dim: int) -> SpectralMeasure:
         terms = [Term(k.outputscale, stationary=tuple(k.kernel.parts)) for k in self.parts]
         return Mixture(torch.stack([t.variance for t in terms]), [t.measure(input_dim) for t in terms])
+
+
+def _factor(kernel: Kernel) -> str:
+    return f"({kernel!r})" if isinstance(kernel, Sum) else repr(kernel)
 
 
 def _gathered(terms: list[Term]) -> list[Term]:

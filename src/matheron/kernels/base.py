@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +26,8 @@ class Kernel(Value):
     """A covariance function k(x, x') over points of R^d.
 
     `k(x, z)` is `[n, d], [m, d] -> [n, m]`; leading axes broadcast. Kernels compose: `k1 + k2`, `k1 * k2`, `2.0 * k`,
-    `k.on([0, 2])`. Hyperparameters are float64 buffers until a draw fixes the dtype.
+    `k / 2`, `k + 1`, `k ** 2`, `sum([k1, k2])`, `k.on([0, 2])`. Hyperparameters are float64 buffers until
+    a draw fixes the dtype.
     """
 
     @abstractmethod
@@ -76,10 +77,33 @@ class Kernel(Value):
         check_dim(right, "z", left.shape[-1])
         return self.to(left.device, left.dtype).forward(left, right)
 
-    def __add__(self, other: Kernel) -> Kernel:
-        from .algebra import Sum
+    # NumPy's numbers leave products and sums with kernels to the methods below.
+    __array_ufunc__ = None
 
-        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
+    def __add__(self, other: Kernel | float | Real | Tensor) -> Kernel:
+        from .algebra import Sum
+        from .linear import Constant
+
+        if isinstance(other, Kernel):
+            return Sum(self, other)
+        if isinstance(other, Real) and other == 0:  # where sum([k1, k2]) starts
+            return self
+        return Sum(self, Constant(other)) if isinstance(other, Real | Tensor) else NotImplemented
+
+    def __radd__(self, other: float | Real | Tensor) -> Kernel:
+        return self + other
+
+    def __truediv__(self, other: float | Real | Tensor) -> Kernel:
+        if isinstance(other, Real) and other == 0:
+            raise ZeroDivisionError(f"{self!r} / 0")
+        return self * (1 / other) if isinstance(other, Real | Tensor) else NotImplemented  # type: ignore[operator]
+
+    def __pow__(self, power: int) -> Kernel:
+        from .algebra import Product
+
+        if isinstance(power, bool) or not isinstance(power, Integral) or power < 1:
+            raise ValueError(f"power: expected a whole number of at least 1, so that k ** n is a kernel, got {power!r}")
+        return self if power == 1 else Product(*[self] * int(power))
 
     def __mul__(self, other: Kernel | float | Real | Tensor) -> Kernel:
         from .algebra import Product, Scaled

@@ -39,6 +39,16 @@ class PriorPlusUpdate(AbstractPaths):
         self.register_module("input_transform", input_transform)
         self.register_module("output_transform", output_transform)
 
+    def check(self) -> None:
+        if len(self.update.v) != self.num_paths or self.update.kernel.num_outputs != self.num_outputs:
+            raise ValueError("Paths: expected a prior and an update of as many paths and outputs")
+        if self.update.centres.shape[1] != self.input_dim:
+            raise ValueError("Paths: expected a prior and an update in as many dimensions")
+        x = self.update.centres.new_zeros(1, self.input_dim)
+        x = x if self.input_transform is None else self.input_transform(x)
+        if x.shape != (1, self.input_dim) or self.mean_function(x).shape not in ((1, 1), (1, self.num_outputs)):
+            raise ValueError("Paths: expected a mean and transforms of as many dimensions and outputs")
+
     @abstractmethod
     def in_model_units(self) -> Self:
         """The same functions without their output transform."""

@@ -57,6 +57,15 @@ class Prior(Value, ABC):
 class PriorPaths(Prior):
     """f(.) = sum_i w_i phi_i(.), `eqn:bayes_linear`: features, w `[s, t, ell]`, and each path's basis `[s]`."""
 
+    shapes = "w: s t ell, basis_index: s"
+
+    def check(self) -> None:
+        ell, index = self.features.num_features, self.basis_index
+        if self.w.shape[-1] != ell:
+            raise ValueError(f"PriorPaths: expected weights of {ell} features, got {list(self.w.shape)}")
+        if index.is_floating_point() or bool((index < 0).any()) or bool((index >= self.features.num_bases).any()):
+            raise ValueError(f"PriorPaths: expected indices of {self.features.num_bases} bases")
+
     def __init__(self, features: Features, w: Tensor, basis_index: Tensor) -> None:
         super().__init__()
         self.features = features

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum, sum_of
@@ -17,6 +18,8 @@ class Inducing(Value):
     The last two are None where q(u) is known by its draws alone.
     """
 
+    shapes = "v: s m, v_mean: m, root: m r, jitter:"
+
     def __init__(self, v: Tensor, v_mean: Tensor | None, root: Tensor | None, jitter: Tensor) -> None:
         super().__init__()
         for name, value in dict(v=v, v_mean=v_mean, root=root, jitter=jitter).items():
@@ -26,12 +29,34 @@ class Inducing(Value):
         return Inducing(self.v[index], self.v_mean, self.root, self.jitter)
 
 
+def _apart(tensor: Tensor) -> Tensor:
+    """The tensor from the start of memory of its own: the last bit of a product depends on where its factors begin."""
+    whole = tensor.is_contiguous() and tensor.storage_offset() == 0
+    return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
+
+
 class UpdatePaths(Value):
     """sum_j v_j k(., z_j): centres `[c, d]` and weights v `[s, c]`, and all that more data needs.
 
     The centres are the m inducing points of a sparse model (none for an exact one), then the n observations y `[n]` or
     `[s, n]`, whose noise in each path is sqrt(noise) xi, xi `[s, n]`. v_mean `[1 or s, c]` gives the mean.
     """
+
+    shapes = "centres: c d, tasks: c, v: s c, v_mean: r c, noise: n, xi: s n"
+
+    def check(self) -> None:
+        s, c, n, t = *self.v.shape, len(self.noise), self.kernel.num_outputs
+        self.kernel.terms(self.centres.shape[1])  # says whether it fits the dimensions
+        if self.y.shape not in ((n,), (s, n)) or n > c:
+            raise ValueError(f"UpdatePaths: expected targets of {n} observations, got {list(self.y.shape)}")
+        if self.v_mean is not None and len(self.v_mean) not in (1, s):
+            raise ValueError(f"UpdatePaths: expected a mean, or one per path, got {list(self.v_mean.shape)}")
+        if (self.tasks is None) != (t == 1):
+            raise ValueError(f"UpdatePaths: expected tasks for a kernel of {t} outputs, and for no other")
+        if self.tasks is not None and bool(((self.tasks < 0) | (self.tasks >= t)).any()):
+            raise ValueError(f"UpdatePaths: expected tasks below {t}")
+        if self.inducing is not None and (len(self.inducing.v) != s or self.inducing.v.shape[1] > c):
+            raise ValueError("UpdatePaths: expected the inducing points' weights of as many paths")
 
     solver_stats: Stats | None = None  # how the weights were solved for; files do not keep it
 
@@ -58,7 +83,7 @@ class UpdatePaths(Value):
         empty = centres.new_zeros(0)
         y, noise, xi = empty if y is None else y, empty if noise is None else noise, v[:, :0] if xi is None else xi
         for name, value in dict(centres=centres, tasks=tasks, v=v, v_mean=v_mean, y=y, noise=noise, xi=xi).items():
-            self.register_buffer(name, value)
+            self.register_buffer(name, None if value is None else _apart(value))
 
     def restore(self) -> None:
         if "factor" not in self._modules:  # a file from before factors were kept

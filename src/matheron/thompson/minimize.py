@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,22 @@ class Minima(NamedTuple):
     value: Tensor
     ending: list[str]
     num_evaluations: int  # of a path at a point with its gradient, in all
+
+    def __repr__(self) -> str:
+        s, d = self.x.shape
+        endings = ", ".join(f"{self.ending.count(e)} {e}" for e in dict.fromkeys(self.ending))
+        low, high = self.value.min().item(), self.value.max().item()
+        return (
+            f"Minima({s} points in {d} dimension{'s' * (d > 1)}, values {low:.4g} to {high:.4g}; searches: {endings}; "
+            f"{self.num_evaluations} evaluations)"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = zip(self.value.tolist(), self.x.tolist(), self.ending, strict=True)
+        cells = [[f"{v:.4g}", ", ".join(f"{c:.4g}" for c in x), html.escape(e)] for v, x, e in rows][:20]
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
+        head = "<tr><th>value</th><th>x</th><th>search</th></tr>"
+        return f"<p>{html.escape(repr(self))}</p><table>{head}{body}</table>"
 
     def plot(self, *, paths: AbstractPaths | None = None, bounds: ArrayLike | None = None, axes: Any = None) -> Any:
         """The minimisers, on a map of the paths' mean where these are given: `matheron.plots.plot_minima`."""
