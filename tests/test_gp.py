@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import matheron
 from examples import COUPLED, gen, rand, randn
 from matheron import Batch, Ensemble, ExactGP, Outputs, SparseGP, draw
 from matheron import kernels as K
@@ -124,3 +125,17 @@ def test_containers_hold_models_of_the_same_inputs():
             kind([one, other])
         with pytest.raises(ValueError, match="expected at least one model, got none"):
             kind([])
+
+
+def test_a_model_is_saved_and_drawn_from_again(tmp_path):
+    kernel = K.Coregional(2.0 * K.Matern(1.5, 0.4), [[1.0, 0.3], [0.3, 2.0]])
+    X, y = torch.rand(6, 1, dtype=torch.float64), torch.rand(6, 2, dtype=torch.float64)
+    scaled = matheron.transforms.Affine(2.0, 1.0)
+    gp = matheron.ExactGP(kernel, X, y, noise=0.1, mean=3.0, input_transform=scaled, output_transform=scaled)
+    gp.save(tmp_path / "model.safetensors")
+    again = matheron.load(tmp_path / "model.safetensors")
+    assert isinstance(again, matheron.ExactGP) and repr(again) == repr(gp)
+    assert bool((matheron.draw(again, 2, seed=0)(X) == matheron.draw(gp, 2, seed=0)(X)).all())
+    odd = matheron.ExactGP(kernel, X, y, noise=0.1, mean=lambda x: x[..., 0])
+    with pytest.raises(TypeError, match="which cannot be saved: a file has no code"):
+        odd.save(tmp_path / "odd.safetensors")

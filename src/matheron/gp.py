@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from .checks import ArrayLike, as_noise, as_points, as_tensor, positive
 from .kernels import Kernel
 from .means import ConstantMean, LinearMean, Mean, as_mean
+from .store import save
 from .transforms import Transform
 from .value import Parts, Value
 
@@ -17,7 +19,7 @@ SampleU = Callable[[int, torch.Generator], Tensor]
 
 
 class _Snapshot(Value):
-    """A model as it was: a Value, with tensors and parts of its own. It is drawn from, and not written to files."""
+    """A model as it was: a Value, with tensors and parts of its own. It is drawn from; an ExactGP can be saved."""
 
     saveable = False
 
@@ -75,6 +77,8 @@ class ExactGP(_Snapshot):
     ExactGP(RBF(0.3), 3 observations in 1 dimension)
     """
 
+    saveable = True
+
     def __init__(
         self,
         kernel: Kernel,
@@ -121,6 +125,10 @@ class ExactGP(_Snapshot):
     train_inputs: Tensor
     train_targets: Tensor
     noise: Tensor
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a safetensors file, from which `matheron.load` reads it."""
+        save(self, path)
 
     @property
     def centres(self) -> Tensor:

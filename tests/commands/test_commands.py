@@ -235,7 +235,6 @@ def test_the_points_of_a_grid_are_those_of_the_whole():
     torch.testing.assert_close(torch.cat(blocks), torch.cartesian_prod(*axes))
 
 
-@pytest.mark.skipif(not hasattr(matheron.ExactGP, "mapped"), reason="snapshots are not Values yet")
 def test_a_saved_model_takes_the_table_s_place(folder, tmp_path):
     model = tmp_path / "m.safetensors"
     run("fit", folder / "one.csv", "--target", "temp", "--save", model, "-q")
