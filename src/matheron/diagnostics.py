@@ -20,7 +20,8 @@ from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
 from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, require_paths
 from .samplers import LinearModelPaths, Moments, decoupled_moments, moments, weight_space_moments
-from .samplers.posterior import inner_points, select, side_by_side
+from .samplers.closed_form import select, side_by_side
+from .samplers.conditionals import inner_points
 
 # The comparison is cubic in the number of values.
 LARGEST_COUNT = 4096

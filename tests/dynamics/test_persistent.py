@@ -17,7 +17,7 @@ import matheron
 from interpreter import device_of_kernels
 from matheron import OutputPaths, Paths, SparseGP, draw, draw_prior
 from matheron import kernels as K
-from matheron.dynamics import noise, persistent
+from matheron.dynamics import persistent
 from matheron.evaluate import fused
 from matheron.evaluate.fused import recursion
 from matheron.means import LinearMean, Mixed, Stacked
@@ -277,22 +277,15 @@ def test_too_many_or_too_few_controls_are_refused(launches) -> None:
     assert launches == []
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 17, 40, 100])
-@pytest.mark.parametrize("recipe", [True, False])
-def test_normals_of_many_steps_are_those_of_single_steps(recipe: bool, size: int, monkeypatch) -> None:
-    monkeypatch.setattr(noise, "_recipe_holds", lambda: recipe)
-    a, b = gen(3), gen(3)
-    got = noise.normals(a, 3, size, torch.device(DEVICE))
-    for row in got.cpu():
-        expected = torch.randn(size, generator=b, dtype=torch.float64)
-        torch.testing.assert_close(row, expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(torch.rand(5, generator=a), torch.rand(5, generator=b))  # and both go on alike
-
-
-def test_a_torch_that_makes_normal_numbers_otherwise_is_noticed(monkeypatch) -> None:
-    assert noise._recipe_holds.__wrapped__()  # this one makes them so: else a roll-out is slower
-    monkeypatch.setattr(noise, "_box_muller", lambda u: -u)
-    assert not noise._recipe_holds.__wrapped__()
+def test_noise_is_the_same_however_many_steps_are_taken_at_a_time() -> None:
+    state = torch.zeros(3, 2, dtype=torch.float64)
+    one, many = (rollout_module._Noise(0.1, 0.1, state, gen(3)) for _ in range(2))
+    steps = 2 * rollout_module._BLOCK + 5
+    rows = torch.cat([one.take(1) for _ in range(steps)])
+    assert torch.equal(torch.cat([many.take(7), many.take(steps - 7)]), rows)
+    assert abs(float(rows.std()) - 1) < 0.1 and len(rows.unique()) == rows.numel()
+    long = matheron.rollout(lambda x: -x, state, 9, 0.1, diffusion=0.1, seed=0)
+    assert torch.equal(matheron.rollout(lambda x: -x, state, 4, 0.1, diffusion=0.1, seed=0), long[:, :5])
 
 
 # On a device: many trajectories, long ones, and what they cost.

@@ -124,7 +124,6 @@ CASES = {  # kernel, dimensions, and how the paths are drawn
     "seventeen dimensions": (K.RBF([1.0 + i for i in range(17)]), 17, dict(s=2)),
     "two outputs": (K.Coregional(K.RBF(0.5), B2) + K.Coregional(K.Matern(2.5, 0.7), torch.eye(2)), 2, {}),
     "two outputs with a basis each": (K.Coregional(K.RBF(0.5), B2), 2, dict(paths_per_basis=1)),
-    "harmonics": (K.Matern(2.5, 0.6), 1, dict(domain=(-0.1, 1.1), ell=30)),
 }
 
 

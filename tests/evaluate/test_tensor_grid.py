@@ -1,5 +1,8 @@
 """Paths on a grid are the paths at the list of its points."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -91,3 +94,29 @@ def test_axes_that_do_not_fit_are_refused(generator):
         paths.on_grid([[0.0, 1.0]])
     with pytest.raises(ValueError, match="axes: expected lists of numbers"):
         paths.on_grid([[[0.0, 1.0]], [0.0]])
+
+
+MEASURE = """
+import resource, torch, matheron
+from matheron import kernels as K
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB on Linux
+
+X, y = torch.rand(20, 3, dtype=torch.float64), torch.randn(20, dtype=torch.float64)
+gp = matheron.ExactGP(K.RBF(0.2), X, y, 0.1, mean=lambda x: x.sum(-1))
+paths = matheron.draw(gp, 1, num_features=16, features="sobol")
+axes = [torch.linspace(0, 1, n, dtype=torch.float64) for n in (120, 130, 140)]
+paths.on_grid([axis[:8] for axis in axes])  # what stays
+out = torch.zeros(1, 120, 130, 140, dtype=torch.float64) + 1
+before = peak()
+paths.on_grid(axes, out=out)
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory as Linux counts it")
+def test_the_list_of_a_grids_points_is_never_made():
+    """In a process of its own: the list would be 50 MiB here, and one more array of values 17."""
+    run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 24

@@ -13,9 +13,8 @@ import torch
 
 import matheron
 from matheron import kernels as K
-from matheron.samplers import moments
+from matheron.samplers import marginals, moments
 from matheron.thompson import STRATEGIES, EvaluationWarning, minimize_function, suggest
-from matheron.thompson.strategies import marginals
 
 BOX = [[0.0, 0.0], [1.0, 1.0]]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import ArrayLike, as_tensor
 from ..describe import describe
 from ..gp import ExactGP, SparseGP
-from ..samplers.posterior import Factored, Places, inner_points, single
+from ..samplers.conditionals import Factored, PriorAt, inner_points, single
 
 # Up to this many rows the operator norm is found by trying all signs.
 LARGEST_EXACT = 20
@@ -102,7 +102,7 @@ def lebesgue_constant(model: Any, x: ArrayLike) -> float:
     """
     gp = one_output(model)
     with torch.no_grad():
-        at = Places(gp, inner_points(gp, x))
+        at = PriorAt(gp, inner_points(gp, x))
         return float(torch.cholesky_solve(at.K_mx, Factored(gp, at).L).abs().sum(0).max())
 
 
@@ -135,4 +135,4 @@ def _inverse(gp: ExactGP | SparseGP) -> Tensor:
     """K_mm^-1, noise or jitter included."""
     centres = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
     with torch.no_grad():
-        return torch.cholesky_inverse(Factored(gp, Places(gp, centres[:0].detach().double())).L)
+        return torch.cholesky_inverse(Factored(gp, PriorAt(gp, centres[:0].detach().double())).L)

@@ -12,8 +12,9 @@ from ..features import Features
 from ..metrics import gaussian_coupling, gaussian_wasserstein
 from ..paths import PriorPlusUpdate
 from ..samplers import decoupled_moments, moments
+from ..samplers.conditionals import PriorAt, inner_points
 from ..samplers.linear_model import feature_covariance, one_basis, shared_bases
-from ..samplers.posterior import Places, inner_points, normals
+from ..updates import normals
 from .norms import Constants, box_sides, constants, one_output
 
 
@@ -57,7 +58,7 @@ def prior_error(
     gp, s = one_output(model), as_count(num_draws, "num_draws")
     generator = as_generator(generator, seed)
     with torch.no_grad():
-        at = Places(gp, inner_points(gp, x))
+        at = PriorAt(gp, inner_points(gp, x))
         K = at.K_xx
         features, shares = shared_bases(basis, K.device)
         total, variance = 0.0, 0.0

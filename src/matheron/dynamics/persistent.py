@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..paths import AbstractPaths
-from .noise import normals
 
 # Numbers in a launch's table of noise and controls, and steps in a launch.
 _TABLE = 1 << 20
@@ -59,15 +58,15 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Any, noise: Any
     s, d_s = len(x), x.shape[1] - d_c
     answers, eps = [], []
     if control.function is None:
-        eps.append(_normals(noise, count, s * d_s, x.device))
+        eps.append(_normals(noise, count))
     for t in range(first, first + count) if control.function is not None else ():
         answers.append(_answer(control, t, d_c))
-        eps.append(_normals(noise, 1, s * d_s, noise.generator.device))
+        eps.append(_normals(noise, 1))
     if noise.root is None and d_c == 0:
         return None
     drive = torch.zeros(count, s, d_s + d_c, dtype=x.dtype, device=x.device)
     if noise.root is not None:
-        drive[..., :d_s] = noise.coloured(torch.cat(eps).to(x).reshape(count, s, d_s))
+        drive[..., :d_s] = noise.coloured(torch.cat(eps))
     if d_c:
         applied = torch.stack(answers).to(x) if answers else control.given[:, first : first + count].transpose(0, 1)
         x[:, d_s:] = applied[0]
@@ -75,8 +74,8 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Any, noise: Any
     return drive
 
 
-def _normals(noise: Any, count: int, size: int, device: torch.device) -> Tensor | None:
-    return None if noise.root is None else normals(noise.generator, count, size, device)
+def _normals(noise: Any, count: int) -> Tensor | None:
+    return None if noise.root is None else noise.take(count)
 
 
 def _answer(control: Any, t: int, d_c: int) -> Tensor:

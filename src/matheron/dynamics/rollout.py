@@ -20,6 +20,8 @@ from .stepper import DISCRETE, METHODS, Stepper, make_stepper
 
 # Steps between two checkpoints of a roll-out with gradients: the graph of one segment exists at a time.
 _SEGMENT = 32
+# Steps whose noise is drawn at once, and numbers at the most.
+_BLOCK, _NUMBERS = 64, 1 << 20
 
 Controls = ArrayLike | Callable[..., Tensor]
 
@@ -157,14 +159,24 @@ class _Noise:
 
     def __init__(self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator) -> None:
         self.state, self.generator = state, generator
+        self.left = state.new_empty(0, *state.shape)  # drawn and not yet taken
         self.root = None if diffusion is None else _root(as_tensor(diffusion, "diffusion", like=state) * dt, state)
 
+    def take(self, count: int) -> Tensor:
+        """The standard normals of the next steps, `[count, *state.shape]`.
+
+        They are drawn in blocks of a fixed number of steps: the same ones however many are taken at a time.
+        """
+        shape, device = self.state.shape, self.generator.device
+        block = max(1, min(_BLOCK, _NUMBERS // max(1, self.state.numel())))
+        while len(self.left) < count:
+            eps = torch.randn(block, *shape, generator=self.generator, device=device, dtype=torch.float64)
+            self.left = torch.cat([self.left, eps.to(self.state)])
+        taken, self.left = self.left.split([count, len(self.left) - count])
+        return taken
+
     def normals(self) -> Tensor | None:
-        if self.root is None:
-            return None
-        device = self.generator.device
-        eps = torch.randn(self.state.shape, generator=self.generator, device=device, dtype=torch.float64)
-        return eps.to(self.state)
+        return None if self.root is None else self.take(1)[0]
 
     def coloured(self, eps: Tensor | None) -> Tensor | None:
         if self.root is None or eps is None:

@@ -14,6 +14,9 @@ from .record import Record
 from .tensor_grid import add_grid_sums, summands_of, unravelled
 from .terms import Term, WeightedSum
 
+# Points of a grid that are in memory at once.
+_POINTS = 1 << 15
+
 
 def on_grid(record: Record, axes: list[Tensor], out: Tensor) -> None:
     """Write the functions, output transform included, on the grid of inner axes into out `[s, n1, n2, ..., t]`.
@@ -55,7 +58,7 @@ def _in_blocks(record: Record, terms: list[Term], axes: list[Tensor], out: Tenso
     s, t, shape = record.num_paths, record.num_outputs, [len(axis) for axis in axes]
     count = math.prod(shape)
     flat = out.view(s, count, t)
-    step = max(1, block_numbers(out) // (max((term.width for term in terms), default=1) + s * t))
+    step = min(_POINTS, max(1, block_numbers(out) // (max((term.width for term in terms), default=1) + s * t)))
     for start in range(0, count, step):
         places = unravelled(torch.arange(start, min(start + step, count), device=out.device), shape)
         x = torch.stack([axis[place] for axis, place in zip(axes, places, strict=True)], dim=-1)[None]  # [1, b, d]

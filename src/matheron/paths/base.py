@@ -6,7 +6,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, final
+from typing import Any, Literal, NamedTuple, Self, final, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +23,13 @@ from .rows import as_index, as_rows
 Index = int | slice | Sequence[int] | Tensor
 # Numbers that a grid's values hold beside the answer, where they cannot be written into it at once.
 _SLAB = 1 << 22
+
+
+class Estimate(NamedTuple):
+    """A value and its standard error."""
+
+    value: Tensor
+    standard_error: Tensor
 
 
 class AbstractPaths(Value, ABC):
@@ -158,6 +165,52 @@ class AbstractPaths(Value, ABC):
         mean = self._mean(points)
         return self._shown(mean[0] if mean.ndim == 3 and len(mean) == 1 else mean)
 
+    @overload
+    def variance(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
+    @overload
+    def variance(self, x: ArrayLike, *, samples: Literal[True]) -> Estimate: ...
+    @final
+    def variance(self, x: ArrayLike, *, samples: bool = False) -> Tensor | Estimate:
+        """The posterior's variance at x `[n, d]`, not that of these draws: `[n]`, or `[n, t]` for several outputs.
+
+        Exact, from a factor that the draw kept, and so also after `condition_on`. With `samples=True` an estimate from
+        these paths instead, with its standard error, which needs no factor. An ensemble's is that of the mixture.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0)
+        >>> paths = matheron.draw(gp, 1000, solver=matheron.solvers.Cholesky(keep=True), seed=0)
+        >>> paths.variance([[0.0]])
+        tensor([0.5000], dtype=torch.float64)
+        >>> estimate, error = paths.variance([[0.0]], samples=True)
+        >>> bool(abs(estimate - 0.5) < 4 * error)
+        True
+        """
+        points = self._points(x)
+        if len(points) > 1:
+            raise ValueError(f"variance: expected points [n, {self.input_dim}], got {list(points.shape)}")
+        if not samples:
+            return self._shown(self._variance(points))
+        return Estimate(*map(self._shown, self._estimated_variance(points)))
+
+    @overload
+    def std(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
+    @overload
+    def std(self, x: ArrayLike, *, samples: Literal[True]) -> Estimate: ...
+    @final
+    def std(self, x: ArrayLike, *, samples: bool = False) -> Tensor | Estimate:
+        """The posterior's standard deviation: the root of `variance`, with the same arguments.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> matheron.draw_prior(4.0 * kernels.RBF(), 2, input_dim=1).std([[0.3]])
+        tensor([2.], dtype=torch.float64)
+        """
+        if not samples:
+            return self.variance(x).sqrt()
+        value, error = self.variance(x, samples=True)
+        return Estimate(value.sqrt(), error / (2 * value.sqrt()))
+
     @final
     def __getitem__(self, index: Index) -> Self:
         """Fewer paths; an integer keeps its axis."""
@@ -241,6 +294,23 @@ class AbstractPaths(Value, ABC):
     @abstractmethod
     def _mean(self, x: Tensor) -> Tensor:
         """`[1, n, d] -> [n, t]`, or `[s, n, t]` where each path has a posterior of its own."""
+
+    @abstractmethod
+    def _variance(self, x: Tensor) -> Tensor:
+        """`[1, n, d] -> [n, t]`, or `[s, n, t]` where paths have posteriors that differ in it; TypeError if unknown."""
+
+    @final
+    def _estimated_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """From these paths, and its standard error: both `[n, t]`."""
+        s = self.num_paths
+        if s < 2:
+            raise ValueError(f"samples: expected at least two paths, got {s}; draw more")
+        f = self._values(x)
+        try:
+            squares = (f - self._mean(x)).square()
+        except TypeError:  # the mean has no closed form: theirs, and one degree of freedom less
+            squares = (f - f.mean(0)).square() * (s / (s - 1))
+        return squares.mean(0), squares.std(0) / math.sqrt(s)
 
     @abstractmethod
     def _chosen(self, index: Tensor) -> Self:

@@ -150,11 +150,16 @@ def extended_update(old: UpdatePaths, prior: Prior, mean: Mean, data: Data) -> U
 
 def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
     """k(x, x) - k(x, X) (K + noise)^-1 k(X, x), `[n, t]`, by a kept factor, at points `[n, d]` of the model's space."""
-    if update.factor is None:
-        raise TypeError("variance: no factor was kept; draw with solver=matheron.solvers.Cholesky(keep=True)")
     kernel, t = update.kernel, update.kernel.num_outputs
     rows = x if t == 1 else x.repeat_interleave(t, dim=0)
     tasks = None if t == 1 else torch.arange(t, device=x.device).repeat(len(x))
+    if update.num_centres == 0:  # a prior
+        return coupled_diagonal(kernel, rows, tasks).reshape(len(x), t).to(x)
+    if update.factor is None:
+        raise TypeError(
+            "variance: no factor was kept; draw with solver=matheron.solvers.Cholesky(keep=True), or use samples=True "
+            "for an estimate from these paths"
+        )
     explained = update.factor.lower(coupled_covariance(kernel, update.centres, update.tasks, rows, tasks))
     prior = coupled_diagonal(kernel, rows, tasks).to(explained)
     return (prior - explained.square().sum(0)).clamp_min(0).reshape(len(x), t).to(x)

@@ -87,6 +87,12 @@ class OutputPaths(_Joined):
             means = [mean.expand(self.num_paths, -1, -1) for mean in means]
         return torch.cat(means, dim=-1)
 
+    def _variance(self, x: Tensor) -> Tensor:
+        variances = [member._variance(x.to(member.dtype)) for member in self.members]
+        if any(each.ndim == 3 for each in variances):
+            variances = [each.expand(self.num_paths, -1, -1) for each in variances]
+        return torch.cat(variances, dim=-1)
+
     def _chosen(self, index: Tensor) -> OutputPaths:
         return OutputPaths([member._chosen(index) for member in self.members])
 
@@ -145,6 +151,16 @@ class EnsemblePaths(_Joined):
         weights = counts.to(self.dtype) / counts.sum()
         return torch.tensordot(weights, torch.stack(means), dims=1)
 
+    def _variance(self, x: Tensor) -> Tensor:
+        means = [member._mean(x) for member in self.members]
+        variances = [member._variance(x) for member in self.members]
+        counts = torch.bincount(self.owner, minlength=len(self.members))
+        if any(each.ndim == 3 for each in (*means, *variances)):
+            return self._in_order([v.expand(c, -1, -1) for v, c in zip(variances, counts.tolist(), strict=True)])
+        weights, mean = counts.to(self.dtype) / counts.sum(), torch.stack(means)
+        spread = (mean - torch.tensordot(weights, mean, dims=1)).square()
+        return torch.tensordot(weights, torch.stack(variances) + spread, dims=1)
+
     def _chosen(self, index: Tensor) -> EnsemblePaths:
         rank = torch.zeros_like(self.owner)  # the place of each path among its owner's
         for i in range(len(self.members)):
@@ -195,6 +211,9 @@ class SelectedPaths(_Joined):
 
     def _mean(self, x: Tensor) -> Tensor:
         return self.members[0]._mean(x).index_select(-1, self.outputs)
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return self.members[0]._variance(x).index_select(-1, self.outputs)
 
     def _chosen(self, index: Tensor) -> SelectedPaths:
         return SelectedPaths(self.members[0]._chosen(index), self.outputs)

@@ -15,10 +15,13 @@ from ..solvers import Solver, Stats
 from ..transforms import Transform
 from ..updates import Data
 from .base import AbstractPaths
-from .conditioning import given_more
+from .conditioning import given_more, posterior_variance
 from .observations import Observations, undone
 from .prior import Prior
 from .update import UpdatePaths
+
+# Covariances of data and points that are in memory at once, where variances are asked for.
+_VARIANCES = 1 << 22
 
 
 class PriorPlusUpdate(AbstractPaths):
@@ -200,6 +203,15 @@ class Paths(PriorPlusUpdate):
         posteriors = replace(self.record, num_paths=len(v_mean), terms=self.update.terms(v_mean))
         f = self._outer(chunked.values(posteriors, self._inner(x)))
         return f if self.update.y.ndim == 2 else f[0]
+
+    def _variance(self, x: Tensor) -> Tensor:
+        transform, x = self.output_transform, self._inner(x)[0]
+        if transform is not None and not transform.affine:
+            raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
+        step = max(1, _VARIANCES // max(1, self.update.num_centres))
+        parts = [posterior_variance(self.update, block) for block in x.split(step)]
+        variance = torch.cat([x.new_zeros(0, self.num_outputs), *parts])  # [n, t]
+        return variance if transform is None else variance * transform.derivative(variance).square()
 
     def _chosen(self, index: Tensor) -> Paths:
         return self._with(self.prior[index], self.update[index])

@@ -5,6 +5,10 @@ called with points. Weight-space samplers answer functions (`Paths`); location-s
 only: each call draws anew.
 """
 
+from .closed_form import Moments as Moments
+from .closed_form import marginals as marginals
+from .closed_form import moments as moments
+from .conditionals import single as single
 from .decompositions import orthogonal as orthogonal
 from .decompositions import weight_space_sparse as weight_space_sparse
 from .implied import decoupled_moments as decoupled_moments
@@ -12,8 +16,6 @@ from .implied import weight_space_moments as weight_space_moments
 from .linear_model import feature_covariance as feature_covariance
 from .location_scale import location_scale as location_scale
 from .love import love as love
-from .posterior import Moments as Moments
-from .posterior import moments as moments
 from .values import ValueDraws as ValueDraws
 from .weight_space import LinearModelPaths as LinearModelPaths
 from .weight_space import weight_space as weight_space

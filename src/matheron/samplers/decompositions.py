@@ -14,9 +14,9 @@ from ..checks import ArrayLike, Random, as_count, as_generator
 from ..describe import describe
 from ..features import Features
 from ..gp import SparseGP
-from ..updates import weight_space_update
+from ..updates import normals, weight_space_update
+from .conditionals import Factored, PriorAt, single
 from .linear_model import design, features_for, one_basis, weight_count
-from .posterior import Factored, Places, normals, single
 from .weight_space import LinearModelPaths, linear_model_paths
 
 
@@ -95,7 +95,7 @@ def _draw(
         raise TypeError("expected a sparse model, got one of data; see samplers.weight_space")
     with torch.no_grad():
         phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
-        at = Places(gp, gp.inducing_points[:0].detach().double())
+        at = PriorAt(gp, gp.inducing_points[:0].detach().double())
         update = Factored(gp, at)
         omega = normals((s, weight_count(phi, gp.num_outputs)), generator).to(at.centres)
         u = update.draws(s, generator)  # [s, m], less the prior mean

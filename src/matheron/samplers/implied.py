@@ -11,8 +11,9 @@ from ..describe import describe
 from ..features import Features
 from ..paths import PriorPlusUpdate
 from ..solvers.cholesky import safe_cholesky
+from .closed_form import Moments, mixture, outer, shaped
+from .conditionals import Factored, PriorAt, device_of, inner_points, single
 from .linear_model import design, one_basis, shared_bases, wide_bases
-from .posterior import Factored, Moments, Places, device_of, inner_points, mixture, outer, shaped, single
 
 
 def decoupled_moments(model: Any, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
@@ -37,7 +38,7 @@ def decoupled_moments(model: Any, basis: Features | PriorPlusUpdate, x: ArrayLik
     gp = single(describe(model))
     features, shares = shared_bases(basis, device_of(gp))
     with torch.no_grad():
-        at = Places(gp, inner_points(gp, x))
+        at = PriorAt(gp, inner_points(gp, x))
         update = Factored(gp, at)
         G = torch.cholesky_solve(at.K_mx, update.L)  # K_mm^-1 K_m*, [m, n]
         C = (G.mT * update.noise) @ G
@@ -57,14 +58,14 @@ def weight_space_moments(model: Any, basis: Features | PriorPlusUpdate, x: Array
     gp = single(describe(model))
     features, shares = shared_bases(basis, device_of(gp))
     with torch.no_grad():
-        at = Places(gp, inner_points(gp, x))
+        at = PriorAt(gp, inner_points(gp, x))
         update = Factored(gp, at)
         parts = [_linear_model(one_basis(features, g), at, update) for g in range(len(shares))]
         of = mixture(parts, shares)
         return outer(gp, shaped(of.mean, of.covariance, gp.num_outputs))
 
 
-def _linear_model(phi: Features, at: Places, update: Factored) -> Moments:
+def _linear_model(phi: Features, at: PriorAt, update: Factored) -> Moments:
     """The moments of one basis's posterior, by the smaller of the two systems where there is noise."""
     noise = update.noise
     Phi, Phi_x = design(phi, at.centres, at.tasks)[0], design(phi, at.x_rows, at.x_tasks)[0]  # [m, t ell], [n, t ell]

@@ -10,7 +10,9 @@ from torch import Tensor
 from ..checks import ArrayLike, Random, as_generator
 from ..describe import describe
 from ..gp import GP, ExactGP, Outputs, SelectedOutputs, SparseGP
-from .posterior import Factored, Places, inner_moments, inner_points, normals, selected, single
+from ..updates import normals
+from .closed_form import inner_moments, selected
+from .conditionals import Factored, PriorAt, inner_points, single
 from .values import DrawValues, ValueDraws
 
 
@@ -79,7 +81,7 @@ class LocationScale(ValueDraws):
     def _of_u(self, gp: SparseGP, x: Tensor) -> DrawValues:
         """For a q(u) known by its draws alone: u, then f given u, which is Gaussian."""
         with torch.no_grad():
-            at = Places(gp, x)
+            at = PriorAt(gp, x)
             update = Factored(gp, at)
             G = torch.cholesky_solve(at.K_mx, update.L)  # K_mm^-1 K_m*, [m, n]
             R = root(at.K_xx - at.K_mx.mT @ G)

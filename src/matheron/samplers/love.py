@@ -19,7 +19,8 @@ from torch import Tensor
 from ..checks import ArrayLike, Random, as_count, as_generator
 from ..describe import describe
 from ..gp import ExactGP
-from .posterior import inner_points, normals, prior_mean, single
+from ..updates import normals
+from .conditionals import inner_points, prior_mean, single
 from .values import DrawValues, ValueDraws
 
 # Cells of the interpolation grid beyond the outermost points: cubic interpolation looks two cells away.

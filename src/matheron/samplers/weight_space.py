@@ -14,9 +14,9 @@ from ..gp import ExactGP, SparseGP
 from ..means import Mean
 from ..paths import Paths, PriorPaths, PriorPlusUpdate, UpdatePaths
 from ..solvers.cholesky import safe_cholesky
-from ..updates import weight_space_update
+from ..updates import normals, weight_space_update
+from .conditionals import PriorAt, single
 from .linear_model import design, features_for, mixed, one_basis, weight_count
-from .posterior import Places, normals, single
 
 METHODS = ("auto", "cholesky", "eigen", "pathwise")
 
@@ -48,6 +48,9 @@ class LinearModelPaths(PriorPlusUpdate):
         update = UpdatePaths(self.update.kernel, self.update.centres, self.update.tasks, v.expand(len(bases), -1), v)
         means = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)._values(x)
         return torch.tensordot(counts.to(means) / counts.sum(), means, dims=1)
+
+    def _variance(self, x: Tensor) -> Tensor:
+        raise TypeError("variance: not kept of a weight-space posterior; use samples=True, or samplers.moments")
 
     def _chosen(self, index: Tensor) -> LinearModelPaths:
         used = self.prior.basis_index[index].unique()
@@ -101,7 +104,7 @@ def weight_space(
     generator = as_generator(generator, seed)
     with torch.no_grad():
         phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
-        at = Places(gp, gp.train_inputs[:0].detach().double())
+        at = PriorAt(gp, gp.train_inputs[:0].detach().double())
         omega = normals((s, weight_count(phi, gp.num_outputs)), generator).to(at.centres)
         eps = normals((s, gp.num_data), generator).to(at.centres) if method == "pathwise" else None
         y, noise = gp.train_targets.detach().to(at.centres) - at.mean_m, gp.noise.detach().to(at.centres)

@@ -11,16 +11,13 @@ from ..checks import ArrayLike, Random, as_box, as_count, as_generator, as_tenso
 from ..describe import describe
 from ..draw import draw
 from ..features import Features
-from ..samplers import location_scale, weight_space
-from ..samplers.posterior import Factored, Places, inner_points, single
+from ..samplers import location_scale, marginals, single, weight_space
 from .minimize import minimize
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
 # The paper's budgets, `apdx:additional_experiments_ts`.
 MESH_SIZE = {"decoupled": 250_000, "weight-space": 250_000, "function-space": 1_000_000}
 ACTIVE_SET = 2048
-# Mesh points whose marginals are computed at once.
-_BLOCK = 4096
 
 
 def suggest(
@@ -110,26 +107,3 @@ def _function_space(model: Any, bounds: Tensor, q: int, size: int, generator: to
         joint = location_scale(gp, 1, generator=generator)(mesh[best])[0]  # [2048]
         chosen.append(mesh[best[joint.argmin()]])
     return torch.stack(chosen)
-
-
-@torch.no_grad()
-def marginals(gp: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Posterior means and standard deviations at points `[M, d]`, a block at a time: both `[M]`, in the model's units.
-
-    Under an affine output transform the order of values is that of the model's own, which is all that is used of them.
-    """
-    factored, a, S, means, variances = None, None, None, [], []
-    for block in x.split(_BLOCK):
-        at = Places(gp, inner_points(gp, block))
-        if factored is None:
-            factored = Factored(gp, at)
-            a = torch.linalg.solve_triangular(factored.L, factored.target[:, None], upper=False)  # [m, 1]
-            if factored.root is not None:
-                S = torch.linalg.solve_triangular(factored.L, factored.root, upper=False)  # [m, r]
-        A = torch.linalg.solve_triangular(factored.L, at.K_mx, upper=False)  # [m, b]
-        variance = at.kernel.diag(at.x_rows) - A.square().sum(0)
-        if S is not None:
-            variance = variance + (A.mT @ S).square().sum(1)
-        means.append(at.mean_x + (A.mT @ a)[:, 0])
-        variances.append(variance.clamp_min(0))
-    return torch.cat(means), torch.cat(variances).sqrt()

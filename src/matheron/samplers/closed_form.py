@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_points
+from ..checks import ArrayLike
 from ..describe import describe
 from ..gp import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
-from ..kernels import coupled_covariance
-from ..solvers import covariance
-from ..solvers.cholesky import safe_cholesky
-from ..updates import draws_of_q, moments_of_q
-from ..updates import normals as normals
+from .conditionals import Factored, PriorAt, inner_points, single
+
+# Points whose marginals are computed at once.
+_BLOCK = 4096
 
 
 class Moments(NamedTuple):
@@ -56,7 +55,7 @@ def moments(model: Any, x: ArrayLike) -> Moments:
 def inner_moments(gp: ExactGP | SparseGP, x: Tensor) -> Moments:
     """The moments of one model at points x `[n, d]`, both in the model's own space: before any transform."""
     with torch.no_grad():
-        at = Places(gp, x)
+        at = PriorAt(gp, x)
         update = Factored(gp, at)
         A = torch.linalg.solve_triangular(update.L, at.K_mx, upper=False)  # L^-1 K_m*, [m, n]
         C = at.K_xx - A.mT @ A
@@ -65,26 +64,6 @@ def inner_moments(gp: ExactGP | SparseGP, x: Tensor) -> Moments:
             C = C + S @ S.mT
         a = torch.linalg.solve_triangular(update.L, update.target[:, None], upper=False)  # [m, 1]
         return shaped(at.mean_x + (A.mT @ a)[:, 0], (C + C.mT) / 2, gp.num_outputs)
-
-
-def single(gp: Any) -> ExactGP | SparseGP:
-    """One model, exact or sparse."""
-    if isinstance(gp, ExactGP | SparseGP):
-        return gp
-    raise TypeError(
-        f"model: expected one exact or sparse model, got {gp!r}; ask each of matheron.describe(model).models"
-    )
-
-
-def device_of(gp: ExactGP | SparseGP) -> torch.device:
-    return (gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points).device
-
-
-def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
-    """Points `[n, d]` in the model's own space, in float64 on its device."""
-    like = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
-    x = as_points(x, "x", input_dim=gp.input_dim, like=like.detach().double()).detach()
-    return x if gp.input_transform is None else gp.input_transform.to(x.device, x.dtype)(x).detach()
 
 
 def outer(gp: ExactGP | SparseGP, of: Moments) -> Moments:
@@ -140,74 +119,32 @@ def mixture(parts: list[Moments], weights: Tensor | None = None) -> Moments:
     return Moments(mean.reshape(parts[0].mean.shape), C.reshape(shape))
 
 
-class Places:
-    """A model's centres (X, or Z) and some points x of its own space, all in float64, and the prior there.
-
-    Several outputs at a point are as many rows: x_rows `[n t, d]` with tasks 0 .. t - 1 in turn.
-    """
-
-    def __init__(self, gp: ExactGP | SparseGP, x: Tensor) -> None:
-        centres = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
-        self.centres = centres.detach().double()  # [m, d]
-        self.tasks = None if gp.tasks is None else gp.tasks.to(centres.device)
-        self.kernel = gp.kernel.owned().to(centres.device, torch.float64)
-        t = gp.num_outputs
-        self.x_rows = x if t == 1 else x.repeat_interleave(t, dim=0)
-        self.x_tasks = None if t == 1 else torch.arange(t, device=x.device).repeat(len(x))
-        self.mean_x = prior_mean(gp, x)  # [n t]
-        self.mean_m = prior_mean(gp, self.centres, self.tasks)  # [m]
-
-    @property
-    def K_xx(self) -> Tensor:
-        return covariance(self.kernel, self.x_rows, self.x_tasks)
-
-    @property
-    def K_mx(self) -> Tensor:
-        return coupled_covariance(self.kernel, self.centres, self.tasks, self.x_rows, self.x_tasks)
-
-
-class Factored:
-    """K = L L^T at the centres, noise or jitter included, and what an update aims at there."""
-
-    def __init__(self, gp: ExactGP | SparseGP, at: Places) -> None:
-        self.gp, self.mean = gp, at.mean_m
-        noise = gp.noise if isinstance(gp, ExactGP) else at.centres.new_full((len(at.centres),), gp.jitter)
-        self.noise = noise.detach().to(at.centres)  # [m]
-        K = covariance(at.kernel, at.centres, at.tasks)
-        K.diagonal().add_(self.noise)
-        self.L, jitter = safe_cholesky(K, "k(X, X) + noise")
-        self.noise = self.noise + jitter  # what had to be added counts as noise, as in a path
-
-    @property
-    def target(self) -> Tensor:
-        """The mean of y, or of f(Z) under q(u), less the prior mean: `[m]`."""
-        if isinstance(self.gp, ExactGP):
-            return self.gp.train_targets.detach().to(self.L) - self.mean
-        return moments_of_q(self.gp, self.mean, self.L).mean.detach() - self.mean
-
-    @property
-    def root(self) -> Tensor | None:
-        """A root of the covariance of f(Z) under q(u), `[m, r]`; None for data, and for a q(u) that is a point."""
-        if isinstance(self.gp, ExactGP) or self.gp.q_scale_tril is None:
-            return None
-        return moments_of_q(self.gp, self.mean, self.L).root.detach()
-
-    def draws(self, s: int, generator: torch.Generator) -> Tensor:
-        """Draws of f(Z) from q(u), less the prior mean: `[s, m]`."""
-        assert isinstance(self.gp, SparseGP)
-        return draws_of_q(self.gp, s, self.mean, self.L, generator)[0].detach() - self.mean
-
-
-def prior_mean(gp: ExactGP | SparseGP, x: Tensor, tasks: Tensor | None = None) -> Tensor:
-    """The prior mean at points `[n, d]`: of every output in turn `[n t]`, or of each point's own task `[n]`."""
-    mean = gp.mean.to(x.device, x.dtype)(x[None])[0].detach().to(x)  # [n, 1 or t]
-    mean = mean.expand(-1, gp.num_outputs)
-    return mean.reshape(-1) if tasks is None else mean.gather(-1, tasks[:, None])[:, 0]
-
-
 def shaped(mean: Tensor, C: Tensor, t: int) -> Moments:
     """Moments of the outputs in turn, `[n t]` and `[n t, n t]`, with an axis of their own for the outputs."""
     if t == 1:
         return Moments(mean, C)
     n = len(mean) // t
     return Moments(mean.reshape(n, t), C.reshape(n, t, n, t))
+
+
+@torch.no_grad()
+def marginals(gp: ExactGP | SparseGP, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Posterior means and standard deviations at points `[M, d]`, a block at a time: both `[M]`, in the model's units.
+
+    Under an affine output transform the order of values is that of the model's own, which is all that is used of them.
+    """
+    factored, a, S, means, variances = None, None, None, [], []
+    for block in x.split(_BLOCK):
+        at = PriorAt(gp, inner_points(gp, block))
+        if factored is None:
+            factored = Factored(gp, at)
+            a = torch.linalg.solve_triangular(factored.L, factored.target[:, None], upper=False)  # [m, 1]
+            if factored.root is not None:
+                S = torch.linalg.solve_triangular(factored.L, factored.root, upper=False)  # [m, r]
+        A = torch.linalg.solve_triangular(factored.L, at.K_mx, upper=False)  # [m, b]
+        variance = at.kernel.diag(at.x_rows) - A.square().sum(0)
+        if S is not None:
+            variance = variance + (A.mT @ S).square().sum(1)
+        means.append(at.mean_x + (A.mT @ a)[:, 0])
+        variances.append(variance.clamp_min(0))
+    return torch.cat(means), torch.cat(variances).sqrt()
