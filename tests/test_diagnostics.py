@@ -67,7 +67,15 @@ def test_it_prints_a_table_the_floor_and_advice(generator):
     gp = model()
     found = diagnose(matheron.draw(gp, 64, generator=generator), gp, X_TEST)
     text = str(found)
-    for part in ("2-Wasserstein", "these paths", "exact draws", "their basis", "effective rank", "kernel, RMS error"):
+    for part in (
+        "2-Wasserstein",
+        "these paths",
+        "exact draws",
+        "their bases",
+        "one basis",
+        "effective rank",
+        "kernel, RMS error",
+    ):
         assert part in text
     assert f"{found.paths.w2:.3g}" in text and "Monte Carlo floor: 64 draws" in text
     assert found.advice.split(":")[0] in text
@@ -79,21 +87,59 @@ def test_a_good_draw_is_called_good(generator):
     assert found.advice.startswith("Good enough") and basis(found).w2 < found.floor.w2
 
 
-def test_a_basis_shared_too_long_should_be_changed_more_often(generator):
+PLAIN = {  # dimensions, data, kernel, noise: where plain features err, relative to what the data leave open
+    "one dimension": (1, 20, kernels.Matern(2.5, 0.3), 1e-4),
+    "two": (2, 30, kernels.Matern(1.5, 1.2), 1e-6),
+    "four": (4, 100, kernels.Matern(2.5, 0.5), 1e-6),
+    "a small term": (1, 60, kernels.RBF(1.0) + 1e-3 * kernels.Matern(1.5, 0.05), 1e-5),
+}
+
+
+def problem(name: str) -> tuple[ExactGP, torch.Tensor]:
+    d, n, kernel, noise = PLAIN[name]
+    X = points(n, d, seed=3)
+    return ExactGP(kernel, X, torch.sin(4 * X.sum(1)), noise), points(60, d, seed=4)
+
+
+@pytest.mark.parametrize("num_paths", [8, 64])
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_features_do_not_pass_where_data_leave_little(name, num_paths):
+    gp, x = problem(name)
+    found = diagnose(matheron.draw(gp, num_paths, features="cosine", seed=0), gp, x)
+    assert not found.advice.startswith("Good enough") and found.settings
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_advice_followed_passes(name):
+    gp, x = problem(name)
+    found = diagnose(matheron.draw(gp, 64, features="cosine", num_features=256, seed=0), gp, x)
+    for seed in (1, 2):
+        again = diagnose(matheron.draw(gp, 64, seed=seed, **found.settings), gp, x)
+        assert again.advice.startswith("Good enough")
+
+
+def test_good_enough_gets_no_easier_with_fewer_paths():
+    gp, x = problem("four")
+    errors = []
+    for s in (4, 64, 512):
+        found = diagnose(matheron.draw(gp, s, paths_per_basis=4, features="sobol", num_features=256, seed=0), gp, x)
+        errors.append(basis(found).w2 / found.spread)
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_one_basis_and_all_together_are_told_apart(generator):
     gp = model()
-    shared = diagnose(matheron.draw(gp, 4000, num_features=64, paths_per_basis=None, generator=generator), gp, X_TEST)
-    assert shared.advice.startswith("Another basis more often: draw with paths_per_basis=")
-    per_basis = int(shared.advice.split("paths_per_basis=")[1].split(";")[0])
-    paths = matheron.draw(gp, 4000, num_features=64, paths_per_basis=per_basis, generator=generator)
-    better = diagnose(paths, gp, X_TEST)
-    assert basis(better).w2 < better.floor.w2 < basis(shared).w2 and better.advice.startswith("Good enough")
+    found = diagnose(matheron.draw(gp, 64, num_features=32, paths_per_basis=1, generator=generator), gp, X_TEST)
+    assert found.one_basis is not None and basis(found).w2 < 0.4 * found.one_basis.w2
+    shared = diagnose(matheron.draw(gp, 64, num_features=32, paths_per_basis=None, generator=generator), gp, X_TEST)
+    assert shared.one_basis == shared.basis
 
 
-def test_in_few_dimensions_other_features_are_better(generator):
-    gp, x = model(d=1), points(40, 1, seed=1)
-    random = diagnose(matheron.draw(gp, 4000, num_features=256, features="sobol", generator=generator), gp, x)
+def test_in_few_dimensions_a_lattice_is_better(generator):
+    gp, x = problem("one dimension")
+    random = diagnose(matheron.draw(gp, 40, num_features=256, features="sobol", generator=generator), gp, x)
     assert random.advice.startswith("Other features: a lattice")
-    paths = matheron.draw(gp, 4000, domain=(0.0, 1.0), generator=generator)
+    paths = matheron.draw(gp, 40, generator=generator, **random.settings)
     assert basis(diagnose(paths, gp, x)).w2 < 0.2 * basis(random).w2
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import io
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console, Group
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .checks import ArrayLike, as_points
 from .describe import describe
+from .draw import draw
 from .features import LARGEST_DIM, Lattice
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
@@ -23,6 +24,10 @@ from .samplers import LinearModelPaths, Moments, decoupled_moments, moments, wei
 from .samplers.closed_form import select, side_by_side
 from .samplers.conditionals import inner_points
 
+# The law of a draw is good enough when W2, as a share of the posterior's own spread, is at most this: for one basis
+# (what paths that share it look like), and for all paths together.
+LARGEST_OF_ONE, LARGEST_OF_ALL = 0.2, 0.1
+_MARGIN = 1.2  # bases differ; what is recommended must hold for others than those that were tried
 # The comparison is cubic in the number of values.
 LARGEST_COUNT = 4096
 _BLOCK = 4096
@@ -45,9 +50,8 @@ class Diagnosis:
 
     paths: Law  # the empirical law of these paths
     floor: Law  # that of as many independent draws from the exact posterior: no sampler is expected to do better
-    basis: (
-        Law | None
-    )  # the law that the paths' basis implies, of infinitely many paths; None where it has no closed form
+    # The law that all of the paths' bases imply, of infinitely many paths; None where it has no closed form.
+    basis: Law | None
     kernel_error: KernelError | None  # of the prior that the basis implies
     spread: float  # the posterior's own size in W2's units, sqrt(tr C)
     effective_rank: float  # of the posterior
@@ -56,13 +60,15 @@ class Diagnosis:
     num_features: int
     num_bases: int
     advice: str
+    one_basis: Law | None = None  # the law that one of the bases implies: the median of some
+    settings: dict[str, Any] = field(default_factory=dict)  # what to give to `draw` instead, where there is advice
     features: str = ""  # what the prior's basis is, and for a lattice the error that it reached
 
     def __rich__(self) -> Group:
         table = Table(title=f"{self.num_paths} paths at {self.num_values} values, against the posterior")
-        for column in ("", "these paths", "exact draws", "their basis"):
+        for column in ("", "these paths", "exact draws", "their bases", "one basis"):
             table.add_column(column, justify="left" if column == "" else "right")
-        laws = (self.paths, self.floor, self.basis)
+        laws = (self.paths, self.floor, self.basis, self.one_basis)
 
         def row(name: str, *cells: float | None) -> None:
             table.add_row(name, *("-" if cell is None else f"{cell:.3g}" for cell in cells))
@@ -101,9 +107,11 @@ class Diagnosis:
 def diagnose(paths: AbstractPaths, model: Any, x: ArrayLike) -> Diagnosis:
     """Compare drawn paths with the posterior they were drawn from, at points x `[n, d]`.
 
-    Three laws are measured against the exact posterior: the empirical one of these paths; that of as many exact
-    draws, which is the Monte Carlo floor; and, in closed form, the one that the paths' basis implies. Where several
-    bases are used, the last is their average.
+    Four laws are measured against the exact posterior: the empirical one of these paths; that of as many exact
+    draws, which is the Monte Carlo floor; and, in closed form, the ones that the paths' bases imply: all of them
+    together, and one alone. The last two, as shares of the posterior's own spread, decide whether a draw is good
+    enough: that depends on the features, and never on how few paths there are to judge by. Where it is not,
+    `settings` are what to draw with instead; they have been tried.
 
     Args:
         paths: from `matheron.draw`, or a sampler of `matheron.samplers` that answers functions.
@@ -140,20 +148,40 @@ def diagnose(paths: AbstractPaths, model: Any, x: ArrayLike) -> Diagnosis:
     empirical = _law(empirical_moments(paths, x, block_size=_BLOCK), exact)
     floor = _law(_floor(exact.mean, C, paths.num_paths), exact)
     basis = None if implied is None else _law(implied, exact)
+    spread = math.sqrt(max(0.0, float(C.trace())))
+    laws = _Laws(empirical, floor, basis, None if basis is None else _one_basis(paths, gp, x, exact))
+    advice = _advice(paths, members, gp, x, exact, spread, laws)
     return Diagnosis(
         paths=empirical,
         floor=floor,
         basis=basis,
         kernel_error=_kernel_error(members, gp, x),
-        spread=math.sqrt(max(0.0, float(C.trace()))),
+        spread=spread,
         effective_rank=_effective_rank(C),
         num_paths=paths.num_paths,
         num_values=count,
         num_features=max(member.prior.num_features for member in members),
         num_bases=max(member.prior.num_bases for member in members),
-        advice=_advice(members, gp, empirical, floor, basis),
+        advice=advice.text,
+        one_basis=laws.one,
+        settings=advice.settings,
         features=members[0].prior.features.description,
     )
+
+
+class _Laws(NamedTuple):
+    paths: Law
+    floor: Law
+    all: Law | None
+    one: Law | None
+
+
+def _one_basis(paths: Any, gp: Any, x: Tensor, exact: Moments) -> Law | None:
+    """The law of paths that share one basis: the median, by W2, of up to three of the bases."""
+    some = sorted({i * paths.num_paths // 3 for i in range(3)})
+    implied = [_implied(paths[i : i + 1], gp, x) for i in some]
+    found = sorted((_law(law, exact) for law in implied if law is not None), key=lambda law: law.w2)
+    return found[len(found) // 2] if found else None
 
 
 def _without_rounding(of: Moments) -> Moments:
@@ -239,33 +267,56 @@ def _in_closed_form(paths: AbstractPaths, gp: Any) -> tuple[AbstractPaths, Any]:
     return paths.in_model_units(), gp.replaced(output_transform=None)
 
 
-def _advice(members: list[PriorPlusUpdate], gp: Any, empirical: Law, floor: Law, basis: Law | None) -> str:
-    """One line: what to do next."""
-    s, prior = members[0].num_paths, members[0].prior
-    if basis is None:
-        if empirical.w2 <= 1.2 * floor.w2:
-            return "Good enough: these paths are as close to the posterior as exact draws."
-        error = empirical.w2
-    else:
-        if basis.w2 <= floor.w2:
-            return f"Good enough: the basis's error, {basis.w2:.3g}, is below the noise of {s} paths, {floor.w2:.3g}."
-        error = basis.w2
+class _Advice(NamedTuple):
+    text: str
+    settings: dict[str, Any]
+
+
+def _advice(
+    paths: Any, members: list[PriorPlusUpdate], gp: Any, x: Tensor, exact: Moments, spread: float, laws: _Laws
+) -> _Advice:
+    """One line: what to do next. Settings are tried out on the model before they are recommended."""
+    if laws.all is None or laws.one is None:
+        if laws.paths.w2 <= 1.2 * laws.floor.w2:
+            return _Advice("Good enough: these paths are as close to the posterior as exact draws.", {})
+        return _Advice("Another draw: the law of these paths has no closed form, and they are off.", {})
+    one, every = (law.w2 / spread if spread else 0.0 for law in (laws.one, laws.all))
+    if one <= LARGEST_OF_ONE and every <= LARGEST_OF_ALL:
+        errors = f"within {one:.2g} of a standard deviation for one basis, {every:.2g} for all paths together"
+        return _Advice(f"Good enough: the law of these paths is {errors}.", {})
     if any(isinstance(member, LinearModelPaths) for member in members):
-        return "Another sampler: this one holds the data in weight space; matheron.draw holds them in function space."
-    d = members[0].input_dim
-    terms = [term for term in _singles(gp)[0].kernel.terms(d) if term.stationary]
-    dims = max((len(term.active_dims(d)) for term in terms), default=d)
+        text = "Another sampler: this one holds the data in weight space; matheron.draw holds them in function space."
+        return _Advice(text, {})
+    s, prior = members[0].num_paths, members[0].prior
     lattice = any(isinstance(part, Lattice) for part in prior.features.bases)
-    if dims <= LARGEST_DIM and terms and not lattice and not any(term.forms for term in terms):
-        return (
-            f"Other features: a lattice errs far less in {dims} dimension{'s' if dims > 1 else ''}; draw with "
-            "domain=(lower, upper)."
-        )
+    if not lattice and _fits_a_lattice(gp, members[0].input_dim):
+        box = (x.amin(0).tolist(), x.amax(0).tolist())
+        if _error_of_one(gp, x, exact, domain=box) <= LARGEST_OF_ALL * spread:
+            return _Advice("Other features: a lattice errs far less; draw with domain=(lower, upper).", {"domain": box})
     if lattice:
-        return 'More modes: draw with features="lattice" and a smaller tolerance=.'
-    if prior.num_bases < s:
-        needed = math.ceil(prior.num_bases * 2 * (error / floor.w2) ** 2)
-        per_basis = max(1, s // needed)
-        return f"Another basis more often: draw with paths_per_basis={per_basis}; what bases err by averages out."
-    factor = min(64, math.ceil((error / floor.w2) ** 2))
-    return f"More features: draw with num_features={prior.num_features * factor}."
+        return _Advice('More modes: draw with features="lattice" and a smaller tolerance=.', {})
+    for factor in (1, 4, 16, 64):
+        settings: dict[str, Any] = {"features": "leverage", "num_features": factor * prior.num_features}
+        error = _MARGIN * _error_of_one(gp, x, exact, **settings) / spread
+        needed = math.ceil((error / LARGEST_OF_ALL) ** 2)  # what independent bases err by averages out
+        if error <= LARGEST_OF_ONE and needed <= s:
+            settings["paths_per_basis"] = max(1, min(math.ceil(s / prior.num_bases), s // needed))
+            words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+            return _Advice(f"Other settings: draw with {words}.", settings)
+    text = "More of everything: not even 64 times as many features, chosen by leverage, are enough for so few paths."
+    return _Advice(text, {})
+
+
+def _fits_a_lattice(gp: Any, d: int) -> bool:
+    terms = [term for single in _singles(gp) for term in single.kernel.terms(d) if term.stationary]
+    few = all(len(term.active_dims(d)) <= LARGEST_DIM and not term.forms for term in terms)
+    return bool(terms) and few
+
+
+def _error_of_one(gp: Any, x: Tensor, exact: Moments, **settings: Any) -> float:
+    """The largest W2 of three bases drawn with some settings; infinite where they cannot be drawn."""
+    try:
+        drawn = draw(gp, 3, paths_per_basis=1, seed=0, **settings)
+    except (ValueError, TypeError):
+        return math.inf
+    return max(_law(law, exact).w2 for i in range(3) if (law := _implied(drawn[i : i + 1], gp, x)) is not None)
