@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .checks import ArrayLike, Random, as_box, as_count, as_dtype, as_generator, as_points
 from .describe import describe
-from .features import LATTICE_KINDS, Accuracy, Features, build_features, posterior_scale
+from .features import LATTICE_KINDS, Accuracy, Features, Lattice, build_features, posterior_scale
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
 from .means import Mean, as_mean
@@ -34,10 +34,12 @@ from .paths import (
     SelectedPaths,
     UpdatePaths,
     at_tasks,
+    given_on_lattice,
     update_given,
     values_at,
 )
-from .solvers import Auto, Cholesky, CholeskyState, Posterior, Solver, as_solver
+from .solvers import Auto, Cholesky, CholeskyState, FourierLattice, Posterior, Solver, as_solver
+from .solvers.lattice import SMALLEST_ON_LATTICE, worthwhile
 from .transforms import Transform
 from .updates import Data, draws_of_q, exact_update, normals
 
@@ -93,8 +95,9 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
         where: points `[n, d]` like those at which the paths will be called: frequencies are chosen for these.
         tolerance: of a lattice, which has as many modes as it asks for: the share of the posterior variance that may
             be missing. `num_features` is for other features.
-        solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), "auto", or a value such as
-            `matheron.solvers.PCG(tolerance=1e-3)`. `paths.solver_stats` says which ran, and how it went.
+        solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), "lattice" (for many data in up to
+            3 dimensions, with `domain`), "auto", or a value such as `matheron.solvers.PCG(tolerance=1e-3)`.
+            `paths.solver_stats` says which ran, and how it went.
         detach: False keeps the graph from the paths to the model's hyperparameters.
         generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
         dtype, device: of the paths; the data's where not given.
@@ -138,6 +141,9 @@ def _draw_one(
     Z, tasks, noise = _centres(gp)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
+    on_lattice = _drawn_on_lattice(gp, s, basis, solver, detach, generator)
+    if on_lattice is not None:
+        return on_lattice
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
         state = solver.init(KernelOperator(kernel, Z, tasks, noise))  # K_nn + noise, or K_mm
@@ -148,6 +154,45 @@ def _draw_one(
             update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
         else:
             update = _sparse(gp, prior, posterior, generator)  # sum_j v_j k(., z_j)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
+
+
+def _drawn_on_lattice(
+    gp: ExactGP | SparseGP, s: int, basis: _Basis, solver: Solver, detach: bool, generator: torch.Generator
+) -> Paths | None:
+    """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
+    asked, n = isinstance(solver, FourierLattice), 0 if isinstance(gp, SparseGP) else gp.num_data
+    plain = basis.domain is not None and basis.features in ("auto", "lattice") and detach and gp.num_outputs == 1
+    if not asked and not (isinstance(solver, Auto) and plain and n >= SMALLEST_ON_LATTICE):
+        return None
+    noisy = isinstance(gp, ExactGP) and bool((gp.noise > 0).all())
+    if not plain or not noisy:
+        if asked:
+            raise ValueError(
+                'solver="lattice" needs an exact model of one output with noise, domain=(lower, upper), features '
+                '"auto" or "lattice", and detach=True; use solver="cholesky"'
+            )
+        return None
+    assert isinstance(gp, ExactGP)
+    with torch.no_grad():
+        X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
+        features = _features(
+            gp.kernel, s, X, basis, generator, None, gp.input_transform, noise=gp.noise, joined=True
+        )  # before any factor: none is needed
+        alone = len(features.bases) == 1 and isinstance(features.bases[0], Lattice)
+        if not alone or not (asked or worthwhile(features.bases[0], gp.noise, n, s)):
+            if asked:
+                raise ValueError(
+                    'solver="lattice" needs a kernel all of whose terms are stationary, of up to 3 dimensions, and fit '
+                    f'on one lattice; got {features.description}; use solver="cholesky" or "cg"'
+                )
+            return None
+        prior = _prior(features, s, 1, X, basis, generator)
+        none = X.new_zeros(s, 0)
+        empty = UpdatePaths(kernel, X[:0], None, none, none[:1])
+        settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
+        chunk = (X, gp.train_targets, gp.noise)
+        prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
 
 
@@ -234,6 +279,8 @@ def _features(
     generator: torch.Generator,
     posterior: Posterior | None = None,
     input_transform: Transform | None = None,
+    noise: Tensor | None = None,
+    joined: bool = False,
 ) -> Features:
     """phi: the basis that was asked for, for points like the centres; `posterior` is None where there are no data."""
     d, t = centres.shape[1], kernel.num_outputs
@@ -245,12 +292,13 @@ def _features(
         if outputs:
             raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
     else:
-        data = None if posterior is None else centres.detach()
+        noise = noise if posterior is None else posterior.noise
+        data = None if noise is None else centres.detach()
         box = as_domain(basis.domain, d, input_transform, data)
         accuracy = None
         if box is not None and features in ("auto", *LATTICE_KINDS):
-            needed = None if posterior is None else posterior_scale(kernel, posterior.centres, posterior.noise)
-            accuracy = Accuracy(basis.tolerance, needed, s)
+            needed = None if data is None or noise is None else posterior_scale(kernel, data, noise)
+            accuracy = Accuracy(basis.tolerance, needed, s, joined)
         features = build_features(
             kernel.to("cpu"),  # where terms of all kinds meet; a model's may be on a GPU
             d,

@@ -43,7 +43,7 @@ def _lines(value: Value) -> list[tuple[str, str]]:
         ("kernel", expression(update.kernel)),
         ("mean", expression(value.mean_function)),
         ("prior", f"{value.prior.features.description}; bases: {value.prior.num_bases}"),
-        ("update", f"{update.num_inducing} inducing points, {len(update.noise)} observations"),
+        ("update", f"{update.num_inducing} inducing points, {update.num_data} observations"),
     ]
     for name in ("input_transform", "output_transform"):
         if (transform := getattr(value, name)) is not None:

@@ -42,9 +42,9 @@ def series_at(F: Tensor, x: Tensor) -> Tensor:
     return torch.from_numpy(plan.execute(F.contiguous().numpy()).reshape(len(F), len(x)))
 
 
-def adjoint_at(c: Tensor, x: Tensor, shape: Sequence[int]) -> Tensor:
+def adjoint_at(c: Tensor, x: Tensor, shape: Sequence[int], accuracy: float | None = None) -> Tensor:
     """sum_n c_n exp(-i j . x_n): complex `[r, n]` at angles `[n, d]` -> `[r, *shape]`."""
-    plan = _plan(1, tuple(shape), len(c), x)
+    plan = _plan(1, tuple(shape), len(c), x, accuracy)
     if plan is None:
         return _spread(c, x, tuple(shape))
     return torch.from_numpy(plan.execute(c.contiguous().numpy()).reshape(len(c), *shape))
@@ -72,7 +72,7 @@ def finufft() -> Any | None:
     return library
 
 
-def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor) -> Any | None:
+def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None) -> Any | None:
     library = finufft()
     if library is None or x.device.type != "cpu":
         return None
@@ -81,7 +81,7 @@ def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor) -> Any | Non
         kind,
         shape,
         count,
-        ACCURACY[x.dtype],
+        max(accuracy or 0.0, ACCURACY[x.dtype]),
         -1 if kind == 1 else 1,
         "complex128" if double else "complex64",
         nthreads=torch.get_num_threads(),
@@ -95,7 +95,7 @@ def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor) -> Any | Non
 
 def grid_shape(shape: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
     """Even sizes with small factors, twice the modes or more."""
-    return tuple(_fast_size(max(2 * n, 2 * _WIDTH[dtype])) for n in shape)
+    return tuple(fast_size(max(2 * n, 2 * _WIDTH[dtype])) for n in shape)
 
 
 def fine_grid(F: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def _transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
     return ((phi * torch.from_numpy(weights) * (w / 2)) @ torch.cos(torch.outer(z, 2 * math.pi / size * j))).to(dtype)
 
 
-def _fast_size(n: int) -> int:
+def fast_size(n: int) -> int:
     """The next even number with no prime factor above 5."""
     best = 2 ** math.ceil(math.log2(n))
     for a in range(9):

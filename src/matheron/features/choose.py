@@ -21,7 +21,7 @@ from .harmonics import harmonic_series, harmonics
 from .lattice import Lattice
 from .leverage import leverage
 from .proposal import Component, components
-from .series import LARGEST_DIM, LARGEST_ERROR, lattices
+from .series import JOIN_TIMES, LARGEST_DIM, LARGEST_ERROR, lattices
 
 LATTICE_KINDS = ("lattice", "equispaced")
 KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
@@ -46,6 +46,7 @@ class Accuracy(NamedTuple):
     tolerance: float = 1e-3
     posterior_variance: float | None = None
     num_paths: int = 1
+    joined: bool = False  # all terms on one lattice, whatever its modes
 
 
 class Features(Value):
@@ -194,6 +195,7 @@ def _lattices(
         images=to.tolerance,
         largest=largest,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
+        join_times=math.inf if to.joined else JOIN_TIMES,
     )
     if graph and kind == "auto" and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
         return [], terms

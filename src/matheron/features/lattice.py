@@ -69,11 +69,7 @@ class Lattice(Basis):
 
     def mode(self, index: Tensor) -> Tensor:
         """Frequencies `[..., k]` of places `[...]` in the box, in the coordinates `dims`."""
-        columns = []
-        for n in reversed(self.shape):
-            columns.append(index % n - n // 2)
-            index = index // n
-        return torch.stack(columns[::-1], dim=-1) * (2 * math.pi / self.period)
+        return self.place_modes(index) * (2 * math.pi / self.period)
 
     def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:
         """The pairs `start` to `stop` as a plain basis, for sums that need the functions themselves."""
@@ -194,14 +190,32 @@ class Lattice(Basis):
                 out[start + 1] = total.imag
         return out
 
-    def adjoint(self, x: Tensor, v: Tensor) -> Tensor:
+    def adjoint(self, x: Tensor, v: Tensor, accuracy: float | None = None) -> Tensor:
         """The transpose of the sums: `[n, d], [r, n] -> [r, c]`, weights with <W, adjoint> = <sums(W), v>."""
-        r = len(v)
-        F = adjoint_at(as_complex(v), self.angles(x), self.shape)  # two real rows in each
-        flipped = F.flip(list(range(1, F.ndim))).conj()
-        both = torch.stack([0.5 * (F + flipped), -0.5j * (F - flipped)], dim=1).flatten(0, 1)[:r]
-        h, flat = self.num_pairs, both.flatten(1)
-        return torch.cat([flat[:, h + 1 :].real, -flat[:, h + 1 :].imag, flat[:, h : h + 1].real], dim=-1)
+        return self.separated_adjoint(adjoint_at(as_complex(v), self.angles(x), self.shape, accuracy), len(v))
+
+    def joined_coefficients(self, W: Tensor) -> Tensor:
+        """Coefficients of real functions, two in each complex one: `[r, c] -> [ceil(r / 2), *shape]`."""
+        return _joined(self.coefficients(W))
+
+    def separated_adjoint(self, G: Tensor, r: int) -> Tensor:
+        """From sum_n v_n exp(-i theta_j . x_n), two real v in each complex one, to sums with cosines, sines and one:
+        `[ceil(r / 2), *shape] -> [r, c]`."""
+        h, flat = self.num_pairs, G.flatten(1)
+        upper, lower = flat[:, h + 1 :], flat[:, :h].flip(-1)  # j and -j
+        one = flat[:, h : h + 1]
+        first = [0.5 * (upper.real + lower.real), 0.5 * (lower.imag - upper.imag), one.real]
+        second = [0.5 * (upper.imag + lower.imag), 0.5 * (upper.real - lower.real), one.imag]
+        both = torch.stack([torch.cat(first, dim=-1), torch.cat(second, dim=-1)], dim=1)
+        return both.flatten(0, 1)[:r]
+
+    def place_modes(self, index: Tensor) -> Tensor:
+        """The whole numbers j `[..., k]` of places `[...]` in the box."""
+        columns = []
+        for n in reversed(self.shape):
+            columns.append(index % n - n // 2)
+            index = index // n
+        return torch.stack(columns[::-1], dim=-1)
 
     def describe(self) -> str:
         """The record in words."""

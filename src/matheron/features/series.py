@@ -30,7 +30,7 @@ _LONGEST = {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}
 # Points in each axis of the FFT that tries a cut-off, by the number of axes.
 _TRIAL = {1: 2048, 2: 160, 3: 40}
 # Lattices are joined where one for all of their terms has at most so many times their modes, or so many in all.
-_JOIN_TIMES, _JOIN_BELOW = 2.0, 4096
+JOIN_TIMES, _JOIN_BELOW = 2.0, 4096
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ def lattices(
     images: float,
     largest: int,
     largest_error: float = LARGEST_ERROR,
+    join_times: float = JOIN_TIMES,
 ) -> tuple[list[tuple[Lattice, Tensor | None]], list[Term]]:
     """Lattices of the stationary terms with their couplings, and the terms that have none.
 
@@ -74,6 +75,7 @@ def lattices(
         images: what may be wrong with a correlation because the series repeats itself.
         largest: modes of a lattice at the most.
         largest_error: share of the variance beyond which a series counts as none.
+        join_times: terms share a lattice where it has at most so many times the modes of lattices of their own.
     """
     plain = [t for t in terms if t.stationary and not t.forms]
     boxes: list[tuple[Box, Tensor | None]] = []
@@ -90,7 +92,7 @@ def lattices(
         coupling = boxes[0][1]
         same = [box for box, B in boxes if B is coupling]
         boxes = [(box, B) for box, B in boxes if B is not coupling]
-        for box in joined(same, largest):
+        for box in joined(same, largest, join_times):
             lattice = lattice_of(box, input_dim)
             if lattice.error > largest_error:  # a narrow band at frequencies beyond the modes that are allowed
                 rest += box.terms
@@ -139,15 +141,13 @@ def sized_box(
     return None if best is None else best[0]
 
 
-def joined(boxes: list[Box], largest: int) -> list[Box]:
+def joined(boxes: list[Box], largest: int, times: float = JOIN_TIMES) -> list[Box]:
     """Fewer boxes for the same terms, where one for several of them has not many more modes than they have."""
     merged: list[Box] = []
     for box in sorted(boxes, key=lambda b: -b.num_modes):
         for i, other in enumerate(merged):
             both = _union(other, box)
-            few = both is not None and both.num_modes <= max(
-                _JOIN_BELOW, _JOIN_TIMES * (box.num_modes + other.num_modes)
-            )
+            few = both is not None and both.num_modes <= max(_JOIN_BELOW, times * (box.num_modes + other.num_modes))
             if both is not None and few and both.num_modes <= largest:
                 merged[i] = both
                 break

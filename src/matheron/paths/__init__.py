@@ -9,6 +9,9 @@ from .conditioning import values_at as values_at
 from .joined import EnsemblePaths as EnsemblePaths
 from .joined import OutputPaths as OutputPaths
 from .joined import SelectedPaths as SelectedPaths
+from .on_lattice import LatticeUpdate as LatticeUpdate
+from .on_lattice import given_on_lattice as given_on_lattice
+from .on_lattice import the_lattice as the_lattice
 from .paths import Paths as Paths
 from .paths import PriorPlusUpdate as PriorPlusUpdate
 from .prior import Prior as Prior

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from ..evaluate import Record, Recorder, chunked, on_grid, values, values_and_gradients
 from ..means import Mean
-from ..solvers import Solver, Stats
+from ..solvers import FourierLattice, Solver, Stats
 from ..transforms import Transform
 from ..updates import Data
 from .base import AbstractPaths
 from .conditioning import given_more, posterior_variance
 from .observations import Observations, undone
+from .on_lattice import LatticeUpdate, given_on_lattice
 from .prior import Prior
 from .update import UpdatePaths
 
@@ -89,7 +90,7 @@ class PriorPlusUpdate(AbstractPaths):
         return self.update.solver_stats
 
     def __repr__(self) -> str:
-        m, n = self.update.num_inducing, len(self.update.noise)
+        m, n = self.update.num_inducing, self.update.num_data
         given = [f"{m} inducing points"] * (m > 0) + [f"{n} observations"] * (n > 0) or ["no data"]
         outputs = f", {self.num_outputs} outputs" if self.num_outputs > 1 else ""
         dims = f"{self.input_dim} dimension{'s' if self.input_dim > 1 else ''}"
@@ -221,6 +222,10 @@ class Paths(PriorPlusUpdate):
         if old.inducing is not None and old.inducing.root is None:
             raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
         y, noise = undone(self.output_transform, self.num_outputs, data)
+        if isinstance(solver, FourierLattice) or isinstance(old, LatticeUpdate):
+            settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
+            chunk = (self._inner(data.x[None])[0], y, noise)
+            return self._with(*given_on_lattice(self.prior, old, self.mean_function, [chunk], settings, generator))
         shape = (self.num_paths, len(noise))
         xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(y)
         new = Data(self._inner(data.x[None])[0], data.tasks, y, noise, xi)

@@ -99,6 +99,11 @@ class UpdatePaths(Value):
         return 0 if self.inducing is None else self.inducing.v.shape[1]
 
     @property
+    def num_data(self) -> int:
+        """n, the observations that the paths are given."""
+        return len(self.noise)
+
+    @property
     def num_centres(self) -> int:
         return self.centres.shape[0]
 

@@ -18,6 +18,7 @@ from .dense import by_rows as by_rows
 from .dense import coupled_diagonal as coupled_diagonal
 from .dense import covariance as covariance
 from .factor import Factor as Factor
+from .lattice import FourierLattice as FourierLattice
 from .pcg import PCG as PCG
 from .pcg import ConvergenceWarning as ConvergenceWarning
 from .processes import Processes as Processes

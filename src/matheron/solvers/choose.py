@@ -9,9 +9,10 @@ from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
 from .cholesky import Cholesky, working_dtype
+from .lattice import FourierLattice
 from .pcg import PCG
 
-SOLVERS = ("auto", "cholesky", "cg")
+SOLVERS = ("auto", "cholesky", "cg", "lattice")
 # What "auto" lets a dense factor take, in bytes: on a CPU this many (n = 20,000 in float64), on a GPU this share of all
 # the memory it has (n = 100,000 in float64 on one with 139 GiB). Not of what happens to be free: a draw must not
 # depend on that.
@@ -61,4 +62,4 @@ def as_solver(solver: str | Solver) -> Solver:
             f"solver: expected one of {', '.join(SOLVERS)}, got {solver!r}; or give a value such as "
             "matheron.solvers.PCG(tolerance=1e-3)"
         )
-    return {"auto": Auto(), "cholesky": Cholesky(), "cg": PCG()}[solver]
+    return {"auto": Auto(), "cholesky": Cholesky(), "cg": PCG(), "lattice": FourierLattice()}[solver]

@@ -1,0 +1,186 @@
+"""The solve on a lattice, against dense algebra; and paths that are conditioned on one."""
+
+import pickle
+
+import pytest
+import torch
+from torch import Tensor
+
+import matheron
+from matheron import kernels as K
+from matheron.features import Lattice
+from matheron.paths import LatticeUpdate
+from matheron.samplers import moments
+from matheron.solvers import ConvergenceWarning, FourierLattice
+from matheron.solvers.lattice import System, right_hand_side, toeplitz_generator
+
+UNIT = (0.0, 1.0)
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, generator=gen(seed), dtype=torch.float64)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=gen(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(9,), (5, 9), (5, 7, 3)])
+def test_the_system_is_the_dense_one(shape):
+    d, half = len(shape), (torch.tensor(shape).prod().item() + 1) // 2
+    basis = Lattice(range(d), shape, torch.tensor([2.0, 3.0, 1.7]).double()[:d], rand(int(half)))
+    X, precision = rand(50, d, seed=1), 100 * rand(50, seed=2)
+    Phi = basis.values(X[None])[0] * basis.scales()
+    M = torch.eye(basis.size, dtype=torch.float64) + Phi.mT @ (precision[:, None] * Phi)
+    system = System(basis, toeplitz_generator(basis, X, precision), None)
+    W, v = randn(5, basis.size), randn(5, 50)
+    torch.testing.assert_close(system.product(W), W @ M, rtol=1e-7, atol=1e-6)
+    torch.testing.assert_close(system._dense(torch.arange(basis.size)), M, rtol=1e-7, atol=1e-6)
+    torch.testing.assert_close(right_hand_side(basis, X, v, precision), (v * precision) @ Phi, rtol=1e-6, atol=1e-5)
+    u, stats = system.solve(W, None, FourierLattice(tolerance=1e-7))
+    assert stats.converged
+    torch.testing.assert_close(u, torch.linalg.solve(M, W.mT).mT, rtol=1e-4, atol=1e-5)
+
+
+def data(kind: str, n: int, d: int) -> Tensor:
+    X = rand(n, d, seed=3)
+    if kind == "clustered":
+        X[: n // 2] = (0.5 + 0.01 * randn(n // 2, d, seed=4)).clamp(0, 1)
+    elif kind == "on a line":
+        X[:, -1] = 0.3
+    elif kind == "duplicated":
+        X[n // 2 :] = X[: n - n // 2]
+    elif kind == "at the edge":
+        X[:, 0] = X[:, 0].round()
+    return X
+
+
+CASES = {
+    "one dimension": (K.Matern(2.5, 0.2), 1, 300, 1e-2, "uniform"),
+    "small noise": (K.Matern(2.5, 0.3), 1, 300, 1e-4, "uniform"),
+    "two dimensions": (K.RBF(0.2), 2, 400, 1e-2, "uniform"),
+    "clustered": (K.RBF(0.2), 2, 400, 1e-2, "clustered"),
+    "on a line": (K.RBF(0.2), 2, 300, 1e-2, "on a line"),
+    "duplicated": (K.RBF(0.2), 2, 300, 1e-2, "duplicated"),
+    "at the edge": (K.RBF(0.2), 2, 300, 1e-2, "at the edge"),
+    "one datum": (K.RBF(0.2), 1, 1, 1e-2, "uniform"),
+    "a sum": (K.RBF(0.4) + 0.1 * K.Matern(1.5, 0.1), 1, 300, 1e-2, "uniform"),
+}
+SLOW = {
+    "Matern in two dimensions": (K.Matern(2.5, 0.3), 2, 400, 1e-2, "uniform"),
+    "Matern, clustered": (K.Matern(2.5, 0.3), 2, 400, 1e-2, "clustered"),
+    "10,000 data": (K.Matern(2.5, 0.2), 2, 10_000, 1e-2, "uniform"),
+    "3000 data, small noise": (K.Matern(2.5, 0.2), 2, 3000, 1e-4, "uniform"),
+    "3000 clustered data": (K.Matern(2.5, 0.2), 2, 3000, 1e-3, "clustered"),
+    "three dimensions": (K.Matern(2.5, 0.4), 3, 2000, 1e-2, "uniform"),
+    "a rougher kernel": (K.Matern(1.5, 0.2), 2, 3000, 1e-1, "uniform"),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+def test_mean_and_paths_are_those_of_the_dense_solve_in_posterior_standard_deviations(name):
+    kernel, d, n, noise, kind = (CASES | SLOW)[name]
+    X = data(kind, n, d)
+    y = torch.sin(7 * X).sum(1) + noise**0.5 * randn(n, seed=5)
+    gp, x = matheron.ExactGP(kernel, X, y, noise=noise), rand(100, d, seed=6)
+    paths = matheron.draw(gp, 100, domain=UNIT, solver="lattice", generator=gen(7))
+    exact = moments(gp, x)
+    sd = exact.covariance.diagonal().sqrt()
+    assert paths.update.num_centres == 0 and isinstance(paths.update, LatticeUpdate)
+    assert ((paths.mean(x) - exact.mean) / sd).abs().max() < 0.03
+    z = (paths(x) - exact.mean) / sd  # [100, 100], standard normal
+    assert float(z.square().mean()) == pytest.approx(1, abs=0.35)
+    assert float(z.mean(0).square().mean()) < 4 / 100
+    tight = FourierLattice(tolerance=1e-4)
+    same = matheron.draw(gp, 100, domain=UNIT, solver=tight, generator=gen(7))
+    assert float(((same(x) - paths(x)) / sd).square().mean().sqrt()) < 0.02
+
+
+def small(noise=0.01, n: int = 200, d: int = 1, **settings):
+    X = rand(n, d)
+    gp = matheron.ExactGP(K.RBF(0.3), X, torch.sin(6 * X).sum(1), noise=noise)
+    return gp, matheron.draw(gp, 4, domain=UNIT, solver="lattice", generator=gen(1), **settings)
+
+
+def test_noise_may_differ_from_point_to_point():
+    noise = 10 ** (-3 + 2 * rand(200, seed=8))
+    gp, paths = small(noise)
+    x = rand(50, 1, seed=9)
+    exact = moments(gp, x)
+    assert ((paths.mean(x) - exact.mean) / exact.covariance.diagonal().sqrt()).abs().max() < 0.03
+
+
+def test_more_data_give_the_mean_of_all_data_and_the_old_are_not_kept():
+    X, x = rand(300, 1), rand(50, 1, seed=9)
+    y = torch.sin(6 * X[:, 0])
+    gp = matheron.ExactGP(K.Matern(2.5, 0.3), X, y, noise=0.01)
+    exact = moments(gp, x)
+    some = matheron.ExactGP(K.Matern(2.5, 0.3), X[:200], y[:200], noise=0.01)
+    paths = matheron.draw(some, 4, domain=UNIT, solver="lattice", generator=gen(1))
+    more = paths.condition_on(X[200:], y[200:], noise=0.01, generator=gen(2))
+    assert ((more.mean(x) - exact.mean) / exact.covariance.diagonal().sqrt()).abs().max() < 0.03
+    assert "given 300 observations" in repr(more) and more.update.centres.shape == (0, 1)
+    own = paths.condition_on(X[200:], y[200:].expand(4, -1), noise=0.01, generator=gen(2))
+    assert own.mean(x).shape == (4, 50)
+    torch.testing.assert_close(own.mean(x), more.mean(x).expand(4, -1), atol=1e-3, rtol=1e-3)
+    prior = matheron.draw_prior(K.Matern(2.5, 0.3), 4, input_dim=1, domain=UNIT, features="lattice")
+    given = prior.condition_on(X, y, noise=0.01, solver="lattice")
+    assert ((given.mean(x) - exact.mean) / exact.covariance.diagonal().sqrt()).abs().max() < 0.1
+
+
+def test_paths_are_saved_pickled_indexed_moved_and_differentiated_as_any(tmp_path):
+    _, paths = small(d=2)
+    x = rand(40, 2, seed=9)
+    paths.save(tmp_path / "a.safetensors")
+    for copy in (matheron.load(tmp_path / "a.safetensors"), pickle.loads(pickle.dumps(paths))):
+        assert torch.equal(copy(x), paths(x)) and torch.equal(copy.mean(x), paths.mean(x))
+        copy.condition_on(x[:3], paths.mean(x[:3]), noise=0.1)
+    torch.testing.assert_close(paths[1:3](x), paths(x)[1:3])
+    torch.testing.assert_close(paths[1:3].mean(x), paths.mean(x))
+    torch.testing.assert_close(paths.to(torch.float32)(x).double(), paths(x), atol=1e-4, rtol=1e-4)
+    _, gradient = paths.value_and_grad(x)
+    at = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(paths(at)[2].sum(), at)
+    torch.testing.assert_close(gradient[2], slope)
+    axes = [torch.linspace(0, 1, 5).double(), torch.linspace(0, 1, 4).double()]
+    grid = torch.cartesian_prod(*axes)
+    torch.testing.assert_close(paths.on_grid(axes).flatten(1), paths(grid))
+    own = paths(x.expand(4, -1, -1))
+    torch.testing.assert_close(own, paths(x))
+
+
+def test_auto_takes_the_lattice_for_many_data_and_the_dense_solve_for_few():
+    for n, lattice in ((200, False), (6000, True)):
+        X = rand(n, 1)
+        gp = matheron.ExactGP(K.RBF(0.2), X, torch.sin(6 * X[:, 0]), noise=0.01)
+        paths = matheron.draw(gp, 2, domain=UNIT)
+        assert isinstance(paths.update, LatticeUpdate) is lattice
+
+
+def test_auto_is_dense_without_noise():
+    X = rand(3010, 1)
+    gp = matheron.ExactGP(K.Matern(0.5, 0.2), X, torch.sin(6 * X[:, 0]), noise=0.0)
+    assert matheron.draw(gp, 1, domain=UNIT).update.num_centres == 3010
+
+
+def test_refusals():
+    X = rand(20, 1)
+    gp = matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=0.01)
+    with pytest.raises(ValueError, match=r'solver="lattice" needs an exact model of one output with noise, domain='):
+        matheron.draw(gp, 1, solver="lattice")
+    with pytest.raises(ValueError, match='solver="lattice" needs an exact model of one output with noise'):
+        matheron.draw(matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=0.0), 1, solver="lattice", domain=UNIT)
+    with pytest.raises(ValueError, match="the noise is too small"):
+        matheron.draw(matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=1e-13), 1, solver="lattice", domain=UNIT)
+    linear = matheron.ExactGP(K.RBF(0.2) + K.Linear(), X, X[:, 0], noise=0.01)
+    with pytest.raises(ValueError, match="needs a kernel all of whose terms are stationary"):
+        matheron.draw(linear, 1, solver="lattice", domain=UNIT)
+    with pytest.raises(ValueError, match="needs paths of one output whose prior is on one lattice"):
+        matheron.draw(gp, 1).condition_on(X, X[:, 0], noise=0.1, solver="lattice")
+    with pytest.warns(ConvergenceWarning, match="the solve on the lattice stopped after 1 iterations"):
+        settings = FourierLattice(tolerance=1e-8, head=2, max_iterations=1)
+        matheron.draw(gp, 1, solver=settings, domain=UNIT)
