@@ -1,8 +1,16 @@
 """Settings and fixtures for all tests."""
 
+import os
+
+# One thread, so that tests beside each other do not compete, and sums are the same on every machine. Set before torch
+# is there, for the processes that tests start, and below for this one, where a plugin may have imported it already.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 from hypothesis import settings
+
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 # The same examples every time, and no clock: a slow machine must not fail a test.
 settings.register_profile("matheron", deadline=None, derandomize=True, max_examples=25)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..checks import as_count
+from ..checks import as_count, as_seed
 from ..draw import draw
 from .fitting import Refits
 from .problem import Problem, simplex
@@ -87,14 +87,14 @@ class ThompsonSampler(BaseSampler):
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
         seed: int | None = None,
     ) -> None:
-        self._n_startup_trials = max(2, as_count(n_startup_trials, "n_startup_trials"))
+        self._n_startup_trials = as_count(n_startup_trials, "n_startup_trials")
         self._num_features = as_count(num_features, "num_features")
         self._mesh_size = as_count(mesh_size, "mesh_size")
         self._num_starts = as_count(num_starts, "num_starts")
         self._independent_sampler = independent_sampler
         self._constraints_func = constraints_func
         self._refits: dict[tuple[str, int], Refits] = {}
-        self._entropy = _fresh_entropy() if seed is None else int(seed)
+        self._entropy = _fresh_entropy() if seed is None else as_seed(seed, "seed")
 
     def reseed_rng(self) -> None:
         self._entropy = _fresh_entropy()
@@ -150,6 +150,7 @@ class ThompsonSampler(BaseSampler):
             features = "orthogonal" if X.shape[1] >= 16 else "sobol"
             return draw(model, 1, num_features=self._num_features, features=features, generator=generator)
 
+        seen = seen._replace(values=_representable(seen.values), constraints=_representable(seen.constraints))
         everywhere = torch.ones(len(X), dtype=torch.bool)
         objectives = [drawn("objective", i, everywhere, y) for i, y in enumerate(seen.values.mT)]
         known = ~seen.constraints.isnan()  # [n, c]
@@ -188,6 +189,12 @@ class ThompsonSampler(BaseSampler):
         if bool(cube.moves.any()):
             starts = polished(starts, cube.moves)
         return best(starts)[0]
+
+
+def _representable(values: Tensor) -> Tensor:
+    """Columns whose squares a float64 cannot hold, in units of their largest number; the others as they are."""
+    largest = values.nan_to_num(0.0).abs().amax(dim=0, keepdim=True)
+    return values / torch.where((largest > 1e100) | ((largest > 0) & (largest < 1e-100)), largest, 1.0)
 
 
 def _or_one(scale: Tensor) -> Tensor:
