@@ -89,3 +89,20 @@ def test_a_field_computed_while_a_worker_dies_is_whole(client):
     time.sleep(0.3)
     os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
     np.testing.assert_allclose(future.result().values, field.compute(scheduler="sync").values, rtol=0, atol=1e-12)
+
+
+def test_the_command_computes_on_a_cluster(cluster, tmp_path):
+    import pandas as pd
+    from typer.testing import CliRunner
+
+    from matheron.cli import app
+
+    rng = np.random.default_rng(0)
+    x, y = rng.random((2, 15))
+    pd.DataFrame({"x": x, "y": y, "z": np.sin(5 * x) + y}).to_csv(tmp_path / "w.csv", index=False)
+    words = ["field", str(tmp_path / "w.csv"), "--grid", "30x30", "--chunks", "10", "--paths", "3"]
+    for name, where in (("here", []), ("there", ["--dask", cluster.scheduler_address])):
+        result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / f"{name}.nc"), *where])
+        assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "here.nc") as here, xr.open_dataset(tmp_path / "there.nc") as there:
+        np.testing.assert_allclose(here["z"], there["z"], rtol=0, atol=1e-12)

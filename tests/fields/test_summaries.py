@@ -123,6 +123,15 @@ def test_kriging_is_the_posterior_in_closed_form():
     np.testing.assert_allclose(maps["mean"].values.ravel(), paths.mean(np.stack([x.ravel(), y.ravel()], 1)), atol=1e-9)
 
 
+def test_the_mean_alone_is_kriging_s(paths):
+    mean = fields.mean(paths, AXES, chunks=6)
+    assert mean.dims == ("y", "x")
+    np.testing.assert_allclose(mean.values, fields.krige(model(), AXES)["mean"].values, atol=1e-8)
+    own = paths[:2].condition_on([[0.5, 0.5]], [[0.0], [1.0]], noise=0.1)
+    with pytest.raises(TypeError, match="have a mean each"):
+        fields.mean(own, AXES)
+
+
 def test_kriging_agrees_with_the_paths_within_their_error():
     paths = matheron.draw(model(), 300, num_features=4096, generator=torch.Generator().manual_seed(0))
     exact = fields.krige(model(), AXES).compute()

@@ -1,6 +1,7 @@
 """Fields: paths on rasters, meshes and lists of points, of any size, on one machine or many."""
 
 from .kriging import krige as krige
+from .kriging import mean as mean
 from .models import OnSphere as OnSphere
 from .models import covariance as covariance
 from .models import fit_drift as fit_drift

@@ -44,6 +44,56 @@ def krige(model: Any, grid: Any, *, chunks: Chunks = "auto", inputs: Sequence[st
     return need("xarray").Dataset(maps, attrs=field.attrs)
 
 
+def mean(paths: Any, grid: Any, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None) -> Any:
+    """The posterior mean on a grid as a lazy `xarray.DataArray`, exactly, at the cost of a path for any number of data.
+
+    Args:
+        paths: functions drawn from the posterior; `paths.mean` must have a closed form.
+        grid, chunks, inputs: as for `simulate`.
+
+    >>> import matheron
+    >>> from matheron import fields, kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0, 0.0], [1.0, 1.0]], y=[0.0, 1.0], noise=0.0)
+    >>> fields.mean(matheron.draw(gp, 1), {"x": [0.0, 1.0], "y": [0.0, 1.0]}).values.round(3) + 0.0
+    array([[0.   , 0.004],
+           [0.004, 1.   ]])
+    """
+    return simulate(MeanPath(paths), grid, chunks=chunks, inputs=inputs, name="mean").isel(path=0, drop=True)
+
+
+class MeanPath(Value):
+    """The posterior mean, as if it were a path."""
+
+    num_paths = 1
+    saveable = False
+
+    def __init__(self, paths: Any) -> None:
+        super().__init__()
+        self.paths = paths
+        if self(torch.zeros(2, paths.input_dim, dtype=paths.dtype)).ndim > 2 + (paths.num_outputs > 1):
+            raise TypeError("mean: these paths have a mean each; simulate them instead")
+
+    @property
+    def num_outputs(self) -> int:
+        return self.paths.num_outputs
+
+    @property
+    def input_dim(self) -> int:
+        return self.paths.input_dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.paths.dtype
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """`[1, n]`, or `[1, n, t]` for several outputs."""
+        return self.paths.mean(x)[None]
+
+    def on_grid(self, axes: list[Any]) -> Tensor:
+        return _on_grid(self, axes, self.dtype)
+
+
 class Moments(Value):
     """The mean and standard deviation of a posterior, as if they were two paths."""
 
@@ -119,6 +169,10 @@ class Moments(Value):
         return total
 
     def on_grid(self, axes: list[Any]) -> Tensor:
-        axes = [torch.as_tensor(axis).to(self.X) for axis in axes]
-        points = torch.cartesian_prod(*axes).reshape(-1, len(axes))
-        return self(points).unflatten(1, [len(axis) for axis in axes])
+        return _on_grid(self, axes, self.dtype)
+
+
+def _on_grid(function: Any, axes: list[Any], dtype: torch.dtype) -> Tensor:
+    """A function of points on a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
+    points = torch.cartesian_prod(*(torch.as_tensor(axis).to(dtype) for axis in axes)).reshape(-1, len(axes))
+    return function(points).unflatten(1, [len(axis) for axis in axes])
