@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -120,8 +120,12 @@ class Interpolated:
 
     def __init__(self, grid: Tensor, shape: Sequence[int]) -> None:
         self.shape, self.size = tuple(shape), tuple(grid.shape[1:])
-        self.table = grid.flatten(1)  # [r, cells]
-        self.rows = self.table.mT.contiguous() if len(grid) > 1 else self.table.mT  # [cells, r]
+        self.table = grid.flatten(1).contiguous()  # [r, cells]
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """`[cells, r]`, the numbers of a cell side by side."""
+        return self.table.mT.contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
         """All rows at shared angles `[n, d] -> [r, n]`."""

@@ -9,6 +9,7 @@ from torch import Tensor
 import matheron
 from matheron import kernels as K
 from matheron import nufft
+from matheron.evaluate import chunked
 from matheron.features import Accuracy, Lattice, posterior_scale
 from matheron.features.choose import build_features
 from matheron.metrics import gaussian_wasserstein
@@ -293,3 +294,23 @@ def test_auto_takes_random_features_where_there_is_no_series():
     kernel = K.RBF(0.5).on(0) * K.Periodic(0.9, 0.5).on(1) * K.Cosine(0.3).on(1)
     features = features_of(kernel, 2, 64, "auto", domain=UNIT)
     assert features.description == "64 sobol" and features.domain is None
+
+
+def test_own_points_shared_points_grids_and_plain_sums_agree():
+    """Chunked cosines over the same modes give the same function."""
+    kernel = K.RBF(0.4) + K.Linear() + 0.5 * K.Matern(2.5, 0.3).on(1)
+    gp, x = problem(kernel, 2, 20, 1e-3, n_test=200)
+    for dtype, within in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
+        paths = matheron.draw(gp, 3, domain=UNIT, dtype=dtype, generator=torch.Generator().manual_seed(0))
+        at, scale = x.to(dtype), float(paths(x).abs().max())
+        plain = chunked.values(paths.record, at[None, :20])[..., 0]  # so few points are summed mode by mode
+        assert (paths(at)[:, :20] - plain).abs().max() < within * scale
+        own = at.expand(3, -1, -1)
+        assert (paths(own) - paths(at)).abs().max() < within * scale
+        value, gradient = paths.value_and_grad(at)
+        own_value, own_gradient = paths.value_and_grad(own)
+        assert (own_value - value).abs().max() < within * scale
+        assert (own_gradient - gradient).abs().max() < 100 * within * scale
+        some, slope = paths.value_and_grad(at[:4], of=[2, 0, 0, 1])
+        assert (some - value[[2, 0, 0, 1], [0, 1, 2, 3]]).abs().max() < within * scale
+        assert (slope - gradient[[2, 0, 0, 1], [0, 1, 2, 3]]).abs().max() < 100 * within * scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from . import chunked, fused, single
+from . import chunked, fused, lattice, single
 from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
 from .grid import on_grid as on_grid
 from .padded import padded as padded
@@ -15,7 +15,7 @@ from .terms import WeightedSum as WeightedSum
 from .terms import sum_of as sum_of
 
 # In order of speed; the last serves all. Each has `can`, `values` and `values_and_gradients`.
-EVALUATORS = (fused, single, chunked)
+EVALUATORS = (fused, lattice, single, chunked)
 
 
 def values(record: Record, x: Tensor) -> Tensor:
