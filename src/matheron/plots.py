@@ -151,7 +151,7 @@ def plot_diagnosis(diagnosis: Any, *, axes: Any = None) -> Axes:
     >>> plots.plot_diagnosis(found).get_ylabel()
     'W2 from the posterior'
     """
-    laws = {"these paths": diagnosis.paths, "exact draws": diagnosis.floor, "their basis": diagnosis.basis}
+    laws = {"these paths": diagnosis.paths, "exact draws": diagnosis.floor, "their bases": diagnosis.basis}
     known = {name: law.w2 for name, law in laws.items() if law is not None}
     with _house() as new:
         axes = new() if axes is None else axes

@@ -33,7 +33,9 @@ from .proposal import Atoms, Component, Draws, draw
 # The share of the draws that follow the spectrum itself: it bounds S / q, so nothing is much worse than plain features.
 PLAIN_SHARE = 0.25
 # Pilot frequencies and reference points. Data beyond the largest count are thinned out for the pilot.
-NUM_PILOT, NUM_REFERENCE, LARGEST_DATA, FEWEST_PER_TERM = 512, 64, 1024, 64
+NUM_PILOT, NUM_REFERENCE, LARGEST_DATA = 256, 64, 1024
+# Pilot frequencies for each component of a sum: as many, while there are few of them.
+PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 192, 64, 1024
 # The pilot's frequencies follow the spectrum as it is, and stretched by these: 1 + 3 / sqrt(d), and its square.
 _STRETCH = 3.0
 
@@ -154,7 +156,8 @@ def _pilot(pool: list[Component]) -> Draws:
         stretch = 1 + _STRETCH / math.sqrt(d)
         wide = [(f.masses + f.stretched(stretch) + f.stretched(stretch**2)) for f in c.factors]
         c.proposal, c.share = [q / q.sum() for q in wide], 1 / len(pool)
-    number = max(NUM_PILOT, FEWEST_PER_TERM * len(pool))
+    number = min(PER_COMPONENT * len(pool), max(LARGEST_PILOT, FEWEST_PER_COMPONENT * len(pool)))
+    number = max(NUM_PILOT, number)
     return draw(pool, _net(number, max(c.num_uniforms for c in pool)))
 
 
@@ -165,6 +168,8 @@ def _adapt_component(c: Component, pilot: Draws, lev: Tensor, t: int) -> float:
     for f, factor in enumerate(c.factors):
         others = pilot.log_others[own, f].exp()
         fitted = smooth(factor.index[pilot.cells[own, f]], lev, others, factor.index)
+        if isinstance(factor, Atoms) and len(c.factors) == 1:  # known, for those that were drawn
+            fitted = fitted.index_put((pilot.cells[own, f],), lev)
         weighted = factor.masses * fitted
         mass = float(weighted.sum())
         c.proposal[f] = PLAIN_SHARE * factor.masses + (1 - PLAIN_SHARE) * weighted / mass
@@ -174,9 +179,14 @@ def _adapt_component(c: Component, pilot: Draws, lev: Tensor, t: int) -> float:
 def smooth(at: Tensor, values: Tensor, weights: Tensor, index: Tensor) -> Tensor:
     """Weighted means of positive values over runs of neighbours, interpolated in logarithms; flat beyond the ends."""
     order = at.argsort(stable=True)
-    runs = order.tensor_split(max(1, min(24, len(at) // 12)))
-    x = torch.stack([at[run].mean() for run in runs])
-    y = torch.stack([(weights[run] @ values[run]) / weights[run].sum().clamp_min(1e-300) for run in runs])
+    count = max(1, min(24, len(at) // 12))
+    run = torch.arange(len(at)) * count // max(1, len(at))  # of the i-th in order
+
+    def sums(v: Tensor) -> Tensor:
+        return torch.zeros(count, dtype=v.dtype).index_add(0, run, v[order])
+
+    x = sums(at) / sums(torch.ones_like(at)).clamp_min(1.0)
+    y = sums(weights * values) / sums(weights).clamp_min(1e-300)
     y = y.clamp_min(1e-12 * float(y.max().clamp_min(1e-300))).log()
     if len(x) == 1:
         return y.exp().expand(len(index))

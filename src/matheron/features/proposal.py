@@ -21,6 +21,8 @@ from ..kernels.terms import Term
 
 # Shells of one factor, and the share of its mass that may lie outside of them all.
 NUM_SHELLS, LOST_MASS = 512, 1e-10
+# A product with at most this many atoms becomes a sum of shells about them.
+LARGEST_SEPARATED = 24
 # Where the range of shells is searched: radii from 1e-35 to 1e100, in units of the measure's scale.
 _SEARCHED = (-80.0, 230.0)
 
@@ -53,10 +55,13 @@ class Factor(ABC):
 class Shells(Factor):
     """An elliptical measure on some coordinates: cells are intervals of log |theta / scale|."""
 
-    def __init__(self, measure: Elliptical, dims: Sequence[int], input_dim: int, alone: bool) -> None:
+    def __init__(
+        self, measure: Elliptical, dims: Sequence[int], input_dim: int, alone: bool, centre: Tensor | None = None
+    ) -> None:
         self.measure, self.dims, self.input_dim = measure, list(dims), input_dim
         self.scale = measure.scale.detach()
-        shift = getattr(measure, "shift", None)
+        self.centre = centre  # of a measure that has no shift of its own, moved there and to its negative
+        shift = getattr(measure, "shift", None) if centre is None else centre
         self.shift = None if shift is None else shift.detach()
         d = len(self.dims)
         # A frequency and its negative are the same pair of features: alone, half of the directions (or signs) will do.
@@ -99,9 +104,10 @@ class Shells(Factor):
         return full.index_copy(-1, torch.tensor(self.dims), theta)
 
     def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
-        log_density = self.measure.log_density(theta[:, self.dims])
-        assert log_density is not None
-        return log_density
+        at = theta[:, self.dims]
+        moved = [at] if self.centre is None else [at - self.centre, at + self.centre]
+        parts = [part for x in moved if (part := self.measure.log_density(x)) is not None]
+        return torch.stack(parts).logsumexp(0) - math.log(len(parts))
 
     def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
         theta = theta[:, self.dims]
@@ -184,8 +190,29 @@ def components(term: Term, input_dim: int) -> list[Component] | None:
         factors = _factors(measures, input_dim)
         if factors is None:
             return None
-        found.append(Component(variance, factors, [f.masses for f in factors]))
+        found += _separated(variance, factors)
     return found
+
+
+def _separated(variance: Tensor, factors: list[Factor]) -> list[Component]:
+    """Shells about each atom of a product with a few of them, which then have a density; else the product as it is."""
+    atoms = [f for f in factors if isinstance(f, Atoms)]
+    shells = [f for f in factors if isinstance(f, Shells)]
+    if len(atoms) == len(shells) == 1 and shells[0].shift is None:
+        (spectrum,), (radial,) = atoms, shells
+        others = [i for i in range(radial.input_dim) if i not in radial.dims]
+        folded = Atoms(spectrum.theta, spectrum.mass, alone=True)
+        if len(folded.mass) <= LARGEST_SEPARATED and not bool(folded.theta[:, others].any()):
+            return [
+                Component(variance * mass, [s := _about(radial, theta)], [s.masses])
+                for theta, mass in zip(folded.theta, folded.mass, strict=True)
+            ]
+    return [Component(variance, factors, [f.masses for f in factors])]
+
+
+def _about(radial: Shells, theta: Tensor) -> Shells:
+    centre = theta[radial.dims]
+    return Shells(radial.measure, radial.dims, radial.input_dim, alone=True, centre=centre if centre.any() else None)
 
 
 def _alternatives(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[SpectralMeasure]]]:
