@@ -357,10 +357,12 @@ def _assert_gradients(paths: AbstractPaths, x: Tensor, whole: Tensor) -> None:
     (pulled,) = torch.autograd.grad(paths(at), at, weights)
     close(pulled, (gradient * weights[..., None]).transpose(0, 1).flatten(1, -2).sum(1))
     own_value, own_gradient = paths.value_and_grad(x.expand(s, n, d))
-    close(own_value, whole), close(own_gradient, gradient)
+    close(own_value, whole)
+    close(own_gradient, gradient)
     of, rows = torch.tensor([s - 1, 0, 0, 1, -1]), torch.tensor([0, 1, 2, 3, 1])
     value, slope = paths.value_and_grad(x[rows], of=of)
-    close(value, whole[of, rows]), close(slope, gradient[of, rows])
+    close(value, whole[of, rows])
+    close(slope, gradient[of, rows])
 
 
 def _assert_grid(paths: AbstractPaths) -> None:
@@ -396,7 +398,8 @@ def _assert_value_semantics(paths: AbstractPaths, x: Tensor, whole: Tensor, fold
         copies.append(load(folder / "paths.safetensors"))
     for other in copies:
         assert type(other) is type(paths) and repr(other) == repr(paths)
-        close(other(x), whole), close(other.mean(x), paths.mean(x))
+        close(other(x), whole)
+        close(other.mean(x), paths.mean(x))
     single = paths.to(torch.float32)
     assert single.dtype == single(x).dtype == torch.float32 and paths.dtype == torch.float64
     torch.testing.assert_close(single(x).double(), whole, rtol=1e-3, atol=1e-3)

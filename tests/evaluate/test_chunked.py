@@ -242,7 +242,8 @@ def test_nothing_is_derived_for_own_points_by_a_call_at_shared_ones(monkeypatch)
     made: list[str] = []
     paths = paths_of("exact", 5)
     monkeypatch.setattr("matheron.evaluate.single.single", lambda record: made.append("single"))
-    paths(rand(3, 2)), paths.value_and_grad(rand(3, 2)), paths.mean(rand(3, 2))
+    for call in (paths, paths.value_and_grad, paths.mean):
+        call(rand(3, 2))
     assert not made
     paths(rand(5, 3, 2))
     assert made

@@ -116,7 +116,7 @@ def test_what_was_derived_goes_with_the_tensors_it_was_derived_from():
     assert paths.record.derived(single) is before
     wanted = paths(x)
     moved = torch.nn.ModuleList([paths]).float()[0]  # in place
-    assert moved.record.derived(single) is not before
+    assert moved.record.derived(single) is not before  # type: ignore[operator,union-attr]
     torch.testing.assert_close(moved(x.float()).double(), wanted, rtol=1e-4, atol=1e-4)
     paths = drawn(KERNELS["matern52"], num_features=32)
     paths(x)

@@ -258,7 +258,7 @@ def single(record: Record) -> Single | None:
                 rest.append(term)
             bumps += [_as_bumps(part, basis.centres, W) for part in parts or []]
             continue
-        if type(basis) not in (Pairs, Cosines) or term.index is None:
+        if not isinstance(basis, Pairs | Cosines) or term.index is None:
             return None
         new = _as_waves(basis, W, term.index)
         for j, old in enumerate(waves):

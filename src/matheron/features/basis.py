@@ -144,7 +144,7 @@ class Pairs(_Cut):
             yield piece, torch.cat([cosines, cosines + f])
 
     def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        H_cos, H_sin = (G[0].mT @ w[0] for w in W.chunk(2, dim=-1))  # [n, f]
+        H_cos, H_sin = (_pulled_weights(w, G) for w in W.chunk(2, dim=-1))  # [n, f]
         P = _phases(x, self.frequencies)[0]
         slope = _cos(P).mul_(H_sin).addcmul_(P.sin_(), H_cos, value=-1)
         return (slope @ self.frequencies[0])[None]
@@ -196,7 +196,7 @@ class Cosines(_Cut):
             yield Cosines(self.frequencies[:, cut], self.phases[:, cut], self.amplitudes[:, cut]), cut
 
     def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        slope = _phases(x, self.frequencies, self.phases)[0].sin_().mul_(G[0].mT @ W[0])  # [n, f]
+        slope = _phases(x, self.frequencies, self.phases)[0].sin_().mul_(_pulled_weights(W, G))  # [n, f]
         return (slope @ self.frequencies[0]).neg_()[None]
 
     def values(self, x: Tensor) -> Tensor:
@@ -298,7 +298,7 @@ class Canonical(_Cut):
 
     def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_j H_j dk(x, z_j)/dx, H = G^T W: of a radial kernel slopes and products, of others a problem per point."""
-        H = G[0].mT @ W[0]  # [n, c]
+        H = _pulled_weights(W, G)  # [n, c]
         parts = radial_parts(self.kernel, x.shape[-1])
         if parts is None:
             return self.kernel.weighted_with_gradient(x[0][:, None], self.centres, H[:, None])[1][None, :, 0, 0]
@@ -335,6 +335,11 @@ def _phases(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
         out = empty((len(flat), theta.shape[1]), x)
         P = torch.mm(flat, theta[0].mT, out=out) if tau is None else torch.addmm(tau[0], flat, theta[0].mT, out=out)
     return P.reshape(shape)
+
+
+def _pulled_weights(W: Tensor, G: Tensor) -> Tensor:
+    """H = G^T W, the gradient of each basis function at each point: `[1, r, c], [1, r, n] -> [n, c]`."""
+    return torch.mm(G[0].mT, W[0], out=empty((G.shape[2], W.shape[2]), W))
 
 
 def _cos(P: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Self, final, overload
 
 import torch
@@ -68,6 +68,10 @@ class AbstractPaths(Value, ABC):
     @final
     def __len__(self) -> int:
         return self.num_paths
+
+    @final
+    def __iter__(self) -> Iterator[Self]:
+        return (self[i] for i in range(self.num_paths))
 
     @final
     def __call__(self, x: ArrayLike) -> Tensor:

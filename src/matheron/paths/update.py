@@ -127,8 +127,10 @@ class UpdatePaths(Value):
         """What evaluators sum: a weighted sum of k(., z_j) per coupled kernel; with other weights where v is given."""
         if self.num_centres == 0:
             return []
-        v = self.v if v is None else v
-        return [WeightedSum(Canonical(k, self.centres), self._coupled_weights(B, v)) for B, k in self.kernel.coupled()]
+        weights: Tensor = self.v if v is None else v
+        return [
+            WeightedSum(Canonical(k, self.centres), self._coupled_weights(B, weights)) for B, k in self.kernel.coupled()
+        ]
 
     def sums(self, x: Tensor) -> Tensor | None:
         """The updates at inner points `[1, n, d]`: `[s, t, n]`; None without centres."""
