@@ -259,6 +259,27 @@ def test_the_noise_that_is_learned_is_the_noise_that_there_is():
     assert share / 2 < learned[1] < share * 2
 
 
+def test_the_model_is_the_top_of_gpsampler_s_penalised_likelihood():
+    """The same model in BoTorch, at the hyperparameters found here: nothing is left to gain."""
+    models, gpytorch = pytest.importorskip("botorch.models"), pytest.importorskip("gpytorch")
+    x = torch.rand(25, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(25, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    y = torch.sin(5 * x[:, 0]) + x[:, 1] ** 2 + 0.1 * noise
+    mine: Any = fitted(x, y)
+    gamma = gpytorch.priors.GammaPrior
+    base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=2)
+    kernel = gpytorch.kernels.ScaleKernel(base, outputscale_prior=gamma(2.0, 1.0))
+    floor = gpytorch.constraints.GreaterThan(1e-6)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_prior=gamma(1.1, 30.0), noise_constraint=floor)
+    peer = models.SingleTaskGP(x, y[:, None], covar_module=kernel, likelihood=likelihood).train()
+    base.lengthscale, kernel.outputscale = mine.kernel.kernel.lengthscale, mine.kernel.outputscale
+    likelihood.noise, peer.mean_module.constant = mine.noise[0], mine.mean.value[0]
+    value = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, peer)(peer(x), peer.train_targets) * len(x)
+    value = value - 0.1 * (base.lengthscale.square() + base.lengthscale.pow(-2)).sum()  # which is no prior of theirs
+    slopes = torch.autograd.grad(value, list(peer.parameters()))
+    assert max(float(slope.abs().max()) for slope in slopes) < 2e-2
+
+
 def test_a_parameter_of_small_effect_is_not_forgotten():
     """All but the first trials agree in it: draws must still differ there, or no trial would ever tell."""
     x = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

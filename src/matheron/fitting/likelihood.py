@@ -18,7 +18,7 @@ from .hyperparameters import Hyperparameters, Prior, log_prior
 
 # Entries of the covariance that are differentiated at once: with a graph they take about a dozen numbers each.
 _BLOCK = 1 << 21
-_BLOCK_ON_GPU = 1 << 27
+_BLOCK_ON_GPU = 1 << 25
 
 
 class Dense:

@@ -19,11 +19,13 @@ from torch import Tensor
 from ..draw import draw_prior
 from ..kernels import Kernel
 from ..operators import KernelOperator
-from ..solvers import ConvergenceWarning, Solver
+from ..solvers import PCG, ConvergenceWarning, Solver, State
+from ..solvers.pcg import PCGState
 from .hyperparameters import Hyperparameters, Prior, log_prior
 from .likelihood import accumulate, mean_at
 
 _FEATURES = 1024  # of each probe's basis
+_FRESH = 5  # steps that share a preconditioner: a step changes the covariance little
 
 
 class Pathwise:
@@ -48,7 +50,8 @@ class Pathwise:
         xi = torch.randn(len(X), num_probes, generator=generator, dtype=torch.float64)
         self.xi = xi.to(X)  # [n, s]; eps = sqrt(noise) xi
         self.guess: Tensor | None = None  # [n, 1 + s]
-        self.iterations = 0
+        self.iterations = self.steps = 0
+        self.last: PCGState | None = None
 
     def __call__(self, vector: Tensor) -> Tensor:
         h = self.hyperparameters
@@ -80,12 +83,22 @@ class Pathwise:
         kernel, X = kernel.owned(), self.X
         f = self._prior(kernel)  # [n, s]
         b = torch.cat([(self.y - m).to(X)[:, None], f + noise.to(X).sqrt()[:, None] * self.xi], dim=1)
-        state = self.solver.init(KernelOperator(kernel.to(X.dtype), X, self.tasks, noise.to(X)))
+        state = self._state(KernelOperator(kernel.to(X.dtype), X, self.tasks, noise.to(X)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a step that is a little off is corrected by the next
             V, stats = state.solve(b, self.guess)
         self.guess, self.iterations = V, self.iterations + stats.iterations
         return V
+
+    def _state(self, operator: KernelOperator) -> State:
+        """The operator with what its solver needs: a preconditioner of this step, or of one of the last."""
+        self.steps += 1
+        solver, last = self.solver, self.last
+        if isinstance(solver, PCG) and not solver.distributed and last is not None and self.steps % _FRESH != 1:
+            return PCGState(solver, operator, last.preconditioner)
+        state = self.solver.init(operator)
+        self.last = state if isinstance(state, PCGState) else None
+        return state
 
     def _prior(self, kernel: Kernel) -> Tensor:
         """Draws of the prior at the data, each from a basis of its own; the same numbers at every step: `[n, s]`."""
