@@ -217,3 +217,55 @@ def test_maps_in_discrete_time_need_no_step_size(drift, generator):
 def test_what_a_rollout_refuses_of_methods_and_actions(drift, settings, message):
     with pytest.raises(ValueError, match=message):
         matheron.rollout(drift, [0.1, 0.2], 4, **settings)
+
+
+def one_control():
+    """A system of one state and one control."""
+    return matheron.draw_prior(K.RBF(), 2, input_dim=2, num_features=8, seed=0)
+
+
+GP = matheron.ExactGP(K.RBF(), [[0.0, 0.0]], [0.0], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda: matheron.rollout(GP, [0.0], 2, 0.1),
+            TypeError,
+            "drift: expected functions, got a model, ExactGP; draw",
+        ),
+        (lambda: matheron.rollout([GP], [0.0], 2, 0.1), TypeError, "got a model, ExactGP; draw them first"),
+        (lambda: matheron.rollout(one_control(), [0.0], 2, 0.1), ValueError, "controls: expected 1 a step.*got none"),
+        (
+            lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=torch.zeros(2, 3)),
+            ValueError,
+            "controls: expected 1 a step, the drift's inputs beyond its states, got 3",
+        ),
+        (
+            lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=lambda t: torch.zeros(3)),
+            ValueError,
+            "controls: expected 1 a step.*got 3",
+        ),
+        (
+            lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=lambda t: torch.zeros(5, 1)),
+            ValueError,
+            r"controls: expected \[d_c\] or \[2, d_c\] at each time, got \[5, 1\]",
+        ),
+        (
+            lambda: matheron.rollout(
+                matheron.draw_prior(K.RBF(), 2, input_dim=1), [0.0], 2, 0.1, controls=torch.zeros(2, 1)
+            ),
+            ValueError,
+            "controls: expected 0 a step.*got 1",
+        ),
+        (
+            lambda: matheron.rollout(one_control(), [0.0], 2, actions=torch.zeros(4, 2, 2), method="next"),
+            ValueError,
+            "actions: expected 1 a step.*got 2",
+        ),
+    ],
+)
+def test_a_model_for_a_drift_and_wrong_controls_are_named(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

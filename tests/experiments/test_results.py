@@ -1,5 +1,6 @@
 """The results file: nothing finished is lost, nothing torn is believed, nothing is mixed."""
 
+import errno
 import json
 import os
 
@@ -136,3 +137,51 @@ def test_runs_with_other_features_are_never_mixed(tmp_path):
 def test_a_file_that_does_not_say_its_features_yet_is_taken(path):
     with Results(path, FEATURES) as results:
         assert sorted(results.records) == ["a", "b"]
+
+
+class Full:
+    """A file on a full disk."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_a_full_disk_is_said_in_words_and_loses_no_trial(path):
+    with Results(path, HEADER) as results:
+        results._file = Full(results._file)  # type: ignore[assignment]
+        with pytest.raises(ResultsError, match=r"a trial could not be written .No space left on device.; make room"):
+            results.append("c", {"result": 3})
+    assert keys(path) == ["a", "b"]
+
+
+WHOLE = {"case": {"d": 2}, "trial": 0, "device": "cpu", "seconds": 1.0, "result": {"w2": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trial": "first"}, "'first' for 'trial'"),
+        ({"case": None}, "None for 'case'"),
+        ({"seconds": "long"}, "'long' for 'seconds'"),
+        ({"result": 3}, "3 for 'result'"),
+        ({"device": True}, "True for 'device'"),
+    ],
+)
+def test_a_line_with_wrong_fields_is_named(tmp_path, change, message):
+    with Results(tmp_path / "toy.jsonl", HEADER) as results:
+        results.append("good", WHOLE)
+        results.append("failed", {**{k: v for k, v in WHOLE.items() if k not in ("result", "seconds")}, "error": "no"})
+        results.check_fields()
+        results.append("bad", WHOLE | change)
+        with pytest.raises(ResultsError, match=f"the line of trial bad has {message}"):
+            results.check_fields()
+    with Results(results.path, HEADER) as results:
+        results.append("bad", {k: v for k, v in WHOLE.items() if k not in change})
+        with pytest.raises(ResultsError, match="the line of trial bad has nothing for"):
+            results.check_fields()

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from optuna.testing.pytest_samplers import (  # noqa: E402
 
 from matheron.thompson.optuna import ThompsonSampler  # noqa: E402
 
-SMALL = dict(n_startup_trials=2, num_features=32, mesh_size=64, num_starts=2)
+SMALL: dict[str, Any] = dict(n_startup_trials=1, num_features=32, mesh_size=64, num_starts=2)
 
 
 class _OnOurs:
@@ -54,7 +55,7 @@ def test_values_whose_squares_overflow_are_searched_like_others(scale):
 
 
 def test_one_startup_trial_is_one():
-    study = optuna.create_study(sampler=ThompsonSampler(seed=0, **SMALL | {"n_startup_trials": 1}))
+    study = optuna.create_study(sampler=ThompsonSampler(seed=0, **SMALL))
     asked: list[int] = []
     sampler = study.sampler
     relative = sampler.sample_relative

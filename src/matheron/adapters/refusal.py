@@ -11,6 +11,11 @@ def full_name(thing: Any) -> str:
     return f"{type(thing).__module__}.{type(thing).__name__}"
 
 
+def missing(library: str, extra: str) -> str:
+    """What to say where a library that an adapter reads is not installed."""
+    return f"matheron.adapters.{extra} needs {library}: pip install 'matheron[{extra}]'"
+
+
 def refusal(what: str, thing: Any, known: Any, hint: str = "") -> TypeError:
     """The error for a `thing` that no handler of the singledispatch function `known` is for."""
     names = ", ".join(sorted({kind.__name__ for kind in known.registry if kind is not object}))

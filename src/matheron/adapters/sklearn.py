@@ -14,12 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.compose import TransformedTargetRegressor
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process import kernels as sk
-from sklearn.model_selection._search import BaseSearchCV
-from sklearn.pipeline import Pipeline
-from sklearn.utils import check_array, check_random_state
 
 from .. import kernels
 from ..draw import draw, draw_prior
@@ -27,7 +21,18 @@ from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
 from ..paths import OutputPaths
 from ..transforms import Affine
-from .refusal import BY_HAND, refusal
+from .refusal import BY_HAND, missing, refusal
+
+try:
+    from sklearn.compose import TransformedTargetRegressor
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process import kernels as sk
+    from sklearn.model_selection._search import BaseSearchCV
+    from sklearn.pipeline import Pipeline
+    from sklearn.utils import check_array, check_random_state
+except ImportError as error:
+    raise ImportError(f"{missing('scikit-learn', 'sklearn')} ({error})") from error
+
 from .scalers import scaler_transform, target_transform, with_transforms
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
-from ..paths import OutputPaths, require_paths
+from ..describe import ADAPTERS
+from ..gp import GP
+from ..paths import AbstractPaths, OutputPaths, require_paths
 from ..value import Value
 from .persistent import rolled
 from .stepper import DISCRETE, METHODS, Stepper, make_stepper
@@ -92,13 +94,16 @@ def rollout(
     steps, keep_every = as_count(steps, "steps"), as_count(keep_every, "keep_every")
     dt = _step_size(method, dt)
     if isinstance(drift, Sequence):
-        drift = OutputPaths(drift)
+        drift = OutputPaths([_as_drift(part) for part in drift])
+    drift = _as_drift(drift)
     state = _initial(drift, initial_state)  # [s, d_s]
     if actions is not None:
         control: _Controls | _Actions = _Actions(actions, controls, steps, state)
         state = state[:, None].expand(-1, control.number, -1)  # [s, a, d_s]
     else:
         control = _Controls(controls, steps, dt, state)
+    if isinstance(drift, AbstractPaths):
+        control.check(drift.input_dim - drift.num_outputs)
     noise = _Noise(diffusion, 1.0 if method in DISCRETE else dt, state, as_generator(generator, seed))
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
         if gradients:
@@ -202,6 +207,17 @@ def _root(variance: Tensor, state: Tensor) -> Tensor:
     return variance.reshape(-1).sqrt()
 
 
+def _as_drift(drift: Any) -> Any:
+    """The drift, or a TypeError where it is a model, of which functions are yet to be drawn."""
+    libraries = {base.__module__.split(".")[0] for base in type(drift).__mro__}
+    if isinstance(drift, GP) or libraries & set(ADAPTERS):
+        raise TypeError(
+            f"drift: expected functions, got a model, {type(drift).__name__}; draw them first: "
+            "rollout(matheron.draw(model, 64), ...)"
+        )
+    return drift
+
+
 def _initial(drift: Any, initial_state: ArrayLike) -> Tensor:
     """States `[s, d_s]`, as many as there are paths."""
     if isinstance(drift, Value):
@@ -243,6 +259,13 @@ class _Controls:
                     f"got {list(given.shape)}"
                 )
             self.given = given.expand(s, *given.shape[-2:])
+        self.number: int | None = None  # d_c, where it is known
+
+    def check(self, number: int) -> None:
+        """ValueError where the drift takes another number of controls."""
+        self.number = number
+        if self.function is None:
+            _check_number(None if self.given is None else self.given.shape[-1], number, "controls")
 
     def __call__(self, t: int, state: Tensor) -> Tensor | None:
         if self.function is not None:
@@ -253,7 +276,20 @@ class _Controls:
         """The function's own answer, `[s, d_c]`, on whatever device."""
         assert self.function is not None
         c = as_array(self.function(t * self.dt, *state) if self.policy else self.function(t * self.dt))
-        return (c.reshape(1, -1) if c.ndim < 2 else c).expand(self.num_paths, -1)
+        c = c.reshape(1, -1) if c.ndim < 2 else c
+        if self.number is not None:
+            _check_number(c.shape[-1], self.number, "controls")
+        if c.ndim != 2 or len(c) not in (1, self.num_paths):
+            raise ValueError(f"controls: expected [d_c] or [{self.num_paths}, d_c] at each time, got {list(c.shape)}")
+        return c.expand(self.num_paths, -1)
+
+
+def _check_number(given: int | None, number: int, name: str) -> None:
+    if number < 0:
+        raise ValueError(f"drift: expected as many inputs as states, and controls beyond, got {-number} inputs too few")
+    if (given or 0) != number:
+        found = "none" if given is None else f"{given}"
+        raise ValueError(f"{name}: expected {number} a step, the drift's inputs beyond its states, got {found}")
 
 
 class _Actions:
@@ -268,6 +304,9 @@ class _Actions:
                 f"actions: expected [a, {steps}, d_c], a sequence of {steps} each, got {list(given.shape)}"
             )
         self.given, self.number, self.num_paths = given, len(given), len(state)
+
+    def check(self, number: int) -> None:
+        _check_number(self.given.shape[-1], number, "actions")
 
     def __call__(self, t: int, state: Tensor) -> Tensor:
         return self.given[:, t].expand(self.num_paths, -1, -1)

@@ -55,6 +55,10 @@ def reproduce(
     except RefusedError as error:
         console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(2) from None
+    except OSError as error:  # a full disk, a folder that may not be written to
+        where = f"{error.filename}: " if error.filename else ""
+        console.print(f"error: {where}{error.strerror or error}", style="red", highlight=False, markup=False)
+        raise typer.Exit(2) from None
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on with the trials that are left", highlight=False)
         raise typer.Exit(130) from None

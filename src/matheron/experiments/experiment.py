@@ -116,7 +116,10 @@ def experiment(name: str) -> Experiment:
     """The experiment of that name."""
     if name not in MODULES:
         raise RefusedError(f"experiment: expected one of {', '.join(MODULES)}, got {name!r}")
-    return import_module(MODULES[name]).EXPERIMENT
+    try:
+        return import_module(MODULES[name]).EXPERIMENT
+    except ImportError as error:
+        raise RefusedError(f"{name}: {error}") from error
 
 
 def canonical(value: Any) -> str:

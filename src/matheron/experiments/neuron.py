@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gpytorch
 import torch
 from torch import Tensor
 
@@ -14,6 +13,11 @@ import matheron
 from matheron.dynamics import IterativeDrift
 from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.transforms import Affine
+
+try:
+    import gpytorch
+except ImportError as error:
+    raise ImportError(f"this experiment trains with GPyTorch: pip install 'matheron[gpytorch]' ({error})") from error
 
 FEATURES = {"decoupled": "sobol"}
 METHODS = ("truth", "decoupled", "iterative")

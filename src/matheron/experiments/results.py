@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,9 @@ from .experiment import RefusedError
 FORMAT = 1
 # What the headers of older files do not say; their runs had what the code had then, and has still.
 _ADDED = ("features",)
+# What a run needs of a trial's line.
+_FIELDS = {"case": dict, "trial": int, "device": str}
+_FIELDS_OF_DONE = {**_FIELDS, "seconds": int | float, "result": dict}
 _FIRST_BYTES = b'{"matheron results"'
 
 
@@ -70,8 +74,20 @@ class Results:
         """The keys of the trials that ended well."""
         return {key for key, record in self.records.items() if "error" not in record}
 
+    def check_fields(self) -> None:
+        """Every trial's line holds what a run needs of it; ResultsError names one that does not."""
+        for key, record in self.records.items():
+            for name, kind in (_FIELDS if "error" in record else _FIELDS_OF_DONE).items():
+                if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
+                    found = "nothing" if name not in record else repr(record[name])[:40]
+                    raise ResultsError(
+                        f"{self.path}: the line of trial {key} has {found} for {name!r}, not what this experiment has; "
+                        "delete that line, or use another --out"
+                    )
+
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk was reported when the line was written
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -80,9 +96,15 @@ class Results:
         self.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:  # what was written of the line is cut away when the file is next opened
+            raise ResultsError(
+                f"{self.path}: a trial could not be written ({error.strerror or error}); make room, and the same "
+                "command goes on with the trials that are left"
+            ) from error
 
     def _take(self, record: dict[str, Any]) -> None:
         self.records[record["key"]] = record
@@ -118,7 +140,8 @@ class Results:
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             record = json.loads(line)
-            record["key"]
+            if not isinstance(record["key"], str):
+                raise TypeError
         except (ValueError, TypeError, KeyError):
             raise ResultsError(f"{self.path}: line {number} is damaged; delete that line, or the file") from None
         return record

@@ -77,6 +77,7 @@ def run(
         _cluster(dask) as client,
         Results(stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed), _made_with()) as results,
     ):
+        results.check_fields()
         wanted = experiment.trials(settings, seed, count)
         done = results.done
         open_ = [trial for trial in wanted if trial.key not in done]
@@ -166,7 +167,12 @@ def _report(
     experiment: Experiment, records: list[Any], settings: Any, stem: Path, console: Any
 ) -> tuple[Report, list[Path]]:
     """Write and print what the results say."""
-    report = experiment.report(records, settings)
+    try:
+        report = experiment.report(records, settings)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise RefusedError(
+            f"{stem}.jsonl: its trials do not hold what {experiment.name} reports on ({error!r}); use another --out"
+        ) from error
     try:
         files = report.save(stem)
     except ImportError as error:

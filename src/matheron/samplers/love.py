@@ -77,7 +77,10 @@ class Love(ValueDraws):
 
     def location_and_root(self, x: ArrayLike) -> tuple[Tensor, Tensor]:
         """LOVE's mean `[n]` and a root `[n, r]` of its covariance at x, in the model's own space."""
-        from .kiss_gp import fast_posterior  # brings GPyTorch
+        try:
+            from .kiss_gp import fast_posterior  # brings GPyTorch
+        except ImportError as error:
+            raise ImportError(f"love needs GPyTorch: pip install 'matheron[gpytorch]' ({error})") from error
 
         gp, x = self.gp, inner_points(self.gp, x)
         X = gp.train_inputs.detach().double()

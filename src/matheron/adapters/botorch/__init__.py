@@ -1,5 +1,12 @@
 """BoTorch: its models, with their transforms, as snapshots; paths as a BoTorch model, under BoTorch's own names."""
 
+from ..refusal import missing
+
+try:
+    import botorch as _botorch  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"{missing('BoTorch', 'botorch')} ({error})") from error
+
 from .dropin import MatheronPathModel as MatheronPathModel
 from .dropin import PathwiseThompsonSampling as PathwiseThompsonSampling
 from .dropin import get_matheron_path_model as get_matheron_path_model

@@ -5,6 +5,13 @@ covariance of a point with itself; here it is noise of the data, and not part of
 its column of X the task: paths take the other columns and answer with an axis of outputs.
 """
 
+from ..refusal import missing
+
+try:
+    import gpflow as _gpflow  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"{missing('GPflow', 'gpflow')} ({error})") from error
+
 from .kernels import translate as translate
 from .means import affine
 from .models import describe as describe

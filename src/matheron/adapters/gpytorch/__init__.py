@@ -7,12 +7,17 @@ from functools import singledispatch
 from typing import Any
 
 import torch
-from gpytorch import models
-from gpytorch.kernels import Kernel as GPyTorchKernel
 
 from ...gp import GP, Outputs
 from ...kernels import Kernel
-from ..refusal import refusal
+from ..refusal import missing, refusal
+
+try:
+    from gpytorch import models
+    from gpytorch.kernels import Kernel as GPyTorchKernel
+except ImportError as error:
+    raise ImportError(f"{missing('GPyTorch', 'gpytorch')} ({error})") from error
+
 from . import kernels
 from .distributions import moments_of
 from .exact import assembled, exact_members
