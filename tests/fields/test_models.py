@@ -125,7 +125,7 @@ def test_a_drift_is_found_and_is_part_of_the_paths(tmp_path):
     c = RasterMean(*fields.models.as_raster(cells))(X)[:, 0]
     y = 7 - 2 * c + 0.1 * torch.sin(X[:, 0] * 2)
     gp = fields.fit_drift(X, y, cells, num_starts=1)
-    np.testing.assert_allclose(gp.coefficients, [7, -2], atol=0.2)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(gp.mean.coefficients, [7, -2], atol=0.2)
     paths = matheron.draw(gp, 3)
     field = fields.simulate(paths, cells, chunks=20).compute()
     assert float(np.abs(field - (7 - 2 * cells)).max()) < 1.0

@@ -23,8 +23,11 @@ class RasterMean(Mean):
             [1.0000]], dtype=torch.float64)
     """
 
-    def __init__(self, axes: Sequence[Tensor], values: Tensor) -> None:
+    fields = ("coefficients",)
+
+    def __init__(self, axes: Sequence[Tensor], values: Tensor, coefficients: Sequence[float] = (0.0, 1.0)) -> None:
         super().__init__()
+        self.coefficients = [float(v) for v in coefficients]  # a and b of a + b c(x), in the user's units
         for i, axis in enumerate(axes):
             self.register_buffer(f"axis_{i}", axis.double())
         self.register_buffer("values", values.double())

@@ -92,8 +92,8 @@ def fit_drift(
     """A model whose mean is a + b c(x), c a raster: kriging with an external drift.
 
     The coefficients are those of least squares, then, with the covariance of the residuals fitted, of generalised
-    least squares. They count as known from there on. The mean is part of the paths: they are functions wherever the
-    raster is, by bilinear interpolation, and keep its edge values beyond.
+    least squares, `gp.mean.coefficients`. They count as known from there on. The mean is part of the paths: they are
+    functions wherever the raster is, by bilinear interpolation, and keep its edge values beyond.
 
     Args:
         X, y: points `[n, 2]` and values `[n]`.
@@ -104,7 +104,7 @@ def fit_drift(
     >>> c = xarray.DataArray(np.add.outer(np.arange(5.0), np.arange(6.0)), {"y": np.arange(5.0), "x": np.arange(6.0)})
     >>> X = 4 * torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> gp = fields.fit_drift(X, 3.0 + 2.0 * X.sum(1) + 0.1 * torch.sin(9 * X[:, 0]), c.rename("c"))
-    >>> [round(v, 1) for v in gp.coefficients]
+    >>> [round(v, 1) for v in gp.mean.coefficients]
     [3.0, 2.0]
     """
     points = as_points(X, "X", input_dim=2).double()
@@ -121,9 +121,11 @@ def fit_drift(
     whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1), upper=False)
     beta = torch.linalg.lstsq(whitened[:, :2], whitened[:, 2:]).solution[:, 0]
     drift = RasterMean(
-        [inward_axis(inward, axis, i) for i, axis in enumerate(axes)], outward.inverse(beta[0] + beta[1] * cells)
+        [inward_axis(inward, axis, i) for i, axis in enumerate(axes)],
+        outward.inverse(beta[0] + beta[1] * cells),
+        coefficients=beta.tolist(),
     )
-    model = ExactGP(
+    return ExactGP(
         gp.kernel,
         gp.train_inputs,
         outward.inverse(values),
@@ -132,8 +134,6 @@ def fit_drift(
         input_transform=inward,
         output_transform=outward,
     )
-    model.coefficients = beta.tolist()  # type: ignore[attr-defined]
-    return model
 
 
 def inward_axis(inward: Any, axis: Tensor, i: int) -> Tensor:
