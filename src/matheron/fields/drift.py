@@ -17,7 +17,7 @@ class RasterMean(Mean):
 
     >>> import torch
     >>> from matheron.fields.drift import RasterMean
-    >>> mean = RasterMean([torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0])], torch.tensor([[0.0, 2.0], [1.0, 3.0]]))
+    >>> mean = RasterMean(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]), torch.tensor([[0.0, 2.0], [1.0, 3.0]]))
     >>> mean(torch.tensor([[0.5, 1.0], [9.0, 0.0]], dtype=torch.float64))
     tensor([[1.5000],
             [1.0000]], dtype=torch.float64)
@@ -25,11 +25,13 @@ class RasterMean(Mean):
 
     fields = ("coefficients",)
 
-    def __init__(self, axes: Sequence[Tensor], values: Tensor, coefficients: Sequence[float] = (0.0, 1.0)) -> None:
+    def __init__(
+        self, x_axis: Tensor, y_axis: Tensor, values: Tensor, coefficients: Sequence[float] = (0.0, 1.0)
+    ) -> None:
         super().__init__()
         self.coefficients = [float(v) for v in coefficients]  # a and b of a + b c(x), in the user's units
-        for i, axis in enumerate(axes):
-            self.register_buffer(f"axis_{i}", axis.double())
+        self.register_buffer("x_axis", x_axis.double())
+        self.register_buffer("y_axis", y_axis.double())
         self.register_buffer("values", values.double())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,7 +43,7 @@ class RasterMean(Mean):
 
     def _interpolated(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Values `[..., n]` and slopes `[..., n, 2]`."""
-        (i, t, dt), (j, s, ds) = (self._cell(x[..., k], getattr(self, f"axis_{k}")) for k in (0, 1))
+        (i, t, dt), (j, s, ds) = (self._cell(x[..., k], axis) for k, axis in enumerate((self.x_axis, self.y_axis)))
         a, b, c, d = self.values[i, j], self.values[i + 1, j], self.values[i, j + 1], self.values[i + 1, j + 1]
         low, high = a + t * (b - a), c + t * (d - c)
         across = ((b - a) * (1 - s) + (d - c) * s) * dt
@@ -57,7 +59,7 @@ class RasterMean(Mean):
         return i, t.clamp(0, 1), inside / width
 
 
-def as_raster(raster: Any) -> tuple[list[Tensor], Tensor]:
+def as_raster(raster: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The axes x, y and values `[x, y]` of an xarray raster `(y, x)`, increasing and without gaps."""
     if getattr(raster, "ndim", 0) != 2 or not hasattr(raster, "coords"):
         raise ValueError("raster: expected an xarray.DataArray of dims (y, x), e.g. rioxarray.open_rasterio(...)[0]")
@@ -68,5 +70,5 @@ def as_raster(raster: Any) -> tuple[list[Tensor], Tensor]:
         raise ValueError("raster: expected values in every cell, got gaps; fill them, e.g. raster.interpolate_na(...)")
     if min(values.shape) < 2:
         raise ValueError(f"raster: expected at least two cells a side, got {list(values.T.shape)}")
-    axes = [torch.from_numpy(np.asarray(raster[name].values, dtype=np.float64).copy()) for name in (x, y)]
-    return axes, torch.from_numpy(values.copy())
+    x_axis, y_axis = (torch.from_numpy(np.array(raster[name].values, dtype=np.float64)) for name in (x, y))
+    return x_axis, y_axis, torch.from_numpy(values.copy())
