@@ -72,6 +72,9 @@ class KernelOperator(Operator):
                         out[mine].addmm_(coupled_covariance(kernel, rows[mine], of[0], X[columns], of[1]), V[columns])
         return out
 
+    def block(self, index: Tensor) -> Tensor:
+        return covariance(self.kernel, self.X[index], None if self.tasks is None else self.tasks[index])
+
     def _plan(self, kernel: Kernel, X: Tensor, dtype: torch.dtype) -> fused.Products | None:
         if dtype not in self._plans:
             self._plans[dtype] = fused.plan_products(kernel, X, self.tasks)

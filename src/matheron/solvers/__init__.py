@@ -8,6 +8,7 @@ from .base import Posterior as Posterior
 from .base import Solver as Solver
 from .base import State as State
 from .base import Stats as Stats
+from .block_descent import BlockDescent as BlockDescent
 from .cholesky import Cholesky as Cholesky
 from .cholesky import CholeskyState as CholeskyState
 from .cholesky import JitterWarning as JitterWarning

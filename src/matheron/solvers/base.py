@@ -48,6 +48,14 @@ class Operator(ABC):
     def rows(self, index: Tensor | slice) -> Tensor:
         """Some rows of K, `[k, n]`, without the noise; the index counts all rows, the columns are the part's."""
 
+    def product_rows(self, index: Tensor, V: Tensor) -> Tensor:
+        """Some rows of K V for V `[n, r]`: `[k, r]`."""
+        return self.rows(index) @ V
+
+    def block(self, index: Tensor) -> Tensor:
+        """Some rows and the same columns of K, `[k, k]`."""
+        return self.rows(index)[:, index]
+
     @abstractmethod
     def diagonal(self) -> Tensor:
         """The diagonal of K, `[n]`, without the noise."""

@@ -87,23 +87,30 @@ class PCGState(State):
         self.solver, self.operator, self.preconditioner = solver, operator, preconditioner
 
 
+class Errors:
+    """What residuals `[n, r]` leave in a path, in posterior standard deviations, `[r]`: see `PCG`."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.size, self.everyone = operator.size, operator.processes
+        noise = operator.noise.double()
+        floor = _SMALLEST_NOISE * self.everyone.sum(operator.diagonal().double().sum()) / self.size
+        self.scale = torch.maximum(noise, floor).sqrt()[:, None]  # [n, 1]
+
+    def __call__(self, residual: Tensor) -> Tensor:
+        scaled = residual / self.scale
+        rms = (self.everyone.sum(scaled.square().sum(0, dtype=torch.float64)) / self.size).sqrt()
+        return torch.maximum(2 * rms, self.everyone.max(_largest(scaled)) / 5)
+
+
 class _Solve:
     """One batch of right-hand sides `[n, r]`; x and its residual are in float64."""
 
     def __init__(self, state: PCGState, settings: PCG, b: Tensor, report: Report) -> None:
         self.operator, self.precondition, self.settings = state.operator, state.preconditioner, settings
         self.b, self.dtype, self.report = b.double(), b.dtype, report
+        self.everyone, self.errors = self.operator.processes, Errors(self.operator)
         noise = self.operator.noise.double()
-        self.everyone = self.operator.processes
-        floor = _SMALLEST_NOISE * self.everyone.sum(self.operator.diagonal().double().sum()) / self.operator.size
-        self.scale = torch.maximum(noise, floor).sqrt()[:, None]  # [n, 1]
         self.noise, self.iterations = noise[:, None], 0
-
-    def errors(self, residual: Tensor) -> Tensor:
-        """What each residual leaves in a path, in posterior standard deviations, `[r]`: see `PCG`."""
-        scaled = residual / self.scale
-        rms = (self._dot(scaled, scaled) / self.operator.size).sqrt()
-        return torch.maximum(2 * rms, self.everyone.max(_largest(scaled)) / 5)
 
     def _dot(self, a: Tensor, b: Tensor) -> Tensor:
         """Column by column, `[r]`, added up in float64."""

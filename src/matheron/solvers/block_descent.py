@@ -1,0 +1,120 @@
+"""Accelerated block descent: memory for a block and a few vectors, where even a preconditioner does not fit.
+
+Sketch-and-project with random blocks of rows and Nesterov's acceleration: each step solves the equations of one block
+exactly, by the Cholesky factor of its [block, block] covariance, and carries a momentum along.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Operator, Solver, State, Stats
+from .cholesky import safe_cholesky
+from .pcg import ConvergenceWarning, Errors
+
+# Epochs between looks at the true residual, which costs as much as an epoch.
+_LOOK = 5
+# The convexity that the acceleration assumes, times the number of blocks. Measured on protein, bike and keggdirected
+# with 10 blocks, and on protein with 40, noise from 1e-4 to 2e-2 of the variance: near the best throughout.
+_CONVEXITY = 0.5
+
+
+@dataclass(frozen=True)
+class BlockDescent(Solver):
+    """Solves the equations of one random block of observations after the other, with acceleration.
+
+    It holds a block's covariance and four vectors per right-hand side, whatever n is, where `PCG` holds n numbers for
+    every rank of its preconditioner. Where those fit, `PCG` takes fewer products: this is for what does not.
+
+    Args:
+        tolerance: as for `PCG`.
+        block: observations in a block; None is n / 20, at least 1000 and at most 10,000.
+        max_epochs: passes over all rows of K, after which it stops with a `ConvergenceWarning`.
+
+    >>> import matheron
+    >>> from matheron import kernels, solvers
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-2)
+    >>> matheron.draw(gp, 8, solver=solvers.BlockDescent(block=2)).solver_stats.converged
+    True
+    """
+
+    tolerance: float = 0.01
+    block: int | None = None
+    max_epochs: int = 500
+
+    def init(self, operator: Operator) -> BlockState:
+        if operator.requires_graph():
+            raise ValueError('BlockDescent keeps no graph: use solver="cholesky" here')
+        return BlockState(self, operator)
+
+    @torch.no_grad()
+    def solve(self, state: BlockState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+        operator, n = state.operator, state.operator.size
+        size = min(n, self.block or min(10_000, max(1000, n // 20)))
+        errors = Errors(operator)
+        generator = torch.Generator().manual_seed(0)
+        steps = math.ceil(n / size)
+        convexity = _CONVEXITY / steps
+        beta = 1 - (convexity / steps) ** 0.5
+        gamma = 1 / (convexity * steps) ** 0.5
+        alpha = 1 / (1 + gamma * steps)
+        start = torch.zeros_like(b) if guess is None else guess.to(b)
+        x, v, z = start, start.clone(), start.clone()
+        best, error = start, errors(_residual(operator, b, start))
+        epoch = 0
+        while epoch < self.max_epochs and bool((error > self.tolerance).any()):
+            for _ in range(_LOOK):
+                order = torch.randperm(n, generator=generator).to(b.device)
+                for rows in order.split(size):
+                    x, v, z = _step(operator, b, rows, v, z, alpha, beta, gamma)
+                epoch += 1
+            new = errors(_residual(operator, b, x))
+            better = new < error  # [r]; what is not a number is not better
+            best, error = torch.where(better, x, best), torch.where(better, new, error)
+        return best, self._stats(operator, b, best, error, size, epoch)
+
+    def _stats(self, operator: Operator, b: Tensor, x: Tensor, error: Tensor, size: int, epochs: int) -> Stats:
+        residual, wide = _residual(operator, b, x), b.double()
+        relative = residual.norm(dim=0) / wide.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+        worst, converged = float(relative.max()), bool((error <= self.tolerance).all())
+        if not converged:
+            warnings.warn(
+                f"block descent stopped after {epochs} epochs at a relative residual of {worst:.1e}, an error of "
+                f"{float(error.max()):.1e} posterior standard deviations where {self.tolerance:g} were asked: raise "
+                'block or max_epochs, or use solver="cg" if memory allows',
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return Stats(f"BlockDescent(tolerance={self.tolerance:g}, block={size})", epochs, worst, converged)
+
+
+class BlockState(State):
+    """An operator: blocks are factored as they come."""
+
+    def __init__(self, solver: BlockDescent, operator: Operator) -> None:
+        self.solver, self.operator = solver, operator
+
+
+def _residual(operator: Operator, b: Tensor, x: Tensor) -> Tensor:
+    wide = x.double()
+    return b.double() - operator.product(wide) - operator.noise.double()[:, None] * wide
+
+
+def _step(
+    operator: Operator, b: Tensor, rows: Tensor, v: Tensor, z: Tensor, alpha: float, beta: float, gamma: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One block: d solves its equations at z; x = z - d, and v and z carry the momentum."""
+    noise = operator.noise[rows]
+    gradient = operator.product_rows(rows, z) + noise[:, None] * z[rows] - b[rows]  # [size, r]
+    K = operator.block(rows).double()
+    K.diagonal().add_(noise)
+    L, _ = safe_cholesky(K, "a block's covariance")
+    d = torch.cholesky_solve(gradient.double(), L).to(b.dtype)
+    v = torch.lerp(z, v, beta).index_add_(0, rows, d, alpha=-gamma)
+    x = z.index_add(0, rows, d, alpha=-1)
+    return x, v, torch.lerp(x, v, alpha)

@@ -1,0 +1,50 @@
+"""Block descent: the dense answer in the memory of a block, and the truth about convergence."""
+
+import pytest
+import torch
+
+from examples import B2, gen, rand, randn
+from matheron import ExactGP, draw
+from matheron import kernels as K
+from matheron.operators import KernelOperator
+from matheron.solvers import BlockDescent, Cholesky, ConvergenceWarning
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("noise", [1e-2, 1e-1])
+def test_a_path_errs_by_less_than_a_hundredth_of_its_standard_deviation(noise, dtype):
+    X = randn(200, 2)
+    gp = ExactGP(K.Matern(1.5, 0.5), X, (3 * X[:, 0]).sin(), noise)
+    settings = dict(generator=gen(), num_features=64, features="sobol", dtype=dtype)
+    paths = draw(gp, 4, solver=BlockDescent(block=70), **settings)
+    exact = draw(gp, 4, solver="cholesky", **{**settings, "generator": gen()})
+    assert paths.solver_stats is not None and paths.solver_stats.solver == "BlockDescent(tolerance=0.01, block=70)"
+    error = (paths(X) - exact(X)) / noise**0.5  # the posterior's deviation at the data is below the noise's
+    assert error.square().mean().sqrt() < 0.01
+
+
+def test_tasks_and_a_guess_are_taken():
+    kernel, n = K.Coregional(K.RBF(0.4), B2), 60
+    tasks, noise = torch.arange(n) % 2, torch.full((n,), 0.1, dtype=torch.float64)
+    operator, b = KernelOperator(kernel, rand(n, 2), tasks, noise), randn(n, 3)
+    solver = BlockDescent(tolerance=1e-5, block=25)
+    exact = Cholesky().init(operator).solve(b)[0]
+    x, stats = solver.init(operator).solve(b)
+    torch.testing.assert_close(x, exact, rtol=1e-3, atol=1e-3)
+    assert stats.converged and solver.init(operator).solve(b, x)[1].iterations == 0
+
+
+def test_what_is_said_of_the_residual_is_true():
+    noise, b = torch.full((50,), 1e-4, dtype=torch.float64), randn(50, 1)
+    operator = KernelOperator(K.RBF(0.5), rand(50, 2), None, noise)
+    with pytest.warns(ConvergenceWarning, match=r"after 5 epochs at a relative residual of.*solver=\"cg\""):
+        x, stats = BlockDescent(block=10, max_epochs=5).init(operator).solve(b)
+    residual = b - (operator.dense() + torch.diag(noise)) @ x
+    assert stats.residual == pytest.approx(float(residual.norm() / b.norm())) and not stats.converged
+
+
+def test_a_graph_is_refused():
+    gp = ExactGP(K.RBF(torch.tensor(0.5, requires_grad=True)), rand(4, 2), randn(4), 0.1)
+    with pytest.raises(ValueError, match="BlockDescent keeps no graph"):
+        draw(gp, 1, solver=BlockDescent(), detach=False)
