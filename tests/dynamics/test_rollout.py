@@ -34,13 +34,12 @@ def test_a_rollout_is_the_written_out_recursion(drift, generator):
     Sigma = torch.tensor([[0.02, 0.01], [0.01, 0.03]], dtype=torch.float64)
     seed = torch.Generator().manual_seed(7)
     states = matheron.rollout(drift, start, 7, 0.1, controls=controls, diffusion=Sigma, generator=seed)
-    noise = torch.Generator().manual_seed(7)
+    noise = torch.randn(64, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(7))  # a block of steps
     s = start
     for t in range(7):
         x = torch.cat([s, controls[:, t]], dim=1)
         f = torch.stack([torch.cat([paths[i](x[i : i + 1]) for i in range(5)])[:, 0] for paths in drift], dim=1)
-        eps = torch.randn(5, 2, dtype=torch.float64, generator=noise)
-        s = s + f * 0.1 + eps @ torch.linalg.cholesky(Sigma * 0.1).T
+        s = s + f * 0.1 + noise[t] @ torch.linalg.cholesky(Sigma * 0.1).T
         torch.testing.assert_close(states[:, t + 1], s)
 
 
