@@ -67,10 +67,10 @@ def gpytorch_fitted(X: Tensor, y: Tensor) -> tuple[dict[str, Any], float]:
             return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     floor = gpytorch.constraints.GreaterThan(1e-6)
-    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=floor).double()
+    likelihood: Any = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=floor).double()
     model: Any = Model(likelihood).double().train()
-    likelihood.noise = 1e-2
-    mll = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
+    likelihood.initialize(noise=1e-2)
+    mll: Any = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
     parameters = list(model.parameters())
     begin = time.perf_counter()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..checks import ArrayLike, as_count, as_tensor
 from ..gp import ExactGP
-from ..kernels import Kernel, Matern
+from ..kernels import Kernel, Matern, Scaled
 from ..means import CallableMean, ConstantMean, LinearMean, Mean, as_mean
 from ..solvers import Solver, as_solver
 from .hyperparameters import Prior
@@ -76,7 +76,8 @@ def fit(
     num_starts = as_count(num_starts, "num_starts")
     if kernel is None:
         d = _columns(X)
-        kernel = 1.0 * Matern(2.5, torch.ones(d, dtype=torch.float64))
+        default: Kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64)), 1.0)
+        kernel = default
         if priors is None:
             usual = default_kernel_priors(d).items()
             priors = {name: prior for name, prior in usual if name != "noise" or noise is None}
