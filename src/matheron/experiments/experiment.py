@@ -20,6 +20,7 @@ MODULES = {
     "wasserstein": "matheron.experiments.wasserstein",
     "wasserstein-love": "matheron.experiments.love",
     "bounds": "matheron.experiments.bounds",
+    "leverage": "matheron.experiments.leverage",
     "thompson": "matheron.experiments.thompson",
     "fitzhugh-nagumo": "matheron.experiments.fitzhugh_nagumo",
 }

@@ -1,0 +1,184 @@
+"""Errors of one basis relative to the posterior's own spread, in closed form: against n, and against the noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import matheron
+from matheron import kernels
+from matheron.metrics import gaussian_wasserstein
+from matheron.samplers import moments
+
+from .experiment import Experiment, Settings, Trial
+from .report import Report, grouped, quartile_table, quartiles
+
+# The kind of features that each method has. BoTorch's are its own.
+FEATURES = {"paper": "cosine", "Sobol": "sobol", "leverage": "leverage"}
+METHODS = {
+    "paper": "the paper's cosines",
+    "BoTorch": "BoTorch's pairs",
+    "Sobol": "Sobol pairs",
+    "leverage": "by leverage",
+}
+_NUM_DATA, _NOISE = 256, 1e-4  # where the other is varied
+
+SCALES: dict[str, dict[str, Any]] = {
+    "paper": {
+        "trials": 16,
+        "dims": [2, 4, 8],
+        "num_data": [4, 16, 64, 256, 1024],
+        "noise": [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1],
+        "num_features": 1024,
+        "num_test": 512,
+    },
+    "quick": {
+        "trials": 4,
+        "dims": [2, 4, 8],
+        "num_data": [4, 16, 64, 256],
+        "noise": [1e-6, 1e-4, 1e-2],
+        "num_features": 1024,
+        "num_test": 200,
+    },
+    "tiny": {
+        "trials": 2,
+        "dims": [2],
+        "num_data": [4, 32],
+        "noise": [1e-4, 1e-2],
+        "num_features": 128,
+        "num_test": 40,
+    },
+}
+
+
+def cases(settings: Settings) -> list[dict[str, Any]]:
+    most = min(_NUM_DATA, max(settings["num_data"]))
+    pairs = [(n, _NOISE) for n in settings["num_data"]] + [(most, noise) for noise in settings["noise"]]
+    return [{"d": d, "n": n, "noise": noise} for d in settings["dims"] for n, noise in dict.fromkeys(pairs)]
+
+
+def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+    """One random problem in the unit cube, and every kind of features on it."""
+    d, n, noise = trial.case["d"], trial.case["n"], trial.case["noise"]
+    generator = trial.generator("problem")
+    X = torch.rand(n, d, generator=generator, dtype=torch.float64).to(device)
+    x = torch.rand(settings["num_test"], d, generator=generator, dtype=torch.float64).to(device)
+    gp = matheron.ExactGP(kernels.Matern(2.5, 0.25 * math.sqrt(d)), X, torch.zeros_like(X[:, 0]), noise=noise)
+    rows = []
+    for method, Phi in maps(gp, settings["num_features"], trial):
+        rows.append({"method": method, "relative": relative_error(gp, Phi, x)})
+    return {"rows": rows}
+
+
+def maps(gp: Any, ell: int, trial: Trial) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
+    """Every kind of features as a map from points to Phi `[n, ell]`."""
+    found: list[tuple[str, Callable[[Tensor], Tensor]]] = []
+    for method, kind in FEATURES.items():
+        paths = matheron.draw(gp, 1, num_features=ell, features=kind, generator=trial.generator(method))
+        phi = paths.prior.features  # type: ignore[union-attr]
+        found.append((method, lambda x, phi=phi: phi(x)[0]))
+    theirs = botorch_map(gp, ell, trial)
+    return found if theirs is None else [found[0], ("BoTorch", theirs), *found[1:]]
+
+
+def botorch_map(gp: Any, ell: int, trial: Trial) -> Callable[[Tensor], Tensor] | None:
+    """The features of BoTorch's pathwise draws; None where BoTorch is not installed."""
+    try:
+        from botorch.sampling.pathwise.features.generators import gen_kernel_features
+        from gpytorch.kernels import MaternKernel
+    except ImportError:
+        return None
+    kernel = MaternKernel(2.5, ard_num_dims=gp.input_dim).to(gp.train_inputs)
+    kernel.lengthscale = gp.kernel.lengthscale
+    with torch.random.fork_rng(devices=[]):  # it draws from torch's own generator
+        torch.manual_seed(int(torch.randint(2**31, (), generator=trial.generator("BoTorch"))))
+        phi = gen_kernel_features(kernel, num_inputs=gp.input_dim, num_outputs=ell)
+    return lambda x: phi(x).detach()
+
+
+def relative_error(gp: Any, Phi: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """W2 between the law of paths in one basis and the posterior, over the root of the posterior's trace.
+
+    C = J J^T + sigma^2 G^T G with G = (K + sigma^2 I)^-1 k(X, x) and J = Phi(x) - G^T Phi(X).
+    """
+    X, k, noise = gp.train_inputs, gp.kernel, gp.noise
+    exact = moments(gp, x)
+    G = torch.linalg.solve(k(X, X) + noise.diag_embed(), k(X, x))  # [n, m]
+    J = Phi(x) - G.mT @ Phi(X)  # [m, ell]
+    C = J @ J.mT + (G.mT * noise) @ G
+    return gaussian_wasserstein(exact.mean, C, exact.mean, exact.covariance) / math.sqrt(
+        float(exact.covariance.trace())
+    )
+
+
+def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row per method and trial, in the order in which the table shows them."""
+    rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
+    order = {method: i for i, method in enumerate(METHODS)}
+    return sorted(rows, key=lambda row: (row["d"], row["n"], row["noise"], order[row["method"]]))
+
+
+def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+    rows = flat(records)
+    title = f"W2 relative to the posterior's spread, one basis of {settings['num_features']} features"
+    table = quartile_table(title, rows, ["d", "n", "noise", "method"], "relative", across="method")
+    return Report(table, {"": lambda: figure(rows)}, [gain(rows)])
+
+
+def gain(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many times less the features by leverage err than the paper's and Sobol's."""
+    medians = {key: quartiles(v)[1] for key, v in grouped(rows, ["d", "n", "noise", "method"], "relative").items()}
+    parts = []
+    for other in ("paper", "Sobol"):
+        ratios = [medians[(*case, other)] / medians[(*case, m)] for *case, m in medians if m == "leverage"]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        parts.append(f"{METHODS[other]} err {mean:.1f} times more (from {min(ratios):.1f} to {max(ratios):.0f})")
+    return f"Geometric means over all cases, medians over trials: {'; '.join(parts)}."
+
+
+def figure(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Above against n, below against the noise; one panel per dimension."""
+    from .style import DIMENSIONS, MARKERS, band, legend_below, panels
+
+    dims = sorted({row["d"] for row in rows})
+    most = max(row["n"] for row in rows if row["noise"] != _NOISE)
+    drawing, axes = panels(2, len(dims), width=3.2 * len(dims) + 0.6, height=6.4, sharey=True)
+    for column, d in enumerate(dims):
+        for i, method in enumerate(METHODS):
+            mine = [row for row in rows if row["d"] == d and row["method"] == method]
+            if not mine:
+                continue
+            look: dict[str, Any] = {"color": DIMENSIONS[i], "marker": MARKERS[i], "label": METHODS[method]}
+            for axis, name, some in (
+                (axes[0, column], "n", [row for row in mine if row["noise"] == _NOISE]),
+                (axes[1, column], "noise", [row for row in mine if row["n"] == most]),
+            ):
+                groups = grouped(some, [name], "relative")
+                low, middle, high = zip(*map(quartiles, groups.values()), strict=True)
+                band(axis, [key[0] for key in groups], low, middle, high, **look)
+        axes[0, column].set_title(f"$d = {d}$")
+        axes[0, column].set_xlabel("training points $n$")
+        axes[1, column].set_xlabel("noise variance")
+        axes[0, column].set_xscale("log", base=2)
+        axes[1, column].set_xscale("log")
+        for axis in axes[:, column]:
+            axis.set_yscale("log")
+    for row in range(2):
+        axes[row, 0].set_ylabel("relative 2-Wasserstein distance")
+    legend_below(drawing, 4)
+    return drawing
+
+
+EXPERIMENT = Experiment(
+    "leverage",
+    "Errors relative to the posterior's spread, against n and noise: frequencies by leverage and others.",
+    SCALES,
+    cases,
+    run,
+    report,
+    features=FEATURES,
+)
