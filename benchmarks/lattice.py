@@ -1,0 +1,223 @@
+"""From many data to functions on a Fourier lattice, against the targets; and beside others where they can do it at all.
+
+    python benchmarks/lattice.py [--device cuda] [--quick] [--peers] [--only NAME] [--json FILE]
+
+Every case is timed in this process, once after a small warm-up; memory is the process's largest so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import matheron
+from matheron import kernels as K
+from matheron.solvers import FourierLattice
+
+UNIT = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """n data in d dimensions of a kernel and a noise, s paths; and the seconds that a draw may take on two cores."""
+
+    name: str
+    kernel: Any
+    d: int
+    n: int
+    noise: float
+    s: int
+    target: float
+
+
+CASES = [
+    Case("d=1", K.Matern(2.5, 0.1), 1, 1_000_000, 1e-2, 64, 15.0),
+    Case("d=2", K.Matern(2.5, 0.1), 2, 1_000_000, 1e-2, 64, 40.0),
+    Case("d=3", K.Matern(2.5, 0.2), 3, 100_000, 1e-2, 8, 90.0),
+]
+
+
+def data(case: Case, n: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(n, case.d, generator=generator, dtype=torch.float64)
+    y = torch.sin(9 * X).sum(1) + case.noise**0.5 * torch.randn(n, generator=generator, dtype=torch.float64)
+    return X.to(device), y.to(device)
+
+
+def timed(device: str, call: Callable[[], Any]) -> tuple[Any, float]:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    out = call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return out, time.perf_counter() - start
+
+
+def memory(device: str) -> float:
+    """GB: of the GPU, or of the process."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def drawn(case: Case, n: int, device: str) -> tuple[Any, dict[str, Any]]:
+    X, y = data(case, n, device)
+    gp = matheron.ExactGP(case.kernel, X, y, noise=case.noise)
+    generator = torch.Generator(device).manual_seed(1)
+    paths, seconds = timed(
+        device, lambda: matheron.draw(gp, case.s, domain=UNIT, solver="lattice", generator=generator)
+    )
+    row = dict(
+        what=f"draw {case.s} paths, {case.name}",
+        n=n,
+        modes=paths.prior.num_features,
+        iterations=paths.solver_stats.iterations,
+        seconds=seconds,
+        target=case.target,
+        gigabytes=memory(device),
+    )
+    return paths, row
+
+
+def evaluated(paths: Any, case: Case, device: str, quick: bool) -> list[dict[str, Any]]:
+    """Values on a grid of a million points, and at a million scattered ones, beside 4096 random features."""
+    side = 300 if quick else 1000
+    axes = [torch.linspace(0, 1, side, dtype=torch.float64, device=device)] * 2
+    _, on_grid = timed(device, lambda: paths.on_grid(axes))
+    rows = [dict(what=f"{case.s} paths on {side} x {side}", n=side**2, seconds=on_grid, target=5.0)]
+    x = torch.rand(side**2, 2, dtype=torch.float64, device=device)
+    timed(device, lambda: paths(x[:1000]))
+    _, ours = timed(device, lambda: paths(x))
+    random = matheron.draw_prior(
+        case.kernel, case.s, input_dim=2, features="sobol", num_features=4096, paths_per_basis=None, device=device
+    )
+    _, theirs = timed(device, lambda: random(x))
+    rows.append(dict(what="scattered points, lattice", n=side**2, seconds=ours, target=theirs / 3))
+    rows.append(dict(what="scattered points, 4096 random features", n=side**2, seconds=theirs))
+    some = x[:100]
+    _, own = timed(device, lambda: paths.value_and_grad(some.expand(case.s, -1, -1)))
+    _, again = timed(device, lambda: paths.value_and_grad(some.expand(case.s, -1, -1)))
+    rows.append(dict(what="own points, 100 each, value and gradient: first call (tables)", n=100, seconds=own))
+    rows.append(dict(what="own points, 100 each, value and gradient: next call", n=100, seconds=again))
+    return rows
+
+
+def converged(case: Case, n: int, device: str) -> dict[str, Any]:
+    """The mean with the tolerance cut by ten, in differences of the paths' own standard deviation."""
+    X, y = data(case, n, device)
+    gp, x = matheron.ExactGP(case.kernel, X, y, noise=case.noise), torch.rand(2000, case.d, dtype=torch.float64)
+    means, spread = [], None
+    for settings in (dict(tolerance=1e-3), dict(tolerance=1e-4)):
+        solver = FourierLattice(tolerance=0.01 if not means else 0.001)
+        paths = matheron.draw(gp, 16, domain=UNIT, solver=solver, seed=0, **settings)  # type: ignore[arg-type]
+        means.append(paths.mean(x))
+        spread = paths(x).std(0) if spread is None else spread
+    error = (means[0] - means[1]) / spread
+    return dict(what=f"mean, tolerance cut by ten, {case.name}: rms and largest change in sd", n=n,
+                seconds=float(error.square().mean().sqrt()), largest=float(error.abs().max()))  # fmt: skip
+
+
+def crossing(device: str, sizes: list[int]) -> list[dict[str, Any]]:
+    """Dense and lattice solves as n grows, and which of the two "auto" takes."""
+    case, rows = CASES[1], []
+    for n in sizes:
+        X, y = data(case, n, device)
+        gp = matheron.ExactGP(case.kernel, X, y, noise=case.noise)
+        for solver in ("cholesky", "lattice", "auto"):
+            paths, seconds = timed(device, lambda s=solver, g=gp: matheron.draw(g, 16, domain=UNIT, solver=s, seed=0))
+            kind = paths.solver_stats.solver.split("(")[0]  # type: ignore[union-attr]
+            rows.append(dict(what=f"{solver} ({kind}), 16 paths, d=2", n=n, seconds=seconds))
+    return rows
+
+
+def peers(n: int) -> list[dict[str, Any]]:
+    """The same question put to others, at an n that they can do: 16 draws at 1000 points given n data, d=2."""
+    case, rows = CASES[1], []
+    X, y = data(case, n, "cpu")
+    x = torch.rand(1000, 2, dtype=torch.float64)
+
+    def ours() -> Any:
+        gp = matheron.ExactGP(case.kernel, X, y, noise=case.noise)
+        return matheron.draw(gp, 16, domain=UNIT, seed=0)(x)
+
+    def sklearn() -> Any:
+        from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+
+        kernel = kernels.Matern(0.1, "fixed", nu=2.5)
+        gp = GaussianProcessRegressor(kernel, alpha=case.noise, optimizer=None).fit(X.numpy(), y.numpy())
+        return gp.sample_y(x.numpy(), 16)
+
+    def kiss() -> Any:
+        from matheron.samplers import kiss_gp
+
+        gp = matheron.ExactGP(case.kernel, X, y, noise=case.noise)
+        return kiss_gp(gp, 16, grid_size=100)(x)  # type: ignore[call-arg]
+
+    def gstools() -> Any:
+        import gstools as gs
+
+        model = gs.Matern(dim=2, var=1, len_scale=0.1, nu=2.5)
+        krige = gs.krige.Ordinary(model, X.mT.numpy(), y.numpy(), cond_err=case.noise, exact=False)
+        field = gs.CondSRF(krige)
+        return [field((x[:, 0].numpy(), x[:, 1].numpy()), seed=seed) for seed in range(16)]
+
+    for name, call in {"matheron": ours, "scikit-learn": sklearn, "KISS-GP": kiss, "GSTools": gstools}.items():
+        try:
+            _, seconds = timed("cpu", call)
+            rows.append(dict(what=f"{name}, 16 draws at 1000 points", n=n, seconds=seconds))
+        except Exception as error:
+            rows.append(dict(what=f"{name}: {type(error).__name__}: {error}"[:100], n=n, seconds=float("nan")))
+    return rows
+
+
+def show(row: dict[str, Any]) -> None:
+    target = row.get("target")
+    verdict = "" if target is None else f"   target {target:.3g}: {'met' if row['seconds'] <= target else 'MISSED'}"
+    rest = {k: v for k, v in row.items() if k not in ("what", "n", "seconds", "target")}
+    print(f"{row['what']:<72} n={row['n']:<9} {row['seconds']:9.3g} s{verdict}  {rest or ''}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the data")
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--only", help="the name of one case")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    factor = 100 if args.quick else 1
+    for case in CASES:
+        if args.only not in (None, case.name):
+            continue
+        drawn(case, 4000, args.device)  # warm-up
+        paths, row = drawn(case, max(5000, case.n // factor), args.device)
+        rows.append(row)
+        show(row)
+        if case.d == 2:
+            rows += evaluated(paths, case, args.device, args.quick)
+            for each in rows[-5:]:
+                show(each)
+    if args.only is None:
+        extra = crossing(args.device, [3000, 6000] if args.quick else [3000, 6000, 12_000, 20_000])
+        extra += peers(1000 if args.quick else 4000) if args.peers else []
+        if not args.quick and args.device == "cpu":
+            extra.append(converged(CASES[1], CASES[1].n, args.device))
+        rows += extra
+        for each in extra:
+            show(each)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
