@@ -298,7 +298,8 @@ def _features(
         accuracy = None
         if box is not None and features in ("auto", *LATTICE_KINDS):
             needed = None if data is None or noise is None else posterior_scale(kernel, data, noise)
-            accuracy = Accuracy(basis.tolerance, needed, s, joined)
+            # Given data on the lattice itself, ten times the share errs as little: variances by a thousandth.
+            accuracy = Accuracy(basis.tolerance, None if needed is None else needed * (10 if joined else 1), s, joined)
         features = build_features(
             kernel.to("cpu"),  # where terms of all kinds meet; a model's may be on a GPU
             d,
