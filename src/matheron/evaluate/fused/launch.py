@@ -15,6 +15,10 @@ from .plan import Fourier, Plan, Radial
 FEW_SUMS = 1 << 13
 # What the pulled-back gradients of rows may take in memory at a time, in numbers.
 _ROOM = 1 << 25
+# Dimensions up to which `fourier_pull` is used in float32; rows do the rest. Beyond, it gave wrong values on an H200
+# (Triton 3.6), where both of its left operands are 64 wide; Triton's interpreter agrees with the chunked evaluator.
+# tests/evaluate/wide_pull.py is the smallest case: on a GPU it prints which tiles go wrong.
+WIDEST_PULL = 32
 # Basis functions at a time, and warps, of a program that has one row.
 ROWS = (16, 1)
 
@@ -146,9 +150,7 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
         return total
     G = gradient.mT.contiguous()  # [s, t, n]
     parts: list[Fourier | Radial] = [*plan.fourier, *plan.radial]
-    # `fourier_pull` gave wrong values on an H200 (Triton 3.6) where both of its left operands are 64 wide, for a reason
-    # not found (its interpreter agrees with the chunked path): rows do that.
-    wide = x.dtype == torch.float32 and d > 32
+    wide = x.dtype == torch.float32 and d > WIDEST_PULL
     alone = [part for part in parts if _by_rows(plan, part, x) or (wide and isinstance(part, Fourier))]
     for part in [part for part in parts if part not in alone]:
         options = tile_options(x[0], part.tiles.size)
