@@ -1,5 +1,7 @@
 """Pictures: they show the numbers they claim to, and say what they cannot show."""
 
+from typing import Any
+
 import pytest
 import torch
 from matplotlib import pyplot as plt
@@ -84,8 +86,9 @@ def test_fans_have_the_quantiles_of_the_trajectories(generator):
 def test_a_diagnosis_is_shown_by_its_distances(generator):
     gp = matheron.ExactGP(K.RBF(0.2), X, Y, noise=1e-2)
     found = matheron.diagnose(matheron.draw(gp, 16, generator=generator), gp, torch.linspace(0, 1, 20)[:, None])
-    heights = [bar.get_height() for bar in plots.plot_diagnosis(found).patches]
-    assert heights == [found.paths.w2, found.floor.w2, found.basis.w2]
+    bars: Any = plots.plot_diagnosis(found).patches
+    assert found.basis is not None
+    assert [bar.get_height() for bar in bars] == [found.paths.w2, found.floor.w2, found.basis.w2]
 
 
 def test_what_cannot_be_shown_is_refused(generator):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PRIOR, UPDATE, POSTERIOR, EXACT = "#ee8722", "#8250b4", "#2a72c8", "#000000"  # the paper's orange, purple, blue, black
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # matplotlib's settings, by name
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.spines.top": False,

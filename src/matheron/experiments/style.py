@@ -11,6 +11,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from ..plots import STYLE
+
 # From Okabe and Ito's palette. The paper's colours, as near as that allows.
 EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQUISPACED = (
     "#4d4d4d",  # grey
@@ -26,22 +28,7 @@ EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQ
 # One a dimension d, from purple to green, of even steps in lightness.
 DIMENSIONS = ("#332288", "#0072b2", "#44aa99", "#999933", "#cc6677")
 MARKERS = ("^", "D", "*", "s", "o", "v")
-_RC: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 5,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-}
+_RC = STYLE
 
 
 def panels(

@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from bokeh.layouts import column, row
-from bokeh.models import Button, CheckboxButtonGroup, ColumnDataSource, Div, PointDrawTool, RadioButtonGroup, Select
+from bokeh.models import (
+    Button,
+    CheckboxButtonGroup,
+    ColumnDataSource,
+    Div,
+    PointDrawTool,
+    RadioButtonGroup,
+    Range1d,
+    Select,
+)
 from bokeh.models import Slider as BokehSlider
 from bokeh.plotting import figure
 
@@ -51,9 +60,8 @@ class Page:
         return column(title, row(controls, column(self.shown, self.plot, self.numbers)), sizing_mode="stretch_width")
 
     def _plot(self) -> Any:
-        plot = figure(
-            width=820, height=440, x_range=(0, 1), y_range=(-3, 3), toolbar_location=None, tools="", name="plot"
-        )
+        x, y = Range1d(start=0, end=1), Range1d(start=-3, end=3)
+        plot = figure(width=820, height=440, x_range=x, y_range=y, toolbar_location=None, tools="", name="plot")
         plot.xaxis.axis_label, plot.yaxis.axis_label = "x", "f(x)"
         band = plot.varea("x", "low", "high", source=self.exact, color="#9aa0a6", fill_alpha=0.3)
         mean = plot.line("x", "mean", source=self.exact, color=EXACT, line_dash="dashed", line_width=1.5)
@@ -63,7 +71,7 @@ class Page:
             for name, (colour, alpha) in styles.items()
         }
         self.renderers = drawn | {"exact posterior": [band, mean]}
-        points = plot.scatter("x", "y", source=self.data, size=11, color="white", line_color=EXACT, line_width=1.5)
+        points: Any = plot.scatter("x", "y", source=self.data, size=11, color="white", line_color=EXACT, line_width=1.5)
         tool = PointDrawTool(renderers=[points], add=True, drag=True)
         plot.add_tools(tool)
         plot.toolbar.active_tap = tool
