@@ -1,6 +1,7 @@
 """A kept factor: conditioning on more data extends it, and the result is that of factoring all anew."""
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from matheron.solvers import PCG, Cholesky, Factor
 KEEP = Cholesky(keep=True)
 X, Y = rand(20, 2), randn(20, seed=1)
 NEW_X, NEW_Y, AT = rand(3, 2, seed=2), randn(3, seed=3), rand(6, 2, seed=4)
-CLOSE = dict(rtol=1e-9, atol=1e-9)
+CLOSE: dict[str, Any] = dict(rtol=1e-9, atol=1e-9)
 
 
 MATERN = K.Matern(1.5, 0.4)

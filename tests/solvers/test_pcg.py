@@ -83,7 +83,7 @@ def test_drawing_with_conjugate_gradients_never_forms_the_covariance(monkeypatch
     monkeypatch.setattr("matheron.scratch._local", type("Local", (), {})())
     gp = ExactGP(K.Matern(2.5, 0.3), rand(n, 2), randn(n), 0.1)
     with LargestTensor() as mode:
-        draw(gp, 4, num_features=64, solver=PCG(rank=40))
+        draw(gp, 4, num_features=64, features="sobol", solver=PCG(rank=40))
     assert mode.largest < n * n
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Operator
+from .processes import Processes
 
 # The default rank is RANK sqrt(n): making the preconditioner then costs a handful of products with K for 64 paths. It
 # takes at most these bytes on a CPU, and this share of all of a GPU's memory.
@@ -101,12 +102,8 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
         here = ((pivots >= mine.start) & (pivots < mine.stop)).nonzero()[:, 0]  # which of them are this process's
         own = pivots[here] - mine.start
 
-        def at_pivots(rows: Tensor, here: Tensor = here, own: Tensor = own, size: int = size) -> Tensor:
-            """The pivots' rows of what processes share, `[size, ...]`."""
-            return everyone.sum(rows.new_zeros(size, rows.shape[1]).index_copy(0, here, rows[own]))
-
-        C = operator.rows(pivots).mT - F[:, :k] @ at_pivots(F[:, :k]).mT  # [n, size]
-        values, vectors = torch.linalg.eigh(_symmetric(at_pivots(C).double()))
+        C = operator.rows(pivots).mT - F[:, :k] @ _from_owners(F[:, :k], here, own, size, everyone).mT  # [n, size]
+        values, vectors = torch.linalg.eigh(_symmetric(_from_owners(C, here, own, size, everyone).double()))
         values, vectors = everyone.first(values), everyone.first(vectors)
         keep = values > max(64 * eps * largest, 1e-8 * float(values[-1]))
         new = C @ (vectors[:, keep] / values[keep].sqrt()).to(C.dtype)
@@ -115,6 +112,11 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
         left = (left - new.double().square().sum(1)).clamp_min_(0)
         left[own] = 0
     return F[:, :k] if k == rank else F[:, :k].contiguous(), left
+
+
+def _from_owners(rows: Tensor, here: Tensor, own: Tensor, size: int, everyone: Processes) -> Tensor:
+    """The pivots' rows `[size, c]` of an array that is shared: pivots `here` are rows `own` of this one's part."""
+    return everyone.sum(rows.new_zeros(size, rows.shape[1]).index_copy(0, here, rows[own]))
 
 
 def _symmetric(A: Tensor) -> Tensor:
