@@ -24,6 +24,8 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,8 +93,7 @@ def peers(sizes: dict[str, Any]) -> list[dict[str, Any]]:
     few = sizes["theirs"]
     line = np.linspace(0, 1, few)
     if find_spec("gstools"):
-        import gstools
-
+        gstools: Any = import_module("gstools")
         gstools.config.NUM_THREADS = torch.get_num_threads()
 
         def simulate() -> None:
@@ -106,8 +107,9 @@ def peers(sizes: dict[str, Any]) -> list[dict[str, Any]]:
 
         rows.append(_row("GSTools CondSRF", few, s, seconds(simulate)[0], "its covariance is not the posterior's"))
     if find_spec("pykrige"):
-        from pykrige.ok import OrdinaryKriging
         from scipy import special
+
+        OrdinaryKriging: Any = import_module("pykrige.ok").OrdinaryKriging
 
         def variogram(parameters: list[float], h: np.ndarray) -> np.ndarray:
             r = np.sqrt(3) * np.maximum(h, 1e-12) / LENGTHSCALE
@@ -122,8 +124,9 @@ def peers(sizes: dict[str, Any]) -> list[dict[str, Any]]:
 
         rows.append(_row("PyKrige, kriging mean and variance", few, 1, seconds(krige_)[0], "no simulation"))
     if find_spec("sklearn"):
-        from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import Matern, WhiteKernel
+
+        GaussianProcessRegressor: Any = import_module("sklearn.gaussian_process").GaussianProcessRegressor
 
         cells = sizes["dense"]
         grid = np.stack([v.ravel() for v in np.meshgrid(*2 * [np.linspace(0, 1, cells)])], axis=1)
@@ -169,9 +172,10 @@ def workers(scale: str) -> list[dict[str, Any]]:
             LocalCluster(n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0") as cluster,
             Client(cluster) as client,
         ):
+            compute: Any = client.compute
             client.run(_one_thread)
-            client.compute(field[:, : side // 8].sum()).result()  # the workers import torch
-            took, _ = seconds(lambda: client.compute(field.sum()).result())
+            compute(field[:, : side // 8].sum()).result()  # the workers import torch
+            took, _ = seconds(partial(lambda compute: compute(field.sum()).result(), compute))
         rows.append(_row(f"Dask, {count} worker{'s' * (count > 1)}", side, 4, took, ""))
     rows[1]["note"] = f"{rows[0]['seconds'] / rows[1]['seconds']:.2f} times one"
     return rows

@@ -1,5 +1,7 @@
 """Summaries: those of all paths at once, whatever the blocks; and what joint draws alone can say."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -46,7 +48,7 @@ def test_the_errors_are_what_another_draw_would_differ_by():
         fields.summarise(matheron.draw_prior(kernels.RBF(0.5), 200, input_dim=2, generator=g), AXES, quantiles=())
         for _ in range(12)
     ]
-    together = xr.concat([maps.compute() for maps in several], "draw")
+    together: Any = xr.concat([maps.compute() for maps in several], "draw")
     for name in ("mean", "std"):
         z = (together[name] - {"mean": 0.0, "std": 1.0}[name]) / together[f"{name}_error"]
         assert 0.6 < float((z**2).mean()) ** 0.5 < 1.5, name
@@ -96,7 +98,8 @@ def test_the_maximum_of_joint_draws_is_not_that_of_cells_drawn_alone(paths):
     """What maps of cells cannot give: independent cells with the right marginals have far larger maxima."""
     values = fields.simulate(paths, AXES).values.reshape(300, -1)
     shuffled = np.random.default_rng(0).permuted(values, axis=0)
-    assert stats.ks_2samp(values.max(1), shuffled.max(1)).pvalue < 1e-6
+    result: Any = stats.ks_2samp(values.max(1), shuffled.max(1))
+    assert result.pvalue < 1e-6
 
 
 # Kriging

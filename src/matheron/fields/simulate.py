@@ -121,8 +121,8 @@ def _sides(targets: Targets, numbers: int) -> list[int]:
 def _graph(paths: Carried, targets: Targets, outputs: int, cuts: tuple[tuple[int, ...], ...]) -> tuple[Any, str, Any]:
     """The blocks as tasks that refer to the paths by one key."""
     highlevel = need("dask.highlevelgraph")
-    mask: Any
     mask, layers, dependencies = _lazy_mask(targets, cuts[1:])
+    lazy: Any = mask
     evaluator = chosen_evaluator(targets)
     token = _token(paths, targets, cuts, evaluator, mask)
     key, paths_key = f"simulate-{token}", f"paths-{paths.token}"
@@ -132,12 +132,12 @@ def _graph(paths: Carried, targets: Targets, outputs: int, cuts: tuple[tuple[int
     for index in product(*(range(len(sizes)) for sizes in cuts)):
         bounds = [(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True)]
         where = tuple(slice(*b) for b in bounds[1:])
-        part = (mask.name, *index[1:]) if layers else None if mask is None else _cut_mask(mask, where)
+        part = (lazy.name, *index[1:]) if layers else None if mask is None else _cut_mask(mask, where)
         place = (key, index[0], *(j for (j,) in with_outputs), *index[1:])
         tasks[place] = (_block(targets, where, evaluator, bounds[0], outputs), paths_key, part)
     graph = highlevel.HighLevelGraph(
         {paths_key: {paths_key: paths}, key: tasks, **layers},
-        {paths_key: set(), key: {paths_key, *([mask.name] if layers else [])}, **dependencies},
+        {paths_key: set(), key: {paths_key, *([lazy.name] if layers else [])}, **dependencies},
     )
     return graph, key, (cuts[0], *(((outputs,),) if outputs > 1 else ()), *cuts[1:])
 
