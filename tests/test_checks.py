@@ -157,7 +157,7 @@ def test_scipys_pairs_in_two_dimensions_are_refused_and_both_readings_shown():
 @pytest.mark.parametrize(
     "box",
     [
-        Bounds([-5, 0], [10, 15]),
+        Bounds([-5, 0], [10, 15]),  # type: ignore[arg-type]
         [[-5, 0], [10, 15]],
         ([-5, 0], [10, 15]),
         ((-5, 0), (10, 15)),

@@ -147,8 +147,9 @@ def as_box(box: Any, name: str, *, input_dim: int | None = None, like: Tensor | 
     if input_dim is None:
         expected = f"{name}: expected [2, d], lower bounds then upper"
     _refuse_pairs(box, name)
+    given: Any = box
     if hasattr(box, "lb") and hasattr(box, "ub"):  # scipy.optimize.Bounds
-        box = (box.lb, box.ub)
+        given = (box.lb, box.ub)
     else:
         try:
             count = 0 if isinstance(box, str | dict | set) else len(box)
@@ -156,7 +157,7 @@ def as_box(box: Any, name: str, *, input_dim: int | None = None, like: Tensor | 
             count = 0
         if count != 2:
             raise ValueError(f"{expected}, got {f'shape {list(as_array(box).shape)}' if count else repr(box)}")
-    lower, upper = (as_tensor(side, name, like=like).reshape(-1) for side in (box[0], box[1]))
+    lower, upper = (as_tensor(side, name, like=like).reshape(-1) for side in (given[0], given[1]))
     d = max(len(lower), len(upper)) if input_dim is None else input_dim
     if len(lower) not in (1, d) or len(upper) not in (1, d):
         raise ValueError(f"{expected}, got {len(lower)} and {len(upper)} numbers")

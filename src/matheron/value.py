@@ -51,12 +51,12 @@ class Value(nn.Module, metaclass=_Frozen):
         if cls.saveable and not cls.__name__.startswith("_"):
             REGISTRY.setdefault(cls.__name__, cls)  # a user's class of the same name does not take its place
         if "restore" in cls.__dict__:
-            cls.restore = _may_write(cls.restore)
+            setattr(cls, "restore", _may_write(cls.restore))  # noqa: B010
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy of this value with `fn` applied to every tensor; the value itself stays as it is."""
         new = copy.copy(self)
-        new.__dict__ = dict(self.__dict__)
+        object.__setattr__(new, "__dict__", dict(self.__dict__))
         new._buffers = {name: None if b is None else fn(b) for name, b in self._buffers.items()}
         new._modules = {name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()}
         return new

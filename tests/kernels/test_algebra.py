@@ -170,6 +170,7 @@ def test_numbers_are_added_and_divided_by_and_kernels_raised_to_powers():
         (sum([k, K.Linear()]), k(x) + K.Linear()(x)),
         (k + torch.tensor(0.25), k(x) + 0.25),
     ):
+        assert isinstance(kernel, K.Kernel)
         torch.testing.assert_close(kernel(x), expected)
     assert sum([k]) is k
 
@@ -177,11 +178,11 @@ def test_numbers_are_added_and_divided_by_and_kernels_raised_to_powers():
 def test_what_is_no_kernel_is_refused():
     for power in (0, 0.5, -1, True):
         with pytest.raises(ValueError, match="power: expected a whole number of at least 1"):
-            K.RBF() ** power
+            _ = K.RBF() ** power
     with pytest.raises(ZeroDivisionError):
-        K.RBF() / 0
+        _ = K.RBF() / 0
     with pytest.raises(ValueError, match="zero or positive"):
-        K.RBF() + -1
+        _ = K.RBF() + -1
     for bad in ("1", None, [1]):
         with pytest.raises(TypeError):
-            K.RBF() + bad
+            _ = K.RBF() + bad
