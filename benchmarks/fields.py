@@ -21,6 +21,7 @@ import argparse
 import json
 import platform
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -206,6 +207,8 @@ def _peak() -> float:
 
 
 def main() -> None:
+    here = Path(__file__).resolve().parent  # it has a distributed.py, which is not Dask's
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
     parser.add_argument("--only", choices=["peers", "many", "large", "workers"], help="one of the parts")
