@@ -152,7 +152,8 @@ def peers(n: int) -> list[dict[str, Any]]:
         from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
         kernel = kernels.Matern(0.1, "fixed", nu=2.5)
-        gp = GaussianProcessRegressor(kernel, alpha=case.noise, optimizer=None).fit(X.numpy(), y.numpy())
+        fixed: Any = None
+        gp = GaussianProcessRegressor(kernel, alpha=case.noise, optimizer=fixed).fit(X.numpy(), y.numpy())
         return gp.sample_y(x.numpy(), 16)
 
     def kiss() -> Any:
@@ -165,7 +166,8 @@ def peers(n: int) -> list[dict[str, Any]]:
         import gstools as gs
 
         model = gs.Matern(dim=2, var=1, len_scale=0.1, nu=2.5)
-        krige = gs.krige.Ordinary(model, X.mT.numpy(), y.numpy(), cond_err=case.noise, exact=False)
+        error: Any = case.noise
+        krige = gs.krige.Ordinary(model, X.mT.numpy(), y.numpy(), cond_err=error, exact=False)
         field = gs.CondSRF(krige)
         return [field((x[:, 0].numpy(), x[:, 1].numpy()), seed=seed) for seed in range(16)]
 

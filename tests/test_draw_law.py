@@ -282,7 +282,7 @@ def test_a_covariance_forgotten_in_q_is_found():
 def test_a_mean_that_is_added_but_never_subtracted_is_found():
     gp = exact_gp(K.RBF(0.6), 2, mean=0.3)
     wrong = exact_gp(K.RBF(0.6), 2, mean=0.3)
-    wrong.train_targets = wrong.train_targets + 0.3
+    wrong = wrong.replaced(train_targets=wrong.train_targets + 0.3)
     with pytest.raises(AssertionError, match="mean"):
         assert_law(gp, reference=wrong)
 

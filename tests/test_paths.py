@@ -125,7 +125,9 @@ def test_prior_plus_update_is_the_path(name):
     """The same draw without its update is a path of the prior, and the update alone is what the data added."""
     paths, x = paths_of(name), rand(6, 2)[None]
     inner = x if paths.input_transform is None else paths.input_transform(x)
-    f = paths.prior.sums(inner).mT + paths.update.sums(inner).mT + paths.mean_function(inner)
+    prior, update = paths.prior.sums(inner), paths.update.sums(inner)
+    assert prior is not None and update is not None
+    f = prior.mT + update.mT + paths.mean_function(inner)
     f = f if paths.output_transform is None else paths.output_transform(f)
     torch.testing.assert_close(paths(x), f[..., 0] if paths.num_outputs == 1 else f)
 

@@ -236,7 +236,7 @@ DECLINED: dict[str, Callable[[], Any]] = {
     "an output transform that is not affine": lambda: sparse(K.RBF(0.1), 1, output_transform=Exp()),
     "a mean that is not affine": lambda: sparse(K.RBF(0.1), 1, mean=lambda x: x[..., 0].sin()),
     "a kernel without a fused one": lambda: sparse(K.RBF(0.1) + K.Linear(), 1),
-    "more kernels than slots": lambda: sparse(sum((K.RBF(0.01 * i) for i in range(2, 10)), K.RBF(0.1)), 1),
+    "more kernels than slots": lambda: sparse(K.Sum(*(K.RBF(0.01 * i) for i in range(2, 11))), 1),
     "members of two dtypes": lambda: [sparse(K.RBF(0.3), 2), sparse(K.RBF(0.3), 2, seed=5).to(torch.float32)],
     "seventeen inputs": lambda: [sparse(K.RBF(2.0), 17, seed=i) for i in range(17)],
     "paths of an ensemble": lambda: matheron.EnsemblePaths(

@@ -78,7 +78,8 @@ def rounding(paths: Paths, x: Tensor) -> Tensor:
 
 def deviation(paths: Paths) -> Tensor:
     """The prior's standard deviation: of the paths' own finite sums, averaged over paths."""
-    return torch.stack([term.weights.double().square().sum(-1).mean() for term in paths.prior.terms()]).sum().sqrt()
+    terms: Any = paths.prior.terms()
+    return torch.stack([term.weights.double().square().sum(-1).mean() for term in terms]).sum().sqrt()
 
 
 def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:

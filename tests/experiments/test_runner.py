@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -275,7 +276,8 @@ def cluster():
 
     sys.path.insert(0, str(HERE))  # the workers find the toy where this process does
     try:
-        with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0") as cluster:
+        made: Any = LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0")
+        with made as cluster:
             yield cluster.scheduler_address
     finally:
         sys.path.remove(str(HERE))

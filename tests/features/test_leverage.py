@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -146,9 +147,9 @@ def test_single_precision_draws_the_same_functions():
 def test_points_named_are_the_reference_points():
     gp = model(K.Matern(1.5, 0.5), 4, 60, noise=1e-3)
     where = 0.1 * rand(200, 4, seed=8) + X_near(gp)
+    told: list[dict[str, Any]] = [{"where": where}, {}]
     named, unnamed = (
-        statistics.median(error(gp, where[:80], "leverage", seed, **how) for seed in range(5))
-        for how in ({"where": where}, {})
+        statistics.median(error(gp, where[:80], "leverage", seed, **how) for seed in range(5)) for how in told
     )
     assert named < 1.05 * unnamed
     X, lengths = gp.train_inputs, torch.ones(4)

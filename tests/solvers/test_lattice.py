@@ -1,6 +1,7 @@
 """The solve on a lattice, against dense algebra; and paths that are conditioned on one."""
 
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -100,7 +101,7 @@ def test_mean_and_paths_are_those_of_the_dense_solve_in_posterior_standard_devia
     assert float(((same(x) - paths(x)) / sd).square().mean().sqrt()) < 0.02
 
 
-def small(noise=0.01, n: int = 200, d: int = 1, **settings):
+def small(noise: Any = 0.01, n: int = 200, d: int = 1, **settings):
     X = rand(n, d)
     gp = matheron.ExactGP(K.RBF(0.3), X, torch.sin(6 * X).sum(1), noise=noise)
     return gp, matheron.draw(gp, 4, domain=UNIT, solver="lattice", generator=gen(1), **settings)

@@ -133,8 +133,8 @@ def test_data_at_a_minimum_gives_no_nan(generator):
 
 
 def test_bounds_that_do_not_fit_are_refused(paths):
-    with pytest.raises(ValueError, match=r"bounds: expected \[2, 2\]"):
-        matheron.minimize(paths, [[0.0], [1.0]])
+    with pytest.raises(ValueError, match=r"bounds: expected \(lower, upper\), each a number or 2 of them, got 3 and 3"):
+        matheron.minimize(paths, [[0.0] * 3, [1.0] * 3])
     with pytest.raises(ValueError, match="lower < upper"):
         matheron.minimize(paths, [[0.0, 1.0], [1.0, 1.0]])
     with pytest.raises(ValueError, match="num_starts: expected a whole number of at least 1"):

@@ -8,7 +8,7 @@ its column of X the task: paths take the other columns and answer with an axis o
 from ..refusal import missing
 
 try:
-    import gpflow as _gpflow  # noqa: F401
+    import gpflow as _gpflow  # noqa: F401  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError(f"{missing('GPflow', 'gpflow')} ({error})") from error
 
