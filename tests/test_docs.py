@@ -27,7 +27,12 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Pages that need a library of an environment of its own: `make test-gpflow` runs that one.
 NEEDS = {"docs/tutorials/gpflow.md": "gpflow"}
 SCREENSHOTS = {"optuna-dashboard.png"}  # of pages in a browser: no code here makes them
-PAGES_WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+LONG = {"docs/tutorials/fields.md"}  # `make test-slow` runs them
+PAGES_WITH_CODE = [
+    pytest.param(page, marks=[pytest.mark.slow] if str(page.relative_to(ROOT)) in LONG else [])
+    for page in PAGES
+    if "```python" in page.read_text()
+]
 
 
 def name(page: Path) -> str:

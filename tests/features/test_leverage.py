@@ -240,3 +240,10 @@ def test_smoothing_keeps_a_constant_and_extrapolates_flat():
     torch.testing.assert_close(smooth(at, 3 * ones, ones, index), torch.full((7,), 3.0, dtype=torch.float64))
     growing = smooth(at, (5 * at).exp(), ones, index)
     assert (growing.diff() >= 0).all() and growing[0] == growing[1] and growing[-1] == growing[-2]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_terms_that_leave_dimensions_alone_are_drawn_given_very_few_data(n):
+    kernel = K.Matern(2.5, 0.5) + 0.3 * K.RationalQuadratic(1.5, 1.0).on([0])
+    paths = draw(model(kernel, 3, n, noise=0.1), 4, num_features=30, seed=0)
+    assert bool(torch.isfinite(paths(rand(5, 3))).all())

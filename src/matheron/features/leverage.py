@@ -129,7 +129,8 @@ def adapt(
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
     pilots = [_pilot(pool) for pool in pools]
     theta = torch.cat([p.theta.abs() for p in pilots])
-    reference = Reference(posterior, domain, where, 1 / theta.median(0).values.clamp_min(1e-300))
+    turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
+    reference = Reference(posterior, domain, where, 1 / torch.nan_to_num(turns, nan=1.0))
     squares = [reference.residuals(p.theta, origin, root) for p, root in zip(pilots, roots, strict=True)]
     variance = reference.noise_variance.cpu()  # [r]
     for p, e in zip(pilots, squares, strict=True):

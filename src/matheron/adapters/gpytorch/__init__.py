@@ -56,8 +56,10 @@ def translate(kernel: GPyTorchKernel, input_dim: int) -> Kernel:
 
     >>> import gpytorch
     >>> from matheron.adapters.gpytorch import translate
-    >>> translate(gpytorch.kernels.RBFKernel(), input_dim=1)
-    RBF()
+    >>> kernel = gpytorch.kernels.RBFKernel()
+    >>> kernel.lengthscale = 0.5
+    >>> translate(kernel, input_dim=1)
+    RBF([0.5])
     """
     if kernel.batch_shape:
         raise ValueError(
