@@ -163,7 +163,7 @@ def peers(n: int) -> list[dict[str, Any]]:
         return kiss_gp(gp, 16, grid_size=100)(x)  # type: ignore[call-arg]
 
     def gstools() -> Any:
-        import gstools as gs
+        import gstools as gs  # pyright: ignore[reportMissingImports]
 
         model = gs.Matern(dim=2, var=1, len_scale=0.1, nu=2.5)
         error: Any = case.noise

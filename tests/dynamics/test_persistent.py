@@ -337,6 +337,6 @@ def test_the_graph_of_a_step_or_the_step_itself_serves_the_rest(name: str, launc
     start = [0.5] * (len(drift) if isinstance(drift, list) else 1)
     there = matheron.rollout(drift, start, 5, 0.05, diffusion=0.01, generator=gen())
     expected = matheron.rollout(here, start, 5, 0.05, diffusion=0.01, generator=gen())
-    single: dict[str, float] = dict(rtol=1e-3, atol=1e-4) if name == "members of two dtypes" else {}
+    single: dict[str, Any] = dict(rtol=1e-3, atol=1e-4) if name == "members of two dtypes" else {}
     torch.testing.assert_close(there.cpu(), expected, **single)
     assert launches == []
