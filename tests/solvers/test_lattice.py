@@ -82,7 +82,7 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("name", [*CASES, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(n, marks=pytest.mark.long) for n in SLOW)])
 def test_mean_and_paths_are_those_of_the_dense_solve_in_posterior_standard_deviations(name):
     kernel, d, n, noise, kind = (CASES | SLOW)[name]
     X = data(kind, n, d)

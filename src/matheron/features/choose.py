@@ -185,14 +185,16 @@ def _lattices(
     if graph:
         largest = min(largest, LARGEST_IN_GRAPH)
     scale = _UNKNOWN_SHARE * sum(_size(t, None) for t in left if t.stationary and not t.forms)
+    # Modes are few in one dimension, where a smooth posterior sees all of an image.
+    tolerance = to.tolerance / 2 if input_dim == 1 else to.tolerance
     # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
-    left_out = 0.25 * to.tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
+    left_out = 0.25 * tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
     made, rest = lattices(
         left,
         input_dim,
         domain,
         left_out=left_out,
-        images=to.tolerance,
+        images=tolerance,
         largest=largest,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
         join_times=math.inf if to.joined else JOIN_TIMES,
