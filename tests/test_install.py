@@ -95,8 +95,10 @@ def test_the_wheel_is_typed_and_the_sdist_has_what_make_needs(distributions):
     assert {"Makefile", "constraints.txt", "README.md", "mkdocs.yml", "tests/conftest.py", "LICENSE"} <= names
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["3.11", "3.13"])
+# Of Python 3.13 the registry's torch comes with several GB of CUDA packages: by command.
+@pytest.mark.parametrize(
+    "version", [pytest.param("3.11", marks=pytest.mark.slow), pytest.param("3.13", marks=pytest.mark.long)]
+)
 def test_wheel_and_sdist_install_and_draw_in_a_clean_environment(version, distributions, tmp_path, registry):
     python = interpreter(version)
     if python is None:
