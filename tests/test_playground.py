@@ -47,7 +47,6 @@ def test_more_features_are_nearer_to_the_posterior(features, data):
     assert many < 0.5 * few
 
 
-@pytest.mark.skipif("leverage" not in FEATURES, reason="this version has no leverage features")
 def test_leverage_features_are_nearer_than_plain_ones():
     plain, leverage = (
         Playground(Choices(features=kind, num_features=32, kernel="Matern 3/2"), DATA).picture().w2
