@@ -25,10 +25,10 @@ demo: $(BASE)  ## condition a GP, draw paths, print a table and write a picture
 	@$(BIN)/matheron demo
 
 test: $(BASE)  ## run the tests, and the examples in the docstrings
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --timeout 300 $(ARGS)
 
 test-slow: $(DOCS)  ## run the slow tests: browsers, clusters, clean installs, long runs
-	@$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --timeout 600 -m slow $(ARGS)
 
 test-gpflow: $(GPFLOW)/.installed  ## test GPflow's models and their tutorial, in an environment of their own
 	@TF_CPP_MIN_LOG_LEVEL=3 $(GPFLOW)/bin/python -m pytest -n 2 \

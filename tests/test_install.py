@@ -24,13 +24,16 @@ EVERYTHING_OPTIONAL = (
 
 
 def pip(*arguments: str, python: str | None = None) -> subprocess.CompletedProcess:
-    """Ask pip what it would install from the public registry alone, for any version of Python."""
+    """Ask pip what it would install from the public registry alone, for any version of Python; wheels stay there."""
     environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     target = ["--python-version", python, "--only-binary=:all:", "--target", "unused"] if python else []
-    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", *target, *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment | {"PIP_CONFIG_FILE": os.devnull}, capture_output=True, text=True
-    )
+    metadata = ["--use-feature=fast-deps", "--dry-run", "--ignore-installed"]  # several GB less than without the first
+    command = [sys.executable, "-m", "pip", "install", "-q", *metadata, *target, *arguments]
+    environment["PIP_CONFIG_FILE"] = os.devnull
+    try:
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    except subprocess.TimeoutExpired:
+        pytest.skip("the public package registry did not answer within 400 s")
 
 
 @pytest.fixture(scope="module")
