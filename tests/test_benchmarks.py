@@ -24,6 +24,7 @@ def module(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs_and_goes_on_where_it_stopped(tmp_path, module, monkeypatch, capsys):
     out, part, peers = tmp_path / "result.json", tmp_path / "result.part.json", module("peers")
 

@@ -27,7 +27,9 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Pages that need a library of an environment of its own: `make test-gpflow` runs that one.
 NEEDS = {"docs/tutorials/gpflow.md": "gpflow"}
 SCREENSHOTS = {"optuna-dashboard.png"}  # of pages in a browser: no code here makes them
-LONG = {"docs/tutorials/fields.md"}  # `make test-slow` runs them
+LONG = {  # `make test-slow` runs them
+    f"docs/tutorials/{page}.md" for page in ("fields", "optuna", "choosing-features", "dynamics", "botorch")
+}
 PAGES_WITH_CODE = [
     pytest.param(page, marks=[pytest.mark.slow] if str(page.relative_to(ROOT)) in LONG else [])
     for page in PAGES

@@ -126,11 +126,13 @@ CASES = {  # kernel, dimensions, and how the paths are drawn
     "two outputs": (K.Coregional(K.RBF(0.5), B2) + K.Coregional(K.Matern(2.5, 0.7), torch.eye(2)), 2, {}),
     "two outputs with a basis each": (K.Coregional(K.RBF(0.5), B2), 2, dict(paths_per_basis=1)),
 }
+WIDE = pytest.param("seventeen dimensions", marks=pytest.mark.slow)  # the interpreter takes seconds
+SOME = [WIDE if case == "seventeen dimensions" else case for case in CASES]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SOME)
 def test_fused_is_the_chunked_path(case: str, own: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, d, settings = CASES[case]
     monkeypatch.setattr(launch, "FEW_SUMS", 0)  # shared points by tensor cores however few they are
@@ -215,6 +217,7 @@ def test_gradients_vanish_at_the_centre_of_a_rough_kernel(monkeypatch) -> None:
     torch.testing.assert_close(slope, df, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
 def test_gradcheck_and_second_derivatives(own: bool, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)

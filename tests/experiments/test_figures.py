@@ -16,7 +16,8 @@ from matheron.experiments.sampling import NOISE, decoupled, exact, fresh, kernel
 from matheron.samplers import moments
 
 CPU = torch.device("cpu")
-NAMES = ["posteriors", "overview", "wasserstein", "wasserstein-love", "bounds"]
+LOVE = pytest.param("wasserstein-love", marks=pytest.mark.slow)
+NAMES = ["posteriors", "overview", "wasserstein", LOVE, "bounds"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_every_experiment_runs_and_leaves_its_table_and_figure(results, name):
     assert summary.report is not None and summary.report.table.rows
 
 
-@pytest.mark.parametrize("name", ["wasserstein", "wasserstein-love"])
+@pytest.mark.parametrize("name", ["wasserstein", LOVE])
 def test_in_one_trial_all_samplers_see_the_same_problem_and_a_trial_can_be_repeated(name):
     it = experiment(name)
     settings = it.settings("tiny")
@@ -83,6 +84,7 @@ def test_no_sampler_beats_the_exact_one_and_more_features_help(results):
         assert rows["fresh bases", 16] < rows["decoupled", 16]
 
 
+@pytest.mark.slow
 def test_love_improves_as_its_grid_fills_the_space(results):
     records, _ = results("wasserstein-love")
     assert median(records, "LOVE", None, d=2, n=36) < median(records, "LOVE", None, d=2, n=9)

@@ -22,6 +22,7 @@ def results(tmp_path_factory):
     return [json.loads(line) for line in lines[1:]], summary
 
 
+@pytest.mark.slow
 def test_it_leaves_its_table_and_figure(results):
     records, summary = results
     assert summary.failed == summary.left == 0 and len(records) == 3
@@ -29,6 +30,7 @@ def test_it_leaves_its_table_and_figure(results):
     assert set(sizes) == {".jsonl", ".csv", ".md", ".png", ".pdf"} and min(sizes.values()) > 100
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_a_compared_time_and_the_file_every_number(results):
     _, summary = results
     table, settings = summary.report.table, fitzhugh_nagumo.SCALES["tiny"]
@@ -37,6 +39,7 @@ def test_the_table_has_a_row_a_compared_time_and_the_file_every_number(results):
     assert len(table.rows) == 3 * settings["compared"] + 2 * len(settings["timed_steps"])
 
 
+@pytest.mark.slow
 def test_distances_take_the_place_of_states(results):
     law = results[0][0]["result"]
     assert "states" not in law and all(len(w2) == len(law["times"]) for w2 in law["w2"].values())
@@ -47,6 +50,7 @@ def test_distances_take_the_place_of_states(results):
     assert distances["iterative"][0] == pytest.approx(4, abs=0.1)
 
 
+@pytest.mark.slow
 def test_without_the_library_of_distances_states_are_kept_and_the_rest_is_reported(results, monkeypatch):
     monkeypatch.setattr(fitzhugh_nagumo, "find_spec", lambda name: None)
     records = json.loads(json.dumps(results[0]))
@@ -85,6 +89,7 @@ def test_the_fit_finds_what_a_step_costs():
     assert quadratic(dict(seconds) | {90: seconds[90] + 0.01}, m).r2 < 0.99
 
 
+@pytest.mark.slow
 def test_remarks_name_the_step_at_which_the_quadratic_part_passes(results):
     records = json.loads(json.dumps(results[0]))
     settings = {**fitzhugh_nagumo.SCALES["tiny"], "num_inducing": 2}

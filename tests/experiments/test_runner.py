@@ -214,6 +214,7 @@ def test_a_kill_loses_only_the_trials_in_flight_and_a_restart_goes_on(toy, tmp_p
     assert values(tmp_path / "killed") == values(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_results_and_share_the_cores(toy, tmp_path):
     run(toy(), out=tmp_path / "alone", workers=1, console=quiet())
     run(toy(), out=tmp_path / "together", workers=2, console=quiet())
@@ -222,6 +223,7 @@ def test_workers_give_the_same_results_and_share_the_cores(toy, tmp_path):
     assert all(line["result"]["threads"] <= max(1, cores // 2) for line in lines(tmp_path / "together"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaths", [1, 100])
 def test_a_worker_that_dies_is_reported_and_its_trial_run_again_or_marked(toy, tmp_path, deaths):
     marker = tmp_path / "marker"
@@ -237,6 +239,7 @@ def test_a_worker_that_dies_is_reported_and_its_trial_run_again_or_marked(toy, t
         assert "failed: d=3 method=a trial 1: its worker process was killed by SIGKILL, 2 times" in text(console)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_run_leaves_no_process_behind_and_a_whole_file(toy, tmp_path, how):
     process = script(tmp_path, {"seconds": 600, "slow_from": 1}, 2)

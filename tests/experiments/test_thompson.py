@@ -27,6 +27,7 @@ def finished(tmp_path_factory):
     return out, [json.loads(line) for line in lines[1:]], summary
 
 
+@pytest.mark.slow
 def test_it_leaves_a_table_and_three_figures(finished):
     out, records, summary = finished
     assert summary.failed == summary.left == 0 and summary.finished == len(records) == 2 * 2 * 7
@@ -35,12 +36,14 @@ def test_it_leaves_a_table_and_three_figures(finished):
     assert len(summary.report.table.rows) == 2 * 7
 
 
+@pytest.mark.slow
 def test_regret_falls_and_is_never_negative(finished):
     for row in thompson.flat(finished[1]):
         assert row["regret"] == sorted(row["regret"], reverse=True) and row["regret"][-1] >= 0
         assert len(row["regret"]) == SETTINGS["rounds"]
 
 
+@pytest.mark.slow
 def test_all_strategies_of_a_trial_see_one_task_and_start_from_one_round(finished):
     for d in SETTINGS["dims"]:
         mine = [r for r in finished[1] if r["case"]["d"] == d and r["trial"] == 1]

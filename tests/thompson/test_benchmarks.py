@@ -22,6 +22,7 @@ def run(script, out, *options):
     assert "a smoke test, not a result" in done.stdout
 
 
+@pytest.mark.slow
 def test_minimisers_are_compared_on_the_same_functions(tmp_path):
     out = tmp_path / "out.json"
     run("thompson.py", out, "--threads", "1")
@@ -45,6 +46,7 @@ def test_twins_are_the_same_functions(monkeypatch):
     assert float((ours(x) - theirs(x)).abs().max()) > 1e-4
 
 
+@pytest.mark.slow
 def test_optuna_s_samplers_are_compared_after_the_same_trials(tmp_path):
     pytest.importorskip("optuna")
     run("optuna_samplers.py", tmp_path, "--seeds", "1")

@@ -449,6 +449,7 @@ def all_differ(study):
     return len(set(inside)) == len(inside) > 5
 
 
+@pytest.mark.slow
 def test_workers_share_a_file_and_one_may_be_killed_in_the_middle_of_a_trial(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     study = optuna.create_study(study_name="shared", storage=url)
