@@ -77,6 +77,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     seed: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    progress: bool = False,
 ) -> AbstractPaths | BatchPaths:
     """Draw functions from a Gaussian process posterior, `eqn:decoupled_sample_path`.
 
@@ -101,6 +102,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
         detach: False keeps the graph from the paths to the model's hyperparameters.
         generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
         dtype, device: of the paths; the data's where not given.
+        progress: show the progress bar of a solver that iterates ("cg").
 
     Returns:
         paths; for a batch of models `BatchPaths`, whose members are paths.
@@ -112,7 +114,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     >>> paths(torch.rand(1000, 1)).shape
     torch.Size([64, 1000])
     """
-    s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver)
+    s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
     gp = describe(model, detach=detach)
     basis = _Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)

@@ -13,7 +13,7 @@ from examples import B2, gen, model, rand, randn
 from matheron import ExactGP, SparseGP, draw, draw_prior
 from matheron import kernels as K
 from matheron.operators import KernelOperator
-from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver
+from matheron.solvers import PCG, Auto, BlockDescent, CholeskyState, ConvergenceWarning, Solver, State, as_solver
 from matheron.solvers.pcg import PCGState
 
 TIGHT = PCG(tolerance=1e-7)
@@ -245,3 +245,23 @@ def test_several_outputs_are_multiplied_by_blocks_too():
         warnings.simplefilter("error")
         answers = [state_of(kernel, X, tasks, noises(n, 0.1), solver).solve(b)[0] for solver in (TIGHT, "cholesky")]
     torch.testing.assert_close(*answers, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("solver", [PCG(rank=20), Auto(memory=0), BlockDescent(block=50), "cg"])
+def test_draw_shows_the_progress_of_solvers_that_iterate(solver, capsys):
+    gp = ExactGP(K.RBF(0.3), rand(100, 2), randn(100), 0.1)
+    draw(gp, 2, num_features=16, solver=solver)
+    assert capsys.readouterr().out == ""
+    draw(gp, 2, num_features=16, solver=solver, progress=True)
+    assert "error" in capsys.readouterr().out
+
+
+def test_what_rounding_to_single_precision_hides_is_said():
+    """A tolerance that no float32 numbers meet: the advice is float64, not more iterations."""
+    X, b = rand(200, 2).float(), randn(200, 3).float()
+    state = state_of(K.RBF(0.5).to(torch.float32), X, None, torch.full((200,), 1e-5), PCG(tolerance=1e-7))
+    with pytest.warns(
+        ConvergenceWarning, match=r"rounding to float32 is the limit: draw\(\.\.\., dtype=torch\.float64"
+    ):
+        _, stats = state.solve(b)
+    assert not stats.converged

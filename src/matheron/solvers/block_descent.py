@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
 from .cholesky import safe_cholesky
-from .pcg import ConvergenceWarning, Errors
+from .pcg import ConvergenceWarning, Errors, progress_bar
 
 # Epochs between looks at the true residual, which costs as much as an epoch.
 _LOOK = 5
@@ -35,6 +35,7 @@ class BlockDescent(Solver):
         tolerance: as for `PCG`.
         block: observations in a block; None is n / 20, at least 1000 and at most 10,000.
         max_epochs: passes over all rows of K, after which it stops with a `ConvergenceWarning`.
+        progress: show a progress bar, of epochs.
 
     >>> import matheron
     >>> from matheron import kernels, solvers
@@ -46,6 +47,7 @@ class BlockDescent(Solver):
     tolerance: float = 0.01
     block: int | None = None
     max_epochs: int = 500
+    progress: bool = False
 
     def init(self, operator: Operator) -> BlockState:
         if operator.requires_graph():
@@ -67,15 +69,17 @@ class BlockDescent(Solver):
         x, v, z = start, start.clone(), start.clone()
         best, error = start, errors(_residual(operator, b, start))
         epoch = 0
-        while epoch < self.max_epochs and bool((error > self.tolerance).any()):
-            for _ in range(_LOOK):
-                order = torch.randperm(n, generator=generator).to(b.device)
-                for rows in order.split(size):
-                    x, v, z = _step(operator, b, rows, v, z, alpha, beta, gamma)
-                epoch += 1
-            new = errors(_residual(operator, b, x))
-            better = new < error  # [r]; what is not a number is not better
-            best, error = torch.where(better, x, best), torch.where(better, new, error)
+        with progress_bar(self.progress, "block descent", self.tolerance) as report:
+            while epoch < self.max_epochs and bool((error > self.tolerance).any()):
+                for _ in range(_LOOK):
+                    order = torch.randperm(n, generator=generator).to(b.device)
+                    for rows in order.split(size):
+                        x, v, z = _step(operator, b, rows, v, z, alpha, beta, gamma)
+                    epoch += 1
+                new = errors(_residual(operator, b, x))
+                better = new < error  # [r]; what is not a number is not better
+                best, error = torch.where(better, x, best), torch.where(better, new, error)
+                report(epoch, float(error.max()))
         return best, self._stats(operator, b, best, error, size, epoch)
 
     def _stats(self, operator: Operator, b: Tensor, x: Tensor, error: Tensor, size: int, epochs: int) -> Stats:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
+from .block_descent import BlockDescent
 from .cholesky import Cholesky, working_dtype
 from .lattice import FourierLattice
 from .pcg import PCG
@@ -53,13 +54,14 @@ class Auto(Solver):
         return state.solve(b, guess)
 
 
-def as_solver(solver: str | Solver) -> Solver:
-    """A solver from its name or from itself."""
+def as_solver(solver: str | Solver, progress: bool = False) -> Solver:
+    """A solver from its name or from itself; with its progress bar, where it has one and it is asked for."""
     if isinstance(solver, Solver):
-        return solver
+        return replace(solver, progress=True) if progress and isinstance(solver, Auto | PCG | BlockDescent) else solver
     if solver not in SOLVERS:
         raise ValueError(
             f"solver: expected one of {', '.join(SOLVERS)}, got {solver!r}; or give a value such as "
             "matheron.solvers.PCG(tolerance=1e-3)"
         )
-    return {"auto": Auto(), "cholesky": Cholesky(), "cg": PCG(), "lattice": FourierLattice()}[solver]
+    named = {"auto": Auto(), "cholesky": Cholesky(), "cg": PCG(), "lattice": FourierLattice()}
+    return as_solver(named[solver], progress)

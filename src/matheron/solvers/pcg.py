@@ -18,6 +18,8 @@ from .processes import Group
 # One run of the recursion lowers residuals by this much at the most before it starts again from the true residual:
 # beyond that the recursion's own residual is no longer the true one.
 _REACH = {torch.float32: 1e-4, torch.float64: 1e-9}
+# From so many data on a product on a GPU takes longer than to compile one of fewer columns.
+_LARGE_ON_GPU = 1 << 18
 # Noise counts as at least this share of the mean variance where residuals are compared with it.
 _SMALLEST_NOISE = 1e-8
 
@@ -75,7 +77,7 @@ class PCG(Solver):
     def solve(self, state: PCGState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         everyone, n = state.operator.processes, state.operator.size
         mine = everyone.part(n)
-        with _progress(self.progress and everyone.rank == 0, self.tolerance) as report:
+        with progress_bar(self.progress and everyone.rank == 0, "conjugate gradients", self.tolerance) as report:
             x, stats = _Solve(state, self, b[mine], report).run(None if guess is None else guess[mine])
         return everyone.gather(x, n), stats
 
@@ -97,7 +99,7 @@ class Errors:
         self.scale = torch.maximum(noise, floor).sqrt()[:, None]  # [n, 1]
 
     def __call__(self, residual: Tensor) -> Tensor:
-        scaled = residual / self.scale
+        scaled = residual / self.scale.to(residual.dtype)
         rms = (self.everyone.sum(scaled.square().sum(0, dtype=torch.float64)) / self.size).sqrt()
         return torch.maximum(2 * rms, self.everyone.max(_largest(scaled)) / 5)
 
@@ -160,8 +162,9 @@ class _Solve:
         p = z = self.precondition(r)
         rz = self._dot(r, z)
         is_open = errors > target
-        while self.iterations < self.settings.max_iterations and bool(is_open.any()):
-            if int(is_open.sum()) <= 0.75 * len(columns):  # the finished ones leave
+        count = int(is_open.sum())
+        while self.iterations < self.settings.max_iterations and count:
+            if self._may_leave(count, len(columns)):  # the finished ones
                 x[:, columns] = y.double()
                 keep = is_open.nonzero()[:, 0]
                 columns, target, rz, is_open = columns[keep], target[keep], rz[keep], is_open[keep]
@@ -178,9 +181,21 @@ class _Solve:
             self.iterations += 1
             errors = self.errors(r)
             is_open = is_open & (errors > target)
-            self.report(self.iterations, float(errors.max()))
+            number, largest = torch.stack([is_open.sum().double(), errors.max().double()]).tolist()  # waits once
+            count = int(number)
+            self.report(self.iterations, largest)
         x[:, columns] = y.double()
         return x
+
+    def _may_leave(self, count: int, columns: int) -> bool:
+        """Whether going on with `count` of the columns saves work.
+
+        A GPU multiplies tiles of 64 columns, and compiles for another width, which takes as long as many products of
+        fewer data do.
+        """
+        if self.b.is_cuda and self.operator.size < _LARGE_ON_GPU and -(-count // 64) == -(-(columns - 1) // 64):
+            return False
+        return count <= 0.75 * columns
 
     def _stats(self, residual: Tensor, errors: Tensor) -> Stats:
         tiny = torch.finfo(torch.float64).tiny
@@ -189,11 +204,18 @@ class _Solve:
         converged = error <= self.settings.tolerance
         name = f"PCG(tolerance={self.settings.tolerance:g}, rank={self.precondition.rank})"
         if not converged:
+            advice = "raise rank or max_iterations"
+            if self.iterations < self.settings.max_iterations:  # it stopped since rounding lets it go no further
+                advice = (
+                    "rounding to float32 is the limit: draw(..., dtype=torch.float64)"
+                    if self.dtype != torch.float64
+                    else advice
+                )
             warnings.warn(
                 f"conjugate gradients stopped after {self.iterations} iterations at a relative residual of "
                 f"{worst:.1e}, an error of {error:.1e} posterior standard deviations where "
-                f"{self.settings.tolerance:g} were asked: the noise is small for this kernel; raise rank or "
-                'max_iterations, or use solver="cholesky" if memory allows',
+                f"{self.settings.tolerance:g} were asked: the noise is small for this kernel; {advice}, or use "
+                'solver="cholesky" if memory allows',
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -206,14 +228,14 @@ def _largest(a: Tensor) -> Tensor:
 
 
 @contextmanager
-def _progress(show: bool, tolerance: float) -> Iterator[Report]:
+def progress_bar(show: bool, title: str, tolerance: float) -> Iterator[Report]:
     """What is told of every iteration and the largest error then: a progress bar, in powers of ten, or nothing."""
     if not show:
         yield lambda iterations, error: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("conjugate gradients"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (TextColumn(title), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns) as bar:
         task, errors = bar.add_task("", total=1.0), [0.0]
 

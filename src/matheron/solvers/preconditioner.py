@@ -79,8 +79,8 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
     """F `[n, k]` with F F^T near K, k <= rank, and what it leaves of the diagonal `[n]`, in float64.
 
     Block randomly pivoted Cholesky: a block of pivots is drawn in proportion to the residual's diagonal, and the
-    block's factor is an eigendecomposition in float64 with small eigenvalues dropped, since in float32 a Cholesky
-    factorisation of what is left would break. Pivots come from a generator of their own: the same every time, on every
+    block is factored in float64 with its rounding added to its diagonal, since a factorisation of what is left would
+    break in float32. Pivots come from a generator of their own: the same every time, on every
     device.
     """
     n, device, everyone = operator.size, operator.device, operator.processes
@@ -103,15 +103,25 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
         own = pivots[here] - mine.start
 
         C = operator.rows(pivots).mT - F[:, :k] @ _from_owners(F[:, :k], here, own, size, everyone).mT  # [n, size]
-        values, vectors = torch.linalg.eigh(_symmetric(_from_owners(C, here, own, size, everyone).double()))
-        values, vectors = everyone.first(values), everyone.first(vectors)
-        keep = values > max(64 * eps * largest, 1e-8 * float(values[-1]))
-        new = C @ (vectors[:, keep] / values[keep].sqrt()).to(C.dtype)
+        new = C @ _inverse_root(_from_owners(C, here, own, size, everyone), largest, everyone)
         F[:, k : k + new.shape[1]] = new
         k += new.shape[1]
         left = (left - new.double().square().sum(1)).clamp_min_(0)
         left[own] = 0
     return F[:, :k] if k == rank else F[:, :k].contiguous(), left
+
+
+def _inverse_root(block: Tensor, largest: float, everyone: Processes) -> Tensor:
+    """R `[size, k]` with R R^T near the inverse of a block `[size, size]` that rounding may have made indefinite."""
+    A, eps = _symmetric(block.double()), torch.finfo(block.dtype).eps
+    ridge = torch.clamp(1e-9 * A.diagonal().sum(), min=64 * eps * largest)
+    one = torch.eye(len(A), dtype=A.dtype, device=A.device)
+    L, info = torch.linalg.cholesky_ex(A + ridge * one)
+    if not int(everyone.max(info.double())):
+        return everyone.first(torch.linalg.solve_triangular(L, one, upper=False).mT).to(block.dtype)
+    values, vectors = (everyone.first(part) for part in torch.linalg.eigh(A))
+    keep = values > ridge
+    return (vectors[:, keep] / values[keep].sqrt()).to(block.dtype)
 
 
 def _from_owners(rows: Tensor, here: Tensor, own: Tensor, size: int, everyone: Processes) -> Tensor:

@@ -35,10 +35,10 @@ class Tiles:
         return torch.stack([high, (W - high).half()], dim=2), two_to(exponent, W.dtype)
 
 
-def tiles(groups: list[list[int]], device: torch.device) -> Tiles:
+def tiles(groups: list[list[int]], device: torch.device, at_least: int = 16) -> Tiles:
     """Tiles of the rows of each group, no wider than the widest needs."""
     widest = max(map(len, groups))
-    size = min(64, max(16, 2 ** math.ceil(math.log2(widest))))
+    size = min(64, max(at_least, 2 ** math.ceil(math.log2(widest))))
     rows, group = [], []
     for g, members in enumerate(groups):
         for i in range(0, len(members), size):

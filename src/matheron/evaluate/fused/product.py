@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ...kernels import Kernel
 from ...kernels.radial import radial_parts
-from .plan import Radial, tiles
+from .plan import Radial, Tiles, tiles
 from .read import LARGEST_DIM, PAD, radial_part
 
 # Rows that share a tile of the tensor cores.
@@ -62,6 +63,12 @@ def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products |
     return Products(parts, X, tasks)
 
 
+@lru_cache(maxsize=32)
+def _tiles(r: int, device: torch.device) -> Tiles:
+    """Tiles of r rows: of 16 or of 64, since every width is a kernel to be compiled."""
+    return tiles([list(range(r))], device, at_least=16 if r <= 16 else TILE)
+
+
 def _multiplied(part: Radial, x: Tensor, V: Tensor) -> Tensor:
     """One radial kernel's k(x, X) V. `part.weights [1, 1, M]` holds the kernel's scale, at every centre."""
     from . import square
@@ -70,13 +77,14 @@ def _multiplied(part: Radial, x: Tensor, V: Tensor) -> Tensor:
     (n, d), (m, r) = x.shape, V.shape
     odd = r % TILE == 1 and r > 1
     W = torch.nn.functional.pad(V.mT * part.weights[0, :, :m], (0, -m % PAD)).contiguous()  # [r, M]
-    rows = tiles([list(range(r - odd))], x.device)
+    rows = _tiles(r - odd, x.device)
     packed, scale = rows.pack(W[: r - odd, None])
     out = torch.empty(r, n, dtype=V.dtype, device=V.device)
+    side = (W[r - 1], out[r - 1]) if odd else (W, out)  # whose alignment does not change with r: no kernel of its own
     options = tile_options(x, rows.size) | (dict(STAGES=3) if d <= 16 else {})
     run(
         square.radial_products, (len(rows.rows) * math.ceil(n / options["BN"]),),
-        x, part.centres, part.units, packed, scale, rows.rows, W[r - 1], out, out[r - 1], n, W.shape[1], x.new_zeros(1),
+        x, part.centres, part.units, packed, scale, rows.rows, side[0], out, side[1], n, W.shape[1], x.new_zeros(1),
         D=d, KIND=part.kind, ISOTROPIC=part.isotropic, ODD=odd, **options,
     )  # fmt: skip
     return out.mT.contiguous()
