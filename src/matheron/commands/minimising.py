@@ -30,9 +30,10 @@ def minimize(
     """
     from ..draw import draw
     from ..tables import TableWriter, pandas
+    from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
-    from ..thompson.fitting import fitted
     from .data import read_dataset
+    from .model import fitted
 
     voice = Voice(quiet, as_json)
     check_writable(out)
@@ -43,16 +44,15 @@ def minimize(
             raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
         names = dataset.columns.names
         box = _box(dataset.box(), names, bounds)
-        sign = -1.0 if maximize else 1.0
-        gp = fitted(dataset.X, sign * dataset.y, box)
-        paths: Any = draw(gp, points, seed=seed)
-        found = minimised(paths, box, mesh_size=1 << 14, generator=seed, progress=voice.progress)
+        gp = fitted(dataset, seed, voice)
+        search = maximised if maximize else minimised
+        found = search(draw(gp, points, seed=seed), box, generator=seed, progress=voice.progress)
         # what all functions together expect there: the posterior's mean, and its deviation by many draws
-        many: Any = draw(gp, 256, seed=seed + 1)
-        mean, deviation = sign * many.mean(found.x), many(found.x).std(0)
+        many = draw(gp, 256, seed=seed + 1)
+        mean, deviation = many.mean(found.x), many(found.x).std(0)
     table = pandas().DataFrame(found.x.numpy(), columns=names)
     table[f"{target}_mean"], table[f"{target}_sd"] = mean.numpy(), deviation.numpy()
-    best = int((sign * dataset.y).argmin())
+    best = int(dataset.y.argmax() if maximize else dataset.y.argmin())
     row = dict(zip(names, dataset.X[best].tolist(), strict=True))
     voice.say(
         f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y)}: {float(dataset.y[best]):.6g} at"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 ENDINGS = (".png", ".pdf", ".svg")
 POSTERIOR, EXACT = "#2a72c8", "#000000"
 _SHOWN, _LARGEST_PANELS = 12, 6
+_EXACT = 2000  # up to so many data the band is the posterior's own; a few paths know theirs poorly
 
 
 def check_picture(file: Path) -> None:
@@ -24,20 +26,40 @@ def picture(paths: Any, gp: Any, names: list[str], target: str, box: Tensor, fil
     from matplotlib.figure import Figure
 
     X, y = _data(gp)
+    sd_at = _deviation(paths, gp)
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         if len(names) == 2:
             figure = Figure(figsize=(11, 2.9), layout="constrained")
-            _maps(figure, paths, names, target, box, X)
+            _maps(figure, paths, sd_at, names, target, box, X)
         else:
             shown = names[:_LARGEST_PANELS]
             figure = Figure(
                 figsize=(max(6.0, 2.6 * min(3, len(shown))), 3.2 * -(-len(shown) // 3)), layout="constrained"
             )
-            _cuts(figure, paths, names, target, box, X, y)
+            _cuts(figure, paths, sd_at, names, target, box, X, y)
         figure.savefig(file, dpi=150)
 
 
-def _cuts(figure: Any, paths: Any, names: list[str], target: str, box: Tensor, X: Tensor, y: Tensor) -> None:
+def _deviation(paths: Any, gp: Any) -> Callable[[Tensor], Tensor]:
+    """The standard deviation at points, `[n]`: the posterior's, or of many data that of the paths."""
+    from ..draw import draw
+    from ..solvers import Cholesky
+
+    if gp.num_data <= _EXACT:
+        return draw(gp, 1, num_features=2, solver=Cholesky(keep=True)).std
+    return lambda x: paths(x).std(0) if paths.num_paths > 1 else x.new_zeros(len(x))
+
+
+def _cuts(
+    figure: Any,
+    paths: Any,
+    sd_at: Callable[[Tensor], Tensor],
+    names: list[str],
+    target: str,
+    box: Tensor,
+    X: Tensor,
+    y: Tensor,
+) -> None:
     """Paths along each input, the others at the data's median."""
     panels = min(len(names), _LARGEST_PANELS)
     columns = min(3, panels)
@@ -46,11 +68,10 @@ def _cuts(figure: Any, paths: Any, names: list[str], target: str, box: Tensor, X
         x = X.median(0).values.repeat(300, 1)
         x[:, i] = torch.linspace(float(box[0, i]), float(box[1, i]), 300, dtype=torch.float64)
         values, mean = paths(x.to(paths.dtype)).double().cpu(), paths.mean(x.to(paths.dtype)).double().cpu()
-        if len(values) > 1:
-            sd = values.std(0)
-            axis.fill_between(
-                x[:, i], mean - 2 * sd, mean + 2 * sd, color=POSTERIOR, alpha=0.18, linewidth=0, label="2 s.d."
-            )
+        sd = sd_at(x.to(paths.dtype)).double().cpu()
+        axis.fill_between(
+            x[:, i], mean - 2 * sd, mean + 2 * sd, color=POSTERIOR, alpha=0.18, linewidth=0, label="2 s.d."
+        )
         axis.plot(x[:, i], values[:_SHOWN].T, color=POSTERIOR, linewidth=0.8, alpha=0.7)
         axis.plot(x[:, i], mean, color=EXACT, linestyle="--", linewidth=1.2, label="mean")
         if len(names) == 1:
@@ -65,14 +86,14 @@ def _cuts(figure: Any, paths: Any, names: list[str], target: str, box: Tensor, X
         figure.suptitle(f"{target} along each input, the others at their medians{more}", fontsize=10)
 
 
-def _maps(figure: Any, paths: Any, names: list[str], target: str, box: Tensor, X: Tensor) -> None:
+def _maps(
+    figure: Any, paths: Any, sd_at: Callable[[Tensor], Tensor], names: list[str], target: str, box: Tensor, X: Tensor
+) -> None:
     """The mean, the standard deviation, and two paths over the data's box."""
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
     values, mean = paths(x).double().cpu(), paths.mean(x).double().cpu()
-    maps = {f"mean of {target}": (mean, "viridis")}
-    if len(values) > 1:
-        maps["standard deviation"] = (values.std(0), "Greys")
+    maps = {f"mean of {target}": (mean, "viridis"), "standard deviation": (sd_at(x).double().cpu(), "Greys")}
     maps |= {f"path {i + 1}": (values[i], "viridis") for i in range(min(2, len(values)))}
     low, high = float(values[:2].min()), float(values[:2].max())
     axes = figure.subplots(1, len(maps), squeeze=False, sharex=True, sharey=True)[0]
