@@ -11,6 +11,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import matheron
+from examples import rand, randn
 from matheron import kernels as K
 from matheron.fitting import FitWarning, maximised
 from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
@@ -211,6 +212,25 @@ def test_a_period_given_in_the_user_s_units_is_where_a_start_begins():
     y = torch.sin(month[:, 0] * (2 * np.pi / 12)) ** 3 + 0.1 * torch.randn(96, dtype=DOUBLE, generator=g)
     gp = fit(1.0 * K.Periodic(1.0, period=11.5) * K.RBF(100.0), month, y, num_starts=1)
     assert matheron.summary(gp).rows["Periodic.period"] == pytest.approx(12, rel=0.02)
+
+
+def test_a_period_is_found_beside_a_trend_whatever_the_kernel_s_own_numbers():
+    """Every period that fits a little is a top of the likelihood: the starts must include the right one."""
+    X = 120 * rand(60, 1)
+    y = torch.sin(2 * torch.pi * X[:, 0] / 13) + 0.05 * X[:, 0] + 0.1 * randn(60, seed=10)
+    gp = fit(1.0 * K.Periodic(1.0, 1.0) + 1.0 * K.RBF(1.0), X, y, seed=0, num_starts=2)
+    found = matheron.summary(gp).rows["Periodic.period"]
+    assert abs(found / 13 - 1) < 0.02, found
+
+
+@pytest.mark.slow
+def test_a_spectral_mixture_starts_at_the_peaks_of_the_spectrum():
+    X = 30 * rand(90, 1)
+    y = torch.sin(2 * torch.pi * 0.4 * X[:, 0]) + 0.5 * torch.sin(2 * torch.pi * 1.1 * X[:, 0]) + 0.1 * randn(90)
+    kernel = K.SpectralMixture([1.0, 1.0], [[0.05], [0.1]], [[0.01], [0.01]])
+    rows = matheron.summary(fit(kernel, X, y, seed=0, num_starts=2)).rows
+    means = sorted(abs(v) for name, v in rows.items() if "means" in name)
+    assert means == pytest.approx([0.4, 1.1], rel=0.05)
 
 
 def test_noise_that_is_given_is_kept():

@@ -28,6 +28,7 @@ class Leaf:
     kind: str  # "positive", "real" or "coupling"
     value: Tensor
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of what is positive
+    dims: tuple[int, ...] = ()  # the columns that a kernel's tensor is about
 
     @property
     def short(self) -> str:
@@ -71,9 +72,9 @@ def kernel_leaf(buffer: Buffer, floors: Mapping[str, float]) -> Leaf:
     if isinstance(owner, Coregional):
         return Leaf(buffer.name, "coupling", value)
     if isinstance(owner, SpectralMixture) and short == "means":
-        return Leaf(buffer.name, "real", value)
+        return Leaf(buffer.name, "real", value, dims=tuple(buffer.dims))
     lower, upper = BOUNDS.get(short, OTHER_BOUNDS)
-    return Leaf(buffer.name, "positive", value, (floors.get(short, lower), upper))
+    return Leaf(buffer.name, "positive", value, (floors.get(short, lower), upper), tuple(buffer.dims))
 
 
 class Hyperparameters:

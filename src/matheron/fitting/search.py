@@ -160,7 +160,8 @@ def _best_start(
     h = objective.hyperparameters
     order = torch.randperm(len(objective.y), generator=generator, device=generator.device).to(objective.X.device)
     few = objective.some(order[:_SCREENED])
-    starts = [as_given, *([h.encode()] if both else []), *candidates(h, 8 * num_starts, generator)]
+    given = [as_given, *([h.encode()] if both else [])]
+    starts = candidates(h, 8 * num_starts, generator, given, few.X, few.y)
     values = [few(start)[0] for start in starts]
     ranked = sorted(range(len(starts)), key=lambda i: -values[i])
     chosen = [starts[i] for i in ranked[:num_starts]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,9 +15,59 @@ _RANGES = {"lengthscale": (0.1, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.
 _OTHER = (0.1, 3.0)
 
 
-def candidates(h: Hyperparameters, count: int, generator: torch.Generator) -> list[Tensor]:
-    """Vectors of random hyperparameters."""
-    return [torch.cat([_random(leaf, generator) for leaf in h.leaves]) for _ in range(count)]
+# Frequencies that a periodogram looks at, and how many of its peaks are tried.
+_FREQUENCIES, _PEAKS = 2000, 3
+
+
+def candidates(
+    h: Hyperparameters, count: int, generator: torch.Generator, given: Sequence[Tensor], X: Tensor, y: Tensor
+) -> list[Tensor]:
+    """Vectors to start from: those given, random ones, and these with periods at the peaks of a periodogram.
+
+    The likelihood has a narrow top at every period that fits a little, and random numbers rarely hit the highest.
+    """
+    starts = [*given, *(torch.cat([_random(leaf, generator) for leaf in h.leaves]) for _ in range(count))]
+    turning = [leaf for leaf in h.leaves if leaf.short in ("period", "means") and leaf.dims]
+    if not turning or len(y) < 8:
+        return starts
+    found = {i: peaks(X[:, i], y) for leaf in turning for i in leaf.dims}  # by column
+    first = [_turned(h, start, found, k) for start in given for k in range(_PEAKS)]
+    return [*first, *starts, *(_turned(h, start, found, k) for k, start in enumerate(starts[len(given) :]))]
+
+
+def _turned(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k: int) -> Tensor:
+    """A start with the k-th peak's frequency for every period, and one peak after the other for a mixture's means."""
+    parts = list(start.split([leaf.size for leaf in h.leaves]))
+    for i, leaf in enumerate(h.leaves):
+        if not leaf.dims or leaf.short not in ("period", "means"):
+            continue
+        own = torch.stack([found[j] for j in leaf.dims], dim=1)  # [peaks, dims]
+        if leaf.short == "period":
+            best = own[k % _PEAKS]
+            one = best[k % len(best)].expand(leaf.value.shape)  # a period for several columns: one of theirs
+            parts[i] = leaf.encode(1 / (best.reshape(leaf.value.shape) if leaf.value.numel() == len(best) else one))
+        else:  # [components, dims], in turns
+            order = (torch.arange(len(leaf.value), device=own.device) + k) % _PEAKS
+            parts[i] = leaf.encode(own[order])
+    return torch.cat(parts)
+
+
+def peaks(x: Tensor, y: Tensor) -> Tensor:
+    """The frequencies `[3]`, in turns per unit of x, of the highest peaks of the spectrum of y less a parabola."""
+    width = float(x.max() - x.min())
+    if width <= 0:
+        return x.new_ones(_PEAKS)
+    x, y = (x - x.mean()) / width, y - y.mean()
+    trend = torch.stack([torch.ones_like(x), x, x.square()], dim=1)
+    rest = y - trend @ torch.linalg.lstsq(trend, y[:, None], driver="gels").solution[:, 0]
+    highest = max(2.0, min(len(x) / 2, _FREQUENCIES / 8))  # eight frequencies in the width of a peak
+    frequency = torch.linspace(0.5, highest, _FREQUENCIES, dtype=x.dtype, device=x.device)
+    angle = 2 * math.pi * frequency[:, None] * x  # [F, n]
+    power = (angle.cos() @ rest).square() + (angle.sin() @ rest).square()
+    inside = torch.zeros_like(power, dtype=torch.bool)
+    inside[1:-1] = (power[1:-1] >= power[:-2]) & (power[1:-1] >= power[2:])
+    top = torch.where(inside, power, -1.0).topk(_PEAKS).indices
+    return frequency[top] / width
 
 
 def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
