@@ -99,10 +99,17 @@ def check_points(x: Tensor, name: str) -> None:
     Not on a GPU, where to look would wait for it; nor under transforms of torch.func or the compiler, which have no
     numbers yet. There NaN points give NaN.
     """
-    if x.device.type == "cpu" and not (
-        torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
-    ):
+    if x.device.type == "cpu" and not transformed(x):
         check_finite(x, name)
+
+
+def transformed(x: Tensor) -> bool:
+    """Whether x is under a transform of torch.func, forward differentiation or compilation."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
+        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
+    )
 
 
 def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int = 1) -> Tensor:

@@ -8,12 +8,14 @@ the graph keeps the points alone, and the backward pass makes each block's basis
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ..checks import transformed
 from ..scratch import arena, frame
 from .record import Record
 from .terms import Which
@@ -59,7 +61,9 @@ def in_blocks(value: Callable[[Tensor, Which], Tensor], x: Tensor, record: Recor
     if not graph and s * x.shape[1] * width < _SMALL:
         return value(x, slice(0, s) if own else None)
     plan, shape = _plan(x, s, width, own), (s, x.shape[1], record.num_outputs)
-    if graph and (record.requires_grad or transformed(x)):
+    if transformed(x):  # in whose graph nothing is written in place, and nothing made twice
+        return _joined(value, x, plan)
+    if graph and record.requires_grad:
         return _with_checkpoints(value, x, plan)
     if graph:
         return _InBlocks.apply(x, value, record, plan, shape)
@@ -117,10 +121,13 @@ def _with_checkpoints(value: Any, x: Tensor, plan: Plan) -> Tensor:
     """The blocks in a graph that may reach beyond the points, to hyperparameters: each is a checkpoint."""
     if len(plan) == 1:
         return value(x, plan[0][0])
+    return _joined(partial(checkpoint, value, use_reentrant=False, preserve_rng_state=False), x, plan)
+
+
+def _joined(value: Callable[..., Any], x: Tensor, plan: Plan) -> Tensor:
     rows: dict[int, list[Tensor]] = {}
     for paths, points in plan:
-        result = checkpoint(value, x[_all(paths), points], paths, use_reentrant=False, preserve_rng_state=False)
-        rows.setdefault(_all(paths).start or 0, []).append(result)  # type: ignore[arg-type]
+        rows.setdefault(_all(paths).start or 0, []).append(value(x[_all(paths), points], paths))
     return torch.cat([torch.cat(row, dim=1) for row in rows.values()], dim=0)
 
 
@@ -166,15 +173,6 @@ def _plan(x: Tensor, num_paths: int, width: int, own: bool) -> Plan:
         return [(None, cut) for cut in cuts]
     paths = max(1, min(num_paths, block // (width * points)))
     return [(slice(i, min(i + paths, num_paths)), cut) for i in range(0, num_paths, paths) for cut in cuts]
-
-
-def transformed(x: Tensor) -> bool:
-    """Whether x is under a transform of torch.func, forward differentiation or compilation."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
-        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
-    )
 
 
 def _all(paths: slice | None) -> slice:

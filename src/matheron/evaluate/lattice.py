@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import transformed
 from ..features import Lattice
 from ..nufft import Interpolated, fine_grid, grid_shape
 from ..weigh import add
 from . import chunked
-from .chunked import transformed
 from .record import Record
 from .terms import WeightedSum
 

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import transformed
 from ..features.basis import LARGEST_WIDTH, Canonical, Cosines, Pairs
 from ..kernels.base import squared_distance
 from ..kernels.radial import radial_parts
 from ..means import ConstantMean, Mean
 from ..scratch import computed, empty, frame
 from ..weigh import add
-from .chunked import in_blocks, in_blocks_with_gradients, transformed
+from .chunked import in_blocks, in_blocks_with_gradients
 from .record import Record
 from .terms import Term, WeightedSum, Which
 

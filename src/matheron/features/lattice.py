@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import transformed
 from ..nufft import adjoint_at, as_complex, as_real, series_at
 from .basis import Basis, Cosines, Pairs
 
@@ -233,13 +234,7 @@ def _joined(F: Tensor) -> Tensor:
 
 def _needs_graph(x: Tensor, W: Tensor) -> bool:
     """Whether the sum must be made of torch's own operations."""
-    tied = torch.is_grad_enabled() and W.requires_grad
-    return (
-        tied
-        or torch.compiler.is_compiling()
-        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
-        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
-    )
+    return (torch.is_grad_enabled() and W.requires_grad) or transformed(x)
 
 
 class _Weighted(torch.autograd.Function):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_tensor, check_dim
+from ..checks import ArrayLike, as_tensor, check_dim, transformed
 from ..scratch import empty, frame
 from ..value import Value
 from ..weigh import weigh
@@ -152,6 +152,8 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
         shape = torch.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
         return _SquaredDistance.apply(x, z)  # type: ignore[return-value]
+    if transformed(x) or transformed(z):  # which neither writes in place nor knows of scratch memory
+        return (x.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
     columns = z.mT.contiguous()  # a coordinate's column is read in one stride: twice as fast
     if math.prod(shape) * x.shape[-1] < _FEW:
         return (x.unsqueeze(-1) - (columns if z.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
@@ -169,9 +171,24 @@ class _SquaredDistance(torch.autograd.Function):
     """|x - z|^2 whose graph keeps the points alone: a difference per coordinate would keep d matrices."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, z: Tensor) -> Tensor:
-        ctx.save_for_backward(x, z)
+    def forward(x: Tensor, z: Tensor) -> Tensor:
         return squared_distance(x, z)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx, dx: Tensor, dz: Tensor):  # type: ignore[override]
+        x, z = ctx.saved_tensors
+        return 2 * (((x * dx).sum(-1, keepdim=True) - dx @ z.mT) + ((z * dz).sum(-1).unsqueeze(-2) - x @ dz.mT))
+
+    @staticmethod
+    def vmap(info, in_dims, x: Tensor, z: Tensor):  # type: ignore[override]
+        ndim = max(one.ndim - (at is not None) for one, at in zip((x, z), in_dims, strict=True))
+        x, z = (one if at is None else _batch_first(one, at, ndim) for one, at in zip((x, z), in_dims, strict=True))
+        return _SquaredDistance.apply(x, z), 0
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[override]
@@ -180,3 +197,9 @@ class _SquaredDistance(torch.autograd.Function):
         dx = 2 * (x * grad.sum(-1, keepdim=True) - grad @ z)
         dz = 2 * (z * grad.sum(-2).unsqueeze(-1) - grad.mT @ x)
         return dx.sum_to_size(x.shape), dz.sum_to_size(z.shape)
+
+
+def _batch_first(x: Tensor, at: int, ndim: int) -> Tensor:
+    """A tensor whose axis `at` is a batch, with that axis before `ndim` others."""
+    x = x.movedim(at, 0)
+    return x.reshape(x.shape[0], *[1] * (ndim + 1 - x.ndim), *x.shape[1:])

@@ -12,7 +12,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from ..checks import ArrayLike, per_dimension, positive
+from ..checks import ArrayLike, per_dimension, positive, transformed
 from ..scratch import computed
 from ..weigh import weigh, weigh_coordinates
 from .algebra import OnDims, Scaled, Sum
@@ -94,9 +94,7 @@ class _BesselPower(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q: Tensor, a: float, c: float) -> Tensor:
-        ctx.save_for_backward(q)
-        ctx.a, ctx.c = a, c
+    def forward(q: Tensor, a: float, c: float) -> Tensor:
         if a in (-0.5, 0.5, 1.5, 2.5):
             return _half_integer(q.clone(), a).mul_((3 if a == 2.5 else 1) * c * math.sqrt(math.pi / 2))
         s64 = q.sqrt().double().cpu().numpy()
@@ -106,9 +104,24 @@ class _BesselPower(torch.autograd.Function):
         return torch.from_numpy(c * np.where(np.isfinite(value), value, at_zero)).to(q)
 
     @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, ctx.a, ctx.c = inputs
+        ctx.save_for_backward(q)
+        ctx.save_for_forward(q)
+
+    @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[override]
         (q,) = ctx.saved_tensors
         return -0.5 * grad * _BesselPower.apply(q, ctx.a - 1, ctx.c), None, None
+
+    @staticmethod
+    def jvp(ctx, dq: Tensor, _a, _c):  # type: ignore[override]
+        (q,) = ctx.saved_tensors
+        return -0.5 * dq * _BesselPower.apply(q, ctx.a - 1, ctx.c)
+
+    @staticmethod
+    def vmap(info, in_dims, q: Tensor, a: float, c: float):  # type: ignore[override]
+        return _BesselPower.apply(q, a, c), in_dims[0]  # number by number: a batch is more of them
 
 
 def _half_integer(q: Tensor, a: float) -> Tensor:
@@ -146,7 +159,7 @@ class Matern(_Radial):
         return 2 ** (1 - self.nu) / special.gamma(self.nu)
 
     def radial(self, r2: Tensor) -> Tensor:
-        if r2.requires_grad or self.nu not in (0.5, 1.5, 2.5):
+        if r2.requires_grad or transformed(r2) or self.nu not in (0.5, 1.5, 2.5):
             return _BesselPower.apply(2 * self.nu * r2, self.nu, self._scale)
         return _half_integer(r2.mul_(2 * self.nu), self.nu)
 

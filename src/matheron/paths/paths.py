@@ -9,6 +9,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
+from ..checks import transformed
 from ..evaluate import Record, Recorder, chunked, on_grid, values, values_and_gradients
 from ..means import Mean
 from ..solvers import FourierLattice, Solver, Stats
@@ -134,17 +135,22 @@ class PriorPlusUpdate(AbstractPaths):
 
     def _inner(self, x: Tensor) -> Tensor:
         """Points in the model's own space, checked against the domain of its features."""
-        x = x if self.input_transform is None else self.input_transform(x)
+        inner = x if self.input_transform is None else self.input_transform(x)
         domain = self.prior.domain
-        if domain is not None and x.shape[1]:
-            slack = 1e-6 * (domain[1] - domain[0])
-            if bool((x < domain[0] - slack).any()) or bool((x > domain[1] + slack).any()):
-                raise ValueError(
-                    f"x: expected points inside the domain {domain[0].tolist()} to {domain[1].tolist()} of this "
-                    f"lattice, got {x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a "
-                    "larger domain=, or with features='sobol'"
-                )
-        return x
+        if domain is None or not x.shape[1]:
+            return inner
+        slack = 1e-6 * (domain[1] - domain[0])
+        outside = ((inner < domain[0] - slack) | (inner > domain[1] + slack)).any(-1, keepdim=True)
+        if transformed(x):  # there are no numbers to look at yet
+            return torch.where(outside, torch.nan, inner)
+        if bool(outside.any()):
+            box = domain if self.input_transform is None else self.input_transform.inverse(domain)
+            raise ValueError(
+                f"x: expected points inside the domain {box[0].tolist()} to {box[1].tolist()} of this lattice, got "
+                f"{x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a larger domain=, or with "
+                "features='leverage'"
+            )
+        return inner
 
     def _outer(self, f: Tensor) -> Tensor:
         """Outputs `[s, n, t]` in a user's units."""
