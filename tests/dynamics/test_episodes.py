@@ -39,10 +39,13 @@ def test_a_frame_an_array_and_a_list_have_the_same_transitions(generator):
     ]
     frame = pd.DataFrame(rows)
     expected = transitions(states, torque)
+    unknown_at_the_end = frame.assign(torque=frame["torque"].where(frame.index % 6 != 5))  # no control follows it
+    assert unknown_at_the_end["torque"].isna().sum() == 3
     for X, Y in (
         transitions(list(states), list(torque)),
         transitions(states.numpy(), torque.numpy()),
         transitions(frame, ["torque"], states=["angle", "velocity"], episode="run"),
+        transitions(unknown_at_the_end, ["torque"], states=["angle", "velocity"], episode="run"),
     ):
         torch.testing.assert_close(X, expected[0])
         torch.testing.assert_close(Y, expected[1])

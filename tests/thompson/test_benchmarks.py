@@ -99,3 +99,39 @@ def test_a_report_of_studies_has_a_line_a_function_and_a_sampler(monkeypatch):
         assert row["studies"] == 3 and row["median at 4"] == 4.0 and row["seconds a trial"] == 1.0
         assert (row["25%"], row["median"], row["75%"]) == (0.125, 0.25, 0.625)
     assert len(benchmark.report(records, settings).figures[""]().axes) == 2
+
+
+def test_a_permutation_test_is_exact_for_few_pairs_and_close_for_many(monkeypatch, generator):
+    """Of n differences of one size and sign, two of the 2^n arrangements of signs are as extreme."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    test = importlib.import_module("thompson_features").permutation_test
+    assert test(torch.ones(6, dtype=torch.float64)) == 2 / 2**6
+    assert test(torch.tensor([1.0, -1.0], dtype=torch.float64)) == 1.0
+    normal = torch.randn(40, generator=generator, dtype=torch.float64)
+    for mean in (0.0, 0.4):  # against the two-sided normal tail
+        x = normal - normal.mean() + mean
+        z = abs(float(x.mean())) * math.sqrt(len(x)) / float(x.square().mean().sqrt())
+        assert test(x) == pytest.approx(math.erfc(z / math.sqrt(2)), abs=0.02)
+
+
+def test_differences_are_of_the_same_tasks(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    benchmark = importlib.import_module("thompson_features")
+    assert benchmark.differences({0: 0.1, 2: 1.0, 3: 1.0}, {3: 0.01, 0: 1.0}).tolist() == pytest.approx([-1.0, 2.0])
+    record = {"trial": 0, "result": {"best": [0.5], "minimum": 0.0}}
+    lower = {"trial": 0, "result": {"best": [-0.5], "minimum": 0.0}}
+    case = {"d": 2, "method": "decoupled", "features": "sobol"}
+    ends = benchmark.regrets([{**record, "case": case | {"ell": 1}}, {**lower, "case": case | {"ell": 2}}])
+    assert ends == {(2, "decoupled", "sobol", 1): {0: 1.0}, (2, "decoupled", "sobol", 2): {0: 0.0}}
+
+
+@pytest.mark.slow
+def test_runs_with_more_and_more_features_are_on_the_same_tasks(tmp_path):
+    run("thompson_features.py", tmp_path, "--seeds", "2")
+    lines = (tmp_path / "thompson-features-quick.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines[1:]]
+    assert len(rows) == 8
+    for trial in range(2):
+        mine = [row["result"] for row in rows if row["trial"] == trial]
+        assert len({(result["minimum"], result["best"][0]) for result in mine}) == 1  # the same task and first points
+        assert len({result["best"][-1] for result in mine}) > 1

@@ -124,7 +124,9 @@ def _from_frame(
             raise ValueError(f"{name!r} is not a column; expected one of {', '.join(map(str, frame.columns))}")
     groups = [frame] if episode is None else [group for _, group in frame.groupby(episode, sort=False)]
 
-    def parts(columns: Sequence[str]) -> list[Tensor]:
-        return [as_tensor(group[list(columns)].to_numpy(dtype=float), "data") for group in groups]
+    def parts(columns: Sequence[str], rows: slice, name: str) -> list[Tensor]:
+        return [as_tensor(group[list(columns)].iloc[rows].to_numpy(dtype=float), name) for group in groups]
 
-    return parts(states), None if not controls else parts(controls)
+    # Nothing follows an episode's last state: its row may well have no control.
+    applied = parts(controls, slice(-1), "controls") if controls else None
+    return parts(states, slice(None), "data"), applied

@@ -150,7 +150,7 @@ def rounds(trial: Trial, settings: Settings, device: torch.device, first: Tensor
         elif method != "random":
             total = ell + (len(X) if method == "weight-space" else 0)  # b = m + ell basis functions for both
             chosen |= {name: settings[name] for name in ("mesh_size", "num_starts")} | {"num_features": total}
-            chosen["features"] = FEATURES[method]
+            chosen["features"] = trial.case.get("features", FEATURES[method])
         x = thompson.suggest(gp, unit_box(d).to(device), d, **chosen).cpu()
         seconds += time.perf_counter() - began
         X, y = torch.cat([X, x]), torch.cat([y, observe(x)])

@@ -1,0 +1,195 @@
+"""Do more features make Thompson sampling worse? Paired runs on the same tasks, and a permutation test.
+
+    python benchmarks/thompson_features.py --workers 1 --seeds 24      # goes on where it stopped
+    python benchmarks/thompson_features.py --test docs/results/files/thompson-paper.jsonl
+
+Tasks, rounds and strategies are those of `matheron reproduce thompson`, at a scale that two cores bear: all runs of a
+trial have the same task, first points and noise, and differ in what functions are drawn from. The second command asks
+the same of the runs at the paper's scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from matheron.experiments import Experiment, run
+from matheron.experiments import thompson as paper
+from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
+
+SCALES: dict[str, dict[str, Any]] = {
+    "full": {
+        "trials": 24,
+        "dims": [2, 4],
+        "rounds": 32,
+        "num_features": [1024, 4096, 16384],
+        "mesh_size": 1024,
+        "num_starts": 8,
+        "task": {"num_features": 16384, "mesh_size": 32768, "num_starts": 64},
+    },
+    "quick": {
+        "trials": 3,
+        "dims": [1],
+        "rounds": 3,
+        "num_features": [16, 32, 64],
+        "mesh_size": 64,
+        "num_starts": 2,
+        "task": {"num_features": 64, "mesh_size": 256, "num_starts": 4},
+    },
+}
+# A run that ended this close has found the lowest basin.
+FOUND = 0.05
+_EXACT_UP_TO, _DRAWS = 14, 20_000
+
+
+def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Decoupled draws with every number of features, and weight-space draws with the most."""
+    out: list[dict[str, Any]] = []
+    for d in settings["dims"]:
+        out += [{"d": d, "method": "decoupled", "features": "sobol", "ell": ell} for ell in settings["num_features"]]
+        out.append({"d": d, "method": "weight-space", "features": "cosine", "ell": settings["num_features"][-1]})
+    return out
+
+
+def regrets(records: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[int, float]]:
+    """Regret at the end by (d, method, features, ell), then by trial."""
+    lowest: dict[tuple[int, int], float] = {}
+    for record in records:
+        key, result = (record["case"]["d"], record["trial"]), record["result"]
+        lowest[key] = min(lowest.get(key, math.inf), result["minimum"], result["best"][-1])
+    out: dict[tuple[Any, ...], dict[int, float]] = {}
+    for record in records:
+        case = record["case"]
+        key = (case["d"], case["method"], case.get("features", paper.FEATURES.get(case["method"])), case["ell"])
+        end = record["result"]["best"][-1] - lowest[case["d"], record["trial"]]
+        out.setdefault(key, {})[record["trial"]] = end
+    return out
+
+
+def differences(a: Mapping[int, float], b: Mapping[int, float]) -> Tensor:
+    """log10 of the regrets of a over those of b, on the tasks that both have seen."""
+    both = sorted(set(a) & set(b))
+    ends = torch.tensor([[a[i], b[i]] for i in both], dtype=torch.float64).reshape(-1, 2)
+    logs = ends.clamp_min(paper.FLOOR).log10()  # [pairs, 2]
+    return logs[:, 0] - logs[:, 1]
+
+
+def permutation_test(x: Tensor) -> float:
+    """The chance of a mean as far from zero as that of x `[n]`, were signs a matter of luck."""
+    n = len(x)
+    if n <= _EXACT_UP_TO:
+        signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=n)), dtype=torch.float64)
+    else:
+        generator = torch.Generator().manual_seed(0)
+        signs = 2.0 * torch.randint(2, (_DRAWS, n), generator=generator, dtype=torch.float64) - 1
+        signs[0] = 1.0  # the signs seen count as one of the draws
+    return float(((signs @ x).abs() >= x.sum().abs() - 1e-12).double().mean())
+
+
+def comparisons(records: Sequence[Mapping[str, Any]]) -> Table:
+    """The most features against fewer, and against weight space: by dimension, and all pairs together."""
+    ends = regrets(records)
+    sizes = sorted({key[3] for key in ends if key[1] == "decoupled"})
+    dims = sorted({key[0] for key in ends if key[1] == "decoupled"})
+    most = ("decoupled", "sobol", sizes[-1])
+    others = [("decoupled", "sobol", ell) for ell in sizes[:-1]]
+    others.append(("weight-space", "cosine", sizes[-1]))
+    lines = []
+    for other in others:
+        by_dimension = [differences(ends.get((d, *most), {}), ends.get((d, *other), {})) for d in dims]
+        if not any(map(len, by_dimension)):
+            continue
+        for name, x in [*zip(dims, by_dimension, strict=True), ("all", torch.cat(by_dimension))]:
+            if len(x) > 1:
+                error = float(x.std()) / math.sqrt(len(x))
+                lines.append((name, " ".join(map(str, other)), len(x), float(x.mean()), error, permutation_test(x)))
+    title = (
+        f"Decoupled draws with {sizes[-1]} Sobol features against others: log10 of the regret's ratio, paired by task"
+    )
+    return Table(title, ["d", "against", "pairs", "mean", "standard error", "p"], lines)
+
+
+def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Report:
+    rows = [
+        {"d": d, "method": method, "features": features, "ell": ell, "last": end}
+        for (d, method, features, ell), ends in sorted(regrets(records).items())
+        for end in ends.values()
+    ]
+    by = ["d", "method", "features", "ell"]
+    lines = [
+        (*key, settings["rounds"] * key[0], len(ends), *quartiles(ends), sum(end < FOUND for end in ends))
+        for key, ends in grouped(rows, by, "last").items()
+    ]
+    columns = [*by, "evaluations", "runs", *QUARTILES, "basin found"]
+    table = Table(f"Regret at the end: quartiles over runs; runs that ended below {FOUND}", columns, lines)
+    compared = comparisons(records)
+    return Report(table, {"": lambda: figure(records)}, [f"{compared.title}:\n\n{compared.markdown()}"])
+
+
+def figure(records: Sequence[Mapping[str, Any]]) -> Any:
+    """A panel a dimension: the regret of each run, a column for each way of drawing, medians as bars."""
+    from matheron.experiments import style
+
+    ends = regrets(records)
+    dims = sorted({key[0] for key in ends})
+    drawing, axes = style.panels(1, len(dims), width=4.2 * len(dims) + 0.6, height=3.4)
+    for axis, d in zip(axes[0], dims, strict=True):
+        mine = [(key, value) for key, value in sorted(ends.items()) if key[0] == d]
+        for i, (_, value) in enumerate(mine):
+            y = torch.tensor([value[t] for t in sorted(value)], dtype=torch.float64).clamp_min(paper.FLOOR)
+            x = i + 0.3 * (torch.arange(len(y)) / max(1, len(y) - 1) - 0.5)
+            axis.plot(x, y, "o", markersize=3, color=style.DECOUPLED, alpha=0.6)
+            axis.hlines(float(y.median()), i - 0.3, i + 0.3, color="black")
+        axis.set_xticks(range(len(mine)), [f"{k[1]}\n{k[2]} {k[3]}" for k, _ in mine], fontsize=6)
+        axis.set_yscale("log")
+        axis.set_title(rf"$d = {d}$")
+    axes[0, 0].set_ylabel("regret at the end")
+    return drawing
+
+
+EXPERIMENT = Experiment(
+    "thompson-features",
+    "Thompson sampling with more and more features, on the same tasks.",
+    SCALES,
+    cases,
+    paper.run,
+    report,
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, help="tasks in each dimension; 24 where not given")
+    parser.add_argument("--quick", action="store_true", help="few and short runs: a smoke test, not a result")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each with a thread or more")
+    parser.add_argument("--time-limit", type=float, help="seconds: no run starts that would end later")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
+    parser.add_argument("--test", type=Path, help="print the comparisons of a finished file, and run nothing")
+    args = parser.parse_args()
+    if args.test:
+        records = [json.loads(line) for line in args.test.read_text().splitlines()[1:]]
+        print(comparisons([record for record in records if "result" in record]).markdown())
+        return
+    if args.quick:
+        print("a smoke test, not a result")
+    scale = "quick" if args.quick else "full"
+    done = run(EXPERIMENT, scale, out=args.out, workers=args.workers, trials=args.seeds, time_limit=args.time_limit)
+    sys.exit(1 if done.failed else 0)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that worker processes find it by that name.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import thompson_features
+
+    thompson_features.main()
