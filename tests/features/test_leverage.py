@@ -11,8 +11,9 @@ from torch import Tensor
 import matheron
 from matheron import ExactGP, SparseGP, draw
 from matheron import kernels as K
-from matheron.features.leverage import reference_points, smooth
+from matheron.features.leverage import smooth
 from matheron.features.proposal import components
+from matheron.features.reference import reference_points
 from matheron.metrics import gaussian_wasserstein
 from matheron.samplers import decoupled_moments, moments
 from standard import assert_unbiased, covariance
@@ -63,6 +64,15 @@ KERNELS = {  # kernel and dimensions: all that features are made for
         1,
     ),
     "with a linear form": (K.Matern(2.5, 0.5) * K.Linear() + K.RBF(0.4) + K.Constant(0.5), 1),
+    "with a square": (K.Matern(1.5, 0.8) * K.Polynomial(2), 2),
+    "spherical": (K.Spherical([0.9, 1.6]), 2),
+    "spherical in 3 dimensions, whose density has zeros": (K.Spherical(1.2), 3),
+    "turned": (K.Rotated(K.Matern(1.5, [0.4, 1.5]), 30.0), 2),
+    "turned on some coordinates, times another": (
+        K.Rotated(K.RBF(0.5).on(0) * K.RBF([0.8, 0.6]).on([1, 2]), 40.0)
+        * K.Rotated(K.Matern(2.5, 0.7), 10.0).on([1, 2]),
+        3,
+    ),
 }
 
 
@@ -93,8 +103,11 @@ def test_amplitudes_wrong_by_five_percent_are_noticed():
         (K.Matern(2.5, 1.0), 6, 100, 1.8),
         (K.RBF(1.0) + 1e-3 * K.Matern(1.5, 0.05), 1, 40, 4.0),
         (K.Matern(2.5, [0.2, 2.0]), 2, 60, 3.0),
+        (K.Rotated(K.Matern(2.5, [0.3, 1.5]), 30.0), 2, 60, 3.0),
+        (K.Spherical(0.8), 1, 30, 3.0),
+        (K.Matern(2.5, 0.5) * K.Linear(), 1, 30, 4.0),
     ],
-    ids=["one dimension", "two", "six", "a small term", "one lengthscale per dimension"],
+    ids=["one dimension", "two", "six", "a small term", "ARD", "turned", "spherical", "a linear form"],
 )
 def test_the_posterior_s_error_is_some_times_less(kernel, d, n, least):
     gp, x = model(kernel, d, n), rand(100, d, seed=7)
@@ -190,6 +203,8 @@ GRADIENTS = {
     "a product": (lambda v: K.RBF(v[0]) * K.Matern(1.5, v[1]), torch.tensor([0.5, 0.9])),
     "a shift": (lambda v: K.SpectralMixture([1.0], v[None], [[0.4, 0.3]]), torch.tensor([0.5, 0.7])),
     "a period": (lambda v: K.Periodic(v[0], v[1]), torch.tensor([0.8, 0.9])),
+    "a range": (lambda v: K.Spherical(v), torch.tensor([0.9, 1.3])),
+    "a form": (lambda v: K.RBF(v[0]) * K.Linear(v[1]), torch.tensor([0.8, 1.3])),
 }
 
 

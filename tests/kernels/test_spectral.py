@@ -12,7 +12,7 @@ from torch import Tensor
 from matheron import kernels as K
 from matheron.kernels import spectral
 from matheron.kernels.algebra import LARGEST_TERM_COUNT
-from matheron.kernels.special import log_bessel_k
+from matheron.kernels.special import gamma_quantile, log_bessel_k
 from standard import LEVEL, STATIONARY, covariance
 
 NUM_FREQUENCIES = 1 << 15
@@ -299,3 +299,30 @@ def test_densities_are_differentiable_in_hyperparameters():
     for alpha in (0.7, 3.0):
         alpha = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(log_density, (lengthscale, alpha))
+
+
+@pytest.mark.parametrize("shape", [0.1, 0.5, 2.5, 40.0])
+def test_tabulated_gamma_quantiles_are_scipy_s_up_to_the_last_uniforms(shape):
+    ends = 2.0 ** -torch.arange(1, 54, dtype=torch.float64)
+    u = torch.cat([torch.linspace(0.001, 0.999, 500, dtype=torch.float64), ends, 1 - ends])
+    exact = torch.from_numpy(scipy_special.gammaincinv(shape, u.numpy()) / shape).clamp_min(1e-30)
+    torch.testing.assert_close(gamma_quantile(u, shape), exact, rtol=1e-7, atol=0.0)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_the_density_of_spherical_has_its_derivative_in_the_range(d):
+    theta = torch.cat([torch.linspace(0.1, 40, 60, dtype=torch.float64), torch.tensor([3e4], dtype=torch.float64)])
+    theta = theta[:, None] * torch.ones(d, dtype=torch.float64) / math.sqrt(d)
+
+    def total(scale: Tensor) -> Tensor:
+        return K.Spherical(scale).measure(d).density(theta)
+
+    at = torch.tensor(0.8, dtype=torch.float64)
+    torch.testing.assert_close(
+        _derivative(total, at), (total(at + 1e-5) - total(at - 1e-5)) / 2e-5, rtol=1e-5, atol=1e-7
+    )
+
+
+def _derivative(function, at: Tensor) -> Tensor:
+    at = at.clone().requires_grad_()
+    return torch.stack([torch.autograd.grad(value, at, retain_graph=True)[0] for value in function(at)])

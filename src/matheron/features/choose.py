@@ -14,8 +14,8 @@ from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
 from ..solvers import Posterior
 from ..value import Parts, Value
-from .basis import Basis, Cosines, Pairs
-from .explicit import explicit
+from .basis import Basis, Cosines, Pairs, Products
+from .explicit import explicit, monomial_count
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .lattice import Lattice
@@ -33,6 +33,8 @@ LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
 LARGEST_IN_GRAPH, LARGEST_LEFT_OUT_IN_GRAPH = 4096, 1e-2
 # Without data: paths drawn from a prior may be conditioned later, which leaves less of the variance.
 _UNKNOWN_SHARE = 0.01
+# Monomials, each with frequencies of its own by leverage: beyond, products are random.
+LARGEST_ENVELOPES = 32
 # From this many dimensions orthogonal directions beat Sobol points (by about 10% of the kernel's error).
 ORTHOGONAL_FROM_DIM = 16
 
@@ -216,7 +218,7 @@ def _by_leverage(
     """The terms whose frequencies are chosen by leverage, with the components of their spectra."""
     if kind not in ("auto", "leverage") or posterior is None:
         return []
-    stationary = [t for t in terms if t.stationary and not t.forms]
+    stationary = [t for t in terms if t.stationary and monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
     found = [(t, components(t, input_dim)) for t in stationary]
     return [(t, parts) for t, parts in found if parts is not None]
 
@@ -289,14 +291,25 @@ def _merged(blocks: list[tuple[Basis, Tensor | None]]) -> list[tuple[Basis, Tens
     merged: list[tuple[Basis, Tensor | None]] = []
     for basis, B in blocks:
         for i, (other, other_B) in enumerate(merged):
-            same = type(basis) is type(other) and isinstance(basis, Pairs | Cosines) and B is other_B
-            if same and basis.num_bases == other.num_bases:
-                parts = {k: torch.cat([getattr(other, k), getattr(basis, k)], dim=1) for k in basis._buffers}
-                merged[i] = (type(basis)(**parts), B)
+            if B is other_B and basis.num_bases == other.num_bases and (both := _joined(other, basis)) is not None:
+                merged[i] = (both, B)
                 break
         else:
             merged.append((basis, B))
     return merged
+
+
+def _joined(a: Basis, b: Basis) -> Basis | None:
+    """Two bases as one; None where they are of different kinds."""
+    if type(a) is type(b) and isinstance(a, Pairs | Cosines):
+        return type(a)(**{k: torch.cat([getattr(a, k), getattr(b, k)], dim=1) for k in a._buffers})
+    if isinstance(a, Products) and isinstance(b, Products) and a.projections.shape[1] == b.projections.shape[1]:
+        if a.fourier is not None and b.fourier is not None:
+            A = torch.cat([a.projections, b.projections], dim=2)
+            cosines = _joined(a.fourier, b.fourier)
+            assert isinstance(cosines, Cosines)
+            return Products(A, torch.cat([a.amplitudes, b.amplitudes], dim=1), a.origin, cosines)
+    return None
 
 
 def _root(B: Tensor | None, num_outputs: int) -> Tensor | None:

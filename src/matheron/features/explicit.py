@@ -26,16 +26,16 @@ def explicit(
     (a_i . (x, 1)) ... cos(theta_i . x + tau_i), where the a_i run through the monomials or are random signs.
     """
     forms = [c.cpu() for c in term.forms]
-    size = _monomial_count(forms)
+    size = monomial_count(forms)
     if not term.stationary:
         if size <= LARGEST_MONOMIAL_COUNT:
-            A, coefficients = _monomials(forms)
+            A, coefficients = monomials(forms)
             return [Products(A[None], (term.variance.cpu() * coefficients).sqrt()[None], origin)]
         A = _random_signs(forms, count, num_bases, generator)
         return [Products(A, (term.variance.cpu() / count).sqrt(), origin)]
-    cosines = _as_cosines(fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator))
+    cosines = as_cosines(fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator))
     if size <= max(1, count // 4):  # each monomial has several frequencies of its own
-        A, coefficients = _monomials(forms)
+        A, coefficients = monomials(forms)
         # A cosine and its sine share a monomial: they need each other. A monomial has a run of the frequencies, not
         # every size-th: every second point of a Sobol net lies in one half of the cube.
         run = torch.arange(count) // 2 * size // ((count + 1) // 2)
@@ -46,7 +46,7 @@ def explicit(
     return [Products(A, A.new_ones(()), origin, cosines)]
 
 
-def _as_cosines(bases: list[Basis]) -> Cosines:
+def as_cosines(bases: list[Basis]) -> Cosines:
     """Pairs and singles as one list of cosines, a sine being a cosine a quarter turn late; pairs stay side by side."""
     parts = []
     for basis in bases:
@@ -74,12 +74,12 @@ def _grouped(forms: list[Tensor]) -> list[tuple[Tensor, int]]:
     return groups
 
 
-def _monomial_count(forms: list[Tensor]) -> int:
+def monomial_count(forms: list[Tensor]) -> int:
     supports = [(int((form > 0).sum()), power) for form, power in _grouped(forms)]
     return math.prod(math.comb(s + power - 1, power) for s, power in supports)
 
 
-def _monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
+def monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Every monomial as one-hot projections `[p, e, d + 1]`, and its coefficient `[e]` in the product of the forms."""
     per_group = [list(_powers(form, power)) for form, power in _grouped(forms)]
     indices, coefficients = [], []

@@ -16,73 +16,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
-from ..kernels import coupled_covariance
 from ..kernels.terms import Term
-from ..solvers import CholeskyState, Posterior
-from .basis import Basis, Cosines, Pairs
+from ..solvers import Posterior
+from .basis import Basis, Cosines, Pairs, Products
+from .explicit import as_cosines, monomials
 from .fourier import rand, sobol
 from .proposal import Atoms, Component, Draws, draw
+from .reference import Reference, monomial, net
 
 # The share of the draws that follow the spectrum itself: it bounds S / q, so nothing is much worse than plain features.
 PLAIN_SHARE = 0.25
-# Pilot frequencies and reference points. Data beyond the largest count are thinned out for the pilot.
-NUM_PILOT, NUM_REFERENCE, LARGEST_DATA = 256, 64, 1024
-# Pilot frequencies for each component of a sum: as many, while there are few of them.
-PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 192, 64, 1024
+# Pilot frequencies: at least; for each component of a sum; while there are few of them.
+NUM_PILOT, PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 256, 192, 64, 1024
 # The pilot's frequencies follow the spectrum as it is, and stretched by these: 1 + 3 / sqrt(d), and its square.
 _STRETCH = 3.0
 
 
-class Reference:
-    """Points where the posterior matters, and the weights G = (K + noise)^-1 k(X, x) of the data there."""
+@dataclass
+class Pool:
+    """Components that share features: those of one coupling B (with a root of it), times one monomial or none."""
 
-    def __init__(self, posterior: Posterior, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> None:
-        kernel, X, tasks, noise = posterior.kernel, posterior.centres, posterior.tasks, posterior.noise
-        X, noise = X.detach().double(), noise.detach().double()
-        self.x = reference_points(X.cpu(), domain, where, lengths).to(X.device)
-        t = kernel.num_outputs
-        self.tasks = None if t == 1 else torch.arange(len(self.x), device=X.device) % t
-        state, exact = posterior.state, posterior.centres.dtype == torch.float64
-        if not (exact and isinstance(state, CholeskyState)):  # a factor of our own, of as many data as it may cost
-            kept = _spread(len(X), LARGEST_DATA).to(X.device)
-            X, noise, tasks = X[kept], noise[kept], None if tasks is None else tasks[kept]
-            state = None
-        kernel = kernel.to(X.device, torch.float64)
-        K_Xx = coupled_covariance(kernel, X, tasks, self.x, self.tasks)  # [n, r]
-        if state is None:
-            K = coupled_covariance(kernel, X, tasks, X, tasks).clone()
-            scale = K.diagonal().mean()
-            K.diagonal().add_(noise + 1e-10 * scale)
-            self.G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))
-        else:
-            self.G = posterior.solve(K_Xx)
-            noise = noise + state.jitter
-        self.X, self.X_tasks = X, tasks
-        self.noise_variance = noise @ self.G.square()  # [r]
+    coupling: Tensor | None
+    root: Tensor | None
+    envelope: Tensor | None  # [p, d + 1], projections of (x, 1) whose product it is
+    parts: list[Component]
 
-    def residuals(self, theta: Tensor, origin: Tensor, root: Tensor | None) -> Tensor:
-        """|r_theta(x)|^2 `[r, k]` of frequencies `[k, d]`; for several outputs summed over the columns of B's root."""
-        device = self.X.device
-        theta, origin = theta.to(device), origin.to(self.X)
-        P_x, P_X = (self.x - origin) @ theta.mT, (self.X - origin) @ theta.mT  # [r, k], [n, k]
-        waves_x, waves_X = torch.cat([P_x.cos(), P_x.sin()], 1), torch.cat([P_X.cos(), P_X.sin()], 1)
-        if self.tasks is None:
-            squares = (waves_x - self.G.mT @ waves_X).square()
-        else:
-            root = torch.ones(int(self.tasks.max()) + 1, 1) if root is None else root.detach()
-            squares = torch.zeros_like(waves_x)
-            for column in root.to(waves_x).mT:
-                at_x, at_X = column[self.tasks, None], column[self.X_tasks, None]
-                squares += (at_x * waves_x - self.G.mT @ (at_X * waves_X)).square()
-        cos, sin = squares.chunk(2, dim=1)
-        return (cos + sin).cpu()
+    def size(self, c: Component, x: Tensor) -> float:
+        """A component's mean variance over points and outputs."""
+        size = float(c.variance) * (1.0 if self.envelope is None else float(monomial(self.envelope, x).square().mean()))
+        return size if self.root is None else size * float(self.root.detach().square().sum()) / len(self.root)
 
 
 def leverage(
@@ -99,58 +66,75 @@ def leverage(
 ) -> list[tuple[Basis, Tensor | None]]:
     """`count` features for all of the terms together, `num_bases` times over, and the coupling of each basis.
 
-    `roots` are roots of the terms' couplings. Terms of one coupling share a pool; pools share the features by leverage.
+    `roots` are roots of the terms' couplings. Pools share the features by leverage.
     """
-    pools: list[tuple[Tensor | None, Tensor | None, list[Component]]] = []
-    for (term, parts), root in zip(terms, roots, strict=True):
-        for B, _, pool in pools:
-            if B is term.coupling:
-                pool += parts
-                break
-        else:
-            pools.append((term.coupling, root, list(parts)))
+    pools = _pools(terms, roots)
     with torch.no_grad():
-        sizes = adapt([pool for _, _, pool in pools], [root for _, root, _ in pools], posterior, origin, domain, where)
-    numbers = _whole(count, sizes)
+        sizes = adapt(pools, posterior, origin, domain, where)
     blocks: list[tuple[Basis, Tensor | None]] = []
-    for (B, _, pool), number in zip(pools, numbers, strict=True):
-        blocks += [(basis, B) for basis in _bases(pool, number, num_bases, generator)]
+    for pool, number in zip(pools, _whole(count, sizes), strict=True):
+        bases = _bases(pool.parts, number, num_bases, generator)
+        if pool.envelope is not None:
+            cosines = as_cosines(bases)
+            A = pool.envelope[None, :, None].expand(num_bases, -1, cosines.size, -1)  # [g, p, c, d + 1]
+            bases = [Products(A, A.new_ones(()), origin.cpu(), cosines)]
+        blocks += [(basis, pool.coupling) for basis in bases]
     return blocks
 
 
+def _pools(terms: Sequence[tuple[Term, list[Component]]], roots: Sequence[Tensor | None]) -> list[Pool]:
+    """A term with linear forms is a sum over their monomials, each the envelope of a pool."""
+    pools: list[Pool] = []
+    for (term, parts), root in zip(terms, roots, strict=True):
+        envelopes: list[tuple[Tensor | None, Tensor | float]] = [(None, 1.0)]
+        if term.forms:
+            A, coefficients = monomials([form.cpu() for form in term.forms])  # [p, e, d + 1], [e]
+            envelopes = list(zip(A.unbind(1), coefficients, strict=True))
+        for envelope, coefficient in envelopes:
+            own = [replace(c, variance=c.variance * coefficient, proposal=list(c.proposal)) for c in parts]
+            for pool in pools:
+                if pool.coupling is term.coupling and _same(pool.envelope, envelope):
+                    pool.parts += own
+                    break
+            else:
+                pools.append(Pool(term.coupling, root, envelope, own))
+    return pools
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b if a is None or b is None else a.shape == b.shape and torch.equal(a, b)
+
+
 def adapt(
-    pools: Sequence[list[Component]],
-    roots: Sequence[Tensor | None],
-    posterior: Posterior,
-    origin: Tensor,
-    domain: Tensor | None,
-    where: Tensor | None,
+    pools: Sequence[Pool], posterior: Posterior, origin: Tensor, domain: Tensor | None, where: Tensor | None
 ) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
-    pilots = [_pilot(pool) for pool in pools]
+    pilots = [_pilot(pool.parts, len(pools)) for pool in pools]
     theta = torch.cat([p.theta.abs() for p in pilots])
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
     reference = Reference(posterior, domain, where, 1 / torch.nan_to_num(turns, nan=1.0))
-    squares = [reference.residuals(p.theta, origin, root) for p, root in zip(pilots, roots, strict=True)]
+    squares = [
+        reference.residuals(p.theta, origin, pool.root, pool.envelope) for p, pool in zip(pilots, pools, strict=True)
+    ]
     variance = reference.noise_variance.cpu()  # [r]
     for p, e in zip(pilots, squares, strict=True):
         variance = variance + e @ p.weight / len(p.weight)
-    plain = [[float(c.variance) * _trace(root) for c in pool] for pool, root in zip(pools, roots, strict=True)]
+    plain = [[pool.size(c, reference.x.cpu()) for c in pool.parts] for pool in pools]
     total, sizes = sum(map(sum, plain)), []
     masses = []
     for pool, p, e in zip(pools, pilots, squares, strict=True):
         lev = (e / variance.clamp_min(1e-300)[:, None]).mean(0)  # [k]
-        masses.append([_adapt_component(c, p, lev, t) for t, c in enumerate(pool)])
+        masses.append([_adapt_component(c, p, lev, t) for t, c in enumerate(pool.parts)])
     all_masses = sum(map(sum, masses))
     for pool, own, prior in zip(pools, masses, plain, strict=True):
         shares = [(1 - PLAIN_SHARE) * m / all_masses + PLAIN_SHARE * v / total for m, v in zip(own, prior, strict=True)]
         sizes.append(sum(shares))
-        for c, share in zip(pool, shares, strict=True):
+        for c, share in zip(pool.parts, shares, strict=True):
             c.share = share / sizes[-1]
     return sizes
 
 
-def _pilot(pool: list[Component]) -> Draws:
+def _pilot(pool: list[Component], num_pools: int) -> Draws:
     """Frequencies from every component alike, as far out as leverage may be looking: the same at every draw."""
     for c in pool:
         d = len(set(c.density_dims or range(c.factors[0].input_dim)))
@@ -158,8 +142,8 @@ def _pilot(pool: list[Component]) -> Draws:
         wide = [(f.masses + f.stretched(stretch) + f.stretched(stretch**2)) for f in c.factors]
         c.proposal, c.share = [q / q.sum() for q in wide], 1 / len(pool)
     number = min(PER_COMPONENT * len(pool), max(LARGEST_PILOT, FEWEST_PER_COMPONENT * len(pool)))
-    number = max(NUM_PILOT, number)
-    return draw(pool, _net(number, max(c.num_uniforms for c in pool)))
+    number = max(NUM_PILOT, number) if num_pools <= 4 else max(FEWEST_PER_COMPONENT, 4 * number // num_pools)
+    return draw(pool, net(number, max(c.num_uniforms for c in pool)))
 
 
 def _adapt_component(c: Component, pilot: Draws, lev: Tensor, t: int) -> float:
@@ -244,50 +228,6 @@ def _certain(pool: list[Component], count: int, num_bases: int) -> tuple[list[Ba
     whole = sum(c.share for c in remaining)
     remaining = [replace(c, share=c.share / whole) for c in remaining]
     return [Pairs(frequencies, torch.cat(power).sqrt()[None])], remaining, max(1, count - 2 * int(taken.sum()))
-
-
-def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> Tensor:
-    """Points `[r, d]` that stand for where paths will be called: the same at every draw.
-
-    Those that were named (`where`, or in `domain`); else half in the data's box widened by 40%, half between neighbours
-    among the data, which finds clusters.
-    """
-    n, d = X.shape
-    if where is not None and len(where):
-        return where[_spread(len(where), NUM_REFERENCE)]
-    near = NUM_REFERENCE // (4 if domain is not None else 2)
-    net = _net(NUM_REFERENCE, d)
-    if domain is None:
-        low, high = X.amin(0), X.amax(0)
-        middle, half = (low + high) / 2, torch.where(high > low, 0.7 * (high - low), lengths)
-        domain = torch.stack([middle - half, middle + half])
-    inside = domain[0] + (domain[1] - domain[0]) * net[near:]
-    some = X[_spread(n, near)]
-    some = some[torch.arange(near) % len(some)]
-    if n == 1:
-        return torch.cat([inside, some + lengths * (2 * net[:near] - 1)])
-    low, high = domain
-    distance = torch.cdist(some / (high - low), X / (high - low))  # [near, n]
-    neighbours = distance.topk(min(n, 2 * d + 1), largest=False).indices
-    which = 1 + torch.arange(near) % (neighbours.shape[1] - 1)
-    other = X[neighbours[torch.arange(near), which]]
-    return torch.cat([inside, some + (0.2 + 0.6 * net[:near, :1]) * (other - some)])
-
-
-def _spread(n: int, count: int) -> Tensor:
-    """Indices of at most `count` out of n, spread evenly."""
-    return torch.arange(min(n, count)) * n // min(n, count)
-
-
-@lru_cache(maxsize=32)
-def _net(count: int, dims: int) -> Tensor:
-    """A Sobol net `[count, dims]` that is always the same, off the corners."""
-    net = SobolEngine(dims, scramble=True, seed=0).draw(count, dtype=torch.float64)
-    return net.clamp_(2**-30, 1 - 2**-30)
-
-
-def _trace(root: Tensor | None) -> float:
-    return 1.0 if root is None else float(root.detach().square().sum()) / len(root)
 
 
 def _whole(total: int, sizes: list[float]) -> list[int]:

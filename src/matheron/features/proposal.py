@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..kernels.spatial import Turned
 from ..kernels.spectral import Convolution, Elliptical, Embedded, Mixture, SpectralMeasure
 from ..kernels.terms import Term
 
@@ -53,17 +54,19 @@ class Factor(ABC):
 
 
 class Shells(Factor):
-    """An elliptical measure on some coordinates: cells are intervals of log |theta / scale|."""
+    """An elliptical measure in coordinates theta A^T of its own: cells are intervals of log |theta A^T / scale|.
 
-    def __init__(
-        self, measure: Elliptical, dims: Sequence[int], input_dim: int, alone: bool, centre: Tensor | None = None
-    ) -> None:
-        self.measure, self.dims, self.input_dim = measure, list(dims), input_dim
+    The rows of `frame` A `[p, d]` are orthonormal: some axes, or axes that were turned.
+    """
+
+    def __init__(self, measure: Elliptical, frame: Tensor, alone: bool, centre: Tensor | None = None) -> None:
+        self.measure, self.frame, self.input_dim = measure, frame, frame.shape[1]
+        self.whole = frame.shape[0] == frame.shape[1] and bool((frame == torch.eye(len(frame))).all())
         self.scale = measure.scale.detach()
         self.centre = centre  # of a measure that has no shift of its own, moved there and to its negative
         shift = getattr(measure, "shift", None) if centre is None else centre
         self.shift = None if shift is None else shift.detach()
-        d = len(self.dims)
+        d = self.own_dim = len(frame)
         # A frequency and its negative are the same pair of features: alone, half of the directions (or signs) will do.
         self.half = alone and self.shift is None
         self.signed = self.shift is not None and not alone
@@ -78,16 +81,22 @@ class Shells(Factor):
             self.low, high = float(coarse[kept[0]]), float(coarse[kept[-1]]) + step
             self.step = (high - self.low) / NUM_SHELLS
             self.index = self.low + self.step * (torch.arange(NUM_SHELLS, dtype=torch.float64) + 0.5)
-            masses = self._log_shell(self.index).exp()
+            waves = measure.waves
+            within = self.step * ((torch.arange(waves, dtype=torch.float64) + 0.5) / waves - 0.5)
+            masses = self._log_shell(self.index[:, None] + within).exp().mean(-1)
             self.masses = masses / masses.sum()
+
+    def own(self, theta: Tensor) -> Tensor:
+        """Frequencies `[k, d]` in the measure's own coordinates `[k, p]`."""
+        return theta if self.whole else theta @ self.frame.mT
 
     def _log_shell(self, log_radius: Tensor) -> Tensor:
         """The log density of log |theta / scale|."""
-        return self.measure.log_radial((2 * log_radius).exp()) + len(self.dims) * log_radius + self.log_area
+        return self.measure.log_radial((2 * log_radius).exp()) + self.own_dim * log_radius + self.log_area
 
     def draw(self, cell: Tensor, fraction: Tensor, U: Tensor) -> Tensor:
         radius = (self.low + self.step * (cell + fraction)).exp()[:, None]
-        d = len(self.dims)
+        d = self.own_dim
         if d == 1:
             direction = torch.ones_like(radius) if self.half else _sign(U[:, :1])
         elif d == 2:
@@ -98,19 +107,16 @@ class Shells(Factor):
         theta = self.scale * direction * radius
         if self.shift is not None:
             theta = theta + (_sign(U[:, -1:]) * self.shift if self.signed else self.shift)
-        if d == self.input_dim and self.dims == list(range(d)):
-            return theta
-        full = theta.new_zeros(len(theta), self.input_dim)
-        return full.index_copy(-1, torch.tensor(self.dims), theta)
+        return theta if self.whole else theta @ self.frame
 
     def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
-        at = theta[:, self.dims]
+        at = self.own(theta)
         moved = [at] if self.centre is None else [at - self.centre, at + self.centre]
         parts = [part for x in moved if (part := self.measure.log_density(x)) is not None]
         return torch.stack(parts).logsumexp(0) - math.log(len(parts))
 
     def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
-        theta = theta[:, self.dims]
+        theta = self.own(theta)
         if self.shift is None:
             return self._log_centred(q, theta)
         both = [self._log_centred(q, theta + sign * self.shift) for sign in (-1, 1)]
@@ -121,7 +127,7 @@ class Shells(Factor):
         cell = ((log_radius - self.low) / self.step).clamp(-1, NUM_SHELLS).floor().long()
         inside = (cell >= 0) & (cell < NUM_SHELLS)
         log_q = torch.where(inside, q.log()[cell.clamp(0, NUM_SHELLS - 1)], -math.inf)
-        return log_q - math.log(self.step) - len(self.dims) * log_radius - self.log_area - self.scale.log().sum()
+        return log_q - math.log(self.step) - self.own_dim * log_radius - self.log_area - self.scale.log().sum()
 
     def stretched(self, factor: float) -> Tensor:
         moved = round(math.log(factor) / self.step)
@@ -176,7 +182,10 @@ class Component:
     def density_dims(self) -> tuple[int, ...] | None:
         """The coordinates over which the term has a density that can be added to others'; None where it has none."""
         first = self.factors[0]
-        return tuple(sorted(first.dims)) if len(self.factors) == 1 and isinstance(first, Shells) else None
+        if len(self.factors) > 1 or not isinstance(first, Shells):
+            return None
+        axes = tuple(first.frame.any(0).nonzero()[:, 0].tolist())
+        return axes if len(axes) == first.own_dim else None  # a plane that is oblique has volume of its own
 
 
 def components(term: Term, input_dim: int) -> list[Component] | None:
@@ -187,7 +196,7 @@ def components(term: Term, input_dim: int) -> list[Component] | None:
         parts = [(v * weight, [*had, *more]) for v, had in parts for weight, more in choices]
     found = []
     for variance, measures in parts:
-        factors = _factors(measures, input_dim)
+        factors = _factors(measures)
         if factors is None:
             return None
         found += _separated(variance, factors)
@@ -200,9 +209,9 @@ def _separated(variance: Tensor, factors: list[Factor]) -> list[Component]:
     shells = [f for f in factors if isinstance(f, Shells)]
     if len(atoms) == len(shells) == 1 and shells[0].shift is None:
         (spectrum,), (radial,) = atoms, shells
-        others = [i for i in range(radial.input_dim) if i not in radial.dims]
         folded = Atoms(spectrum.theta, spectrum.mass, alone=True)
-        if len(folded.mass) <= LARGEST_SEPARATED and not bool(folded.theta[:, others].any()):
+        beside = folded.theta - radial.own(folded.theta) @ radial.frame
+        if len(folded.mass) <= LARGEST_SEPARATED and bool(beside.norm() <= 1e-12 * folded.theta.norm()):
             return [
                 Component(variance * mass, [s := _about(radial, theta)], [s.masses])
                 for theta, mass in zip(folded.theta, folded.mass, strict=True)
@@ -211,8 +220,8 @@ def _separated(variance: Tensor, factors: list[Factor]) -> list[Component]:
 
 
 def _about(radial: Shells, theta: Tensor) -> Shells:
-    centre = theta[radial.dims]
-    return Shells(radial.measure, radial.dims, radial.input_dim, alone=True, centre=centre if centre.any() else None)
+    centre = radial.own(theta)
+    return Shells(radial.measure, radial.frame, alone=True, centre=centre if centre.any() else None)
 
 
 def _alternatives(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[SpectralMeasure]]]:
@@ -228,24 +237,37 @@ def _alternatives(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[S
         for part in measure.measures:
             choices = [(w * weight, [*had, *more]) for w, had in choices for weight, more in _alternatives(part)]
         return choices
-    if isinstance(measure, Embedded):
-        inner = _alternatives(measure.measure)
-        return [(w, [Embedded(m, measure.dims, measure.input_dim) for m in more]) for w, more in inner]
+    if isinstance(measure, Embedded | Turned):
+        return [(w, [_moved(measure, m) for m in more]) for w, more in _alternatives(measure.measure)]
     return [(1.0, [measure])]
 
 
-def _factors(measures: list[SpectralMeasure], input_dim: int) -> list[Factor] | None:
+def _moved(outer: Embedded | Turned, measure: SpectralMeasure) -> Embedded | Turned:
+    if isinstance(outer, Turned):
+        return Turned(measure, outer.R)
+    return Embedded(measure, outer.dims, outer.input_dim)
+
+
+def _framed(measure: SpectralMeasure) -> tuple[SpectralMeasure, Tensor]:
+    """A measure without what embeds and turns it, and the frame `[p, d]` that does: theta = (its own) A."""
+    if not isinstance(measure, Embedded | Turned):
+        return measure, torch.eye(measure.input_dim, dtype=torch.float64)
+    inner, frame = _framed(measure.measure)
+    if isinstance(measure, Turned):
+        return inner, frame @ measure.R
+    return inner, frame @ torch.eye(measure.input_dim, dtype=torch.float64)[measure.dims]
+
+
+def _factors(measures: list[SpectralMeasure]) -> list[Factor] | None:
     """Discrete measures as one list of atoms (or several, where together they are too many), others as shells."""
     discrete = [m for m in measures if m.atoms() is not None]
     others = [m for m in measures if m.atoms() is None]
     factors: list[Factor] = []
     for m in others:
-        dims = list(range(input_dim))
-        while isinstance(m, Embedded):
-            dims, m = [dims[i] for i in m.dims], m.measure
-        if not isinstance(m, Elliptical) or m.density_dims is None:
+        inner, frame = _framed(m)
+        if not isinstance(inner, Elliptical) or inner.density_dims is None:
             return None
-        factors.append(Shells(m, dims, input_dim, alone=len(measures) == 1))
+        factors.append(Shells(inner, frame, alone=len(measures) == 1))
     if discrete:
         whole = discrete[0].atoms() if len(discrete) == 1 else Convolution(discrete).atoms()
         lists = [whole] if whole is not None else [m.atoms() for m in discrete]

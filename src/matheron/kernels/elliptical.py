@@ -6,17 +6,17 @@ import math
 from abc import abstractmethod
 
 import torch
-from scipy import special
 from torch import Tensor
 
 from .measure import SpectralMeasure
-from .special import from_scipy, gamma_quantile, log_bessel_k
+from .special import gamma_quantile, log_bessel_k
 
 
 class Elliptical(SpectralMeasure):
     """theta = scale * direction * radius, the direction uniform on the sphere: what orthogonal features need."""
 
     num_mixing_uniforms = 0
+    waves = 1  # points over which the density is averaged along a small step of the radius: more where it oscillates
 
     def __init__(self, scale: Tensor) -> None:
         self.scale = scale  # [d]
@@ -29,7 +29,7 @@ class Elliptical(SpectralMeasure):
 
     def radius(self, U: Tensor) -> Tensor:
         """Lengths `[...]` of theta / scale, from 1 + num_mixing_uniforms uniforms."""
-        chi2 = 2 * from_scipy(lambda u: special.gammaincinv(self.input_dim / 2, u), U[..., 0])
+        chi2 = self.input_dim * gamma_quantile(U[..., 0], self.input_dim / 2)
         return chi2.sqrt() * self.mixing(U[..., 1:])[..., 0]
 
     def frequencies(self, U: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -12,10 +13,13 @@ from torch import Tensor
 
 from ..checks import ArrayLike, per_dimension
 from .base import Kernel, centred
+from .elliptical import Elliptical
 from .measure import SpectralMeasure
 from .radial import _Radial
-from .special import from_scipy
 from .terms import Term
+
+# The table of Ball's radii t: its step, and its cells. The density of larger frequencies is that of its tail.
+_BALL_STEP, _BALL_CELLS, _BALL_FAR = 0.02, 100_000, 1e4
 
 
 class Spherical(_Radial):
@@ -51,32 +55,36 @@ def _root(r2: Tensor) -> Tensor:
     return torch.where(r2 > 0, torch.where(r2 > 0, r2, 1.0).sqrt(), 0.0)
 
 
-class Ball(SpectralMeasure):
+class Ball(Elliptical):
     """The measure of Spherical, whose covariance is the overlap of two balls: in 3 dimensions the density of the
     ball's squared Fourier transform, in fewer its first coordinates. |theta| / 2 has the density 6/pi j_1(t)^2.
     """
 
-    num_uniforms = 3
+    num_mixing_uniforms = 1
+    waves = 16  # the density oscillates, in 3 dimensions down to zero
 
     def __init__(self, scale: Tensor) -> None:
-        self.scale = scale  # [d]
-        self.input_dim = scale.shape[0]
+        super().__init__(scale)
+        self.num_uniforms = 3
 
     def frequencies(self, U: Tensor) -> Tensor:
-        radius = from_scipy(_ball_quantile, U[..., 0])
         height, turn = 2 * U[..., 1] - 1, 2 * math.pi * U[..., 2]
         level = (1 - height.square()).clamp_min(0).sqrt()
         direction = torch.stack([height, level * turn.cos(), level * turn.sin()], dim=-1)
-        return self.scale * (radius[..., None] * direction)[..., : self.input_dim]
+        return self.scale * (_ball_quantile(U[..., 0])[..., None] * direction)[..., : self.input_dim]
 
-    @property
-    def density_dims(self) -> list[int] | None:
-        return list(range(self.input_dim))
+    def radius(self, U: Tensor) -> Tensor:
+        """Of a point on the sphere in 3 dimensions, as long as its first coordinates are."""
+        height = 2 * U[..., 1] - 1
+        share = {1: height.abs(), 2: (1 - height.square()).clamp_min(0).sqrt()}
+        return _ball_quantile(U[..., 0]) * share.get(self.input_dim, 1.0)
 
-    def log_density(self, theta: Tensor) -> Tensor | None:
-        u = (theta / self.scale).square().sum(-1).sqrt()
-        density = from_scipy(lambda v: _ball_density(v, self.input_dim), u)
-        return density.clamp_min(1e-300).log() - self.scale.log().sum()
+    def log_radial(self, r2: Tensor) -> Tensor:
+        d, far = self.input_dim, r2 > _BALL_FAR**2
+        near = _BallDensity.apply(_root(torch.where(far, 0.0, r2)), d).clamp_min(1e-30).log()
+        # Far out the mean of the oscillations: k is 1 - 3/2 r near zero.
+        tail = math.log(1.5) + math.lgamma((d + 1) / 2) - (d + 1) / 2 * (math.log(math.pi) + r2.clamp_min(1.0).log())
+        return torch.where(far, tail, near)
 
 
 def _ball_cdf(t: np.ndarray) -> np.ndarray:
@@ -88,37 +96,60 @@ def _ball_cdf(t: np.ndarray) -> np.ndarray:
     return 6 / np.pi * np.where(t < 1e-2, t**3 / 27, whole)
 
 
-def _ball_quantile(u: np.ndarray) -> np.ndarray:
-    """Quantiles of |theta|, twice those of t, by bisection between bounds of the tail 3 / (pi t)."""
-    low, high = np.zeros_like(u), 4.0 + 2.0 / np.maximum(1 - u, 1e-12)
-    for _ in range(90):
-        middle = (low + high) / 2
-        below = _ball_cdf(middle) < u
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return low + high
+@lru_cache(maxsize=1)
+def _ball_table() -> Tensor:
+    """The cumulative distribution of t at multiples of `_BALL_STEP`."""
+    return torch.from_numpy(_ball_cdf(_BALL_STEP * np.arange(_BALL_CELLS + 1)))
 
 
-def _ball_density(u: np.ndarray, d: int) -> np.ndarray:
-    """The density at |theta| = u of the measure with range 1, in d dimensions."""
+def _ball_quantile(u: Tensor) -> Tensor:
+    """Quantiles of |theta|, twice those of t: interpolated, and beyond the table by the tail 3 / (pi t)."""
+    cdf, v = _ball_table().to(u.device), u.detach().double().contiguous()
+    cell = torch.searchsorted(cdf, v).clamp(1, _BALL_CELLS)
+    along = ((v - cdf[cell - 1]) / (cdf[cell] - cdf[cell - 1]).clamp_min(1e-300)).clamp(0, 1)
+    inside = _BALL_STEP * (cell - 1 + along)
+    beyond = (3 / math.pi / (1 - v).clamp_min(1e-16)).clamp_min(_BALL_STEP * _BALL_CELLS)
+    return 2 * torch.where(v < cdf[-1], inside, beyond).to(u)
+
+
+class _BallDensity(torch.autograd.Function):
+    """The density at |theta| = u of the measure with range 1, with its first derivative in u."""
+
+    @staticmethod
+    def forward(ctx, u: Tensor, d: int) -> Tensor:
+        density, slope = _ball_density(u.detach().double().cpu().numpy(), d)
+        ctx.save_for_backward(torch.from_numpy(slope).to(u))
+        return torch.from_numpy(density).to(u)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        return grad * ctx.saved_tensors[0], None
+
+
+def _ball_density(u: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """The density in d dimensions, and its derivative."""
     if d == 3:
-        safe = np.maximum(u, 1e-6)
-        return 0.75 * (special.spherical_jn(1, safe / 2) / safe) ** 2 / np.pi**2
+        t = np.maximum(u / 2, 1e-6)
+        ratio = special.spherical_jn(1, t) / t
+        return 0.1875 * (ratio / np.pi) ** 2, -0.1875 / np.pi**2 * ratio * special.spherical_jn(2, t) / t
+    m, near = np.arange(16), np.minimum(u, 2.0)
     s = np.maximum(u, 2.0)
-    m = np.arange(16)
     if d == 1:
         large = (1.5 / s**2 - 3 * np.sin(s) / s**3 - 3 * (np.cos(s) - 1) / s**4) / np.pi
-        moments = 1 / (2 * m + 1) - 1.5 / (2 * m + 2) + 0.5 / (2 * m + 4)
-        terms = (-1.0) ** m * moments / special.factorial(2 * m) / np.pi
-        small = np.polynomial.polynomial.polyval(np.minimum(u, 2.0) ** 2, terms)
+        slope = (-3 / s**3 - 3 * np.cos(s) / s**3 + 12 * np.sin(s) / s**4 + 12 * (np.cos(s) - 1) / s**5) / np.pi
+        terms = (-1.0) ** m / special.factorial(2 * m) / np.pi
+        terms = terms * (1 / (2 * m + 1) - 1.5 / (2 * m + 2) + 0.5 / (2 * m + 4))
     else:
         j0, j1 = special.j0(s), special.j1(s)
         second = s**2 * j1 + s * j0 - special.itj0y0(s)[0]  # the integral of t^2 J_0(t)
         fourth = s**4 * j1 + 3 * s**3 * j0 - 9 * second
         large = (j1 / s - 1.5 * second / s**3 + 0.5 * fourth / s**5) / (2 * np.pi)
-        moments = 1 / (2 * m + 2) - 1.5 / (2 * m + 3) + 0.5 / (2 * m + 5)
-        terms = (-0.25) ** m * moments / special.factorial(m) ** 2 / (2 * np.pi)
-        small = np.polynomial.polynomial.polyval(np.minimum(u, 2.0) ** 2, terms)
-    return np.where(u < 2.0, small, large)
+        slope = (-2 * j1 / s**2 + 4.5 * second / s**4 - 2.5 * fourth / s**6) / (2 * np.pi)
+        terms = (-0.25) ** m / special.factorial(m) ** 2 / (2 * np.pi)
+        terms = terms * (1 / (2 * m + 2) - 1.5 / (2 * m + 3) + 0.5 / (2 * m + 5))
+    small = np.polynomial.polynomial.polyval(near**2, terms)
+    small_slope = 2 * near * np.polynomial.polynomial.polyval(near**2, np.polynomial.polynomial.polyder(terms))
+    return np.where(u < 2.0, small, large), np.where(u < 2.0, small_slope, slope)
 
 
 class Rotated(Kernel):

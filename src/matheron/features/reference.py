@@ -1,0 +1,111 @@
+"""Where the posterior matters: reference points, and what the data leave of a frequency there."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from ..kernels import coupled_covariance
+from ..solvers import CholeskyState, Posterior
+
+# Reference points. Data beyond the largest count are thinned out.
+NUM_REFERENCE, LARGEST_DATA = 64, 1024
+
+
+class Reference:
+    """Points where the posterior matters, and the weights G = (K + noise)^-1 k(X, x) of the data there."""
+
+    def __init__(self, posterior: Posterior, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> None:
+        kernel, X, tasks, noise = posterior.kernel, posterior.centres, posterior.tasks, posterior.noise
+        X, noise = X.detach().double(), noise.detach().double()
+        self.x = reference_points(X.cpu(), domain, where, lengths).to(X.device)
+        t = kernel.num_outputs
+        self.tasks = None if t == 1 else torch.arange(len(self.x), device=X.device) % t
+        state, exact = posterior.state, posterior.centres.dtype == torch.float64
+        if not (exact and isinstance(state, CholeskyState)):  # a factor of our own, of as many data as it may cost
+            kept = spread(len(X), LARGEST_DATA).to(X.device)
+            X, noise, tasks = X[kept], noise[kept], None if tasks is None else tasks[kept]
+            state = None
+        kernel = kernel.to(X.device, torch.float64)
+        K_Xx = coupled_covariance(kernel, X, tasks, self.x, self.tasks)  # [n, r]
+        if state is None:
+            K = coupled_covariance(kernel, X, tasks, X, tasks).clone()
+            scale = K.diagonal().mean()
+            K.diagonal().add_(noise + 1e-10 * scale)
+            self.G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))
+        else:
+            self.G = posterior.solve(K_Xx)
+            noise = noise + state.jitter
+        self.X, self.X_tasks = X, tasks
+        self.noise_variance = noise @ self.G.square()  # [r]
+
+    def residuals(self, theta: Tensor, origin: Tensor, root: Tensor | None, envelope: Tensor | None) -> Tensor:
+        """|r_theta(x)|^2 `[r, k]` of frequencies `[k, d]`, which a monomial may be the envelope of.
+
+        For several outputs they are summed over the columns of the root of B.
+        """
+        device = self.X.device
+        theta, origin = theta.to(device), origin.to(self.X)
+        P_x, P_X = (self.x - origin) @ theta.mT, (self.X - origin) @ theta.mT  # [r, k], [n, k]
+        waves_x, waves_X = torch.cat([P_x.cos(), P_x.sin()], 1), torch.cat([P_X.cos(), P_X.sin()], 1)
+        if envelope is not None:
+            waves_x, waves_X = monomial(envelope, self.x) * waves_x, monomial(envelope, self.X) * waves_X
+        if self.tasks is None:
+            squares = (waves_x - self.G.mT @ waves_X).square()
+        else:
+            root = torch.ones(int(self.tasks.max()) + 1, 1) if root is None else root.detach()
+            squares = torch.zeros_like(waves_x)
+            for column in root.to(waves_x).mT:
+                at_x, at_X = column[self.tasks, None], column[self.X_tasks, None]
+                squares += (at_x * waves_x - self.G.mT @ (at_X * waves_X)).square()
+        cos, sin = squares.chunk(2, dim=1)
+        return (cos + sin).cpu()
+
+
+def monomial(envelope: Tensor, x: Tensor) -> Tensor:
+    """prod_j a_j . (x, 1) `[n, 1]` of projections `[p, d + 1]`."""
+    A = envelope.detach().to(x)
+    return (x @ A[:, :-1].mT + A[:, -1]).prod(-1, keepdim=True)
+
+
+def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> Tensor:
+    """Points `[r, d]` that stand for where paths will be called: the same at every draw.
+
+    Those that were named (`where`, or in `domain`); else half in the data's box widened by 40%, half between neighbours
+    among the data, which finds clusters.
+    """
+    n, d = X.shape
+    if where is not None and len(where):
+        return where[spread(len(where), NUM_REFERENCE)]
+    near = NUM_REFERENCE // (4 if domain is not None else 2)
+    points = net(NUM_REFERENCE, d)
+    if domain is None:
+        low, high = X.amin(0), X.amax(0)
+        middle, half = (low + high) / 2, torch.where(high > low, 0.7 * (high - low), lengths)
+        domain = torch.stack([middle - half, middle + half])
+    inside = domain[0] + (domain[1] - domain[0]) * points[near:]
+    some = X[spread(n, near)]
+    some = some[torch.arange(near) % len(some)]
+    if n == 1:
+        return torch.cat([inside, some + lengths * (2 * points[:near] - 1)])
+    low, high = domain
+    distance = torch.cdist(some / (high - low), X / (high - low))  # [near, n]
+    neighbours = distance.topk(min(n, 2 * d + 1), largest=False).indices
+    which = 1 + torch.arange(near) % (neighbours.shape[1] - 1)
+    other = X[neighbours[torch.arange(near), which]]
+    return torch.cat([inside, some + (0.2 + 0.6 * points[:near, :1]) * (other - some)])
+
+
+def spread(n: int, count: int) -> Tensor:
+    """Indices of at most `count` out of n, spread evenly."""
+    return torch.arange(min(n, count)) * n // min(n, count)
+
+
+@lru_cache(maxsize=32)
+def net(count: int, dims: int) -> Tensor:
+    """A Sobol net `[count, dims]` that is always the same, off the corners."""
+    points = SobolEngine(dims, scramble=True, seed=0).draw(count, dtype=torch.float64)
+    return points.clamp_(2**-30, 1 - 2**-30)
