@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 ArrayLike = Any  # a tensor, a NumPy array, a number, or nested lists of numbers
 # Where random numbers come from: a generator, a seed, or None for torch's default generator.
@@ -107,7 +108,7 @@ def transformed(x: Tensor) -> bool:
     """Whether x is under a transform of torch.func, forward differentiation or compilation."""
     return (
         torch.compiler.is_compiling()
-        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
+        or is_functorch_wrapped_tensor(x)
         or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
     )
 

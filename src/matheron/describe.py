@@ -6,7 +6,6 @@ A library is imported when a model of its arrives, by its adapter.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 from .gp import GP
 
@@ -19,7 +18,7 @@ ADAPTERS = {
 }
 
 
-def describe(model: Any, *, detach: bool = True) -> GP:
+def describe(model: object, *, detach: bool = True) -> GP:
     """A snapshot of a trained model: `ExactGP`, `SparseGP`, `Outputs`, `Ensemble` or `Batch`.
 
     Args:

@@ -122,8 +122,10 @@ class ModuleMean(_FunctionMean):
             self.register_buffer(f"tensor_{i}", tensor + 0 if isinstance(tensor, nn.Parameter) else tensor.clone())
         # A copy without the graph, whose tensors are never read: each call puts the buffers in their place. It stands
         # in a tuple so that its parameters are not the path's.
-        copies = {id(t): nn.Parameter(t.detach().clone(), requires_grad=False) for t in module.parameters()}
-        copies.update({id(t): t.detach().clone() for t in module.buffers()})  # type: ignore[misc]
+        copies: dict[int, Tensor] = {
+            id(t): nn.Parameter(t.detach().clone(), requires_grad=False) for t in module.parameters()
+        }
+        copies.update({id(t): t.detach().clone() for t in module.buffers()})
         self.skeleton = (copy.deepcopy(module, copies).eval(),)
 
     def evaluate(self, x: Tensor) -> Tensor:
@@ -173,5 +175,5 @@ def as_mean(mean: Mean | ArrayLike | Callable[[Tensor], Tensor]) -> Mean:
     if isinstance(mean, nn.Module):
         return ModuleMean(mean)
     if callable(mean):
-        return CallableMean(mean)  # type: ignore[arg-type]
+        return CallableMean(mean)
     raise TypeError(f"mean: expected a number, one an output, or a callable, got {type(mean).__name__}")

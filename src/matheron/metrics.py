@@ -225,7 +225,7 @@ def sinkhorn(
         value = ot.sinkhorn2(
             wp, wq, M, regularization * scale, "sinkhorn_log", numItermax=num_iterations, stopThr=tolerance
         )
-        return float(value)  # type: ignore[arg-type]
+        return float(torch.as_tensor(value))
 
     total = cost(A, B)
     if debias:

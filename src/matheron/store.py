@@ -116,7 +116,7 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str
         if tensor is not None:
             tensors[prefix + key] = tensor
     parts = {
-        key: None if part is None else _describe(part, f"{prefix}{key}.", tensors)  # type: ignore[arg-type]
+        key: _describe(part, f"{prefix}{key}.", tensors) if isinstance(part, Value) else None
         for key, part in value._modules.items()
     }
     return {"type": name, "fields": {f: getattr(value, f) for f in value.fields}, "buffers": buffers, "parts": parts}
@@ -176,11 +176,11 @@ _BASES = ("Kernel", "Mean", "Transform", "Features", "Basis", "PriorPaths", "Upd
 
 def _construct(value: Value, parameters: Mapping[str, inspect.Parameter]) -> None:
     """Let the constructor check kernels, means and transforms: these take what they keep, by the same names."""
-    kept = {**{f: getattr(value, f) for f in value.fields}, **value._buffers, **value._modules}
+    kept: dict[str, Any] = {**{f: getattr(value, f) for f in value.fields}, **value._buffers, **value._modules}
     given = {}
     for name, parameter in list(parameters.items())[1:]:
         if parameter.kind is parameter.VAR_POSITIONAL:
-            type(value)(*value._modules["parts"])  # type: ignore[misc]  # sums and products
+            type(value)(*kept["parts"])  # sums and products
             return
         if name in kept:
             given[name] = kept[name]

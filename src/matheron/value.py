@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
+from torch._C._nn import _parse_to
 
 # Every concrete Value by name: what a saved file may name, and nothing else.
 REGISTRY: dict[str, type[Value]] = {}
@@ -72,7 +73,7 @@ class Value(nn.Module, metaclass=_Frozen):
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """A copy on another device or in another floating dtype (integers keep theirs)."""
-        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
+        device, dtype, *_ = _parse_to(*args, **kwargs)
         if dtype not in (None, torch.float32, torch.float64):
             raise TypeError(f"{type(self).__name__}: expected torch.float32 or torch.float64, got {dtype}")
         return self.mapped(lambda b: b.to(device=device, dtype=dtype if b.is_floating_point() else None))

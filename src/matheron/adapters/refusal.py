@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Protocol
 
 BY_HAND = "or describe the model by hand with matheron.ExactGP or matheron.SparseGP"
 
 
-def full_name(thing: Any) -> str:
+class Dispatch(Protocol):
+    """A singledispatch function, of which the classes that it knows are read."""
+
+    @property
+    def registry(self) -> Mapping[type, object]: ...
+
+
+def full_name(thing: object) -> str:
     return f"{type(thing).__module__}.{type(thing).__name__}"
 
 
@@ -16,14 +24,14 @@ def missing(library: str, extra: str) -> str:
     return f"matheron.adapters.{extra} needs {library}: pip install 'matheron[{extra}]'"
 
 
-def refusal(what: str, thing: Any, known: Any, hint: str = "") -> TypeError:
+def refusal(what: str, thing: object, known: Dispatch, hint: str = "") -> TypeError:
     """The error for a `thing` that no handler of the singledispatch function `known` is for."""
     names = ", ".join(sorted({kind.__name__ for kind in known.registry if kind is not object}))
     hint = f"{hint}, " if hint else ""
     return TypeError(f"{what}: {full_name(thing)} is not understood; expected one of {names}; {hint}{BY_HAND}")
 
 
-def refuse_override(what: str, thing: Any, known: Any, method: str = "forward") -> None:
+def refuse_override(what: str, thing: object, known: Dispatch, method: str = "forward") -> None:
     """A subclass of a known class that computes something else is not that class."""
     for kind in type(thing).__mro__:
         if kind in known.registry and kind is not object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ def _column(transform: Affine | Exp, i: int) -> Affine | Exp:
 
 
 @singledispatch
-def scaler_transform(scaler: Any) -> Affine:
+def scaler_transform(scaler: object) -> Affine:
     """A fitted scaler, x -> scale x + offset in every column."""
     raise refusal(
         "step",
@@ -56,35 +55,35 @@ def scaler_transform(scaler: Any) -> Affine:
     )
 
 
-@scaler_transform.register(preprocessing.StandardScaler)
-def _(scaler: Any) -> Affine:
+@scaler_transform.register
+def _(scaler: preprocessing.StandardScaler) -> Affine:
     return _standardised(scaler.mean_ if scaler.with_mean else None, scaler.scale_)
 
 
-@scaler_transform.register(preprocessing.RobustScaler)
-def _(scaler: Any) -> Affine:
+@scaler_transform.register
+def _(scaler: preprocessing.RobustScaler) -> Affine:
     return _standardised(scaler.center_, scaler.scale_)
 
 
-@scaler_transform.register(preprocessing.MaxAbsScaler)
-def _(scaler: Any) -> Affine:
+@scaler_transform.register
+def _(scaler: preprocessing.MaxAbsScaler) -> Affine:
     return _standardised(None, scaler.scale_)
 
 
-@scaler_transform.register(preprocessing.MinMaxScaler)
-def _(scaler: Any) -> Affine:
+@scaler_transform.register
+def _(scaler: preprocessing.MinMaxScaler) -> Affine:
     if scaler.clip:
         raise TypeError(f"step: MinMaxScaler with clip=True is flat outside its range; use clip=False, {BY_HAND}")
     return Affine(scaler.scale_, scaler.min_)
 
 
-def _standardised(centre: np.ndarray | None, scale: np.ndarray | None) -> Affine:
+def _standardised(centre: object, scale: object) -> Affine:
     """x -> (x - centre) / scale."""
-    inverse = 1.0 if scale is None else 1 / np.asarray(scale, dtype=np.float64)
-    return Affine(inverse, 0.0 if centre is None else -np.asarray(centre, dtype=np.float64) * inverse)
+    inverse = 1.0 if scale is None else 1 / np.array(scale, dtype=np.float64)
+    return Affine(inverse, 0.0 if centre is None else -np.array(centre, dtype=np.float64) * inverse)
 
 
-def target_transform(transformer: Any) -> Affine | Exp:
+def target_transform(transformer: object) -> Affine | Exp:
     """What undoes a transformer of targets: a scaler's inverse, or exp after a logarithm."""
     if isinstance(transformer, preprocessing.FunctionTransformer):
         if transformer.func is np.log and transformer.inverse_func is np.exp:

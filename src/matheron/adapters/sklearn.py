@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 import torch
 
 from .. import kernels
+from ..checks import ArrayLike
 from ..draw import draw, draw_prior
 from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
@@ -37,7 +37,7 @@ from .scalers import scaler_transform, target_transform, with_transforms
 
 
 @singledispatch
-def describe(model: Any) -> ExactGP | Outputs:
+def describe(model: object) -> ExactGP | Outputs:
     """A fitted regressor as an `ExactGP`, or `Outputs` with one kernel where y has several columns."""
     raise refusal("model", model, describe)
 
@@ -51,8 +51,10 @@ def _(model: GaussianProcessRegressor) -> ExactGP | Outputs:
         )
     X = np.array(model.X_train_, dtype=np.float64)  # [n, d]
     y = np.array(model.y_train_, dtype=np.float64).reshape(len(X), -1)  # [n, t], normalised where the model does
-    kernel = translate(model.kernel_, X.shape[1])
-    _compare(model.kernel_, kernel, X)
+    theirs = model.kernel_
+    assert isinstance(theirs, sk.Kernel)
+    kernel = translate(theirs, X.shape[1])
+    _compare(theirs, kernel, X)
     noise = np.asarray(model.alpha, dtype=np.float64) + noise_variance(model.kernel_, X)  # [n]
     offset, scale = (np.ravel(value) for value in (model._y_train_mean, model._y_train_std))  # [t]
     members = []
@@ -85,7 +87,12 @@ def _(model: BaseSearchCV) -> ExactGP | Outputs:
     return describe(model.best_estimator_)
 
 
-def sample_y(regressor: GaussianProcessRegressor, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+def sample_y(
+    regressor: GaussianProcessRegressor,
+    X: ArrayLike,
+    n_samples: int = 1,
+    random_state: int | np.random.RandomState | None = 0,
+) -> np.ndarray:
     """`regressor.sample_y(X, n_samples, random_state)` in time linear in the number of points.
 
     The law, the arguments and the shapes are the library's: `[n, n_samples]`, or `[n, t, n_samples]` for t targets. So
@@ -120,7 +127,7 @@ def sample_y(regressor: GaussianProcessRegressor, X: Any, n_samples: int = 1, ra
 
 
 @singledispatch
-def translate(kernel: Any, input_dim: int) -> Kernel:
+def translate(kernel: object, input_dim: int) -> Kernel:
     """A scikit-learn kernel as one of `matheron.kernels`, less its WhiteKernels, which are noise.
 
     >>> from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -211,7 +218,7 @@ def _is_zero(kernel: Kernel) -> bool:
 
 
 @singledispatch
-def noise_variance(kernel: Any, X: np.ndarray) -> np.ndarray:
+def noise_variance(kernel: object, X: np.ndarray) -> np.ndarray:
     """What the WhiteKernels in a kernel add to the diagonal of k(X, X), and to nothing else: `[n]`.
 
     With k = s + w, w the white part, a product has s_1 s_2 between different points: the rest of its diagonal is white.
@@ -242,10 +249,10 @@ def _(kernel: sk.Exponentiation, X: np.ndarray) -> np.ndarray:
     return sum((w * k**i * (k - w) ** (p - 1 - i) for i in range(p)), np.zeros(len(X)))  # k^p - s^p
 
 
-def _compare(theirs: Any, ours: Kernel, X: np.ndarray) -> None:
+def _compare(theirs: sk.Kernel, ours: Kernel, X: np.ndarray) -> None:
     """Both kernels at some of the data: a user's subclass may have a formula of its own."""
     x = X[:8]
-    if not np.allclose(theirs(x, x), ours(x, x).numpy(), rtol=1e-6, atol=1e-9):
+    if not np.allclose(np.asarray(theirs(x, x)), ours(x, x).numpy(), rtol=1e-6, atol=1e-9):
         raise TypeError(
             f"kernel: {theirs} disagrees with its translation at the data, so some part of it is a subclass with a "
             f"formula of its own; {BY_HAND}"

@@ -154,8 +154,8 @@ def _with_checkpoints(step: Stepper, state: Tensor, steps: int, control, noise: 
         stop = min(start + _SEGMENT, steps)
         draws = [noise.normals() for _ in range(start, stop)]
         states = checkpoint(segment, state, start, stop, draws, use_reentrant=False, preserve_rng_state=False)
-        state = states[-1]  # type: ignore[index]
-        kept += [s for t, s in enumerate(states, start + 1) if t % keep_every == 0]  # type: ignore[arg-type]
+        state = states[-1]
+        kept += [s for t, s in enumerate(states, start + 1) if t % keep_every == 0]
     return _in_order(torch.stack(kept))
 
 
@@ -248,7 +248,7 @@ class _Controls:
         self.policy = self.function is not None and _num_arguments(self.function) > 1
         self.given: Tensor | None = None  # [s, steps, d_c]
         if controls is not None and self.function is None:
-            given, s = as_tensor(controls, "controls", like=state), self.num_paths  # type: ignore[arg-type]
+            given, s = as_tensor(controls, "controls", like=state), self.num_paths
             if (
                 given.ndim not in (2, 3)
                 or given.shape[-2] < steps

@@ -85,15 +85,19 @@ class _Replayed:
         self.graph.replay()
         return self.output.clone()
 
-    def _capture(self, *given: Tensor | None) -> None:
-        self.inputs = [None if t is None else t.clone() for t in given]
+    def _capture(self, state: Tensor, control: Tensor | None, noise: Tensor | None) -> None:
+        self.inputs = (
+            state.clone(),
+            None if control is None else control.clone(),
+            None if noise is None else noise.clone(),
+        )
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # warm up, as captures ask
             for _ in range(3):
-                self.step(*self.inputs)  # type: ignore[arg-type]
+                self.step(*self.inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self.output = self.step(*self.inputs)  # type: ignore[arg-type]
+            self.output = self.step(*self.inputs)
         self.graph = graph

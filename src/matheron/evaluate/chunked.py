@@ -91,7 +91,7 @@ class _InBlocks(torch.autograd.Function):
         return _in_turn(value, x, plan, shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
             return differentiable_pull(ctx.record, x, grad), None, None, None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -50,7 +50,7 @@ class Record:
         name = (make if key is None else key,)
         if name not in self._derived:
             self._derived[name] = make(self)
-        return self._derived[name]  # type: ignore[return-value]
+        return cast(T, self._derived[name])
 
     def width(self, x: Tensor) -> int:
         """Numbers held per point (and per path, where each has its own): the widest term, and the sums."""
@@ -116,7 +116,7 @@ class Sources:
         return True
 
 
-class Recorder:
+class Recorder(Generic[M]):
     """The record of each module, made by `make` when first asked for, and again when the module's tensors change.
 
     The one place where something is kept that follows from tensors. A record in a graph is made for every call.
@@ -124,13 +124,13 @@ class Recorder:
 
     def __init__(self, make: Callable[[M], Record]) -> None:
         self.make = make
-        self.made: WeakKeyDictionary[nn.Module, tuple[Record, Sources]] = WeakKeyDictionary()
+        self.made: WeakKeyDictionary[M, tuple[Record, Sources]] = WeakKeyDictionary()
 
-    def __call__(self, module: nn.Module) -> Record:
+    def __call__(self, module: M) -> Record:
         known = self.made.get(module)
         if known is not None and known[1].unchanged():
             return known[0]
-        record = self.make(module)  # type: ignore[arg-type]
+        record = self.make(module)
         if not record.requires_grad:
             self.made[module] = (record, Sources(module))
         return record

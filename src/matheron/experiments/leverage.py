@@ -79,7 +79,7 @@ def maps(gp: Any, ell: int, trial: Trial) -> list[tuple[str, Callable[[Tensor], 
     found: list[tuple[str, Callable[[Tensor], Tensor]]] = []
     for method, kind in FEATURES.items():
         paths = matheron.draw(gp, 1, num_features=ell, features=kind, generator=trial.generator(method))
-        phi = paths.prior.features  # type: ignore[union-attr]
+        phi = paths.prior.features
         found.append((method, lambda x, phi=phi: phi(x)[0]))
     theirs = botorch_map(gp, ell, trial)
     return found if theirs is None else [found[0], ("BoTorch", theirs), *found[1:]]

@@ -68,7 +68,7 @@ def decoupled(gp: Any, x: Tensor, ell: int, features: str = FEATURES["decoupled"
             paths = matheron.draw(
                 gp, count, num_features=ell, features=phi, paths_per_basis=None, domain=domain, generator=generator
             )
-            phi = paths.prior.features  # type: ignore[union-attr]
+            phi = paths.prior.features
             yield paths(x)
 
     return blocks

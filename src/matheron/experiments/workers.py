@@ -11,14 +11,19 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
-from typing import Any, NamedTuple
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from .experiment import Experiment, Settings, Trial
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
 # How often a trial may take its worker down with it.
 ATTEMPTS = 2
@@ -37,14 +42,14 @@ class Outcome(NamedTuple):
     """A trial that has ended, and its record; or, where `died` says how its worker did, one that will be run again."""
 
     trial: Trial
-    record: Mapping[str, Any]
+    record: Mapping[str, object]
     died: str | None = None
 
 
-def perform(task: Task, trial: Trial) -> dict[str, Any]:
+def perform(task: Task, trial: Trial) -> dict[str, object]:
     """Run one trial, here. An exception is a result too: it is recorded, and the other trials go on."""
     began = time.perf_counter()
-    record: dict[str, Any] = {"case": dict(trial.case), "trial": trial.number}
+    record: dict[str, object] = {"case": dict(trial.case), "trial": trial.number}
     try:
         record["result"] = task.experiment.run(trial, task.settings, torch.device(task.device))
     except Exception as error:
@@ -64,8 +69,8 @@ def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: in
     threads = max(1, usable_cores() // workers)
     again: list[Trial] = []
     deaths: dict[str, int] = {}
-    busy: dict[Any, tuple[Any, Trial]] = {}  # a worker's pipe -> its process and its trial
-    idle: list[tuple[Any, Any]] = []
+    busy: dict[Connection, tuple[SpawnProcess, Trial]] = {}  # a worker's pipe -> its process and its trial
+    idle: list[tuple[SpawnProcess, Connection]] = []
     try:
         while True:
             while len(busy) < workers and (trial := again.pop() if again else next_trial()) is not None:
@@ -74,10 +79,10 @@ def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: in
                 _send(pipe, trial)
             if not busy:
                 return
-            for pipe in connection.wait(list(busy)):
+            for pipe in ready(busy):
                 process, trial = busy.pop(pipe)
                 try:
-                    record = pipe.recv()  # type: ignore[union-attr]
+                    record = pipe.recv()
                 except (EOFError, ConnectionResetError):
                     process.join()
                     how = _how_it_ended(process.exitcode)
@@ -98,7 +103,7 @@ def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: in
             process.join()
 
 
-def on_cluster(task: Task, next_trial: Callable[[], Trial | None], client: Any) -> Generator[Outcome, None, None]:
+def on_cluster(task: Task, next_trial: Callable[[], Trial | None], client: Client) -> Generator[Outcome, None, None]:
     """Outcomes as they come, from the workers of a Dask cluster: as many trials at a time as it has threads.
 
     Dask runs a trial again whose worker died, on another, until it has taken as many down as Dask's setting
@@ -107,7 +112,7 @@ def on_cluster(task: Task, next_trial: Callable[[], Trial | None], client: Any) 
     from distributed import as_completed
 
     here = client.scatter(task, broadcast=True)
-    running: dict[Any, Trial] = {}
+    running: dict[Future, Trial] = {}
     done = as_completed(loop=client.loop)
 
     def start() -> bool:
@@ -136,9 +141,9 @@ def on_cluster(task: Task, next_trial: Callable[[], Trial | None], client: Any) 
         client.cancel(list(running))
 
 
-def cluster_threads(client: Any) -> int:
+def cluster_threads(client: Client) -> int:
     """How many trials a cluster runs at a time; one, while it has no worker."""
-    return max(1, sum(client.nthreads().values()))
+    return max(1, sum(client.nthreads().values()))  # type: ignore[attr-defined]
 
 
 def usable_cores() -> int:
@@ -147,7 +152,12 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
-def _start(task: Task, threads: int) -> tuple[Any, Any]:
+def ready(pipes: Iterable[Connection]) -> list[Connection]:
+    """Those that have something to be read, or whose other end is closed."""
+    return [pipe for pipe in connection.wait(list(pipes)) if isinstance(pipe, Connection)]
+
+
+def _start(task: Task, threads: int) -> tuple[SpawnProcess, Connection]:
     context = get_context("spawn")  # a forked process could not use CUDA, and would inherit locked locks
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, task), daemon=True)
@@ -157,14 +167,14 @@ def _start(task: Task, threads: int) -> tuple[Any, Any]:
     return process, ours
 
 
-def _send(pipe: Any, trial: Trial) -> None:
+def _send(pipe: Connection, trial: Trial) -> None:
     try:
         pipe.send(trial)
     except OSError:
         pass  # the worker is dead already: the pipe says so when it is read
 
 
-def _work(pipe: Any, task: Task) -> None:
+def _work(pipe: Connection, task: Task) -> None:
     """A worker's life: trials in, records out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()

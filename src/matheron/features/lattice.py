@@ -247,7 +247,7 @@ class _Weighted(torch.autograd.Function):
         return basis._sums(x.detach(), basis.coefficients(W))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor):
         x, W = ctx.saved_tensors
         basis: Lattice = ctx.basis
         if torch.is_grad_enabled():  # second derivatives

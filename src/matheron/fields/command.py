@@ -204,7 +204,8 @@ def _box(cells: Any, wells: Any) -> tuple[list[float], list[float]]:
     from .targets import as_targets
 
     targets = as_targets(cells, len(wells.names))
-    axes = [targets.axes[i] for i in targets.order]  # type: ignore[index]
+    assert targets.axes is not None
+    axes = [targets.axes[i] for i in targets.order]
     low = [min(float(a.min()), float(c.min())) for a, c in zip(axes, wells.points.T, strict=True)]
     high = [max(float(a.max()), float(c.max())) for a, c in zip(axes, wells.points.T, strict=True)]
     return low, high

@@ -140,7 +140,9 @@ def connected_area(field: Any, threshold: float) -> Any:
 def _largest_component(above: np.ndarray, sizes: np.ndarray) -> float:
     from scipy import ndimage
 
-    labels, count = ndimage.label(above)  # type: ignore[misc]
+    labels = np.empty(above.shape, dtype=np.int64)
+    ndimage.label(above, output=labels)
+    count = labels.max(initial=0)
     return float(ndimage.sum_labels(sizes, labels, np.arange(1, count + 1)).max()) if count else 0.0
 
 

@@ -68,7 +68,7 @@ class _Composite(Kernel):
 
     def __init__(self, *kernels: Kernel) -> None:
         super().__init__()
-        parts = [p for k in kernels for p in (k.parts if type(k) is type(self) else [k])]  # type: ignore[union-attr]
+        parts = [p for k in kernels for p in (k.parts if type(k) is type(self) else [k])]
         outputs = {p.num_outputs for p in parts} - {1}
         if len(outputs) > 1:
             raise ValueError(f"expected kernels that couple the same outputs, got {sorted(outputs)} of them")
@@ -132,7 +132,7 @@ class Product(_Composite):
         factors = [k.terms(input_dim) for k in self.parts]
         if math.prod(map(len, factors)) > LARGEST_TERM_COUNT:
             factors = [_gathered(terms) for terms in factors]
-        return [math.prod(terms[1:], start=terms[0]) for terms in itertools.product(*factors)]  # type: ignore[misc]
+        return [math.prod(terms[1:], start=terms[0]) for terms in itertools.product(*factors)]
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         if self.num_outputs == 1:

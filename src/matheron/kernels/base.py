@@ -96,7 +96,9 @@ class Kernel(Value):
     def __truediv__(self, other: float | Real | Tensor) -> Kernel:
         if isinstance(other, Real) and other == 0:
             raise ZeroDivisionError(f"{self!r} / 0")
-        return self * (1 / other) if isinstance(other, Real | Tensor) else NotImplemented  # type: ignore[operator]
+        if isinstance(other, Tensor):
+            return self * other.reciprocal()
+        return self * (1 / float(other)) if isinstance(other, Real) else NotImplemented
 
     def __pow__(self, power: int) -> Kernel:
         from .algebra import Product
@@ -151,7 +153,7 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     if z.ndim > 2:
         shape = torch.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
-        return _SquaredDistance.apply(x, z)  # type: ignore[return-value]
+        return _SquaredDistance.apply(x, z)
     if transformed(x) or transformed(z):  # which neither writes in place nor knows of scratch memory
         return (x.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
     columns = z.mT.contiguous()  # a coordinate's column is read in one stride: twice as fast
@@ -180,18 +182,18 @@ class _SquaredDistance(torch.autograd.Function):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def jvp(ctx, dx: Tensor, dz: Tensor):  # type: ignore[override]
+    def jvp(ctx, dx: Tensor, dz: Tensor):
         x, z = ctx.saved_tensors
         return 2 * (((x * dx).sum(-1, keepdim=True) - dx @ z.mT) + ((z * dz).sum(-1).unsqueeze(-2) - x @ dz.mT))
 
     @staticmethod
-    def vmap(info, in_dims, x: Tensor, z: Tensor):  # type: ignore[override]
+    def vmap(info, in_dims, x: Tensor, z: Tensor):
         ndim = max(one.ndim - (at is not None) for one, at in zip((x, z), in_dims, strict=True))
         x, z = (one if at is None else _batch_first(one, at, ndim) for one, at in zip((x, z), in_dims, strict=True))
         return _SquaredDistance.apply(x, z), 0
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
+    def backward(ctx, grad: Tensor):
         x, z = ctx.saved_tensors
         # sum_j g_ij 2 (x_i - z_j), as products
         dx = 2 * (x * grad.sum(-1, keepdim=True) - grad @ z)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -44,10 +46,17 @@ class Coregional(Kernel):
         self.kernel = kernel
         self.register_buffer("B", B)
 
-    def _refuse(self, *_: Tensor) -> Tensor:
+    def _refuse(self) -> NoReturn:
         raise TypeError("a Coregional kernel needs tasks: call coupled_covariance(kernel, x, i, z, j)")
 
-    forward = with_gradient = diag = _refuse  # type: ignore[assignment]
+    def forward(self, x: Tensor, z: Tensor) -> NoReturn:
+        self._refuse()
+
+    def with_gradient(self, x: Tensor, z: Tensor) -> NoReturn:
+        self._refuse()
+
+    def diag(self, x: Tensor) -> NoReturn:
+        self._refuse()
 
     def terms(self, input_dim: int) -> list[Term]:
         terms = self.kernel.terms(input_dim)
@@ -68,7 +77,7 @@ def coupled_covariance(kernel: Kernel, x: Tensor, i: Tensor | None, z: Tensor, j
     """k((x, i), (z, j)) for points `[n, d]`, `[m, d]` with tasks `[n]`, `[m]` (None for one output) -> `[n, m]`."""
     if i is None or j is None:
         return kernel.forward(x, z)
-    K = 0.0
-    for B, k in kernel.coupled():
-        K = K + (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j])
-    return K  # type: ignore[return-value]
+    return functools.reduce(
+        torch.add,
+        (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled()),
+    )

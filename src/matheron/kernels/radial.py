@@ -110,17 +110,17 @@ class _BesselPower(torch.autograd.Function):
         ctx.save_for_forward(q)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
+    def backward(ctx, grad: Tensor):
         (q,) = ctx.saved_tensors
         return -0.5 * grad * _BesselPower.apply(q, ctx.a - 1, ctx.c), None, None
 
     @staticmethod
-    def jvp(ctx, dq: Tensor, _a, _c):  # type: ignore[override]
+    def jvp(ctx, dq: Tensor, _a, _c):
         (q,) = ctx.saved_tensors
         return -0.5 * dq * _BesselPower.apply(q, ctx.a - 1, ctx.c)
 
     @staticmethod
-    def vmap(info, in_dims, q: Tensor, a: float, c: float):  # type: ignore[override]
+    def vmap(info, in_dims, q: Tensor, a: float, c: float):
         return _BesselPower.apply(q, a, c), in_dims[0]  # number by number: a batch is more of them
 
 

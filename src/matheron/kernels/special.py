@@ -59,7 +59,7 @@ class ScaledBessel(torch.autograd.Function):
         return torch.from_numpy(values[1:-1]).to(z)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
+    def backward(ctx, grad: Tensor):
         return (grad * ctx.saved_tensors[0]).sum(), None
 
 

@@ -7,6 +7,7 @@ device.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -110,11 +111,11 @@ class Convolution(SpectralMeasure):
         parts, _ = self._split(U)
         weights = [m.importance(part) for m, part in zip(self.measures, parts, strict=True)]
         weights = [w for w in weights if w is not None]
-        return math.prod(weights[1:], start=weights[0]) if weights else None  # type: ignore[return-value]
+        return math.prod(weights[1:], start=weights[0]) if weights else None
 
     def atoms(self) -> tuple[Tensor, Tensor] | None:
-        parts = [m.atoms() for m in self.measures]
-        return None if any(p is None for p in parts) else _sum_of_atoms(parts)  # type: ignore[arg-type]
+        parts = [p for m in self.measures if (p := m.atoms()) is not None]
+        return _sum_of_atoms(parts) if len(parts) == len(self.measures) else None
 
     def _as_gaussian(self) -> Gaussian | None:
         """Normals add to a normal, where none has a shift."""
@@ -151,10 +152,9 @@ class Mixture(SpectralMeasure):
         return torch.searchsorted(cdf, U[..., 0].contiguous()).clamp_max(len(cdf) - 1)
 
     def frequencies(self, U: Tensor) -> Tensor:
-        choice, theta = self._choice(U)[..., None], 0.0
-        for q, measure in enumerate(self.measures):
-            theta = theta + torch.where(choice == q, measure.frequencies(U[..., 1 : 1 + measure.num_uniforms]), 0.0)
-        return theta  # type: ignore[return-value]
+        choice = self._choice(U)[..., None]
+        theta = [m.frequencies(U[..., 1 : 1 + m.num_uniforms]) for m in self.measures]
+        return functools.reduce(torch.add, (torch.where(choice == q, own, 0.0) for q, own in enumerate(theta)))
 
     def importance(self, U: Tensor) -> Tensor | None:
         choice = self._choice(U)

@@ -47,11 +47,11 @@ class Periodic(_Stationary):
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         lengthscale, period = self._parameters_in(x.shape[-1])
-        exponent = 0.0
+        exponent = x.new_zeros(())
         for i, (l_i, p_i) in enumerate(zip(lengthscale, period, strict=True)):
             turn = (x[..., :, None, i] - z[..., None, :, i]) * (math.pi / p_i)
             exponent = exponent - 2 * (turn.sin() / l_i).square()
-        return torch.exp(exponent)  # type: ignore[arg-type]
+        return torch.exp(exponent)
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         lengthscale, period = self._parameters_in(x.shape[-1])
@@ -125,17 +125,17 @@ class SpectralMixture(Kernel):
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         self._check(x.shape[-1])
         x, z = centred(x, z)
-        K = 0.0
+        K = x.new_zeros(())
         for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
             phase = (2 * math.pi) * ((x @ mu)[..., :, None] - (z @ mu)[..., None, :])
             K = K + w * torch.exp(-2 * math.pi**2 * squared_distance(x * s, z * s)) * phase.cos()
-        return K  # type: ignore[return-value]
+        return K
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         self._check(x.shape[-1])
         x, z = centred(x, z)
         difference = torch.stack([x[..., :, None, i] - z[..., None, :, i] for i in range(x.shape[-1])])
-        K, dK = 0.0, torch.zeros_like(difference)
+        K, dK = x.new_zeros(()), torch.zeros_like(difference)
         for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
             phase = (2 * math.pi) * ((x @ mu)[..., :, None] - (z @ mu)[..., None, :])
             envelope = w * torch.exp(-2 * math.pi**2 * squared_distance(x * s, z * s))
@@ -143,7 +143,7 @@ class SpectralMixture(Kernel):
             for i in range(x.shape[-1]):
                 dK[i] -= (4 * math.pi**2 * s[i] ** 2) * difference[i] * envelope * phase.cos()
                 dK[i] -= (2 * math.pi * mu[i]) * envelope * phase.sin()
-        return K, dK  # type: ignore[return-value]
+        return K, dK
 
     def diag(self, x: Tensor) -> Tensor:
         return self.weights.sum().to(x).expand(x.shape[:-1])

@@ -151,7 +151,7 @@ def given_on_lattice(
         )
     rows = torch.cat([total.rhs, rhs_mean])
     start = None
-    if guess is not None and len(rhs_mean) == len(update.mean_weights):  # type: ignore[arg-type]
+    if guess is not None and len(rhs_mean) == len(update.mean_weights):
         start = torch.cat([guess, _divided(update.mean_weights.double(), double.scales())])
     u, stats = system.solve(rows, start, settings)
     posterior = PriorPaths(prior.features, u[:s, None].to(dtype), prior.basis_index)

@@ -21,7 +21,7 @@ def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device
     if isinstance(index, slice):
         index = list(range(num_paths)[index])  # torch knows no steps backwards
     elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
-        index = operator.index(index)  # type: ignore[arg-type]
+        index = operator.index(index)
         if not -num_paths <= index < num_paths:
             raise IndexError(f"path {index} of {num_paths}")
         index = [index]

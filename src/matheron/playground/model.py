@@ -96,7 +96,7 @@ class Playground:
 
     def _distance(self, x: Tensor, mean: Tensor, covariance: Tensor) -> float:
         """W2 between the law of infinitely many paths with this basis and the exact posterior: the means are equal."""
-        features = self.prior.prior.features  # type: ignore[attr-defined]
+        features = self.prior.prior.features
         if self.observations:
             implied = decoupled_moments(self._model(), features, x).covariance
         else:
@@ -118,7 +118,7 @@ class Playground:
     def _leverage(self):
         at = self.choices
         one = draw(self._model(), 2, num_features=at.num_features, features="leverage", seed=at.seed)
-        return one.prior.features  # type: ignore[attr-defined]
+        return one.prior.features
 
     def _conditioned(
         self, paths: AbstractPaths, observations: tuple[tuple[float, float], ...], already: int

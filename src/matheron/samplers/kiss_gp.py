@@ -51,8 +51,8 @@ class _GridKernel(GridInterpolationKernel):
     """Interpolation on given axes; GPyTorch would multiply one-dimensional covariances on them."""
 
     def __init__(self, kernel: Kernel, axes: list[Tensor]) -> None:
-        sizes, bounds = [len(a) for a in axes], tuple((float(a[0]), float(a[-1])) for a in axes)
-        super().__init__(gpytorch.kernels.RBFKernel(), grid_size=sizes, grid_bounds=bounds)  # type: ignore[arg-type]
+        bounds: Any = tuple((float(a[0]), float(a[-1])) for a in axes)  # one pair per axis; GPyTorch declares one
+        super().__init__(gpytorch.kernels.RBFKernel(), grid_size=[len(a) for a in axes], grid_bounds=bounds)
         self.update_grid(axes)
         self.column = grid_column(kernel, axes)
 

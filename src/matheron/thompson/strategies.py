@@ -89,8 +89,8 @@ def suggest(
             features="cosine" if features is None else features,
             generator=generator,
         )
-    settings = dict(num_starts=num_starts, mesh_size=size, generator=generator, progress=progress)
-    return minimize(paths, bounds, **settings).x  # type: ignore[arg-type]
+    found = minimize(paths, bounds, num_starts=num_starts, mesh_size=size, generator=generator, progress=progress)
+    return found.x
 
 
 def _function_space(model: Any, bounds: Tensor, q: int, size: int, generator: torch.Generator) -> Tensor:

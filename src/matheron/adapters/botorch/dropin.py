@@ -8,8 +8,7 @@ evaluation in bounded memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from botorch.acquisition.multi_objective.utils import random_search_optimizer
@@ -39,7 +38,7 @@ class MatheronPathModel(PathModel):
     """
 
     def __init__(
-        self, model: Any, sample_shape: Size | None = None, ensemble_as_batch: bool = False, seed: int | None = None
+        self, model: Model, sample_shape: Size | None = None, ensemble_as_batch: bool = False, seed: int | None = None
     ) -> None:
         shape = Size() if sample_shape is None else Size(sample_shape)
         generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -54,7 +53,7 @@ class MatheronPathModel(PathModel):
 
 
 def get_matheron_path_model(
-    model: Any, sample_shape: Size | None = None, ensemble_as_batch: bool = False
+    model: Model, sample_shape: Size | None = None, ensemble_as_batch: bool = False
 ) -> MatheronPathModel:
     """Paths drawn from a model's posterior, as a deterministic model: `botorch.sampling.pathwise`'s function.
 
@@ -92,7 +91,7 @@ class PathwiseThompsonSampling(_PathwiseThompsonSampling):
 
 
 def get_optimal_samples(
-    model: Any,
+    model: Model,
     bounds: Tensor,
     num_optima: int,
     raw_samples: int = 1024,
@@ -116,7 +115,7 @@ def get_optimal_samples(
     if posterior_transform is not None and not isinstance(posterior_transform, ScalarizedPosteriorTransform):
         kind = type(posterior_transform).__name__
         raise ValueError(f"posterior_transform: expected a ScalarizedPosteriorTransform, got {kind}")
-    transform: Any = objective if posterior_transform is None else posterior_transform.evaluate
+    transform = objective if posterior_transform is None else posterior_transform.evaluate
     return optimize_posterior_samples(
         MatheronPathModel(model, Size([num_optima]), ensemble_as_batch=True),  # type: ignore[arg-type]
         bounds,
@@ -128,13 +127,13 @@ def get_optimal_samples(
 
 
 def sample_optimal_points(
-    model: Any,
+    model: Model,
     bounds: Tensor,
     num_samples: int,
     num_points: int,
     optimizer: Callable[..., tuple[Tensor, Tensor]] = random_search_optimizer,
     maximize: bool = True,
-    optimizer_kwargs: dict[str, Any] | None = None,
+    optimizer_kwargs: Mapping[str, object] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Optima of drawn paths, Pareto sets and fronts for several outputs: BoTorch's multi-objective function.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from functools import singledispatch
-from typing import Any
 
 import torch
 from botorch import models
@@ -13,32 +12,28 @@ from botorch.models.approximate_gp import ApproximateGPyTorchModel
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import ModelList
 from gpytorch.models import ExactGP as GPyTorchExactGP
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...gp import GP, Batch, Ensemble, Outputs, SelectedOutputs
-from ..gpytorch.exact import assembled, exact_members
+from ..gpytorch.exact import Around, assembled, exact_members
 from ..gpytorch.variational import translate_strategy
 from ..refusal import BY_HAND, refusal
 from .transforms import Coordinates, Outcomes, Pick, translate_input, translate_outcome
 
 
 @singledispatch
-def describe(model: Any) -> GP:
+def describe(model: object) -> GP:
     """A BoTorch model as a snapshot, in the graph of its parameters. Neither its mode nor its data are changed."""
     raise refusal("model", model, describe)
 
 
-@describe.register(GPyTorchModel)
-def _(model: Any) -> GP:
-    if not isinstance(model, GPyTorchExactGP):
-        raise refusal("model", model, describe)
+@describe.register
+def _(model: GPyTorchModel) -> GP:
     return _exact(model)
 
 
-@describe.register(models.SingleTaskGP)
-@describe.register(map_saas.AdditiveMapSaasSingleTaskGP)
-@describe.register(map_saas.EnsembleMapSaasSingleTaskGP)
-def _(model: Any) -> GP:
+@describe.register
+def _(model: models.SingleTaskGP | map_saas.AdditiveMapSaasSingleTaskGP | map_saas.EnsembleMapSaasSingleTaskGP) -> GP:
     if isinstance(model, models.MixedSingleTaskGP):
         raise TypeError(
             "model: MixedSingleTaskGP has a kernel of categories, which has no spectral measure; draw from a model for "
@@ -48,12 +43,13 @@ def _(model: Any) -> GP:
     return _exact(model, outputs=model.num_outputs > 1)
 
 
-@describe.register(models.MultiTaskGP)
-def _(model: Any) -> GP:
+@describe.register
+def _(model: models.MultiTaskGP) -> GP:
     if model.training and len(model._unobserved_task_indices):
         raise ValueError("model: MultiTaskGP.eval() sets the covariance of tasks without data; call model.eval() first")
-    gp: Any = _exact(model, task=model._task_feature)
-    asked = model._map_tasks(torch.tensor(model._output_tasks, device=model.train_targets.device)).long().tolist()
+    gp = _exact(model, task=model._task_feature)
+    tasks = torch.tensor(model._output_tasks, device=next(model.parameters()).device)
+    asked = model._map_tasks(tasks).long().tolist()
     if asked == list(range(model.num_tasks)):
         return gp
     if isinstance(gp, Ensemble):
@@ -61,42 +57,45 @@ def _(model: Any) -> GP:
     return SelectedOutputs(gp, asked)
 
 
-@describe.register(models.KroneckerMultiTaskGP)
-def _(model: Any) -> GP:
+@describe.register
+def _(model: models.KroneckerMultiTaskGP) -> GP:
     return _exact(model)
 
 
-@describe.register(fully_bayesian.AbstractFullyBayesianSingleTaskGP)
-@describe.register(fully_bayesian.SaasFullyBayesianSingleTaskGP)
-def _(model: Any) -> GP:
+@describe.register
+def _(model: fully_bayesian.AbstractFullyBayesianSingleTaskGP | fully_bayesian.SaasFullyBayesianSingleTaskGP) -> GP:
     if model.covar_module is None:
         raise ValueError("model: not fitted, it has no MCMC samples; call fit_fully_bayesian_model_nuts first")
     return _exact(model)
 
 
-@describe.register(ApproximateGPyTorchModel)
-@describe.register(models.SingleTaskVariationalGP)
-def _(model: Any) -> GP:
+@describe.register
+def _(model: ApproximateGPyTorchModel | models.SingleTaskVariationalGP) -> GP:
     strategy = model.model.variational_strategy
     base = getattr(strategy, "base_variational_strategy", strategy)
+    assert strategy is not None and base is not None
     around = _Around(model, base.inducing_points.shape[-1], getattr(model, "_input_batch_shape", torch.Size()))
     return translate_strategy(strategy, around.keywords)
 
 
-@describe.register(ModelList)
-@describe.register(models.ModelListGP)
-def _(model: Any) -> GP:
+@describe.register
+def _(model: ModelList | models.ModelListGP) -> GP:
     return Outputs([describe(member) for member in model.models])
 
 
-def _exact(model: Any, outputs: bool = False, task: int | None = None) -> GP:
+def _exact(model: GPyTorchModel, outputs: bool = False, task: int | None = None) -> GP:
     """An exact model, or a batch or an ensemble of them; `outputs`: the last axis of its batch is of outputs."""
-    raw = model._original_train_inputs if model._has_transformed_inputs else model.train_inputs[0]
+    if not isinstance(model, GPyTorchExactGP) or model.train_inputs is None:
+        raise refusal("model", model, describe)
+    own = model.train_inputs[0]
+    assert own is not None
+    raw = model._original_train_inputs if model._has_transformed_inputs else own
+    assert raw is not None
     around = _Around(model, raw.shape[-1], model.batch_shape, task)
     X = around.inner(raw)  # in the graph of the transforms' parameters, in training mode and in evaluation mode
-    if model._has_transformed_inputs and not _same(X, model.train_inputs[0]):
-        X = model.train_inputs[0]  # the model's data was replaced since
-    number_tasks = Tensor.long if task is None else model._map_tasks
+    if model._has_transformed_inputs and not _same(X, own):
+        X = own  # the model's data was replaced since
+    number_tasks = model._map_tasks if isinstance(model, models.MultiTaskGP) and task is not None else Tensor.long
     members, batch_shape, independent = exact_members(model, (X,), around.keywords, number_tasks)
     gp = assembled(members, batch_shape, outputs or independent)
     return Ensemble(gp.models) if isinstance(gp, Batch) and model._is_ensemble else gp
@@ -109,12 +108,12 @@ def _same(a: Tensor, b: Tensor) -> bool:
 class _Around:
     """The transforms around a model, or around a batch of them: what each member of the snapshot is given."""
 
-    def __init__(self, model: Any, num_columns: int, batch_shape: torch.Size, task: int | None = None) -> None:
+    def __init__(self, model: nn.Module, num_columns: int, batch_shape: torch.Size, task: int | None = None) -> None:
         self.inputs, self.outcomes = (getattr(model, f"{side}_transform", None) for side in ("input", "outcome"))
         self.num_columns, self.batch_shape, self.task = num_columns, batch_shape, task
-        self.task_values = None if task is None else torch.tensor(sorted(model._expected_task_values))
+        self.task_values = None if task is None else torch.tensor(sorted(getattr(model, "_expected_task_values", ())))
 
-    def keywords(self, index: tuple[int, ...], extra: int = 0) -> dict[str, Any]:
+    def keywords(self, index: tuple[int, ...], extra: int = 0) -> Around:
         """Of the member at `index [*batch]`, or `[*batch, output]`; `extra` outputs come after its own."""
         b = len(self.batch_shape)
         pick, output = self._pick(index[:b]), index[b] if len(index) > b else None

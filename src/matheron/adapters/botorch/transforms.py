@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any
 
 import torch
 from botorch.models.transforms import input as bi
@@ -13,6 +12,7 @@ from botorch.models.transforms import outcome as bo
 from torch import Tensor
 
 from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Transform
+from ..gpytorch.place import tensor
 from ..refusal import BY_HAND, refusal
 
 # A parameter `[*batch, ...]` with some trailing axes of its own, at one member of a batch of models.
@@ -29,7 +29,7 @@ class Coordinates:
     when: str  # "train" or "eval": BoTorch may transform the data and not the test points, or the other way round
 
 
-def translate_input(transform: Any, at: Coordinates) -> Transform | None:
+def translate_input(transform: bi.InputTransform | None, at: Coordinates) -> Transform | None:
     """An input transform as ours; None where it does nothing."""
     if transform is None or not getattr(transform, f"transform_on_{at.when}", True):
         return None
@@ -37,21 +37,19 @@ def translate_input(transform: Any, at: Coordinates) -> Transform | None:
 
 
 @singledispatch
-def input_transform_of(transform: Any, at: Coordinates) -> Transform | None:
+def input_transform_of(transform: object, at: Coordinates) -> Transform | None:
     raise refusal("input transform", transform, input_transform_of, "apply it to your data yourself")
 
 
-@input_transform_of.register(bi.Normalize)
-@input_transform_of.register(bi.InputStandardize)
-@input_transform_of.register(bi.AffineInputTransform)
-def _(transform: Any, at: Coordinates) -> Transform:
+@input_transform_of.register
+def _(transform: bi.Normalize | bi.InputStandardize | bi.AffineInputTransform, at: Coordinates) -> Transform:
     coefficient, offset = (at.pick(value, 2)[0].double() for value in (transform._coefficient, transform._offset))
     scale, shift = (coefficient, offset) if transform.reverse else (1 / coefficient, -offset / coefficient)
     return Affine(_spread(scale, transform, at, 1.0), _spread(shift, transform, at, 0.0))
 
 
-@input_transform_of.register(bi.Warp)
-def _(transform: Any, at: Coordinates) -> Transform:
+@input_transform_of.register
+def _(transform: bi.Warp, at: Coordinates) -> Transform:
     if transform.reverse:
         raise TypeError(f"input transform: Warp with reverse=True is not understood; apply it to your data, {BY_HAND}")
     c0, c1 = (at.pick(c, c.ndim - len(transform.batch_shape)).reshape(-1) for c in _concentrations(transform))
@@ -62,25 +60,30 @@ def _(transform: Any, at: Coordinates) -> Transform:
     return warp if to_unit_cube is None else Chain([to_unit_cube, warp])
 
 
-@input_transform_of.register(bi.Log10)
-def _(transform: Any, at: Coordinates) -> Transform:
+@input_transform_of.register
+def _(transform: bi.Log10, at: Coordinates) -> Transform:
     if transform.reverse:
         raise TypeError(f"input transform: Log10 with reverse=True is not understood; apply it to your data, {BY_HAND}")
-    ones = torch.ones(len(transform.indices), dtype=torch.float64, device=transform.indices.device)
+    indices = tensor(transform.indices)
+    ones = torch.ones(len(indices), dtype=torch.float64, device=indices.device)
     return Log(10.0, _spread(ones, transform, at, 0.0) > 0)
 
 
-@input_transform_of.register(bi.ChainedInputTransform)
-def _(transform: Any, at: Coordinates) -> Transform | None:
-    parts = [part for part in (translate_input(t, at) for t in transform.values()) if part is not None]
+@input_transform_of.register
+def _(transform: bi.ChainedInputTransform, at: Coordinates) -> Transform | None:
+    parts = [
+        part
+        for part in (translate_input(t, at) for t in transform.values() if isinstance(t, bi.InputTransform))
+        if part is not None
+    ]
     return Chain(parts) if len(parts) > 1 else parts[0] if parts else None
 
 
-def _concentrations(transform: Any) -> tuple[Tensor, Tensor]:
-    return transform.concentration0, transform.concentration1
+def _concentrations(transform: bi.Warp) -> tuple[Tensor, Tensor]:
+    return tensor(transform.concentration0), tensor(transform.concentration1)
 
 
-def _spread(values: Tensor, transform: Any, at: Coordinates, otherwise: float) -> Tensor:
+def _spread(values: Tensor, transform: bi.InputTransform, at: Coordinates, otherwise: float) -> Tensor:
     """One value a coordinate of a path, from those of the transform's indices. It must leave a task feature alone."""
     indices = getattr(transform, "indices", None)
     if indices is not None:
@@ -106,26 +109,27 @@ class Outcomes:
     tasks: Tensor | None = None  # the raw task values, by number
 
 
-def translate_outcome(transform: Any, at: Outcomes) -> Transform | None:
+def translate_outcome(transform: bo.OutcomeTransform | None, at: Outcomes) -> Transform | None:
     """What undoes an outcome transform; None where there is none."""
     return None if transform is None else outcome_transform_of(transform, at)
 
 
 @singledispatch
-def outcome_transform_of(transform: Any, at: Outcomes) -> Transform:
+def outcome_transform_of(transform: object, at: Outcomes) -> Transform:
     hint = "draw from a model of transformed outcomes and undo the transform of the values"
     raise refusal("outcome transform", transform, outcome_transform_of, hint)
 
 
-@outcome_transform_of.register(bo.Standardize)
-def _(transform: Any, at: Outcomes) -> Transform:
+@outcome_transform_of.register
+def _(transform: bo.Standardize, at: Outcomes) -> Transform:
     return _affine(at.pick(transform.stdvs, 2)[0], at.pick(transform.means, 2)[0], at)  # [m]
 
 
-@outcome_transform_of.register(bo.StratifiedStandardize)
-def _(transform: Any, at: Outcomes) -> Transform:
+@outcome_transform_of.register
+def _(transform: bo.StratifiedStandardize, at: Outcomes) -> Transform:
     if at.tasks is None:
         raise TypeError(f"outcome transform: StratifiedStandardize is understood for MultiTaskGP alone; {BY_HAND}")
+    assert transform.strata_mapping is not None
     strata = transform.strata_mapping.to(transform.means.device)[at.tasks]
     seen = ~torch.isnan(strata.double())
     rows = torch.where(seen, strata, 0).long()
@@ -133,16 +137,16 @@ def _(transform: Any, at: Outcomes) -> Transform:
     return _affine(torch.where(seen, scale, 1.0), torch.where(seen, offset, 0.0), at)
 
 
-@outcome_transform_of.register(bo.Log)
-def _(transform: Any, at: Outcomes) -> Transform:
+@outcome_transform_of.register
+def _(transform: bo.Log, at: Outcomes) -> Transform:
     if transform._outputs is not None:
         raise TypeError(f"outcome transform: Log of some outputs alone is not understood; use a ModelListGP, {BY_HAND}")
     return Exp()
 
 
-@outcome_transform_of.register(bo.ChainedOutcomeTransform)
-def _(transform: Any, at: Outcomes) -> Transform:
-    return Chain([outcome_transform_of(t, at) for t in reversed(transform.values())])
+@outcome_transform_of.register
+def _(transform: bo.ChainedOutcomeTransform, at: Outcomes) -> Transform:
+    return Chain([outcome_transform_of(t, at) for t in reversed(list(transform.values()))])
 
 
 def _affine(scale: Tensor, offset: Tensor, at: Outcomes) -> Transform:

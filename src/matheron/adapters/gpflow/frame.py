@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpflow
 import numpy as np
 import torch
@@ -21,7 +19,7 @@ from .means import one_each, over_tasks
 class Frame:
     """A translated kernel, and points `[m, columns]` as inputs `[m, d]` and, beside a Coregion kernel, tasks `[m]`."""
 
-    def __init__(self, kernel: Any, points: np.ndarray) -> None:
+    def __init__(self, kernel: gpflow.kernels.Kernel, points: np.ndarray) -> None:
         self.columns = points.shape[1]
         self.task = task_column(kernel, self.columns)
         self.kernel = translate(kernel, self.columns, self.task)
@@ -31,7 +29,7 @@ class Frame:
         compare(kernel, value(kernel(theirs(points[:8]), theirs(points[:8]))), self.kernel, self.inputs[:8], self.tasks)
         self.white = noise_variance(kernel, points)  # [m]
 
-    def means(self, mean_function: Any, num_outputs: int) -> list[Mean]:
+    def means(self, mean_function: gpflow.mean_functions.MeanFunction, num_outputs: int) -> list[Mean]:
         """One mean for each of the model's outputs."""
         if self.task is None:
             return one_each(mean_function, self.columns, num_outputs)
@@ -71,7 +69,9 @@ def _at(mean: Mean, points: np.ndarray, tasks: np.ndarray | None) -> np.ndarray:
     return m[np.arange(len(m)), 0 if tasks is None or m.shape[1] == 1 else tasks]
 
 
-def compare(kernel: Any, K_theirs: np.ndarray, ours: Kernel, x: np.ndarray, tasks: np.ndarray | None) -> None:
+def compare(
+    kernel: gpflow.kernels.Kernel, K_theirs: np.ndarray, ours: Kernel, x: np.ndarray, tasks: np.ndarray | None
+) -> None:
     """Their covariance of some points against ours: a user's subclass may have a formula of its own."""
     points = torch.from_numpy(x)
     i = None if tasks is None else torch.from_numpy(tasks[: len(x)])

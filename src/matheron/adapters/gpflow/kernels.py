@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
 
 import gpflow
 import numpy as np
@@ -16,9 +15,9 @@ from ...kernels import Kernel
 from ..refusal import BY_HAND, refusal
 
 
-def value(parameter: Any) -> np.ndarray:
+def value(parameter: object) -> np.ndarray:
     """A parameter, a variable or a tensor as a float64 array of its own."""
-    return np.array(parameter.numpy() if hasattr(parameter, "numpy") else parameter, dtype=np.float64)
+    return np.array(getattr(parameter, "numpy", lambda: parameter)(), dtype=np.float64)
 
 
 def theirs(points: np.ndarray) -> np.ndarray:
@@ -27,7 +26,7 @@ def theirs(points: np.ndarray) -> np.ndarray:
 
 
 @singledispatch
-def translate(kernel: Any, input_dim: int, task: int | None = None) -> Kernel:
+def translate(kernel: object, input_dim: int, task: int | None = None) -> Kernel:
     """A GPflow kernel as one of `matheron.kernels`, less its White kernels, which are noise.
 
     Args:
@@ -43,11 +42,10 @@ def _(kernel: gk.SquaredExponential, input_dim: int, task: int | None = None) ->
     return _scaled(kernels.RBF(value(kernel.lengthscales)), kernel, input_dim, task)
 
 
-@translate.register(gk.Matern12)
-@translate.register(gk.Matern32)
-@translate.register(gk.Matern52)
-@translate.register(gk.Exponential)
-def _(kernel: Any, input_dim: int, task: int | None = None) -> Kernel:
+@translate.register
+def _(
+    kernel: gk.Matern12 | gk.Matern32 | gk.Matern52 | gk.Exponential, input_dim: int, task: int | None = None
+) -> Kernel:
     lengthscale = value(kernel.lengthscales)
     if isinstance(kernel, gk.Exponential):  # exp(-r / 2)
         return _scaled(kernels.Matern(0.5, 2 * lengthscale), kernel, input_dim, task)
@@ -129,11 +127,11 @@ def _is_zero(kernel: Kernel) -> bool:
     return isinstance(kernel, kernels.Constant) and float(kernel.value) == 0
 
 
-def _scaled(ours: Kernel, kernel: Any, input_dim: int, task: int | None) -> Kernel:
+def _scaled(ours: Kernel, kernel: gk.Kernel, input_dim: int, task: int | None) -> Kernel:
     return _placed(kernels.Scaled(ours, value(kernel.variance)), kernel, input_dim, task)
 
 
-def _placed(ours: Kernel, kernel: Any, input_dim: int, task: int | None) -> Kernel:
+def _placed(ours: Kernel, kernel: gk.Kernel, input_dim: int, task: int | None) -> Kernel:
     """The kernel on its own active dimensions, counted without the task's column."""
     columns = _columns(kernel, input_dim)
     if task in columns:
@@ -145,12 +143,12 @@ def _placed(ours: Kernel, kernel: Any, input_dim: int, task: int | None) -> Kern
     return ours if columns == inputs else ours.on([inputs.index(i) for i in columns])
 
 
-def _columns(kernel: Any, input_dim: int) -> list[int]:
+def _columns(kernel: gk.Kernel, input_dim: int) -> list[int]:
     dims = kernel.active_dims
-    return list(range(input_dim))[dims] if isinstance(dims, slice) else [int(i) for i in dims]
+    return list(range(input_dim)[dims]) if isinstance(dims, slice) else [int(i) for i in dims]
 
 
-def task_column(kernel: Any, input_dim: int) -> int | None:
+def task_column(kernel: gk.Kernel, input_dim: int) -> int | None:
     """The column of X that Coregion kernels read, or None where there are none."""
     columns = {tuple(_columns(k, input_dim)) for k in leaves(kernel) if isinstance(k, gk.Coregion)}
     if not columns:
@@ -163,12 +161,12 @@ def task_column(kernel: Any, input_dim: int) -> int | None:
     return columns.pop()[0]
 
 
-def leaves(kernel: Any) -> list[Any]:
+def leaves(kernel: gk.Kernel) -> list[gk.Kernel]:
     return [leaf for k in kernel.kernels for leaf in leaves(k)] if isinstance(kernel, gk.Combination) else [kernel]
 
 
 @singledispatch
-def noise_variance(kernel: Any, X: np.ndarray) -> np.ndarray:
+def noise_variance(kernel: object, X: np.ndarray) -> np.ndarray:
     """What the White kernels in a kernel add to the diagonal of k(X, X), and to nothing else: `[n]`.
 
     With k = s + w, w the white part, a product has s_1 s_2 between different points: the rest of its diagonal is white.

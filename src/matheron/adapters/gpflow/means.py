@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 from gpflow import mean_functions as gm
@@ -16,7 +15,7 @@ from .kernels import value
 
 
 @singledispatch
-def affine(mean: Any, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
+def affine(mean: object, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
     """A `[q, d]` and b `[q]` of a mean function x -> A x + b of q outputs; q = 1 stands for any number of outputs."""
     raise refusal("mean_function", mean, affine, "by hand any callable is a mean")
 
@@ -50,19 +49,19 @@ def _(mean: gm.Additive, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
     return A1 + A2, b1 + b2
 
 
-def of_outputs(mean: Any, input_dim: int, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
+def of_outputs(mean: gm.MeanFunction, input_dim: int, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """A `[t, d]` and b `[t]` for a model of t outputs."""
     A, b = affine(mean, input_dim)
     return np.broadcast_to(A, (num_outputs, input_dim)), np.broadcast_to(b, (num_outputs,))
 
 
-def one_each(mean: Any, input_dim: int, num_outputs: int) -> list[Mean]:
+def one_each(mean: gm.MeanFunction, input_dim: int, num_outputs: int) -> list[Mean]:
     """A mean of one output for each of a model's outputs."""
     A, b = of_outputs(mean, input_dim, num_outputs)
     return [linear(A[i : i + 1], b[i : i + 1]) for i in range(num_outputs)]
 
 
-def over_tasks(mean: Any, input_dim: int, num_tasks: int, task: int) -> Mean:
+def over_tasks(mean: gm.MeanFunction, input_dim: int, num_tasks: int, task: int) -> Mean:
     """The mean of all tasks, where `task` is the column of the task."""
     A, b = of_outputs(mean, input_dim, 1)
     weights = np.delete(A, task, axis=1).repeat(num_tasks, axis=0)  # [t, d]

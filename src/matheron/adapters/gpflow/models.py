@@ -9,7 +9,6 @@ of f(Z) less the mean function, ours of f(Z).
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 from gpflow import kernels as gk
@@ -26,7 +25,7 @@ Snapshot = ExactGP | SparseGP | Outputs | SelectedOutputs
 
 
 @singledispatch
-def describe(model: Any) -> Snapshot:
+def describe(model: object) -> Snapshot:
     """A GPflow model as an `ExactGP` or a `SparseGP`, or several of these as outputs."""
     raise refusal("model", model, describe)
 
@@ -71,7 +70,7 @@ def _(model: gm.SVGP) -> Snapshot:
     return _variational(model, inducing_points(model.inducing_variable)[0], q_mu, roots, model.whiten)
 
 
-def _variational(model: Any, Z: np.ndarray, q_mu: np.ndarray, roots: np.ndarray, whiten: bool) -> Snapshot:
+def _variational(model: gm.GPModel, Z: np.ndarray, q_mu: np.ndarray, roots: np.ndarray, whiten: bool) -> Snapshot:
     """A q(u) for each column of q_mu `[m, t]`, all of one kernel and at the same points."""
     frame = Frame(model.kernel, Z)
     means = frame.means(model.mean_function, q_mu.shape[1])

@@ -9,11 +9,11 @@ each latent function (SharedIndependent-, SeparateIndependentInducingVariables),
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 from gpflow import inducing_variables as gi
 from gpflow import kernels as gk
+from gpflow.models import SVGP
 from scipy.linalg import block_diag
 
 from ... import kernels
@@ -26,7 +26,7 @@ from .means import linear, of_outputs, one_each
 
 
 @singledispatch
-def inducing_points(inducing_variable: Any) -> list[np.ndarray]:
+def inducing_points(inducing_variable: object) -> list[np.ndarray]:
     """Inducing points `[m, d]`, one array for all latent functions, or one for each."""
     raise refusal("inducing_variable", inducing_variable, inducing_points)
 
@@ -36,36 +36,38 @@ def _(inducing_variable: gi.InducingPoints) -> list[np.ndarray]:
     return [value(inducing_variable.Z)]
 
 
-@inducing_points.register(gi.FallbackSharedIndependentInducingVariables)
-@inducing_points.register(gi.FallbackSeparateIndependentInducingVariables)
-@inducing_points.register(gi.SharedIndependentInducingVariables)
-@inducing_points.register(gi.SeparateIndependentInducingVariables)
-def _(inducing_variable: Any) -> list[np.ndarray]:
+@inducing_points.register
+def _(
+    inducing_variable: gi.FallbackSharedIndependentInducingVariables
+    | gi.FallbackSeparateIndependentInducingVariables
+    | gi.SharedIndependentInducingVariables
+    | gi.SeparateIndependentInducingVariables,
+) -> list[np.ndarray]:
     return [inducing_points(part)[0] for part in inducing_variable.inducing_variables]
 
 
 @singledispatch
-def latent_kernels(kernel: Any) -> tuple[list[Any], np.ndarray | None]:
+def latent_kernels(kernel: object) -> tuple[list[gk.Kernel], np.ndarray | None]:
     """The latent functions' kernels, one each, and W `[t, l]`, None where f = g."""
     raise refusal("kernel", kernel, latent_kernels)
 
 
 @latent_kernels.register
-def _(kernel: gk.SharedIndependent) -> tuple[list[Any], np.ndarray | None]:
+def _(kernel: gk.SharedIndependent) -> tuple[list[gk.Kernel], np.ndarray | None]:
     return [kernel.kernel] * kernel.num_latent_gps, None
 
 
 @latent_kernels.register
-def _(kernel: gk.SeparateIndependent) -> tuple[list[Any], np.ndarray | None]:
+def _(kernel: gk.SeparateIndependent) -> tuple[list[gk.Kernel], np.ndarray | None]:
     return list(kernel.kernels), None
 
 
 @latent_kernels.register
-def _(kernel: gk.LinearCoregionalization) -> tuple[list[Any], np.ndarray | None]:
+def _(kernel: gk.LinearCoregionalization) -> tuple[list[gk.Kernel], np.ndarray | None]:
     return list(kernel.kernels), value(kernel.W)
 
 
-def describe_multioutput(model: Any, q_mu: np.ndarray, roots: np.ndarray) -> SparseGP | Outputs | SelectedOutputs:
+def describe_multioutput(model: SVGP, q_mu: np.ndarray, roots: np.ndarray) -> SparseGP | Outputs | SelectedOutputs:
     """An SVGP with a kernel of several outputs; q_mu `[m, l]`, roots `[l, m]` or `[l, m, m]`."""
     latent, W = latent_kernels(model.kernel)
     Z = inducing_points(model.inducing_variable)
@@ -80,14 +82,14 @@ def describe_multioutput(model: Any, q_mu: np.ndarray, roots: np.ndarray) -> Spa
     return Outputs([frame.sparse(mu, root, mean, model.whiten) for frame, mu, root, mean in parts])
 
 
-def _frame(kernel: Any, Z: np.ndarray) -> Frame:
+def _frame(kernel: gk.Kernel, Z: np.ndarray) -> Frame:
     frame = Frame(kernel, Z)
     if frame.task is not None:
         raise TypeError(f"kernel: a Coregion kernel inside a kernel of several outputs is not understood; {BY_HAND}")
     return frame
 
 
-def _mixed(model: Any, frames: list[Frame], W: np.ndarray, q_mu: np.ndarray, roots: np.ndarray) -> SelectedOutputs:
+def _mixed(model: SVGP, frames: list[Frame], W: np.ndarray, q_mu: np.ndarray, roots: np.ndarray) -> SelectedOutputs:
     """The latent functions are outputs too, after those of the model: there u is observed."""
     t, num_latent = W.shape
     kernel = _coregional([frame.kernel for frame in frames], np.concatenate([W, np.eye(num_latent)]))
@@ -95,13 +97,13 @@ def _mixed(model: Any, frames: list[Frame], W: np.ndarray, q_mu: np.ndarray, roo
     mean = linear(np.concatenate([A, np.zeros((num_latent, A.shape[1]))]), np.concatenate([b, np.zeros(num_latent)]))
     Z = np.concatenate([frame.inputs for frame in frames])  # [l m, d]
     tasks = np.repeat(np.arange(t, t + num_latent), [len(frame.inputs) for frame in frames])
-    root: Any = roots.reshape(-1) if roots.ndim == 2 else block_diag(*roots)
+    root = roots.reshape(-1) if roots.ndim == 2 else np.asarray(block_diag(*roots))
     white = np.concatenate([frame.white for frame in frames])
     return SelectedOutputs(sparse(kernel, Z, tasks, q_mu.T.reshape(-1), root, mean, model.whiten, white), range(t))
 
 
 def _correlated(
-    model: Any, latent: list[Any], W: np.ndarray, Z: np.ndarray, q_mu: np.ndarray, root: np.ndarray
+    model: SVGP, latent: list[gk.Kernel], W: np.ndarray, Z: np.ndarray, q_mu: np.ndarray, root: np.ndarray
 ) -> SparseGP:
     """One q(u) of all outputs at all points, point by point: u `[m t]`."""
     t, m = len(W), len(Z)

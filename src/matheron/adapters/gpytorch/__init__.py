@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import singledispatch
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ from .variational import strategy_of, translate_strategy
 
 
 @singledispatch
-def describe(model: Any) -> GP:
+def describe(model: object) -> GP:
     """A GPyTorch model as a snapshot, in the graph of its parameters. The model is not changed."""
     raise refusal("model", model, describe)
 

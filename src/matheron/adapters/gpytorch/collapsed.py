@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from gpytorch import settings
@@ -10,7 +10,11 @@ from torch import Tensor
 
 from ...gp import SparseGP
 from ..refusal import BY_HAND
+from .place import tensor
 from .prior import Prior
+
+if TYPE_CHECKING:
+    from .exact import Around
 
 
 def collapsed_regression(
@@ -20,7 +24,7 @@ def collapsed_regression(
     tasks: Tensor | None,
     y: Tensor,
     noise: Tensor,
-    transforms: dict[str, Any],
+    transforms: Around,
 ) -> SparseGP:
     """The q(u) with which GPyTorch predicts. With K_mm = L L^T, R = K_nm L^-T and M = I + R^T D^-1 R, whitened:
 
@@ -59,7 +63,7 @@ def _inducing_points(prior: Prior, index: tuple[int, ...]) -> Tensor:
         raise TypeError(
             f"kernel: InducingPointKernel with active_dims is not understood; give them to its base kernel, {BY_HAND}"
         )
-    return prior.at(kernel.inducing_points, index, 2)  # type: ignore[arg-type]
+    return prior.at(tensor(kernel.inducing_points), index, 2)
 
 
 def _jitter(K: Tensor, dtype: torch.dtype) -> float:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
 
 import torch
 from gpytorch import variational as gv
 from torch import Tensor
 
 from ..refusal import refusal
+from .place import tensor
 
 
 @singledispatch
-def moments_of(distribution: Any) -> tuple[Tensor, Tensor | None]:
+def moments_of(distribution: object) -> tuple[Tensor, Tensor | None]:
     """Mean `[*batch, m]` and a root `[*batch, m, m]` of the covariance; None for a point mass.
 
     Written in the parameters themselves: what GPyTorch computes for its natural distributions has natural gradients,
@@ -22,30 +22,30 @@ def moments_of(distribution: Any) -> tuple[Tensor, Tensor | None]:
     raise refusal("variational distribution", distribution, moments_of)
 
 
-@moments_of.register(gv.CholeskyVariationalDistribution)
-def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
-    return distribution.variational_mean, distribution.chol_variational_covar.tril()
+@moments_of.register
+def _(distribution: gv.CholeskyVariationalDistribution) -> tuple[Tensor, Tensor | None]:
+    return tensor(distribution.variational_mean), tensor(distribution.chol_variational_covar).tril()
 
 
-@moments_of.register(gv.MeanFieldVariationalDistribution)
-def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
-    return distribution.variational_mean, distribution._variational_stddev.diag_embed()
+@moments_of.register
+def _(distribution: gv.MeanFieldVariationalDistribution) -> tuple[Tensor, Tensor | None]:
+    return tensor(distribution.variational_mean), tensor(distribution._variational_stddev).diag_embed()
 
 
-@moments_of.register(gv.DeltaVariationalDistribution)
-def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
-    return distribution.variational_mean, None
+@moments_of.register
+def _(distribution: gv.DeltaVariationalDistribution) -> tuple[Tensor, Tensor | None]:
+    return tensor(distribution.variational_mean), None
 
 
-@moments_of.register(gv.NaturalVariationalDistribution)
-def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
-    P = torch.linalg.cholesky(-2 * distribution.natural_mat.double())  # P P^T = S^-1
-    return _from_precision_root(P.mT, distribution.natural_vec)
+@moments_of.register
+def _(distribution: gv.NaturalVariationalDistribution) -> tuple[Tensor, Tensor | None]:
+    P = torch.linalg.cholesky(-2 * tensor(distribution.natural_mat).double())  # P P^T = S^-1
+    return _from_precision_root(P.mT, tensor(distribution.natural_vec))
 
 
-@moments_of.register(gv.TrilNaturalVariationalDistribution)
-def _(distribution: Any) -> tuple[Tensor, Tensor | None]:
-    return _from_precision_root(distribution.natural_tril_mat.double().tril(), distribution.natural_vec)
+@moments_of.register
+def _(distribution: gv.TrilNaturalVariationalDistribution) -> tuple[Tensor, Tensor | None]:
+    return _from_precision_root(tensor(distribution.natural_tril_mat).double().tril(), tensor(distribution.natural_vec))
 
 
 def _from_precision_root(C: Tensor, natural_vec: Tensor) -> tuple[Tensor, Tensor]:

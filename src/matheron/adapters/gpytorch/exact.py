@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 import torch
+from gpytorch import models
 from torch import Tensor
 
 from ... import kernels
 from ...gp import GP, Batch, ExactGP, Outputs, SelectedOutputs
 from ...kernels import Kernel
 from ...means import Mean, Mixed
+from ...transforms import Transform
 from ..refusal import BY_HAND
 from .collapsed import collapsed_regression
 from .noise import noise_of
 from .prior import Prior
 
 Index = tuple[int, ...]
-# input_transform and output_transform of a member; `extra` outputs, after its own, are to be left alone.
-Transforms = Callable[[Index, int], dict[str, Any]]
 
 
-def no_transforms(index: Index, extra: int = 0) -> dict[str, Any]:
+class Around(TypedDict, total=False):
+    """The transforms around a member of a batch, as a snapshot takes them."""
+
+    input_transform: Transform | None
+    output_transform: Transform | None
+
+
+# Of the member at an index; `extra` outputs, after its own, are to be left alone.
+Transforms = Callable[[Index, int], Around]
+
+
+def no_transforms(index: Index, extra: int = 0) -> Around:
     return {}
 
 
 def exact_members(
-    model: Any,
+    model: models.ExactGP,
     inputs: tuple[Tensor, ...],
     transforms: Transforms = no_transforms,
     number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
@@ -40,13 +51,14 @@ def exact_members(
     if model.train_targets is None or not inputs:
         raise ValueError("model: this ExactGP has no training data; call set_train_data, or use matheron.draw_prior")
     targets = model.train_targets
+    assert isinstance(targets, Tensor)
     prior = Prior(model, inputs, targets.shape, number_tasks)
-    noise = noise_of(model.likelihood, targets.shape, tuple(model.train_inputs))
+    noise = noise_of(model.likelihood, targets.shape, tuple(model.train_inputs or ()))
     if prior.independent:
         if noise.shape[-2:] != targets.shape[-2:]:
             raise TypeError(
-                f"likelihood: a MultitaskGaussianLikelihood of rank {model.likelihood.rank} couples outputs that the "
-                f"kernel keeps apart; use rank=0, {BY_HAND}"
+                f"likelihood: a MultitaskGaussianLikelihood of rank {getattr(model.likelihood, 'rank', 0)} couples "
+                f"outputs that the kernel keeps apart; use rank=0, {BY_HAND}"
             )
         targets, noise = targets.mT, noise.mT  # [*batch, t, n]
     trailing = 2 if prior.coupled else 1
@@ -70,7 +82,7 @@ def exact_members(
     return members, prior.batch_shape, prior.independent
 
 
-def assembled(members: list[Any], batch_shape: torch.Size, outputs: bool) -> GP:
+def assembled(members: Sequence[GP], batch_shape: torch.Size, outputs: bool) -> GP:
     """One snapshot of all members of a batch; with `outputs` its last axis is of independent outputs."""
     if outputs:
         t = batch_shape[-1]
@@ -80,7 +92,7 @@ def assembled(members: list[Any], batch_shape: torch.Size, outputs: bool) -> GP:
 
 
 def _correlated_noise(
-    kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean, transforms: Callable[[int], dict[str, Any]]
+    kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean, transforms: Callable[[int], Around]
 ) -> SelectedOutputs:
     """Noise with covariance Sigma = L L^T between the tasks at a point.
 

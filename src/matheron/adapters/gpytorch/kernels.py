@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import singledispatch
-from typing import Any
 
 import torch
 from gpytorch import kernels as gk
 from linear_operator import to_dense
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import kernels
 from ...kernels import Kernel
@@ -29,36 +28,36 @@ def translate_forward(kernel: gk.Kernel, place: Place) -> Kernel:
 
 
 @singledispatch
-def kernel_of(kernel: Any, place: Place) -> Kernel:
+def kernel_of(kernel: object, place: Place) -> Kernel:
     """A GPyTorch kernel as one of `matheron.kernels`."""
     raise refusal("kernel", kernel, kernel_of)
 
 
-@kernel_of.register(gk.RBFKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.RBFKernel, place: Place) -> Kernel:
     return place.on_columns(kernels.RBF(_lengthscale(kernel, place)))
 
 
-@kernel_of.register(gk.MaternKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.MaternKernel, place: Place) -> Kernel:
     return place.on_columns(kernels.Matern(kernel.nu, _lengthscale(kernel, place)))
 
 
-@kernel_of.register(gk.RQKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.RQKernel, place: Place) -> Kernel:
     alpha = place.pick(kernel.alpha, 1)[0]
     return place.on_columns(kernels.RationalQuadratic(alpha, _lengthscale(kernel, place)))
 
 
-@kernel_of.register(gk.PeriodicKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.PeriodicKernel, place: Place) -> Kernel:
     # exp(-2 sum_i sin^2(pi r_i / p_i) / l_i): its lengthscale is the square of ours
     period = place.pick(kernel.period_length, 2)[0]
     return place.on_columns(kernels.Periodic(_lengthscale(kernel, place).sqrt(), period))
 
 
-@kernel_of.register(gk.CosineKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.CosineKernel, place: Place) -> Kernel:
     if len(place.columns) > 1:
         raise TypeError(
             f"kernel: CosineKernel takes the Euclidean distance: in {len(place.columns)} dimensions it is not positive "
@@ -67,8 +66,8 @@ def _(kernel: Any, place: Place) -> Kernel:
     return place.on_columns(kernels.Cosine(2 * place.pick(kernel.period_length, 2)[0, 0]))  # cos(pi r / p)
 
 
-@kernel_of.register(gk.SpectralMixtureKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.SpectralMixtureKernel, place: Place) -> Kernel:
     # Not the textbook's: beyond one dimension it is a product over dimensions of one-dimensional mixtures.
     weights = place.pick(kernel.mixture_weights, 1)  # [q]
     means, scales = (place.pick(p, 3)[:, 0] for p in (kernel.mixture_means, kernel.mixture_scales))  # [q, d]
@@ -81,59 +80,63 @@ def _(kernel: Any, place: Place) -> Kernel:
     return factors[0] if len(factors) == 1 else kernels.Product(*factors)
 
 
-@kernel_of.register(gk.LinearKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.LinearKernel, place: Place) -> Kernel:
     return place.on_columns(kernels.Linear(place.pick(kernel.variance, 2)[0]))
 
 
-@kernel_of.register(gk.PolynomialKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.PolynomialKernel, place: Place) -> Kernel:
     return place.on_columns(kernels.Polynomial(kernel.power, place.pick(kernel.offset, 1)[0]))
 
 
-@kernel_of.register(gk.ConstantKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.ConstantKernel, place: Place) -> Kernel:
     return kernels.Constant(place.pick(kernel.constant, 1)[0])
 
 
-@kernel_of.register(gk.ScaleKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.ScaleKernel, place: Place) -> Kernel:
     scale = place.pick(kernel.outputscale, 0)
     return kernels.Scaled(translate_forward(kernel.base_kernel, place), scale)
 
 
-@kernel_of.register(gk.AdditiveKernel)
-def _(kernel: Any, place: Place) -> Kernel:
-    return kernels.Sum(*(translate(k, place) for k in kernel.kernels))
+@kernel_of.register
+def _(kernel: gk.AdditiveKernel, place: Place) -> Kernel:
+    return kernels.Sum(*(translate(k, place) for k in parts_of(kernel.kernels)))
 
 
-@kernel_of.register(gk.ProductKernel)
-def _(kernel: Any, place: Place) -> Kernel:
-    return product([translate(k, place) for k in kernel.kernels])
+@kernel_of.register
+def _(kernel: gk.ProductKernel, place: Place) -> Kernel:
+    return product([translate(k, place) for k in parts_of(kernel.kernels)])
 
 
-@kernel_of.register(gk.IndexKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.IndexKernel, place: Place) -> Kernel:
     B = task_covariance(kernel, place)
     return coregional(kernels.Constant(torch.ones_like(B[0, 0])), B)
 
 
-@kernel_of.register(gk.MultitaskKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.MultitaskKernel, place: Place) -> Kernel:
     data = translate_forward(kernel.data_covar_module, place)
     return coregional(data, task_covariance(kernel.task_covar_module, place))
 
 
-@kernel_of.register(gk.LCMKernel)
-def _(kernel: Any, place: Place) -> Kernel:
-    return kernels.Sum(*(translate_forward(k, place) for k in kernel.covar_module_list))
+@kernel_of.register
+def _(kernel: gk.LCMKernel, place: Place) -> Kernel:
+    return kernels.Sum(*(translate_forward(k, place) for k in parts_of(kernel.covar_module_list)))
 
 
-@kernel_of.register(gk.InducingPointKernel)
-def _(kernel: Any, place: Place) -> Kernel:
+@kernel_of.register
+def _(kernel: gk.InducingPointKernel, place: Place) -> Kernel:
     raise TypeError(
         f"kernel: InducingPointKernel is understood as the whole kernel of an exact model, not as a part; {BY_HAND}"
     )
+
+
+def parts_of(kernels: nn.ModuleList) -> list[gk.Kernel]:
+    return [k for k in kernels if isinstance(k, gk.Kernel)]
 
 
 def task_covariance(kernel: gk.IndexKernel, place: Place) -> Tensor:
@@ -170,7 +173,7 @@ def _task_columns(kernel: gk.Kernel, place: Place) -> set[int]:
         case gk.ScaleKernel():
             return _task_columns(kernel.base_kernel, place)
         case gk.AdditiveKernel() | gk.ProductKernel():
-            return {c for k in kernel.kernels for c in task_columns(k, place)}  # type: ignore[arg-type]
+            return {c for k in parts_of(kernel.kernels) for c in task_columns(k, place)}
         case gk.InducingPointKernel():
             return task_columns(kernel.base_kernel, place)
     return set()

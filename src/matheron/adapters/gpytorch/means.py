@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
 
 import torch
 from gpytorch import means as gm
@@ -27,26 +26,26 @@ def mean_of(mean: nn.Module, place: Place, with_task: bool) -> Mean:
     return ModuleMean(_At(mean, place, with_task))
 
 
-@mean_of.register(gm.ZeroMean)
-def _(mean: Any, place: Place, with_task: bool) -> Mean:
+@mean_of.register
+def _(mean: gm.ZeroMean, place: Place, with_task: bool) -> Mean:
     return ConstantMean(0.0)
 
 
-@mean_of.register(gm.ConstantMean)
-def _(mean: Any, place: Place, with_task: bool) -> Mean:
+@mean_of.register
+def _(mean: gm.ConstantMean, place: Place, with_task: bool) -> Mean:
     return ConstantMean(place.pick(mean.constant, 0))
 
 
-@mean_of.register(gm.LinearMean)
-def _(mean: Any, place: Place, with_task: bool) -> Mean:
+@mean_of.register
+def _(mean: gm.LinearMean, place: Place, with_task: bool) -> Mean:
     if with_task:
         return ModuleMean(_At(mean, place, with_task))
     bias = 0.0 if mean.bias is None else place.pick(mean.bias, 1)[0]
     return LinearMean(place.pick(mean.weights, 2)[:, 0], bias)
 
 
-@mean_of.register(gm.MultitaskMean)
-def _(mean: Any, place: Place, with_task: bool) -> Mean:
+@mean_of.register
+def _(mean: gm.MultitaskMean, place: Place, with_task: bool) -> Mean:
     return Stacked([translate_mean(m, place, with_task) for m in mean.base_means])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
 
 import torch
 from gpytorch import likelihoods as gl
@@ -14,22 +13,24 @@ from ..refusal import refusal
 
 
 @singledispatch
-def noise_of(likelihood: Any, shape: torch.Size, inputs: tuple[Tensor, ...]) -> Tensor:
+def noise_of(likelihood: object, shape: torch.Size, inputs: tuple[Tensor, ...]) -> Tensor:
     """Variances at targets of a shape `[*batch, n]`: as many; for tasks `[*batch, n, t]` as many, or covariances
     `[*batch, t, t]` of the tasks' noise at each point."""
     raise refusal("likelihood", likelihood, noise_of)
 
 
-@noise_of.register(gl.GaussianLikelihood)
-@noise_of.register(gl.FixedNoiseGaussianLikelihood)
-@noise_of.register(gl.HadamardGaussianLikelihood)
-def _(likelihood: Any, shape: torch.Size, inputs: tuple[Tensor, ...]) -> Tensor:
+@noise_of.register
+def _(
+    likelihood: gl.GaussianLikelihood | gl.FixedNoiseGaussianLikelihood | gl.HadamardGaussianLikelihood,
+    shape: torch.Size,
+    inputs: tuple[Tensor, ...],
+) -> Tensor:
     # What GPyTorch adds to the training covariance when it predicts: learned, fixed, additional and by task alike.
     return likelihood._shaped_noise_covar(shape, list(inputs)).diagonal(dim1=-1, dim2=-2)
 
 
-@noise_of.register(gl.MultitaskGaussianLikelihood)
-def _(likelihood: Any, shape: torch.Size, inputs: tuple[Tensor, ...]) -> Tensor:
+@noise_of.register
+def _(likelihood: gl.MultitaskGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...]) -> Tensor:
     n, t = shape[-2:]
     if not (likelihood.has_task_noise and likelihood.rank > 0):
         return likelihood._shaped_noise_covar(shape).diagonal(dim1=-1, dim2=-2).reshape(*shape[:-2], n, t)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor
+from gpytorch import kernels as gk
+from torch import Tensor, nn
 
 from ...kernels import Kernel
 from ..refusal import BY_HAND
@@ -27,16 +27,17 @@ class Place:
     task: int | None = None
     num_tasks: int = 1
 
-    def pick(self, parameter: Tensor, trailing: int) -> Tensor:
+    def pick(self, parameter: Tensor | nn.Module, trailing: int) -> Tensor:
         """A parameter `[*batch, ...]` with `trailing` axes of its own, at this member. The graph is kept."""
+        parameter = tensor(parameter)
         own = parameter.shape[parameter.ndim - trailing :]
         return parameter.expand(self.batch_shape + own)[self.index]
 
-    def within(self, kernel: Any) -> Place:
+    def within(self, kernel: gk.Kernel) -> Place:
         """The columns that a kernel's active_dims leave."""
         if kernel.active_dims is None:
             return self
-        return replace(self, columns=tuple(self.columns[i] for i in kernel.active_dims.tolist()))
+        return replace(self, columns=tuple(self.columns[i] for i in tensor(kernel.active_dims).tolist()))
 
     @property
     def coordinates(self) -> list[int]:
@@ -52,3 +53,15 @@ class Place:
             )
         dims = [self.coordinates.index(c) for c in self.columns]
         return kernel if dims == list(range(len(self.coordinates))) else kernel.on(dims)
+
+
+def tensor(parameter: Tensor | nn.Module) -> Tensor:
+    """A parameter or a buffer of a module: its attributes are declared as tensors or modules."""
+    assert isinstance(parameter, Tensor)
+    return parameter
+
+
+def module(part: Tensor | nn.Module) -> nn.Module:
+    """A part of a module."""
+    assert isinstance(part, nn.Module)
+    return part

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from gpytorch import kernels as gk
@@ -17,8 +16,8 @@ from gpytorch import settings
 from gpytorch.distributions import MultitaskMultivariateNormal
 from gpytorch.lazy import LazyEvaluatedKernelTensor
 from linear_operator import operators as lo
-from linear_operator import to_dense
-from torch import Tensor
+from linear_operator import to_dense, to_linear_operator
+from torch import Tensor, nn
 
 from ...kernels import Kernel, coupled_covariance
 from ...means import ConstantMean, Mean
@@ -40,7 +39,7 @@ class Prior:
 
     def __init__(
         self,
-        model: Any,
+        model: nn.Module,
         inputs: tuple[Tensor, ...],
         target_shape: torch.Size | None = None,
         number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
@@ -105,11 +104,11 @@ class Prior:
         """One member of values `[*batch, ...]`; inputs have no axis for independent outputs."""
         return values.expand(self.batch_shape + values.shape[values.ndim - trailing :])[index]
 
-    def _read_kernel(self, model: Any, operator: Any) -> Reading:
+    def _read_kernel(self, model: nn.Module, operator: lo.LinearOperator) -> Reading:
         if isinstance(operator, LazyEvaluatedKernelTensor) and isinstance(operator.kernel, gk.InducingPointKernel):
             self.collapsed = outer = operator.kernel
             given = self.columns.given(outer, operator.x1)
-            operator = outer.base_kernel(operator.x1)
+            operator = to_linear_operator(outer.base_kernel(operator.x1))
 
             def of_base(place: Place) -> Kernel:
                 return translate(outer.base_kernel, replace(place, columns=given).within(outer))
@@ -128,13 +127,13 @@ class Prior:
             f"kernels or of their sum or product; write it as one gpytorch kernel of the inputs, {BY_HAND}"
         )
 
-    def _read_mean(self, model: Any, mean: Tensor) -> Callable[[Place], Mean]:
+    def _read_mean(self, model: nn.Module, mean: Tensor) -> Callable[[Place], Mean]:
         first = getattr(model, "mean_module", None)
         modules = [m for m in model.children() if isinstance(m, gm.Mean) and m is not first]
         for module in modules if first is None else [first, *modules]:
             for with_task in (False,) if self.task is None else (False, True):
 
-                def reading(place: Place, module: Any = module, with_task: bool = with_task) -> Mean:
+                def reading(place: Place, module: nn.Module = module, with_task: bool = with_task) -> Mean:
                     return translate_mean(module, place, with_task)
 
                 self._mean = reading

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
-from typing import Any
 
 import torch
 from gpytorch import kernels as gk
 from gpytorch.lazy import LazyEvaluatedKernelTensor
 from linear_operator import operators as lo
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import kernels
 from ...kernels import Kernel
@@ -54,7 +53,7 @@ class Columns:
 
 
 @singledispatch
-def read(operator: Any, columns: Columns) -> Reading | None:
+def read(operator: object, columns: Columns) -> Reading | None:
     """A kernel, given a place; None for an operator that does not say which kernels made it."""
     return None
 
@@ -91,7 +90,7 @@ def _(operator: lo.CatLinearOperator, columns: Columns) -> Reading | None:
     return lambda place: readings[place.index[-1]](place)
 
 
-def combinations(model: Any, columns: Columns) -> list[Reading]:
+def combinations(model: nn.Module, columns: Columns) -> list[Reading]:
     """Where a product of covariances was computed at once: the product, and the sum, of all the model's own kernels.
 
     An IndexKernel takes the last input, the others the first.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 from functools import singledispatch
-from typing import Any
 
 import torch
 from gpytorch import variational as gv
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import kernels
 from ...gp import GP, Outputs, SelectedOutputs, SparseGP
@@ -16,13 +15,14 @@ from ...kernels import coupled_covariance
 from ...means import Mixed, Stacked
 from ..refusal import BY_HAND, refusal, refuse_override
 from .distributions import moments_of
-from .exact import Transforms, assembled, no_transforms
+from .exact import Around, Transforms, assembled, no_transforms
+from .place import module, tensor
 from .prior import Prior
 
-_BASE: Any = (gv.VariationalStrategy, gv.UnwhitenedVariationalStrategy, gv.CiqVariationalStrategy)
+Base = gv.VariationalStrategy | gv.UnwhitenedVariationalStrategy | gv.CiqVariationalStrategy
 
 
-def translate_strategy(strategy: Any, transforms: Transforms = no_transforms) -> GP:
+def translate_strategy(strategy: nn.Module, transforms: Transforms = no_transforms) -> GP:
     """A variational strategy as a snapshot."""
     for method in ("forward", "__call__"):
         refuse_override("variational strategy", strategy, strategy_of, method)
@@ -30,20 +30,21 @@ def translate_strategy(strategy: Any, transforms: Transforms = no_transforms) ->
 
 
 @singledispatch
-def strategy_of(strategy: Any, transforms: Transforms) -> GP:
+def strategy_of(strategy: object, transforms: Transforms) -> GP:
     raise refusal("variational strategy", strategy, strategy_of)
 
 
-@strategy_of.register(gv.VariationalStrategy)
-@strategy_of.register(gv.UnwhitenedVariationalStrategy)
-@strategy_of.register(gv.CiqVariationalStrategy)
-def _(strategy: Any, transforms: Transforms) -> GP:
+@strategy_of.register
+def _(
+    strategy: gv.VariationalStrategy | gv.UnwhitenedVariationalStrategy | gv.CiqVariationalStrategy,
+    transforms: Transforms,
+) -> GP:
     members, batch_shape = sparse_members(strategy, transforms)
     return assembled(members, batch_shape, outputs=False)
 
 
-@strategy_of.register(gv.IndependentMultitaskVariationalStrategy)
-def _(strategy: Any, transforms: Transforms) -> GP:
+@strategy_of.register
+def _(strategy: gv.IndependentMultitaskVariationalStrategy, transforms: Transforms) -> GP:
     members, batch_shape = sparse_members(strategy.base_variational_strategy, transforms)
     axis = strategy.task_dim if strategy.task_dim >= 0 else strategy.task_dim + len(batch_shape)
     if not 0 <= axis < len(batch_shape):  # one law, of which every task is a draw
@@ -58,10 +59,12 @@ def _(strategy: Any, transforms: Transforms) -> GP:
     return assembled([Outputs(group) for group in groups], rest, outputs=False)
 
 
-@strategy_of.register(gv.LMCVariationalStrategy)
-def _(strategy: Any, transforms: Transforms) -> GP:
+@strategy_of.register
+def _(strategy: gv.LMCVariationalStrategy, transforms: Transforms) -> GP:
     members, batch_shape = sparse_members(strategy.base_variational_strategy, no_transforms)
-    coefficients = strategy.lmc_coefficients.expand(*batch_shape, -1).double()  # [*batch, t], a latent axis among them
+    coefficients = (
+        tensor(strategy.lmc_coefficients).expand(*batch_shape, -1).double()
+    )  # [*batch, t], a latent axis among them
     axis = strategy.latent_dim + len(batch_shape)
     groups, rest = _grouped(members, batch_shape, axis)
     mixing = coefficients.movedim(axis, -2).flatten(0, -3) if rest else coefficients[None]  # [b, latents, t]
@@ -70,14 +73,14 @@ def _(strategy: Any, transforms: Transforms) -> GP:
     return assembled(mixed, rest, outputs=False)
 
 
-def sparse_members(strategy: Any, transforms: Transforms) -> tuple[list[SparseGP], torch.Size]:
+def sparse_members(strategy: nn.Module, transforms: Transforms) -> tuple[list[SparseGP], torch.Size]:
     """Snapshots of every member of a batch of sparse models, and the batch's shape."""
-    if not isinstance(strategy, _BASE):
+    if not isinstance(strategy, Base):
         raise refusal("variational strategy", strategy, strategy_of)
     refuse_override("variational strategy", strategy, strategy_of)
     _check_ready(strategy)
     q_mean, q_root = moments_of(strategy._variational_distribution)  # [*batch, m], [*batch, m, m]
-    prior = Prior(strategy.model, (strategy.inducing_points,), q_mean.shape)
+    prior = Prior(module(strategy.model), (tensor(strategy.inducing_points),), q_mean.shape)
     if prior.collapsed is not None:
         raise TypeError(f"kernel: InducingPointKernel is for exact models; give its base kernel to this one, {BY_HAND}")
     members = []
@@ -99,7 +102,7 @@ def sparse_members(strategy: Any, transforms: Transforms) -> tuple[list[SparseGP
     return members, prior.batch_shape
 
 
-def _check_ready(strategy: Any) -> None:
+def _check_ready(strategy: Base) -> None:
     if not getattr(strategy, "updated_strategy", torch.tensor(True)):
         raise ValueError(
             "model: loaded from a file of an old GPyTorch, its q(u) is not whitened yet; call the model once"
@@ -108,14 +111,14 @@ def _check_ready(strategy: Any) -> None:
         raise ValueError("model: its variational distribution is not initialised; train the model, or call it once")
 
 
-def _grouped(members: list[Any], batch_shape: torch.Size, axis: int) -> tuple[list[list[Any]], torch.Size]:
+def _grouped(members: list[SparseGP], batch_shape: torch.Size, axis: int) -> tuple[list[list[SparseGP]], torch.Size]:
     """The members along one axis of the batch together, and the shape that is left."""
     order = torch.arange(len(members)).reshape(batch_shape).movedim(axis, -1)
     groups = [[members[i] for i in row] for row in order.reshape(-1, batch_shape[axis]).tolist()]
     return groups, order.shape[:-1]
 
 
-def _mixed(latents: list[SparseGP], A: Tensor, transforms: dict[str, Any]) -> SelectedOutputs:
+def _mixed(latents: list[SparseGP], A: Tensor, transforms: Around) -> SelectedOutputs:
     """f_t = sum_l A[l, t] g_l: one process of t tasks and of the latent functions, which have the inducing points."""
     num_latents, t = A.shape
     eye = torch.eye(num_latents, dtype=A.dtype, device=A.device)
@@ -141,14 +144,14 @@ class SymmetricRoot(torch.autograd.Function):
     """S = K^1/2, symmetric. dS solves S dS + dS S = dK, so that equal eigenvalues of K are no trouble."""
 
     @staticmethod
-    def forward(ctx: Any, K: Tensor) -> Tensor:
+    def forward(ctx, K: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(K)
         roots = values.clamp_min(0).sqrt()
         ctx.save_for_backward(roots, vectors)
         return (vectors * roots) @ vectors.mT
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx, grad: Tensor) -> Tensor:
         roots, V = ctx.saved_tensors
         G = V.mT @ ((grad + grad.mT) / 2) @ V
         return V @ (G / (roots[:, None] + roots)) @ V.mT

@@ -31,7 +31,7 @@ class Sums(torch.autograd.Function):
         return f
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         x, *rest = ctx.saved_tensors
         if torch.is_grad_enabled():  # the backward pass is itself to be differentiated
             without_mean = replace(ctx.record, mean=ConstantMean(0.0).to(x.device, x.dtype))

@@ -75,7 +75,7 @@ class Recursion:
                 KINDS=sum(kind << (3 * i) for i, kind in enumerate(self.kinds)), SLOTS=len(self.kinds),
                 LINEAR=self.linear, DRIVEN=drive is not None, SPLIT=x.dtype == torch.float32, BF=block,
                 num_warps=warps,
-            )  # type: ignore[index] # fmt: skip
+            )  # fmt: skip
 
 
 def block_and_warps(s: int) -> tuple[int, int]:
