@@ -48,6 +48,7 @@ from .paths import Paths as Paths
 from .paths import SelectedPaths as SelectedPaths
 from .solvers import JitterWarning as JitterWarning
 from .store import load as load
+from .streamed import StreamedGP as StreamedGP
 from .thompson import Minima as Minima
 from .thompson import maximize as maximize
 from .thompson import minimize as minimize

@@ -11,6 +11,7 @@ device, so a CPU generator gives the same functions in any dtype on any device.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from .checks import ArrayLike, Random, as_box, as_count, as_dtype, as_generator, as_points
 from .describe import describe
-from .features import LATTICE_KINDS, Accuracy, Features, Lattice, build_features, posterior_scale
+from .features import LATTICE_KINDS, Accuracy, Features, Joint, NoJointLattice, build_features, posterior_scale
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
 from .means import Mean, as_mean
@@ -40,8 +41,14 @@ from .paths import (
 )
 from .solvers import Auto, Cholesky, CholeskyState, FourierLattice, Posterior, Solver, as_solver
 from .solvers.lattice import SMALLEST_ON_LATTICE, worthwhile
+from .streamed import Chunk, StreamedGP, tracked
 from .transforms import Transform
 from .updates import Data, draws_of_q, exact_update, normals
+
+_NO_LATTICE = (
+    'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice, and whose '
+    'others are constant, linear, polynomial or periodic; got {kernel!r} ({why}); use solver="cholesky" or "cg"'
+)
 
 
 class _Basis(NamedTuple):
@@ -56,7 +63,7 @@ class _Basis(NamedTuple):
 
 
 @overload
-def draw(model: ExactGP | SparseGP, num_paths: int, **settings: Any) -> Paths: ...
+def draw(model: ExactGP | SparseGP | StreamedGP, num_paths: int, **settings: Any) -> Paths: ...
 @overload
 def draw(model: Batch, num_paths: int, **settings: Any) -> BatchPaths: ...
 @overload
@@ -82,7 +89,8 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     """Draw functions from a Gaussian process posterior, `eqn:decoupled_sample_path`.
 
     Args:
-        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot (`ExactGP`, `SparseGP`, ...).
+        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, a snapshot (`ExactGP`, `SparseGP`, ...), or a
+            `StreamedGP`, whose data are read in chunks.
         num_paths: how many functions.
         num_features: ell, the number of Fourier features of the prior.
         features: "auto", "lattice", "leverage" (frequencies chosen by what the data leave open), "cosine" (the
@@ -102,7 +110,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
         detach: False keeps the graph from the paths to the model's hyperparameters.
         generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
         dtype, device: of the paths; the data's where not given.
-        progress: show the progress bar of a solver that iterates ("cg").
+        progress: show the progress bar of a solver that iterates ("cg"), or of data that are read in chunks.
 
     Returns:
         paths; for a batch of models `BatchPaths`, whose members are paths.
@@ -115,8 +123,10 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     torch.Size([64, 1000])
     """
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
-    gp = describe(model, detach=detach)
     basis = _Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
+    if isinstance(model, StreamedGP):
+        return _drawn_from_stream(model, s, basis, solver, detach, as_generator(generator, seed), dtype, device)
+    gp = describe(model, detach=detach)
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
     generator = as_generator(generator, seed)
     if isinstance(gp, SelectedOutputs):
@@ -178,16 +188,19 @@ def _drawn_on_lattice(
     assert isinstance(gp, ExactGP)
     with torch.no_grad():
         X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
-        features = _features(
-            gp.kernel, s, X, basis, generator, None, gp.input_transform, noise=gp.noise, joined=True
-        )  # before any factor: none is needed
-        alone = len(features.bases) == 1 and isinstance(features.bases[0], Lattice)
-        if not alone or not (asked or worthwhile(features.bases[0], gp.noise, n, s)):
+        state, why = generator.get_state(), None
+        try:  # before any factor: none is needed
+            features = _features(
+                gp.kernel, s, X, basis, generator, None, gp.input_transform, noise=gp.noise, joined=True
+            )
+        except NoJointLattice as reason:
+            features, why = None, reason
+        joint = None if features is None else Joint.of(features)
+        if features is None or joint is None or not (asked or worthwhile(joint, gp.noise, n, s)):
             if asked:
-                raise ValueError(
-                    'solver="lattice" needs a kernel all of whose terms are stationary, of up to 3 dimensions, and fit '
-                    f'on one lattice; got {features.description}; use solver="cholesky" or "cg"'
-                )
+                reason = why if features is None else features.description
+                raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason))
+            generator.set_state(state)  # as if nothing had been tried
             return None
         prior = _prior(features, s, 1, X, basis, generator)
         none = X.new_zeros(s, 0)
@@ -195,6 +208,54 @@ def _drawn_on_lattice(
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         chunk = (X, gp.train_targets, gp.noise)
         prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
+
+
+@torch.no_grad()
+def _drawn_from_stream(
+    streamed: StreamedGP,
+    s: int,
+    basis: _Basis,
+    solver: Solver,
+    detach: bool,
+    generator: torch.Generator,
+    dtype: torch.dtype | None,
+    device: Any,
+) -> Paths:
+    """Paths given data that are read twice in chunks: for the lattice's size, and for what it keeps of them."""
+    fits = basis.domain is not None and basis.features in ("auto", "lattice") and detach
+    if not fits or not isinstance(solver, Auto | FourierLattice):
+        raise ValueError(
+            "draw: a StreamedGP is solved for on a lattice: it needs domain=(lower, upper), features and solver "
+            '"auto" or "lattice", and detach=True'
+        )
+    settings = solver if isinstance(solver, FourierLattice) else FourierLattice(progress=solver.progress)
+    gp: ExactGP = _placed(streamed.model, dtype or torch.float64, device, True)
+
+    def reading(label: str, total: int | None) -> Iterator[Chunk]:
+        return tracked(streamed.chunks(), total, label, show=settings.progress)
+
+    survey = streamed.survey(reading("sizing the lattice", streamed.num_chunks))
+    corners = survey.noise.mean().expand(2)  # as two more data: the lattice must reach them
+    centres, noise = torch.cat([survey.sample, survey.box]), torch.cat([survey.noise, corners])
+    try:
+        features = _features(
+            gp.kernel, s, centres, basis, generator, None, gp.input_transform, noise=noise, joined=True
+        )
+    except NoJointLattice as reason:
+        raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None
+    like = gp.train_inputs
+    prior = _prior(features.to(like.device, like.dtype), s, 1, like, basis, generator)
+    empty = UpdatePaths(
+        gp.kernel.to(like.device, like.dtype), like[:0], None, like.new_zeros(s, 0), like.new_zeros(1, 0)
+    )
+    mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
+    chunks = ((X.to(like.device), y.to(like.device), some.to(like.device)) for X, y, some in again)
+    prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)
+    if update.num_data != survey.num_data:
+        raise ValueError(
+            f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
+        )
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
 
 

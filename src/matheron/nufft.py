@@ -81,7 +81,7 @@ def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: fl
         kind,
         shape,
         count,
-        max(accuracy or 0.0, ACCURACY[x.dtype]),
+        accuracy if accuracy is not None and double else ACCURACY[x.dtype],
         -1 if kind == 1 else 1,
         "complex128" if double else "complex64",
         nthreads=torch.get_num_threads(),

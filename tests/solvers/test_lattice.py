@@ -9,11 +9,13 @@ from torch import Tensor
 
 import matheron
 from matheron import kernels as K
-from matheron.features import Lattice
+from matheron.features import Joint, Lattice
+from matheron.features.basis import Cosines
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
 from matheron.solvers import ConvergenceWarning, FourierLattice
-from matheron.solvers.lattice import System, right_hand_side, toeplitz_generator
+from matheron.solvers.lattice import Information, System, information_of, right_hand_side
+from matheron.solvers.lattice_preconditioner import DataSpace, dense_block
 
 UNIT = (0.0, 1.0)
 
@@ -35,16 +37,23 @@ def test_the_system_is_the_dense_one(shape):
     d, half = len(shape), (torch.tensor(shape).prod().item() + 1) // 2
     basis = Lattice(range(d), shape, torch.tensor([2.0, 3.0, 1.7]).double()[:d], rand(int(half)))
     X, precision = rand(50, d, seed=1), 100 * rand(50, seed=2)
-    Phi = basis.values(X[None])[0] * basis.scales()
-    M = torch.eye(basis.size, dtype=torch.float64) + Phi.mT @ (precision[:, None] * Phi)
-    system = System(basis, toeplitz_generator(basis, X, precision), None)
-    W, v = randn(5, basis.size), randn(5, 50)
+    joint = Joint(basis, [Cosines(torch.zeros(1, 1, d).double(), torch.zeros(1, 1).double(), rand(1, 1))])
+    S = torch.cat([basis.values(X[None])[0] * basis.scales(), joint.columns(X)], dim=1)
+    M = torch.eye(basis.size + 1, dtype=torch.float64) + S.mT @ (precision[:, None] * S)
+    generator, cross, corner = information_of(joint, X, precision)
+    system = System(joint, Information(generator, S[:0], cross, corner))
+    W, v = randn(5, basis.size + 1), randn(5, 50)
     torch.testing.assert_close(system.product(W), W @ M, rtol=1e-7, atol=1e-6)
-    torch.testing.assert_close(system._dense(torch.arange(basis.size)), M, rtol=1e-7, atol=1e-6)
-    torch.testing.assert_close(right_hand_side(basis, X, v, precision), (v * precision) @ Phi, rtol=1e-6, atol=1e-5)
-    u, stats = system.solve(W, None, FourierLattice(tolerance=1e-7))
-    assert stats.converged
-    torch.testing.assert_close(u, torch.linalg.solve(M, W.mT).mT, rtol=1e-4, atol=1e-5)
+    inner = slice(0, basis.size)
+    torch.testing.assert_close(dense_block(system, torch.arange(basis.size)), M[inner, inner], rtol=1e-7, atol=1e-6)
+    torch.testing.assert_close(right_hand_side(joint, X, v, precision), (v * precision) @ S, rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(joint.sums(X, W), W @ S.mT)
+    torch.testing.assert_close(joint.covariance(X), S @ S.mT)
+    exact = torch.linalg.solve(M, W.mT).mT
+    for precondition, most in ((system.head(5, None), 100), (DataSpace(joint, X, precision), 3)):
+        u, stats = system.solve(W, None, precondition, FourierLattice(tolerance=1e-7, max_iterations=most))
+        assert stats.converged
+        torch.testing.assert_close(u, exact, rtol=1e-4, atol=1e-5)
 
 
 def data(kind: str, n: int, d: int) -> Tensor:
@@ -70,6 +79,9 @@ CASES = {
     "at the edge": (K.RBF(0.2), 2, 300, 1e-2, "at the edge"),
     "one datum": (K.RBF(0.2), 1, 1, 1e-2, "uniform"),
     "a sum": (K.RBF(0.4) + 0.1 * K.Matern(1.5, 0.1), 1, 300, 1e-2, "uniform"),
+    "explicit terms beside it": (K.RBF(0.3) + 2 * K.Constant() + 3 * K.Linear(), 1, 300, 1e-2, "uniform"),
+    "terms that repeat beside it": (K.RBF(0.3) + K.Periodic(0.4, 1.0) + K.Periodic(0.23, 1.0), 1, 300, 1e-2, "uniform"),
+    "a quadratic in two dimensions": (K.RBF(0.3) + K.Polynomial(2, 1.0), 2, 300, 1e-2, "clustered"),
 }
 SLOW = {
     "Matern in two dimensions": (K.Matern(2.5, 0.3), 2, 400, 1e-2, "uniform"),
@@ -82,7 +94,13 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("name", [*CASES, *(pytest.param(n, marks=pytest.mark.long) for n in SLOW)])
+LONG = ("10,000 data", "three dimensions")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*CASES, *(pytest.param(n, marks=pytest.mark.long if n in LONG else pytest.mark.slow) for n in SLOW)],
+)
 def test_mean_and_paths_are_those_of_the_dense_solve_in_posterior_standard_deviations(name):
     kernel, d, n, noise, kind = (CASES | SLOW)[name]
     X = data(kind, n, d)
@@ -177,9 +195,9 @@ def test_refusals():
         matheron.draw(matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=0.0), 1, solver="lattice", domain=UNIT)
     with pytest.raises(ValueError, match="the noise is too small"):
         matheron.draw(matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=1e-13), 1, solver="lattice", domain=UNIT)
-    linear = matheron.ExactGP(K.RBF(0.2) + K.Linear(), X, X[:, 0], noise=0.01)
-    with pytest.raises(ValueError, match="needs a kernel all of whose terms are stationary"):
-        matheron.draw(linear, 1, solver="lattice", domain=UNIT)
+    growing = matheron.ExactGP(K.RBF(0.2) * K.Linear(), X, X[:, 0], noise=0.01)
+    with pytest.raises(ValueError, match=r"needs a kernel whose stationary terms, .* \(0 lattices, and 1 terms"):
+        matheron.draw(growing, 1, solver="lattice", domain=UNIT)
     with pytest.raises(ValueError, match="needs paths of one output whose prior is on one lattice"):
         matheron.draw(gp, 1).condition_on(X, X[:, 0], noise=0.1, solver="lattice")
     with pytest.warns(ConvergenceWarning, match="the solve on the lattice stopped after 1 iterations"):

@@ -140,6 +140,8 @@ def build_features(
     if kind == "leverage" and posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
     on_lattices, terms = _lattices(kernel, terms, input_dim, num_features, kind, domain, accuracy or Accuracy())
+    if accuracy is not None and accuracy.joined:
+        _require_joint(on_lattices, terms, input_dim, num_features)
     chosen = _by_leverage(terms, input_dim, kind, posterior)
     terms = [t for t in terms if not any(t is other for other, _ in chosen)]
     sizes = [_size(t, reference) for t in terms if t.stationary]
@@ -204,6 +206,18 @@ def _lattices(
     if graph and kind == "auto" and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
         return [], terms
     return made, rest + discrete
+
+
+class NoJointLattice(ValueError):
+    """A kernel is not on one lattice with explicit functions beside it."""
+
+
+def _require_joint(made: list[tuple[Lattice, Tensor | None]], rest: list[Term], input_dim: int, count: int) -> None:
+    """All of the kernel is on one lattice, but for terms that have exact features of their own."""
+    exact = [not t.stationary or (not t.forms and _repeats(t, input_dim, count)) for t in rest]
+    if len(made) != 1 or not all(exact):
+        others = len(exact) - sum(exact)
+        raise NoJointLattice(f"{len(made)} lattices, and {others} terms that have none")
 
 
 def _repeats(term: Term, input_dim: int, count: int) -> bool:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum
-from ..features import Lattice
+from ..features import Basis, Joint, Lattice
 from ..kernels import Kernel
 from ..means import Mean
 from ..solvers import FourierLattice, Stats
-from ..solvers.lattice import LARGEST_INFORMATION, Information, System, right_hand_side, toeplitz_generator
+from ..solvers.lattice import LARGEST_INFORMATION, Information, System, information_of, right_hand_side
+from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_dense
+from ..value import Parts
 from .prior import Prior, PriorPaths
 from .update import UpdatePaths
 
@@ -22,13 +25,16 @@ _BLOCK = 1 << 23
 LARGEST_IN_FLOAT32 = 1e5
 # X `[n, d]`, y `[n]` or `[s, n]`, noise `[n]`: some of the data, in the model's own space.
 Chunk = tuple[Tensor, Tensor, Tensor]
+# Points about the origin, precisions, and the rows that the weights are given there.
+_Few = tuple[Tensor, Tensor, Tensor]
 
 
 class LatticeUpdate(UpdatePaths):
     """An update without centres: the paths' weights are given the data already.
 
-    `rhs [s, c]` and `rhs_mean [1 or s, c]` are the right-hand sides of the paths and of their mean, `generator` (its
-    real and imaginary parts) that of the Toeplitz matrix: all that is left of the data, and all that more data need.
+    `rhs [s, c + e]` and `rhs_mean [1 or s, c + e]` are the right-hand sides of the paths and of their mean, `generator`
+    (its real and imaginary parts), `cross` and `corner` the matrix (see `solvers.lattice.Information`): all that is
+    left of the data, and all that more data need. `beside` are the explicit functions beside the lattice.
     """
 
     fields = ("data_count",)
@@ -37,6 +43,7 @@ class LatticeUpdate(UpdatePaths):
         self,
         kernel: Kernel,
         basis: Lattice,
+        beside: Sequence[Basis],
         origin: Tensor,
         information: Information,
         rhs_mean: Tensor,
@@ -52,12 +59,21 @@ class LatticeUpdate(UpdatePaths):
             kernel, like.new_zeros(0, len(origin)), None, none, none[: len(rhs_mean)], y=y, solver_stats=solver_stats
         )
         self.data_count = num_data
-        self.basis = basis
+        self.basis, self.beside = basis, Parts(beside)
         self.register_buffer("origin", origin)
         self.register_buffer("generator", torch.view_as_real(information.generator))
+        self.register_buffer("cross", information.cross)
+        self.register_buffer("corner", information.corner)
         self.register_buffer("rhs", like)
         self.register_buffer("rhs_mean", rhs_mean)
         self.register_buffer("mean_weights", mean_weights)
+
+    def restore(self) -> None:
+        super().restore()
+        if "beside" not in self._modules:  # a file from before a lattice had explicit functions beside it
+            self.beside = Parts([])
+            self.register_buffer("cross", self.rhs.new_zeros(0, self.basis.size))
+            self.register_buffer("corner", self.rhs.new_zeros(0, 0))
 
     @property
     def num_data(self) -> int:
@@ -65,7 +81,7 @@ class LatticeUpdate(UpdatePaths):
 
     @property
     def information(self) -> Information:
-        return Information(torch.view_as_complex(self.generator.contiguous()), self.rhs)
+        return Information(torch.view_as_complex(self.generator.contiguous()), self.rhs, self.cross, self.corner)
 
     def __getitem__(self, index: Tensor) -> LatticeUpdate:
         own = self.y.ndim == 2
@@ -73,8 +89,9 @@ class LatticeUpdate(UpdatePaths):
         return LatticeUpdate(
             self.kernel,
             self.basis,
+            list(self.beside),
             self.origin,
-            Information(information.generator, self.rhs[index]),
+            replace(information, rhs=self.rhs[index]),
             self.rhs_mean[index] if own else self.rhs_mean,
             self.mean_weights[index] if own else self.mean_weights,
             self.num_data,
@@ -86,14 +103,14 @@ class LatticeUpdate(UpdatePaths):
         """None for the paths, whose weights hold it; for v, which stands for the mean, the mean's sum."""
         if v is None:
             return []
-        return [WeightedSum(self.basis, self.mean_weights[:, None], None, self.origin)]
+        bases: list[Basis] = [self.basis, *self.beside]
+        parts = self.mean_weights.split([basis.size for basis in bases], dim=1)
+        return [WeightedSum(basis, W[:, None], None, self.origin) for basis, W in zip(bases, parts, strict=True)]
 
 
-def the_lattice(prior: Prior) -> Lattice | None:
-    """The lattice that all of a prior of one output is on; None where there is none."""
-    bases = list(prior.features.bases) if isinstance(prior, PriorPaths) else []
-    alone = len(bases) == 1 and isinstance(bases[0], Lattice) and prior.num_outputs == 1
-    return bases[0] if alone else None
+def the_lattice(prior: Prior) -> Joint | None:
+    """The lattice that all of a prior of one output is on, with explicit functions beside it; None if there is none."""
+    return Joint.of(prior.features) if isinstance(prior, PriorPaths) and prior.num_outputs == 1 else None
 
 
 @torch.no_grad()
@@ -107,88 +124,116 @@ def given_on_lattice(
 ) -> tuple[PriorPaths, LatticeUpdate]:
     """The same paths given (more) data, which come in chunks and are read once.
 
-        (I + D Phi* Lambda^-1 Phi D) u = w + D Phi* Lambda^-1 (y - mean - eps)
+        (I + S^T Lambda^-1 S) u = w + S^T Lambda^-1 (y - mean - eps),     f = S w
 
     in float64 whatever the paths' dtype. The mean is one more row, with w = 0 and eps = 0; where each path has its own
     y, as many as there are paths.
     """
     basis = the_lattice(prior)
-    if (
-        basis is None
-        or not isinstance(prior, PriorPaths)
-        or (update.num_data and not isinstance(update, LatticeUpdate))
-    ):
+    known = update if isinstance(update, LatticeUpdate) else None
+    if basis is None or not isinstance(prior, PriorPaths) or (update.num_data and known is None):
         raise ValueError(
             'solver="lattice" needs paths of one output whose prior is on one lattice and whose data, if any, were '
             'solved for on it: draw with domain=(lower, upper), features="lattice" and solver="lattice"'
         )
-    double, origin = basis.to(torch.float64), prior.features.origin.double()
-    s, dtype = len(prior.w), prior.w.dtype
-    if isinstance(update, LatticeUpdate):
-        known, rhs_mean, guess = update.information, update.rhs_mean.double(), prior.w[:, 0].double()
-        total = Information(known.generator.to(torch.complex128), known.rhs.double())
-        num_data = update.num_data
-    else:
-        shape = [2 * n - 1 for n in basis.shape]
-        empty = torch.zeros(shape, dtype=torch.complex128, device=prior.w.device)
-        total, guess, num_data = Information(empty, prior.w[:, 0].double()), None, 0
-        rhs_mean = torch.zeros_like(total.rhs[:1])
+    s, dtype, origin = len(prior.w), prior.w.dtype, prior.features.origin.double()
+    w = prior.w[:, 0].double()  # [s, c + e]
+    total, rhs_mean, num_data = _nothing(basis, w) if known is None else _before(known)
+    few: list[_Few] | None = [] if known is None else None
     for X, y, noise in chunks:
-        new, new_mean = _information(double, origin, X, y, noise, mean, s, generator)
-        total, num_data = total + new, num_data + len(X)
-        rhs_mean = rhs_mean + new_mean
-    system = System(double, total.generator, settings.head)
+        new, new_mean, kept = _information(basis, X.double() - origin, X, y, noise, mean, s, generator)
+        total, rhs_mean, num_data = total + new, rhs_mean + new_mean, num_data + len(X)
+        few = None if few is None or num_data > largest_dense(w.is_cuda) else [*few, kept]
+    system = System(basis, total)
     largest = float(system.information.max())
+    _require_digits(largest, known is not None and dtype == torch.float32)
+    rows, start = torch.cat([total.rhs, rhs_mean]), None
+    precondition: Preconditioner
+    if few and num_data <= int((system.information > 0.1).sum()):
+        X, precision = torch.cat([part[0] for part in few]), torch.cat([part[1] for part in few])
+        values = torch.cat([part[2] for part in few], dim=1)  # y - eps of every path, then y
+        precondition = DataSpace(basis, X, precision)
+        start = precondition.given(torch.cat([w, torch.zeros_like(rhs_mean)]), values)
+    else:
+        precondition = system.head(len(rows), settings.head)
+        if known is not None and len(rhs_mean) == len(known.mean_weights):
+            start = torch.cat([w, _divided(known.mean_weights.double(), basis.all_scales)])
+    u, stats = system.solve(rows, start, precondition, settings)
+    complex_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+    information = Information(
+        total.generator.to(complex_dtype), total.rhs.to(dtype), total.cross.to(dtype), total.corner.to(dtype)
+    )
+    lattice, *beside = prior.features.bases
+    kept_update = LatticeUpdate(
+        update.kernel,
+        lattice,
+        beside,
+        prior.features.origin,
+        information,
+        rhs_mean.to(dtype),
+        (u[s:] * basis.all_scales).to(dtype),
+        num_data,
+        own=len(rhs_mean) > 1 or (known is not None and known.y.ndim == 2),
+        solver_stats=stats,
+    )
+    return PriorPaths(prior.features, u[:s, None].to(dtype), prior.basis_index), kept_update
+
+
+def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, int]:
+    """What is known before any data: the paths' weights are their right-hand sides."""
+    shape, e = [2 * n - 1 for n in basis.lattice.shape], basis.num_beside
+    empty = torch.zeros(shape, dtype=torch.complex128, device=w.device)
+    return Information(empty, w, w.new_zeros(e, basis.lattice.size), w.new_zeros(e, e)), torch.zeros_like(w[:1]), 0
+
+
+def _before(update: LatticeUpdate) -> tuple[Information, Tensor, int]:
+    old = update.information
+    double = Information(old.generator.to(torch.complex128), old.rhs.double(), old.cross.double(), old.corner.double())
+    return double, update.rhs_mean.double(), update.num_data
+
+
+def _require_digits(largest: float, in_float32: bool) -> None:
+    """Rounding of the statistics is below what the prior says of every weight."""
     if largest > LARGEST_INFORMATION:
         raise ValueError(
             f'solver="lattice": the data determine a weight {largest:.0e} times better than the prior, which is beyond '
             f'{LARGEST_INFORMATION:.0e}, what rounding allows: the noise is too small; use solver="cholesky"'
         )
-    if isinstance(update, LatticeUpdate) and dtype == torch.float32 and largest > LARGEST_IN_FLOAT32:
+    if in_float32 and largest > LARGEST_IN_FLOAT32:
         raise ValueError(
             "condition_on: these paths keep what is left of their data in float32, which has too few digits for more "
             "data; draw with dtype=torch.float64"
         )
-    rows = torch.cat([total.rhs, rhs_mean])
-    start = None
-    if guess is not None and len(rhs_mean) == len(update.mean_weights):
-        start = torch.cat([guess, _divided(update.mean_weights.double(), double.scales())])
-    u, stats = system.solve(rows, start, settings)
-    posterior = PriorPaths(prior.features, u[:s, None].to(dtype), prior.basis_index)
-    kept = LatticeUpdate(
-        update.kernel,
-        basis,
-        prior.features.origin,
-        Information(
-            total.generator.to(torch.complex64 if dtype == torch.float32 else torch.complex128), total.rhs.to(dtype)
-        ),
-        rhs_mean.to(dtype),
-        (u[s:] * double.scales()).to(dtype),
-        num_data,
-        own=len(rhs_mean) > 1 or (isinstance(update, LatticeUpdate) and update.y.ndim == 2),
-        solver_stats=stats,
-    )
-    return posterior, kept
 
 
 def _information(
-    basis: Lattice, origin: Tensor, X: Tensor, y: Tensor, noise: Tensor, mean: Mean, s: int, generator: torch.Generator
-) -> tuple[Information, Tensor]:
-    """What some data say: the generator, the paths' right-hand sides `[s, c]`, the mean's `[1 or s, c]`."""
+    basis: Joint,
+    about: Tensor,
+    X: Tensor,
+    y: Tensor,
+    noise: Tensor,
+    mean: Mean,
+    s: int,
+    generator: torch.Generator,
+) -> tuple[Information, Tensor, _Few]:
+    """What some data say: the statistics with the paths' right-hand sides `[s, c + e]`, the mean's `[1 or s, c + e]`,
+    and where data are few the data themselves."""
     if not bool((noise > 0).all()):
         raise ValueError('solver="lattice" needs noise above 0 at every datum; use solver="cholesky"')
-    about = X.double() - origin
-    y = y.double() - mean(X[None])[0, :, 0].double()
+    y = (y.double() - mean(X[None])[0, :, 0].double()).reshape(-1, len(X))  # [1 or s, n]
     precision = 1 / noise.double().expand(len(X))
-    T = toeplitz_generator(basis, about, precision)
-    rhs_mean = right_hand_side(basis, about, y.reshape(-1, len(X)), precision)
-    parts, step = [], max(2, 2 * (_BLOCK // (2 * max(1, len(X)))))
+    T, cross, corner = information_of(basis, about, precision)
+    rhs_mean = right_hand_side(basis, about, y, precision)
+    parts, values, step = [], [], max(2, 2 * (_BLOCK // (2 * max(1, len(X)))))
     for i in range(0, s, step):
         count = min(step, s - i)
         xi = torch.randn(count, len(X), generator=generator, device=generator.device, dtype=torch.float64).to(about)
         eps = xi.mul_((1 / precision).sqrt())
         parts.append(right_hand_side(basis, about, eps, precision))
-    return Information(T, rhs_mean - torch.cat(parts)), rhs_mean
+        if len(X) <= largest_dense(X.is_cuda):
+            values.append(eps)
+    few = (about, precision, torch.cat([y - torch.cat(values), y]) if values else y)
+    return Information(T, rhs_mean - torch.cat(parts), cross, corner), rhs_mean, few
 
 
 def _divided(W: Tensor, scales: Tensor) -> Tensor:

@@ -54,10 +54,13 @@ class Auto(Solver):
         return state.solve(b, guess)
 
 
+_SHOWN = (Auto, PCG, BlockDescent, FourierLattice)
+
+
 def as_solver(solver: str | Solver, progress: bool = False) -> Solver:
     """A solver from its name or from itself; with its progress bar, where it has one and it is asked for."""
     if isinstance(solver, Solver):
-        return replace(solver, progress=True) if progress and isinstance(solver, Auto | PCG | BlockDescent) else solver
+        return replace(solver, progress=True) if progress and isinstance(solver, _SHOWN) else solver
     if solver not in SOLVERS:
         raise ValueError(
             f"solver: expected one of {', '.join(SOLVERS)}, got {solver!r}; or give a value such as "

@@ -5,8 +5,8 @@ With f = Phi D w, D the amplitudes of the modes and Phi the modes at the data, t
     (I + D Phi* Lambda^-1 Phi D) u  =  w + D Phi* Lambda^-1 (y - eps),     Lambda the noise, eps a draw of it,
 
 which is Matheron's rule in weight space. Phi* Lambda^-1 Phi is a Toeplitz matrix: its 2^d c numbers, and the
-right-hand sides, are all that is left of the data (equispaced Fourier GPs, Greengard, Rachh and Barnett 2022). The
-preconditioner is exact on the heaviest modes (the head), and diagonal on the others.
+right-hand sides, are all that is left of the data (equispaced Fourier GPs, Greengard, Rachh and Barnett 2022).
+Explicit functions of a kernel's other terms (a constant, monomials) are more columns of the same system.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from torch import Tensor
 
 from ..nufft import adjoint_at, fast_size, padded_to
 from .base import Operator, Solver, State, Stats
+from .lattice_preconditioner import FFT_COST, Head, Preconditioner, head_size, iterations_left, largest_dense
 from .pcg import ConvergenceWarning
 
-# Errors of the data's transforms, relative to their size: far below what the solve leaves.
-_ACCURACY = 1e-9
+# Errors of the data's transforms, relative to their size: at the most, and at the least.
+_ACCURACY, _FINEST = 1e-9, 1e-14
 # Right-hand sides iterated on together.
 _ROWS = 16
 # Beyond this ratio of a mode's information to its prior precision rounding spoils the Toeplitz matrix.
 LARGEST_INFORMATION = 1e11
 # Fewer data than this are solved for densely, with the exact kernel.
 SMALLEST_ON_LATTICE = 3000
-# An operation of an FFT, or of spreading, in those of a matrix product (measured on a CPU).
-FFT_COST = 8.0
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,10 @@ class FourierLattice(Solver):
 
     Args:
         tolerance: where a path may stop, as the root mean square of its error in posterior standard deviations.
-        head: how many weights the preconditioner factors densely; None is 4000 on a CPU and 12,000 on a GPU.
+        head: how many weights the preconditioner factors densely at the most; None is 4000 on a CPU and 12,000 on a
+            GPU.
         max_iterations: then it stops, with a warning.
+        progress: show how far the data are read, where they come in chunks (`StreamedGP`).
 
     >>> import torch, matheron
     >>> from matheron import kernels, solvers
@@ -56,6 +57,7 @@ class FourierLattice(Solver):
     tolerance: float = 0.01
     head: int | None = None
     max_iterations: int = 1000
+    progress: bool = False
 
     def init(self, operator: Operator) -> State:
         raise ValueError(
@@ -69,52 +71,73 @@ class FourierLattice(Solver):
 
 @dataclass(frozen=True)
 class Information:
-    """What a lattice keeps of data: the Toeplitz matrix's generator, and D Phi* Lambda^-1 (y - eps) for each path.
+    """What a lattice keeps of data: all of it adds over data.
 
-    Both add over data.
+    `generator` is that of the Toeplitz matrix Phi* Lambda^-1 Phi; with E the explicit functions beside the lattice at
+    the data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has S^T Lambda^-1 (y - eps) for each
+    path, S = (Phi D, E).
     """
 
     generator: Tensor  # complex, [4 m_1 + 1, 4 m_2 + 1, ...]
-    rhs: Tensor  # [r, c]
+    rhs: Tensor  # [r, c + e]
+    cross: Tensor  # [e, c]
+    corner: Tensor  # [e, e]
 
     def __add__(self, other: Information) -> Information:
-        return Information(self.generator + other.generator, self.rhs + other.rhs)
+        return Information(
+            self.generator + other.generator,
+            self.rhs + other.rhs,
+            self.cross + other.cross,
+            self.corner + other.corner,
+        )
 
 
-def toeplitz_generator(basis: Any, X: Tensor, precision: Tensor) -> Tensor:
-    """sum_n precision_n exp(-i theta_k . x_n) for the modes k from -2 m to 2 m: points `[n, d]` about the origin."""
-    shape = [2 * n - 1 for n in basis.shape]
+def accuracy_for(basis: Any, precision: Tensor) -> float:
+    """Of the data's transforms, relative to their size: errors far below one, the prior's precision."""
+    largest = float(basis.scales.square().max()) * float(precision.sum())
+    return min(_ACCURACY, max(_FINEST, 1e-3 / max(largest, 1e-300)))
+
+
+def information_of(basis: Any, X: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The generator, `cross` and `corner` of data at points `[n, d]` about the origin."""
+    lattice, accuracy = basis.lattice, accuracy_for(basis, precision)
+    shape = [2 * n - 1 for n in lattice.shape]
     weights = torch.complex(precision, torch.zeros_like(precision))[None]
-    return adjoint_at(weights, basis.angles(X), shape, accuracy=_ACCURACY)[0]
+    generator = adjoint_at(weights, lattice.angles(X), shape, accuracy=accuracy)[0]
+    E = basis.columns(X) * precision[:, None]  # [n, e]
+    cross = X.new_zeros(0, lattice.size)
+    if E.shape[1]:
+        cross = torch.cat([lattice.adjoint(X, v, accuracy) * basis.scales for v in E.mT.split(_ROWS)])
+    return generator, cross, E.mT @ basis.columns(X)
 
 
 def right_hand_side(basis: Any, X: Tensor, values: Tensor, precision: Tensor) -> Tensor:
-    """D Phi* Lambda^-1 values: `[n, d], [r, n] -> [r, c]`."""
-    return basis.adjoint(X, values * precision, accuracy=_ACCURACY) * basis.scales()
+    """S^T Lambda^-1 values: `[n, d], [r, n] -> [r, c + e]`."""
+    return basis.adjoint(X, values * precision, accuracy=accuracy_for(basis, precision))
 
 
 class System:
-    """I + D T D on real weights `[r, c]`, and its preconditioner."""
+    """M = I + S^T Lambda^-1 S on real weights `[r, c + e]`, S = (Phi D, E): a Toeplitz matrix, bordered."""
 
-    def __init__(self, basis: Any, generator: Tensor, head: int | None) -> None:
-        self.basis, self.generator = basis, generator
-        self.amplitudes = basis.scales()[0]  # [c]
-        self.size = [fast_size(2 * n - 1) for n in basis.shape]
+    def __init__(self, basis: Any, information: Information) -> None:
+        self.lattice, self.amplitudes = basis.lattice, basis.scales[0]  # [c]
+        self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
+        self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
         self.spectrum = self._spectrum()
-        total = float(generator.flatten()[generator.numel() // 2].real)  # sum of precisions
+        total = float(self.generator.flatten()[self.generator.numel() // 2].real)  # sum of precisions
         share = torch.full_like(self.amplitudes, 0.5)
         share[-1] = 1.0
         self.information = self.amplitudes.square() * share * total  # [c]: data's, over the prior's
-        largest = head or (12_000 if generator.is_cuda else 4000)
-        order = self.information.argsort(descending=True)[: min(largest, len(self.information))]
-        self.head = order[self.information[order] > 10].sort().values
-        self.factor = torch.linalg.cholesky(self._dense(self.head)) if len(self.head) else None
-        self.diagonal = 1 + self.information
+
+    def head(self, rows: int, size: int | None) -> Head:
+        """The preconditioner that is exact on the heaviest weights, for so many right-hand sides."""
+        limit = size or largest_dense(self.generator.is_cuda)
+        return Head(self, head_size(self.information, rows, math.prod(self.size), limit))
 
     @property
     def effective_dimension(self) -> float:
         """How many weights the data determine."""
-        return float((self.information / (1 + self.information)).sum())
+        return float((self.information / (1 + self.information)).sum()) + len(self.corner)
 
     def _spectrum(self) -> Tensor:
         """The FFT of the generator, wrapped around; real, since the generator is its own conjugate mirrored."""
@@ -127,80 +150,63 @@ class System:
         return torch.fft.fftn(T).real.contiguous()
 
     def product(self, W: Tensor) -> Tensor:
-        """`[r, c] -> [r, c]`; two real rows share a complex transform."""
+        """`[r, c + e] -> [r, c + e]`; two real rows share a complex transform."""
+        w, v = W.split([len(self.amplitudes), len(self.corner)], dim=1)
         r, axes = len(W), tuple(range(1, 1 + len(self.size)))
-        F = self.basis.joined_coefficients(W * self.amplitudes)  # [r / 2, *shape]
+        F = self.lattice.joined_coefficients(w * self.amplitudes)  # [r / 2, *shape]
         G = torch.fft.fftn(padded_to(F, self.size), dim=axes)
         G = torch.fft.ifftn(G.mul_(self.spectrum), dim=axes)
-        for axis, n in zip(axes, self.basis.shape, strict=True):
+        for axis, n in zip(axes, self.lattice.shape, strict=True):
             G = G.narrow(axis, 0, n)
-        return torch.addcmul(W, self.basis.separated_adjoint(G, r), self.amplitudes)
+        out = torch.addcmul(w, self.lattice.separated_adjoint(G, r), self.amplitudes)
+        if not len(self.corner):
+            return out
+        return torch.cat([out + v @ self.cross, v + v @ self.corner + w @ self.cross.mT], dim=1)
 
-    def precondition(self, R: Tensor) -> Tensor:
-        Z = R / self.diagonal
-        if self.factor is not None:
-            Z[:, self.head] = torch.cholesky_solve(R[:, self.head].mT, self.factor).mT
-        return Z
-
-    def _dense(self, index: Tensor) -> Tensor:
-        """The rows and columns `index` of the matrix: from T at the sums and differences of their modes."""
-        h = self.basis.num_pairs
-        kind = torch.where(index < h, 0, torch.where(index < 2 * h, 1, 0))  # cosines (and the constant), sines
-        place = torch.where(index < 2 * h, index % max(h, 1) + h + 1, torch.full_like(index, h))
-        j = self.basis.place_modes(place)  # [k, d]
-        T = self.generator.flatten()
-        shape = torch.tensor(self.generator.shape, device=T.device)
-        minus = T[_flat(j[:, None] - j[None], shape)]  # [k, k]
-        plus = T[_flat(j[:, None] + j[None], shape)]
-        a, b = kind[:, None], kind[None]
-        # sum cos cos, sin sin, cos sin over the data, of angles whose cosines sum to the generator's real part
-        same = 0.5 * (minus.real + torch.where(a == 0, 1.0, -1.0) * plus.real)
-        cross = 0.5 * (-plus.imag + torch.where(a == 0, 1.0, -1.0) * minus.imag)
-        block = torch.where(a == b, same, cross) * self.amplitudes[index][:, None] * self.amplitudes[index]
-        block.diagonal().add_(1)
-        return block
-
-    def solve(self, b: Tensor, guess: Tensor | None, settings: FourierLattice) -> tuple[Tensor, Stats]:
-        """u for right-hand sides `[r, c]`.
+    def solve(
+        self, b: Tensor, guess: Tensor | None, precondition: Preconditioner, settings: FourierLattice
+    ) -> tuple[Tensor, Stats]:
+        """u for right-hand sides `[r, c + e]`.
 
         |phi(x) . e|^2 <= (phi^T M^-1 phi) (e^T M e): the error of a path in posterior standard deviations is at most
         sqrt(r^T M^-1 r), which the preconditioned residual estimates, and in the mean over the directions that the
         data determine it is that over the root of their number.
         """
-        target = settings.tolerance**2 * max(1.0, 0.1 * self.effective_dimension)
+        directions = max(1.0, 0.1 * self.effective_dimension)
+        target = settings.tolerance**2 * directions
         parts, iterations, worst = [], 0, 0.0
         for start in range(0, len(b), _ROWS):
             cut = slice(start, start + _ROWS)
-            u, steps, left = self._descend(b[cut], None if guess is None else guess[cut], target, settings)
+            u = precondition(b[cut]) if guess is None else guess[cut].clone()
+            u, steps, left = self._descend(b[cut], u, target, precondition, settings.max_iterations)
             parts.append(u)
             iterations, worst = max(iterations, steps), max(worst, left)
-        converged = worst <= target
+        converged, residual = worst <= target, math.sqrt(max(0.0, worst) / directions)
         if not converged:
             warnings.warn(
                 f"the solve on the lattice stopped after {iterations} iterations at an estimated error of "
-                f"{math.sqrt(worst / max(1.0, 0.1 * self.effective_dimension)):.1e} posterior standard deviations, not "
-                f'{settings.tolerance:g}; give a larger head (solvers.FourierLattice(head=...)), or solver="cholesky"',
+                f"{residual:.1e} posterior standard deviations, not {settings.tolerance:g}; give a larger head "
+                '(solvers.FourierLattice(head=...)), or solver="cholesky"',
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        residual = math.sqrt(worst / max(1.0, 0.1 * self.effective_dimension))
         return torch.cat(parts), Stats(repr(settings), iterations, residual, converged)
 
     def _descend(
-        self, b: Tensor, guess: Tensor | None, target: float, settings: FourierLattice
+        self, b: Tensor, u: Tensor, target: float, precondition: Preconditioner, most: int
     ) -> tuple[Tensor, int, float]:
-        u = self.precondition(b) if guess is None else guess.clone()
+        """Conjugate gradients from u: the weights, the iterations, and the largest preconditioned residual."""
         residual = b - self.product(u)
-        z = self.precondition(residual)
+        z = precondition(residual)
         p, rz = z.clone(), (residual * z).sum(1)  # [r]
         steps = 0
-        while steps < settings.max_iterations and bool((rz > target).any()):
+        while steps < most and bool((rz > target).any()):
             Mp = self.product(p)
             curvature = (p * Mp).sum(1)
             step = torch.where(curvature > 0, rz / curvature.clamp_min(1e-300), 0.0)[:, None]
             u.addcmul_(step, p)
             residual.addcmul_(step, Mp, value=-1)
-            z = self.precondition(residual)
+            z = precondition(residual)
             next_rz = (residual * z).sum(1)
             p.mul_((next_rz / rz.clamp_min(1e-300))[:, None]).add_(z)
             rz, steps = next_rz, steps + 1
@@ -209,22 +215,15 @@ class System:
 
 def worthwhile(basis: Any, noise: Tensor, n: int, s: int) -> bool:
     """Whether the lattice takes less time than a dense factor, by the operations of each; and can be solved at all."""
-    a2 = basis.scales()[0].square()
+    a2 = basis.scales[0].square()
     information = 0.5 * a2 * float((1 / noise.double()).sum())
     if float(information.max()) > 0.1 * LARGEST_INFORMATION:
         return False
-    head = min(int((information > 10).sum()), 12_000 if noise.is_cuda else 4000)
-    hard = int((information > 10).sum()) / max(1, head)  # modes that the head leaves to the iterations
-    cells = math.prod(fast_size(2 * k - 1) for k in basis.shape)
-    iterations = 30 * math.sqrt(hard)
-    transforms = iterations * (s + 1) * 5 * cells * math.log2(max(2, cells)) * FFT_COST
-    spread = (s + 2) * n * 10 ** len(basis.shape) * FFT_COST / 2
-    return transforms + spread + head**3 / 3 + 2 * iterations * head**2 * (s + 1) < n**3 / 3 + 4 * n**2 * s
-
-
-def _flat(j: Tensor, shape: Tensor) -> Tensor:
-    """Places in a flattened box of the modes -m to m."""
-    index = torch.zeros_like(j[..., 0])
-    for axis, n in enumerate(shape.tolist()):
-        index = index * n + j[..., axis] + n // 2
-    return index
+    limit, shape = largest_dense(noise.is_cuda), basis.lattice.shape
+    cells = math.prod(fast_size(2 * k - 1) for k in shape)
+    head = head_size(information, s + 1, cells, limit)
+    lightest = float(information.sort(descending=True).values[max(0, head - 1)])
+    iterations = 2 * iterations_left(max(lightest, 0.1)) + 5
+    transforms = iterations * (s + 1) * (5 * cells * math.log2(max(2, cells)) * FFT_COST + 2 * head**2)
+    spread = (s + 2 + basis.num_beside) * n * 10 ** len(shape) * FFT_COST / 2
+    return transforms + spread + head**3 / 3 < n**3 / 3 + 4 * n**2 * s
