@@ -9,7 +9,6 @@ from matheron import kernels as K
 from matheron import streamed
 from matheron.features import posterior_scale
 from matheron.samplers import moments
-from matheron.solvers import FourierLattice
 
 UNIT = (0.0, 1.0)
 
@@ -118,5 +117,5 @@ def test_the_second_reading_is_the_first_or_it_is_said(capsys):
 
     gp = matheron.StreamedGP(K.RBF(0.3), Growing(), 0.1)
     with pytest.raises(ValueError, match=r"expected the same on a second reading, got \d+ observations, then \d+"):
-        matheron.draw(gp, 1, domain=UNIT, solver=FourierLattice(progress=True))
+        matheron.draw(gp, 1, domain=UNIT, progress=True)
     assert "reading data" in capsys.readouterr().out
