@@ -176,6 +176,13 @@ def test_categories_are_refused_with_a_word_or_encoded(folder, tmp_path):
     assert "which is none of a, b" in run("evaluate", save, tmp_path / "at.csv", code=1).stderr
 
 
+def test_minimize_sees_a_function_of_many_waves(tmp_path):
+    t = np.random.default_rng(0).uniform(0, 50, 250)
+    pd.DataFrame({"t": t, "y": np.sin(2 * np.pi * t)}).to_csv(tmp_path / "waves.csv", index=False)
+    answer = json.loads(run("minimize", tmp_path / "waves.csv", "--target", "y", "--json").output)
+    assert all(point["y_mean"] < -0.4 for point in answer["points"])
+
+
 def test_one_row_can_be_fitted_but_says_nothing_of_where_to_look(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n1,2\n")
     assert "1 observation" in run("fit", tmp_path / "t.csv", "--target", "y").output

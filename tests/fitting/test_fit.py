@@ -372,3 +372,12 @@ def test_the_summary_of_a_model_without_transforms_is_its_own():
     }
     assert rows.log_likelihood == pytest.approx(float(matheron.log_marginal_likelihood(gp)))
     assert "RBF.lengthscale[b]  3" in str(rows)
+
+
+@pytest.mark.parametrize("n, waves", [(250, 50), pytest.param(2500, 365, marks=pytest.mark.slow)])
+def test_waves_are_not_taken_for_noise(n, waves):
+    generator = np.random.default_rng(0)
+    t = generator.uniform(0, waves, n)
+    gp = fit(None, t[:, None], np.sin(2 * np.pi * t) + 0.1 * generator.standard_normal(n), seed=0)
+    assert float(gp.noise[0]) < 0.1  # of a variance of one
+    assert 0.1 < float(gp.kernel.kernel.lengthscale) * float(np.std(t)) < 1.0

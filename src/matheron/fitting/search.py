@@ -20,7 +20,7 @@ from .hyperparameters import BOUNDS, Hyperparameters, Leaf, Prior, checked_prior
 from .likelihood import Dense
 from .pathwise import Pathwise, ascend
 from .priors import weak_priors
-from .starts import candidates
+from .starts import candidates, spread_and_near
 from .units import Units, buffers
 
 # Starts are compared on this many observations, and followed on that many; the best goes on with all of them.
@@ -158,7 +158,7 @@ def _best_start(
 ) -> Tensor:
     """The best end of searches from the most likely of many starts, on some of the data."""
     h = objective.hyperparameters
-    order = torch.randperm(len(objective.y), generator=generator, device=generator.device).to(objective.X.device)
+    order = spread_and_near(objective.X, generator)
     few = objective.some(order[:_SCREENED])
     given = [as_given, *([h.encode()] if both else [])]
     starts = candidates(h, 8 * num_starts, generator, given, few.X, few.y)

@@ -11,7 +11,8 @@ from torch import Tensor
 from .hyperparameters import Hyperparameters, Leaf
 
 # Log-uniform ranges: a tenth of a standard deviation to ten of them, noise from next to nothing to half the variance.
-_RANGES = {"lengthscale": (0.1, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.5), "alpha": (0.1, 10.0)}
+_SHORTEST = 0.1
+_RANGES = {"lengthscale": (_SHORTEST, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.5), "alpha": (0.1, 10.0)}
 _OTHER = (0.1, 3.0)
 
 
@@ -22,17 +23,54 @@ _FREQUENCIES, _PEAKS = 2000, 3
 def candidates(
     h: Hyperparameters, count: int, generator: torch.Generator, given: Sequence[Tensor], X: Tensor, y: Tensor
 ) -> list[Tensor]:
-    """Vectors to start from: those given, random ones, and these with periods at the peaks of a periodogram.
+    """Vectors to start from: those given, random ones, short lengthscales along one column, and periods.
 
-    The likelihood has a narrow top at every period that fits a little, and random numbers rarely hit the highest.
+    The likelihood has a narrow top at every period that fits a little, and random numbers rarely hit the highest: so
+    starts are repeated at the peaks of a periodogram. And where a function turns often along one column, all of it
+    looks like noise from a long lengthscale.
     """
     starts = [*given, *(torch.cat([_random(leaf, generator) for leaf in h.leaves]) for _ in range(count))]
+    gaps = 2 if X.shape[1] == 1 else 8  # with other columns' help, noise could be followed along one
+    starts += [short for i in range(X.shape[1]) for short in _short(h, given[-1], i, X[:, i], gaps)]
     turning = [leaf for leaf in h.leaves if leaf.short in ("period", "means") and leaf.dims]
     if not turning or len(y) < 8:
         return starts
     found = {i: peaks(X[:, i], y) for leaf in turning for i in leaf.dims}  # by column
     first = [_turned(h, start, found, k) for start in given for k in range(_PEAKS)]
     return [*first, *starts, *(_turned(h, start, found, k) for k, start in enumerate(starts[len(given) :]))]
+
+
+def spread_and_near(X: Tensor, generator: torch.Generator) -> Tensor:
+    """Rows in an order of which any beginning is half spread over all data, half the neighbours of one of them.
+
+    Long lengthscales show in the first, short ones in the second: a function that turns more often than some spread
+    data can follow is noise to them.
+    """
+    spread = torch.randperm(len(X), generator=generator, device=generator.device).to(X.device)
+    near = (X - X[spread[0]]).square().sum(1).argsort(stable=True)
+    both = torch.stack([spread, near], dim=1).reshape(-1)
+    first = torch.full((len(X),), 2 * len(X), device=X.device).scatter_reduce(
+        0, both, torch.arange(2 * len(X), device=X.device), "amin"
+    )
+    return first.argsort()
+
+
+def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: float) -> list[Tensor]:
+    """A start with shorter and shorter lengthscales along a column, down to `least` gaps between its numbers."""
+    gaps = x.sort().values.diff()
+    gap = float(gaps[gaps > 0].quantile(0.25)) if bool((gaps > 0).any()) else 0.0
+    shorter = []
+    length = _SHORTEST
+    while gap > 0 and (length := length / 3) > least * gap:
+        parts = list(start.split([leaf.size for leaf in h.leaves]))
+        for k, leaf in enumerate(h.leaves):
+            if leaf.short == "lengthscale" and column in leaf.dims:
+                value = leaf.decode(parts[k]).clone()
+                own = [leaf.dims.index(column)] if value.numel() == len(leaf.dims) else slice(None)
+                value.view(-1)[own] = length
+                parts[k] = leaf.encode(value)
+        shorter.append(torch.cat(parts))
+    return shorter
 
 
 def _turned(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k: int) -> Tensor:
