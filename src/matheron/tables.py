@@ -163,23 +163,25 @@ def check_columns(frame: Any, names: Sequence[str], source: str) -> None:
         raise ValueError(f"{source} has no {noun}; it has {there}")
 
 
-def numbers(frame: Any, name: str, source: str) -> np.ndarray:
-    """A column as floats `[n]`, NaN where a cell is empty; ValueError where it holds text or dates."""
+def numbers(frame: Any, name: str, source: str, advice: str | None = None) -> np.ndarray:
+    """A column as floats `[n]`, NaN where a cell is empty; ValueError, with advice, where it holds text or dates."""
     column = frame[name]
     if column.dtype.kind in "biuf" or str(column.dtype).lower() in ("int64", "float64", "boolean"):
         return column.to_numpy(dtype=float, na_value=np.nan)
+    dates = f"{source}: column {name!r} holds dates; make it a number, such as days since the first"
     if column.dtype.kind in "mM":
-        raise ValueError(f"{source}: column {name!r} holds dates; make it a number, such as days since the first")
+        raise ValueError(dates)
     converted = pandas().to_numeric(column, errors="coerce")
     bad = converted.isna() & column.notna() & (column.astype(str).str.strip() != "")
     if bool(bad.any()):
         row = int(np.flatnonzero(bad.to_numpy())[0])
         text = str(column.iloc[row])
         share = f"{int(bad.sum())} of {len(column)} cells"
-        raise ValueError(
-            f"{source}: column {name!r} holds text ({text!r} in row {row + 1}; {share}); leave it out with --inputs, "
-            f"correct it, or, if it names categories, add --encode {name}"
-        )
+        if re.match(r"\d{4}-\d\d-\d\d", text):
+            raise ValueError(f"{dates} ({text!r} in row {row + 1})")
+        if advice is None:
+            advice = f"leave it out with --inputs, correct it, or, if it names categories, add --encode {name}"
+        raise ValueError(f"{source}: column {name!r} holds text ({text!r} in row {row + 1}; {share}); {advice}")
     return converted.to_numpy(dtype=float, na_value=np.nan)
 
 

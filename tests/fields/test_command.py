@@ -113,6 +113,65 @@ def test_a_mask_s_empty_cells_stay_empty_with_its_own_grid_and_with_another(tabl
 
 
 @pytest.mark.usefixtures("quick_fit")
+def test_polygons_are_a_mask_in_whatever_coordinate_system_they_are(table, tmp_path):
+    """A triangle, given in degrees, over data in metres: cells are filled where their centres are inside."""
+    shapely = pytest.importorskip("shapely")
+    corners = [(500_100.0, 4_649_100.0), (500_900.0, 4_649_100.0), (500_100.0, 4_649_700.0)]
+    shape = geopandas.GeoSeries([shapely.Polygon(corners)], crs="EPSG:32633")
+    shape.to_crs("EPSG:4326").to_file(tmp_path / "region.geojson")
+    words = ("--crs", "EPSG:32633", "--grid", "9x7", "--paths", 2, "--out", tmp_path / "in.nc")
+    result = invoke(table, "--mask", tmp_path / "region.geojson", *words)
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "in.nc") as field:
+        x, y = (field[name].values for name in ("x", "y"))
+        assert abs(x[0] - 500_100) < 5 and abs(x[-1] - 500_900) < 5 and abs(y[-1] - 4_649_700) < 5
+        depth = 1 - (x - x[0]) / (x[-1] - x[0]) - (y[:, None] - y[0]) / (y[-1] - y[0])  # of the triangle, at its edge 0
+        filled = field["z"].notnull().values[0]
+        assert filled[1:-1, 1:-1][depth[1:-1, 1:-1] > 0.02].all() and not filled[depth < -0.02].any()
+    points = geopandas.GeoSeries(geopandas.points_from_xy([500_100.0], [4_649_100.0]), crs="EPSG:32633")
+    points.to_file(tmp_path / "points.gpkg")
+    result = invoke(table, "--mask", tmp_path / "points.gpkg", "--out", tmp_path / "none.nc")
+    assert result.exit_code == 1 and "expected polygons in points.gpkg, got none" in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_fit")
+def test_longitudes_and_latitudes_are_of_the_sphere_where_the_crs_says_so(tmp_path):
+    """Near a pole longitudes of 0 and 180 degrees are neighbours: the field there must not depend on the longitude."""
+    rng = np.random.default_rng(0)
+    lon, lat = rng.uniform(-180, 180, 40), rng.uniform(70, 89.9, 40)
+    z = 5 + 8 * np.cos(np.radians(lat)) * np.cos(np.radians(lon))
+    pd.DataFrame({"lon": lon, "lat": lat, "z": z}).to_csv(tmp_path / "ice.csv", index=False)
+    words = ("--x", "lon,lat", "--grid", "8x6", "--paths", 3)
+    result = invoke(tmp_path / "ice.csv", *words, "--crs", "EPSG:4326", "--out", tmp_path / "a.nc")
+    assert result.exit_code == 0 and "on the sphere, in km" in result.output, result.output
+    result = invoke(tmp_path / "ice.csv", *words, "--sphere", "--out", tmp_path / "b.nc")
+    assert result.exit_code == 0, result.output
+    plane = invoke(tmp_path / "ice.csv", *words, "--crs", "EPSG:4326", "--plane", "--out", tmp_path / "c.nc")
+    assert plane.exit_code == 0 and "sphere" not in plane.output
+    by_crs, asked, flat = (xr.open_dataset(tmp_path / f"{name}.nc")["z"] for name in "abc")
+    np.testing.assert_array_equal(by_crs, asked)
+    across = [field.isel(lat=-1).std("lon").mean() for field in (by_crs, flat)]
+    assert across[0] < 0.3 * across[1] and float(by_crs["lat"].max()) == 90
+    swapped = invoke(tmp_path / "ice.csv", "--x", "lat,lon", "--sphere", "--out", tmp_path / "d.nc")
+    assert swapped.exit_code == 1 and "expected columns longitude, latitude in degrees" in swapped.output
+
+
+def test_a_crs_that_is_none_is_refused(table, tmp_path):
+    result = invoke(table, "--crs", "EPSG:nonsense", "--out", tmp_path / "f.nc")
+    assert result.exit_code == 1 and "--crs: expected a name such as EPSG:32633" in result.output
+
+
+def test_text_and_dates_are_refused_with_advice_that_the_command_can_take(tmp_path):
+    data = wells().assign(when="2024-05-01", kind="sand")
+    data.to_csv(tmp_path / "w.csv", index=False)
+    result = invoke(tmp_path / "w.csv", "--value", "kind", "--out", tmp_path / "f.nc")
+    assert result.exit_code == 1 and "name another column" in result.output and "--encode" not in result.output
+    result = invoke(tmp_path / "w.csv", "--x", "when,y", "--out", tmp_path / "f.nc")
+    assert result.exit_code == 1 and "column 'when' holds dates; make it a number" in result.output
+
+
+@pytest.mark.usefixtures("quick_fit")
 def test_logarithms_keep_a_field_positive(tmp_path):
     data = wells()
     data["z"] = np.exp(data["z"] - 12)

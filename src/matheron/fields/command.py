@@ -31,7 +31,18 @@ def field(
     ] = None,
     mask: Annotated[
         Path | None,
-        typer.Option(help="A raster: cells that are empty in it stay empty. Without --grid its cells are it."),
+        typer.Option(
+            help="A raster, whose empty cells stay empty and, without --grid, whose cells are the grid; or polygons "
+            "(GeoPackage, GeoJSON, Shapefile): the field is inside them."
+        ),
+    ] = None,
+    sphere: Annotated[
+        bool | None,
+        typer.Option(
+            "--sphere/--plane",
+            help="Coordinates are longitude and latitude in degrees, and distances the sphere's.",
+            show_default="by the CRS",
+        ),
     ] = None,
     log: Annotated[bool, typer.Option("--log", help="Model the logarithm of the values.")] = False,
     chunks: Annotated[int | None, typer.Option(min=1, help="Cells along the side of a block.")] = None,
@@ -46,7 +57,7 @@ def field(
     try:
         for name in ("xarray", "dask", "pandas"):
             need(name)
-        run(table, x, value, grid, paths, out, plot, above, crs, mask, log, chunks, dask, seed, overwrite)
+        run(table, x, value, grid, paths, out, plot, above, crs, mask, sphere, log, chunks, dask, seed, overwrite)
     except (OSError, ValueError, TypeError, ImportError) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
@@ -66,6 +77,7 @@ def run(
     above: float | None,
     crs: str | None,
     mask: Path | None,
+    sphere: bool | None,
     log: bool,
     chunks: int | None,
     scheduler: str | None,
@@ -77,10 +89,11 @@ def run(
     import torch
 
     from .. import draw
+    from .cells import box_of, cells_for, check_overlap
+    from .models import OnSphere
     from .observations import read_observations
     from .simulate import simulate, whole_paths, with_crs
     from .summaries import summaries_of
-    from .targets import as_targets
     from .write import FORMATS, write
 
     out = Path(table.stem + ".nc") if out is None and plot is None else out
@@ -90,19 +103,21 @@ def run(
     typer.echo(f"{table.name}: {len(wells.values)} observations of {value}")
     for remark in wells.remarks:
         typer.echo(f"  {remark}")
-    cells = _cells(grid, mask, wells)
-    _check_overlap(as_targets(cells, len(names), names if mask is None else None), wells)
-    gp = _fitted(wells, log, seed)
-    box = _box(cells, wells)
+    reference = crs or wells.crs
+    sphere = _is_geographic(reference) if sphere is None else sphere
+    cells = cells_for(grid, mask, wells, reference, sphere)
+    check_overlap(cells, wells, own_names=isinstance(cells, dict))
+    gp = _fitted(wells, log, seed, sphere)
     began = time.monotonic()
+    box = None if sphere else box_of(cells, wells)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
-        functions = draw(gp, num_paths, domain=box, generator=torch.Generator().manual_seed(seed))
+        functions: Any = draw(gp, num_paths, domain=box, generator=torch.Generator().manual_seed(seed))
     typer.echo(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
+    functions = OnSphere(functions) if sphere else functions
     side = whole_paths(functions, cells)
     size = side if chunks is None else {dim: n if dim == "path" else chunks for dim, n in side.items()}
     realised = simulate(functions, cells, chunks=size, name=_variable(value))
-    reference = crs or wells.crs
     realised = realised if reference is None else with_crs(realised, reference)
     threshold = float(np.quantile(wells.values, 0.75)) if above is None else above
     maps = summaries_of(realised, quantiles=(0.05, 0.5, 0.95), above=[threshold])
@@ -117,98 +132,45 @@ def run(
         typer.echo(f"drawn: {plot}")
 
 
-def _fitted(wells: Any, log: bool, seed: int) -> Any:
+def _is_geographic(crs: Any) -> bool:
+    """Whether a coordinate reference system is one of longitudes and latitudes."""
+    if crs is None:
+        return False
+    try:
+        return bool(need("pyproj").CRS.from_user_input(crs).is_geographic)
+    except ImportError:
+        raise
+    except Exception as error:  # pyproj's own
+        raise ValueError(f"--crs: expected a name such as EPSG:32633, got {crs!r} ({error})") from None
+
+
+def _fitted(wells: Any, log: bool, seed: int, sphere: bool) -> Any:
     """The model, in the values' own units whether fitted to them or to their logarithms."""
     import numpy as np
 
     from ..fitting import summary
-    from .models import fit_field
+    from ..kernels import Matern
+    from .models import EARTH, fit_field, on_sphere
 
     if log and wells.values.min() <= 0:
         raise ValueError(f"--log: expected positive values of {wells.value_name}, got {wells.values.min():.4g}")
+    if sphere and len(wells.names) != 2:
+        raise ValueError(f"--sphere: expected longitude and latitude, got {', '.join(wells.names)}")
     began = time.monotonic()
-    gp = fit_field(wells.points, np.log(wells.values) if log else wells.values, seed=seed, progress=True)
-    words = str(summary(gp, names=list(wells.names)))
-    typer.echo(f"fitted{' to the logarithm' if log else ''}: {words} ({time.monotonic() - began:.1f} s)")
+    values = np.log(wells.values) if log else wells.values
+    points, kernel, names = wells.points, None, list(wells.names)
+    if sphere:  # one lengthscale for all directions, in km along chords
+        points, names = on_sphere(wells.points), None
+        kernel = float(values.var()) * Matern(1.5, EARTH / 20)
+    gp = fit_field(points, values, kernel, seed=seed, progress=True)
+    words = str(summary(gp, names=names))
+    where = " on the sphere, in km" if sphere else ""
+    typer.echo(f"fitted{where}{' to the logarithm' if log else ''}: {words} ({time.monotonic() - began:.1f} s)")
     if log:
         from ..transforms import Chain, Exp
 
         gp = gp.replaced(output_transform=Chain([gp.output_transform, Exp()]))
     return gp
-
-
-def _cells(grid: str | None, mask: Path | None, wells: Any) -> Any:
-    """The grid: the mask's own cells, or evenly spaced ones over the data, where the mask has values."""
-    import numpy as np
-
-    d = len(wells.names)
-    raster = None if mask is None else _raster(mask, d)
-    if grid is None and raster is not None:
-        return raster
-    sizes = _sizes(grid or "x".join(["200"] * d), d)
-    low, high = wells.points.min(0), wells.points.max(0)
-    room = 0.03 * (high - low)
-    axes = {
-        name: np.linspace(a, b, n) for name, a, b, n in zip(wells.names, low - room, high + room, sizes, strict=True)
-    }
-    if raster is None:
-        return axes
-    y, x = raster.dims
-    inner = {name: axes[name] for name in wells.names}
-    xr = need("xarray")
-    shown = raster.sel(
-        {
-            x: xr.DataArray(inner[wells.names[0]], dims=wells.names[0]),
-            y: xr.DataArray(inner[wells.names[1]], dims=wells.names[1]),
-        },
-        method="nearest",
-    )
-    shown = shown.drop_vars([n for n in (x, y) if n in shown.coords]).assign_coords(inner)
-    return shown.transpose(*reversed(wells.names))
-
-
-def _raster(mask: Path, d: int) -> Any:
-    if d != 2:
-        raise ValueError(f"--mask: a raster has two coordinates, got {d}")
-    if not mask.exists():
-        raise FileNotFoundError(f"--mask: no file {mask}")
-    if mask.suffix in (".tif", ".tiff"):
-        raster = need("rioxarray").open_rasterio(mask, masked=True).squeeze("band", drop=True)
-    else:
-        raster = need("xarray").open_dataarray(mask)
-    if raster.ndim != 2:
-        raise ValueError(f"--mask: expected one layer (y, x), got dimensions {list(raster.dims)}")
-    return raster.load()
-
-
-def _sizes(grid: str, d: int) -> list[int]:
-    if not re.fullmatch(r"\d+(x\d+)*", grid):
-        raise ValueError(f"--grid: expected numbers of cells such as 1000x1000, got {grid!r}")
-    sizes = [int(n) for n in grid.split("x")]
-    if len(sizes) != d or min(sizes) < 2:
-        raise ValueError(f"--grid: expected {d} numbers of at least 2, one for each coordinate, got {grid!r}")
-    return sizes
-
-
-def _check_overlap(targets: Any, wells: Any) -> None:
-    for i, name in enumerate(wells.names):
-        axis, column = targets.axes[targets.order[i]], wells.points[:, i]
-        if axis.max() < column.min() or axis.min() > column.max():
-            raise ValueError(
-                f"the grid misses the data: along {name} it goes from {axis.min():.6g} to {axis.max():.6g}, the "
-                f"observations from {column.min():.6g} to {column.max():.6g}; are both in one coordinate system?"
-            )
-
-
-def _box(cells: Any, wells: Any) -> tuple[list[float], list[float]]:
-    from .targets import as_targets
-
-    targets = as_targets(cells, len(wells.names))
-    assert targets.axes is not None
-    axes = [targets.axes[i] for i in targets.order]
-    low = [min(float(a.min()), float(c.min())) for a, c in zip(axes, wells.points.T, strict=True)]
-    high = [max(float(a.max()), float(c.max())) for a, c in zip(axes, wells.points.T, strict=True)]
-    return low, high
 
 
 def _check_outputs(out: Path | None, plot: Path | None, formats: tuple[str, ...], overwrite: bool) -> None:

@@ -61,7 +61,9 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
         raise ValueError(f"expected different columns for coordinates and value, got {', '.join(names)}")
     if len(table) == 0:
         raise ValueError(f"{path.name} has no rows")
-    rows = np.stack([numbers(table, name, path.name) for name in names], axis=1)
+    rows = np.stack(
+        [numbers(table, name, path.name, "name another column, or correct these cells") for name in names], axis=1
+    )
     known = np.isfinite(rows).all(axis=1)
     remarks = []
     if not known.all():

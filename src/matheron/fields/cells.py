@@ -1,0 +1,120 @@
+"""Where the field command computes: evenly spaced cells over the data, a raster's own, or those inside polygons."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .extras import need
+from .observations import GEOMETRY, Observations
+from .targets import as_targets
+
+# Beyond the data, of their extent, on every side.
+_ROOM = 0.03
+
+
+def cells_for(grid: str | None, mask: Path | None, wells: Observations, crs: Any, sphere: bool) -> Any:
+    """The grid, as `simulate` takes it: named axes, or a raster whose empty cells stay empty.
+
+    Args:
+        grid: cells along each coordinate, "1000x1000"; where not given, the mask's own if it is a raster, or 200.
+        mask: a raster, or polygons.
+        crs: of the coordinates, into which polygons are brought; None where unknown.
+        sphere: latitudes end at the poles.
+    """
+    d = len(wells.names)
+    if mask is not None and d != 2:
+        raise ValueError(f"--mask: a map has two coordinates, got {d}")
+    if mask is not None and not mask.exists():
+        raise FileNotFoundError(f"--mask: no file {mask}")
+    sizes = sizes_of(grid or "x".join(["200"] * d), d)
+    low, high = wells.points.min(0), wells.points.max(0)
+    low, high = low - _ROOM * (high - low), high + _ROOM * (high - low)
+    if sphere and d == 2:
+        low[1], high[1] = max(low[1], -90.0), min(high[1], 90.0)
+    if mask is not None and mask.suffix.lower() in GEOMETRY:
+        return _inside(_polygons(mask, crs), wells.names, sizes)
+    raster = None if mask is None else _raster(mask)
+    if grid is None and raster is not None:
+        return raster
+    axes = {name: np.linspace(a, b, n) for name, a, b, n in zip(wells.names, low, high, sizes, strict=True)}
+    if raster is None:
+        return axes
+    xr = need("xarray")
+    y, x = raster.dims
+    where = {dim: xr.DataArray(axes[name], dims=name) for dim, name in zip((x, y), wells.names, strict=True)}
+    shown = raster.sel(where, method="nearest")
+    shown = shown.drop_vars([n for n in (x, y) if n in shown.coords]).assign_coords(axes)
+    return shown.transpose(*reversed(wells.names))
+
+
+def sizes_of(grid: str, d: int) -> list[int]:
+    if not re.fullmatch(r"\d+(x\d+)*", grid):
+        raise ValueError(f"--grid: expected numbers of cells such as 1000x1000, got {grid!r}")
+    sizes = [int(n) for n in grid.split("x")]
+    if len(sizes) != d or min(sizes) < 2:
+        raise ValueError(f"--grid: expected {d} numbers of at least 2, one for each coordinate, got {grid!r}")
+    return sizes
+
+
+def check_overlap(cells: Any, wells: Observations, own_names: bool) -> None:
+    targets = as_targets(cells, len(wells.names), wells.names if own_names else None)
+    assert targets.axes is not None
+    for i, name in enumerate(wells.names):
+        axis, column = targets.axes[targets.order[i]], wells.points[:, i]
+        if axis.max() < column.min() or axis.min() > column.max():
+            raise ValueError(
+                f"the grid misses the data: along {name} it goes from {axis.min():.6g} to {axis.max():.6g}, the "
+                f"observations from {column.min():.6g} to {column.max():.6g}; are both in one coordinate system?"
+            )
+
+
+def box_of(cells: Any, wells: Observations) -> tuple[list[float], list[float]]:
+    """The box of cells and data."""
+    targets = as_targets(cells, len(wells.names))
+    assert targets.axes is not None
+    axes = [targets.axes[i] for i in targets.order]
+    low = [min(float(a.min()), float(c.min())) for a, c in zip(axes, wells.points.T, strict=True)]
+    high = [max(float(a.max()), float(c.max())) for a, c in zip(axes, wells.points.T, strict=True)]
+    return low, high
+
+
+def _raster(mask: Path) -> Any:
+    if mask.suffix in (".tif", ".tiff"):
+        raster = need("rioxarray").open_rasterio(mask, masked=True).squeeze("band", drop=True)
+    else:
+        raster = need("xarray").open_dataarray(mask)
+    if raster.ndim != 2:
+        raise ValueError(f"--mask: expected one layer (y, x), got dimensions {list(raster.dims)}")
+    return raster.load()
+
+
+def _polygons(mask: Path, crs: Any) -> Any:
+    """The polygons of a file as one shape, in the coordinates' own system where both are known."""
+    try:
+        table = need("geopandas").read_file(mask)
+    except ImportError:
+        raise
+    except Exception as error:  # the reader's own exceptions differ with its engine
+        raise ValueError(f"--mask: {mask} cannot be read: {error}") from None
+    if crs is not None and table.crs is not None:
+        table = table.to_crs(crs)
+    shape = table.geometry[table.geometry.geom_type.isin(["Polygon", "MultiPolygon"])].union_all()
+    if shape.is_empty:
+        raise ValueError(f"--mask: expected polygons in {mask.name}, got none")
+    return shape
+
+
+def _inside(shape: Any, names: tuple[str, ...], sizes: list[int]) -> Any:
+    """Cells of the polygons' extent, True where their centres are inside."""
+    shapely, xr = need("shapely"), need("xarray")
+    west, south, east, north = shape.bounds
+    x, y = np.linspace(west, east, sizes[0]), np.linspace(south, north, sizes[1])
+    shapely.prepare(shape)
+    inside = np.stack([shapely.contains_xy(shape, x, np.full_like(x, row)) for row in y])
+    if not inside.any():
+        raise ValueError("--mask: no cell's centre is inside the polygons; take more cells with --grid")
+    return xr.DataArray(inside, {names[1]: y, names[0]: x}, (names[1], names[0]))
