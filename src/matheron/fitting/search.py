@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from rich.progress import Progress
-from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor
 
 from ..checks import as_generator
@@ -191,6 +190,8 @@ def _climb(
     report: Callable[[float], None],
 ) -> tuple[Tensor, float]:
     """L-BFGS-B from a start, uphill; what has no effect stays as given. The end and its value."""
+    from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
+
     n = len(objective.y)
     start = torch.where(fixed, as_given, start)
     best, best_value = start, -math.inf
