@@ -376,6 +376,11 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "x: expected a tensor, a NumPy array or numbers, got None",
     ),
+    "a gradient at NaN, of some paths": (
+        lambda: paths_of("exact").value_and_grad([[NAN, 0.0]], of=[0]),
+        ValueError,
+        "x: expected finite numbers, got 1 NaN or infinite of 2",
+    ),
     "gradients at points of other dimensions": (
         lambda: paths_of("exact").value_and_grad(rand(4, 3)),
         ValueError,

@@ -1,5 +1,6 @@
 """Strategies of Thompson sampling, and the loop around them."""
 
+import inspect
 import json
 import os
 import signal
@@ -152,3 +153,15 @@ def test_a_killed_run_loses_only_the_evaluation_in_flight(tmp_path):
     assert len(kept["points"]) == len(kept["values"]) >= 8
     study = minimize_function(bowl, BOX, len(kept["points"]) + 2, kernel=K.RBF(0.5), state=state, **FAST)
     assert study.points[: len(kept["points"])] == kept["points"]
+
+
+def test_the_mesh_of_suggestions_is_that_of_minimize(gp, monkeypatch):
+    sizes = []
+
+    def minimize(paths, bounds, *, mesh_size, **settings):
+        sizes.append(mesh_size)
+        return matheron.minimize(paths, bounds, mesh_size=8, num_starts=1)
+
+    monkeypatch.setattr("matheron.thompson.strategies.minimize", minimize)
+    suggest(gp, BOX, 1, num_features=8)
+    assert sizes == [inspect.signature(matheron.minimize).parameters["mesh_size"].default]

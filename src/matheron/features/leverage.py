@@ -33,7 +33,7 @@ from .reference import Reference, monomial, net
 PLAIN_SHARE = 0.25
 # Pilot frequencies: at least; for each component of a sum; while there are few of them.
 NUM_PILOT, PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 256, 192, 64, 1024
-# The pilot's frequencies follow the spectrum as it is, and stretched by these: 1 + 3 / sqrt(d), and its square.
+# The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
 _STRETCH = 3.0
 
 
@@ -109,7 +109,10 @@ def adapt(
     pools: Sequence[Pool], posterior: Posterior, origin: Tensor, domain: Tensor | None, where: Tensor | None
 ) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
-    pilots = [_pilot(pool.parts, len(pools)) for pool in pools]
+    # What data leave of the variance is hardly less than this share of it: there the tail ends.
+    total = sum(float(c.variance) for pool in pools for c in pool.parts)
+    least = float(posterior.noise.detach().min()) / (len(posterior.centres) * max(total, 1e-300))
+    pilots = [_pilot(pool.parts, len(pools), least) for pool in pools]
     theta = torch.cat([p.theta.abs() for p in pilots])
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
     reference = Reference(posterior, domain, where, 1 / torch.nan_to_num(turns, nan=1.0))
@@ -134,12 +137,12 @@ def adapt(
     return sizes
 
 
-def _pilot(pool: list[Component], num_pools: int) -> Draws:
+def _pilot(pool: list[Component], num_pools: int, least: float) -> Draws:
     """Frequencies from every component alike, as far out as leverage may be looking: the same at every draw."""
     for c in pool:
         d = len(set(c.density_dims or range(c.factors[0].input_dim)))
         stretch = 1 + _STRETCH / math.sqrt(d)
-        wide = [(f.masses + f.stretched(stretch) + f.stretched(stretch**2)) for f in c.factors]
+        wide = [(f.masses + f.stretched(stretch) + f.tail(least)) for f in c.factors]
         c.proposal, c.share = [q / q.sum() for q in wide], 1 / len(pool)
     number = min(PER_COMPONENT * len(pool), max(LARGEST_PILOT, FEWEST_PER_COMPONENT * len(pool)))
     number = max(NUM_PILOT, number) if num_pools <= 4 else max(FEWEST_PER_COMPONENT, 4 * number // num_pools)

@@ -52,6 +52,12 @@ class Factor(ABC):
     def stretched(self, factor: float) -> Tensor:
         """Masses `[c]` of the measure with its frequencies times a factor, or something as wide."""
 
+    def tail(self, least: float) -> Tensor:
+        """Even masses `[c]` from the median out to where this share of the measure lies beyond."""
+        beyond = self.masses.flip(0).cumsum(0).flip(0)
+        inside = ((beyond <= 0.5) & (beyond > max(least, LOST_MASS))).double()
+        return inside / inside.sum() if inside.any() else self.masses
+
 
 class Shells(Factor):
     """An elliptical measure in coordinates theta A^T of its own: cells are intervals of log |theta A^T / scale|.
@@ -163,6 +169,9 @@ class Atoms(Factor):
 
     def stretched(self, factor: float) -> Tensor:
         return self.masses.sqrt() / self.masses.sqrt().sum()
+
+    def tail(self, least: float) -> Tensor:
+        return self.stretched(1.0)  # atoms are in no order
 
 
 @dataclass

@@ -1,9 +1,11 @@
-"""A bar in a terminal, for as long as blocks are computed."""
+"""A bar, for as long as blocks are computed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from ..progress import progress_bar
 
 
 def tracked(items: Iterable[Any], total: int, label: str, *, show: bool) -> Iterator[Any]:
@@ -14,14 +16,13 @@ def tracked(items: Iterable[Any], total: int, label: str, *, show: bool) -> Iter
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("blocks")]
-    with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as bar:
+    with progress_bar(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as bar:
         task = bar.add_task(label, total=total)
         for item in items:
             yield item

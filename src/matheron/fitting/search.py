@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from rich.progress import Progress
 from torch import Tensor
 
 from ..checks import as_generator
 from ..kernels import Kernel
 from ..means import Mean
+from ..progress import progress_bar
 from ..solvers import PCG, Cholesky, Solver
 from .hyperparameters import BOUNDS, Hyperparameters, Leaf, Prior, checked_priors, kernel_leaf
 from .likelihood import Dense
@@ -67,7 +67,7 @@ def maximised(
         priors = weak_priors(h.leaves) if len(y) < h.size else {}
     objective = Dense(h, X, y, tasks, checked_priors(priors, h.leaves))
     dense = _is_dense(solver, X)
-    with Progress(disable=not progress, transient=True) as bar:
+    with progress_bar(show=progress, transient=True) as bar:
         task = bar.add_task("fitting", total=None)
 
         def report(words: str, value: float) -> None:

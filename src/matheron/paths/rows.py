@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_array, as_real
+from ..checks import ArrayLike, as_array, as_real, check_points
 from ..evaluate import padded
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def as_rows(paths: AbstractPaths, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, 
     if x.shape != (len(owner), paths.input_dim):
         wanted = [len(owner), paths.input_dim]
         raise ValueError(f"x: expected {wanted}, a point for each of `of`, got {list(x.shape)}")
+    check_points(x, "x")
     return x, owner
 
 

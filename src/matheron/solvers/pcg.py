@@ -233,10 +233,12 @@ def progress_bar(show: bool, title: str, tolerance: float) -> Iterator[Report]:
     if not show:
         yield lambda iterations, error: None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+
+    from ..progress import progress_bar as shown
 
     columns = (TextColumn(title), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns) as bar:
+    with shown(*columns) as bar:
         task, errors = bar.add_task("", total=1.0), [0.0]
 
         def report(iterations: int, error: float) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import Progress
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_box, as_count, as_generator
 from ..gp import ExactGP
 from ..kernels import Kernel
+from ..progress import progress_bar
 from .fitting import fitted
 from .strategies import suggest
 
@@ -113,7 +113,7 @@ def minimize_function(
     box = as_box(bounds, "bounds").double()
     study = _resumed(state, box)
     first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
-    with Progress(disable=not progress) as bar:
+    with progress_bar(show=progress) as bar:
         task = bar.add_task("evaluations", total=budget, completed=len(study.points))
         while len(study.points) < budget:
             X, y = study.data()

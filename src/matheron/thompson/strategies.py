@@ -12,11 +12,11 @@ from ..describe import describe
 from ..draw import draw
 from ..features import Features
 from ..samplers import location_scale, marginals, single, weight_space
-from .minimize import minimize
+from .minimize import MESH_SIZE, minimize
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
-# The paper's budgets, `apdx:additional_experiments_ts`.
-MESH_SIZE = {"decoupled": 250_000, "weight-space": 250_000, "function-space": 1_000_000}
+# Points of the mesh by default. Where the best are not polished it is the paper's, `apdx:additional_experiments_ts`.
+MESH_SIZES = {"decoupled": MESH_SIZE, "weight-space": MESH_SIZE, "function-space": 1_000_000}
 ACTIVE_SET = 2048
 
 
@@ -46,7 +46,8 @@ def suggest(
             or "random" (uniform points, which need no model).
         num_features: of the first two.
         features: their kind, as for `matheron.draw`; None is "auto" for the first and "cosine" for the second.
-        mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; the paper's if not given.
+        mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; if not given 16,384 as
+            for `minimize`, and for "function-space", where they are all there is, the paper's 1,000,000.
         num_starts: points of the mesh that are polished, a function; of the first two.
         pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
             here, the drawn functions pass through the posterior mean there, and so have less to find near them.
@@ -67,7 +68,7 @@ def suggest(
         lower, upper = as_box(bounds, "bounds")
         uniform = torch.rand(q, len(lower), generator=generator, device=generator.device, dtype=torch.float64)
         return torch.addcmul(lower, uniform.to(lower), upper - lower)
-    size = MESH_SIZE[strategy] if mesh_size is None else as_count(mesh_size, "mesh_size")
+    size = MESH_SIZES[strategy] if mesh_size is None else as_count(mesh_size, "mesh_size")
     if strategy == "function-space":
         if pending is not None:
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')

@@ -1,0 +1,74 @@
+"""Progress bars: rich's in a terminal; in a notebook one that needs no widgets."""
+
+from __future__ import annotations
+
+import html
+import io
+import time
+from typing import Any
+
+import rich
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, TaskID
+
+# Seconds between two pictures of a bar in a notebook, and its width in characters.
+_REFRESH, _WIDTH = 0.1, 100
+
+
+def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = False) -> Progress:
+    """A bar to be used in a `with` statement, as `rich.progress.Progress`; it shows nothing unless `show`.
+
+    In a notebook rich draws with ipywidgets, or not at all where these are not installed. There it is a text that
+    is displayed again as it changes.
+
+    >>> from matheron.progress import progress_bar
+    >>> with progress_bar(show=False) as bar:
+    ...     bar.advance(bar.add_task("counting", total=3), 3)
+    """
+    kind = _NotebookProgress if show and rich.get_console().is_jupyter else Progress
+    return kind(*columns, disable=not show, transient=transient)
+
+
+class _NotebookProgress(Progress):
+    """The same table of tasks, shown by IPython's display and updated in place."""
+
+    def __init__(self, *columns: str | ProgressColumn, disable: bool, transient: bool) -> None:
+        super().__init__(*columns, auto_refresh=False, disable=disable, transient=transient)
+        self._transient, self._handle, self._shown = transient, None, 0.0
+
+    def start(self) -> None:
+        self.refresh()
+
+    def stop(self) -> None:
+        self.refresh()
+        if self._transient and self._handle is not None:
+            self._handle.update(_bundle(""), raw=True)
+
+    def refresh(self) -> None:
+        from IPython.display import display
+
+        page = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, force_terminal=False, no_color=True)
+        with page.capture() as captured:
+            page.print(self.get_renderable())
+        bundle = _bundle(captured.get().rstrip())
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+        self._shown = time.monotonic()
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._refresh_now_and_then()
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._refresh_now_and_then()
+
+    def _refresh_now_and_then(self) -> None:
+        if time.monotonic() - self._shown >= _REFRESH:
+            self.refresh()
+
+
+def _bundle(text: str) -> dict[str, str]:
+    return {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>" if text else ""}
