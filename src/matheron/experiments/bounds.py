@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch.quasirandom import SobolEngine
@@ -13,13 +13,17 @@ import matheron
 from matheron.bounds import constants, covariance_rate, fourier_constant, lebesgue_constant, wasserstein_bound
 
 from .experiment import Experiment, Settings, Trial, stable_hash
-from .report import Report, grouped, quartile_table, quartiles
+from .report import Json, Report, Row, Rows, grouped, quartile_table, quartiles
 from .sampling import problem
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _DOMAIN = (0.0, 1.0)
 FEATURES = {"decoupled": "cosine"}  # what the propositions are about
 
-SCALES: dict[str, dict[str, Any]] = {
+SCALES: dict[str, Row] = {
     "paper": {
         "trials": 32,
         "dims": [1, 2, 4, 8],
@@ -51,7 +55,7 @@ def cases(settings: Settings) -> list[dict[str, int]]:
     return [{"d": d} for d in settings["dims"]]
 
 
-def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One random problem: both sides of both propositions for every ell."""
     d, n = trial.case["d"], settings["num_data"]
     generator = trial.generator("problem")
@@ -88,7 +92,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     return {"slope": rate.slope, "standard error": rate.standard_error, "rows": rows}
 
 
-def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def flat(records: Rows) -> list[Row]:
     """One row an ell a trial, with how many times each bound is what it bounds."""
     rows = [{**r["case"], **row} for r in records for row in r["result"]["rows"]]
     for row in rows:
@@ -105,7 +109,7 @@ RATIOS = {
 }
 
 
-def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+def report(records: Rows, settings: Settings) -> Report:
     lines = []
     for record in sorted(records, key=lambda record: record["case"]["d"]):
         d, rows = record["case"]["d"], flat([record])
@@ -119,7 +123,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
     return Report(table, {"": lambda: figure(rows, {d: quartiles(v)[1] for (d,), v in slopes.items()})}, [remark])
 
 
-def figure(rows: Sequence[Mapping[str, Any]], slopes: Mapping[int, float]) -> Any:
+def figure(rows: Rows, slopes: Mapping[int, float]) -> Figure:
     from .style import DIMENSIONS, MARKERS, band, legend_below, panels, plain_ticks
 
     drawing, axes = panels(1, 3, width=9.6, height=3.8)
@@ -127,9 +131,9 @@ def figure(rows: Sequence[Mapping[str, Any]], slopes: Mapping[int, float]) -> An
     sizes = sorted({row["ell"] for row in rows})
     for i, (d, slope) in enumerate(sorted(slopes.items())):
         mine = [row for row in rows if row["d"] == d]
-        look: dict[str, Any] = {"color": DIMENSIONS[i], "marker": MARKERS[i]}
+        look: Row = {"color": DIMENSIONS[i], "marker": MARKERS[i]}
 
-        def curve(axis: Any, name: str, mine=mine, **options: Any) -> None:
+        def curve(axis: Axes, name: str, mine=mine, **options: Json) -> None:
             low, mid, high = zip(*map(quartiles, grouped(mine, ["ell"], name).values()), strict=True)
             band(axis, sizes, low, mid, high, **options)
 

@@ -7,11 +7,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
 
 import torch
 
-from .report import Report
+from .report import Json, Report, Row, Rows
 
 # Which module holds each experiment's EXPERIMENT. A module is imported when its experiment is asked for.
 MODULES = {
@@ -30,8 +29,8 @@ class RefusedError(ValueError):
     """What was asked for cannot be done; the message says why, and what to do."""
 
 
-Settings = Mapping[str, Any]  # numbers, strings and lists of these: what JSON holds
-Case = Mapping[str, Any]  # one combination of what is varied, such as {"d": 2, "n": 64}
+Settings = Mapping[str, Json]  # numbers, strings and lists of these: what JSON holds
+Case = Mapping[str, Json]  # one combination of what is varied, such as {"d": 2, "n": 64}
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,9 @@ class Trial:
         """What tells this trial from the others of a run."""
         return canonical([dict(self.case), self.number])
 
-    def generator(self, *purpose: str, shared: Sequence[str] | None = None, device: Any = "cpu") -> torch.Generator:
+    def generator(
+        self, *purpose: str, shared: Sequence[str] | None = None, device: torch.device | str = "cpu"
+    ) -> torch.Generator:
         """A generator for one purpose.
 
         Trials of different cases differ. With `shared`, only those entries of the case count: cases that agree there
@@ -80,8 +81,8 @@ class Experiment:
     title: str
     scales: Mapping[str, Settings]
     cases: Callable[[Settings], Sequence[Case]]
-    run: Callable[[Trial, Settings, torch.device], dict[str, Any]]
-    report: Callable[[Sequence[Mapping[str, Any]], Settings], Report]
+    run: Callable[[Trial, Settings, torch.device], Row]
+    report: Callable[[Rows, Settings], Report]
     version: int = field(default=1, kw_only=True)
     features: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
@@ -95,7 +96,7 @@ class Experiment:
         cases = self.cases(settings)
         return [Trial(self.name, case, number, seed) for number in range(count) for case in cases]
 
-    def header(self, scale: str, seed: int) -> dict[str, Any]:
+    def header(self, scale: str, seed: int) -> Row:
         """What makes two runs the same run. The number of trials does not: more may be added."""
         settings = {k: v for k, v in self.settings(scale).items() if k != "trials"}
         return {
@@ -123,11 +124,11 @@ def experiment(name: str) -> Experiment:
         raise RefusedError(f"{name}: {error}") from error
 
 
-def canonical(value: Any) -> str:
+def canonical(value: Json) -> str:
     """JSON that is the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def stable_hash(*parts: Any) -> int:
+def stable_hash(*parts: Json) -> int:
     """63 bits that are the same in every process and on every machine, as Python's own hash is not."""
     return int.from_bytes(hashlib.sha256(canonical(parts).encode()).digest()[:8]) >> 1

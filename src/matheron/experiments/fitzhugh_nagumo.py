@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 
@@ -14,12 +13,12 @@ from matheron.metrics import sinkhorn
 from .experiment import Experiment, Settings, Trial, stable_hash
 from .neuron import FEATURES, METHODS, SETS, learn, seconds_by_steps, simulate, unlearned
 from .neuron_report import figure, remarks
-from .report import Report, Table, quartiles
+from .report import Json, Report, Row, Rows, Table, quartiles
 
 # States of each set between which distances are taken: their cost is quadratic.
 _COMPARED = 300
 
-SCALES: dict[str, dict[str, Any]] = {
+SCALES: dict[str, Row] = {
     "paper": {
         "trials": 1,
         "num_data": 10_000,
@@ -59,13 +58,13 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 
 
-def cases(settings: Settings) -> list[dict[str, Any]]:
+def cases(settings: Settings) -> list[Row]:
     return [{"part": "law"}, *({"part": "time", "method": method} for method in METHODS[1:])]
 
 
-def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """Compare the laws of simulated states with the truth's, or time one kind of simulation."""
-    sizes: dict[str, Any] = {"num_features": settings["num_features"], "batch": settings["batch"], "device": device}
+    sizes: Row = {"num_features": settings["num_features"], "batch": settings["batch"], "device": device}
     if trial.case["part"] == "time":
         gps, at = unlearned(settings["num_inducing"], device), settings["timed_steps"]
         sizes["generator"] = trial.generator("noise")
@@ -102,7 +101,7 @@ def _quartiles(v: torch.Tensor) -> list[list[float]]:
     return [[round(x, 4) for x in line] for line in v.nanquantile(q, dim=0).tolist()]
 
 
-def with_distances(law: Mapping[str, Any]) -> dict[str, Any]:
+def with_distances(law: Mapping[str, Json]) -> Row:
     """Distances between the truth's states and each other set's, at the compared times, in place of the states.
 
     They need a library that not every machine with a GPU has: without it the states stay, for a report elsewhere.
@@ -124,7 +123,7 @@ def _finite(states: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(states).all(-1)
 
 
-def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+def report(records: Rows, settings: Settings) -> Report:
     laws = [with_distances(record["result"]) for record in records if record["case"]["part"] == "law"]
     times = _times(records, settings)
     times_at = [round(t / neuron.STEP) for t in laws[0]["times"]] if laws else []
@@ -152,7 +151,7 @@ def _median(values: Sequence[float]) -> float | None:
     return quartiles(values)[1] if values else None
 
 
-def _times(records: Sequence[Mapping[str, Any]], settings: Settings) -> dict[str, dict[int, float]]:
+def _times(records: Rows, settings: Settings) -> dict[str, dict[int, float]]:
     """Median seconds over trials by method and steps."""
     found: dict[str, list[list[float]]] = {}
     for record in records:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,7 +15,12 @@ from matheron.metrics import gaussian_wasserstein
 from matheron.samplers import moments
 
 from .experiment import Experiment, Settings, Trial
-from .report import Report, grouped, quartile_table, quartiles
+from .report import Report, Row, Rows, grouped, quartile_table, quartiles
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from matheron import ExactGP, SparseGP
 
 # The kind of features that each method has. BoTorch's are its own.
 FEATURES = {"paper": "cosine", "Sobol": "sobol", "leverage": "leverage"}
@@ -27,7 +32,7 @@ METHODS = {
 }
 _NUM_DATA, _NOISE = 256, 1e-4  # where the other is varied
 
-SCALES: dict[str, dict[str, Any]] = {
+SCALES: dict[str, Row] = {
     "paper": {
         "trials": 16,
         "dims": [2, 4, 8],
@@ -55,13 +60,13 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 
 
-def cases(settings: Settings) -> list[dict[str, Any]]:
+def cases(settings: Settings) -> list[Row]:
     most = min(_NUM_DATA, max(settings["num_data"]))
     pairs = [(n, _NOISE) for n in settings["num_data"]] + [(most, noise) for noise in settings["noise"]]
     return [{"d": d, "n": n, "noise": noise} for d in settings["dims"] for n, noise in dict.fromkeys(pairs)]
 
 
-def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One random problem in the unit cube, and every kind of features on it."""
     d, n, noise = trial.case["d"], trial.case["n"], trial.case["noise"]
     generator = trial.generator("problem")
@@ -74,7 +79,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     return {"rows": rows}
 
 
-def maps(gp: Any, ell: int, trial: Trial) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
+def maps(gp: ExactGP | SparseGP, ell: int, trial: Trial) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
     """Every kind of features as a map from points to Phi `[n, ell]`."""
     found: list[tuple[str, Callable[[Tensor], Tensor]]] = []
     for method, kind in FEATURES.items():
@@ -85,7 +90,7 @@ def maps(gp: Any, ell: int, trial: Trial) -> list[tuple[str, Callable[[Tensor], 
     return found if theirs is None else [found[0], ("BoTorch", theirs), *found[1:]]
 
 
-def botorch_map(gp: Any, ell: int, trial: Trial) -> Callable[[Tensor], Tensor] | None:
+def botorch_map(gp: ExactGP | SparseGP, ell: int, trial: Trial) -> Callable[[Tensor], Tensor] | None:
     """The features of BoTorch's pathwise draws; None where BoTorch is not installed."""
     try:
         from botorch.sampling.pathwise.features.generators import gen_kernel_features
@@ -100,7 +105,7 @@ def botorch_map(gp: Any, ell: int, trial: Trial) -> Callable[[Tensor], Tensor] |
     return lambda x: phi(x).detach()
 
 
-def relative_error(gp: Any, Phi: Callable[[Tensor], Tensor], x: Tensor) -> float:
+def relative_error(gp: ExactGP | SparseGP, Phi: Callable[[Tensor], Tensor], x: Tensor) -> float:
     """W2 between the law of paths in one basis and the posterior, over the root of the posterior's trace.
 
     C = J J^T + sigma^2 G^T G with G = (K + sigma^2 I)^-1 k(X, x) and J = Phi(x) - G^T Phi(X).
@@ -115,21 +120,21 @@ def relative_error(gp: Any, Phi: Callable[[Tensor], Tensor], x: Tensor) -> float
     )
 
 
-def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def flat(records: Rows) -> list[Row]:
     """One row per method and trial, in the order in which the table shows them."""
     rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
     order = {method: i for i, method in enumerate(METHODS)}
     return sorted(rows, key=lambda row: (row["d"], row["n"], row["noise"], order[row["method"]]))
 
 
-def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+def report(records: Rows, settings: Settings) -> Report:
     rows = flat(records)
     title = f"W2 relative to the posterior's spread, one basis of {settings['num_features']} features"
     table = quartile_table(title, rows, ["d", "n", "noise", "method"], "relative", across="method")
     return Report(table, {"": lambda: figure(rows)}, [gain(rows)])
 
 
-def gain(rows: Sequence[Mapping[str, Any]]) -> str:
+def gain(rows: Rows) -> str:
     """How many times less the features by leverage err than the paper's and Sobol's."""
     medians = {key: quartiles(v)[1] for key, v in grouped(rows, ["d", "n", "noise", "method"], "relative").items()}
     parts = []
@@ -140,7 +145,7 @@ def gain(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Geometric means over all cases, medians over trials: {'; '.join(parts)}."
 
 
-def figure(rows: Sequence[Mapping[str, Any]]) -> Any:
+def figure(rows: Rows) -> Figure:
     """Above against n, below against the noise; one panel per dimension."""
     from .style import DIMENSIONS, MARKERS, band, legend_below, panels
 
@@ -152,7 +157,7 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Any:
             mine = [row for row in rows if row["d"] == d and row["method"] == method]
             if not mine:
                 continue
-            look: dict[str, Any] = {"color": DIMENSIONS[i], "marker": MARKERS[i], "label": METHODS[method]}
+            look: Row = {"color": DIMENSIONS[i], "marker": MARKERS[i], "label": METHODS[method]}
             for axis, name, some in (
                 (axes[0, column], "n", [row for row in mine if row["noise"] == _NOISE]),
                 (axes[1, column], "noise", [row for row in mine if row["n"] == most]),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from matheron.samplers import love
 
 from .experiment import Experiment, Settings, Trial
-from .report import Report
+from .report import Report, Row, Rows
 from .sampling import FEATURES, Blocks, measured, problem
 from .wasserstein import report as wasserstein_report
 from .wasserstein import samplers
 
-SCALES: dict[str, dict[str, Any]] = {
+if TYPE_CHECKING:
+    from matheron import ExactGP
+
+SCALES: dict[str, Row] = {
     "paper": {
         "trials": 32,
         "sides": {"2": [2, 4, 8, 16, 32], "4": [2, 3, 4, 5]},
@@ -45,7 +48,7 @@ def cases(settings: Settings) -> list[dict[str, int]]:
     return [{"d": int(d), "n": side ** int(d)} for d, sides in settings["sides"].items() for side in sides]
 
 
-def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One random problem on a grid, and every sampler on it."""
     d, n = trial.case["d"], trial.case["n"]
     X = grid(d, round(n ** (1 / d)))
@@ -53,7 +56,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     return {"rows": measured(gp, x, _samplers(gp, x, settings["num_features"]), trial, settings["num_draws"])}
 
 
-def _samplers(gp: Any, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
+def _samplers(gp: ExactGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
     yield "LOVE", None, lambda num_draws, generator: love(gp, num_draws, generator=generator).blocks(x)
     yield from samplers(gp, x, sizes)
 
@@ -64,7 +67,7 @@ def grid(d: int, side: int) -> torch.Tensor:
     return torch.cartesian_prod(*[axis] * d).reshape(-1, d)
 
 
-def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+def report(records: Rows, settings: Settings) -> Report:
     return wasserstein_report(records, settings)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,8 @@ import matheron
 from matheron.dynamics import IterativeDrift
 from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.transforms import Affine
+
+from .report import Json, Row
 
 try:
     import gpytorch
@@ -37,8 +38,8 @@ class _Drifts(gpytorch.models.ApproximateGP):
         kernel.lengthscale = torch.tensor(0.5)
         self.covar_module = gpytorch.kernels.ScaleKernel(kernel, batch_shape=batch)
 
-    def forward(self, x: Tensor) -> Any:
-        mean: Any = self.mean_module(x)
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        mean = torch.as_tensor(self.mean_module(x))
         return gpytorch.distributions.MultivariateNormal(mean, self.covar_module(x))
 
 
@@ -63,7 +64,7 @@ def learn(num_data: int, num_inducing: int, steps: int, seed: int) -> tuple[list
         for _ in range(steps):
             batch = torch.randint(num_data, (min(512, num_data),), generator=generator)
             optimizer.zero_grad()
-            gain: Any = bound(model(inner[batch]), targets[batch])
+            gain = torch.as_tensor(bound(model(inner[batch]), targets[batch]))
             (-gain).backward()
             optimizer.step()
             schedule.step()
@@ -74,8 +75,7 @@ def learn(num_data: int, num_inducing: int, steps: int, seed: int) -> tuple[list
         gp.replaced(input_transform=inputs, output_transform=Affine(scale[i], centre[i]))
         for i, gp in enumerate(snapshot.models)
     ]
-    noises: Any = likelihood.task_noises
-    return models, (noises.detach() * scale.square()).tolist()
+    return models, (torch.as_tensor(likelihood.task_noises).detach() * scale.square()).tolist()
 
 
 def unlearned(num_inducing: int, device: torch.device) -> list[matheron.SparseGP]:
@@ -113,9 +113,7 @@ def simulate(
     """
     watch = watch or Stopwatch((), device)
     controls = torch.stack([neuron.sinusoidal_current(t * neuron.STEP) for t in range(steps)]).to(device, dtype)
-    settings: dict[str, Any] = dict(
-        controls=controls, diffusion=neuron.DIFFUSION, keep_every=keep_every, generator=generator
-    )
+    settings: Row = dict(controls=controls, diffusion=neuron.DIFFUSION, keep_every=keep_every, generator=generator)
     rest = torch.tensor(neuron.REST, dtype=dtype, device=device)
     _wait(device)
     start = time.perf_counter()
@@ -145,7 +143,7 @@ def simulate(
 
 
 def seconds_by_steps(
-    method: str, gps: list[matheron.SparseGP], num_paths: int, at: Sequence[int], **sizes: Any
+    method: str, gps: list[matheron.SparseGP], num_paths: int, at: Sequence[int], **sizes: Json
 ) -> list[float]:
     """Seconds for so many steps: of one iterative simulation on its way, of a simulation each along functions."""
     simulate(method, gps, num_paths, 3, keep_every=3, **sizes)  # warm up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,11 @@ from matheron.dynamics import fitzhugh_nagumo as neuron
 
 from .experiment import Settings
 from .neuron import METHODS, SETS
-from .report import quartiles
+from .report import Json, Rows, quartiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 class Fit(NamedTuple):
@@ -32,15 +36,13 @@ def quadratic(seconds: Mapping[int, float], num_inducing: int) -> Fit:
     return line(x, y)
 
 
-def line(x: Sequence[Any], y: Sequence[float]) -> Fit:
+def line(x: Sequence[Json], y: Sequence[float]) -> Fit:
     slope, overhead = np.polyfit(x, y, 1)
     rest = np.asarray(y) - overhead - slope * np.asarray(x)
     return Fit(float(overhead), float(slope), float(1 - rest.var() / np.var(y)))
 
 
-def remarks(
-    laws: Sequence[Mapping[str, Any]], times: Mapping[str, Mapping[int, float]], settings: Settings
-) -> list[str]:
+def remarks(laws: Rows, times: Mapping[str, Mapping[int, float]], settings: Settings) -> list[str]:
     said = []
     if laws:
         truth = neuron.DIFFUSION / neuron.STEP
@@ -71,7 +73,7 @@ def remarks(
     return said
 
 
-def figure(law: Mapping[str, Any], times: Mapping[str, Mapping[int, float]], settings: Settings) -> Any:
+def figure(law: Mapping[str, Json], times: Mapping[str, Mapping[int, float]], settings: Settings) -> Figure:
     """Four panels, as the paper's: the drift, voltage traces, run time, and distance to the truth."""
     from .style import DECOUPLED, EXACT, WEIGHT_SPACE, band, legend_below, panels, plain_ticks
 
@@ -111,7 +113,7 @@ def _fitted(seconds: Mapping[int, float], m: int) -> tuple[np.ndarray, np.ndarra
     return t + 1, seconds[first] + np.cumsum(fit.overhead + fit.slope * (m + t) ** 2.0)
 
 
-def _drift_field(axis: Any) -> None:
+def _drift_field(axis: Axes) -> None:
     """The true drift at I = 0.5, with its nullclines."""
     lower, upper = neuron.BOX
     v, w = np.meshgrid(np.linspace(lower[0], upper[0], 40), np.linspace(lower[1], upper[1], 40))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +10,13 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import matheron
-from matheron import kernels
+from matheron import AbstractPaths, kernels
 from matheron.metrics import EmpiricalMoments, blocks, gaussian_wasserstein
 from matheron.samplers import Moments
 
+from ..samplers.values import ValueDraws
 from .experiment import Trial
+from .report import Json
 from .sampling import NOISE, kernel
 
 # Where there are data. The few observations lie in the same bands as the many.
@@ -25,7 +26,7 @@ _FEW = (0.2, 0.3, 0.65, 0.75)
 _SHOWN = 256
 
 
-def data(trial: Trial, device: torch.device) -> dict[int, Any]:
+def data(trial: Trial, device: torch.device) -> dict[int, matheron.ExactGP]:
     """Models of n = 4 and of n = 1000 observations of the same function, drawn from the prior."""
     generator = Trial("posteriors", {}, trial.number, trial.seed).generator("problem")  # the same in both figures
     many = torch.rand(1000, generator=generator, dtype=torch.float64)
@@ -44,7 +45,7 @@ def grid(num_test: int, device: torch.device) -> Tensor:
     return torch.linspace(0, 1, num_test, dtype=torch.float64, device=device)[:, None]
 
 
-def sparse(gp: Any, m: int) -> Any:
+def sparse(gp: matheron.ExactGP, m: int) -> matheron.SparseGP:
     """The sparse posterior of m inducing points that maximise Titsias's bound, with its optimal q(u)."""
     X, y = gp.train_inputs.cpu(), gp.train_targets.cpu()
 
@@ -83,7 +84,7 @@ def _bound(k: kernels.Kernel, X: Tensor, y: Tensor, Z: Tensor) -> Tensor:
     return -fit - (k.diag(X).sum() / NOISE - A.square().sum()) / 2
 
 
-def empirical(draws: Any, x: Tensor, num_shown: int) -> tuple[Moments, Tensor]:
+def empirical(draws: AbstractPaths | ValueDraws, x: Tensor, num_shown: int) -> tuple[Moments, Tensor]:
     """The moments of draws at x, and the first few of them."""
     found, shown = EmpiricalMoments(), []
     for block in blocks(draws, x):
@@ -96,13 +97,13 @@ def w2(one: Moments, other: Moments) -> float:
     return gaussian_wasserstein(*one, *other)
 
 
-def curve(values: Tensor) -> list[Any]:
+def curve(values: Tensor) -> list[Json]:
     """Values at the test points `[..., *]` as the figure's file holds them: some of the points, to four decimals."""
     step = max(1, values.shape[-1] // _SHOWN)
     return torch.round(values[..., ::step].cpu(), decimals=4).tolist()
 
 
-def law(of: Moments, x: Tensor) -> dict[str, list[Any]]:
+def law(of: Moments, x: Tensor) -> dict[str, list[Json]]:
     """A mean and standard deviations, as curves, and the points they are at."""
     sd = of.covariance.diagonal().clamp_min(0).sqrt()
     return {"x": curve(x[:, 0]), "mean": curve(of.mean), "sd": curve(sd)}

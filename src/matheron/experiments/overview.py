@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,24 +13,27 @@ from matheron.samplers import decoupled_moments, moments
 from .experiment import Experiment, Settings, Trial
 from .one_dimension import curve, data, empirical, grid, law, sparse, w2
 from .posteriors import corner, dashed, mean_and_deviations, where_data_are
-from .report import Report, quartile_table
+from .report import Json, Report, Row, Rows, quartile_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PATHS_SHOWN = 5
 FEATURES = {"decoupled": "cosine"}
 LAWS = ("sparse posterior, closed form", "decoupled, empirical", "decoupled, closed form")
 
-SCALES: dict[str, dict[str, Any]] = {
+SCALES: dict[str, Row] = {
     "paper": {"trials": 32, "num_test": 1024, "num_draws": 100_000, "num_inducing": 8, "num_features": 1000},
     "quick": {"trials": 6, "num_test": 1024, "num_draws": 10_000, "num_inducing": 8, "num_features": 1000},
     "tiny": {"trials": 1, "num_test": 64, "num_draws": 1100, "num_inducing": 8, "num_features": 200},
 }
 
 
-def cases(settings: Settings) -> list[dict[str, Any]]:
+def cases(settings: Settings) -> list[Row]:
     return [{"n": 1000}]
 
 
-def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """Draw from a sparse posterior by Matheron's rule; keep the parts of the first path."""
     gp, x = data(trial, device)[trial.case["n"]], grid(settings["num_test"], device)
     truth, model = moments(gp, x), sparse(gp, settings["num_inducing"])
@@ -45,7 +48,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     assert isinstance(paths, matheron.Paths)
     found, some = empirical(paths, x, _PATHS_SHOWN)
     closed, of_sparse = decoupled_moments(model, paths.prior.features, x), moments(model, x)
-    result: dict[str, Any] = dict(zip(LAWS, (w2(truth, it) for it in (of_sparse, found, closed)), strict=True))
+    result: Row = dict(zip(LAWS, (w2(truth, it) for it in (of_sparse, found, closed)), strict=True))
     if trial.number == 0:  # what the figure shows
         first, Z = paths[0], model.inducing_points
         prior = first.prior.sums(x[None])[0, 0]  # [*]
@@ -63,14 +66,14 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     return result
 
 
-def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+def report(records: Rows, settings: Settings) -> Report:
     rows = [{"law": name, "w2": record["result"][name]} for name in LAWS for record in records]
     title = f"W2 to the exact posterior at {settings['num_test']} points, {settings['num_draws']:,} draws"
     shown = [record["result"] for record in records if "figure" in record["result"]]
     return Report(quartile_table(title, rows, ["law"], "w2"), {"": lambda: figure(shown[0])} if shown else {})
 
 
-def figure(result: Mapping[str, Any]) -> Any:
+def figure(result: Mapping[str, Json]) -> Figure:
     from .style import DECOUPLED, UPDATE, WEIGHT_SPACE, legend_below, panels
 
     shown = result["figure"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,25 +11,29 @@ from matheron.samplers import location_scale, moments, weight_space, weight_spac
 
 from .experiment import Experiment, Settings, Trial
 from .one_dimension import BANDS, curve, data, empirical, grid, law, sparse, w2
-from .report import Report, quartile_table
+from .report import Json, Report, Row, Rows, quartile_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 POSTERIORS = {"exact": "exact GP", "sparse": "sparse GP", "random features": "random Fourier features"}
 LAWS = ("empirical", "closed form")
 _PATHS_SHOWN = 5
 FEATURES = {"random features": "cosine"}
 
-SCALES: dict[str, dict[str, Any]] = {
+SCALES: dict[str, Row] = {
     "paper": {"trials": 32, "num_test": 1024, "num_draws": 100_000, "num_inducing": 8, "num_features": 2000},
     "quick": {"trials": 4, "num_test": 1024, "num_draws": 10_000, "num_inducing": 8, "num_features": 2000},
     "tiny": {"trials": 1, "num_test": 64, "num_draws": 1100, "num_inducing": 8, "num_features": 200},
 }
 
 
-def cases(settings: Settings) -> list[dict[str, Any]]:
+def cases(settings: Settings) -> list[Row]:
     return [{"n": n, "posterior": posterior} for n in (4, 1000) for posterior in POSTERIORS]
 
 
-def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One panel: a posterior in closed form, draws from it, and how far both are from the truth."""
     gp, x = data(trial, device)[trial.case["n"]], grid(settings["num_test"], device)
     truth = moments(gp, x)
@@ -48,7 +52,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
         )
         closed = weight_space_moments(gp, draws.prior.features, x)
     found, paths = empirical(draws, x, _PATHS_SHOWN)
-    result: dict[str, Any] = {"empirical": w2(truth, found), "closed form": w2(truth, closed)}
+    result: Row = {"empirical": w2(truth, found), "closed form": w2(truth, closed)}
     if trial.number == 0:  # what the figure shows
         points = [gp.train_inputs[:, 0].tolist(), gp.train_targets.tolist()] if trial.case["n"] == 4 else None
         result["figure"] = {
@@ -61,7 +65,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     return result
 
 
-def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+def report(records: Rows, settings: Settings) -> Report:
     rows = [
         {**record["case"], "law": law, "w2": record["result"][law]}
         for record in sorted(records, key=lambda r: (r["case"]["n"], list(POSTERIORS).index(r["case"]["posterior"])))
@@ -75,7 +79,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
     return Report(table, {"": lambda: figure(shown, settings)} if complete else {})
 
 
-def figure(shown: Mapping[Any, Mapping[str, Any]], settings: Settings) -> Any:
+def figure(shown: Mapping[Json, Mapping[str, Json]], settings: Settings) -> Figure:
     from .style import EXACT_POSTERIOR, SPARSE, WEIGHT_SPACE, panels
 
     colors = dict(zip(POSTERIORS, (EXACT_POSTERIOR, SPARSE, WEIGHT_SPACE), strict=True))
@@ -94,7 +98,7 @@ def figure(shown: Mapping[Any, Mapping[str, Any]], settings: Settings) -> Any:
     return drawing
 
 
-def panel(axis: Any, result: Mapping[str, Any], color: str) -> None:
+def panel(axis: Axes, result: Mapping[str, Json], color: str) -> None:
     """A posterior, some of its paths, and the true posterior dashed."""
     curves = result["figure"]
     where_data_are(axis, curves["data"])
@@ -110,7 +114,7 @@ def panel(axis: Any, result: Mapping[str, Any], color: str) -> None:
     axis.grid(False)
 
 
-def where_data_are(axis: Any, points: Any) -> None:
+def where_data_are(axis: Axes, points: Sequence[Sequence[float]] | None) -> None:
     """Bands where there are many data; lines and dots where there are few."""
     if points is None:
         for low, high in BANDS:
@@ -121,19 +125,19 @@ def where_data_are(axis: Any, points: Any) -> None:
         axis.plot(*points, ".", color="black", markersize=4, zorder=5)
 
 
-def mean_and_deviations(axis: Any, of: Mapping[str, Sequence[float]], color: str) -> None:
+def mean_and_deviations(axis: Axes, of: Mapping[str, Sequence[float]], color: str) -> None:
     low, high = ([m + sign * 2 * s for m, s in zip(of["mean"], of["sd"], strict=True)] for sign in (-1, 1))
     axis.fill_between(of["x"], low, high, color=color, alpha=0.18, linewidth=0)
     axis.plot(of["x"], of["mean"], color=color, linewidth=1.6)
 
 
-def dashed(axis: Any, of: Mapping[str, Sequence[float]], label: str = "_") -> None:
+def dashed(axis: Axes, of: Mapping[str, Sequence[float]], label: str = "_") -> None:
     for sign in (-2, 0, 2):
         values = [m + sign * s for m, s in zip(of["mean"], of["sd"], strict=True)]
         axis.plot(of["x"], values, color="black", linestyle="--", linewidth=0.9, label=label if sign == 0 else "_")
 
 
-def corner(axis: Any, text: str) -> None:
+def corner(axis: Axes, text: str) -> None:
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
     axis.text(0.98, 0.03, text, transform=axis.transAxes, ha="right", va="bottom", fontsize=8, bbox=box, zorder=6)
 

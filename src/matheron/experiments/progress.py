@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
-from .experiment import Trial, canonical
+from .experiment import Case, Trial, canonical
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Seconds between lines where there is no terminal.
 _LINE_EVERY = 10.0
@@ -18,7 +21,7 @@ class Costs:
     def __init__(self) -> None:
         self._by_case: dict[str, list[float]] = defaultdict(list)
 
-    def add(self, case: Any, seconds: float) -> None:
+    def add(self, case: Case, seconds: float) -> None:
         self._by_case[canonical(dict(case))].append(seconds)
 
     def _known(self, trial: Trial) -> list[float]:
@@ -35,7 +38,7 @@ class Costs:
 class Progress:
     """Counts finished trials; `left` is the estimate of the seconds that remain."""
 
-    def __init__(self, console: Any, label: str, total: int) -> None:
+    def __init__(self, console: Console, label: str, total: int) -> None:
         self.console, self.label, self.total, self.finished = console, label, total, 0
         self._last_line = time.monotonic()
         self._bar = self._task = None

@@ -6,11 +6,20 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
 QUARTILES = ("25%", "median", "75%")
+
+# What JSON holds: numbers, strings, and lists and mappings of these, as each experiment says.
+Json = Any
+Row = dict[str, Json]
+Rows = Sequence[Mapping[str, Json]]
 
 
 @dataclass(frozen=True)
@@ -22,7 +31,7 @@ class Table:
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
+    rows: Sequence[Sequence[Json]]
     compact: Table | None = None
 
     def markdown(self) -> str:
@@ -40,7 +49,7 @@ class Table:
         paths[1].write_text(f"**{self.title}**\n\n{self.markdown()}")
         return paths
 
-    def print(self, console: Any) -> None:
+    def print(self, console: Console) -> None:
         if self.compact:
             return self.compact.print(console)
         from rich.table import Table as RichTable
@@ -59,7 +68,7 @@ class Report:
     """A table, figures by name ("" is the main one; each is made when it is asked for), and remarks."""
 
     table: Table
-    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
     remarks: Sequence[str] = ()
 
     def save(self, stem: Path) -> list[Path]:
@@ -81,17 +90,15 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return float(low), float(middle), float(high)
 
 
-def grouped(rows: Sequence[Mapping[str, Any]], by: Sequence[str], value: str) -> dict[tuple[Any, ...], list[float]]:
+def grouped(rows: Rows, by: Sequence[str], value: str) -> dict[tuple[Json, ...], list[float]]:
     """The values of rows that agree on `by`, in the order in which the groups are first met."""
-    groups: dict[tuple[Any, ...], list[float]] = {}
+    groups: dict[tuple[Json, ...], list[float]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in by), []).append(row[value])
     return groups
 
 
-def quartile_table(
-    title: str, rows: Sequence[Mapping[str, Any]], by: Sequence[str], value: str, across: str | None = None
-) -> Table:
+def quartile_table(title: str, rows: Rows, by: Sequence[str], value: str, across: str | None = None) -> Table:
     """One line a group: how many trials, and the quartiles of the value. Read with one of `by` across the page."""
     groups = grouped(rows, by, value)
     lines = [(*group, len(values), *quartiles(values)) for group, values in groups.items()]
@@ -99,11 +106,11 @@ def quartile_table(
     return Table(title, [*by, "trials", *QUARTILES], lines, compact)
 
 
-def _across(title: str, groups: Mapping[tuple[Any, ...], Sequence[float]], by: Sequence[str], across: str) -> Table:
+def _across(title: str, groups: Mapping[tuple[Json, ...], Sequence[float]], by: Sequence[str], across: str) -> Table:
     """Medians, with quartiles in brackets: a column for each value of `across`."""
     i = list(by).index(across)
     columns = sorted({group[i] for group in groups})
-    lines: dict[tuple[Any, ...], dict[Any, Sequence[float]]] = {}
+    lines: dict[tuple[Json, ...], dict[Json, Sequence[float]]] = {}
     for group, values in groups.items():
         lines.setdefault(group[:i] + group[i + 1 :], {})[group[i]] = values
     rows = []
@@ -122,7 +129,7 @@ def _cell(values: Sequence[float] | None) -> str:
     return middle if len(values) == 1 else f"{middle} ({low} to {high})"
 
 
-def shown(value: Any) -> str:
+def shown(value: Json) -> str:
     """A number to three digits, whole numbers and words as they are."""
     if value is None:
         return ""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 try:
     import fcntl
@@ -20,6 +20,7 @@ except ImportError:  # not on Windows: there two runs at once on the same file a
     fcntl = None
 
 from .experiment import RefusedError
+from .report import Json, Row
 
 FORMAT = 1
 # What the headers of older files do not say; their runs had what the code had then, and has still.
@@ -43,9 +44,9 @@ class Results:
         made_with: noted beside the header, and not compared.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Any], made_with: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: Path, header: Mapping[str, Json], made_with: Mapping[str, Json] | None = None) -> None:
         self.path = path
-        self.records: dict[str, dict[str, Any]] = {}
+        self.records: dict[str, Row] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "a+b")
         try:
@@ -63,7 +64,7 @@ class Results:
             self._file.close()
             raise
 
-    def append(self, key: str, record: Mapping[str, Any]) -> None:
+    def append(self, key: str, record: Mapping[str, Json]) -> None:
         """Add a trial; it is on the disk when this returns. A later record of the same key replaces the earlier."""
         line = {"key": key, **record}
         self._write(line)
@@ -95,7 +96,7 @@ class Results:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    def _write(self, line: Mapping[str, Json]) -> None:
         try:
             self._file.write(json.dumps(line).encode() + b"\n")
             self._file.flush()
@@ -106,7 +107,7 @@ class Results:
                 "command goes on with the trials that are left"
             ) from error
 
-    def _take(self, record: dict[str, Any]) -> None:
+    def _take(self, record: Row) -> None:
         self.records[record["key"]] = record
 
     def _lock(self) -> None:
@@ -137,7 +138,7 @@ class Results:
             self._file.truncate(end)
             os.fsync(self._file.fileno())
 
-    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+    def _parse(self, line: bytes, number: int) -> Row:
         try:
             record = json.loads(line)
             if not isinstance(record["key"], str):
@@ -149,7 +150,7 @@ class Results:
     def _foreign(self) -> ResultsError:
         return ResultsError(f"{self.path}: expected a results file of matheron; use another --out")
 
-    def _check(self, line: bytes, header: Mapping[str, Any]) -> None:
+    def _check(self, line: bytes, header: Mapping[str, Json]) -> None:
         found = json.loads(line) if _is_json(line) else None
         if not isinstance(found, dict) or found.get("matheron results") != FORMAT:
             raise self._foreign()
@@ -162,7 +163,7 @@ class Results:
             )
 
 
-def _differences(there: Any, here: Any, name: str = ""):
+def _differences(there: Json, here: Json, name: str = ""):
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in sorted({*there, *here}):
             yield from _differences(there.get(key), here.get(key), f"{name}.{key}".strip("."))

@@ -11,16 +11,20 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..fields.schedulers import client_of
-from .experiment import Experiment, RefusedError, Trial
+from .experiment import Experiment, RefusedError, Settings, Trial
 from .progress import Costs, Progress, duration
-from .report import Report
+from .report import Json, Report
 from .results import Results
 from .workers import Outcome, Task, cluster_threads, in_processes, in_this_process, on_cluster, usable_cores
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from rich.console import Console
 
 # Workers by default: as many as cores, up to this many.
 MOST_WORKERS = 8
@@ -48,7 +52,7 @@ def run(
     trials: int | None = None,
     time_limit: float | None = None,
     dask: str | None = None,
-    console: Any = None,
+    console: Console | None = None,
 ) -> Summary:
     """Run what is left of an experiment, and report on all that is there.
 
@@ -105,10 +109,10 @@ def _run_open(
     open_: list[Trial],
     results: Results,
     workers: int,
-    console: Any,
+    console: Console,
     began: float,
     time_limit: float | None,
-    client: Any = None,
+    client: Client | None = None,
 ) -> None:
     """Run the trials, and store each as it ends."""
     costs = Costs()
@@ -144,7 +148,7 @@ def _run_open(
 
 
 @contextmanager
-def _cluster(address: str | None) -> Iterator[Any]:
+def _cluster(address: str | None) -> Iterator[Client | None]:
     """A Client of the cluster; None where none was asked for."""
     if address is None:
         yield None
@@ -157,14 +161,14 @@ def _cluster(address: str | None) -> Iterator[Any]:
         yield client
 
 
-def _outcomes(task: Task, next_trial, workers: int, client: Any) -> Generator[Outcome, None, None]:
+def _outcomes(task: Task, next_trial, workers: int, client: Client | None) -> Generator[Outcome, None, None]:
     if client is not None:
         return on_cluster(task, next_trial, client)
     return in_this_process(task, next_trial) if workers == 1 else in_processes(task, next_trial, workers)
 
 
 def _report(
-    experiment: Experiment, records: list[Any], settings: Any, stem: Path, console: Any
+    experiment: Experiment, records: list[Json], settings: Settings, stem: Path, console: Console
 ) -> tuple[Report, list[Path]]:
     """Write and print what the results say."""
     try:
@@ -202,7 +206,7 @@ def _made_with() -> dict[str, str]:
     return {"matheron": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def _console() -> Any:
+def _console() -> Console:
     from rich.console import Console
 
     return Console()

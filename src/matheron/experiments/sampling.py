@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import matheron
-from matheron import kernels
+from matheron import Paths, kernels
 from matheron.metrics import EmpiricalMoments, gaussian_wasserstein
 from matheron.samplers import location_scale, moments, weight_space
 
 from .experiment import Trial
+from .report import Row
 
 NOISE = 1e-3
 # The kind of features that each method has.
@@ -38,7 +38,9 @@ def kernel(d: int) -> kernels.Kernel:
     return kernels.Matern(2.5, lengthscale=math.sqrt(d / 100))
 
 
-def problem(X: Tensor, num_test: int, generator: torch.Generator, device: torch.device) -> tuple[Any, Tensor]:
+def problem(
+    X: Tensor, num_test: int, generator: torch.Generator, device: torch.device
+) -> tuple[matheron.ExactGP, Tensor]:
     """Targets drawn from the prior at X `[n, d]`, and test points uniform on the unit cube.
 
     They are made on the CPU, so that a seed gives the same problem on every device.
@@ -51,30 +53,31 @@ def problem(X: Tensor, num_test: int, generator: torch.Generator, device: torch.
     return matheron.ExactGP(k, X.to(device), y.to(device), noise=NOISE), x.to(device)
 
 
-def exact(gp: Any, x: Tensor) -> Blocks:
+def exact(gp: matheron.ExactGP, x: Tensor) -> Blocks:
     """Location-scale sampling: its error is that of the number of draws, the floor for all."""
     return lambda num_draws, generator: location_scale(gp, num_draws, generator=generator).blocks(
         x, _DRAWS[x.device.type]
     )
 
 
-def decoupled(gp: Any, x: Tensor, ell: int, features: str = FEATURES["decoupled"]) -> Blocks:
+def decoupled(gp: matheron.ExactGP, x: Tensor, ell: int, features: str = FEATURES["decoupled"]) -> Blocks:
     """Decoupled sampling with one basis of ell features for all draws."""
     domain = (0.0, 1.0) if features == "equispaced" else None
 
     def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        phi: Any = features
+        phi: str | matheron.features.Features = features
         for count in _counts(num_draws, x, ell):
             paths = matheron.draw(
                 gp, count, num_features=ell, features=phi, paths_per_basis=None, domain=domain, generator=generator
             )
+            assert isinstance(paths, Paths)
             phi = paths.prior.features
             yield paths(x)
 
     return blocks
 
 
-def fresh(gp: Any, x: Tensor, ell: int) -> Blocks:
+def fresh(gp: matheron.ExactGP, x: Tensor, ell: int) -> Blocks:
     """Decoupled sampling with a new basis every 64 draws."""
 
     def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -91,11 +94,11 @@ def fresh(gp: Any, x: Tensor, ell: int) -> Blocks:
     return blocks
 
 
-def weights(gp: Any, x: Tensor, b: int) -> Blocks:
+def weights(gp: matheron.ExactGP, x: Tensor, b: int) -> Blocks:
     """Weight-space sampling with one basis of b features."""
 
     def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        phi: Any = FEATURES["weight-space"]
+        phi: str | matheron.features.Features = FEATURES["weight-space"]
         for count in _counts(num_draws, x, b):
             paths = weight_space(gp, count, num_features=b, features=phi, method="pathwise", generator=generator)
             phi = paths.prior.features
@@ -105,8 +108,12 @@ def weights(gp: Any, x: Tensor, b: int) -> Blocks:
 
 
 def measured(
-    gp: Any, x: Tensor, samplers: Iterable[tuple[str, int | None, Blocks]], trial: Trial, num_draws: int
-) -> list[dict[str, Any]]:
+    gp: matheron.ExactGP,
+    x: Tensor,
+    samplers: Iterable[tuple[str, int | None, Blocks]],
+    trial: Trial,
+    num_draws: int,
+) -> list[Row]:
     """W2 between the posterior at x and the empirical moments of each sampler's draws, and the seconds drawing took."""
     truth = moments(gp, x)
     rows = []

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import matplotlib
+import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from ..checks import ArrayLike
 from ..plots import STYLE
+from .report import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # From Okabe and Ito's palette. The paper's colours, as near as that allows.
 EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQUISPACED = (
@@ -32,8 +38,8 @@ _RC = STYLE
 
 
 def panels(
-    rows: int, columns: int, *, width: float = 9.0, height: float | None = None, **options: Any
-) -> tuple[Figure, Any]:
+    rows: int, columns: int, *, width: float = 9.0, height: float | None = None, **options: Json
+) -> tuple[Figure, np.ndarray]:
     """A figure and its axes `[rows, columns]`."""
     figure = Figure(figsize=(width, height or 2.9 * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
@@ -45,14 +51,14 @@ def legend_below(figure: Figure, ncols: int) -> None:
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols)
 
 
-def tones(color: str, count: int) -> list[Any]:
+def tones(color: str, count: int) -> list[Json]:
     """Light, medium, dark: one colour in `count` tones."""
     rgb = to_rgb(color)
     shades = [0.55 - 0.85 * i / max(1, count - 1) for i in range(count)] if count > 1 else [0.0]
     return [tuple(c + (1 - c) * s if s > 0 else c * (1 + s) for c in rgb) for s in shades]
 
 
-def band(axis: Any, x: Any, low: Any, middle: Any, high: Any, **options: Any) -> None:
+def band(axis: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: ArrayLike, **options: Json) -> None:
     """A median with its quartiles shaded."""
     if options.get("marker") == "*":
         options["markersize"] = 8
@@ -60,7 +66,7 @@ def band(axis: Any, x: Any, low: Any, middle: Any, high: Any, **options: Any) ->
     axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
-def plain_ticks(axis: Any, x: Sequence[float]) -> None:
+def plain_ticks(axis: Axes, x: Sequence[float]) -> None:
     """On logarithmic axes: ticks at the x that there are, and y written out, or as powers where it spans many."""
     axis.set_xticks(x, [f"{v:g}" for v in x])
     axis.minorticks_off()

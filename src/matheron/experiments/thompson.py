@@ -10,18 +10,23 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import matheron
-from matheron import thompson
+from matheron import Paths, thompson
 
 from .experiment import Experiment, Settings, Trial
-from .report import QUARTILES, Report, Table, grouped, quartiles
+from .report import QUARTILES, Report, Row, Rows, Table, grouped, quartiles
 from .sampling import NOISE, kernel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Equispaced features represent a task best, in few dimensions.
 _EQUISPACED_UP_TO = 2
@@ -36,7 +41,7 @@ FEATURES = {
 FLOOR = 1e-6
 
 # Rounds are of d points. Function-space draws have a mesh of their own; 2048 of its points are kept for the joint draw.
-SCALES: dict[str, dict[str, Any]] = {
+SCALES: dict[str, Row] = {
     "paper": {
         "trials": 32,
         "dims": [2, 4, 8],
@@ -71,16 +76,16 @@ SCALES: dict[str, dict[str, Any]] = {
 METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled")
 
 
-def cases(settings: Settings) -> list[dict[str, Any]]:
+def cases(settings: Settings) -> list[Row]:
     """A case is a strategy in a number of dimensions; those of function draws also have a number of features."""
-    out: list[dict[str, Any]] = []
+    out: list[Row] = []
     for d in settings["dims"]:
         out += [{"d": d, "method": method, "ell": None} for method in METHODS[:3]]
         out += [{"d": d, "method": method, "ell": ell} for ell in settings["num_features"] for method in METHODS[3:]]
     return out
 
 
-def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One task and one strategy: the lowest value met after each round, the task's minimum, the seconds of choosing."""
     function, minimum = task(trial, settings, device)
     d, budget = trial.case["d"], settings["rounds"] * trial.case["d"]
@@ -101,14 +106,16 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     return {"best": best.tolist(), "minimum": minimum, "seconds": round(seconds, 4)}
 
 
-def task(trial: Trial, settings: Settings, device: torch.device) -> tuple[Any, float]:
+def task(trial: Trial, settings: Settings, device: torch.device) -> tuple[Paths, float]:
     """The function of a trial, the same for all strategies, and its minimum."""
     key = (trial.experiment, trial.case["d"], trial.number, trial.seed)
     return _task(key, tuple(settings["task"].items()), device)
 
 
 @functools.lru_cache(maxsize=4)  # a trial's strategies follow one another
-def _task(key: tuple[str, int, int, int], settings: tuple[tuple[str, int], ...], device: torch.device) -> Any:
+def _task(
+    key: tuple[str, int, int, int], settings: tuple[tuple[str, int], ...], device: torch.device
+) -> tuple[Paths, float]:
     name, d, number, seed = key
     size = dict(settings)
     generator = Trial(name, {"d": d}, number, seed).generator("task")
@@ -144,7 +151,7 @@ def rounds(trial: Trial, settings: Settings, device: torch.device, first: Tensor
     for _ in range(settings["rounds"] - 1):
         began = time.perf_counter()
         gp = matheron.ExactGP(kernel(d), X.to(device), y.to(device), NOISE)
-        chosen: dict[str, Any] = {"strategy": method, "generator": generator}
+        chosen: Row = {"strategy": method, "generator": generator}
         if method == "function-space":
             chosen["mesh_size"] = settings["function_mesh_size"]
         elif method != "random":
@@ -164,7 +171,7 @@ def direct(trial: Trial, settings: Settings, device: torch.device, first: Tensor
     d = trial.case["d"]
     budget, observing, count = settings["rounds"] * d, 0.0, 0
 
-    def objective(x: Any) -> float:
+    def objective(x: np.ndarray) -> float:
         nonlocal observing, count
         if count == budget:  # it ends after an iteration, not in the middle of one
             return math.inf
@@ -174,12 +181,12 @@ def direct(trial: Trial, settings: Settings, device: torch.device, first: Tensor
         return y
 
     began = time.perf_counter()
-    limits: dict[str, Any] = {"maxfun": budget, "maxiter": 10 * budget, "vol_tol": 0, "len_tol": 0}
+    limits: Row = {"maxfun": budget, "maxiter": 10 * budget, "vol_tol": 0, "len_tol": 0}
     scipy_direct(objective, [(0.0, 1.0)] * d, locally_biased=False, **limits)
     return time.perf_counter() - began - observing
 
 
-def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def flat(records: Rows) -> list[Row]:
     """One row a run, with its regret after each round.
 
     A task's minimum is the lowest value that anybody has found: descent's from many starts, or a strategy's.
@@ -195,7 +202,7 @@ def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["d"], METHODS.index(row["method"]), row["ell"] or 0))
 
 
-def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+def report(records: Rows, settings: Settings) -> Report:
     rows, by = flat(records), ["d", "method", "ell"]
     regrets, seconds = grouped(rows, by, "last"), grouped(rows, by, "seconds")
     lines = [
@@ -212,7 +219,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
     return Report(table, figures)
 
 
-def figure(rows: Sequence[Mapping[str, Any]], sizes: Sequence[int], runtimes: bool = False) -> Any:
+def figure(rows: Rows, sizes: Sequence[int], runtimes: bool = False) -> Figure:
     """A panel a dimension and a number of features: regret against evaluations, or the distribution of run times."""
     from .style import legend_below, panels
 
@@ -231,7 +238,7 @@ def figure(rows: Sequence[Mapping[str, Any]], sizes: Sequence[int], runtimes: bo
     return drawing
 
 
-def curves(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def curves(axis: Axes, rows: Rows) -> None:
     """Medians of regret on a logarithmic scale, quartiles shaded."""
     from .style import band
 
@@ -245,7 +252,7 @@ def curves(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axis.set_yscale("log")
 
 
-def run_times(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def run_times(axis: Axes, rows: Rows) -> None:
     """The share of runs that took no longer than so many seconds."""
     for method in METHODS:
         seconds = [max(row["seconds"], 1e-4) for row in rows if row["method"] == method]
@@ -254,7 +261,7 @@ def run_times(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axis.set_xscale("log")
 
 
-def _style(method: str) -> dict[str, Any]:
+def _style(method: str) -> Row:
     from .style import DECOUPLED, EXACT, EXACT_POSTERIOR, FRESH, WEIGHT_SPACE
 
     colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from .experiment import Experiment, Settings, Trial
-from .report import Report, grouped, quartile_table, quartiles
+from .report import Report, Row, Rows, grouped, quartile_table, quartiles
 from .sampling import FEATURES, Blocks, decoupled, exact, fresh, measured, problem, weights
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from matheron import ExactGP, SparseGP
 
 # Equispaced features are for few dimensions.
 _EQUISPACED_UP_TO = 2
 
-SCALES: dict[str, dict[str, Any]] = {
+SCALES: dict[str, Row] = {
     "paper": {
         "trials": 64,
         "dims": [2, 4, 8],
@@ -46,7 +52,7 @@ def cases(settings: Settings) -> list[dict[str, int]]:
     return [{"d": d, "n": n} for d in settings["dims"] for n in settings["num_data"]]
 
 
-def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any]:
+def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One random problem, and every sampler on it."""
     d, n = trial.case["d"], trial.case["n"]
     generator = trial.generator("problem")
@@ -55,7 +61,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> dict[str, Any
     return {"rows": measured(gp, x, samplers(gp, x, settings["num_features"]), trial, settings["num_draws"])}
 
 
-def samplers(gp: Any, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
+def samplers(gp: ExactGP | SparseGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
     """Every sampler of the figure: its name, its number of features, and its draws."""
     yield "exact", None, exact(gp, x)
     for ell in sizes:
@@ -66,7 +72,7 @@ def samplers(gp: Any, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[s
     yield "fresh bases", min(sizes), fresh(gp, x, min(sizes))
 
 
-def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def flat(records: Rows) -> list[Row]:
     """One row a sampler a trial, in the order in which the table shows them."""
     rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
     order = {method: i for i, method in enumerate(METHODS)}
@@ -84,14 +90,14 @@ METHODS = {
 }
 
 
-def report(records: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+def report(records: Rows, settings: Settings) -> Report:
     rows = flat(records)
     title = f"W2 to the true posterior, {settings['num_draws']:,} draws at {settings['num_test']} test points"
     table = quartile_table(title, rows, ["d", "n", "method", "ell"], "w2", across="n")
     return Report(table, {"": lambda: figure(rows, settings)}, [seconds_of_drawing(rows)])
 
 
-def seconds_of_drawing(rows: Sequence[Mapping[str, Any]]) -> str:
+def seconds_of_drawing(rows: Rows) -> str:
     """What the samplers cost at the largest problem."""
     n = max(row["n"] for row in rows)
     groups = grouped([row for row in rows if row["n"] == n], ["method", "ell"], "seconds")
@@ -99,7 +105,7 @@ def seconds_of_drawing(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Median time of drawing at n = {n}: {', '.join(parts)}"
 
 
-def figure(rows: Sequence[Mapping[str, Any]], settings: Settings) -> Any:
+def figure(rows: Rows, settings: Settings) -> Figure:
     """One panel a dimension: medians over trials, quartiles shaded."""
     from .style import legend_below, panels
 
@@ -114,12 +120,12 @@ def figure(rows: Sequence[Mapping[str, Any]], settings: Settings) -> Any:
     return drawing
 
 
-def curves(axis: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> None:
+def curves(axis: Axes, rows: Rows, sizes: Sequence[int]) -> None:
     """W2 against n for every sampler: a colour a sampler, a tone and a marker a number of features."""
     from .style import DECOUPLED, EQUISPACED, EXACT, FRESH, LOVE, MARKERS, WEIGHT_SPACE, band, plain_ticks, tones
 
     toned = {"weight-space": WEIGHT_SPACE, "decoupled": DECOUPLED}
-    styles: dict[str, dict[str, Any]] = {
+    styles: dict[str, Row] = {
         "exact": {"color": EXACT, "linestyle": ":", "linewidth": 2, "zorder": 5},
         "LOVE": {"color": LOVE, "marker": "s"},
         "equispaced": {"color": EQUISPACED, "linestyle": "--", "markerfacecolor": "white"},

@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .experiment import MODULES, RefusedError, experiment
-from .report import QUARTILES, Report, Table, shown
+from .report import QUARTILES, Json, Report, Row, Rows, Table, shown
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 # Where a table's keys end and what was measured begins; and which of the keys may be the horizontal axis.
 _MEASURED = ("trials", "runs", "studies", *QUARTILES)
@@ -91,7 +94,7 @@ def _section(number: int, file: Path, folder: Path) -> tuple[str, str, bool]:
     return title, body, True
 
 
-def read(file: Path) -> tuple[dict[str, Any], Report, int]:
+def read(file: Path) -> tuple[Row, Report, int]:
     """The header of a results file, its report, and how many of its trials failed."""
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
     header, *records = [json.loads(line) for line in lines]
@@ -107,7 +110,7 @@ def read(file: Path) -> tuple[dict[str, Any], Report, int]:
     return header, of.report(good, of.settings(header["scale"])), len(last) - len(good)
 
 
-def interactive(table: Table) -> Any:
+def interactive(table: Table) -> Figure:
     """A table's medians with their quartiles: curves, a panel for each dimension or quantity; or bars."""
     from plotly.graph_objects import Bar, Figure, Scatter
     from plotly.subplots import make_subplots
@@ -127,7 +130,7 @@ def interactive(table: Table) -> Any:
     )
     colours: dict[str, str] = {}
     for column, panel in enumerate(panels, start=1):
-        curves: dict[str, list[dict[str, Any]]] = {}
+        curves: dict[str, list[Row]] = {}
         for row in rows:
             if facet is None or row[facet] == panel:
                 curves.setdefault(_name(row, names), []).append(row)
@@ -152,7 +155,7 @@ def interactive(table: Table) -> Any:
     return _finished(figure)
 
 
-def _finished(figure: Any) -> Any:
+def _finished(figure: Figure) -> Figure:
     figure.update_layout(
         template="plotly_white", height=440, margin={"t": 40, "r": 20}, font_family="system-ui, sans-serif"
     )
@@ -163,13 +166,13 @@ def _first_measured(columns: Sequence[str]) -> int:
     return min(i for i, name in enumerate(columns) if name in _MEASURED)
 
 
-def _follows(key: str, across: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+def _follows(key: str, across: str, rows: Rows) -> bool:
     """Whether a column says nothing beyond the horizontal axis, as evaluations do where each d has its own number."""
     pairs = {(row[across], row[key]) for row in rows}
     return len(pairs) == len({x for x, _ in pairs})
 
 
-def _name(row: Mapping[str, Any], names: Sequence[str]) -> str:
+def _name(row: Mapping[str, Json], names: Sequence[str]) -> str:
     said = [
         str(row[key]) if isinstance(row[key], str) else f"{key} = {shown(row[key])}"
         for key in names
@@ -178,7 +181,7 @@ def _name(row: Mapping[str, Any], names: Sequence[str]) -> str:
     return ", ".join(said) or "median"
 
 
-def _bars(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _bars(rows: Rows) -> Row | None:
     if not all(QUARTILES[0] in row and QUARTILES[2] in row for row in rows):
         return None
     up = [row[QUARTILES[2]] - row[QUARTILES[1]] for row in rows]
@@ -195,7 +198,7 @@ def _table(table: Table) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(f"<tr>{row}</tr>" for row in cells)}</table></div>'
 
 
-def _settings(header: Mapping[str, Any], name: str) -> str:
+def _settings(header: Mapping[str, Json], name: str) -> str:
     said = {"file": name, "seed": header["seed"], **header["settings"], **header.get("made with", {})}
     words = {str(key): value if isinstance(value, str) else json.dumps(value) for key, value in said.items()}
     rows = "".join(f"<tr><th>{escape(key)}</th><td class=word>{escape(word)}</td></tr>" for key, word in words.items())

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from .experiment import Experiment, Settings, Trial
+from .report import Json, Row
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -42,14 +43,14 @@ class Outcome(NamedTuple):
     """A trial that has ended, and its record; or, where `died` says how its worker did, one that will be run again."""
 
     trial: Trial
-    record: Mapping[str, object]
+    record: Mapping[str, Json]
     died: str | None = None
 
 
-def perform(task: Task, trial: Trial) -> dict[str, object]:
+def perform(task: Task, trial: Trial) -> Row:
     """Run one trial, here. An exception is a result too: it is recorded, and the other trials go on."""
     began = time.perf_counter()
-    record: dict[str, object] = {"case": dict(trial.case), "trial": trial.number}
+    record: Row = {"case": dict(trial.case), "trial": trial.number}
     try:
         record["result"] = task.experiment.run(trial, task.settings, torch.device(task.device))
     except Exception as error:
