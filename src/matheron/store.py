@@ -19,6 +19,9 @@ from torch import Tensor
 
 from .value import REGISTRY, Parts, Value
 
+# What a JSON file holds: numbers, strings, None, and lists and mappings of these. Who reads it says what it is.
+Json = Any
+
 FORMAT = "matheron-2"
 # What can be read: the first format said the same, and was read without a look at the shapes.
 READABLE = ("matheron-1", FORMAT)
@@ -28,7 +31,7 @@ class FileError(ValueError):
     """A file that holds no value of this library: torn, changed, of another kind, or with parts that do not fit."""
 
 
-def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
+def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | None = None) -> None:
     """Write a value to `path`, whole or not at all; with notes, JSON that `read_notes` gives back."""
     tensors: dict[str, Tensor] = {}
     if value.requires_graph():
@@ -90,7 +93,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> An
         raise FileError(f"{path} does not describe a value of this version of matheron: {error!r}") from error
 
 
-def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_notes(path: str | os.PathLike[str]) -> dict[str, Json]:
     """The notes that a file was saved with; none where there are none."""
     try:
         with safe_open(Path(path), framework="pt") as file:
@@ -100,7 +103,7 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
     return notes if isinstance(notes, dict) else {}
 
 
-def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Json]:
     """The JSON tree of a value; its tensors go to `tensors` under dotted names."""
     name = type(value).__name__
     if REGISTRY.get(name) is not type(value):
@@ -122,7 +125,7 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str
     return {"type": name, "fields": {f: getattr(value, f) for f in value.fields}, "buffers": buffers, "parts": parts}
 
 
-def _rebuild(tree: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Value:
+def _rebuild(tree: dict[str, Json], prefix: str, tensors: dict[str, Tensor]) -> Value:
     """The value of a tree: attributes of registered classes are set, constructors are not run."""
     kind = REGISTRY.get(tree["type"])
     if kind is None:
@@ -176,7 +179,7 @@ _BASES = ("Kernel", "Mean", "Transform", "Features", "Basis", "PriorPaths", "Upd
 
 def _construct(value: Value, parameters: Mapping[str, inspect.Parameter]) -> None:
     """Let the constructor check kernels, means and transforms: these take what they keep, by the same names."""
-    kept: dict[str, Any] = {**{f: getattr(value, f) for f in value.fields}, **value._buffers, **value._modules}
+    kept: dict[str, Json] = {**{f: getattr(value, f) for f in value.fields}, **value._buffers, **value._modules}
     given = {}
     for name, parameter in list(parameters.items())[1:]:
         if parameter.kind is parameter.VAR_POSITIONAL:

@@ -6,9 +6,11 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ..store import Json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,8 +18,7 @@ if TYPE_CHECKING:
 
 QUARTILES = ("25%", "median", "75%")
 
-# What JSON holds: numbers, strings, and lists and mappings of these, as each experiment says.
-Json = Any
+# Of a file of results, as each experiment says.
 Row = dict[str, Json]
 Rows = Sequence[Mapping[str, Json]]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from .carried import Carried
+from .carried import Carried, Functions
 from .targets import Targets
 
 # A mask that keeps less than this share of the cells is worth a list of points; else whole blocks are cheaper.
@@ -50,7 +50,7 @@ class BlockGrid:
                 out[(..., *box)] = np.where(mask[box], inner, np.nan)
         return out
 
-    def _on(self, functions, axes: tuple[np.ndarray, ...]) -> np.ndarray:
+    def _on(self, functions: Functions, axes: tuple[np.ndarray, ...]) -> np.ndarray:
         """On a whole grid: the paths' axes are in the order of their inputs, the field's in its own."""
         inputs = [np.array(axes[dim]) for dim in self.order]  # copies: what came from elsewhere is read-only
         f = functions.on_grid(inputs)  # [s, n of each input, t]
@@ -89,7 +89,7 @@ class BlockList:
 
 
 @torch.no_grad()
-def _at(functions, points: np.ndarray, outputs: int) -> np.ndarray:
+def _at(functions: Functions, points: np.ndarray, outputs: int) -> np.ndarray:
     f = functions(torch.from_numpy(np.array(points)))  # [s, n] or [s, n, t]
     return np.ascontiguousarray((f.mT if outputs > 1 else f).cpu().numpy())
 
@@ -103,5 +103,5 @@ def _box(mask: np.ndarray) -> tuple[slice, ...]:
     return tuple(sides)
 
 
-def _dtype(functions) -> np.dtype:
+def _dtype(functions: Functions) -> np.dtype:
     return np.dtype(str(functions.dtype).removeprefix("torch."))

@@ -10,11 +10,14 @@ from __future__ import annotations
 import hashlib
 import pickle
 import threading
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor, nn
 
+from ..checks import ArrayLike
 from ..value import Value
 
 _known: WeakValueDictionary[str, Carried] = WeakValueDictionary()
@@ -23,24 +26,42 @@ _lock = threading.Lock()
 counts = {"packed": 0, "unpacked": 0}
 
 
+class Functions(Protocol):
+    """What a field is made of: paths, and what can be called as they are."""
+
+    @property
+    def num_paths(self) -> int: ...
+    @property
+    def num_outputs(self) -> int: ...
+    @property
+    def input_dim(self) -> int: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+    def __getitem__(self, index: slice, /) -> Functions: ...
+    def on_grid(self, axes: Sequence[ArrayLike], /) -> Tensor: ...
+    def named_modules(self, *, remove_duplicate: bool) -> Iterator[tuple[str, nn.Module]]: ...
+
+
 class Carried:
     """Paths and their fingerprint."""
 
-    def __init__(self, token: str, paths: Any = None, blob: bytes | None = None) -> None:
+    def __init__(self, token: str, paths: Functions | None = None, blob: bytes | None = None) -> None:
         self.token, self._paths, self._blob = token, paths, blob
         self._lock = threading.Lock()
-        self._parts: dict[tuple[int, int], Any] = {}
+        self._parts: dict[tuple[int, int], Functions] = {}
 
     @property
-    def paths(self) -> Any:
+    def paths(self) -> Functions:
         with self._lock:
             if self._paths is None:
                 assert self._blob is not None
                 self._paths = pickle.loads(self._blob)
                 counts["unpacked"] += 1
+            assert self._paths is not None
             return self._paths
 
-    def part(self, start: int, stop: int) -> Any:
+    def part(self, start: int, stop: int) -> Functions:
         """Some of the paths, the same object each time: what is derived from them is derived once."""
         paths = self.paths
         if (start, stop) == (0, paths.num_paths):
@@ -50,7 +71,7 @@ class Carried:
                 self._parts[start, stop] = paths[start:stop]
             return self._parts[start, stop]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         with self._lock:
             if self._blob is None:
                 self._blob = _packed(self._paths)
@@ -61,12 +82,12 @@ class Carried:
         return self.token
 
 
-def carried(paths: Any) -> Carried:
+def carried(paths: Functions) -> Carried:
     """The paths as they travel; the same object for equal paths."""
     return _restored(fingerprint(paths), None, paths)
 
 
-def _restored(token: str, blob: bytes | None, paths: Any = None) -> Carried:
+def _restored(token: str, blob: bytes | None, paths: Functions | None = None) -> Carried:
     with _lock:
         known = _known.get(token)
         if known is None:
@@ -74,7 +95,7 @@ def _restored(token: str, blob: bytes | None, paths: Any = None) -> Carried:
         return known
 
 
-def _packed(value: Any) -> bytes:
+def _packed(value: object) -> bytes:
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):  # a mean that is a lambda
@@ -83,7 +104,7 @@ def _packed(value: Any) -> bytes:
         return cloudpickle.dumps(value)
 
 
-def fingerprint(value: Any) -> str:
+def fingerprint(value: Functions) -> str:
     """A hash of all that a Value is: its types, plain fields and tensors. The same in every process."""
     total = hashlib.sha256(f"{type(value).__qualname__}{getattr(value, 'radius', '')}".encode())
     for name, module in value.named_modules(remove_duplicate=False):
@@ -94,7 +115,7 @@ def fingerprint(value: Any) -> str:
             if tensor is not None:
                 array = tensor.detach().cpu().contiguous()
                 total.update(f"{key}{array.dtype}{list(array.shape)}".encode())
-                total.update(array.view(torch.uint8).numpy() if array.numel() and array.ndim else _bytes(array))
+                total.update(array.view(torch.uint8).numpy().data if array.numel() and array.ndim else _bytes(array))
         if isinstance(module, Value) and not module.saveable:  # what is not in tensors and fields: a function
             total.update(_packed({k: v for k, v in vars(module).items() if not k.startswith("_")}))
     return total.hexdigest()[:32]

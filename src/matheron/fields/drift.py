@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..means import Mean
+
+if TYPE_CHECKING:
+    from xarray import DataArray
 
 
 class RasterMean(Mean):
@@ -59,7 +62,7 @@ class RasterMean(Mean):
         return i, t.clamp(0, 1), inside / width
 
 
-def as_raster(raster: Any) -> tuple[Tensor, Tensor, Tensor]:
+def as_raster(raster: DataArray) -> tuple[Tensor, Tensor, Tensor]:
     """The axes x, y and values `[x, y]` of an xarray raster `(y, x)`, increasing and without gaps."""
     if getattr(raster, "ndim", 0) != 2 or not hasattr(raster, "coords"):
         raise ValueError("raster: expected an xarray.DataArray of dims (y, x), e.g. rioxarray.open_rasterio(...)[0]")

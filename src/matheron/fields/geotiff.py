@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .extras import need
 
+if TYPE_CHECKING:
+    from xarray import DataArray, Dataset
+
 # The side of a tile: a multiple of 16, as the format asks.
 TILE = 256
 
 
-def check_raster(dataset: Any) -> None:
+def check_raster(dataset: Dataset) -> None:
     """ValueError where a Dataset is no raster: the last two dims must be evenly spaced, and all variables alike."""
     shapes = {(v.dims[-2:], v.shape[-2:]) for v in dataset.data_vars.values() if v.ndim >= 2}
     spatial = len(shapes) == 1 and not {"path", "point", "output"} & set(next(iter(shapes))[0])
@@ -28,7 +31,7 @@ def check_raster(dataset: Any) -> None:
             raise ValueError(f"field: a GeoTIFF's cells are evenly spaced, at least two a side; {name} is not; use .nc")
 
 
-def assemble_geotiff(dataset: Any, path: Path) -> None:
+def assemble_geotiff(dataset: Dataset, path: Path) -> None:
     """Write a lazy Dataset, one block at a time."""
     rasterio = need("rasterio")
     variables = {str(n): _floating(v) for n, v in dataset.data_vars.items() if v.ndim >= 2}
@@ -71,7 +74,7 @@ def assemble_geotiff(dataset: Any, path: Path) -> None:
                     file.write(layer[::-1] if flip else layer, number[name, index], window=window)
 
 
-def _regions(variable: Any) -> Iterator[tuple[slice, ...]]:
+def _regions(variable: DataArray) -> Iterator[tuple[slice, ...]]:
     """The blocks of a lazy variable, or all of one that is not."""
     sizes = variable.chunks or tuple((n,) for n in variable.shape)
     ends = [np.cumsum(sizes_along).tolist() for sizes_along in sizes]
@@ -79,11 +82,11 @@ def _regions(variable: Any) -> Iterator[tuple[slice, ...]]:
         yield tuple(slice(e[i] - s[i], e[i]) for e, s, i in zip(ends, sizes, index, strict=True))
 
 
-def _floating(variable: Any) -> Any:
+def _floating(variable: DataArray) -> DataArray:
     return variable if np.issubdtype(variable.dtype, np.floating) else variable.astype(np.float64)
 
 
-def _crs(dataset: Any) -> Any:
+def _crs(dataset: Dataset) -> object:
     need("rioxarray")
     crs = dataset.rio.crs
     return None if crs is None else crs.to_wkt()

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
+from ..checks import ArrayLike
 from ..describe import describe
 from ..gp import ExactGP
 from ..kernels.coregional import coupled_covariance
+from ..paths import AbstractPaths
 from ..solvers.cholesky import safe_cholesky
 from ..value import Value
 from .extras import need
 from .simulate import Chunks, simulate
+from .targets import Grid
+
+if TYPE_CHECKING:
+    from xarray import DataArray, Dataset
 
 # Beyond this many observations a factor takes too much memory and n^2 a cell too much time.
 LARGEST = 8000
@@ -22,7 +28,7 @@ LARGEST = 8000
 _BLOCK = 1 << 22
 
 
-def krige(model: Any, grid: Any, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None) -> Any:
+def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None) -> Dataset:
     """The kriging mean and standard deviation of the function (not of new noisy data) as a lazy `xarray.Dataset`.
 
     Both are in closed form, at a cost of n^2 a cell. Beyond some thousands of observations, or where the outcome is
@@ -44,7 +50,9 @@ def krige(model: Any, grid: Any, *, chunks: Chunks = "auto", inputs: Sequence[st
     return need("xarray").Dataset(maps, attrs=field.attrs)
 
 
-def mean(paths: Any, grid: Any, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None) -> Any:
+def mean(
+    paths: AbstractPaths, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None
+) -> DataArray:
     """The posterior mean on a grid as a lazy `xarray.DataArray`, exactly, at the cost of a path for any number of data.
 
     Args:
@@ -61,13 +69,26 @@ def mean(paths: Any, grid: Any, *, chunks: Chunks = "auto", inputs: Sequence[str
     return simulate(MeanPath(paths), grid, chunks=chunks, inputs=inputs, name="mean").isel(path=0, drop=True)
 
 
-class MeanPath(Value):
+class _AsPaths(Value):
+    """What is evaluated as paths are, and always whole."""
+
+    saveable = False
+
+    def __getitem__(self, index: slice) -> Self:
+        raise IndexError(f"{type(self).__name__}: expected all of it in a block, got {index}; leave out chunks of path")
+
+    def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
+        """On a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
+        points = torch.cartesian_prod(*(torch.as_tensor(axis).to(self.dtype) for axis in axes)).reshape(-1, len(axes))
+        return self(points).unflatten(1, [len(axis) for axis in axes])
+
+
+class MeanPath(_AsPaths):
     """The posterior mean, as if it were a path."""
 
     num_paths = 1
-    saveable = False
 
-    def __init__(self, paths: Any) -> None:
+    def __init__(self, paths: AbstractPaths) -> None:
         super().__init__()
         self.paths = paths
         if self(torch.zeros(2, paths.input_dim, dtype=paths.dtype)).ndim > 2 + (paths.num_outputs > 1):
@@ -90,17 +111,13 @@ class MeanPath(Value):
         """`[1, n]`, or `[1, n, t]` for several outputs."""
         return self.paths.mean(x)[None]
 
-    def on_grid(self, axes: list[Any]) -> Tensor:
-        return _on_grid(self, axes, self.dtype)
 
-
-class Moments(Value):
+class Moments(_AsPaths):
     """The mean and standard deviation of a posterior, as if they were two paths."""
 
     num_paths = 2
-    saveable = False
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: object) -> None:
         super().__init__()
         gp = describe(model)
         if not isinstance(gp, ExactGP) or gp.num_data > LARGEST:
@@ -167,12 +184,3 @@ class Moments(Value):
         for B, k in self.kernel.coupled():
             total += k.diag(x) * (1.0 if B is None else B[output, output])
         return total
-
-    def on_grid(self, axes: list[Any]) -> Tensor:
-        return _on_grid(self, axes, self.dtype)
-
-
-def _on_grid(function: Any, axes: list[Any], dtype: torch.dtype) -> Tensor:
-    """A function of points on a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
-    points = torch.cartesian_prod(*(torch.as_tensor(axis).to(dtype) for axis in axes)).reshape(-1, len(axes))
-    return function(points).unflatten(1, [len(axis) for axis in axes])

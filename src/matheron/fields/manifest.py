@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from ..store import Json
 
 
 class Manifest:
@@ -14,7 +16,7 @@ class Manifest:
     A kill in the middle of a line leaves a torn one, which is not counted: that block is computed again.
     """
 
-    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+    def __init__(self, path: Path, header: Mapping[str, Json]) -> None:
         self.path, self.header = path, json.loads(json.dumps(header))
         self.torn = path.exists() and not path.read_bytes().endswith(b"\n")
         lines = self._lines() if path.exists() else []
@@ -43,7 +45,7 @@ class Manifest:
     def end(self) -> None:
         self.path.unlink()
 
-    def _lines(self) -> list[Any]:
+    def _lines(self) -> list[Json]:
         found = []
         for line in self.path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is torn
             try:

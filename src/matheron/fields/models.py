@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,8 +15,12 @@ from ..fitting import fit
 from ..gp import ExactGP
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
 from ..kernels.coregional import coupled_covariance
+from ..paths import AbstractPaths
 from ..solvers.cholesky import safe_cholesky
 from .drift import RasterMean, as_raster
+
+if TYPE_CHECKING:
+    from xarray import DataArray
 
 # Hyperparameters are fitted to at most so many observations; all of them condition the field.
 FITTED = 1000
@@ -87,7 +91,7 @@ def fit_field(
 
 
 def fit_drift(
-    X: ArrayLike, y: ArrayLike, raster: Any, *, kernel: Kernel | None = None, seed: int = 0, **settings: Any
+    X: ArrayLike, y: ArrayLike, raster: DataArray, *, kernel: Kernel | None = None, seed: int = 0, **settings: Any
 ) -> ExactGP:
     """A model whose mean is a + b c(x), c a raster: kriging with an external drift.
 
@@ -136,7 +140,7 @@ def fit_drift(
     )
 
 
-def inward_axis(inward: Any, axis: Tensor, i: int) -> Tensor:
+def inward_axis(inward: ArrayLike, axis: Tensor, i: int) -> Tensor:
     """An axis in the model's units."""
     scale, offset = (v.expand(2)[i] for v in (inward.scale, inward.offset))
     return axis * scale + offset
@@ -179,7 +183,7 @@ class OnSphere:
 
     input_dim = 2
 
-    def __init__(self, paths: Any, radius: float = EARTH) -> None:
+    def __init__(self, paths: AbstractPaths, radius: float = EARTH) -> None:
         if paths.input_dim != 3:
             raise ValueError(f"paths: expected functions of points on a sphere [n, 3], got of {paths.input_dim} inputs")
         self.paths, self.radius = paths, radius
@@ -189,7 +193,7 @@ class OnSphere:
             raise AttributeError(name)
         return getattr(self.paths, name)
 
-    def __getitem__(self, index: Any) -> OnSphere:
+    def __getitem__(self, index: slice) -> OnSphere:
         return OnSphere(self.paths[index], self.radius)
 
     def __call__(self, x: ArrayLike) -> Tensor:

@@ -6,12 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..tables import check_columns, numbers, read_table
 from .extras import need
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # Files with a geometry; others are tables, of CSV or Parquet.
 GEOMETRY = (".gpkg", ".geojson", ".shp")
@@ -27,7 +30,7 @@ class Observations:
     values: np.ndarray
     names: tuple[str, ...]
     value_name: str
-    crs: Any = None
+    crs: object = None
     remarks: list[str] = field(default_factory=list)
 
 
@@ -82,7 +85,7 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
     return Observations(rows[:, :-1], rows[:, -1], tuple(x), value, getattr(table, "crs", None), remarks)
 
 
-def _table(path: Path) -> Any:
+def _table(path: Path) -> DataFrame:
     """A DataFrame, with a geometry where the file has one."""
     if path.suffix.lower() not in GEOMETRY:
         return read_table(path)
@@ -96,7 +99,7 @@ def _table(path: Path) -> Any:
         raise ValueError(f"{path} is not a table that can be read: {error}") from None
 
 
-def _coordinates(table: Any, x: Sequence[str], path: Path) -> list[np.ndarray]:
+def _coordinates(table: DataFrame, x: Sequence[str], path: Path) -> list[np.ndarray]:
     kinds = set(table.geometry.geom_type.dropna())
     if kinds - {"Point"} or len(x) != 2:
         raise ValueError(f"{path.name}: expected points and two names for their coordinates, got {', '.join(kinds)}")

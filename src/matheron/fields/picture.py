@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ..checks import ArrayLike
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from xarray import DataArray, Dataset
 
 # Cells along the longer side of a picture: more than a panel has pixels.
 MOST_CELLS = 600
@@ -17,7 +24,7 @@ def thinned(axis: np.ndarray) -> slice:
 
 
 def picture(
-    maps: Any, realisations: Any, points: np.ndarray, values: np.ndarray, out: Path | str, *, units: str = ""
+    maps: Dataset, realisations: DataArray, points: np.ndarray, values: np.ndarray, out: Path | str, *, units: str = ""
 ) -> None:
     """Draw `maps` (mean, std, probability of one threshold) and realisations `(path, y, x)`, and write the figure.
 
@@ -75,6 +82,8 @@ def picture(
     figure.savefig(out, dpi=120)
 
 
-def _map(axis: Any, x: np.ndarray, y: np.ndarray, values: Any, colours: str, low: float, high: float) -> Any:
+def _map(
+    axis: Axes, x: np.ndarray, y: np.ndarray, values: ArrayLike, colours: str, low: float, high: float
+) -> QuadMesh:
     axis.set_aspect("equal" if 0.1 < np.ptp(y) / np.ptp(x) < 10 else "auto")
     return axis.pcolormesh(x, y, np.asarray(values), cmap=colours, vmin=low, vmax=high, rasterized=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
 
 from ..progress import progress_bar
 
 
-def tracked(items: Iterable[Any], total: int, label: str, *, show: bool) -> Iterator[Any]:
+def tracked(items: Iterable[T], total: int, label: str, *, show: bool) -> Iterator[T]:
     """The items as they come, counted by a bar where there is a terminal to show it in."""
     if not show:
         yield from items

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Union, cast
 
 import torch
 
 from .extras import need
 
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from distributed import Client, Future
+
 # None, "sync" (one block after the other, each on all cores), "threads", a scheduler's address, or a Client.
-Scheduler = Any
+Scheduler = Union[str, "Client", None]
 
 
 @contextmanager
-def client_of(scheduler: Scheduler) -> Iterator[Any]:
+def client_of(scheduler: Scheduler) -> Iterator[Client | None]:
     """A `distributed.Client` for an address or a Client; None for a local scheduler.
 
     With None, a Client that this process has connected already is used, as everywhere in Dask.
@@ -36,13 +40,13 @@ def client_of(scheduler: Scheduler) -> Iterator[Any]:
             yield client
         finally:
             client.close()
-    elif hasattr(scheduler, "scheduler_info"):
-        yield scheduler
-    else:
+    elif not hasattr(scheduler, "scheduler_info"):
         raise TypeError(f"scheduler: expected a name, an address or a Client, got {type(scheduler).__name__}")
+    else:
+        yield scheduler
 
 
-def _connected(address: str) -> Any:
+def _connected(address: str) -> Client:
     """A Client of the scheduler at the address, or an OSError that says that there is none."""
     distributed = need("distributed")
     try:
@@ -51,18 +55,18 @@ def _connected(address: str) -> Any:
         raise OSError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`") from None
 
 
-def _default_client() -> Any:
+def _default_client() -> Client | None:
     try:
         return need("distributed").get_client()
     except (ImportError, ValueError):
         return None
 
 
-def finished(tasks: Sequence[Any], scheduler: Scheduler = None) -> Iterator[Any]:
+def finished(tasks: Sequence[Delayed], scheduler: Scheduler = None) -> Iterator[str]:
     """The results of Dask's delayed tasks, each as it is done, in no order. All are one graph on a cluster."""
     with client_of(scheduler) as client:
         if client is not None:
-            futures = client.compute(list(tasks), retries=2)
+            futures = cast("list[Future]", client.compute(list(tasks), retries=2))
             try:
                 for future in need("distributed").as_completed(futures, loop=client.loop):
                     yield future.result()
@@ -76,7 +80,7 @@ def finished(tasks: Sequence[Any], scheduler: Scheduler = None) -> Iterator[Any]
                 yield task.compute(scheduler="sync")
 
 
-def _in_threads(tasks: Sequence[Any]) -> Iterator[Any]:
+def _in_threads(tasks: Sequence[Delayed]) -> Iterator[str]:
     """As many blocks at a time as torch would use threads, each on one."""
     threads = torch.get_num_threads()
     waiting, running = iter(tasks), set()

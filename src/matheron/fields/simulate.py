@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..paths import BatchPaths
 from .blocks import BlockGrid, BlockList, chosen_evaluator
-from .carried import Carried, carried
+from .carried import Carried, Functions, carried
 from .extras import need
-from .targets import Targets, as_targets
+from .targets import Grid, Mask, Targets, as_targets
+
+if TYPE_CHECKING:
+    from dask.highlevelgraph import HighLevelGraph
+    from xarray import DataArray
 
 # Numbers in a block by default: 64 MB in float64.
 BLOCK = 1 << 23
@@ -22,12 +26,14 @@ BLOCK = 1 << 23
 # small: on a lattice a block with fewer cells a side than there are modes costs more a cell.
 PATHS = 64
 
-Chunks = str | int | Mapping[str, int]
+Chunks = str | int | Mapping[Hashable, int] | Mapping[str, int]
+# The sizes of blocks along each dim.
+Cuts = tuple[tuple[int, ...], ...]
 
 
 def simulate(
-    paths: Any, grid: Any, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None, name: str = "field"
-) -> Any:
+    paths: Functions, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None, name: str = "field"
+) -> DataArray:
     """The paths on a grid, as a lazy `xarray.DataArray` of dims `(path, y, x)`, or whatever the grid's are called.
 
     Nothing is computed until it is asked for (`.compute()`, `.to_zarr(...)`, `matheron.fields.write`). Each block
@@ -68,11 +74,12 @@ def simulate(
     data = array.Array(graph, key, shape_cuts, dtype=dtype)
     dims = ("path", *(["output"] if outputs > 1 else []), *targets.dims)
     extra = {"path": np.arange(paths.num_paths)} | ({"output": np.arange(outputs)} if outputs > 1 else {})
-    field = xr.DataArray(data, dims=dims, coords={**targets.coords, **extra}, name=name, attrs=dict(targets.attrs))
+    coords = {name: coord for name, coord in targets.coords.items()} | extra
+    field = xr.DataArray(data, dims=dims, coords=coords, name=name, attrs=dict(targets.attrs))
     return field if targets.crs is None else with_crs(field, targets.crs)
 
 
-def with_crs(field: Any, crs: Any) -> Any:
+def with_crs(field: DataArray, crs: object) -> DataArray:
     """The field with a coordinate reference system, by rioxarray's conventions; `crs` is anything pyproj reads."""
     need("rioxarray")
     if "point" in field.dims:
@@ -80,7 +87,7 @@ def with_crs(field: Any, crs: Any) -> Any:
     return field.rio.write_crs(crs)
 
 
-def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> tuple[tuple[int, ...], ...]:
+def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> Cuts:
     """The sizes of the blocks along the paths and each of the targets' dims."""
     core = need("dask.array.core")
     dims = ("path", *targets.dims)
@@ -89,7 +96,8 @@ def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> tup
         unknown = [dim for dim in chunks if dim not in dims]
         if unknown:
             raise ValueError(f"chunks: expected sizes for {list(dims)}, got {unknown}")
-        sizes = tuple(chunks.get(dim, -1) for dim in dims)
+        given = {dim: size for dim, size in chunks.items()}
+        sizes = tuple(given.get(dim, -1) for dim in dims)
     elif isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
         sizes = (-1, *(chunks for _ in targets.dims))
     elif chunks == "auto":
@@ -99,7 +107,7 @@ def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> tup
     return core.normalize_chunks(sizes, shape)
 
 
-def whole_paths(paths: Any, grid: Any, inputs: Sequence[str] | None = None) -> dict[str, int]:
+def whole_paths(paths: Functions, grid: Grid, inputs: Sequence[str] | None = None) -> dict[Hashable, int]:
     """Chunks for blocks of the usual size that have all paths."""
     targets = as_targets(grid, paths.input_dim, inputs)
     sides = _sides(targets, paths.num_paths * paths.num_outputs)
@@ -118,11 +126,11 @@ def _sides(targets: Targets, numbers: int) -> list[int]:
     return sides
 
 
-def _graph(paths: Carried, targets: Targets, outputs: int, cuts: tuple[tuple[int, ...], ...]) -> tuple[Any, str, Any]:
+def _graph(paths: Carried, targets: Targets, outputs: int, cuts: Cuts) -> tuple[HighLevelGraph, str, Cuts]:
     """The blocks as tasks that refer to the paths by one key."""
     highlevel = need("dask.highlevelgraph")
     mask, layers, dependencies = _lazy_mask(targets, cuts[1:])
-    lazy: Any = mask
+    lazy = None if mask is None or isinstance(mask, np.ndarray) else mask.name
     evaluator = chosen_evaluator(targets)
     token = _token(paths, targets, cuts, evaluator, mask)
     key, paths_key = f"simulate-{token}", f"paths-{paths.token}"
@@ -132,12 +140,16 @@ def _graph(paths: Carried, targets: Targets, outputs: int, cuts: tuple[tuple[int
     for index in product(*(range(len(sizes)) for sizes in cuts)):
         bounds = [(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True)]
         where = tuple(slice(*b) for b in bounds[1:])
-        part = (lazy.name, *index[1:]) if layers else None if mask is None else _cut_mask(mask, where)
+        part = _cut_mask(mask, where) if isinstance(mask, np.ndarray) else lazy and (lazy, *index[1:])
         place = (key, index[0], *(j for (j,) in with_outputs), *index[1:])
         tasks[place] = (_block(targets, where, evaluator, bounds[0], outputs), paths_key, part)
     graph = highlevel.HighLevelGraph(
         {paths_key: {paths_key: paths}, key: tasks, **layers},
-        {paths_key: set(), key: {paths_key, *([lazy.name] if layers else [])}, **dependencies},
+        {
+            paths_key: set(),
+            key: {paths_key, lazy} - {None},
+            **dependencies,
+        },
     )
     return graph, key, (cuts[0], *(((outputs,),) if outputs > 1 else ()), *cuts[1:])
 
@@ -152,12 +164,12 @@ def _block(
     return BlockGrid(paths, outputs, axes, targets.order, evaluator)
 
 
-def _lazy_mask(targets: Targets, cuts: tuple[tuple[int, ...], ...]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def _lazy_mask(targets: Targets, cuts: Cuts) -> tuple[Mask, dict[str, object], dict[str, object]]:
     """A mask that is a Dask array, cut as the field is, with the layers that make it."""
     mask = targets.mask
     if mask is None or isinstance(mask, np.ndarray):
         return mask, {}, {}
-    mask = mask.rechunk(cuts)
+    mask = need("dask.array").rechunk(mask, cuts)
     return mask, dict(mask.dask.layers), dict(mask.dask.dependencies)
 
 
@@ -166,7 +178,7 @@ def _cut_mask(mask: np.ndarray, where: tuple[slice, ...]) -> np.ndarray | None:
     return None if part.all() else part
 
 
-def _token(paths: Carried, targets: Targets, cuts: Any, evaluator: str, mask: Any) -> str:
+def _token(paths: Carried, targets: Targets, cuts: Cuts, evaluator: str, mask: Mask) -> str:
     """A name for the field that any process gives to the same one: a write that was stopped knows it again."""
     total = hashlib.sha256(f"{paths.token}{cuts}{evaluator}{targets.order}".encode())
     for array in targets.axes or (targets.points,):

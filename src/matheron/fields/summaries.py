@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .carried import Functions
 from .extras import need
 from .simulate import Chunks, simulate, whole_paths
+from .targets import Grid
+
+if TYPE_CHECKING:
+    from xarray import DataArray, Dataset
 
 
 def summarise(
-    paths: Any,
-    grid: Any,
+    paths: Functions,
+    grid: Grid,
     *,
     quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     above: Sequence[float] = (),
     chunks: Chunks = "auto",
     inputs: Sequence[str] | None = None,
-) -> Any:
+) -> Dataset:
     """Maps of the paths' mean, standard deviation, quantiles and probabilities, as a lazy `xarray.Dataset`.
 
     All paths are evaluated on a block of cells, summed up there, and dropped: thousands of paths take no more memory
@@ -44,7 +49,9 @@ def summarise(
     return summaries_of(simulate(paths, grid, chunks=chunks, inputs=inputs), quantiles=quantiles, above=above)
 
 
-def summaries_of(field: Any, *, quantiles: Sequence[float] = (0.05, 0.5, 0.95), above: Sequence[float] = ()) -> Any:
+def summaries_of(
+    field: DataArray, *, quantiles: Sequence[float] = (0.05, 0.5, 0.95), above: Sequence[float] = ()
+) -> Dataset:
     """`summarise` for a field that is simulated already. Its blocks should have all paths."""
     xr, array = need("xarray"), need("dask.array")
     levels, thresholds = np.asarray(quantiles, dtype=np.float64), np.asarray(above, dtype=np.float64)
@@ -61,7 +68,7 @@ def summaries_of(field: Any, *, quantiles: Sequence[float] = (0.05, 0.5, 0.95), 
     )
     dims = field.dims[1:]
     coords = {name: coord for name, coord in field.coords.items() if "path" not in coord.dims}
-    maps: dict[str, Any] = {name: (dims, table[i]) for i, name in enumerate(("mean", "mean_error", "std", "std_error"))}
+    maps = {name: (dims, table[i]) for i, name in enumerate(("mean", "mean_error", "std", "std_error"))}
     if len(levels):
         maps["quantile"] = (("quantile_level", *dims), table[4 : 4 + len(levels)])
         coords["quantile_level"] = levels
@@ -96,7 +103,7 @@ def _statistics(values: np.ndarray, levels: np.ndarray, thresholds: np.ndarray) 
 # Functionals of whole fields: one number a path, and so a distribution that no map of cells can give.
 
 
-def area_above(field: Any, threshold: float) -> Any:
+def area_above(field: DataArray, threshold: float) -> DataArray:
     """The area where each path is above a threshold, in the units of the axes: lazily, one number a path.
 
     >>> import numpy as np, matheron
@@ -109,17 +116,17 @@ def area_above(field: Any, threshold: float) -> Any:
     return ((field > threshold) * _cell_sizes(field)).sum(_cells(field))
 
 
-def volume_above(field: Any, threshold: float) -> Any:
+def volume_above(field: DataArray, threshold: float) -> DataArray:
     """The integral of what each path has above a threshold: lazily, one number a path."""
     return ((field - threshold).clip(min=0) * _cell_sizes(field)).sum(_cells(field))
 
 
-def maximum(field: Any) -> Any:
+def maximum(field: DataArray) -> DataArray:
     """Each path's largest value on the grid: lazily, one number a path."""
     return field.max(_cells(field))
 
 
-def connected_area(field: Any, threshold: float) -> Any:
+def connected_area(field: DataArray, threshold: float) -> DataArray:
     """The largest connected area where each path is above a threshold: lazily, one number a path.
 
     Cells that share a side are connected. A path's whole field is in memory at a time.
@@ -146,13 +153,13 @@ def _largest_component(above: np.ndarray, sizes: np.ndarray) -> float:
     return float(ndimage.sum_labels(sizes, labels, np.arange(1, count + 1)).max()) if count else 0.0
 
 
-def _cells(field: Any) -> list[str]:
+def _cells(field: DataArray) -> list[Hashable]:
     if "point" in field.dims:
         raise ValueError("field: expected a grid, whose cells have a size, got a list of points")
     return [dim for dim in field.dims if dim not in ("path", "output")]
 
 
-def _cell_sizes(field: Any) -> Any:
+def _cell_sizes(field: DataArray) -> DataArray:
     """Every cell's area (or length, or volume): the product of half the distances to its neighbours."""
     sizes = need("xarray").DataArray(1.0)
     for dim in _cells(field):

@@ -7,19 +7,28 @@ An xarray object has its dimensions already; reversed they are the inputs, unles
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Union, cast
 
 import numpy as np
 
+from ..checks import ArrayLike
 from .extras import need
+
+if TYPE_CHECKING:
+    from dask.array import Array
+    from pandas import DataFrame
+    from xarray import DataArray, Dataset
 
 # Names that say which way a coordinate goes.
 EASTWARD = ("x", "lon", "longitude", "easting")
 NORTHWARD = ("y", "lat", "latitude", "northing")
 # Attributes that say how a template's own numbers were stored, and nothing of the field.
 _STORAGE = ("_FillValue", "missing_value", "scale_factor", "add_offset", "grid_mapping")
+
+# True where a value is wanted, perhaps not computed yet; None is everywhere.
+Mask = Union[np.ndarray, "Array", None]
 
 
 @dataclass(frozen=True)
@@ -31,32 +40,38 @@ class Targets:
     wanted; None is everywhere.
     """
 
-    dims: tuple[str, ...]
+    dims: tuple[Hashable, ...]
     shape: tuple[int, ...]
     order: tuple[int, ...]
-    coords: Mapping[str, Any]
+    coords: Mapping[str, object] | Mapping[Hashable, object]
     axes: tuple[np.ndarray, ...] | None = None
     points: np.ndarray | None = None
-    mask: Any = None
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    crs: Any = None
+    mask: Mask = None
+    attrs: Mapping[Hashable, object] = field(default_factory=dict)
+    crs: object = None
 
 
-def as_targets(grid: Any, input_dim: int, inputs: Sequence[str] | None = None) -> Targets:
+# Where a field is wanted: named axes, an xarray object, a table, or points [n, d].
+Grid = Union[Targets, "DataArray", "Dataset", "DataFrame", Mapping[str, ArrayLike], ArrayLike]
+
+
+def as_targets(grid: Grid, input_dim: int, inputs: Sequence[str] | None = None) -> Targets:
     """Targets from what a user may give."""
-    xr = need("xarray")
+    need("xarray")
+    import xarray as xr
+
     if isinstance(grid, Targets):
         return grid
     if isinstance(grid, xr.DataArray | xr.Dataset):
         return _from_xarray(grid, input_dim, inputs)
     if hasattr(grid, "columns"):
-        return _from_table(grid, input_dim, inputs)
+        return _from_table(cast("DataFrame", grid), input_dim, inputs)
     if isinstance(grid, Mapping):
         return _from_axes(grid, input_dim, inputs)
     return _from_points(grid, input_dim)
 
 
-def _from_axes(grid: Mapping[str, Any], input_dim: int, inputs: Sequence[str] | None) -> Targets:
+def _from_axes(grid: Mapping[str, ArrayLike], input_dim: int, inputs: Sequence[str] | None) -> Targets:
     names = list(grid) if inputs is None else list(inputs)
     _check_names(names, list(grid), input_dim)
     dims = tuple(reversed(names))
@@ -66,8 +81,9 @@ def _from_axes(grid: Mapping[str, Any], input_dim: int, inputs: Sequence[str] | 
     return Targets(dims, tuple(map(len, axes)), order, coords, axes)
 
 
-def _from_xarray(grid: Any, input_dim: int, inputs: Sequence[str] | None) -> Targets:
-    xr = need("xarray")
+def _from_xarray(grid: DataArray | Dataset, input_dim: int, inputs: Sequence[str] | None) -> Targets:
+    import xarray as xr
+
     if "band" in grid.dims and "band" not in (inputs or ()) and grid.sizes["band"] == 1:
         grid = grid.squeeze("band", drop=True)
     dims = tuple(grid.dims)
@@ -91,7 +107,7 @@ def _from_xarray(grid: Any, input_dim: int, inputs: Sequence[str] | None) -> Tar
     return Targets(dims, tuple(map(len, axes)), order, coords, axes, mask=mask, attrs=attrs, crs=_crs(grid))
 
 
-def _mask(grid: Any) -> Any:
+def _mask(grid: DataArray) -> Mask:
     """Where the template has values; None for everywhere. A lazy template gives a lazy mask."""
     if grid.dtype == bool:
         mask = grid.data
@@ -105,7 +121,7 @@ def _mask(grid: Any) -> Any:
     return None if isinstance(mask, np.ndarray) and bool(mask.all()) else mask
 
 
-def _from_table(table: Any, input_dim: int, inputs: Sequence[str] | None) -> Targets:
+def _from_table(table: DataFrame, input_dim: int, inputs: Sequence[str] | None) -> Targets:
     if inputs is None and hasattr(table, "geometry"):
         points = np.stack([table.geometry.x, table.geometry.y], axis=1)
         names = ["x", "y"]
@@ -120,7 +136,7 @@ def _from_table(table: Any, input_dim: int, inputs: Sequence[str] | None) -> Tar
     return _list(points, [str(name) for name in names])
 
 
-def _from_points(grid: Any, input_dim: int) -> Targets:
+def _from_points(grid: ArrayLike, input_dim: int) -> Targets:
     points = np.asarray(grid, dtype=np.float64) if not hasattr(grid, "detach") else grid.detach().cpu().numpy()
     if points.ndim != 2 or points.shape[1] != input_dim:
         raise ValueError(
@@ -130,14 +146,14 @@ def _from_points(grid: Any, input_dim: int) -> Targets:
     return _list(points, [f"x{i}" for i in range(input_dim)] if input_dim > 1 else ["x"])
 
 
-def _list(points: np.ndarray, names: Sequence[str], crs: Any = None) -> Targets:
+def _list(points: np.ndarray, names: Sequence[str], crs: object = None) -> Targets:
     coords = {name: ("point", points[:, i]) for i, name in enumerate(names)}
-    known = np.isfinite(points).all(axis=1)
+    known = np.asarray(np.isfinite(points).all(axis=1))
     mask = None if known.all() else known
     return Targets(("point",), (len(points),), tuple(range(len(names))), coords, points=points, mask=mask, crs=crs)
 
 
-def _axis(values: Any, name: str) -> np.ndarray:
+def _axis(values: ArrayLike, name: str) -> np.ndarray:
     try:
         axis = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -149,7 +165,7 @@ def _axis(values: Any, name: str) -> np.ndarray:
     return axis
 
 
-def _check_names(names: list[Any], known: list[Any], input_dim: int, *, some: bool = False) -> None:
+def _check_names(names: Sequence[Hashable], known: Sequence[Hashable], input_dim: int, *, some: bool = False) -> None:
     """One name for each input, and one input for each dimension; of a table's columns, `some` will do."""
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -161,7 +177,7 @@ def _check_names(names: list[Any], known: list[Any], input_dim: int, *, some: bo
         )
 
 
-def _check_directions(names: list[Any]) -> None:
+def _check_directions(names: Sequence[Hashable]) -> None:
     """Dimensions stored (x, y) would feed y to the input that was x: say so instead."""
     lower = [str(name).lower() for name in names]
     east = [i for i, name in enumerate(lower) if name in EASTWARD]
@@ -173,7 +189,7 @@ def _check_directions(names: list[Any]) -> None:
         )
 
 
-def _crs(grid: Any) -> Any:
+def _crs(grid: DataArray | Dataset) -> object:
     """The template's coordinate reference system, where rioxarray is there to read one."""
     try:
         need("rioxarray")

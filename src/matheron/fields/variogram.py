@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ..checks import ArrayLike, as_points, as_tensor
 from ..gp import ExactGP
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Pairs are taken of at most so many observations, picked at random.
 MOST = 3000
@@ -23,7 +26,7 @@ class Variogram:
     gamma: np.ndarray
     pairs: np.ndarray
 
-    def plot(self, model: ExactGP | None = None, *, ax: Any = None, label: str = "data") -> Any:
+    def plot(self, model: ExactGP | None = None, *, ax: Axes | None = None, label: str = "data") -> Axes:
         """Draw it, the size of a dot by its pairs, with a fitted model's along each coordinate."""
         if ax is None:
             from matplotlib import pyplot

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
+from collections.abc import Hashable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +18,15 @@ from .manifest import Manifest
 from .progress import tracked
 from .schedulers import Scheduler, client_of, finished
 
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from xarray import DataArray, Dataset
+
 FORMATS = (".zarr", ".nc", ".tif", ".tiff")
 
 
 def write(
-    field: Any,
+    field: DataArray | Dataset,
     path: str | os.PathLike[str],
     *,
     scheduler: Scheduler = None,
@@ -67,7 +72,9 @@ def write(
     elif path.exists() and not record.exists():
         raise FileExistsError(f"path: {path} is there already; choose another name, or pass overwrite=True")
     with client_of(scheduler) as client:
-        header = {name: [v.data.name, list(v.shape), [list(c) for c in v.chunks]] for name, v in _lazy(dataset).items()}
+        header = {
+            name: [v.data.name, list(v.shape), [list(c) for c in v.chunks or ()]] for name, v in _lazy(dataset).items()
+        }
         manifest = Manifest(record, header)
         if "ready" not in manifest.done:
             manifest.begin()
@@ -83,9 +90,10 @@ def write(
     return path
 
 
-def _as_dataset(field: Any) -> Any:
+def _as_dataset(field: DataArray | Dataset) -> Dataset:
     """A Dataset whose every variable is a Dask array in blocks of one size along each dim."""
-    xr = need("xarray")
+    import xarray as xr
+
     if isinstance(field, xr.DataArray):
         field = field.to_dataset(name=field.name or "field")
     if not isinstance(field, xr.Dataset):
@@ -94,29 +102,29 @@ def _as_dataset(field: Any) -> Any:
     return field.unify_chunks()
 
 
-def _lazy(dataset: Any) -> dict[str, Any]:
+def _lazy(dataset: Dataset) -> dict[str, DataArray]:
     return {str(name): v for name, v in dataset.data_vars.items() if v.chunks is not None}
 
 
-def _create(dataset: Any, store: Path) -> None:
+def _create(dataset: Dataset, store: Path) -> None:
     """The store with its coordinates and attributes, and no values."""
     shutil.rmtree(store, ignore_errors=True)
-    encoding = {name: {"chunks": tuple(max(c) for c in v.chunks)} for name, v in _lazy(dataset).items()}
+    encoding = {name: {"chunks": tuple(max(c) for c in v.chunks or ())} for name, v in _lazy(dataset).items()}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Consolidated metadata")  # readers ask for it, the format not yet
         dataset.drop_encoding().to_zarr(store, mode="w", compute=False, encoding=encoding, consolidated=True)
 
 
-def _tasks(dataset: Any, store: Path, done: set[str]) -> list[Any]:
+def _tasks(dataset: Dataset, store: Path, done: set[str]) -> list[Delayed]:
     """A task for every block that is not there yet. It writes the block, and gives back its name.
 
     Blocks of several variables at the same cells are one task: maps of one field share its values.
     """
     delayed = need("dask").delayed(_put, pure=False)
-    groups: dict[str, list[tuple[str, tuple[slice, ...], Any]]] = {}
+    groups: dict[str, list[tuple[str, tuple[slice, ...], Delayed]]] = {}
     for name, variable in _lazy(dataset).items():
         blocks = variable.data.to_delayed(optimize_graph=False)  # a key that two variables share stays one
-        starts = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in variable.chunks]
+        starts = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in variable.chunks or ()]
         for index in product(*map(range, blocks.shape)):
             region = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True))
             cut = [(d, i) for d, i, n in zip(variable.dims, index, blocks.shape, strict=True) if n > 1]
@@ -129,16 +137,18 @@ def _tasks(dataset: Any, store: Path, done: set[str]) -> list[Any]:
     ]
 
 
-def _put(blocks: Any, store: str, places: list[tuple[str, tuple[slice, ...]]], label: str) -> str:
+def _put(blocks: Sequence[np.ndarray], store: str, places: list[tuple[str, tuple[slice, ...]]], label: str) -> str:
     import zarr
 
-    group: Any = zarr.open_group(store, mode="r+", use_consolidated=False)
+    group = zarr.open_group(store, mode="r+", use_consolidated=False)
     for block, (name, region) in zip(blocks, places, strict=True):
-        group[name][region] = np.asarray(block)
+        array = group[name]
+        assert isinstance(array, zarr.Array)
+        array[region] = np.asarray(block)
     return label
 
 
-def _assemble(store: Path, path: Path, names: list[Any]) -> None:
+def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
     """The file, made of the store under another name and then put in its place."""
     xr, dask = need("xarray"), need("dask")
     temporary = path.with_name(f".{path.name}.new{path.suffix}")
@@ -146,7 +156,9 @@ def _assemble(store: Path, path: Path, names: list[Any]) -> None:
         dataset = opened[names]  # in their order, which a store does not keep
         if path.suffix == ".nc":
             dataset = dataset.drop_encoding()
-            encoding = {name: {"chunksizes": tuple(max(c) for c in v.chunks)} for name, v in _lazy(dataset).items()}
+            encoding = {
+                name: {"chunksizes": tuple(max(c) for c in v.chunks or ())} for name, v in _lazy(dataset).items()
+            }
             dataset.to_netcdf(temporary, engine="netcdf4", encoding=encoding)
         else:
             assemble_geotiff(dataset, temporary)
