@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-T = TypeVar("T")
-
 from ..progress import progress_bar
+
+T = TypeVar("T")
 
 
 def tracked(items: Iterable[T], total: int, label: str, *, show: bool) -> Iterator[T]:
