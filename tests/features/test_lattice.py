@@ -111,6 +111,16 @@ def test_domain_may_be_anywhere(domain):
     assert torch.equal(features.domain, torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, 2))
 
 
+def test_a_domain_may_be_thousands_of_lengthscales_long():
+    for side, most in ((1e3, 6000), (1e4, 60_000)):
+        features = lattice_of(K.RBF(0.3), 1, (0.0, side))
+        near = torch.cat([points(1), side - points(1), side * points(1)])
+        assert features.num_features < most
+        assert kernel_error(features, K.RBF(0.3), near).abs().max() < 1e-3
+    with pytest.raises(ValueError, match=r"whose frequencies on the domain fit in memory, got one of 2; use a smaller"):
+        lattice_of(K.RBF(0.3), 2, (0.0, 1e4))
+
+
 # The three failures of the features that lattices replace.
 
 

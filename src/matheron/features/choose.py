@@ -257,8 +257,9 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
             return bases, f"{size} harmonics holding {series.captured:.2%} of the variance"
         if kind in LATTICE_KINDS:
             raise ValueError(
-                f'features="{kind}" needs a kernel of at most {LARGEST_DIM} dimensions whose frequencies fit in '
-                f'memory, got one of {len(term.active_dims(input_dim))}; use "sobol" or "auto"'
+                f'features="{kind}" needs a kernel of at most {LARGEST_DIM} dimensions whose frequencies on the domain '
+                f"fit in memory, got one of {len(term.active_dims(input_dim))}; use a smaller domain, or features "
+                '"sobol" or "auto"'
             )
         elliptical = isinstance(m := term.measure(input_dim), Elliptical) and getattr(m, "shift", None) is None
         kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"

@@ -254,7 +254,8 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
         box, dims=(box.dims[axis],), period=(box.period[axis],), side=(box.side[axis],), fixed=(box.fixed[axis],), m=()
     )
     generator = torch.Generator().manual_seed(axis)
-    between = torch.rand(64, 1, generator=generator, dtype=torch.float64) * line.period[0]
+    between = torch.rand(64, 1, generator=generator, dtype=torch.float64)
+    between = torch.cat([between, _near(64, 1, seed=axis)]) * line.period[0]
     with torch.no_grad():
         exact = _continued(term, box.cut_off[0], line, between, input_dim)
         size = 257
@@ -366,13 +367,20 @@ def _continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) -
 
 def _matters(term: Term, box: Box, image: tuple[float, ...], input_dim: int) -> bool:
     """Whether an image is more than rounding anywhere in the box: in a tenth of it at the corner nearest to it."""
-    generator = torch.Generator().manual_seed(0)
-    inside = 0.1 * torch.rand(32, len(image), generator=generator, dtype=torch.float64)
+    inside = 0.1 * _near(64, len(image), seed=0)
     x = torch.zeros(len(inside), input_dim, dtype=torch.float64)
     for axis, (i, shift) in enumerate(zip(box.dims, image, strict=True)):
         nearest = inside[:, axis] if shift >= 0 else 1 - inside[:, axis]
         x[:, i] = box.period[axis] * (nearest + shift)
     return float(stationary(term, x).detach().abs().max()) > 1e-13
+
+
+def _near(count: int, dim: int, seed: int) -> Tensor:
+    """Points of the unit cube `[count, dim]` at all distances from the origin, down to a millionth: a domain may be
+    that much longer than a kernel's lengthscale."""
+    generator = torch.Generator().manual_seed(seed)
+    u, v = torch.rand(2, count, dim, generator=generator, dtype=torch.float64)
+    return v * torch.exp(-14 * u[:, :1])
 
 
 def _smooth_step(t: Tensor) -> Tensor:
@@ -450,9 +458,8 @@ def _largest_error(box: Box, c: Tensor, input_dim: int) -> float:
     generator = torch.Generator().manual_seed(0)
     k = len(box.dims)
     r = 2 * torch.rand(256, k, generator=generator, dtype=torch.float64) - 1
-    near = torch.exp(-7 * torch.rand(64, 1, generator=generator, dtype=torch.float64))
     ends = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=k)), dtype=torch.float64)  # where images are nearest
-    r = torch.cat([ends, r, r[:64] * near])
+    r = torch.cat([ends, r, r[:64].sign() * _near(64, k, seed=1)])
     side = torch.tensor([s or p for s, p in zip(box.side, box.period, strict=True)], dtype=torch.float64)
     period = torch.tensor(box.period, dtype=torch.float64)
     series = series_at(c[None].to(torch.complex128), r * side * (2 * math.pi / period))[0].real
