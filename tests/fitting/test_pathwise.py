@@ -80,8 +80,6 @@ def test_the_ascent_stays_within_limits_and_finds_the_top_of_a_hill():
 def test_a_fit_by_estimates_ends_where_the_exact_one_does(monkeypatch):
     """Within the estimates' own noise: a third of the hyperparameters' standard error."""
     monkeypatch.setattr("matheron.fitting.search._FIRST_OBSERVATIONS", 60)
-    monkeypatch.setattr("matheron.fitting.search._STEPS", 40)
-    monkeypatch.setattr("matheron.fitting.pathwise._FEATURES", 256)
     X, y = simulated(2.0 * K.Matern(2.5, [0.5, 1.5]), 200, 2, 0.05)
     kernel = 1.0 * K.Matern(2.5, [1.0, 1.0])
     exact, estimated = (

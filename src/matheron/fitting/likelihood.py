@@ -79,19 +79,25 @@ def likelihood_with_gradient(
         _backward([(K, W)])
         return value
     del K, L
-    accumulate(kernel, X, tasks, lambda rows: W[rows])
+    accumulate(kernel, X, tasks, lambda rows, columns: W[rows, columns])
     return value
 
 
-def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callable[[slice], Tensor]) -> None:
-    """Add the gradient of sum_ij W_ij k(x_i, x_j) to the kernel's tensors, some rows of W at a time."""
-    n = len(X)
-    step = max(1, _block(X) // n)
-    for i in range(0, n, step):
-        rows = slice(i, i + step)
-        pick = None if tasks is None else tasks[rows]
-        K = coupled_covariance(kernel, X[rows], pick, X, tasks)  # [b, n]
-        _backward([(K, weights(rows))])
+def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callable[[slice, slice], Tensor]) -> None:
+    """Add the gradient of sum_ij W_ij k(x_i, x_j) to the kernel's tensors, W symmetric, some rows of it at a time.
+
+    Each block has its rows from the diagonal on: what is right of the diagonal counts twice.
+    """
+    n, i = len(X), 0
+    while i < n:
+        step = max(1, _block(X) // (n - i))
+        rows, columns = slice(i, min(n, i + step)), slice(i, n)
+        pick = (None, None) if tasks is None else (tasks[rows], tasks[columns])
+        K = coupled_covariance(kernel, X[rows], pick[0], X[columns], pick[1])  # [b, n - i]
+        W = 2 * weights(rows, columns)
+        W[:, : rows.stop - i] *= 0.5
+        _backward([(K, W)])
+        i = rows.stop
 
 
 def _block(X: Tensor) -> int:

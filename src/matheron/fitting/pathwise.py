@@ -24,7 +24,7 @@ from ..solvers.pcg import PCGState
 from .hyperparameters import Hyperparameters, Prior, log_prior
 from .likelihood import accumulate, mean_at
 
-_FEATURES = 1024  # of each probe's basis
+_FEATURES = 256  # of each probe's basis: estimates are unbiased with any number
 _FRESH = 5  # steps that share a preconditioner: a step changes the covariance little
 
 
@@ -66,7 +66,7 @@ class Pathwise:
             signs[0] = 0.5
             # dlog p/dK = 1/2 (a a' - mean of z z'): some rows of it at a time
             weighted = V * signs  # [n, 1 + s]
-            accumulate(kernel.to(V.dtype), self.X, self.tasks, lambda rows: weighted[rows] @ V.mT)
+            accumulate(kernel.to(V.dtype), self.X, self.tasks, lambda rows, columns: weighted[rows] @ V[columns].mT)
             rest = (m * V[:, 0].double()).sum() + (noise * (weighted * V).sum(1).double()).sum()
             if self.priors:
                 rest = rest + log_prior(h.leaves, leaves, self.priors).to(rest)

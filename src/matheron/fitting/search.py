@@ -29,8 +29,8 @@ _ITERATIONS, _FIRST_ITERATIONS = 500, 60
 # of the observations on: so many steps, with so many probes (and the data: a tile of 64 on a GPU).
 _LARGEST_DENSE = {"cpu": 4000, "cuda": 16_000}
 _FIRST_OBSERVATIONS = 2000
-_STEPS = 60
-_PROBES = {"cpu": 31, "cuda": 63}
+_STEPS = 40
+_PROBES = {"cpu": 15, "cuda": 63}
 _SOLVER = PCG(tolerance=0.05, max_iterations=300)
 
 
@@ -117,7 +117,7 @@ def _by_estimates(
     seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
     chosen = _SOLVER if isinstance(solver, str) else solver
     inputs = X.float() if device.type == "cuda" else X
-    settings = (objective.y, objective.tasks, objective.priors, chosen, _PROBES.get(device.type, 31), seed)
+    settings = (objective.y, objective.tasks, objective.priors, chosen, _PROBES.get(device.type, 15), seed)
     estimate = Pathwise(objective.hyperparameters, inputs, *settings)
     limits = objective.hyperparameters.limits()
     best = ascend(lambda v: estimate(v) * ~fixed, best, limits, _STEPS, report_step)
