@@ -1,6 +1,6 @@
 """Conditional simulation on rasters: matheron beside GSTools, PyKrige and scikit-learn, and what scales.
 
-    python benchmarks/fields.py                    (a), (b) and (d): minutes
+    python benchmarks/fields.py                    (a), (b), (d) and (e): minutes
     python benchmarks/fields.py --quick            seconds, small sizes: does it run?
     python benchmarks/fields.py --only large       (c): one field of 10^8 cells from 10^6 data, written to Zarr
     python benchmarks/fields.py --out results.json
@@ -13,6 +13,8 @@
 (c) `large`: one field of 10,000 x 10,000 cells from 1,000,000 data, written block by block; the peak of memory is the
     process's own (VmHWM), libraries included.
 (d) `workers`: the same field on a Dask cluster of one worker and of two, one thread each.
+(e) `rates`: what one core evaluates, in CPU seconds, which other work on the machine disturbs little: the rates that
+    docs/scaling.md reasons from.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ SIZES = {
 }
 LARGE = {"full": (1_000_000, 10_000), "quick": (2000, 400)}
 WORKERS = {"full": 3000, "quick": 100}
+RATES = {"full": 1024, "quick": 128}
 
 
 def data(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -163,6 +166,31 @@ def large(scale: str) -> list[dict[str, Any]]:
     return [_row(f"one field from {n} data, written", side, 1, took, note)]
 
 
+def rates(scale: str) -> list[dict[str, Any]]:
+    """Cells per CPU second of one thread: `paths.on_grid` on one block, the second of two calls."""
+    side = RATES[scale]
+    line = torch.linspace(0, 1, side, dtype=torch.float64)
+    X, y = data(20_000 if scale == "full" else 2000)
+    on_lattice = matheron.ExactGP(kernels.Matern(1.5, LENGTHSCALE), X, y, noise=NOISE)
+    cases = [
+        ("one path, its data in the lattice's coefficients", on_lattice, 1, {"solver": "lattice"}),
+        ("16 such paths", on_lattice, 16, {"solver": "lattice"}),
+        ("one path with 400 data as centres", model(400), 1, {}),
+        ("10 such paths", model(400), 10, {}),
+    ]
+    threads, rows = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    for what, gp, s, settings in cases:
+        paths = draw(gp, s, **settings)
+        block = side if s == 1 else side // 2
+        paths.on_grid([line[:block], line[:block]])
+        began = time.process_time()
+        paths.on_grid([line[:block], line[:block]])
+        rows.append(_row(what, block, s, time.process_time() - began, "CPU seconds of one thread"))
+    torch.set_num_threads(threads)
+    return rows
+
+
 def workers(scale: str) -> list[dict[str, Any]]:
     from distributed import Client, LocalCluster
 
@@ -211,7 +239,7 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
-    parser.add_argument("--only", choices=["peers", "many", "large", "workers"], help="one of the parts")
+    parser.add_argument("--only", choices=["peers", "many", "large", "workers", "rates"], help="one of the parts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
     options = parser.parse_args()
@@ -222,6 +250,7 @@ def main() -> None:
         "many": lambda: many(SIZES[scale]),
         "large": lambda: large(scale),
         "workers": lambda: workers(scale),
+        "rates": lambda: rates(scale),
     }
     chosen = [options.only] if options.only else [part for part in parts if part != "large" or options.quick]
     results: dict[str, Any] = {"threads": options.threads, "machine": platform.machine(), "scale": scale}

@@ -3,6 +3,14 @@
 RMSE is that of the exact posterior mean, which paths carry along; NLL is that of normal predictions with the paths'
 mean and variance plus noise. It depends on the 64 draws, so its Monte Carlo error is beside it: the standard deviation
 over bootstrap samples of the paths. Everything is in standardised units. Hyperparameters are the folder's.
+
+`--solvers gpytorch` adds GPyTorch's conjugate gradients with the same hyperparameters: its mean, and the variance of
+LOVE, from which its NLL is; it draws no functions.
+
+The same tables, with hyperparameters fitted on other splits, are in Lin et al., "Stochastic gradient descent for
+Gaussian processes done right" (ICLR 2024, arXiv 2310.20581, table 1: SDD, SGD, CG and SVGP). ADASAP (Rathore et al.,
+"Turbocharging Gaussian process inference with approximate sketch-and-project", arXiv 2505.13723) reports other and
+larger tables: song, houseelec and others.
 """
 
 from __future__ import annotations
@@ -12,13 +20,14 @@ import math
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from tables import Table, read
 from torch import Tensor
 
 import matheron
-from matheron import solvers
+from matheron import kernels, solvers
 
 NAMES = ("pol", "elevators", "bike", "protein", "keggdirected")
 SOLVERS = {"dense": solvers.Cholesky(), "pcg": solvers.PCG()}
@@ -36,6 +45,53 @@ def nll(f: Tensor, mean: Tensor, table: Table) -> tuple[float, float]:
     generator = torch.Generator().manual_seed(0)
     samples = [of(torch.randint(len(f), (len(f),), generator=generator).to(f.device)) for _ in range(100)]
     return of(torch.arange(len(f), device=f.device)), float(torch.tensor(samples).std())
+
+
+def measure_gpytorch(table: Table, rows: int | None) -> None:
+    """GPyTorch's conjugate gradients at the same hyperparameters."""
+    import gpytorch
+
+    X, y, kernel = table.X[:rows], table.y[:rows], table.gp(rows).kernel
+    assert isinstance(kernel, kernels.Scaled) and isinstance(kernel.kernel, kernels.Matern)
+
+    class Model(gpytorch.models.ExactGP):
+        def __init__(self, likelihood: Any) -> None:
+            super().__init__(X, y, likelihood)
+            self.mean_module: Any = gpytorch.means.ZeroMean()
+            base = gpytorch.kernels.MaternKernel(1.5, ard_num_dims=X.shape[1])
+            self.covar_module: Any = gpytorch.kernels.ScaleKernel(base)
+
+        def forward(self, x: Tensor) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    floor = gpytorch.constraints.GreaterThan(1e-8)
+    likelihood: Any = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=floor).to(X)
+    model: Any = Model(likelihood).to(X)
+    likelihood.noise = table.noise
+    model.covar_module.outputscale = kernel.outputscale.to(X)
+    model.covar_module.base_kernel.lengthscale = kernel.kernel.lengthscale.to(X)
+    model.eval(), likelihood.eval()
+    settings = gpytorch.settings
+    start = time.perf_counter()
+    with (
+        torch.no_grad(),
+        settings.max_cholesky_size(0),
+        settings.fast_pred_var(),
+        settings.max_root_decomposition_size(100),
+        settings.max_preconditioner_size(100),
+        settings.cg_tolerance(0.01),
+        settings.max_cg_iterations(1000),
+    ):
+        found = model(table.X_test)
+        mean, variance = found.mean, found.variance.clamp_min(0) + table.noise
+        error = table.y_test - mean
+        value = float(0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi)).mean())
+        rmse = float(error.square().mean().sqrt())
+    print(
+        f"{table.name:14} n {len(X):6,} d {X.shape[1]:3}  GPyTorch RMSE {rmse:.4f}  NLL {value:8.4f} (LOVE)  "
+        f"mean and variance {time.perf_counter() - start:7.2f} s",
+        flush=True,
+    )
 
 
 def measure(table: Table, name: str, rows: int | None) -> None:
@@ -69,13 +125,16 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--only", nargs="*", default=NAMES, help=f"some of {', '.join(NAMES)}")
-    parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=list(SOLVERS))
+    parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=[*SOLVERS, "gpytorch"])
     parser.add_argument("--rows", type=int, help="train on the first rows alone")
     arguments = parser.parse_args()
     for name in arguments.only:
         table = read(arguments.data, name, getattr(torch, arguments.dtype), arguments.device)
         for solver in arguments.solvers:
-            measure(table, solver, arguments.rows)
+            if solver == "gpytorch":
+                measure_gpytorch(table, arguments.rows)
+            else:
+                measure(table, solver, arguments.rows)
 
 
 if __name__ == "__main__":

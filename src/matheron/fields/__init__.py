@@ -9,6 +9,7 @@ from .models import fit_field as fit_field
 from .models import on_sphere as on_sphere
 from .simulate import simulate as simulate
 from .simulate import with_crs as with_crs
+from .stations import stations as stations
 from .summaries import area_above as area_above
 from .summaries import connected_area as connected_area
 from .summaries import maximum as maximum
