@@ -198,7 +198,7 @@ def _lattices(
         input_dim,
         domain,
         left_out=left_out,
-        images=tolerance,
+        images=0.1 * tolerance if to.joined else tolerance,  # a mean by the lattice's kernel errs as much as that does
         largest=largest,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
         join_times=math.inf if to.joined else JOIN_TIMES,
