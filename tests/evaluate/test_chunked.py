@@ -247,3 +247,21 @@ def test_nothing_is_derived_for_own_points_by_a_call_at_shared_ones(monkeypatch)
     assert not made
     paths(rand(5, 3, 2))
     assert made
+
+
+@pytest.mark.parametrize("weights", ["the same at all points", "different"])
+@pytest.mark.parametrize("features", ["sobol", "cosine"])
+@pytest.mark.parametrize(
+    "kernel",
+    [kernels.Matern(2.5, 0.4), kernels.RBF(0.5).on([0]) * kernels.Periodic(1.0, 0.7).on([1]), kernels.Linear()],
+)
+def test_what_is_pulled_back_is_the_weighted_sum_of_gradients(generator, kernel, features, weights):
+    """A weight per path is one function's gradient, which has a way of its own; paths with two bases are in it too."""
+    X, y = (torch.rand(shape, generator=generator, dtype=torch.float64) for shape in ((6, 2), (6,)))
+    gp = ExactGP(kernel, X, y, 0.1)
+    paths = draw(gp, 4, num_features=32, features=features, paths_per_basis=2, generator=generator)
+    x = torch.rand(700, 2, generator=generator, dtype=torch.float64).requires_grad_()
+    a = torch.randn(4, 1 if weights != "different" else 700, generator=generator, dtype=torch.float64)
+    (found,) = torch.autograd.grad((a * paths(x)).sum(), x)
+    _, gradient = paths.value_and_grad(x.detach())
+    torch.testing.assert_close(found, (a[..., None] * gradient).sum(0))

@@ -123,7 +123,7 @@ class WeightedSum(Term):
             basis = self.basis if self.shared else self.basis.select(slice(g, g + 1))
             W, rows = (self.weights, G) if self.shared else (self._rows(members), G[members])
             with frame():
-                total += basis.pulled(x, W.reshape(1, -1, c), rows.reshape(1, -1, n))
+                total += basis.pulled(x, *_fewest(W.reshape(1, -1, c), rows.reshape(1, -1, n)))
         return total
 
     def _about(self, x: Tensor) -> Tensor:
@@ -132,6 +132,17 @@ class WeightedSum(Term):
     def _rows(self, members: list[int]) -> Tensor:
         first, last = members[0], members[-1]
         return self.weights[first : last + 1] if last - first < len(members) else self.weights[members]
+
+
+def _fewest(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights `[1, r, c]` and gradients `[1, r, n]` with the same pull-back, and one row where that is enough.
+
+    Where the gradients are the same at all points, as those of a sum or a mean over paths and points are, what is
+    pulled back is the gradient of one function: that with the weights' own sum.
+    """
+    if G.device.type != "cpu" or G.shape[1] == 1 or not bool((G == G[..., :1]).all()):
+        return W, G
+    return G[..., :1].mT @ W, torch.ones_like(G[:, :1])
 
 
 def sum_of(terms: list[Term], x: Tensor, paths: Which = None, gradient: bool = False) -> Any:

@@ -64,10 +64,14 @@ class Basis(Value):
 
     def pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_r G_r times the gradient of the sums: `[B, n, d], [B, r, c], [B, r, n] -> [B, n, d]`, without a graph."""
-        if len(x) == len(W) == 1 and W.shape[1] > 1:
-            return self._pulled(x, W, G)
+        if len(x) == len(W) == 1:
+            return self._pulled(x, W, G) if W.shape[1] > 1 else self._slope(x, W[0, 0]) * G.mT
         _, df = self.weighted_with_gradient(x, W)  # [B, r, n, d]
         return (G[..., None] * df).sum(1)
+
+    def _slope(self, x: Tensor, w: Tensor) -> Tensor:
+        """The gradient of one sum: `[1, n, d], [c] -> [1, n, d]`."""
+        return self.weighted_with_gradient(x, w[None, None])[1][:, 0]
 
     def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """The same for one problem of several sums."""
@@ -149,6 +153,11 @@ class Pairs(_Cut):
         slope = _cos(P).mul_(H_sin).addcmul_(P.sin_(), H_cos, value=-1)
         return (slope @ self.frequencies[0])[None]
 
+    def _slope(self, x: Tensor, w: Tensor) -> Tensor:
+        """A cosine and a sine with weights are one cosine with a phase: half the trigonometric functions."""
+        cos, sin = w.chunk(2)
+        return _slope_of_cosines(x, self.frequencies, torch.atan2(-sin, cos)[None], torch.hypot(cos, sin))
+
     def values(self, x: Tensor) -> Tensor:
         P = _phases(x, self.frequencies)
         return torch.cat([P.cos(), P.sin()], dim=-1)
@@ -198,6 +207,9 @@ class Cosines(_Cut):
     def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         slope = _phases(x, self.frequencies, self.phases)[0].sin_().mul_(_pulled_weights(W, G))  # [n, f]
         return (slope @ self.frequencies[0]).neg_()[None]
+
+    def _slope(self, x: Tensor, w: Tensor) -> Tensor:
+        return _slope_of_cosines(x, self.frequencies, self.phases, w)
 
     def values(self, x: Tensor) -> Tensor:
         P = _phases(x, self.frequencies, self.phases)
@@ -299,19 +311,30 @@ class Canonical(_Cut):
     def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_j H_j dk(x, z_j)/dx, H = G^T W: of a radial kernel slopes and products, of others a problem per point."""
         H = _pulled_weights(W, G)  # [n, c]
+        total = self._radial_slopes(x[0], H)
+        if total is None:
+            return self.kernel.weighted_with_gradient(x[0][:, None], self.centres, H[:, None])[1][None, :, 0, 0]
+        return total[None]
+
+    def _slope(self, x: Tensor, w: Tensor) -> Tensor:
+        total = self._radial_slopes(x[0], w[None])
+        return super()._slope(x, w) if total is None else total[None]
+
+    def _radial_slopes(self, x: Tensor, H: Tensor) -> Tensor | None:
+        """sum_j H_j dk(x, z_j)/dx, `[n, d], [n or 1, c] -> [n, d]`; None where the kernel is not radial."""
         parts = radial_parts(self.kernel, x.shape[-1])
         if parts is None:
-            return self.kernel.weighted_with_gradient(x[0][:, None], self.centres, H[:, None])[1][None, :, 0, 0]
-        total = torch.zeros_like(x[0])
+            return None
+        total = torch.zeros_like(x)
         for part in parts:
             scale = 1 / part.kernel.lengthscale
             origin = self.centres[:1, part.dims]
-            y, z = (x[0][:, part.dims] - origin) * scale, (self.centres[:, part.dims] - origin) * scale
+            y, z = (x[:, part.dims] - origin) * scale, (self.centres[:, part.dims] - origin) * scale
             with frame():
                 slope = part.kernel.radial_with_slope(squared_distance(y, z))[1].mul_(H)  # [n, c]
                 pull = (y * slope.sum(1, keepdim=True) - slope @ z) * (2 * scale)
             total[:, part.dims] += pull if part.scale is None else pull * part.scale
-        return total[None]
+        return total
 
     def values(self, x: Tensor) -> Tensor:
         return self.kernel.forward(x, self.centres)
@@ -335,6 +358,11 @@ def _phases(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
         out = empty((len(flat), theta.shape[1]), x)
         P = torch.mm(flat, theta[0].mT, out=out) if tau is None else torch.addmm(tau[0], flat, theta[0].mT, out=out)
     return P.reshape(shape)
+
+
+def _slope_of_cosines(x: Tensor, theta: Tensor, tau: Tensor, w: Tensor) -> Tensor:
+    """The gradient of sum_i w_i cos(theta_i . x + tau_i): `[1, n, d], [1, c, d], [1, c], [c] -> [1, n, d]`."""
+    return _phases(x, theta, tau).sin_() @ (-w[:, None] * theta[0])
 
 
 def _pulled_weights(W: Tensor, G: Tensor) -> Tensor:
