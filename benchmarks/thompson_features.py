@@ -2,10 +2,12 @@
 
     python benchmarks/thompson_features.py --workers 1 --seeds 24      # goes on where it stopped
     python benchmarks/thompson_features.py --test docs/results/files/thompson-paper.jsonl
+    python benchmarks/thompson_features.py --minimiser
 
 Tasks, rounds and strategies are those of `matheron reproduce thompson`, at a scale that two cores bear: all runs of a
 trial have the same task, first points and noise, and differ in what functions are drawn from. The second command asks
-the same of the runs at the paper's scale.
+the same of the runs at the paper's scale. The third asks whether functions with more features are harder to minimise:
+how often a budget misses the minimum that one of four times as many points and starts finds.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import matheron
 from matheron.experiments import Experiment, run
 from matheron.experiments import thompson as paper
 from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
@@ -157,6 +160,21 @@ def figure(records: Sequence[Mapping[str, Any]]) -> Any:
     return drawing
 
 
+def missed(ell: int, d: int, num_functions: int = 16, mesh_size: int = 2048, num_starts: int = 8) -> tuple[int, float]:
+    """How many drawn functions have a lower minimum than a budget finds, and the largest difference."""
+    generator = torch.Generator().manual_seed(d)
+    X = torch.rand(32 * d, d, generator=generator, dtype=torch.float64)
+    y = matheron.draw_prior(paper.kernel(d), 1, input_dim=d, num_features=1024, generator=generator)(X)[0]
+    gp = matheron.ExactGP(paper.kernel(d), X, y, paper.NOISE)
+    paths = matheron.draw(gp, num_functions, num_features=ell, features="sobol", generator=generator)
+    small, large = (
+        matheron.minimize(paths, paper.unit_box(d), mesh_size=k * mesh_size, num_starts=k * num_starts, seed=k).value
+        for k in (1, 4)
+    )
+    more = small - torch.minimum(small, large)
+    return int((more > 1e-4).sum()), float(more.max())
+
+
 EXPERIMENT = Experiment(
     "thompson-features",
     "Thompson sampling with more and more features, on the same tasks.",
@@ -175,7 +193,16 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, help="seconds: no run starts that would end later")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
     parser.add_argument("--test", type=Path, help="print the comparisons of a finished file, and run nothing")
+    parser.add_argument("--minimiser", action="store_true", help="ask whether more features are harder to minimise")
     args = parser.parse_args()
+    if args.minimiser:
+        for d in SCALES["full"]["dims"]:
+            for ell in SCALES["full"]["num_features"]:
+                count, most = missed(ell, d)
+                print(
+                    f"d = {d}, {ell} features: the minimum of {count} of 16 functions was missed, by at most {most:.2g}"
+                )
+        return
     if args.test:
         records = [json.loads(line) for line in args.test.read_text().splitlines()[1:]]
         print(comparisons([record for record in records if "result" in record]).markdown())

@@ -19,7 +19,11 @@ from matheron.experiments.report import Report
 
 HERE = Path(__file__).parent
 # Names of results, and the modules in benchmarks/ that made them.
-BENCHMARKS = {"optuna-samplers": "optuna_samplers"}
+BENCHMARKS = {
+    "optuna-samplers": "optuna_samplers",
+    "thompson-features": "thompson_features",
+    "control": "control",
+}
 MARKS = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
