@@ -171,7 +171,9 @@ class Atoms(Factor):
         return self.masses.sqrt() / self.masses.sqrt().sum()
 
     def tail(self, least: float) -> Tensor:
-        return self.stretched(1.0)  # atoms are in no order
+        """Atoms are in no order: nearly even masses over those of some weight."""
+        even = self.masses**0.25 * (self.masses > 0.01 * max(least, LOST_MASS))
+        return even / even.sum() if even.any() else self.masses
 
 
 @dataclass

@@ -11,8 +11,8 @@ from torch.quasirandom import SobolEngine
 from ..kernels import coupled_covariance
 from ..solvers import CholeskyState, Posterior
 
-# Reference points. Data beyond the largest count are thinned out.
-NUM_REFERENCE, LARGEST_DATA = 64, 1024
+# Reference points. Where the factor of all data would cost too much, or is not at hand, this many data must do.
+NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
 
 
 class Reference:
@@ -25,8 +25,8 @@ class Reference:
         t = kernel.num_outputs
         self.tasks = None if t == 1 else torch.arange(len(self.x), device=X.device) % t
         state, exact = posterior.state, posterior.centres.dtype == torch.float64
-        if not (exact and isinstance(state, CholeskyState)):  # a factor of our own, of as many data as it may cost
-            kept = spread(len(X), LARGEST_DATA).to(X.device)
+        if not (exact and isinstance(state, CholeskyState) and len(X) <= LARGEST_WHOLE):
+            kept = _nearest(X / lengths.to(X), self.x / lengths.to(X))  # and a factor of our own
             X, noise, tasks = X[kept], noise[kept], None if tasks is None else tasks[kept]
             state = None
         kernel = kernel.to(X.device, torch.float64)
@@ -63,6 +63,13 @@ class Reference:
                 squares += (at_x * waves_x - self.G.mT @ (at_X * waves_X)).square()
         cos, sin = squares.chunk(2, dim=1)
         return (cos + sin).cpu()
+
+
+def _nearest(X: Tensor, x: Tensor) -> Tensor:
+    """Which data `[m]` tell most at points x: those nearest to each."""
+    if len(X) <= LARGEST_DATA:
+        return torch.arange(len(X), device=X.device)
+    return torch.cdist(x, X).topk(LARGEST_DATA // len(x), largest=False).indices.flatten().unique()
 
 
 def monomial(envelope: Tensor, x: Tensor) -> Tensor:
