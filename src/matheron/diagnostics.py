@@ -104,7 +104,7 @@ class Diagnosis:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def diagnose(paths: AbstractPaths, model: Any, x: ArrayLike) -> Diagnosis:
+def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
     """Compare drawn paths with the posterior they were drawn from, at points x `[n, d]`.
 
     Four laws are measured against the exact posterior: the empirical one of these paths; that of as many exact

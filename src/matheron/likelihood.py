@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from .transforms import Transform
 _LOG_2_PI = math.log(2 * math.pi)
 
 
-def log_marginal_likelihood(model: Any) -> Tensor:
+def log_marginal_likelihood(model: object) -> Tensor:
     """log p(y): the log density of the data under a Gaussian process, hyperparameters given.
 
         log p(y) = -1/2 r^T (K_nn + noise)^-1 r - 1/2 log |K_nn + noise| - n/2 log 2 pi,      r = y - mean(X)
@@ -88,7 +87,7 @@ class LeaveOneOut:
             raise TypeError(f"{what}: under an output transform that is not affine it has no closed form")
 
 
-def leave_one_out(model: Any) -> LeaveOneOut:
+def leave_one_out(model: object) -> LeaveOneOut:
     """Predictions of every observation from all the others, at the cost of one factorisation.
 
         mean_i = y_i - [K^-1 r]_i / [K^-1]_ii,      variance_i = 1 / [K^-1]_ii,      K = K_nn + noise, r = y - mean(X)
@@ -120,7 +119,7 @@ def leave_one_out(model: Any) -> LeaveOneOut:
     return LeaveOneOut(log_density, standardized, outer, variance * slope.square(), affine)
 
 
-def _exact(gp: Any, name: str) -> ExactGP:
+def _exact(gp: object, name: str) -> ExactGP:
     if isinstance(gp, ExactGP):
         return gp
     raise TypeError(

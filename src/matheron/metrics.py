@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from .checks import ArrayLike, as_points, as_tensor
 from .features import Features
 from .kernels import Kernel
-from .paths import PriorPlusUpdate
+from .paths import AbstractPaths, PriorPlusUpdate
 from .samplers import Moments, ValueDraws, feature_covariance
 from .solvers import covariance
 
@@ -127,7 +127,7 @@ class EmpiricalMoments:
         return Moments(self._mean.reshape(self._shape).clone(), covariance.reshape(*self._shape, *self._shape))
 
 
-def empirical_moments(draws: Any, x: ArrayLike, *, block_size: int = 1024) -> Moments:
+def empirical_moments(draws: AbstractPaths | ValueDraws, x: ArrayLike, *, block_size: int = 1024) -> Moments:
     """The sample mean and covariance at points x `[n, d]` of drawn paths, in one streaming pass.
 
     Args:
@@ -147,7 +147,7 @@ def empirical_moments(draws: Any, x: ArrayLike, *, block_size: int = 1024) -> Mo
     return total.moments
 
 
-def blocks(draws: Any, x: ArrayLike, block_size: int = 1024) -> Iterator[Tensor]:
+def blocks(draws: AbstractPaths | ValueDraws, x: ArrayLike, block_size: int = 1024) -> Iterator[Tensor]:
     """Drawn paths at x, some at a time, `[b, n]`."""
     if isinstance(draws, ValueDraws):
         return draws.blocks(x, block_size)

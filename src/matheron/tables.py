@@ -9,16 +9,22 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+
+from .store import Json
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from pyarrow.parquet import ParquetWriter
 
 PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")
 
 
-def read_table(path: str | os.PathLike[str]) -> Any:
+def read_table(path: str | os.PathLike[str]) -> DataFrame:
     """A whole file as a pandas DataFrame.
 
     CSV files may be separated by commas, semicolons, tabs or bars, have decimal commas, a byte-order mark, or be
@@ -43,7 +49,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     return frame
 
 
-def read_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[Any]:
+def read_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[DataFrame]:
     """A file as DataFrames of at most so many rows."""
     path = _existing(path)
     if _is_parquet(path):
@@ -79,10 +85,10 @@ class TableWriter:
         pandas()
         suffix = ".csv.gz" if self.path.name.endswith(".gz") else ""
         self.temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}{suffix}")
-        self.parquet: Any = None
+        self.parquet: ParquetWriter | None = None
         self.rows = 0
 
-    def write(self, frame: Any) -> None:
+    def write(self, frame: DataFrame) -> None:
         if _is_parquet(self.path):
             import pyarrow
             import pyarrow.parquet
@@ -128,7 +134,7 @@ class Columns:
     def coded(self, name: str) -> bool:
         return name in self.categories
 
-    def matrix(self, frame: Any, source: str) -> np.ndarray:
+    def matrix(self, frame: DataFrame, source: str) -> np.ndarray:
         """The inputs `[n, d]`, NaN where a cell is empty."""
         check_columns(frame, self.inputs, source)
         parts = []
@@ -147,15 +153,15 @@ class Columns:
             parts.append(coded)
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(frame), 0))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, notes: Mapping[str, Any]) -> Columns:
+    def from_json(cls, notes: Mapping[str, Json]) -> Columns:
         return cls(list(notes["inputs"]), dict(notes.get("categories", {})))
 
 
-def check_columns(frame: Any, names: Sequence[str], source: str) -> None:
+def check_columns(frame: DataFrame, names: Sequence[str], source: str) -> None:
     missing = [name for name in names if name not in frame.columns]
     if missing:
         there = ", ".join(map(str, frame.columns[:20])) + (", ..." if len(frame.columns) > 20 else "")
@@ -163,7 +169,7 @@ def check_columns(frame: Any, names: Sequence[str], source: str) -> None:
         raise ValueError(f"{source} has no {noun}; it has {there}")
 
 
-def numbers(frame: Any, name: str, source: str, advice: str | None = None) -> np.ndarray:
+def numbers(frame: DataFrame, name: str, source: str, advice: str | None = None) -> np.ndarray:
     """A column as floats `[n]`, NaN where a cell is empty; ValueError, with advice, where it holds text or dates."""
     column = frame[name]
     if column.dtype.kind in "biuf" or str(column.dtype).lower() in ("int64", "float64", "boolean"):
@@ -185,7 +191,7 @@ def numbers(frame: Any, name: str, source: str, advice: str | None = None) -> np
     return converted.to_numpy(dtype=float, na_value=np.nan)
 
 
-def pandas() -> Any:
+def pandas() -> ModuleType:
     """pandas, and pyarrow beside it; the extra is named where they are missing."""
     try:
         import pandas
@@ -210,7 +216,7 @@ def _is_parquet(path: Path) -> bool:
     return path.name.endswith(PARQUET)
 
 
-def _dialect(path: Path) -> dict[str, Any]:
+def _dialect(path: Path) -> dict[str, Json]:
     """How a CSV file is separated and encoded, from its first lines."""
     with pandas().io.common.get_handle(path, "rb", compression="infer", is_text=False) as handles:
         head = handles.handle.read(1 << 16)
@@ -233,7 +239,7 @@ def _dialect(path: Path) -> dict[str, Any]:
     return settings | {"skipinitialspace": True, "index_col": False, "low_memory": False}
 
 
-def _check_header(frame: Any, path: Path) -> None:
+def _check_header(frame: DataFrame, path: Path) -> None:
     names = [str(name) for name in frame.columns]
 
     def is_number(name: str) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..checks import ArrayLike, Random, as_count, as_generator
+from ..metrics import Moments
 from ..samplers import decoupled_moments, moments
 from ..samplers.linear_model import features_for, one_basis
 from .fourier import KINDS, fourier_constant
@@ -44,12 +45,12 @@ class Rate(NamedTuple):
 
 
 def covariance_bound(
-    model: Any,
+    model: object,
     num_features: int,
     x: ArrayLike,
     domain: tuple[ArrayLike, ArrayLike],
     *,
-    exact: Any = None,
+    exact: Moments | None = None,
     kind: str = "cosine",
     num_bases: int = 32,
     generator: Random = None,
@@ -74,7 +75,7 @@ def covariance_bound(
 
 
 def covariance_rate(
-    model: Any,
+    model: object,
     x: ArrayLike,
     num_features: Sequence[int] = (64, 256, 1024, 4096),
     *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ def _ascend(A: Tensor, s: Tensor) -> float:
     return best
 
 
-def constants(model: Any, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
+def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
     """C1 and C3 of a model on the box `domain` = (lower, upper), each a number or one a dimension.
 
         C1 = sqrt(2 diam(X)^d (1 + ||k||^2 ||K_mm^-1||^2))           prop:wasserstein_bound
@@ -95,7 +95,7 @@ def constants(model: Any, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
     return Constants(C1, m * (1 + norm.value * variance) ** 2, norm, variance, diameter, m)
 
 
-def lebesgue_constant(model: Any, x: ArrayLike) -> float:
+def lebesgue_constant(model: object, x: ArrayLike) -> float:
     """sup_x |K_mm^-1 k(Z, x)|_1 over the points x: what ||k|| ||K_mm^-1|| bounds, and often by far.
 
     With L for it, (1 + L)^2 may stand for C3 and sqrt(2 |X| (1 + L^2)) for C1, where x is all of the domain.
@@ -106,7 +106,7 @@ def lebesgue_constant(model: Any, x: ArrayLike) -> float:
         return float(torch.cholesky_solve(at.K_mx, Factored(gp, at).L).abs().sum(0).max())
 
 
-def one_output(model: Any) -> ExactGP | SparseGP:
+def one_output(model: object) -> ExactGP | SparseGP:
     """A model that the propositions speak of."""
     gp = single(describe(model))
     if gp.num_outputs > 1 or gp.input_transform is not None or gp.output_transform is not None:

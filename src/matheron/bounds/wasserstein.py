@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..checks import ArrayLike, Random, as_count, as_generator
 from ..features import Features
-from ..metrics import gaussian_coupling, gaussian_wasserstein
+from ..metrics import Moments, gaussian_coupling, gaussian_wasserstein
 from ..paths import PriorPlusUpdate
 from ..samplers import decoupled_moments, moments
 from ..samplers.conditionals import PriorAt, inner_points
@@ -40,7 +40,7 @@ class WassersteinBound(NamedTuple):
 
 
 def prior_error(
-    model: Any,
+    model: object,
     basis: Features | PriorPlusUpdate,
     x: ArrayLike,
     *,
@@ -72,12 +72,12 @@ def prior_error(
 
 
 def wasserstein_bound(
-    model: Any,
+    model: object,
     basis: Features | PriorPlusUpdate,
     x: ArrayLike,
     domain: tuple[ArrayLike, ArrayLike],
     *,
-    exact: Any = None,
+    exact: Moments | None = None,
     num_draws: int = 4096,
     generator: Random = None,
     seed: int | None = None,

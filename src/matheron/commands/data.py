@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..paths import AbstractPaths
+from ..store import Json
 from ..tables import Columns, check_columns, numbers, pandas, read_table
 from .options import Voice
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Dataset(NamedTuple):
@@ -22,7 +27,7 @@ class Dataset(NamedTuple):
     X: Tensor
     y: Tensor
 
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> dict[str, Json]:
         """What a saved file must remember of the table."""
         return {**self.columns.to_json(), "target": self.target, "box": self.box().tolist()}
 
@@ -63,7 +68,7 @@ def read_dataset(
     return Dataset(columns, target, torch.from_numpy(X[whole]), torch.from_numpy(y[whole]))
 
 
-def points_of(frame: Any, columns: Columns, source: str, first_row: int = 0) -> Tensor:
+def points_of(frame: DataFrame, columns: Columns, source: str, first_row: int = 0) -> Tensor:
     """Points `[n, d]` at which to evaluate: no cell may be empty."""
     X = columns.matrix(frame, source)
     bad = ~np.isfinite(X).all(1)
@@ -77,7 +82,7 @@ def path_names(num_paths: int) -> list[str]:
     return [f"path_{i + 1}" for i in range(num_paths)]
 
 
-def evaluated(frame: Any, columns: Columns, paths: Any, x: Tensor, target: str) -> Any:
+def evaluated(frame: DataFrame, columns: Columns, paths: AbstractPaths, x: Tensor, target: str) -> DataFrame:
     """The inputs of a table beside the mean and every path at them."""
     values = paths(x.to(paths.dtype)).double().cpu().numpy()  # [s, n]
     mean = paths.mean(x.to(paths.dtype)).double().cpu().numpy()  # [n]
@@ -85,6 +90,6 @@ def evaluated(frame: Any, columns: Columns, paths: Any, x: Tensor, target: str) 
     return pandas().concat([frame[columns.inputs].reset_index(drop=True), pandas().DataFrame(out)], axis=1)
 
 
-def rows_per_chunk(paths: Any) -> int:
+def rows_per_chunk(paths: AbstractPaths) -> int:
     """So many rows that a chunk's numbers stay near 64 MiB."""
     return max(256, (1 << 23) // (paths.num_paths + paths.input_dim + 1))

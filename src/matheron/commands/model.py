@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..fitting import fit
 from ..gp import ExactGP
+from ..paths import AbstractPaths
 from ..store import load, read_notes
 from ..tables import Columns
 from .data import Dataset
@@ -28,10 +28,10 @@ def loaded_model(file: Path) -> tuple[ExactGP, Columns, str]:
     return gp, Columns.from_json(notes), str(notes["target"])
 
 
-def loaded_paths(file: Path) -> tuple[Any, Columns, str]:
+def loaded_paths(file: Path) -> tuple[AbstractPaths, Columns, str]:
     """Paths that `matheron sample --save` or `paths.save` wrote; columns x0, x1, ... where the file names none."""
     paths, notes = load(file), read_notes(file)
-    if not callable(paths) or not hasattr(paths, "num_paths"):
+    if not isinstance(paths, AbstractPaths):
         raise ValueError(f"{file} holds no paths; expected a file that `matheron sample --save` wrote")
     if paths.num_outputs > 1:
         raise ValueError(f"{file} holds paths of {paths.num_outputs} outputs; expected one")

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -36,7 +36,7 @@ class Voice:
         if not self.quiet and not self.as_json:
             typer.echo(words)
 
-    def result(self, facts: Mapping[str, Any]) -> None:
+    def result(self, facts: Mapping[str, object]) -> None:
         if self.as_json:
             typer.echo(json.dumps(facts, indent=2))
 
@@ -45,7 +45,7 @@ class Voice:
         """Each warning once, on a line of its own, without the place in the code."""
         said: set[str] = set()
 
-        def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        def show(message: Warning | str, *_: object, **__: object) -> None:
             if str(message) not in said:
                 said.add(str(message))
                 typer.secho(f"warning: {message}", fg="yellow", err=True)

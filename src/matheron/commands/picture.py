@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from ..gp import ExactGP
+from ..paths import AbstractPaths
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ENDINGS = (".png", ".pdf", ".svg")
 POSTERIOR, EXACT = "#2a72c8", "#000000"
@@ -20,7 +26,7 @@ def check_picture(file: Path) -> None:
         raise ValueError(f"{file}: expected a name that ends in {', '.join(ENDINGS)}")
 
 
-def picture(paths: Any, gp: Any, names: list[str], target: str, box: Tensor, file: Path) -> None:
+def picture(paths: AbstractPaths, gp: ExactGP, names: list[str], target: str, box: Tensor, file: Path) -> None:
     """Write the picture: paths, their mean, a band of two standard deviations, and the data."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -40,7 +46,7 @@ def picture(paths: Any, gp: Any, names: list[str], target: str, box: Tensor, fil
         figure.savefig(file, dpi=150)
 
 
-def _deviation(paths: Any, gp: Any) -> Callable[[Tensor], Tensor]:
+def _deviation(paths: AbstractPaths, gp: ExactGP) -> Callable[[Tensor], Tensor]:
     """The standard deviation at points, `[n]`: the posterior's, or of many data that of the paths."""
     from ..draw import draw
     from ..solvers import Cholesky
@@ -51,8 +57,8 @@ def _deviation(paths: Any, gp: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _cuts(
-    figure: Any,
-    paths: Any,
+    figure: Figure,
+    paths: AbstractPaths,
     sd_at: Callable[[Tensor], Tensor],
     names: list[str],
     target: str,
@@ -87,7 +93,13 @@ def _cuts(
 
 
 def _maps(
-    figure: Any, paths: Any, sd_at: Callable[[Tensor], Tensor], names: list[str], target: str, box: Tensor, X: Tensor
+    figure: Figure,
+    paths: AbstractPaths,
+    sd_at: Callable[[Tensor], Tensor],
+    names: list[str],
+    target: str,
+    box: Tensor,
+    X: Tensor,
 ) -> None:
     """The mean, the standard deviation, and two paths over the data's box."""
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
@@ -108,7 +120,7 @@ def _maps(
     axes[0].set_ylabel(names[1])
 
 
-def _data(gp: Any) -> tuple[Tensor, Tensor]:
+def _data(gp: ExactGP) -> tuple[Tensor, Tensor]:
     """The model's data in the user's units."""
     X, y = gp.train_inputs.double(), gp.train_targets.double()
     X = X if gp.input_transform is None else gp.input_transform.inverse(X)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,7 +100,7 @@ def grid(n: int) -> Tensor:
     return torch.linspace(*DOMAIN, n, dtype=torch.float64)[:, None]
 
 
-def seconds(call: Callable[[], Any], warm: bool = False) -> float:
+def seconds(call: Callable[[], object], warm: bool = False) -> float:
     """The median of a few calls, or of one that is slow, after one that does not count (unless the machine is warm)."""
     if not warm:
         call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +12,17 @@ from .extras import need
 from .observations import GEOMETRY, Observations
 from .targets import as_targets
 
+if TYPE_CHECKING:
+    from shapely.geometry.base import BaseGeometry
+    from xarray import DataArray
+
 # Beyond the data, of their extent, on every side.
 _ROOM = 0.03
 
 
-def cells_for(grid: str | None, mask: Path | None, wells: Observations, crs: Any, sphere: bool) -> Any:
+def cells_for(
+    grid: str | None, mask: Path | None, wells: Observations, crs: object, sphere: bool
+) -> DataArray | dict[str, np.ndarray]:
     """The grid, as `simulate` takes it: named axes, or a raster whose empty cells stay empty.
 
     Args:
@@ -60,7 +66,7 @@ def sizes_of(grid: str, d: int) -> list[int]:
     return sizes
 
 
-def check_overlap(cells: Any, wells: Observations, own_names: bool) -> None:
+def check_overlap(cells: DataArray | dict[str, np.ndarray], wells: Observations, own_names: bool) -> None:
     targets = as_targets(cells, len(wells.names), wells.names if own_names else None)
     assert targets.axes is not None
     for i, name in enumerate(wells.names):
@@ -72,7 +78,7 @@ def check_overlap(cells: Any, wells: Observations, own_names: bool) -> None:
             )
 
 
-def box_of(cells: Any, wells: Observations) -> tuple[list[float], list[float]]:
+def box_of(cells: DataArray | dict[str, np.ndarray], wells: Observations) -> tuple[list[float], list[float]]:
     """The box of cells and data."""
     targets = as_targets(cells, len(wells.names))
     assert targets.axes is not None
@@ -82,7 +88,7 @@ def box_of(cells: Any, wells: Observations) -> tuple[list[float], list[float]]:
     return low, high
 
 
-def _raster(mask: Path) -> Any:
+def _raster(mask: Path) -> DataArray:
     if mask.suffix in (".tif", ".tiff"):
         raster = need("rioxarray").open_rasterio(mask, masked=True).squeeze("band", drop=True)
     else:
@@ -92,7 +98,7 @@ def _raster(mask: Path) -> Any:
     return raster.load()
 
 
-def _polygons(mask: Path, crs: Any) -> Any:
+def _polygons(mask: Path, crs: object) -> BaseGeometry:
     """The polygons of a file as one shape, in the coordinates' own system where both are known."""
     try:
         table = need("geopandas").read_file(mask)
@@ -108,7 +114,7 @@ def _polygons(mask: Path, crs: Any) -> Any:
     return shape
 
 
-def _inside(shape: Any, names: tuple[str, ...], sizes: list[int]) -> Any:
+def _inside(shape: BaseGeometry, names: tuple[str, ...], sizes: list[int]) -> DataArray:
     """Cells of the polygons' extent, True where their centres are inside."""
     shapely, xr = need("shapely"), need("xarray")
     west, south, east, north = shape.bounds

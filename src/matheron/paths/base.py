@@ -367,7 +367,7 @@ class AbstractPaths(Value, ABC):
             out[rows, start : start + step] = values[..., pick]
 
 
-def require_paths(paths: Any, name: str = "paths") -> AbstractPaths:
+def require_paths(paths: object, name: str = "paths") -> AbstractPaths:
     """Paths of one model, or a TypeError that says what to do; for applications, at their border."""
     if isinstance(paths, AbstractPaths):
         return paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from torch import Tensor
 from .. import store
 from ..checks import ArrayLike, Random, as_array, as_generator
 from ..solvers import Solver
-from ..value import Parts, Value
 from .base import AbstractPaths, Index
+from .members import OfMembers
 
 
 @final
-class BatchPaths(Value):
+class BatchPaths(OfMembers):
     """Paths of a batch of models, `members`: what each answers, with the batch's axes before it.
 
     Values are `[*batch_shape, s, n]`. Points may be shared, or have the batch's axes: `[*batch_shape, s or 1, n, d]`.
@@ -33,38 +33,13 @@ class BatchPaths(Value):
     """
 
     fields = ("batch_shape",)
+    saveable = True
 
     def __init__(self, members: Sequence[AbstractPaths], batch_shape: Sequence[int] | None = None) -> None:
-        super().__init__()
-        if not members:
-            raise ValueError("expected at least one model's paths, got none")
-        dims = {member.input_dim for member in members}
-        if len(dims) > 1:
-            raise ValueError(f"expected models of one input dimension, got {sorted(dims)}")
-        self.members = Parts(members)
+        super().__init__(members)
         self.batch_shape = list(batch_shape or [len(members)])
         if math.prod(self.batch_shape) != len(members):
             raise ValueError(f"batch_shape: expected {len(members)} models in all, got {self.batch_shape}")
-
-    @property
-    def num_paths(self) -> int:
-        return self.members[0].num_paths
-
-    @property
-    def num_outputs(self) -> int:
-        return self.members[0].num_outputs
-
-    @property
-    def input_dim(self) -> int:
-        return self.members[0].input_dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.members[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.members[0].device
 
     def __len__(self) -> int:
         return self.num_paths
@@ -112,17 +87,17 @@ class BatchPaths(Value):
         single = [(n,), (self.num_paths, n)] if t == 1 or tasks is not None else [(n, t), (self.num_paths, n, t)]
         ys = self._split(as_array(y), single)
         noises = self._split(as_array(noise), [(), (1,), (n,), (n, t)], prefer_shared=True)
-        settings: dict[str, Any] = dict(tasks=tasks, solver=solver, generator=as_generator(generator, seed))
+        generator = as_generator(generator, seed)
         given = zip(self.members, xs, ys, noises, strict=True)
-        members = [m.condition_on(x, y, noise=noise, **settings) for m, x, y, noise in given]
+        members = [
+            m.condition_on(x, y, noise=noise, tasks=tasks, solver=solver, generator=generator)
+            for m, x, y, noise in given
+        ]
         return BatchPaths(members, self.batch_shape)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the paths to a safetensors file; `matheron.load` reads them back, and runs no code."""
         store.save(self, path)
-
-    def __repr__(self) -> str:
-        return f"BatchPaths({len(self.members)} models: {self.members[0]!r}, ...)"
 
     def _points(self, x: ArrayLike) -> list[Tensor]:
         x = as_array(x)

@@ -10,46 +10,16 @@ from torch import Tensor
 
 from ..evaluate import Record
 from ..solvers import Solver
-from ..value import Parts
 from .base import AbstractPaths
+from .members import OfMembers
 from .observations import Observations
 from .rows import padded_value_and_grad
 
 
-class _Joined(AbstractPaths):
+class _Joined(OfMembers, AbstractPaths):
     """Paths of several models; what is asked of it is asked of each."""
 
-    def __init__(self, members: Sequence[AbstractPaths]) -> None:
-        super().__init__()
-        if not members:
-            raise ValueError("expected at least one model's paths, got none")
-        self.members = Parts(members)
-        dims = {member.input_dim for member in members}
-        if len(dims) > 1:
-            raise ValueError(f"expected models of one input dimension, got {sorted(dims)}")
-
-    @property
-    def num_outputs(self) -> int:
-        return self.members[0].num_outputs
-
-    @property
-    def num_paths(self) -> int:
-        return self.members[0].num_paths
-
-    @property
-    def input_dim(self) -> int:
-        return self.members[0].input_dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.members[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.members[0].device
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.members)} models: {self.members[0]!r}, ...)"
+    saveable = True
 
     def _values_and_gradients_of(self, x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
         return padded_value_and_grad(self, x, owner)

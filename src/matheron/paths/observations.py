@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import as_noise, as_points, as_real, as_tensor
+from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor
 from ..gp import as_tasks
 from ..transforms import Transform
 
@@ -29,7 +29,9 @@ class Observations(NamedTuple):
         return Observations(self.x[keep], self.y[..., keep], self.noise[keep], tasks)
 
 
-def observed(paths: AbstractPaths, x: Any, y: Any, noise: Any, tasks: Any) -> Observations:
+def observed(
+    paths: AbstractPaths, x: ArrayLike, y: ArrayLike, noise: ArrayLike, tasks: ArrayLike | None
+) -> Observations:
     """What `condition_on` was given, checked; every output at every point becomes as many observations."""
     like, t = torch.empty(0, dtype=paths.dtype, device=paths.device), paths.num_outputs
     x = as_points(x, "x", input_dim=paths.input_dim, like=like)

@@ -61,8 +61,11 @@ class PriorPaths(Prior):
 
     def check(self) -> None:
         ell, index = self.features.num_features, self.basis_index
-        if self.w.shape[-1] != ell:
-            raise ValueError(f"PriorPaths: expected weights of {ell} features, got {list(self.w.shape)}")
+        if self.w.ndim != 3 or self.w.shape[-1] != ell or index.shape != self.w.shape[:1]:
+            shapes = f"w {list(self.w.shape)} and basis_index {list(index.shape)}"
+            raise ValueError(
+                f"PriorPaths: expected weights of {ell} features, and the basis of each path, got {shapes}"
+            )
         if index.is_floating_point() or bool((index < 0).any()) or bool((index >= self.features.num_bases).any()):
             raise ValueError(f"PriorPaths: expected indices of {self.features.num_bases} bases")
 
@@ -73,13 +76,7 @@ class PriorPaths(Prior):
         self.register_buffer("basis_index", basis_index)
 
     def restore(self) -> None:
-        """Tensors from a file fit each other, or a LookupError says so."""
-        w, index, features = self.w, self.basis_index, self.features
-        if w.ndim != 3 or w.shape[-1] != features.num_features or index.shape != w.shape[:1]:
-            shapes = f"w {list(w.shape)} and basis_index {list(index.shape)}"
-            raise LookupError(f"expected w [s, t, {features.num_features}] and basis_index [s], got {shapes}")
-        if len(index) and not bool((index >= 0).all() & (index < features.num_bases).all()):
-            raise LookupError(f"basis_index: expected numbers below {features.num_bases}, got up to {int(index.max())}")
+        self.check()  # of a state_dict, too
 
     @property
     def num_paths(self) -> int:

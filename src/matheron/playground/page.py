@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bokeh.layouts import column, row
 from bokeh.models import (
@@ -22,6 +22,9 @@ from bokeh.plotting import figure
 
 from ..plots import EXACT, POSTERIOR, PRIOR, UPDATE
 from .model import FEATURES, KERNELS, Choices, Playground
+
+if TYPE_CHECKING:
+    from bokeh.document import Document
 
 SHOWN = ("prior", "update", "posterior", "exact posterior")
 
@@ -142,7 +145,7 @@ class Page:
         )
 
 
-def add_page(document: Any) -> None:
+def add_page(document: Document) -> None:
     """What Bokeh's server calls for every visitor."""
     document.title = "matheron playground"
     document.add_root(Page().layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
     covariance: Tensor
 
 
-def moments(model: Any, x: ArrayLike) -> Moments:
+def moments(model: object, x: ArrayLike) -> Moments:
     """The posterior mean and covariance of a Gaussian process at points x `[n, d]`.
 
     Exact, `eqn:gp_posterior_moments`:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,7 @@ from ..solvers.cholesky import safe_cholesky
 from ..updates import draws_of_q, moments_of_q
 
 
-def single(gp: Any) -> ExactGP | SparseGP:
+def single(gp: object) -> ExactGP | SparseGP:
     """One model, exact or sparse."""
     if isinstance(gp, ExactGP | SparseGP):
         return gp

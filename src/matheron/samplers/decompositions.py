@@ -6,8 +6,6 @@ zero). It has few functions that do, and these are wild elsewhere. Decoupled pat
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..checks import ArrayLike, Random, as_count, as_generator
@@ -21,7 +19,7 @@ from .weight_space import LinearModelPaths, linear_model_paths
 
 
 def weight_space_sparse(
-    model: Any,
+    model: object,
     num_paths: int,
     *,
     num_features: int = 1024,
@@ -54,7 +52,7 @@ def weight_space_sparse(
 
 
 def orthogonal(
-    model: Any,
+    model: object,
     num_paths: int,
     *,
     num_features: int = 1024,

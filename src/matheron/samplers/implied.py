@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..checks import ArrayLike
@@ -16,7 +14,7 @@ from .conditionals import Factored, PriorAt, device_of, inner_points, single
 from .linear_model import design, one_basis, shared_bases, wide_bases
 
 
-def decoupled_moments(model: Any, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
+def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
     """The moments of decoupled paths, `eqn:decoupled_sample_path`, whose prior has these features.
 
         m = K_*m K_mm^-1 mu_u                            the posterior's own, whatever the basis
@@ -51,7 +49,7 @@ def decoupled_moments(model: Any, basis: Features | PriorPlusUpdate, x: ArrayLik
         return outer(gp, shaped(at.mean_x + G.mT @ update.target, C, gp.num_outputs))
 
 
-def weight_space_moments(model: Any, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
+def weight_space_moments(model: object, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
     """The moments at x of the weight-space posterior, `eqn:blm_posterior_moments`; for a sparse model, of
     `eqn:matheron_gp_rff_sparse`. Over several bases they are those of the mixture.
     """

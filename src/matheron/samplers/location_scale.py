@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,9 @@ from .conditionals import Factored, PriorAt, inner_points, single
 from .values import DrawValues, ValueDraws
 
 
-def location_scale(model: Any, num_paths: int, *, generator: Random = None, seed: int | None = None) -> LocationScale:
+def location_scale(
+    model: object, num_paths: int, *, generator: Random = None, seed: int | None = None
+) -> LocationScale:
     """Draw values of a posterior by `eqn:sampler_nonparametric_affine`.
 
         f_* | y  =  m_{*|n} + K_{**|n}^1/2 zeta,      zeta ~ N(0, I)
@@ -48,7 +48,7 @@ class LocationScale(ValueDraws):
     def at(self, x: ArrayLike) -> DrawValues:
         return self._at(self.gp, x)
 
-    def _at(self, gp: Any, x: ArrayLike) -> DrawValues:
+    def _at(self, gp: GP, x: ArrayLike) -> DrawValues:
         if isinstance(gp, Outputs):
             parts = [self._at(member, x) for member in gp.models]
             return lambda count: torch.cat([_with_axis(draw(count)) for draw in parts], dim=-1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +27,12 @@ _MARGIN = 2
 
 
 def love(
-    model: Any, num_paths: int, *, num_iterations: int | None = None, generator: Random = None, seed: int | None = None
+    model: object,
+    num_paths: int,
+    *,
+    num_iterations: int | None = None,
+    generator: Random = None,
+    seed: int | None = None,
 ) -> Love:
     """Draw values of a posterior by LOVE, `fast_pred_samples` of GPyTorch.
 

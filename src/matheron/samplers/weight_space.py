@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from ..gp import ExactGP, SparseGP
 from ..means import Mean
 from ..paths import Paths, PriorPaths, PriorPlusUpdate, UpdatePaths
 from ..solvers.cholesky import safe_cholesky
+from ..transforms import Transform
 from ..updates import normals, weight_space_update
 from .conditionals import PriorAt, single
 from .linear_model import design, features_for, mixed, one_basis, weight_count
@@ -29,7 +30,7 @@ class LinearModelPaths(PriorPlusUpdate):
     """
 
     def __init__(
-        self, prior: PriorPaths, update: UpdatePaths, mean: Mean, mean_weights: Tensor, *transforms: Any
+        self, prior: PriorPaths, update: UpdatePaths, mean: Mean, mean_weights: Tensor, *transforms: Transform | None
     ) -> None:
         super().__init__(prior, update, mean, *transforms)
         self.register_buffer("mean_weights", mean_weights)
@@ -58,14 +59,14 @@ class LinearModelPaths(PriorPlusUpdate):
         transforms = self.input_transform, self.output_transform
         return LinearModelPaths(self.prior[index], self.update[index], self.mean_function, kept, *transforms)
 
-    def _given(self, *_: Any) -> LinearModelPaths:
+    def _given(self, *_: object) -> LinearModelPaths:
         raise TypeError(
             "condition_on: a weight-space posterior is drawn anew: give weight_space a model of all the data"
         )
 
 
 def weight_space(
-    model: Any,
+    model: object,
     num_paths: int,
     *,
     num_features: int = 1024,

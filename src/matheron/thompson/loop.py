@@ -134,7 +134,7 @@ def minimize_function(
     return study
 
 
-def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: float | None) -> Any:
+def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: float | None) -> ExactGP:
     """A model of the data: with the given kernel as it is, else one fitted to it, see `fitting`."""
     if kernel is not None:
         return ExactGP(kernel, X, y, 1e-6 if noise is None else noise, mean=0.0)

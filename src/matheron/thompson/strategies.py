@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -21,7 +19,7 @@ ACTIVE_SET = 2048
 
 
 def suggest(
-    model: Any,
+    model: object,
     bounds: ArrayLike,
     q: int,
     *,
@@ -94,7 +92,7 @@ def suggest(
     return found.x
 
 
-def _function_space(model: Any, bounds: Tensor, q: int, size: int, generator: torch.Generator) -> Tensor:
+def _function_space(model: object, bounds: Tensor, q: int, size: int, generator: torch.Generator) -> Tensor:
     """Steps 1 to 5 of the appendix's recipe: the mesh and its marginals are shared, what is drawn is not."""
     gp = single(describe(model))
     lower, upper = bounds
