@@ -170,8 +170,7 @@ def rates(scale: str) -> list[dict[str, Any]]:
     """Cells per CPU second of one thread: `paths.on_grid` on one block, the second of two calls."""
     side = RATES[scale]
     line = torch.linspace(0, 1, side, dtype=torch.float64)
-    X, y = data(20_000 if scale == "full" else 2000)
-    on_lattice = matheron.ExactGP(kernels.Matern(1.5, LENGTHSCALE), X, y, noise=NOISE)
+    on_lattice = model(2000)  # how many there were does not matter once they are in the coefficients
     cases = [
         ("one path, its data in the lattice's coefficients", on_lattice, 1, {"solver": "lattice"}),
         ("16 such paths", on_lattice, 16, {"solver": "lattice"}),
