@@ -35,8 +35,8 @@ FLOOR = 1e-6  # below it logarithms of regrets say no more
 
 
 def botorch_fitted(X: Tensor, y: Tensor, box: Tensor) -> Any:
-    transforms = {"input_transform": Normalize(X.shape[1], bounds=box), "outcome_transform": Standardize(1)}
-    model = SingleTaskGP(X, y[:, None], **transforms)  # type: ignore[arg-type]
+    inward, outward = Normalize(X.shape[1], bounds=box), Standardize(1)
+    model: Any = SingleTaskGP(X, y[:, None], input_transform=inward, outcome_transform=outward)
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     return model
 
