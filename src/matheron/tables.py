@@ -175,6 +175,7 @@ def numbers(frame: DataFrame, name: str, source: str, advice: str | None = None)
     if column.dtype.kind in "biuf" or str(column.dtype).lower() in ("int64", "float64", "boolean"):
         return column.to_numpy(dtype=float, na_value=np.nan)
     dates = f"{source}: column {name!r} holds dates; make it a number, such as days since the first"
+    dates += ", or leave it out with --inputs" if advice is None else ""
     if column.dtype.kind in "mM":
         raise ValueError(dates)
     converted = pandas().to_numeric(column, errors="coerce")

@@ -16,7 +16,8 @@ from .options import Voice
 
 
 def fitted(dataset: Dataset, seed: int, voice: Voice) -> ExactGP:
-    voice.say(f"{len(dataset.y)} observations of {dataset.target} at {', '.join(dataset.columns.names)}")
+    noun = "observation" if len(dataset.y) == 1 else "observations"
+    voice.say(f"{len(dataset.y)} {noun} of {dataset.target} at {', '.join(dataset.columns.names)}")
     return fit(None, dataset.X, dataset.y, seed=seed, progress=voice.progress)
 
 
