@@ -121,7 +121,7 @@ def test_cells_are_numbers_or_the_cell_is_named():
         ValueError, match=r"t: column 'text' holds text \('x7' in row 3; 1 of 3 cells\).* --encode text"
     ):
         numbers(frame, "text", "t")
-    with pytest.raises(ValueError, match="column 'day' holds dates.*--inputs"):
+    with pytest.raises(ValueError, match=r"column 'day' holds dates.*--inputs"):
         numbers(frame, "day", "t")
 
 
