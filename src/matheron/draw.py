@@ -195,7 +195,7 @@ def _drawn_on_lattice(
             )
         except NoJointLattice as reason:
             features, why = None, reason
-        joint = None if features is None else Joint.of(features)
+        joint = None if features is None else Joint.of(features, gp.kernel)
         if features is None or joint is None or not (asked or worthwhile(joint, gp.noise, n, s)):
             if asked:
                 reason = why if features is None else features.description

@@ -19,15 +19,17 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
 # Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
-ACCURACY = {torch.float64: 1e-11, torch.float32: 2e-6}
+_DOUBLE, _SINGLE = 1e-11, 1e-7
 # Taps of our own window, in each axis, for the same accuracies with room.
 _WIDTH = {torch.float64: 14, torch.float32: 7}
 # Numbers gathered at a time by our own interpolation.
 _BLOCK = 1 << 23
 
 
-def series_at(F: Tensor, x: Tensor) -> Tensor:
+def series_at(F: Tensor, x: Tensor, accuracy: float | None = None) -> Tensor:
     """sum_j F_j exp(i j . x): complex `[r, *shape]` at angles `[n, d]` -> `[r, n]`.
+
+    Angles are best in float64, whatever F is in: a mode multiplies their errors.
 
     >>> import torch
     >>> from matheron.nufft import series_at
@@ -35,7 +37,9 @@ def series_at(F: Tensor, x: Tensor) -> Tensor:
     tensor([[3.]], dtype=torch.float64)
     """
     shape = tuple(F.shape[1:])
-    plan = _plan(2, shape, len(F), x)
+    if F.dtype == torch.complex64 and library_for(x):  # in float32 the library's errors grow with the modes
+        return series_at(F.to(torch.complex128), x.double(), accuracy=_SINGLE).to(F.dtype)
+    plan = _plan(2, shape, len(F), x, accuracy)
     if plan is None:
         at = Interpolated(torch.view_as_real(fine_grid(F)).movedim(-1, 1).flatten(0, 1), shape)  # [2 r, ...]
         return torch.view_as_complex(at(x).unflatten(0, (len(F), 2)).movedim(1, -1).contiguous())
@@ -44,6 +48,8 @@ def series_at(F: Tensor, x: Tensor) -> Tensor:
 
 def adjoint_at(c: Tensor, x: Tensor, shape: Sequence[int], accuracy: float | None = None) -> Tensor:
     """sum_n c_n exp(-i j . x_n): complex `[r, n]` at angles `[n, d]` -> `[r, *shape]`."""
+    if c.dtype == torch.complex64:
+        return adjoint_at(c.to(torch.complex128), x.double(), shape, accuracy or _SINGLE).to(c.dtype)
     plan = _plan(1, tuple(shape), len(c), x, accuracy)
     if plan is None:
         return _spread(c, x, tuple(shape))
@@ -72,21 +78,25 @@ def finufft() -> Any | None:
     return library
 
 
+def library_for(x: Tensor) -> Any | None:
+    """finufft, where it is installed and the points are on a CPU."""
+    return finufft() if x.device.type == "cpu" else None
+
+
 def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None) -> Any | None:
-    library = finufft()
-    if library is None or x.device.type != "cpu":
+    library = library_for(x)
+    if library is None:
         return None
-    double = x.dtype == torch.float64
     plan = library.Plan(
         kind,
         shape,
         count,
-        accuracy if accuracy is not None and double else ACCURACY[x.dtype],
+        _DOUBLE if accuracy is None else accuracy,
         -1 if kind == 1 else 1,
-        "complex128" if double else "complex64",
+        "complex128",
         nthreads=torch.get_num_threads(),
     )
-    plan.setpts(*(np.ascontiguousarray(axis.numpy()) for axis in x.detach().unbind(-1)))
+    plan.setpts(*(np.ascontiguousarray(axis.numpy()) for axis in x.detach().double().unbind(-1)))
     return plan
 
 
@@ -121,6 +131,7 @@ class Interpolated:
     def __init__(self, grid: Tensor, shape: Sequence[int]) -> None:
         self.shape, self.size = tuple(shape), tuple(grid.shape[1:])
         self.table = grid.flatten(1).contiguous()  # [r, cells]
+        self.width = _WIDTH[grid.dtype]
 
     @cached_property
     def rows(self) -> Tensor:
@@ -138,10 +149,11 @@ class Interpolated:
     def own(self, x: Tensor, rows: Tensor, gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Row `rows[b]` at its own angles `x[b]`: `[b, n, d] -> [b, n]`, and gradients `[b, n, d]`."""
         b, n, d = x.shape
-        values, slopes = x.new_empty(b * n), x.new_empty(b * n, d) if gradient else None
+        values = self.table.new_empty(b * n)
+        slopes = self.table.new_empty(b * n, d) if gradient else None
         start = (rows * self.table.shape[1]).repeat_interleave(n)
         x = x.reshape(-1, d)
-        step = max(1, _BLOCK // _WIDTH[x.dtype] ** d)
+        step = max(1, _BLOCK // self.width**d)
         for i in range(0, b * n, step):
             cut = slice(i, i + step)
             index, weights, derivatives = self._taps(x[cut], gradient)
@@ -154,8 +166,8 @@ class Interpolated:
         return values.view(b, n), None if slopes is None else slopes.view(b, n, d)
 
     def _bags(self, x: Tensor, along: int | None) -> Tensor:
-        out = x.new_empty(len(x), self.rows.shape[1])
-        step = max(1, _BLOCK // _WIDTH[x.dtype] ** x.shape[1])
+        out = self.table.new_empty(len(x), self.rows.shape[1])
+        step = max(1, _BLOCK // self.width ** x.shape[1])
         for i in range(0, len(x), step):
             index, weights, derivatives = self._taps(x[i : i + step], along is not None)
             if along is not None:
@@ -168,7 +180,8 @@ class Interpolated:
         index: Tensor | None = None
         weights, derivatives = [], []
         for x_i, size in zip(x.unbind(-1), self.size, strict=True):
-            cell, z = nearby(x_i, size)
+            cell, z = nearby(x_i.double(), size, self.width)
+            z = z.to(self.table.dtype)
             weights.append(window(z))
             if gradient:
                 derivatives.append(window_slope(z) * (size / (2 * math.pi)))
@@ -177,9 +190,8 @@ class Interpolated:
         return index, weights, derivatives
 
 
-def nearby(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def nearby(x: Tensor, size: int, w: int) -> tuple[Tensor, Tensor]:
     """The w cells of a periodic grid nearest to angles `[n]`, and the distances to them in cells, `[n, w]`."""
-    w = _WIDTH[x.dtype]
     u = x * (size / (2 * math.pi))
     first = torch.ceil(u - w / 2)
     taps = torch.arange(w, device=x.device)
@@ -211,7 +223,7 @@ def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     size = grid_shape(shape, x.dtype)
     values = torch.view_as_real(c).movedim(-1, 1).flatten(0, 1).mT.contiguous()  # [n, 2 r]
     grid = values.new_zeros(math.prod(size), values.shape[1])
-    near = [nearby(axis, n) for axis, n in zip(x.unbind(-1), size, strict=True)]
+    near = [nearby(axis, n, _WIDTH[x.dtype]) for axis, n in zip(x.unbind(-1), size, strict=True)]
     weights = [window(z) for _, z in near]
     for taps in itertools.product(range(_WIDTH[x.dtype]), repeat=len(size)):
         index, weight = torch.zeros_like(near[0][0][:, 0]), None

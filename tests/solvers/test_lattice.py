@@ -13,7 +13,7 @@ from matheron.features import Joint, Lattice
 from matheron.features.basis import Cosines
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
-from matheron.solvers import ConvergenceWarning, FourierLattice
+from matheron.solvers import ConvergenceWarning, FourierLattice, JitterWarning
 from matheron.solvers.lattice import Information, System, information_of, right_hand_side
 from matheron.solvers.lattice_preconditioner import DataSpace, dense_block
 
@@ -151,6 +151,14 @@ def test_more_data_give_the_mean_of_all_data_and_the_old_are_not_kept():
     assert ((given.mean(x) - exact.mean) / exact.covariance.diagonal().sqrt()).abs().max() < 0.1
 
 
+def test_more_data_without_noise_are_hit():
+    _, paths = small()
+    x, y = torch.tensor([[0.31], [0.77]]).double(), torch.tensor([2.0, -1.0]).double()
+    with pytest.warns(JitterWarning, match="is beyond what a lattice resolves, and counts as"):
+        given = paths.condition_on(x, y, noise=0.0, generator=gen(3))
+    assert (given(x) - y).abs().max() < 1e-3 and (given.mean(x) - y).abs().max() < 1e-3
+
+
 def test_paths_are_saved_pickled_indexed_moved_and_differentiated_as_any(tmp_path):
     _, paths = small(d=2)
     x = rand(40, 2, seed=9)
@@ -200,6 +208,22 @@ def test_refusals():
         matheron.draw(growing, 1, solver="lattice", domain=UNIT)
     with pytest.raises(ValueError, match="needs paths of one output whose prior is on one lattice"):
         matheron.draw(gp, 1).condition_on(X, X[:, 0], noise=0.1, solver="lattice")
+    mixed = matheron.draw_prior(K.RBF(0.5).on(0) + K.RBF(1.0), 2, input_dim=4, domain=UNIT, seed=0)  # 4: random
+    with pytest.raises(ValueError, match="needs paths of one output whose prior is on one lattice"):
+        mixed.condition_on(rand(5, 4), torch.zeros(5), noise=0.1, solver="lattice")
     with pytest.warns(ConvergenceWarning, match="the solve on the lattice stopped after 1 iterations"):
         settings = FourierLattice(tolerance=1e-8, head=2, max_iterations=1)
         matheron.draw(gp, 1, solver=settings, domain=UNIT)
+
+
+@pytest.mark.long
+def test_a_million_data_give_the_same_mean_at_half_the_tolerance():
+    n, x = 1_000_000, rand(300, 2, seed=6)
+    X = rand(n, 2, seed=3)
+    gp = matheron.ExactGP(K.Matern(2.5, 0.1), X, torch.sin(9 * X).sum(1) + 0.1 * randn(n, seed=5), noise=0.01)
+    drawn = [
+        matheron.draw(gp, 16, domain=UNIT, tolerance=1e-3 / cut, solver=FourierLattice(0.01 / cut), seed=0)
+        for cut in (1, 2)
+    ]
+    spread = drawn[1](x).std(0)
+    assert float(((drawn[0].mean(x) - drawn[1].mean(x)) / spread).square().mean().sqrt()) < 0.02

@@ -277,5 +277,6 @@ EXPERIMENT = Experiment(
     cases,
     run,
     report,
+    version=2,  # equispaced features are a lattice since
     features=FEATURES,
 )

@@ -153,5 +153,6 @@ EXPERIMENT = Experiment(
     cases,
     run,
     report,
+    version=2,  # equispaced features are a lattice since
     features=FEATURES,
 )

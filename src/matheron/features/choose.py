@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -204,6 +205,11 @@ def _lattices(
         join_times=math.inf if to.joined else JOIN_TIMES,
     )
     if graph and kind == "auto" and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
+        warnings.warn(
+            f"draw: with detach=False a lattice has at most {LARGEST_IN_GRAPH} modes, too few for this kernel on this "
+            "domain; its features are random instead, and keep the graph",
+            stacklevel=2,
+        )
         return [], terms
     return made, rest + discrete
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels import Kernel
 from ..nufft import series_at
 from .basis import Basis, Cosines, Pairs, Products
 from .choose import Features
@@ -27,14 +28,15 @@ class Joint:
         self.all_scales = torch.cat([self.scales, *(basis.scales() for basis in self.beside)], dim=1)  # [1, c + e]
 
     @staticmethod
-    def of(features: Features) -> Joint | None:
+    def of(features: Features, kernel: Kernel) -> Joint | None:
         """None where the features are not one lattice and few functions that are the kernel's own, not random."""
         lattices = [basis for basis in features.bases if isinstance(basis, Lattice)]
         beside = [basis for basis in features.bases if not isinstance(basis, Lattice)]
         if len(lattices) != 1 or features.bases[0] is not lattices[0] or features.num_bases > 1:
             return None
         few = sum(basis.size for basis in beside) <= LARGEST_BESIDE
-        return Joint(lattices[0], beside) if few and all(_explicit(basis) for basis in beside) else None
+        exact = all(_explicit(basis) for basis in beside) and _has_variance(beside, kernel, len(features.origin))
+        return Joint(lattices[0], beside) if few and exact else None
 
     @property
     def num_beside(self) -> int:
@@ -80,4 +82,17 @@ def _explicit(basis: Basis) -> bool:
     if isinstance(basis, Products):
         one_hot = bool((basis.projections.count_nonzero(-1) == 1).all())
         return basis.fourier is None and one_hot
-    return isinstance(basis, Pairs | Cosines)
+    if isinstance(basis, Cosines):
+        return not bool(basis.frequencies.any())  # a constant: other cosines have random phases
+    return isinstance(basis, Pairs)
+
+
+def _has_variance(beside: list[Basis], kernel: Kernel, input_dim: int) -> bool:
+    """Whether waves and constants hold the variance of the terms that repeat themselves, and of no others: those of
+    other terms have random frequencies."""
+    held = sum(float(basis.amplitudes.square().sum()) for basis in beside if isinstance(basis, Pairs | Cosines))
+    exact = 0.0
+    for term in kernel.terms(input_dim):
+        if not term.forms and (not term.stationary or term.measure(input_dim).atoms() is not None):
+            exact += float(term.variance.detach())
+    return abs(held - exact) <= 1e-3 * exact

@@ -95,8 +95,8 @@ class Lattice(Basis):
         return torch.cat([self.pairs(0, self.num_pairs, x.shape[-1]).values(x), torch.ones_like(x[..., :1])], dim=-1)
 
     def angles(self, x: Tensor) -> Tensor:
-        """`[..., d] -> [..., k]`, in radians of the fundamental."""
-        return x[..., self.dims] * (2 * math.pi / self.period)
+        """`[..., d] -> [..., k]`, in radians of the fundamental; float64, for a mode multiplies their errors."""
+        return x[..., self.dims].double() * (2 * math.pi / self.period.double())
 
     def coefficients(self, W: Tensor) -> Tensor:
         """Weights `[..., c]` as complex coefficients `[..., *shape]` of exp(i theta_j . x); conjugate for -j."""
@@ -157,7 +157,7 @@ class Lattice(Basis):
 
     def _block(self, angles: Tensor, F: Tensor) -> Tensor:
         """One axis after the other, the last first: a product for it, weighted sums for the others."""
-        waves = [self.wave(axis, angles[..., axis]) for axis in range(len(self.shape))]  # [B, n, N_i]
+        waves = [self.wave(axis, angles[..., axis]).to(F.dtype) for axis in range(len(self.shape))]  # [B, n, N_i]
         B, r = F.shape[:2]
         last = waves[-1].mT if len(waves[-1]) == B else waves[-1].mT.expand(B, -1, -1)
         total = (F.reshape(B, -1, F.shape[-1]) @ last).unflatten(1, (r, *self.shape[:-1]))  # [B, r, ..., n]
@@ -175,7 +175,10 @@ class Lattice(Basis):
 
     def on_axes(self, W: Tensor, axes: list[Tensor]) -> Tensor:
         """The sums on the tensor grid of some axes: `[r, c] -> [r, n1, n2, ...]`, a product of matrices each."""
-        waves = [self.wave(k, axes[i] * (2 * math.pi / self.period[k])) for k, i in enumerate(self.dims)]
+        waves = [
+            self.wave(k, axes[i].double() * (2 * math.pi / self.period[k].double())) for k, i in enumerate(self.dims)
+        ]
+        waves = [wave.to(torch.complex64 if W.dtype == torch.float32 else torch.complex128) for wave in waves]
         rest = [len(axis) for axis in axes]
         out = torch.empty(len(W), *rest, dtype=W.dtype, device=W.device)
         order = sorted(range(len(self.dims)), key=lambda k: self.dims[k])

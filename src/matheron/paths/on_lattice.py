@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from ..evaluate import Term, WeightedSum
 from ..features import Basis, Joint, Lattice
 from ..kernels import Kernel
 from ..means import Mean
-from ..solvers import FourierLattice, Stats
+from ..solvers import FourierLattice, JitterWarning, Stats
 from ..solvers.lattice import LARGEST_INFORMATION, Information, System, information_of, right_hand_side
 from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_dense
 from ..value import Parts
@@ -108,9 +109,9 @@ class LatticeUpdate(UpdatePaths):
         return [WeightedSum(basis, W[:, None], None, self.origin) for basis, W in zip(bases, parts, strict=True)]
 
 
-def the_lattice(prior: Prior) -> Joint | None:
+def the_lattice(prior: Prior, kernel: Kernel) -> Joint | None:
     """The lattice that all of a prior of one output is on, with explicit functions beside it; None if there is none."""
-    return Joint.of(prior.features) if isinstance(prior, PriorPaths) and prior.num_outputs == 1 else None
+    return Joint.of(prior.features, kernel) if isinstance(prior, PriorPaths) and prior.num_outputs == 1 else None
 
 
 @torch.no_grad()
@@ -129,7 +130,7 @@ def given_on_lattice(
     in float64 whatever the paths' dtype. The mean is one more row, with w = 0 and eps = 0; where each path has its own
     y, as many as there are paths.
     """
-    basis = the_lattice(prior)
+    basis = the_lattice(prior, update.kernel)
     known = update if isinstance(update, LatticeUpdate) else None
     if basis is None or not isinstance(prior, PriorPaths) or (update.num_data and known is None):
         raise ValueError(
@@ -141,6 +142,7 @@ def given_on_lattice(
     total, rhs_mean, num_data = _nothing(basis, w) if known is None else _before(known)
     few: list[_Few] | None = [] if known is None else None
     for X, y, noise in chunks:
+        noise = noise if known is None else _with_floor(noise, basis)
         new, new_mean, kept = _information(basis, X.double() - origin, X, y, noise, mean, s, generator)
         total, rhs_mean, num_data = total + new, rhs_mean + new_mean, num_data + len(X)
         few = None if few is None or num_data > largest_dense(w.is_cuda) else [*few, kept]
@@ -190,6 +192,19 @@ def _before(update: LatticeUpdate) -> tuple[Information, Tensor, int]:
     old = update.information
     double = Information(old.generator.to(torch.complex128), old.rhs.double(), old.cross.double(), old.corner.double())
     return double, update.rhs_mean.double(), update.num_data
+
+
+def _with_floor(noise: Tensor, basis: Joint) -> Tensor:
+    """Noise of more data for paths on a lattice: as small as rounding allows where it is zero, or nearly."""
+    smallest = float(basis.scales.square().max()) / (0.1 * LARGEST_INFORMATION)
+    if not bool((noise < smallest).any()):
+        return noise
+    warnings.warn(
+        f"condition_on: noise below {smallest:.1e} is beyond what a lattice resolves, and counts as {smallest:.1e}",
+        JitterWarning,
+        stacklevel=6,
+    )
+    return noise.double().clamp_min(smallest)
 
 
 def _require_digits(largest: float, in_float32: bool) -> None:
