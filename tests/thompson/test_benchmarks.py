@@ -134,3 +134,13 @@ def test_runs_with_more_and_more_features_are_on_the_same_tasks(tmp_path):
     for trial in range(2):
         mine = [row["result"] for row in rows if row["trial"] == trial]
         assert len({(result["minimum"], result["best"][0]) for result in mine}) == 1  # the same task and first points
+
+
+@pytest.mark.slow
+def test_a_study_is_filled_before_its_suggestions_are_timed(monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    benchmark = importlib.import_module("optuna_times")
+    study, _ = benchmark.filled(12, "ThompsonSampler")
+    assert len(study.trials) == 12 and all(trial.value >= 0 for trial in study.trials)
+    assert benchmark.seconds(12, "ThompsonSampler", suggestions=1) > 0
