@@ -17,7 +17,7 @@ from matheron.samplers import moments
 
 CPU = torch.device("cpu")
 LOVE = pytest.param("wasserstein-love", marks=pytest.mark.slow)
-NAMES = ["posteriors", "overview", "wasserstein", LOVE, "bounds"]
+NAMES = ["posteriors", "overview", "wasserstein", LOVE, "bounds", "leverage"]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,15 @@ def test_no_sampler_beats_the_exact_one_and_more_features_help(results):
         assert min(rows.values()) == rows["exact", None]
         assert rows["decoupled", 64] < rows["decoupled", 16]
         assert rows["fresh bases", 16] < rows["decoupled", 16]
+
+
+def test_frequencies_by_leverage_err_less_where_there_are_data(results):
+    records, _ = results("wasserstein")
+    assert median(records, "leverage", 64, d=2, n=64) < median(records, "decoupled", 64, d=2, n=64)
+    records, _ = results("leverage")
+    for record in (r for r in records if r["case"]["n"] == 32):
+        relative = {row["method"]: row["relative"] for row in record["result"]["rows"]}
+        assert relative["leverage"] < relative["paper"]
 
 
 @pytest.mark.slow

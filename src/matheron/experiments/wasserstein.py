@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from matheron import ExactGP, SparseGP
 
+# The paper's curves, and that of frequencies by leverage beside them.
+KINDS = {**FEATURES, "leverage": "leverage"}
 # Equispaced features are for few dimensions.
 _EQUISPACED_UP_TO = 2
 
@@ -67,6 +69,7 @@ def samplers(gp: ExactGP | SparseGP, x: torch.Tensor, sizes: Sequence[int]) -> I
     for ell in sizes:
         yield "weight-space", ell, weights(gp, x, gp.num_data + ell)  # b = m + ell basis functions, as decoupled has
         yield "decoupled", ell, decoupled(gp, x, ell)
+        yield "leverage", ell, decoupled(gp, x, ell, KINDS["leverage"])
         if gp.input_dim <= _EQUISPACED_UP_TO:
             yield "equispaced", ell, decoupled(gp, x, ell, FEATURES["equispaced"])
     yield "fresh bases", min(sizes), fresh(gp, x, min(sizes))
@@ -85,6 +88,7 @@ METHODS = {
     "weight-space": "weight-space",
     "LOVE": "LOVE",
     "decoupled": "decoupled",
+    "leverage": "decoupled, by leverage",
     "equispaced": "decoupled, equispaced features",
     "fresh bases": "decoupled, a basis every 64 paths",
 }
@@ -122,9 +126,21 @@ def figure(rows: Rows, settings: Settings) -> Figure:
 
 def curves(axis: Axes, rows: Rows, sizes: Sequence[int]) -> None:
     """W2 against n for every sampler: a colour a sampler, a tone and a marker a number of features."""
-    from .style import DECOUPLED, EQUISPACED, EXACT, FRESH, LOVE, MARKERS, WEIGHT_SPACE, band, plain_ticks, tones
+    from .style import (
+        DECOUPLED,
+        DIMENSIONS,
+        EQUISPACED,
+        EXACT,
+        FRESH,
+        LOVE,
+        MARKERS,
+        WEIGHT_SPACE,
+        band,
+        plain_ticks,
+        tones,
+    )
 
-    toned = {"weight-space": WEIGHT_SPACE, "decoupled": DECOUPLED}
+    toned = {"weight-space": WEIGHT_SPACE, "decoupled": DECOUPLED, "leverage": DIMENSIONS[3]}
     styles: dict[str, Row] = {
         "exact": {"color": EXACT, "linestyle": ":", "linewidth": 2, "zorder": 5},
         "LOVE": {"color": LOVE, "marker": "s"},
@@ -154,5 +170,5 @@ EXPERIMENT = Experiment(
     run,
     report,
     version=2,  # equispaced features are a lattice since
-    features=FEATURES,
+    features=KINDS,
 )
