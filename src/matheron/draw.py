@@ -10,18 +10,18 @@ device, so a CPU generator gives the same functions in any dtype on any device.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, Random, as_box, as_count, as_dtype, as_generator, as_points
+from .bases import Basis, as_tolerance, features_for, placed, prior_on
+from .checks import ArrayLike, Random, as_count, as_dtype, as_generator
 from .describe import describe
-from .features import LATTICE_KINDS, Accuracy, Features, Joint, NoJointLattice, build_features, posterior_scale
+from .features import Features
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
+from .lattice_draws import drawn_from_stream, drawn_on_lattice
 from .means import Mean, as_mean
 from .operators import KernelOperator
 from .paths import (
@@ -35,31 +35,12 @@ from .paths import (
     SelectedPaths,
     UpdatePaths,
     at_tasks,
-    given_on_lattice,
     update_given,
     values_at,
 )
-from .solvers import Auto, Cholesky, CholeskyState, FourierLattice, Posterior, Solver, as_solver
-from .solvers.lattice import SMALLEST_ON_LATTICE, worthwhile
-from .streamed import Chunk, StreamedGP, tracked
-from .transforms import Transform
+from .solvers import Auto, Cholesky, CholeskyState, Posterior, Solver, as_solver
+from .streamed import StreamedGP
 from .updates import Data, draws_of_q, exact_update, normals
-
-_NO_LATTICE = (
-    'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice, and whose '
-    'others are constant, linear, polynomial or periodic; got {kernel!r} ({why}); use solver="cholesky" or "cg"'
-)
-
-
-class _Basis(NamedTuple):
-    """What a user says of the prior's basis."""
-
-    num_features: int
-    features: str | Features
-    paths_per_basis: int | None
-    domain: tuple[ArrayLike, ArrayLike] | None
-    tolerance: float
-    where: ArrayLike | None = None
 
 
 @overload
@@ -123,9 +104,9 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     torch.Size([64, 1000])
     """
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
-    basis = _Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
+    basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
     if isinstance(model, StreamedGP):
-        return _drawn_from_stream(model, s, basis, solver, detach, as_generator(generator, seed), dtype, device)
+        return drawn_from_stream(model, s, basis, solver, detach, as_generator(generator, seed), dtype, device)
     gp = describe(model, detach=detach)
     settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
     generator = as_generator(generator, seed)
@@ -143,119 +124,29 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
             for i, count in zip(used, counts, strict=True)
         ]
         return EnsemblePaths(members, owner.to(members[0].device))
-    return _draw_one(_placed(gp, dtype, device, detach), s, basis, solver, detach, generator)
+    return _draw_one(placed(gp, dtype, device, detach), s, basis, solver, detach, generator)
 
 
 def _draw_one(
-    gp: ExactGP | SparseGP, s: int, basis: _Basis, solver: Solver, detach: bool, generator: torch.Generator
+    gp: ExactGP | SparseGP, s: int, basis: Basis, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths:
     """One model's paths: the covariance factored, the prior's paths, then the update that takes them to the data."""
     Z, tasks, noise = _centres(gp)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
-    on_lattice = _drawn_on_lattice(gp, s, basis, solver, detach, generator)
+    on_lattice = drawn_on_lattice(gp, s, basis, solver, detach, generator)
     if on_lattice is not None:
         return on_lattice
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
         state = solver.init(KernelOperator(kernel, Z, tasks, noise))  # K_nn + noise, or K_mm
         posterior = Posterior(kernel, Z, tasks, noise, state)
-        features = _features(gp.kernel, s, Z, basis, generator, posterior, gp.input_transform)  # phi
-        prior = _prior(features, s, gp.num_outputs, Z, basis, generator)  # f(.) = sum_i w_i phi_i(.)
+        features = features_for(gp.kernel, s, Z, basis, generator, posterior, gp.input_transform)  # phi
+        prior = prior_on(features, s, gp.num_outputs, Z, basis, generator)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
             update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
         else:
             update = _sparse(gp, prior, posterior, generator)  # sum_j v_j k(., z_j)
-    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
-
-
-def _drawn_on_lattice(
-    gp: ExactGP | SparseGP, s: int, basis: _Basis, solver: Solver, detach: bool, generator: torch.Generator
-) -> Paths | None:
-    """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
-    asked, n = isinstance(solver, FourierLattice), 0 if isinstance(gp, SparseGP) else gp.num_data
-    plain = basis.domain is not None and basis.features in ("auto", "lattice") and detach and gp.num_outputs == 1
-    if not asked and not (isinstance(solver, Auto) and plain and n >= SMALLEST_ON_LATTICE):
-        return None
-    noisy = isinstance(gp, ExactGP) and bool((gp.noise > 0).all())
-    if not plain or not noisy:
-        if asked:
-            raise ValueError(
-                'solver="lattice" needs an exact model of one output with noise, domain=(lower, upper), features '
-                '"auto" or "lattice", and detach=True; use solver="cholesky"'
-            )
-        return None
-    assert isinstance(gp, ExactGP)
-    with torch.no_grad():
-        X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
-        state, why = generator.get_state(), None
-        try:  # before any factor: none is needed
-            features = _features(
-                gp.kernel, s, X, basis, generator, None, gp.input_transform, noise=gp.noise, joined=True
-            )
-        except NoJointLattice as reason:
-            features, why = None, reason
-        joint = None if features is None else Joint.of(features, gp.kernel)
-        if features is None or joint is None or not (asked or worthwhile(joint, gp.noise, n, s)):
-            if asked:
-                reason = why if features is None else features.description
-                raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason))
-            generator.set_state(state)  # as if nothing had been tried
-            return None
-        prior = _prior(features, s, 1, X, basis, generator)
-        none = X.new_zeros(s, 0)
-        empty = UpdatePaths(kernel, X[:0], None, none, none[:1])
-        settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
-        chunk = (X, gp.train_targets, gp.noise)
-        prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
-    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
-
-
-@torch.no_grad()
-def _drawn_from_stream(
-    streamed: StreamedGP,
-    s: int,
-    basis: _Basis,
-    solver: Solver,
-    detach: bool,
-    generator: torch.Generator,
-    dtype: torch.dtype | None,
-    device: Any,
-) -> Paths:
-    """Paths given data that are read twice in chunks: for the lattice's size, and for what it keeps of them."""
-    fits = basis.domain is not None and basis.features in ("auto", "lattice") and detach
-    if not fits or not isinstance(solver, Auto | FourierLattice):
-        raise ValueError(
-            "draw: a StreamedGP is solved for on a lattice: it needs domain=(lower, upper), features and solver "
-            '"auto" or "lattice", and detach=True'
-        )
-    settings = solver if isinstance(solver, FourierLattice) else FourierLattice(progress=solver.progress)
-    gp: ExactGP = _placed(streamed.model, dtype or torch.float64, device, True)
-
-    def reading(label: str, total: int | None) -> Iterator[Chunk]:
-        return tracked(streamed.chunks(), total, label, show=settings.progress)
-
-    survey = streamed.survey(reading("sizing the lattice", streamed.num_chunks))
-    corners = survey.noise.mean().expand(2)  # as two more data: the lattice must reach them
-    centres, noise = torch.cat([survey.sample, survey.box]), torch.cat([survey.noise, corners])
-    try:
-        features = _features(
-            gp.kernel, s, centres, basis, generator, None, gp.input_transform, noise=noise, joined=True
-        )
-    except NoJointLattice as reason:
-        raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None
-    like = gp.train_inputs
-    prior = _prior(features.to(like.device, like.dtype), s, 1, like, basis, generator)
-    empty = UpdatePaths(
-        gp.kernel.to(like.device, like.dtype), like[:0], None, like.new_zeros(s, 0), like.new_zeros(1, 0)
-    )
-    mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
-    chunks = ((X.to(like.device), y.to(like.device), some.to(like.device)) for X, y, some in again)
-    prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)
-    if update.num_data != survey.num_data:
-        raise ValueError(
-            f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
-        )
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
 
 
@@ -323,73 +214,15 @@ def draw_prior(
     kernel = kernel.owned() if detach else kernel
     mean_function = as_mean(mean)
     mean_function = (mean_function.owned() if detach else mean_function).to(torch.device(device), dtype)
-    basis = _Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
+    basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
     where = torch.zeros(1, d, dtype=dtype, device=device)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        features = _features(kernel, s, where, basis, generator)
-        prior = _prior(features, s, kernel.num_outputs, where, basis, generator)
+        features = features_for(kernel, s, where, basis, generator)
+        prior = prior_on(features, s, kernel.num_outputs, where, basis, generator)
     none = where.new_zeros(s, 0)
     tasks = torch.zeros(0, dtype=torch.long, device=where.device) if kernel.num_outputs > 1 else None
     update = UpdatePaths(kernel.to(where.device, dtype), where[:0], tasks, none, none[:1])
     return Paths(prior, update, mean_function)
-
-
-def _features(
-    kernel: Kernel,
-    s: int,
-    centres: Tensor,
-    basis: _Basis,
-    generator: torch.Generator,
-    posterior: Posterior | None = None,
-    input_transform: Transform | None = None,
-    noise: Tensor | None = None,
-    joined: bool = False,
-) -> Features:
-    """phi: the basis that was asked for, for points like the centres; `posterior` is None where there are no data."""
-    d, t = centres.shape[1], kernel.num_outputs
-    features = basis.features
-    if isinstance(features, Features):
-        if features.origin.shape[0] != d:
-            raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got points in {d}")
-        outputs = {1 if root is None else len(root) for root in features.roots} - {t}
-        if outputs:
-            raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
-    else:
-        noise = noise if posterior is None else posterior.noise
-        data = None if noise is None else centres.detach()
-        box = as_domain(basis.domain, d, input_transform, data)
-        accuracy = None
-        if box is not None and features in ("auto", *LATTICE_KINDS):
-            needed = None if data is None or noise is None else posterior_scale(kernel, data, noise)
-            # Given data on the lattice itself, ten times the share errs as little: variances by a thousandth.
-            accuracy = Accuracy(basis.tolerance, None if needed is None else needed * (10 if joined else 1), s, joined)
-        features = build_features(
-            kernel.to("cpu"),  # where terms of all kinds meet; a model's may be on a GPU
-            d,
-            as_count(basis.num_features, "num_features"),
-            kind=features,
-            num_bases=math.ceil(s / _per_basis(basis, s)),
-            origin=centres.detach().double().mean(0).cpu(),
-            domain=box,
-            reference=data,
-            generator=generator,
-            accuracy=accuracy,
-            posterior=posterior,
-            where=_inner(basis.where, d, input_transform),
-        )
-    return features.to(centres.device, centres.dtype)
-
-
-def _prior(
-    features: Features, s: int, t: int, centres: Tensor, basis: _Basis, generator: torch.Generator
-) -> PriorPaths:
-    """f(.) = sum_i w_i phi_i(.): weights for every path, and a basis for some paths each."""
-    w = normals((s, t, features.num_features), generator).to(centres)
-    if t > 1:  # mix the outputs' independent weights with a root of B
-        parts = w.split([b.size for b in features.bases], dim=-1)
-        w = torch.cat([R @ part for R, part in zip(features.roots, parts, strict=True) if R is not None], dim=-1)
-    basis_index = torch.arange(s, device=centres.device) // _per_basis(basis, s) % features.num_bases
-    return PriorPaths(features, w, basis_index)
 
 
 def _normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -397,50 +230,8 @@ def _normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return normals(shape, generator)
 
 
-def _per_basis(basis: _Basis, s: int) -> int:
-    return s if basis.paths_per_basis is None else as_count(basis.paths_per_basis, "paths_per_basis")
-
-
 def _centres(gp: ExactGP | SparseGP) -> tuple[Tensor, Tensor | None, Tensor]:
     """X `[n, d]`, its tasks and its noise `[n]`; or Z, its tasks and its jitter."""
     if isinstance(gp, ExactGP):
         return gp.train_inputs, gp.tasks, gp.noise
     return gp.inducing_points, gp.tasks, gp.inducing_points.new_full((gp.num_inducing,), gp.jitter)
-
-
-def _placed(gp: ExactGP | SparseGP, dtype: torch.dtype | None, device: Any, detach: bool) -> Any:
-    """The snapshot in the paths' dtype, on their device. With `detach` it shares nothing with the model.
-
-    The kernel stays in float64, for its features.
-    """
-    gp = gp.owned() if detach else gp
-    dtype, device = dtype or gp.centres.dtype, torch.device(device or gp.centres.device)
-    return gp.to(device, dtype).replaced(kernel=gp.kernel)
-
-
-def as_tolerance(tolerance: float) -> float:
-    """A share between 0 and 1."""
-    if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
-        raise ValueError(f"tolerance: expected a number between 0 and 1, such as 1e-3, got {tolerance!r}")
-    return float(tolerance)
-
-
-def _inner(where: ArrayLike | None, d: int, input_transform: Transform | None) -> Tensor | None:
-    """Points `[n, d]` in the model's own space, in float64 on the CPU."""
-    if where is None:
-        return None
-    x = as_points(where, "where", input_dim=d).detach().double().cpu()
-    return x if input_transform is None else input_transform.to("cpu", torch.float64)(x).detach()
-
-
-def as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tensor | None) -> Tensor | None:
-    """The box `[2, d]` where paths will be called, in the model's own space; it takes in the data."""
-    if domain is None:
-        return None
-    box = as_box(domain, "domain", input_dim=d).double()
-    if input_transform is not None:
-        box = input_transform.to("cpu", torch.float64)(box).sort(0).values.detach()
-    if data is not None:
-        lower, upper = data.detach().double().cpu().aminmax(dim=0)
-        box = torch.stack([torch.minimum(box[0], lower), torch.maximum(box[1], upper)])
-    return box

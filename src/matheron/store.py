@@ -17,10 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .value import REGISTRY, Parts, Value
-
-# What a JSON file holds: numbers, strings, None, and lists and mappings of these. Who reads it says what it is.
-Json = Any
+from .value import REGISTRY, Json, Parts, Value
 
 FORMAT = "matheron-2"
 # What can be read: the first format said the same, and was read without a look at the shapes.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from .store import Json
+from .value import Json
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch._C._nn import _parse_to
 
+# What a JSON file holds: numbers, strings, None, and lists and mappings of these. Who reads it says what it is.
+Json = Any
+
 # Every concrete Value by name: what a saved file may name, and nothing else.
 REGISTRY: dict[str, type[Value]] = {}
 

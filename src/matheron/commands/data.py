@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..paths import AbstractPaths
-from ..store import Json
 from ..tables import Columns, check_columns, numbers, pandas, read_table
+from ..value import Json
 from .options import Voice
 
 if TYPE_CHECKING:

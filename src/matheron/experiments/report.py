@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..store import Json
+from ..value import Json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..store import Json
+from ..value import Json
 
 
 class Manifest:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from ..bases import as_domain
 from ..checks import ArrayLike, as_count
-from ..draw import as_domain
 from ..features import Features, Lattice, build_features
 from ..gp import ExactGP, SparseGP
 from ..paths import PriorPlusUpdate

@@ -30,9 +30,15 @@ class LinearModelPaths(PriorPlusUpdate):
     """
 
     def __init__(
-        self, prior: PriorPaths, update: UpdatePaths, mean: Mean, mean_weights: Tensor, *transforms: Transform | None
+        self,
+        prior: PriorPaths,
+        update: UpdatePaths,
+        mean: Mean,
+        mean_weights: Tensor,
+        input_transform: Transform | None = None,
+        output_transform: Transform | None = None,
     ) -> None:
-        super().__init__(prior, update, mean, *transforms)
+        super().__init__(prior, update, mean, input_transform, output_transform)
         self.register_buffer("mean_weights", mean_weights)
 
     def in_model_units(self) -> LinearModelPaths:

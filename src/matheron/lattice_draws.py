@@ -1,0 +1,115 @@
+"""Draws whose update, too, is on a Fourier lattice: given data at once, or data that are read in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .bases import Basis, features_for, placed, prior_on
+from .features import Joint, NoJointLattice
+from .gp import ExactGP, SparseGP
+from .paths import (
+    Paths,
+    UpdatePaths,
+    given_on_lattice,
+)
+from .solvers import Auto, FourierLattice, Solver
+from .solvers.lattice import SMALLEST_ON_LATTICE, worthwhile
+from .streamed import Chunk, StreamedGP, tracked
+
+_NO_LATTICE = (
+    'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice, and whose '
+    'others are constant, linear, polynomial or periodic; got {kernel!r} ({why}); use solver="cholesky" or "cg"'
+)
+
+
+def drawn_on_lattice(
+    gp: ExactGP | SparseGP, s: int, basis: Basis, solver: Solver, detach: bool, generator: torch.Generator
+) -> Paths | None:
+    """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
+    asked, n = isinstance(solver, FourierLattice), 0 if isinstance(gp, SparseGP) else gp.num_data
+    plain = basis.domain is not None and basis.features in ("auto", "lattice") and detach and gp.num_outputs == 1
+    if not asked and not (isinstance(solver, Auto) and plain and n >= SMALLEST_ON_LATTICE):
+        return None
+    noisy = isinstance(gp, ExactGP) and bool((gp.noise > 0).all())
+    if not plain or not noisy:
+        if asked:
+            raise ValueError(
+                'solver="lattice" needs an exact model of one output with noise, domain=(lower, upper), features '
+                '"auto" or "lattice", and detach=True; use solver="cholesky"'
+            )
+        return None
+    assert isinstance(gp, ExactGP)
+    with torch.no_grad():
+        X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
+        state, why = generator.get_state(), None
+        try:  # before any factor: none is needed
+            features = features_for(
+                gp.kernel, s, X, basis, generator, None, gp.input_transform, noise=gp.noise, joined=True
+            )
+        except NoJointLattice as reason:
+            features, why = None, reason
+        joint = None if features is None else Joint.of(features, gp.kernel)
+        if features is None or joint is None or not (asked or worthwhile(joint, gp.noise, n, s)):
+            if asked:
+                reason = why if features is None else features.description
+                raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason))
+            generator.set_state(state)  # as if nothing had been tried
+            return None
+        prior = prior_on(features, s, 1, X, basis, generator)
+        none = X.new_zeros(s, 0)
+        empty = UpdatePaths(kernel, X[:0], None, none, none[:1])
+        settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
+        chunk = (X, gp.train_targets, gp.noise)
+        prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
+
+
+@torch.no_grad()
+def drawn_from_stream(
+    streamed: StreamedGP,
+    s: int,
+    basis: Basis,
+    solver: Solver,
+    detach: bool,
+    generator: torch.Generator,
+    dtype: torch.dtype | None,
+    device: Any,
+) -> Paths:
+    """Paths given data that are read twice in chunks: for the lattice's size, and for what it keeps of them."""
+    fits = basis.domain is not None and basis.features in ("auto", "lattice") and detach
+    if not fits or not isinstance(solver, Auto | FourierLattice):
+        raise ValueError(
+            "draw: a StreamedGP is solved for on a lattice: it needs domain=(lower, upper), features and solver "
+            '"auto" or "lattice", and detach=True'
+        )
+    settings = solver if isinstance(solver, FourierLattice) else FourierLattice(progress=solver.progress)
+    gp: ExactGP = placed(streamed.model, dtype or torch.float64, device, True)
+
+    def reading(label: str, total: int | None) -> Iterator[Chunk]:
+        return tracked(streamed.chunks(), total, label, show=settings.progress)
+
+    survey = streamed.survey(reading("sizing the lattice", streamed.num_chunks))
+    corners = survey.noise.mean().expand(2)  # as two more data: the lattice must reach them
+    centres, noise = torch.cat([survey.sample, survey.box]), torch.cat([survey.noise, corners])
+    try:
+        features = features_for(
+            gp.kernel, s, centres, basis, generator, None, gp.input_transform, noise=noise, joined=True
+        )
+    except NoJointLattice as reason:
+        raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None
+    like = gp.train_inputs
+    prior = prior_on(features.to(like.device, like.dtype), s, 1, like, basis, generator)
+    empty = UpdatePaths(
+        gp.kernel.to(like.device, like.dtype), like[:0], None, like.new_zeros(s, 0), like.new_zeros(1, 0)
+    )
+    mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
+    chunks = ((X.to(like.device), y.to(like.device), some.to(like.device)) for X, y, some in again)
+    prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)
+    if update.num_data != survey.num_data:
+        raise ValueError(
+            f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
+        )
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
