@@ -83,7 +83,8 @@ class Constant(Kernel):
         self.register_buffer("value", positive(value, "value", zero=True, max_ndim=0))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        batch = torch.broadcast_shapes(x.shape[:-2], z.shape[:-2])
+        # torch.broadcast_shapes imports SymPy, a second and a half: not for points that are shared
+        batch = x.shape[:-2] if z.ndim == 2 else torch.broadcast_shapes(x.shape[:-2], z.shape[:-2])
         return self.value.expand(*batch, x.shape[-2], z.shape[-2])
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
+import scipy  # whose special functions it imports when they are first used
 import torch
-from scipy import special
 from torch import Tensor
 
 from ..checks import ArrayLike, per_dimension, positive, transformed
@@ -98,9 +98,9 @@ class _BesselPower(torch.autograd.Function):
         if a in (-0.5, 0.5, 1.5, 2.5):
             return _half_integer(q.clone(), a).mul_((3 if a == 2.5 else 1) * c * math.sqrt(math.pi / 2))
         s64 = q.sqrt().double().cpu().numpy()
-        at_zero = 2 ** (a - 1) * special.gamma(a) if a > 0 else 0.0
+        at_zero = 2 ** (a - 1) * scipy.special.gamma(a) if a > 0 else 0.0
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            value = special.kve(a, s64) * s64**a * np.exp(-s64)
+            value = scipy.special.kve(a, s64) * s64**a * np.exp(-s64)
         return torch.from_numpy(c * np.where(np.isfinite(value), value, at_zero)).to(q)
 
     @staticmethod
@@ -156,7 +156,7 @@ class Matern(_Radial):
 
     @property
     def _scale(self) -> float:
-        return 2 ** (1 - self.nu) / special.gamma(self.nu)
+        return 2 ** (1 - self.nu) / scipy.special.gamma(self.nu)
 
     def radial(self, r2: Tensor) -> Tensor:
         if r2.requires_grad or transformed(r2) or self.nu not in (0.5, 1.5, 2.5):

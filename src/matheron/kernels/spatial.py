@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+import scipy  # whose special functions it imports when they are first used
 import torch
-from scipy import special
 from torch import Tensor
 
 from ..checks import ArrayLike, per_dimension
@@ -90,7 +90,7 @@ class Ball(Elliptical):
 def _ball_cdf(t: np.ndarray) -> np.ndarray:
     """6/pi times the integral of j_1^2 from 0 to t."""
     s = np.maximum(t, 1e-2)
-    sine = special.sici(2 * s)[0]
+    sine = scipy.special.sici(2 * s)[0]
     whole = -(np.sin(s) ** 2) / (3 * s**3) + np.sin(2 * s) / (3 * s**2)
     whole = whole + (2 * np.cos(2 * s) / 3 - np.cos(s) ** 2) / s + sine / 3
     return 6 / np.pi * np.where(t < 1e-2, t**3 / 27, whole)
@@ -130,22 +130,22 @@ def _ball_density(u: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
     """The density in d dimensions, and its derivative."""
     if d == 3:
         t = np.maximum(u / 2, 1e-6)
-        ratio = special.spherical_jn(1, t) / t
-        return 0.1875 * (ratio / np.pi) ** 2, -0.1875 / np.pi**2 * ratio * special.spherical_jn(2, t) / t
+        ratio = scipy.special.spherical_jn(1, t) / t
+        return 0.1875 * (ratio / np.pi) ** 2, -0.1875 / np.pi**2 * ratio * scipy.special.spherical_jn(2, t) / t
     m, near = np.arange(16), np.minimum(u, 2.0)
     s = np.maximum(u, 2.0)
     if d == 1:
         large = (1.5 / s**2 - 3 * np.sin(s) / s**3 - 3 * (np.cos(s) - 1) / s**4) / np.pi
         slope = (-3 / s**3 - 3 * np.cos(s) / s**3 + 12 * np.sin(s) / s**4 + 12 * (np.cos(s) - 1) / s**5) / np.pi
-        terms = (-1.0) ** m / special.factorial(2 * m) / np.pi
+        terms = (-1.0) ** m / scipy.special.factorial(2 * m) / np.pi
         terms = terms * (1 / (2 * m + 1) - 1.5 / (2 * m + 2) + 0.5 / (2 * m + 4))
     else:
-        j0, j1 = special.j0(s), special.j1(s)
-        second = s**2 * j1 + s * j0 - special.itj0y0(s)[0]  # the integral of t^2 J_0(t)
+        j0, j1 = scipy.special.j0(s), scipy.special.j1(s)
+        second = s**2 * j1 + s * j0 - scipy.special.itj0y0(s)[0]  # the integral of t^2 J_0(t)
         fourth = s**4 * j1 + 3 * s**3 * j0 - 9 * second
         large = (j1 / s - 1.5 * second / s**3 + 0.5 * fourth / s**5) / (2 * np.pi)
         slope = (-2 * j1 / s**2 + 4.5 * second / s**4 - 2.5 * fourth / s**6) / (2 * np.pi)
-        terms = (-0.25) ** m / special.factorial(m) ** 2 / (2 * np.pi)
+        terms = (-0.25) ** m / scipy.special.factorial(m) ** 2 / (2 * np.pi)
         terms = terms * (1 / (2 * m + 2) - 1.5 / (2 * m + 3) + 0.5 / (2 * m + 5))
     small = np.polynomial.polynomial.polyval(near**2, terms)
     small_slope = 2 * near * np.polynomial.polynomial.polyval(near**2, np.polynomial.polynomial.polyder(terms))

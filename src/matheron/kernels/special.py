@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import scipy  # whose special functions it imports when they are first used
 import torch
-from scipy import special
 from torch import Tensor
 
 # Nodes of the trapezoidal rule for a Bessel function; its error falls exponentially, below 1e-13 here.
@@ -40,10 +40,12 @@ def _gamma_table(shape: float) -> Tensor:
     """Cubics `[cells, 4]`, highest power first, of log quantiles over equal cells of logit u, each from 0 to 1."""
     cells = np.arange(-2, _LOGIT_CELLS + 3)  # with neighbours for the slopes at both ends
     logit = _LARGEST_LOGIT * (2 * cells / _LOGIT_CELLS - 1)
-    upper = special.gammainccinv(shape, special.expit(-logit))  # precise where u is near one
+    upper = scipy.special.gammainccinv(shape, scipy.special.expit(-logit))  # precise where u is near one
     with np.errstate(divide="ignore"):
-        lower = np.log(special.gammaincinv(shape, special.expit(logit)))
-    first = (np.log(special.expit(logit)) + special.gammaln(shape + 1)) / shape  # u = q^shape / Gamma(shape + 1)
+        lower = np.log(scipy.special.gammaincinv(shape, scipy.special.expit(logit)))
+    first = (
+        np.log(scipy.special.expit(logit)) + scipy.special.gammaln(shape + 1)
+    ) / shape  # u = q^shape / Gamma(shape + 1)
     lower = np.where(first < -30, first, lower)
     quantile = np.where(logit > 0, np.log(np.maximum(upper, 1e-300)), lower) - np.log(shape)
     slope = (quantile[:-4] - 8 * quantile[1:-3] + 8 * quantile[3:-1] - quantile[4:]) / 12  # to the fourth order
@@ -57,7 +59,7 @@ class ScaledBessel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, z: Tensor, count: int) -> Tensor:
-        values = special.ive(np.arange(-1, count + 2), float(z))
+        values = scipy.special.ive(np.arange(-1, count + 2), float(z))
         ctx.save_for_backward(torch.from_numpy((values[:-2] + values[2:]) / 2 - values[1:-1]).to(z))
         return torch.from_numpy(values[1:-1]).to(z)
 
@@ -73,7 +75,7 @@ def log_bessel_k(order: Tensor, s: Tensor) -> Tensor:
     dozen nodes, once they lie where the integrand does: about its peak at sinh t = a / s.
     """
     if s.device.type == "cpu" and not (torch.is_grad_enabled() and (s.requires_grad or order.requires_grad)):
-        value = from_scipy(lambda v: np.log(special.kve(float(order), v)) - v, s)  # faster, until it overflows
+        value = from_scipy(lambda v: np.log(scipy.special.kve(float(order), v)) - v, s)  # faster, until it overflows
         return torch.where(value.isfinite(), value, _log_trapezoid(order, s)) if not value.isfinite().all() else value
     return _log_trapezoid(order, s)
 
