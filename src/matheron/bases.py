@@ -118,7 +118,9 @@ def _inner(where: ArrayLike | None, d: int, input_transform: Transform | None) -
     return x if input_transform is None else input_transform.to("cpu", torch.float64)(x).detach()
 
 
-def as_domain(domain: Any, d: int, input_transform: Transform | None, data: Tensor | None) -> Tensor | None:
+def as_domain(
+    domain: ArrayLike | None, d: int, input_transform: Transform | None, data: Tensor | None
+) -> Tensor | None:
     """The box `[2, d]` where paths will be called, in the model's own space; it takes in the data."""
     if domain is None:
         return None

@@ -34,7 +34,7 @@ def as_array(value: ArrayLike) -> Tensor:
     return _from_numpy(value if isinstance(value, np.ndarray | np.generic) else np.asarray(value), value)
 
 
-def _from_numpy(array: Any, given: Any) -> Tensor:
+def _from_numpy(array: ArrayLike, given: object) -> Tensor:
     """A tensor of a NumPy array, in its memory where torch can."""
     array = np.asarray(array)
     if array.dtype == object:  # numbers in Python's own types
@@ -145,7 +145,7 @@ def as_points(x: ArrayLike, name: str, *, input_dim: int | None = None, like: Te
     return x
 
 
-def as_box(box: Any, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
+def as_box(box: ArrayLike, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
     """The box `[2, d]` of lower and upper bounds, from `(lower, upper)`, `[2, d]`, or a `scipy.optimize.Bounds`.
 
     With `input_dim` each side may be one number, the same in every dimension.
@@ -155,7 +155,7 @@ def as_box(box: Any, name: str, *, input_dim: int | None = None, like: Tensor | 
     if input_dim is None:
         expected = f"{name}: expected [2, d], lower bounds then upper"
     _refuse_pairs(box, name)
-    given: Any = box
+    given: ArrayLike = box
     if hasattr(box, "lb") and hasattr(box, "ub"):  # scipy.optimize.Bounds
         given = (box.lb, box.ub)
     else:
@@ -179,7 +179,7 @@ def as_box(box: Any, name: str, *, input_dim: int | None = None, like: Tensor | 
     return sides
 
 
-def _refuse_pairs(box: Any, name: str) -> None:
+def _refuse_pairs(box: ArrayLike, name: str) -> None:
     """A list of tuples is how SciPy writes one pair per dimension: refused where both readings make a box."""
     pairs = isinstance(box, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in box)
     if not pairs or len(box) != 2:

@@ -179,7 +179,7 @@ def _source(data: Any, noise: Any) -> tuple[tuple[Any, Any] | None, Iterable[Any
     return None, data, noise
 
 
-def _checked(X: Any, y: Any, noise: Any, row: int, input_dim: int | None) -> Chunk:
+def _checked(X: ArrayLike, y: ArrayLike, noise: ArrayLike, row: int, input_dim: int | None) -> Chunk:
     """One chunk as float64, finite, of one length; errors name the row that it starts at."""
     try:
         X = as_points(X, "X", input_dim=input_dim).double()

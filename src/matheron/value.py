@@ -65,7 +65,7 @@ class Value(nn.Module, metaclass=_Frozen):
         new._modules = {name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()}
         return new
 
-    def replaced(self, **changes: Any) -> Self:
+    def replaced(self, **changes: object) -> Self:
         """A copy with some attributes replaced; the value itself stays as it is."""
         new = self.mapped(lambda b: b)
         with new._thawed():
@@ -201,7 +201,7 @@ def shown(tensor: Tensor) -> str:
     return f"[{', '.join(map(shown, tensor))}]"
 
 
-def _restored(value: Value, _: Any) -> None:
+def _restored(value: Value, _: object) -> None:
     value.restore()
 
 

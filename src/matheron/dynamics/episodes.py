@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,10 +14,13 @@ from ..gp import Outputs
 from ..kernels import Kernel
 from .stepper import METHODS
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 
 def fit_dynamics(
-    data: Any,
-    controls: Any = None,
+    data: ArrayLike,
+    controls: ArrayLike | None = None,
     *,
     states: Sequence[str] | None = None,
     episode: str | None = None,
@@ -57,8 +60,8 @@ def fit_dynamics(
 
 
 def transitions(
-    data: Any,
-    controls: Any = None,
+    data: ArrayLike,
+    controls: ArrayLike | None = None,
     *,
     states: Sequence[str] | None = None,
     episode: str | None = None,
@@ -98,7 +101,7 @@ def transitions(
     return X, Y / dt if method == "euler" and dt is not None else Y
 
 
-def _episodes(values: Any, name: str) -> list[Tensor]:
+def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
     """Episodes `[T, d]` from one, a list of them, or an array of them."""
     several = isinstance(values, list | tuple) and len(values) > 0 and _ndim(values[0]) == 2
     parts = [as_tensor(part, name) for part in values] if several else [as_tensor(values, name)]
@@ -114,7 +117,7 @@ def _ndim(value: ArrayLike) -> int:
 
 
 def _from_frame(
-    frame: Any, states: Sequence[str] | None, controls: Sequence[str] | None, episode: str | None
+    frame: DataFrame, states: Sequence[str] | None, controls: Sequence[str] | None, episode: str | None
 ) -> tuple[list[Tensor], list[Tensor] | None]:
     """Episodes from a DataFrame, in the order in which they first appear."""
     if states is None:

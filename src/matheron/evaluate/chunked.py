@@ -85,13 +85,13 @@ class _InBlocks(torch.autograd.Function):
     pulled back in closed form: with H = G^T W the gradient of each basis function, no path's own gradient is made."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, value: Any, record: Record, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
+    def forward(ctx, x: Tensor, value: Any, record: Record, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
         ctx.save_for_backward(x)
         ctx.record, ctx.plan = record, plan
         return _in_turn(value, x, plan, shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
             return differentiable_pull(ctx.record, x, grad), None, None, None, None

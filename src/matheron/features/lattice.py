@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -244,13 +243,13 @@ class _Weighted(torch.autograd.Function):
     """The sums at points in a graph; going back, those of the gradient's coefficients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, W: Tensor, basis: Lattice) -> Tensor:
+    def forward(ctx, x: Tensor, W: Tensor, basis: Lattice) -> Tensor:
         ctx.save_for_backward(x, W)
         ctx.basis = basis
         return basis._sums(x.detach(), basis.coefficients(W))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor):
+    def backward(ctx, grad: Tensor):
         x, W = ctx.saved_tensors
         basis: Lattice = ctx.basis
         if torch.is_grad_enabled():  # second derivatives

@@ -4,7 +4,7 @@ below."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
+from ..value import Json
+
 # Where Optuna's samplers keep the values of `constraints_func`: other samplers, and the dashboard, read them there.
 CONSTRAINTS = "constraints"
 
@@ -20,7 +22,7 @@ CONSTRAINTS = "constraints"
 class Observations(NamedTuple):
     """Parameters, values `[n, m]` to be minimised, and constraints `[n, c]`, NaN where a trial has none."""
 
-    params: list[dict[str, Any]]
+    params: list[dict[str, Json]]
     values: Tensor
     constraints: Tensor
 

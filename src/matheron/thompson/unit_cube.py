@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from torch import Tensor
+
+from ..value import Json
 
 
 class UnitCube:
@@ -44,7 +45,7 @@ class UnitCube:
         self.dim = sum(widths)
         self._widths = widths
 
-    def encode(self, params: Sequence[Mapping[str, Any]]) -> Tensor:
+    def encode(self, params: Sequence[Mapping[str, Json]]) -> Tensor:
         """Points `[n, d]` of parameters."""
         rows = [[u for name, axis in self.axes.items() for u in axis.encode(p[name])] for p in params]
         return torch.tensor(rows, dtype=torch.float64).reshape(-1, self.dim)
@@ -54,7 +55,7 @@ class UnitCube:
         parts = u.split(self._widths, dim=1)
         return torch.cat([axis.snap(part) for axis, part in zip(self.axes.values(), parts, strict=True)], dim=1)
 
-    def decode(self, u: Tensor) -> dict[str, Any]:
+    def decode(self, u: Tensor) -> dict[str, Json]:
         """The parameters that a point `[d]` stands for."""
         parts = u.split(self._widths)
         return {name: axis.decode(part) for (name, axis), part in zip(self.axes.items(), parts, strict=True)}
@@ -96,7 +97,7 @@ class _Cells:
     def snap(self, u: Tensor) -> Tensor:
         return ((u * self.count).floor().clamp(0, self.count - 1) + 0.5) / self.count
 
-    def decode(self, u: Tensor) -> Any:
+    def decode(self, u: Tensor) -> Json:
         index = min(max(math.floor(float(u) * self.count), 0), self.count - 1)
         return min(self.low + index * self.step, self.high)
 
@@ -127,14 +128,14 @@ class _Choices:
         self.distribution = distribution
         self.width = len(distribution.choices)
 
-    def encode(self, value: Any) -> list[float]:
+    def encode(self, value: Json) -> list[float]:
         chosen = int(self.distribution.to_internal_repr(value))
         return [float(i == chosen) for i in range(self.width)]
 
     def snap(self, u: Tensor) -> Tensor:
         return torch.nn.functional.one_hot(u.argmax(1), self.width).to(u)
 
-    def decode(self, u: Tensor) -> Any:
+    def decode(self, u: Tensor) -> Json:
         return self.distribution.to_external_repr(int(u.argmax()))
 
 

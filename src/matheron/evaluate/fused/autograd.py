@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ class Sums(torch.autograd.Function):
     """prior + update at x `[1, n, d]` or `[s, n, d]`, without the mean: `[s, n, t]`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, record: Record, plan: Plan) -> Tensor:
+    def forward(ctx, x: Tensor, record: Record, plan: Plan) -> Tensor:
         ctx.record, ctx.plan = record, plan
         zero = x.new_zeros(1, 1, 1)
         if len(x) == 1:
@@ -31,7 +30,7 @@ class Sums(torch.autograd.Function):
         return f
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *rest = ctx.saved_tensors
         if torch.is_grad_enabled():  # the backward pass is itself to be differentiated
             without_mean = replace(ctx.record, mean=ConstantMean(0.0).to(x.device, x.dtype))
