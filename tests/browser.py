@@ -22,7 +22,7 @@ def opened(url: str, *, width: int = 1280, height: int = 900) -> Iterator[tuple[
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         browser = running.chromium.launch(executable_path=CHROMIUM, args=arguments)
         page = browser.new_page(viewport={"width": width, "height": height})
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(240_000)  # a busy machine is no mistake of the page
         wrong: list[str] = []
         page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
@@ -116,14 +117,16 @@ def on_cluster(task: Task, next_trial: Callable[[], Trial | None], client: Clien
     running: dict[Future, Trial] = {}
     done = as_completed(loop=client.loop)
 
-    def start() -> bool:
-        trial = next_trial()
-        if trial is None:
-            return False
+    def submit(trial: Trial) -> None:
         future = client.submit(perform, here, trial, pure=False)
         running[future] = trial
         done.add(future)
-        return True
+
+    def start() -> bool:
+        trial = next_trial()
+        if trial is not None:
+            submit(trial)
+        return trial is not None
 
     try:
         while len(running) < cluster_threads(client) and start():
@@ -131,7 +134,11 @@ def on_cluster(task: Task, next_trial: Callable[[], Trial | None], client: Clien
         for future in done:
             trial = running.pop(future)
             if future.status == "finished":
-                outcome = Outcome(trial, future.result())
+                try:
+                    outcome = Outcome(trial, future.result())
+                except CancelledError:  # its worker died before it had handed over what it had finished
+                    submit(trial)
+                    continue
             else:
                 failed = {"case": dict(trial.case), "trial": trial.number, "device": task.device}
                 outcome = Outcome(trial, {**failed, "error": f"its worker on the cluster died: {future.exception()}"})

@@ -14,8 +14,10 @@ def playground(
     """Serve a local page: click to add observations, move sliders, and watch prior, update and posterior paths."""
     server, url = make_server(port)
     typer.echo(f"the playground is at {url}\nstop it with Ctrl-C")
+    # Not Bokeh's run_until_shutdown: its handler of SIGTERM waits for the loop, which may be busy with a draw.
+    server.start()
     try:
-        server.run_until_shutdown()
+        server.io_loop.start()
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
