@@ -374,7 +374,7 @@ def _assert_grid(paths: AbstractPaths) -> None:
     close(out, listed)
     with pytest.raises(ValueError, match="out: expected contiguous"):
         paths.on_grid(axes, out=out[:, :2])
-    with pytest.raises(ValueError, match="axes: expected 2, one a dimension, got 1"):
+    with pytest.raises(ValueError, match="axes: expected 2, one per dimension, got 1"):
         paths.on_grid(axes[:1])
 
 

@@ -28,7 +28,7 @@ def new_y(paths: Paths, seed: int = 22) -> Tensor:
 # The same draw.
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.2, torch.tensor([0.0, 0.1, 0.3])], ids=["none", "one", "one a point"])
+@pytest.mark.parametrize("noise", [0.0, 0.2, torch.tensor([0.0, 0.1, 0.3])], ids=["none", "one", "one per point"])
 @pytest.mark.parametrize("mean", [0.0, 2.0])
 def test_the_result_is_a_fresh_draw_of_the_larger_model_with_the_same_weights_and_noise(noise, mean, monkeypatch):
     kernel = K.Matern(2.5, 0.5)
@@ -361,7 +361,7 @@ BAD = {
     "targets that are not numbers": (dict(y=[1.0, float("nan"), 0.0]), "y: expected finite numbers, got 1 NaN"),
     "infinite points": (dict(x=[[float("inf"), 0.0]] * 3), "x: expected finite numbers"),
     "negative noise": (dict(noise=-0.1), "noise: expected variances >= 0, got a smallest of -0.1"),
-    "noise of another shape": (dict(noise=[0.1, 0.2]), r"noise: expected a variance, or one a point \(\[3\]\)"),
+    "noise of another shape": (dict(noise=[0.1, 0.2]), r"noise: expected a variance, or one per point \(\[3\]\)"),
     "tasks where there are none": (dict(tasks=[0, 0, 0]), "tasks: given, but the kernel has one output"),
     "an unknown solver": (dict(solver="magic"), "solver: expected one of auto, cholesky, cg, lattice, got 'magic'"),
 }

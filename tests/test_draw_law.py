@@ -138,7 +138,7 @@ def test_a_handful_of_features_gives_the_right_moments(num_features):
 
 NOISES = {
     "one": 0.3,
-    "one a point": torch.tensor([0.01, 0.5, 0.1, 1.0], dtype=torch.float64),
+    "one per point": torch.tensor([0.01, 0.5, 0.1, 1.0], dtype=torch.float64),
     "none": 0.0,
     "some without": torch.tensor([0.0, 0.5, 0.0, 0.2], dtype=torch.float64),
 }

@@ -111,11 +111,11 @@ REFUSALS = {
     "a matrix": (
         lambda: ConstantMean([[1.0]]),
         ValueError,
-        r"mean: expected a number or one an output, got shape \[1, 1\]",
+        r"mean: expected a number or one per output, got shape \[1, 1\]",
     ),
     "not finite": (lambda: ConstantMean(float("nan")), ValueError, "mean: expected finite numbers"),
     "weights without an axis": (lambda: LinearMean(1.0), ValueError, r"weights: expected \[d\], or \[t, d\]"),
-    "text": (lambda: as_mean("zero"), TypeError, "mean: expected a number, one an output, or a callable, got str"),
+    "text": (lambda: as_mean("zero"), TypeError, "mean: expected a number, one per output, or a callable, got str"),
     "a function of another shape": (
         lambda: as_mean(lambda x: x.sum())(torch.zeros(3, 2)),
         ValueError,

@@ -193,7 +193,7 @@ def test_coupled_outputs_under_an_output_transform_have_the_transformed_law():
     B = torch.tensor([[1.0, -0.6], [-0.6, 0.8]], dtype=torch.float64)
     scale, offset = torch.tensor([2.0, -0.5]).double(), torch.tensor([1.0, 10.0]).double()
     X, Y = rand(3, 2, seed=1), randn(3, 2, seed=2)
-    noise = rand(3, 2, seed=3) + 0.05  # one an observation: a fixed-noise likelihood
+    noise = rand(3, 2, seed=3) + 0.05  # one per observation: a fixed-noise likelihood
     plain = ExactGP(K.Coregional(K.RBF(0.5), B), X, Y, noise)
     gp = ExactGP(K.Coregional(K.RBF(0.5), B), X, Y, noise, output_transform=Affine(scale, offset))
     x = AT[:3]

@@ -62,19 +62,19 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "too few targets": (
         lambda: exact(y=randn(2)),
         ValueError,
-        r"y: expected \[3\], one number a row of X \[3, 2\], got \[2\]",
+        r"y: expected \[3\], one number per row of X \[3, 2\], got \[2\]",
     ),
     "a column of targets": (lambda: exact(y=randn(3, 1)), ValueError, r"got \[3, 1\]; use y\[:, 0\]"),
     "a number for targets": (lambda: exact(y=1.0), ValueError, r"y: expected \[3\]"),
     "too few noises": (
         lambda: exact(noise=[0.1, 0.2]),
         ValueError,
-        r"noise: expected a variance, or one a point \(\[3\]\)",
+        r"noise: expected a variance, or one per point \(\[3\]\)",
     ),
     "a matrix of noise": (
         lambda: exact(noise=0.1 * np.eye(3)),
         ValueError,
-        "noise: expected a variance, or one a point",
+        "noise: expected a variance, or one per point",
     ),
     # Dtypes.
     "half inputs": (
@@ -164,17 +164,17 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "a word for a mean": (
         lambda: exact(mean="zero"),
         TypeError,
-        "mean: expected a number, one an output, or a callable, got s",
+        "mean: expected a number, one per output, or a callable, got s",
     ),
     "means of other outputs": (
         lambda: exact(mean=[1.0, 2.0]),
         ValueError,
-        r"mean: expected a number, or one an output \(1\), g",
+        r"mean: expected a number, or one per output \(1\), g",
     ),
     "too many means": (
         lambda: coupled(mean=[1.0, 2.0, 3.0]),
         ValueError,
-        r"mean: expected a number, or one an output \(2\), got 3",
+        r"mean: expected a number, or one per output \(2\), got 3",
     ),
     "a mean that is not finite": (lambda: exact(mean=NAN), ValueError, "mean: expected finite numbers"),
     "a mean of other points": (
@@ -223,7 +223,7 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "q of other points": (
         lambda: sparse(q_mean=randn(4)),
         ValueError,
-        r"q_mean: expected \[3\], one a row of Z, got \[4\]",
+        r"q_mean: expected \[3\], one per row of Z, got \[4\]",
     ),
     "a root of another size": (
         lambda: sparse(q_scale_tril=np.eye(2)),

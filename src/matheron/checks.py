@@ -200,10 +200,10 @@ def check_dim(x: Tensor, name: str, input_dim: int | None) -> None:
 
 
 def as_noise(noise: ArrayLike, n: int, *, like: Tensor) -> Tensor:
-    """Noise variances `[n]` from one number or one a point."""
+    """Noise variances `[n]` from one number or one per point."""
     noise = as_tensor(noise, "noise", like=like)
     if noise.ndim > 1 or noise.numel() not in (1, n):
-        raise ValueError(f"noise: expected a variance, or one a point ([{n}]), got shape {list(noise.shape)}")
+        raise ValueError(f"noise: expected a variance, or one per point ([{n}]), got shape {list(noise.shape)}")
     if bool((noise < 0).any()):
         raise ValueError(f"noise: expected variances >= 0, got a smallest of {noise.min().item():.4g}")
     return noise.reshape(-1).expand(n)
@@ -272,7 +272,7 @@ def per_dimension(value: Tensor, input_dim: int, name: str) -> Tensor:
     """A hyperparameter as `[d]`, checked against the number of dimensions it meets."""
     if value.ndim == 1 and value.shape[0] not in (1, input_dim):
         raise ValueError(
-            f"{name}: expected a number or one a dimension ([{input_dim}]), got {value.shape[0]} of them; "
+            f"{name}: expected a number or one per dimension ([{input_dim}]), got {value.shape[0]} of them; "
             "use kernel.on(dims) for a kernel of some dimensions"
         )
     return value.expand(input_dim)

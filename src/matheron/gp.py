@@ -65,8 +65,8 @@ class ExactGP(_Snapshot):
         X: training inputs `[n, d]`.
         y: training targets `[n]`; for a kernel of t outputs `[n, t]` (every output at every point), or `[n]` with
             `tasks`.
-        noise: variance of the observation noise, one number or one an observation; 0 is allowed.
-        mean: prior mean, a number (or one an output) or any callable of points.
+        noise: variance of the observation noise, one number or one per observation; 0 is allowed.
+        mean: prior mean, a number (or one per output) or any callable of points.
         tasks: which output each observation is of, `[n]` whole numbers.
         input_transform, output_transform: `matheron.transforms` between a user's space and the model's, in which X,
             y and noise are given: paths are called with a user's points and answer in a user's units.
@@ -112,7 +112,7 @@ class ExactGP(_Snapshot):
         if y.shape != X.shape[:1]:
             hint = "; use y[:, 0]" if y.ndim == 2 and y.shape[1] == 1 else ""
             raise ValueError(
-                f"y: expected [{len(X)}], one number a row of X {list(X.shape)}, got {list(y.shape)}{hint}"
+                f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}"
             )
         noise = as_noise(noise, len(X), like=X)  # [n]
         tasks = as_tasks(tasks, len(X), t, "tasks")
@@ -194,7 +194,7 @@ class SparseGP(_Snapshot):
         if q_mean is not None:
             q_mean = as_tensor(q_mean, "q_mean", like=Z)
             if q_mean.shape != (m,):
-                raise ValueError(f"q_mean: expected [{m}], one a row of Z, got {list(q_mean.shape)}")
+                raise ValueError(f"q_mean: expected [{m}], one per row of Z, got {list(q_mean.shape)}")
         if q_scale_tril is not None:
             q_scale_tril = as_tensor(q_scale_tril, "q_scale_tril", like=Z)
             if q_scale_tril.shape not in ((m,), (m, m)):
@@ -266,7 +266,7 @@ class _Several(Value):
 
 
 class Outputs(_Several):
-    """Independent models, one an output (or several): a trailing axis `[..., t]`."""
+    """Independent models, one per output (or several): a trailing axis `[..., t]`."""
 
     @property
     def num_outputs(self) -> int:
@@ -340,7 +340,7 @@ def _as_mean(mean: Mean | ArrayLike | Callable[[Tensor], Tensor], X: Tensor, num
             raise ValueError(f"mean: expected weights [{X.shape[1]}] for points in as many dimensions, got {dims}")
         outputs = mean.to(X.device, X.dtype)(X[:1]).shape[-1]
         if outputs not in (1, num_outputs):
-            raise ValueError(f"mean: expected a number, or one an output ({num_outputs}), got {outputs} of them")
+            raise ValueError(f"mean: expected a number, or one per output ({num_outputs}), got {outputs} of them")
     return mean
 
 

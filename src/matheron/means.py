@@ -28,13 +28,13 @@ class Mean(Value):
 
 
 class ConstantMean(Mean):
-    """The same number everywhere, one an output."""
+    """The same number everywhere, one per output."""
 
     def __init__(self, value: ArrayLike = 0.0) -> None:
         super().__init__()
         value = as_tensor(value, "mean").double().clone()
         if value.ndim > 1:
-            raise ValueError(f"mean: expected a number or one an output, got shape {list(value.shape)}")
+            raise ValueError(f"mean: expected a number or one per output, got shape {list(value.shape)}")
         self.register_buffer("value", value.reshape(-1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class ModuleMean(_FunctionMean):
 
 
 class Stacked(Mean):
-    """Several means of one output each, side by side: one an output."""
+    """Several means of one output each, side by side: one per output."""
 
     def __init__(self, means: Sequence[Mean]) -> None:
         super().__init__()
@@ -176,4 +176,4 @@ def as_mean(mean: Mean | ArrayLike | Callable[[Tensor], Tensor]) -> Mean:
         return ModuleMean(mean)
     if callable(mean):
         return CallableMean(mean)
-    raise TypeError(f"mean: expected a number, one an output, or a callable, got {type(mean).__name__}")
+    raise TypeError(f"mean: expected a number, one per output, or a callable, got {type(mean).__name__}")

@@ -113,7 +113,7 @@ def plot_trajectories(states: ArrayLike, dt: float = 1.0, *, axes: Any = None) -
     Args:
         states: from `matheron.rollout`, `[s, steps, d_s]`.
         dt: time between two of them: `rollout`'s dt times its `keep_every`.
-        axes: matplotlib's axes to draw into, one a state; by default a new figure.
+        axes: matplotlib's axes to draw into, one per state; by default a new figure.
 
     >>> import matheron
     >>> from matheron import kernels, plots

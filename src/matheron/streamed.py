@@ -185,7 +185,7 @@ def _checked(X: ArrayLike, y: ArrayLike, noise: ArrayLike, row: int, input_dim: 
         X = as_points(X, "X", input_dim=input_dim).double()
         y = as_tensor(y, "y", like=X)
         if y.shape != X.shape[:1]:
-            raise ValueError(f"y: expected [{len(X)}], one number a row of X {list(X.shape)}, got {list(y.shape)}")
+            raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}")
         noise = as_noise(noise, len(X), like=X)
         if not bool((noise > 0).all()):
             raise ValueError("noise: expected variances above 0, which the solve on a lattice needs")

@@ -39,7 +39,7 @@ class Case:
     Args:
         name: what pytest shows.
         fit: makes the model and trains it with a few real optimiser steps.
-        moments: (model, x) -> Moments; a list of them, one a member, for a batch or an ensemble.
+        moments: (model, x) -> Moments; a list of them, one per member, for a batch or an ensemble.
         x: test points, as the paths take them.
         inner: from path values to what `moments` speaks of, for a transform that is not affine (`torch.log` for a model
             of log targets): then the exact mean is compared by a test of its own.

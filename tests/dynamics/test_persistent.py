@@ -158,7 +158,12 @@ def test_the_states_are_those_of_single_steps(name: str, dtype: torch.dtype, lau
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=atol)
 
 
-NOISE = {"none": None, "one variance": 0.04, "one a state": [0.04, 0.01], "a covariance": [[0.04, 0.01], [0.01, 0.02]]}
+NOISE = {
+    "none": None,
+    "one variance": 0.04,
+    "one per state": [0.04, 0.01],
+    "a covariance": [[0.04, 0.01], [0.01, 0.02]],
+}
 
 
 @pytest.mark.parametrize("diffusion", NOISE)

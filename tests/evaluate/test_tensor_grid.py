@@ -90,7 +90,7 @@ def test_trigonometric_functions_are_of_the_axes_and_not_of_the_grid(generator):
 
 def test_axes_that_do_not_fit_are_refused(generator):
     paths = draw(K.RBF(0.3), generator)
-    with pytest.raises(ValueError, match="axes: expected 2, one a dimension, got 1"):
+    with pytest.raises(ValueError, match="axes: expected 2, one per dimension, got 1"):
         paths.on_grid([[0.0, 1.0]])
     with pytest.raises(ValueError, match="axes: expected lists of numbers"):
         paths.on_grid([[[0.0, 1.0]], [0.0]])

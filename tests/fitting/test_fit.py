@@ -341,7 +341,7 @@ def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
         ({"num_starts": 0}, ValueError, "num_starts: expected a whole number of at least 1"),
         ({"mean": "quadratic"}, ValueError, 'mean: expected None, "linear", a number'),
         ({"solver": "magic"}, ValueError, "solver: expected"),
-        ({"kernel": K.RBF([1.0, 2.0])}, ValueError, "lengthscale: expected a number or one a dimension"),
+        ({"kernel": K.RBF([1.0, 2.0])}, ValueError, "lengthscale: expected a number or one per dimension"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(change, error, words):

@@ -28,7 +28,7 @@ def state_of(kernel: K.Kernel, X: Tensor, tasks: Tensor | None, noise: Tensor, s
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("noise", [1e-4, 0.1, "one a point"])
+@pytest.mark.parametrize("noise", [1e-4, 0.1, "one per point"])
 @pytest.mark.parametrize(
     "kernel", [K.RBF(0.3), K.Matern(1.5, 0.3) + K.Linear(), 5.0 * K.Matern(0.5, 0.3)], ids=lambda k: type(k).__name__
 )
@@ -36,7 +36,7 @@ def state_of(kernel: K.Kernel, X: Tensor, tasks: Tensor | None, noise: Tensor, s
 def test_it_agrees_with_cholesky_on_a_batch_of_right_hand_sides(kernel, noise, n):
     """The batch has a column of zeros, a large one and a small one: each converges on its own scale."""
     X, b = rand(n, 2), randn(n, 5, seed=1) * torch.tensor([1.0, 0.0, 1e3, 1e-1, 1.0], dtype=torch.float64)
-    noise = noises(n, rand(n, seed=2) + 0.01 if noise == "one a point" else noise)
+    noise = noises(n, rand(n, seed=2) + 0.01 if noise == "one per point" else noise)
     exact = state_of(kernel, X, None, noise, "cholesky").solve(b)[0]
     answer = state_of(kernel, X, None, noise, PCG(tolerance=1e-4)).solve(b)[0]
     error = (answer - exact).norm(dim=0) / exact.norm(dim=0).clamp_min(1e-300)

@@ -77,7 +77,7 @@ def _ascend(A: Tensor, s: Tensor) -> float:
 
 
 def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
-    """C1 and C3 of a model on the box `domain` = (lower, upper), each a number or one a dimension.
+    """C1 and C3 of a model on the box `domain` = (lower, upper), each a number or one per dimension.
 
         C1 = sqrt(2 diam(X)^d (1 + ||k||^2 ||K_mm^-1||^2))           prop:wasserstein_bound
         C3 = m (1 + ||K_mm^-1|| ||k||)^2                             prop:covariance_error
@@ -124,7 +124,7 @@ def kernel_variance(gp: ExactGP | SparseGP) -> float:
 def box_sides(domain: tuple[ArrayLike, ArrayLike], d: int) -> Tensor:
     """The sides `[d]` of a box (lower, upper)."""
     if len(domain) != 2:
-        raise ValueError("domain: expected a pair (lower, upper), each a number or one a dimension")
+        raise ValueError("domain: expected a pair (lower, upper), each a number or one per dimension")
     lower, upper = (as_tensor(side, "domain").double().reshape(-1).cpu() for side in domain)
     if len(lower) not in (1, d) or len(upper) not in (1, d) or not bool((lower.expand(d) < upper.expand(d)).all()):
         raise ValueError(f"domain: expected lower < upper, each a number or {d} of them, got {domain}")

@@ -53,9 +53,9 @@ def rollout(
     its end. A model in discrete time gives the next state, s' = f(s, c) + sqrt(Sigma) eps ("next"), or its change.
 
     Args:
-        drift: paths with one output a state, called at [state, control]; a list of paths, one a state; or, for a known
-            system, a function `[s, d_s + d_c] -> [s, d_s]`. Paths with input and output transforms take and give a
-            system's own units.
+        drift: paths with one output per state, called at [state, control]; a list of paths, one per state; or, for a
+            known system, a function `[s, d_s + d_c] -> [s, d_s]`. Paths with input and output transforms take and give
+            a system's own units.
         initial_state: `[d_s]` for all trajectories, or `[s, d_s]`.
         steps: how many.
         dt: step size. In discrete time it is 1, and need not be given.
@@ -64,7 +64,7 @@ def rollout(
             answers `[d_c]` or `[s, d_c]`.
         actions: candidate sequences of controls, `[a, steps, d_c]`, in place of `controls`: every one is tried on every
             path's system. Paths are evaluated at a points each, not copied.
-        diffusion: Sigma, a variance: one number, one a state `[d_s]`, or a covariance `[d_s, d_s]`.
+        diffusion: Sigma, a variance: one number, one per state `[d_s]`, or a covariance `[d_s, d_s]`.
         keep_every: keep the first state and every so many after it.
         gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion, with
             checkpoints, so that memory grows with the states and not with the paths' features.

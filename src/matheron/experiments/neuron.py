@@ -26,7 +26,7 @@ SETS = ("floor", "decoupled", "iterative")  # what is compared with the truth; t
 
 
 class _Drifts(gpytorch.models.ApproximateGP):
-    """Independent sparse GPs, one a state, over shared inducing locations: the paper's model."""
+    """Independent sparse GPs, one per state, over shared inducing locations: the paper's model."""
 
     def __init__(self, Z: Tensor, num_states: int) -> None:
         batch = torch.Size([num_states])

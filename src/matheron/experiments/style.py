@@ -31,7 +31,7 @@ EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQ
     "#009e73",
     "#aa4499",
 )
-# One a dimension d, from purple to green, of even steps in lightness.
+# One per dimension d, from purple to green, of even steps in lightness.
 DIMENSIONS = ("#332288", "#0072b2", "#44aa99", "#999933", "#cc6677")
 MARKERS = ("^", "D", "*", "s", "o", "v")
 _RC = STYLE

@@ -105,7 +105,7 @@ class Features(Value):
         return max((basis.num_bases for basis in self.bases), default=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Phi: `[n, d] -> [g, n, ell]`, one a basis."""
+        """Phi: `[n, d] -> [g, n, ell]`, one per basis."""
         x = (x - self.origin)[None]
         blocks = [x[..., :0]]  # a kernel that is zero has no features
         blocks += [basis.values(x) * basis.scales()[:, None] for basis in self.bases]

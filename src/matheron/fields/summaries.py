@@ -100,11 +100,11 @@ def _statistics(values: np.ndarray, levels: np.ndarray, thresholds: np.ndarray) 
     return out
 
 
-# Functionals of whole fields: one number a path, and so a distribution that no map of cells can give.
+# Functionals of whole fields: one number per path, and so a distribution that no map of cells can give.
 
 
 def area_above(field: DataArray, threshold: float) -> DataArray:
-    """The area where each path is above a threshold, in the units of the axes: lazily, one number a path.
+    """The area where each path is above a threshold, in the units of the axes: lazily, one number per path.
 
     >>> import numpy as np, matheron
     >>> from matheron import fields, kernels
@@ -117,17 +117,17 @@ def area_above(field: DataArray, threshold: float) -> DataArray:
 
 
 def volume_above(field: DataArray, threshold: float) -> DataArray:
-    """The integral of what each path has above a threshold: lazily, one number a path."""
+    """The integral of what each path has above a threshold: lazily, one number per path."""
     return ((field - threshold).clip(min=0) * _cell_sizes(field)).sum(_cells(field))
 
 
 def maximum(field: DataArray) -> DataArray:
-    """Each path's largest value on the grid: lazily, one number a path."""
+    """Each path's largest value on the grid: lazily, one number per path."""
     return field.max(_cells(field))
 
 
 def connected_area(field: DataArray, threshold: float) -> DataArray:
-    """The largest connected area where each path is above a threshold: lazily, one number a path.
+    """The largest connected area where each path is above a threshold: lazily, one number per path.
 
     Cells that share a side are connected. A path's whole field is in memory at a time.
     """

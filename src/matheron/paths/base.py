@@ -120,7 +120,7 @@ class AbstractPaths(Value, ABC):
         torch.Size([2, 50, 100])
         """
         if len(axes) != self.input_dim:
-            raise ValueError(f"axes: expected {self.input_dim}, one a dimension, got {len(axes)}")
+            raise ValueError(f"axes: expected {self.input_dim}, one per dimension, got {len(axes)}")
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         grid = [as_tensor(axis, "axes", like=like) for axis in axes]
         if any(axis.ndim != 1 or len(axis) == 0 for axis in grid):
@@ -238,7 +238,7 @@ class AbstractPaths(Value, ABC):
             x: new points `[n, d]`, shared by all paths.
             y: their targets, `[n]` or `[s, n]` (each path its own, as in fantasies); `[..., n, t]` for t outputs
                 without `tasks`.
-            noise: variance of their noise, one number, one a point, or `[n, t]`; with 0 the paths pass through.
+            noise: variance of their noise, one number, one per point, or `[n, t]`; with 0 the paths pass through.
             tasks: which output each observation is of.
             solver: as for `draw`.
             generator, seed: draws the new observations' noise, a generator or a seed.

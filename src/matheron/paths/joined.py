@@ -27,7 +27,7 @@ class _Joined(OfMembers, AbstractPaths):
 
 @final
 class OutputPaths(_Joined):
-    """Independent models, one an output (or several): values `[s, n, t]`."""
+    """Independent models, one per output (or several): values `[s, n, t]`."""
 
     def __init__(self, members: Sequence[AbstractPaths]) -> None:
         super().__init__(members)

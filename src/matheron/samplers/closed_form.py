@@ -81,7 +81,7 @@ def outer(gp: ExactGP | SparseGP, of: Moments) -> Moments:
 
 
 def side_by_side(parts: list[Moments]) -> Moments:
-    """The moments of independent models, one an output or several: `[n, t]` and `[n, t, n, t]`."""
+    """The moments of independent models, one per output or several: `[n, t]` and `[n, t, n, t]`."""
     n = len(parts[0].mean)
     mean = torch.cat([part.mean.reshape(n, -1) for part in parts], dim=-1)  # [n, t]
     C = mean.new_zeros(n, mean.shape[1], n, mean.shape[1])

@@ -63,7 +63,7 @@ def _select(features: Features, cut: slice) -> Features:
 
 
 def design(features: Features, x: Tensor, tasks: Tensor | None) -> Tensor:
-    """Phi at points `[n, d]` with tasks `[n]`: `[g, n, t ell]`, one a basis, so that f = Phi omega."""
+    """Phi at points `[n, d]` with tasks `[n]`: `[g, n, t ell]`, one per basis, so that f = Phi omega."""
     Phi = features(x)  # [g, n, ell]
     if tasks is None:
         return Phi

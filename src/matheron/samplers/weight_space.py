@@ -26,7 +26,7 @@ METHODS = ("auto", "cholesky", "eigen", "pathwise")
 class LinearModelPaths(PriorPlusUpdate):
     """Functions phi(.) . w with w drawn from a posterior: all that paths can do, but to be given more data.
 
-    `mean_weights` `[g, t, ell]` are the posterior means of w, one a basis.
+    `mean_weights` `[g, t, ell]` are the posterior means of w, one per basis.
     """
 
     def __init__(
