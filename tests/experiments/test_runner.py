@@ -49,7 +49,14 @@ def values(folder, name="toy-quick"):
 def script(folder, settings, *workers, seconds=0.0):
     command = [sys.executable, str(HERE / "toy.py"), str(folder), json.dumps(settings), *map(str, workers)]
     environment = {**os.environ, "TOY_SECONDS": str(seconds)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a run in the background ignores
+    )
 
 
 def wait_for(condition, seconds=60):
