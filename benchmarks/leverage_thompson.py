@@ -17,6 +17,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from scipy.stats import wilcoxon
 
@@ -79,7 +80,7 @@ def summary(d: int, case: Case, plain: list[list[float]], ours: list[list[float]
     lines = []
     for name, at in (("halfway", case.rounds // 2 - 1), ("at the end", case.rounds - 1)):
         a, b = [t[at] for t in plain], [t[at] for t in ours]
-        p = wilcoxon(a, b).pvalue if a != b else 1.0
+        p = float(np.asarray(wilcoxon(a, b))[1]) if a != b else 1.0
         wins = sum(y < x for x, y in zip(a, b, strict=True))
         lines.append(
             f"d={d}, {case.rounds} rounds of {case.batch}, ell={case.num_features}, {len(a)} seeds, {name}: "

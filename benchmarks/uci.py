@@ -70,7 +70,8 @@ def measure_gpytorch(table: Table, rows: int | None) -> None:
     likelihood.noise = table.noise
     model.covar_module.outputscale = kernel.outputscale.to(X)
     model.covar_module.base_kernel.lengthscale = kernel.kernel.lengthscale.to(X)
-    model.eval(), likelihood.eval()
+    model.eval()
+    likelihood.eval()
     settings = gpytorch.settings
     start = time.perf_counter()
     with (

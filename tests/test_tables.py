@@ -82,7 +82,7 @@ def test_what_is_written_in_pieces_is_read_back_whole(name, tmp_path):
     frame = pd.DataFrame({"a": np.arange(7), "b": np.random.default_rng(0).normal(size=7)})
     with TableWriter(tmp_path / name) as writer:
         for i in range(0, 7, 3):
-            writer.write(frame[i : i + 3])
+            writer.write(frame.iloc[i : i + 3])
     pd.testing.assert_frame_equal(read_table(tmp_path / name), frame)
     pd.testing.assert_frame_equal(pd.concat(read_chunks(tmp_path / name, 2)).reset_index(drop=True), frame)
     assert [file.name for file in tmp_path.iterdir()] == [name]

@@ -40,7 +40,7 @@ def test_a_frame_an_array_and_a_list_have_the_same_transitions(generator):
     frame = pd.DataFrame(rows)
     expected = transitions(states, torque)
     unknown_at_the_end = frame.assign(torque=frame["torque"].where(frame.index % 6 != 5))  # no control follows it
-    assert unknown_at_the_end["torque"].isna().sum() == 3
+    assert int(unknown_at_the_end["torque"].isna().to_numpy().sum()) == 3
     for X, Y in (
         transitions(list(states), list(torque)),
         transitions(states.numpy(), torque.numpy()),

@@ -44,7 +44,8 @@ def test_a_file_that_is_not_understood_is_named_and_spoils_nothing(page):
 def test_curves_are_the_medians_of_the_table(file):
     _, report, _ = read(file)
     medians = sorted(dict(zip(report.table.columns, row, strict=True))["median"] for row in report.table.rows)
-    shown = sorted(float(value) for curve in interactive(report.table).data for value in curve.y)
+    curves = interactive(report.table).to_dict()["data"]
+    shown = sorted(float(value) for curve in curves for value in curve["y"])
     assert shown == pytest.approx(medians)
 
 

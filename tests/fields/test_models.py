@@ -137,7 +137,7 @@ def test_a_drift_is_found_and_is_part_of_the_paths(tmp_path):
 def test_rasters_that_are_none_are_refused():
     X, y = points(5), torch.rand(5, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"expected an xarray.DataArray of dims \(y, x\)"):
-        fields.fit_drift(X, y, np.zeros((3, 3)))
+        fields.fit_drift(X, y, np.zeros((3, 3)))  # type: ignore[arg-type]
     gap = raster()
     gap[3, 3] = np.nan
     with pytest.raises(ValueError, match="got gaps"):
@@ -232,5 +232,5 @@ def test_space_and_time_are_three_axes():
     paths = matheron.draw(matheron.ExactGP(kernel, X, X[:, 0], noise=1e-3), 2)
     axes = {"x": np.linspace(0, 1, 6), "y": np.linspace(0, 1, 5), "time": np.arange(4.0)}
     field = fields.simulate(paths, axes, chunks={"time": 1})
-    assert field.dims == ("path", "time", "y", "x") and field.chunks[1] == (1, 1, 1, 1)
+    assert field.dims == ("path", "time", "y", "x") and field.chunksizes["time"] == (1, 1, 1, 1)
     np.testing.assert_allclose(field.values[:, 2, 3, 4], paths([[axes["x"][4], axes["y"][3], 2.0]])[:, 0], atol=1e-10)

@@ -84,7 +84,7 @@ def test_the_default_blocks_are_bounded_whatever_the_grid_and_the_paths():
     for s, n in ((1, 20_000), (3000, 3000)):
         axes = {"x": np.arange(float(n)), "y": np.arange(float(n))}
         field = fields.simulate(matheron.draw_prior(kernels.RBF(), s, input_dim=2, num_features=4), axes)
-        assert 2**18 <= np.prod([max(c) for c in field.chunks]) <= 2**25
+        assert 2**18 <= np.prod([max(c) for c in field.chunksizes.values()]) <= 2**25
 
 
 # An xarray object as the grid
@@ -184,7 +184,7 @@ def test_tables_and_meshes_are_targets_too():
         np.testing.assert_allclose(field.values, expected, rtol=0, atol=1e-12)
     assert "x" in fields.simulate(paths, geo).coords and fields.simulate(paths, geo).attrs["crs"] == "EPSG:4326"
     points[3] = np.nan
-    assert np.isnan(fields.simulate(paths, points).values).all(axis=0).nonzero()[0].tolist() == [3]
+    assert np.flatnonzero(np.isnan(fields.simulate(paths, points).values).all(axis=0)).tolist() == [3]
 
 
 def test_several_outputs_are_a_dim_of_their_own():

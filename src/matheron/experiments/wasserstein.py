@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from matheron import ExactGP, SparseGP
+    from matheron import ExactGP
 
 # The paper's curves, and that of frequencies by leverage beside them.
 KINDS = {**FEATURES, "leverage": "leverage"}
@@ -63,7 +63,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     return {"rows": measured(gp, x, samplers(gp, x, settings["num_features"]), trial, settings["num_draws"])}
 
 
-def samplers(gp: ExactGP | SparseGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
+def samplers(gp: ExactGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
     """Every sampler of the figure: its name, its number of features, and its draws."""
     yield "exact", None, exact(gp, x)
     for ell in sizes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -182,6 +182,10 @@ class OnSphere:
     """
 
     input_dim = 2
+    num_paths: int  # these are the paths' own
+    num_outputs: int
+    dtype: torch.dtype
+    named_modules: Callable[..., Iterator[tuple[str, torch.nn.Module]]]
 
     def __init__(self, paths: AbstractPaths, radius: float = EARTH) -> None:
         if paths.input_dim != 3:
