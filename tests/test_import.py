@@ -1,4 +1,4 @@
-"""What `import matheron` costs, beside torch."""
+"""What `import matheron` imports beside torch: nothing that takes long and that only some need."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ import sys
 HEAVY = (
     *("gpytorch", "botorch", "sklearn", "gpflow", "optuna", "pandas", "pyarrow", "xarray", "dask", "distributed"),
     *("zarr", "rasterio", "geopandas", "bokeh", "plotly", "ot", "finufft", "matplotlib", "sympy"),
-    *("scipy.special", "scipy.optimize"),
+    *("scipy.special", "scipy.optimize", "scipy.interpolate", "scipy.stats"),
 )
 
 
-def test_the_import_is_within_a_third_of_a_second_of_torch_s_and_imports_nothing_optional():
+def test_the_import_leaves_to_others_what_takes_long():
     code = "import torch, sys; before = set(sys.modules); import matheron; print(*(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(HEAVY) & set(done.stdout.split())
-    lines = [line.removeprefix("import time:").split("|") for line in done.stderr.splitlines() if "|" in line]
-    seconds = {name.strip(): int(total) / 1e6 for _, total, name in lines if total.strip().isdigit()}
-    # A busy machine slows both: torch takes more than a second and a half on an idle one.
-    assert seconds["matheron"] <= max(0.3, 0.35 * seconds["torch"])
