@@ -7,7 +7,19 @@ import sys
 
 # Optional libraries, and parts of others that take long to import and serve a few functions.
 HEAVY = (
-    *("gpytorch", "botorch", "sklearn", "gpflow", "optuna", "pandas", "pyarrow", "xarray", "dask", "distributed"),
+    *(
+        "gpytorch",
+        "botorch",
+        "sklearn",
+        "gpflow",
+        "tensorflow",
+        "optuna",
+        "pandas",
+        "pyarrow",
+        "xarray",
+        "dask",
+        "distributed",
+    ),
     *("zarr", "rasterio", "geopandas", "bokeh", "plotly", "ot", "finufft", "matplotlib", "sympy"),
     *("scipy.special", "scipy.optimize", "scipy.interpolate", "scipy.stats"),
 )
