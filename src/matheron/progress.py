@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import time
+from importlib import import_module
 from typing import Any
 
 import rich
@@ -45,8 +46,7 @@ class _NotebookProgress(Progress):
             self._handle.update(_bundle(""), raw=True)
 
     def refresh(self) -> None:
-        from IPython.display import display
-
+        display = import_module("IPython.display").display
         page = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, force_terminal=False, no_color=True)
         with page.capture() as captured:
             page.print(self.get_renderable())
