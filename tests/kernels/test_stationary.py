@@ -94,7 +94,7 @@ REFUSALS = {
     ),
     "a lengthscale too many": (
         lambda: K.RBF([1.0, 2.0])(np.zeros((3, 1))),
-        r"lengthscale: expected a number or one a dim",
+        r"lengthscale: expected a number or one per dim",
     ),
     "zero nu": (lambda: K.Matern(0.0), "nu: expected a positive number up to 50, got 0.0"),
     "infinite nu": (lambda: K.Matern(math.inf), "nu: .* got inf; for the limit of large nu use RBF"),
