@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from .checks import ArrayLike, as_count, as_noise, as_points, as_tensor
 from .gp import ExactGP
 from .kernels import Kernel
 from .means import Mean
+from .progress import progress_bar
 from .transforms import Transform
 
 # Rows that are read at a time, and rows of a sample that stand for all where a lattice is sized.
@@ -195,14 +197,9 @@ def _checked(X: ArrayLike, y: ArrayLike, noise: ArrayLike, row: int, input_dim: 
 
 
 def tracked(chunks: Iterable[Chunk], total: int | None, label: str, *, show: bool) -> Iterator[Chunk]:
-    """The chunks as they come, counted by a bar where there is a terminal to show it in."""
-    if not show:
-        yield from chunks
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    """The chunks as they come, counted by a bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("chunks"))
-    with Progress(*columns, TimeElapsedColumn()) as bar:
+    with progress_bar(*columns, TimeElapsedColumn(), show=show) as bar:
         task = bar.add_task(label, total=total)
         for chunk in chunks:
             yield chunk
