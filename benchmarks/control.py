@@ -11,21 +11,20 @@ method. Every trial begins at rest, hanging down; it has succeeded when the tip 
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from seeds import parser, run_and_exit
 from torch import Tensor
 
 import matheron
 from matheron.dynamics import fit_dynamics
-from matheron.experiments import Experiment, Trial, run
+from matheron.experiments import Experiment, Trial
 from matheron.experiments.report import Report, Table
 
 DT = 0.1  # seconds that a control is held
@@ -237,18 +236,9 @@ EXPERIMENT = Experiment("control", "Trials until a system is controlled.", SCALE
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, help="runs of each system; 8 where not given")
-    parser.add_argument("--quick", action="store_true", help="a few coarse plans: a smoke test, not a result")
-    parser.add_argument("--workers", type=int, default=1, help="processes, each with a thread or more")
-    parser.add_argument("--time-limit", type=float, help="seconds: no run starts that would end later")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
-    args = parser.parse_args()
-    if args.quick:
-        print("a smoke test, not a result")
-    scale = "quick" if args.quick else "full"
-    done = run(EXPERIMENT, scale, out=args.out, workers=args.workers, trials=args.seeds, time_limit=args.time_limit)
-    sys.exit(1 if done.failed else 0)
+    options = parser(__doc__, "runs of each system; 8 where not given", "a few coarse plans")
+    args = options.parse_args()
+    run_and_exit(EXPERIMENT, args)
 
 
 if __name__ == "__main__":

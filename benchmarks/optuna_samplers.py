@@ -11,19 +11,18 @@ stopped, or killed. `docs/results/optuna.md` shows the results in `docs/results/
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from seeds import parser, run_and_exit
 
-from matheron.experiments import Experiment, Trial, run
+from matheron.experiments import Experiment, Trial
 from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
 
 # Where a sampler has found the minimum to within this, logarithms say no more.
@@ -185,18 +184,9 @@ EXPERIMENT = Experiment(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, help="studies of each function and sampler; 16 where not given")
-    parser.add_argument("--quick", action="store_true", help="few and short studies: a smoke test, not a result")
-    parser.add_argument("--workers", type=int, default=1, help="processes, each with a thread or more")
-    parser.add_argument("--time-limit", type=float, help="seconds: no study starts that would end later")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
-    args = parser.parse_args()
-    if args.quick:
-        print("a smoke test, not a result")
-    scale = "quick" if args.quick else "full"
-    done = run(EXPERIMENT, scale, out=args.out, workers=args.workers, trials=args.seeds, time_limit=args.time_limit)
-    sys.exit(1 if done.failed else 0)
+    options = parser(__doc__, "studies of each function and sampler; 16 where not given", "few and short studies")
+    args = options.parse_args()
+    run_and_exit(EXPERIMENT, args)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ how often a budget misses the minimum that one of four times as many points and 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -23,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from seeds import parser, run_and_exit
 from torch import Tensor
 
 import matheron
-from matheron.experiments import Experiment, run
+from matheron.experiments import Experiment
 from matheron.experiments import thompson as paper
 from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
 
@@ -186,15 +186,10 @@ EXPERIMENT = Experiment(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, help="tasks in each dimension; 24 where not given")
-    parser.add_argument("--quick", action="store_true", help="few and short runs: a smoke test, not a result")
-    parser.add_argument("--workers", type=int, default=1, help="processes, each with a thread or more")
-    parser.add_argument("--time-limit", type=float, help="seconds: no run starts that would end later")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
-    parser.add_argument("--test", type=Path, help="print the comparisons of a finished file, and run nothing")
-    parser.add_argument("--minimiser", action="store_true", help="ask whether more features are harder to minimise")
-    args = parser.parse_args()
+    options = parser(__doc__, "tasks in each dimension; 24 where not given", "few and short runs")
+    options.add_argument("--test", type=Path, help="print the comparisons of a finished file, and run nothing")
+    options.add_argument("--minimiser", action="store_true", help="ask whether more features are harder to minimise")
+    args = options.parse_args()
     if args.minimiser:
         for d in SCALES["full"]["dims"]:
             for ell in SCALES["full"]["num_features"]:
@@ -207,11 +202,7 @@ def main() -> None:
         records = [json.loads(line) for line in args.test.read_text().splitlines()[1:]]
         print(comparisons([record for record in records if "result" in record]).markdown())
         return
-    if args.quick:
-        print("a smoke test, not a result")
-    scale = "quick" if args.quick else "full"
-    done = run(EXPERIMENT, scale, out=args.out, workers=args.workers, trials=args.seeds, time_limit=args.time_limit)
-    sys.exit(1 if done.failed else 0)
+    run_and_exit(EXPERIMENT, args)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from standard import assert_marginals_ks, assert_moments, assert_uncorrelated, b
 
 draw_module = importlib.import_module("matheron.draw")
 NUM_PATHS = 4000
-FRESH: dict[str, Any] = dict(num_features=128, paths_per_basis=1)  # a basis a path: its random covariance averages out
+FRESH: dict[str, Any] = dict(num_features=128, paths_per_basis=1)  # a basis per path: its covariance averages out
 
 
 def gen(seed: int = 0) -> torch.Generator:
@@ -323,7 +323,7 @@ def test_with_a_basis_each_paths_are_independent_and_with_a_shared_one_not():
 
 @pytest.mark.parametrize("model", [exact_gp, sparse_gp], ids=["exact", "sparse"])
 def test_weights_noise_and_frequencies_are_drawn_apart(model):
-    """Over a basis a path: w with the noise (or with u), frequencies with w, frequencies with the noise."""
+    """Over a basis per path: w with the noise (or with u), frequencies with w, frequencies with the noise."""
     gp = model(K.Matern(1.5, 0.6), 1)
     paths = draw(gp, NUM_PATHS, num_features=6, features="cosine", paths_per_basis=1, generator=gen())
     (basis,) = paths.prior.features.bases

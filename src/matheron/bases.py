@@ -12,9 +12,7 @@ from .checks import ArrayLike, as_box, as_count, as_points
 from .features import LATTICE_KINDS, Accuracy, Features, build_features, posterior_scale
 from .gp import ExactGP, SparseGP
 from .kernels import Kernel
-from .paths import (
-    PriorPaths,
-)
+from .paths import PriorPaths
 from .solvers import Posterior
 from .transforms import Transform
 from .updates import normals

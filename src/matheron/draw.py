@@ -77,7 +77,7 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
         features: "auto", "lattice", "leverage" (frequencies chosen by what the data leave open), "cosine" (the
             paper's), "sincos", "sobol", "orthogonal", or a `Features` object, such as `other_paths.prior.features`.
             "equispaced" is a lattice of at most `num_features` modes. "auto" is "leverage" where there is no lattice.
-        paths_per_basis: how many paths share one random basis; 1 is a basis a path, None one for all. Paths are
+        paths_per_basis: how many paths share one random basis; 1 is a basis per path, None one for all. Paths are
             independent given the basis; with one each they are independent altogether.
         domain: (lower, upper), each a number or one per dimension: where the paths will be called. With it, "auto"
             takes its features from a lattice wherever the kernel's stationary terms are of up to 3 dimensions; in

@@ -10,11 +10,7 @@ import torch
 from .bases import Basis, features_for, placed, prior_on
 from .features import Joint, NoJointLattice
 from .gp import ExactGP, SparseGP
-from .paths import (
-    Paths,
-    UpdatePaths,
-    given_on_lattice,
-)
+from .paths import Paths, UpdatePaths, given_on_lattice
 from .solvers import Auto, FourierLattice, Solver
 from .solvers.lattice import SMALLEST_ON_LATTICE, worthwhile
 from .streamed import Chunk, StreamedGP, tracked

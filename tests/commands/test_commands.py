@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import matheron
 from matheron.cli import app
-from matheron.commands import sampling
+from matheron.commands import picture, sampling
+from matheron.samplers import moments
 
 SMALL = ["--paths", "3"]
 
@@ -174,6 +175,16 @@ def test_categories_are_refused_with_a_word_or_encoded(folder, tmp_path):
     assert len(run("evaluate", save, tmp_path / "at.csv").output.splitlines()) == 2
     (tmp_path / "at.csv").write_text("kind,time,depth\nc,3,4\n")
     assert "which is none of a, b" in run("evaluate", save, tmp_path / "at.csv", code=1).stderr
+
+
+def test_a_picture_s_band_is_the_posterior_s_and_with_many_data_that_of_the_paths(monkeypatch):
+    X = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None]
+    gp = matheron.ExactGP(matheron.kernels.Matern(2.5, 0.3), X, X[:, 0].sin(), noise=1e-2)
+    paths, x = matheron.draw(gp, 5, seed=0), torch.rand(9, 1, dtype=torch.float64)
+    covariance = moments(gp, x)[1]
+    torch.testing.assert_close(picture._deviation(paths, gp)(x), covariance.diagonal().sqrt())
+    monkeypatch.setattr(picture, "_EXACT", 5)
+    torch.testing.assert_close(picture._deviation(paths, gp)(x), paths(x).std(0))
 
 
 def test_minimize_sees_a_function_of_many_waves(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,18 @@ _SHOWN, _LARGEST_PANELS = 12, 6
 _EXACT = 2000  # up to so many data the band is the posterior's own; a few paths know theirs poorly
 
 
+class _Shown(NamedTuple):
+    """What a picture is of, in the user's units."""
+
+    paths: AbstractPaths
+    sd_at: Callable[[Tensor], Tensor]
+    names: list[str]
+    target: str
+    box: Tensor
+    X: Tensor
+    y: Tensor
+
+
 def check_picture(file: Path) -> None:
     if file.suffix not in ENDINGS:
         raise ValueError(f"{file}: expected a name that ends in {', '.join(ENDINGS)}")
@@ -31,18 +43,17 @@ def picture(paths: AbstractPaths, gp: ExactGP, names: list[str], target: str, bo
     import matplotlib
     from matplotlib.figure import Figure
 
-    X, y = _data(gp)
-    sd_at = _deviation(paths, gp)
+    of = _Shown(paths, _deviation(paths, gp), names, target, box, *_data(gp))
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         if len(names) == 2:
             figure = Figure(figsize=(11, 2.9), layout="constrained")
-            _maps(figure, paths, sd_at, names, target, box, X)
+            _maps(figure, of)
         else:
             shown = names[:_LARGEST_PANELS]
             figure = Figure(
                 figsize=(max(6.0, 2.6 * min(3, len(shown))), 3.2 * -(-len(shown) // 3)), layout="constrained"
             )
-            _cuts(figure, paths, sd_at, names, target, box, X, y)
+            _cuts(figure, of)
         figure.savefig(file, dpi=150)
 
 
@@ -56,17 +67,9 @@ def _deviation(paths: AbstractPaths, gp: ExactGP) -> Callable[[Tensor], Tensor]:
     return lambda x: paths(x).std(0) if paths.num_paths > 1 else x.new_zeros(len(x))
 
 
-def _cuts(
-    figure: Figure,
-    paths: AbstractPaths,
-    sd_at: Callable[[Tensor], Tensor],
-    names: list[str],
-    target: str,
-    box: Tensor,
-    X: Tensor,
-    y: Tensor,
-) -> None:
+def _cuts(figure: Figure, of: _Shown) -> None:
     """Paths along each input, the others at the data's median."""
+    paths, sd_at, names, target, box, X, y = of
     panels = min(len(names), _LARGEST_PANELS)
     columns = min(3, panels)
     axes = figure.subplots(-(-panels // columns), columns, squeeze=False, sharey=True).ravel()
@@ -92,16 +95,9 @@ def _cuts(
         figure.suptitle(f"{target} along each input, the others at their medians{more}", fontsize=10)
 
 
-def _maps(
-    figure: Figure,
-    paths: AbstractPaths,
-    sd_at: Callable[[Tensor], Tensor],
-    names: list[str],
-    target: str,
-    box: Tensor,
-    X: Tensor,
-) -> None:
+def _maps(figure: Figure, of: _Shown) -> None:
     """The mean, the standard deviation, and two paths over the data's box."""
+    paths, sd_at, names, target, box, X, _ = of
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
     values, mean = paths(x).double().cpu(), paths.mean(x).double().cpu()

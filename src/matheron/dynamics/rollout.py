@@ -230,7 +230,7 @@ def _initial(drift: Any, initial_state: ArrayLike) -> Tensor:
         if state.shape != expected:
             raise ValueError(
                 f"initial_state: expected [{expected[1]}] or {list(expected)}, one state an output of the drift and "
-                f"one row a path, got {list(as_array(initial_state).shape)}"
+                f"one row per path, got {list(as_array(initial_state).shape)}"
             )
         return state
     if not callable(drift):

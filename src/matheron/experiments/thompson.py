@@ -220,7 +220,7 @@ def report(records: Rows, settings: Settings) -> Report:
 
 
 def figure(rows: Rows, sizes: Sequence[int], runtimes: bool = False) -> Figure:
-    """A panel a dimension and a number of features: regret against evaluations, or the distribution of run times."""
+    """A panel for each dimension and number of features: regret against evaluations, or how long runs took."""
     from .style import legend_below, panels
 
     dims = sorted({row["d"] for row in rows})

@@ -110,7 +110,7 @@ def seconds_of_drawing(rows: Rows) -> str:
 
 
 def figure(rows: Rows, settings: Settings) -> Figure:
-    """One panel a dimension: medians over trials, quartiles shaded."""
+    """One panel per dimension: medians over trials, quartiles shaded."""
     from .style import legend_below, panels
 
     dims = sorted({row["d"] for row in rows})
