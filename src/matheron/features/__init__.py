@@ -2,6 +2,7 @@
 
 from .basis import Basis as Basis
 from .basis import Canonical as Canonical
+from .box import LARGEST_DIM as LARGEST_DIM
 from .choose import KINDS as KINDS
 from .choose import LATTICE_KINDS as LATTICE_KINDS
 from .choose import Accuracy as Accuracy
@@ -11,4 +12,3 @@ from .choose import build_features as build_features
 from .joint import Joint as Joint
 from .lattice import Lattice as Lattice
 from .needed import posterior_scale as posterior_scale
-from .series import LARGEST_DIM as LARGEST_DIM

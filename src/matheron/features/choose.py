@@ -16,13 +16,14 @@ from ..kernels.terms import Term
 from ..solvers import Posterior
 from ..value import Parts, Value
 from .basis import Basis, Cosines, Pairs, Products
+from .box import JOIN_TIMES, LARGEST_DIM
 from .explicit import explicit, monomial_count
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .lattice import Lattice
 from .leverage import leverage
 from .proposal import Component, components
-from .series import JOIN_TIMES, LARGEST_DIM, LARGEST_ERROR, lattices
+from .series import LARGEST_ERROR, lattices
 
 LATTICE_KINDS = ("lattice", "equispaced")
 KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
