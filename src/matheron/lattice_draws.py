@@ -10,9 +10,10 @@ import torch
 from .bases import Basis, features_for, placed, prior_on
 from .features import Joint, NoJointLattice
 from .gp import ExactGP, SparseGP
-from .paths import Paths, UpdatePaths, given_on_lattice
-from .solvers import Auto, FourierLattice, Solver
-from .solvers.lattice import SMALLEST_ON_LATTICE, worthwhile
+from .operators import KernelOperator
+from .paths import Paths, UpdatePaths, given_on_lattice, warn_of_misfit
+from .solvers import Auto, Cholesky, FourierLattice, Solver
+from .solvers.lattice import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, mean_error, worthwhile
 from .streamed import Chunk, StreamedGP, tracked
 
 _NO_LATTICE = (
@@ -60,6 +61,13 @@ def drawn_on_lattice(
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         chunk = (X, gp.train_targets, gp.noise)
         prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
+        dense = isinstance(solver, Auto) and isinstance(
+            solver.choose(KernelOperator(kernel, X, None, gp.noise)), Cholesky
+        )
+        if dense and mean_error(update.misfit, basis.tolerance) > LARGEST_MEAN_ERROR:
+            generator.set_state(state)
+            return None
+        warn_of_misfit(update, basis.tolerance, stacklevel=5)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
 
 
@@ -108,4 +116,5 @@ def drawn_from_stream(
         raise ValueError(
             f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
         )
+    warn_of_misfit(update, basis.tolerance, stacklevel=4)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)

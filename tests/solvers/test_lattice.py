@@ -13,7 +13,7 @@ from matheron.features import Joint, Lattice
 from matheron.features.basis import Cosines
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
-from matheron.solvers import ConvergenceWarning, FourierLattice, JitterWarning
+from matheron.solvers import ConvergenceWarning, FourierLattice, JitterWarning, MisfitWarning
 from matheron.solvers.lattice import Information, System, information_of, right_hand_side
 from matheron.solvers.lattice_preconditioner import DataSpace, dense_block
 
@@ -200,6 +200,38 @@ def test_auto_is_dense_without_noise():
     X = rand(3010, 1)
     gp = matheron.ExactGP(K.Matern(0.5, 0.2), X, torch.sin(6 * X[:, 0]), noise=0.0)
     assert matheron.draw(gp, 1, domain=UNIT).update.num_centres == 3010
+
+
+def unlikely(n: int, d: int = 2) -> matheron.ExactGP:
+    X = rand(n, d)
+    return matheron.ExactGP(K.Matern(2.5, 0.3), X, 30 * randn(n, seed=3), noise=1e-3)
+
+
+def test_data_that_the_prior_finds_unlikely_are_said_to_be_beyond_the_lattice():
+    gp = unlikely(200)
+    X, y = gp.train_inputs, gp.train_targets
+    A = gp.kernel(X, X) + 1e-3 * torch.eye(200)
+    with pytest.warns(MisfitWarning, match="the prior finds these data unlikely"):
+        paths = matheron.draw(gp, 2, domain=UNIT, solver="lattice", generator=gen(1))
+    assert isinstance(paths.update, LatticeUpdate)
+    assert paths.update.misfit == pytest.approx(float(y @ torch.linalg.solve(A, y)) / 200, rel=0.02)
+    x, likely = rand(50, 2, seed=9), small(d=2)[1]
+    assert 0 < likely.update.misfit < 2
+    with pytest.warns(MisfitWarning, match="unlikely"):
+        likely.condition_on(x[:5], 1000 * randn(5), noise=1e-2)
+
+
+def test_auto_solves_densely_for_data_that_the_prior_finds_unlikely(monkeypatch):
+    monkeypatch.setattr("matheron.lattice_draws.SMALLEST_ON_LATTICE", 100)
+    monkeypatch.setattr("matheron.lattice_draws.worthwhile", lambda *_: True)
+    gp = unlikely(200, 1)
+    paths = matheron.draw(gp, 2, domain=UNIT, generator=gen(1))
+    assert paths.update.num_centres == 200
+    x = rand(50, 1, seed=9)
+    dense = matheron.draw(gp, 2, domain=UNIT, solver="cholesky", generator=gen(1))
+    torch.testing.assert_close(paths(x), dense(x))  # as if nothing had been tried
+    likely = gp.replaced(train_targets=torch.sin(6 * gp.train_inputs[:, 0]))
+    assert matheron.draw(likely, 2, domain=UNIT).update.num_centres == 0
 
 
 def test_refusals():

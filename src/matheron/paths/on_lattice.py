@@ -14,7 +14,16 @@ from ..features import Basis, Joint, Lattice
 from ..kernels import Kernel
 from ..means import Mean
 from ..solvers import FourierLattice, JitterWarning, Stats
-from ..solvers.lattice import LARGEST_INFORMATION, Information, System, information_of, right_hand_side
+from ..solvers.lattice import (
+    LARGEST_INFORMATION,
+    LARGEST_MEAN_ERROR,
+    Information,
+    MisfitWarning,
+    System,
+    information_of,
+    mean_error,
+    right_hand_side,
+)
 from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_dense
 from ..value import Parts
 from .prior import Prior, PriorPaths
@@ -35,10 +44,12 @@ class LatticeUpdate(UpdatePaths):
 
     `rhs [s, c + e]` and `rhs_mean [1 or s, c + e]` are the right-hand sides of the paths and of their mean, `generator`
     (its real and imaginary parts), `cross` and `corner` the matrix (see `solvers.lattice.Information`): all that is
-    left of the data, and all that more data need. `beside` are the explicit functions beside the lattice.
+    left of the data, and all that more data need. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean). `beside` are
+    the explicit functions beside the lattice.
     """
 
     fields = ("data_count",)
+    misfit: float | None = None  # (y - mean)^T (K + noise)^-1 (y - mean) per datum; files do not keep it
 
     def __init__(
         self,
@@ -48,10 +59,12 @@ class LatticeUpdate(UpdatePaths):
         origin: Tensor,
         information: Information,
         rhs_mean: Tensor,
+        energy: Tensor,
         mean_weights: Tensor,
         num_data: int,
         own: bool,
         solver_stats: Stats | None = None,
+        misfit: float | None = None,
     ) -> None:
         like = information.rhs
         none = like.new_zeros(len(like), 0)
@@ -59,7 +72,7 @@ class LatticeUpdate(UpdatePaths):
         super().__init__(
             kernel, like.new_zeros(0, len(origin)), None, none, none[: len(rhs_mean)], y=y, solver_stats=solver_stats
         )
-        self.data_count = num_data
+        self.data_count, self.misfit = num_data, misfit
         self.basis, self.beside = basis, Parts(beside)
         self.register_buffer("origin", origin)
         self.register_buffer("generator", torch.view_as_real(information.generator))
@@ -67,6 +80,7 @@ class LatticeUpdate(UpdatePaths):
         self.register_buffer("corner", information.corner)
         self.register_buffer("rhs", like)
         self.register_buffer("rhs_mean", rhs_mean)
+        self.register_buffer("energy", energy)
         self.register_buffer("mean_weights", mean_weights)
 
     def restore(self) -> None:
@@ -75,6 +89,8 @@ class LatticeUpdate(UpdatePaths):
             self.beside = Parts([])
             self.register_buffer("cross", self.rhs.new_zeros(0, self.basis.size))
             self.register_buffer("corner", self.rhs.new_zeros(0, 0))
+        if "energy" not in self._buffers:  # a file from before it was kept: unknown
+            self.register_buffer("energy", torch.full_like(self.rhs_mean[:, 0], torch.nan))
 
     @property
     def num_data(self) -> int:
@@ -94,10 +110,12 @@ class LatticeUpdate(UpdatePaths):
             self.origin,
             replace(information, rhs=self.rhs[index]),
             self.rhs_mean[index] if own else self.rhs_mean,
+            self.energy[index] if own else self.energy,
             self.mean_weights[index] if own else self.mean_weights,
             self.num_data,
             own,
             self.solver_stats,
+            self.misfit,
         )
 
     def terms(self, v: Tensor | None = None) -> list[Term]:
@@ -139,12 +157,13 @@ def given_on_lattice(
         )
     s, dtype, origin = len(prior.w), prior.w.dtype, prior.features.origin.double()
     w = prior.w[:, 0].double()  # [s, c + e]
-    total, rhs_mean, num_data = _nothing(basis, w) if known is None else _before(known)
+    total, rhs_mean, energy, num_data = _nothing(basis, w) if known is None else _before(known)
     few: list[_Few] | None = [] if known is None else None
     for X, y, noise in chunks:
         noise = noise if known is None else _with_floor(noise, basis)
-        new, new_mean, kept = _information(basis, X.double() - origin, X, y, noise, mean, s, generator)
-        total, rhs_mean, num_data = total + new, rhs_mean + new_mean, num_data + len(X)
+        new, new_mean, new_energy, kept = _information(basis, X.double() - origin, X, y, noise, mean, s, generator)
+        total, rhs_mean, energy = total + new, rhs_mean + new_mean, energy + new_energy
+        num_data += len(X)
         few = None if few is None or num_data > largest_dense(w.is_cuda) else [*few, kept]
     system = System(basis, total)
     largest = float(system.information.max())
@@ -161,6 +180,7 @@ def given_on_lattice(
         if known is not None and len(rhs_mean) == len(known.mean_weights):
             start = torch.cat([w, _divided(known.mean_weights.double(), basis.all_scales)])
     u, stats = system.solve(rows, start, precondition, settings)
+    misfit = system.misfit(energy, rhs_mean, u[s:]) / max(1, num_data)
     complex_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
     information = Information(
         total.generator.to(complex_dtype), total.rhs.to(dtype), total.cross.to(dtype), total.corner.to(dtype)
@@ -173,25 +193,42 @@ def given_on_lattice(
         prior.features.origin,
         information,
         rhs_mean.to(dtype),
+        energy.to(dtype),
         (u[s:] * basis.all_scales).to(dtype),
         num_data,
         own=len(rhs_mean) > 1 or (known is not None and known.y.ndim == 2),
         solver_stats=stats,
+        misfit=misfit,
     )
     return PriorPaths(prior.features, u[:s, None].to(dtype), prior.basis_index), kept_update
 
 
-def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, int]:
+def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
+    """Say so where the data are so unlikely that their mean is beyond the lattice's accuracy."""
+    error = mean_error(update.misfit, tolerance)
+    if not error > LARGEST_MEAN_ERROR:
+        return
+    warnings.warn(
+        f"the prior finds these data unlikely: (y - mean)^T (K + noise)^-1 (y - mean) is {update.misfit:.2g} per datum "
+        f"and not about 1, so that the mean may err by {error:.1g} posterior standard deviations on the lattice; fit "
+        'the model, draw with a smaller tolerance=, or with solver="cholesky"',
+        MisfitWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, Tensor, int]:
     """What is known before any data: the paths' weights are their right-hand sides."""
     shape, e = [2 * n - 1 for n in basis.lattice.shape], basis.num_beside
     empty = torch.zeros(shape, dtype=torch.complex128, device=w.device)
-    return Information(empty, w, w.new_zeros(e, basis.lattice.size), w.new_zeros(e, e)), torch.zeros_like(w[:1]), 0
+    nothing = Information(empty, w, w.new_zeros(e, basis.lattice.size), w.new_zeros(e, e))
+    return nothing, torch.zeros_like(w[:1]), w.new_zeros(1), 0
 
 
-def _before(update: LatticeUpdate) -> tuple[Information, Tensor, int]:
+def _before(update: LatticeUpdate) -> tuple[Information, Tensor, Tensor, int]:
     old = update.information
     double = Information(old.generator.to(torch.complex128), old.rhs.double(), old.cross.double(), old.corner.double())
-    return double, update.rhs_mean.double(), update.num_data
+    return double, update.rhs_mean.double(), update.energy.double(), update.num_data
 
 
 def _with_floor(noise: Tensor, basis: Joint) -> Tensor:
@@ -230,9 +267,9 @@ def _information(
     mean: Mean,
     s: int,
     generator: torch.Generator,
-) -> tuple[Information, Tensor, _Few]:
-    """What some data say: the statistics with the paths' right-hand sides `[s, c + e]`, the mean's `[1 or s, c + e]`,
-    and where data are few the data themselves."""
+) -> tuple[Information, Tensor, Tensor, _Few]:
+    """What some data say: the statistics with the paths' right-hand sides `[s, c + e]`, the mean's `[1 or s, c + e]`
+    and energy `[1 or s]`, and where data are few the data themselves."""
     if not bool((noise > 0).all()):
         raise ValueError('solver="lattice" needs noise above 0 at every datum; use solver="cholesky"')
     y = (y.double() - mean(X[None])[0, :, 0].double()).reshape(-1, len(X))  # [1 or s, n]
@@ -248,7 +285,8 @@ def _information(
         if len(X) <= largest_dense(X.is_cuda):
             values.append(eps)
     few = (about, precision, torch.cat([y - torch.cat(values), y]) if values else y)
-    return Information(T, rhs_mean - torch.cat(parts), cross, corner), rhs_mean, few
+    energy = (y.square() * precision).sum(1)
+    return Information(T, rhs_mean - torch.cat(parts), cross, corner), rhs_mean, energy, few
 
 
 def _divided(W: Tensor, scales: Tensor) -> Tensor:

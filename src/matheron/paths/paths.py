@@ -18,7 +18,7 @@ from ..updates import Data
 from .base import AbstractPaths
 from .conditioning import given_more, posterior_variance
 from .observations import Observations, undone
-from .on_lattice import LatticeUpdate, given_on_lattice
+from .on_lattice import LatticeUpdate, given_on_lattice, warn_of_misfit
 from .prior import Prior
 from .update import UpdatePaths
 
@@ -231,7 +231,9 @@ class Paths(PriorPlusUpdate):
         if isinstance(solver, FourierLattice) or isinstance(old, LatticeUpdate):
             settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
             chunk = (self._inner(data.x[None])[0], y, noise)
-            return self._with(*given_on_lattice(self.prior, old, self.mean_function, [chunk], settings, generator))
+            given = given_on_lattice(self.prior, old, self.mean_function, [chunk], settings, generator)
+            warn_of_misfit(given[1], tolerance=1e-3, stacklevel=4)
+            return self._with(*given)
         shape = (self.num_paths, len(noise))
         xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(y)
         new = Data(self._inner(data.x[None])[0], data.tasks, y, noise, xi)

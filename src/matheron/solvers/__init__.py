@@ -20,6 +20,7 @@ from .dense import coupled_diagonal as coupled_diagonal
 from .dense import covariance as covariance
 from .factor import Factor as Factor
 from .lattice import FourierLattice as FourierLattice
+from .lattice import MisfitWarning as MisfitWarning
 from .pcg import PCG as PCG
 from .pcg import ConvergenceWarning as ConvergenceWarning
 from .processes import Processes as Processes

@@ -30,6 +30,8 @@ _ACCURACY, _FINEST = 1e-9, 1e-14
 _ROWS = 16
 # Beyond this ratio of a mode's information to its prior precision rounding spoils the Toeplitz matrix.
 LARGEST_INFORMATION = 1e11
+# What the mean may err by on the lattice, in posterior standard deviations, before it is said, or solved for densely.
+LARGEST_MEAN_ERROR = 0.1
 # Fewer data than this are solved for densely, with the exact kernel.
 SMALLEST_ON_LATTICE = 3000
 
@@ -116,6 +118,18 @@ def right_hand_side(basis: Any, X: Tensor, values: Tensor, precision: Tensor) ->
     return basis.adjoint(X, values * precision, accuracy=accuracy_for(basis, precision))
 
 
+class MisfitWarning(UserWarning):
+    """Data are far from anything that the prior expects."""
+
+
+def mean_error(misfit: float | None, tolerance: float) -> float:
+    """What the mean errs by at the most, in posterior standard deviations, as measured over many kernels and data.
+
+    `misfit` is (y - mean)^T (K + noise)^-1 (y - mean) per datum: about one where the model holds.
+    """
+    return 0.0 if misfit is None else 20 * min(tolerance, 1e-3) * math.sqrt(max(0.0, misfit))
+
+
 class System:
     """M = I + S^T Lambda^-1 S on real weights `[r, c + e]`, S = (Phi D, E): a Toeplitz matrix, bordered."""
 
@@ -162,6 +176,13 @@ class System:
         if not len(self.corner):
             return out
         return torch.cat([out + v @ self.cross, v + v @ self.corner + w @ self.cross.mT], dim=1)
+
+    def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
+        """(y - mean)^T (K + noise)^-1 (y - mean), the largest of several y's.
+
+        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b; errors of u `[r, c + e]` count by their squares.
+        """
+        return float((energy + ((self.product(u) - 2 * b) * u).sum(1)).max())
 
     def solve(
         self, b: Tensor, guess: Tensor | None, precondition: Preconditioner, settings: FourierLattice
