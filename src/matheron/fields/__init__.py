@@ -1,5 +1,7 @@
 """Fields: paths on rasters, meshes and lists of points, of any size, on one machine or many."""
 
+from .averages import block as block
+from .averages import given_averages as given_averages
 from .kriging import krige as krige
 from .kriging import mean as mean
 from .models import OnSphere as OnSphere
