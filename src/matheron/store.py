@@ -19,9 +19,10 @@ from torch import Tensor
 
 from .value import REGISTRY, Json, Parts, Value
 
-FORMAT = "matheron-2"
-# What can be read: the first format said the same, and was read without a look at the shapes.
-READABLE = ("matheron-1", FORMAT)
+FORMAT = "matheron-3"
+# What can be read. The first said what the second says, and was read without a look at the shapes; both describe
+# features in words where the third has a record.
+READABLE = ("matheron-1", "matheron-2", FORMAT)
 
 
 class FileError(ValueError):
@@ -127,11 +128,12 @@ def _rebuild(tree: dict[str, Json], prefix: str, tensors: dict[str, Tensor]) -> 
     kind = REGISTRY.get(tree["type"])
     if kind is None:
         raise KeyError(f"no saved value is called {tree['type']!r}")
-    if set(tree["fields"]) != set(kind.fields):
-        raise KeyError(f"{tree['type']} has fields {kind.fields}, got {sorted(tree['fields'])}")
+    fields = kind.read_fields(tree["fields"])
+    if set(fields) != set(kind.fields):
+        raise KeyError(f"{tree['type']} has fields {kind.fields}, got {sorted(fields)}")
     value = kind.__new__(kind)
     Value.__init__(value)
-    for name, field in tree["fields"].items():
+    for name, field in fields.items():
         object.__setattr__(value, name, field)
     for name, present in tree["buffers"].items():
         value.register_buffer(name, tensors[prefix + name] if present else None)

@@ -113,6 +113,11 @@ class Value(nn.Module, metaclass=_Frozen):
         """A copy that shares no memory and no graph with anything else."""
         return self.mapped(lambda b: b.detach().clone())
 
+    @classmethod
+    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
+        """The fields of a value from those in a file, which may be of an older format."""
+        return fields
+
     def check(self) -> None:
         """ValueError where parts read from a file do not fit together; called before `restore`."""
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from matheron import draw_prior, load
 from matheron import kernels as K
 from matheron.features import KINDS
 from matheron.features.choose import _allocate
@@ -43,7 +44,18 @@ def test_auto_chooses_by_dimension_kernel_and_domain_and_says_so(name):
     features = features_of(kernel, d, ell, "auto", domain=domain)
     assert said in features.description
     assert features.description in repr(features)
-    assert (features.domain is None) == ("lattice" not in features.description)
+    assert (features.domain is None) == all(choice.kind != "lattice" for choice in features.choices)
+    assert sum(choice.num_features for choice in features.choices) == features.num_features
+
+
+def test_what_was_chosen_is_a_record_that_files_keep(tmp_path):
+    kernel = K.Matern(1.5, 0.5) + K.RBF() * K.Linear() + K.Periodic()
+    paths = draw_prior(kernel, 2, input_dim=1, num_features=40, domain=UNIT, seed=0)
+    lattice, *others = paths.prior.features.choices
+    assert lattice.kind == "lattice" and lattice.num_features == lattice.modes[0] and 0 < lattice.error < 0.01
+    assert sorted((c.kind, c.products) for c in others) == [("harmonics", False), ("sobol", True)]
+    paths.save(tmp_path / "draw")
+    assert load(tmp_path / "draw").prior.features.choices == paths.prior.features.choices
 
 
 @pytest.mark.parametrize("kind", ["cosine", "sincos", "sobol", "orthogonal"])

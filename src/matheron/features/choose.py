@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,10 +13,10 @@ from ..kernels import Kernel
 from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
 from ..solvers import Posterior
-from ..value import Parts, Value
-from .basis import Basis, Cosines, Pairs, Products
+from .basis import Basis, Cosines
 from .box import JOIN_TIMES, LARGEST_DIM
 from .explicit import explicit, monomial_count
+from .features import Choice, Features, merged, root_of
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .lattice import Lattice
@@ -53,69 +52,6 @@ class Accuracy(NamedTuple):
     joined: bool = False  # all terms on one lattice, whatever its modes
 
 
-class Features(Value):
-    """phi: x -> Phi, a finite basis of a prior: f(x) = phi(x) . w with w standard normal has covariance about k.
-
-    A list of bases (lattices, random frequencies, explicit ones), an origin about which phases are taken so that a far
-    offset costs no digits, and a domain outside which a lattice is wrong. For several outputs each basis has a root of
-    its coupling B.
-    """
-
-    fields = ("description",)
-    shapes = "origin: d, domain: 2 d"
-
-    def check(self) -> None:
-        if not isinstance(self.description, str) or len(self.bases) < 1:
-            raise ValueError("Features: expected a description and at least one basis")
-        d = len(self.origin)
-        for basis in self.bases:
-            theta, projections = getattr(basis, "frequencies", None), getattr(basis, "projections", None)
-            fits = theta is None or theta.shape[-1] == d
-            fits = fits and (projections is None or projections.shape[-1] == d + 1)
-            if not fits or any(i >= d for i in getattr(basis, "dims", ())):
-                raise ValueError(f"Features: expected bases in {d} dimensions")
-        if len({basis.num_bases for basis in self.bases} - {1}) > 1:
-            raise ValueError("Features: expected bases of as many versions each")
-
-    def __init__(
-        self,
-        bases: Sequence[Basis],
-        roots: Sequence[Tensor | None],
-        origin: Tensor,
-        domain: Tensor | None,
-        description: str,
-    ) -> None:
-        super().__init__()
-        self.bases = Parts(bases)
-        self.description = description
-        self.register_buffer("origin", origin)
-        self.register_buffer("domain", domain)
-        for i, root in enumerate(roots):
-            self.register_buffer(f"root_{i}", root)
-
-    @property
-    def roots(self) -> list[Tensor | None]:
-        return [getattr(self, f"root_{i}") for i in range(len(self.bases))]
-
-    @property
-    def num_features(self) -> int:
-        return sum(basis.size for basis in self.bases)
-
-    @property
-    def num_bases(self) -> int:
-        return max((basis.num_bases for basis in self.bases), default=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Phi: `[n, d] -> [g, n, ell]`, one per basis."""
-        x = (x - self.origin)[None]
-        blocks = [x[..., :0]]  # a kernel that is zero has no features
-        blocks += [basis.values(x) * basis.scales()[:, None] for basis in self.bases]
-        return torch.cat([b.expand(self.num_bases, -1, -1) for b in blocks], dim=-1)
-
-    def extra_repr(self) -> str:
-        return self.description
-
-
 def build_features(
     kernel: Kernel,
     input_dim: int,
@@ -149,10 +85,10 @@ def build_features(
     sizes = [_size(t, reference) for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [*[sum(_size(t, reference) for t, _ in chosen)][: len(chosen)], *sizes]))
     blocks: list[tuple[Basis, Tensor | None]] = [*on_lattices]
-    notes = [lattice.describe() for lattice, _ in on_lattices]
+    choices = [Choice("lattice", b.size, left_out=b.left_out, error=b.error, modes=b.shape) for b, _ in on_lattices]
     used_domain = domain if on_lattices else None
     if chosen and posterior is not None:
-        roots = [_root(t.coupling, kernel.num_outputs) for t, _ in chosen]
+        roots = [root_of(t.coupling, kernel.num_outputs) for t, _ in chosen]
         random = leverage(
             chosen,
             next(counts),
@@ -165,15 +101,15 @@ def build_features(
             generator=generator,
         )
         blocks += random
-        notes.append(f"{sum(b.size for b, _ in random)} by leverage")
+        choices.append(Choice("leverage", sum(b.size for b, _ in random)))
     for term in terms:
         count = next(counts) if term.stationary else num_features
-        bases, note = _bases(term, input_dim, count, kind, num_bases, origin, domain, generator)
+        bases, choice = _bases(term, input_dim, count, kind, num_bases, origin, domain, generator)
         blocks += [(basis, term.coupling) for basis in bases]
-        notes.append(note)
-    blocks = _merged(blocks)
-    roots = [_root(B, kernel.num_outputs) for _, B in blocks]
-    return Features([b for b, _ in blocks], roots, origin, used_domain, _summary(notes))
+        choices.append(choice)
+    blocks = merged(blocks)
+    roots = [root_of(B, kernel.num_outputs) for _, B in blocks]
+    return Features([b for b, _ in blocks], roots, origin, used_domain, choices)
 
 
 def _lattices(
@@ -244,24 +180,24 @@ def _by_leverage(
     return [(t, parts) for t, parts in found if parts is not None]
 
 
-def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -> tuple[list[Basis], str]:
-    """The bases of one term, and what they are in words."""
+def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -> tuple[list[Basis], Choice]:
+    """The bases of one term, and the record of them."""
     if not term.stationary and not term.forms:
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64)
-        return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], "1 constant"
+        return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], Choice("constant", 1)
     if term.forms:
         random = kind if term.stationary and kind in RANDOM_KINDS else "sobol"
         bases = explicit(
             term, input_dim, count, kind=random, num_bases=num_bases, origin=origin.cpu(), generator=generator
         )
-        what = f"products with {random}" if term.stationary else "explicit"
-        return bases, f"{bases[0].size} {what}"
+        what = random if term.stationary else "explicit"
+        return bases, Choice(what, bases[0].size, products=bool(term.stationary))
     if kind not in RANDOM_KINDS:
         series = harmonic_series(term, input_dim, count)
         if series is not None and (kind in LATTICE_KINDS or series.captured >= CAPTURED_SHARE):
             bases = harmonics(term, series, num_bases=num_bases, generator=generator)
             size = sum(b.size for b in bases)
-            return bases, f"{size} harmonics holding {series.captured:.2%} of the variance"
+            return bases, Choice("harmonics", size, left_out=1 - series.captured)
         if kind in LATTICE_KINDS:
             raise ValueError(
                 f'features="{kind}" needs a kernel of at most {LARGEST_DIM} dimensions whose frequencies on the domain '
@@ -270,7 +206,8 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
             )
         elliptical = isinstance(m := term.measure(input_dim), Elliptical) and getattr(m, "shift", None) is None
         kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"
-    return fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator), f"{count} {kind}"
+    bases = fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator)
+    return bases, Choice(kind, count)
 
 
 def _allocate(total: int, sizes: list[float]) -> list[int]:
@@ -306,58 +243,3 @@ def _size(term: Term, reference: Tensor | None) -> float:
         x2 = torch.cat([x.detach().square(), torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
         size *= float(torch.stack([x2 @ c.detach().cpu() for c in term.forms]).prod(0).mean())
     return size
-
-
-def _merged(blocks: list[tuple[Basis, Tensor | None]]) -> list[tuple[Basis, Tensor | None]]:
-    """Fourier bases of the same kind, number and coupling side by side: one product instead of many."""
-    merged: list[tuple[Basis, Tensor | None]] = []
-    for basis, B in blocks:
-        for i, (other, other_B) in enumerate(merged):
-            if B is other_B and basis.num_bases == other.num_bases and (both := _joined(other, basis)) is not None:
-                merged[i] = (both, B)
-                break
-        else:
-            merged.append((basis, B))
-    return merged
-
-
-def _joined(a: Basis, b: Basis) -> Basis | None:
-    """Two bases as one; None where they are of different kinds."""
-    if type(a) is type(b) and isinstance(a, Pairs | Cosines):
-        return type(a)(**{k: torch.cat([getattr(a, k), getattr(b, k)], dim=1) for k in a._buffers})
-    if isinstance(a, Products) and isinstance(b, Products) and a.projections.shape[1] == b.projections.shape[1]:
-        if a.fourier is not None and b.fourier is not None:
-            A = torch.cat([a.projections, b.projections], dim=2)
-            cosines = _joined(a.fourier, b.fourier)
-            assert isinstance(cosines, Cosines)
-            return Products(A, torch.cat([a.amplitudes, b.amplitudes], dim=1), a.origin, cosines)
-    return None
-
-
-def _root(B: Tensor | None, num_outputs: int) -> Tensor | None:
-    """R with R R^T = B, `[t, t]`; None for one output."""
-    if num_outputs == 1:
-        return None
-    if B is None:
-        return torch.nn.functional.pad(torch.ones(num_outputs, 1, dtype=torch.float64), (0, num_outputs - 1))
-    smallest = 64 * len(B) * torch.finfo(B.dtype).eps * B.detach().diagonal().max()
-    factor, failed = torch.linalg.cholesky_ex(B)
-    regular = not bool(failed) and bool(factor.detach().diagonal().square().min() > smallest)
-    return factor if regular else _singular_root(B, smallest)
-
-
-def _singular_root(B: Tensor, smallest: Tensor) -> Tensor:
-    """Cholesky's factor of a singular B, column by column; a pivot of zero, or of rounding, has a column of zeros.
-
-    A root by eigenvectors would have no derivative: zero is an eigenvalue, and often several times.
-    """
-    left, columns = B, []
-    for i, row in enumerate(torch.eye(len(B), dtype=B.dtype, device=B.device)):
-        pivot = left[i, i]
-        columns.append(left[:, i] / pivot.sqrt() if bool(pivot > smallest) else 0 * row)
-        left = left - columns[-1][:, None] * columns[-1]
-    return torch.stack(columns, dim=1)
-
-
-def _summary(notes: list[str]) -> str:
-    return "; ".join(notes)

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..nufft import series_at
 from .basis import Basis, Cosines, Pairs, Products
-from .choose import Features
+from .features import Features
 from .lattice import Lattice
 
 # Explicit functions beside a lattice at the most: each is a transform of the data, and a row of a dense matrix.

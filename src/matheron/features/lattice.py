@@ -220,12 +220,6 @@ class Lattice(Basis):
             index = index // n
         return torch.stack(columns[::-1], dim=-1)
 
-    def describe(self) -> str:
-        """The record in words."""
-        modes = " x ".join(str(n) for n in self.shape)
-        beyond = f", {self.left_out:.1g} of the variance beyond them" if self.left_out > 1e-12 else ""
-        return f"lattice of {modes} modes, kernel within {self.error:.1g}{beyond}"
-
 
 def _joined(F: Tensor) -> Tensor:
     """Coefficients of real functions, two in each complex function: `[r, ...] -> [ceil(r / 2), ...]`."""

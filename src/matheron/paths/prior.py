@@ -126,5 +126,5 @@ class PriorPaths(Prior):
         features = self.features
         if features.num_bases > 1:
             bases = [basis.select(used) for basis in features.bases]
-            features = Features(bases, features.roots, features.origin, features.domain, features.description)
+            features = features.with_bases(bases)
         return PriorPaths(features, self.w[index], renumbered)

@@ -58,8 +58,7 @@ def one_basis(features: Features, g: int) -> Features:
 
 
 def _select(features: Features, cut: slice) -> Features:
-    bases = [basis.select(cut) for basis in features.bases]
-    return Features(bases, features.roots, features.origin, features.domain, features.description)
+    return features.with_bases([basis.select(cut) for basis in features.bases])
 
 
 def design(features: Features, x: Tensor, tasks: Tensor | None) -> Tensor:
@@ -82,7 +81,7 @@ def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor,
     if any(on_lattices):
         for basis, root, lattice in zip(features.bases, features.roots, on_lattices, strict=True):
             for part in basis.parts(_WIDTH, features.origin.shape[0]) if lattice else [basis]:
-                one = Features([part], [root], features.origin, features.domain, features.description)
+                one = features.with_bases([part], [root])
                 yield from wide_bases(one, shares if part.num_bases > 1 else shares.sum()[None])
         return
     step = max(1, _WIDTH // features.num_features)

@@ -1,0 +1,168 @@
+"""Features: a finite basis of a prior, and the record of what was chosen for each term of its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..value import Json, Parts, Value
+from .basis import Basis, Cosines, Pairs, Products
+
+
+class Choice(NamedTuple):
+    """What one term of a kernel got, or several terms that share frequencies.
+
+    `kind` is "lattice", "harmonics", "leverage", "constant", "explicit", or how frequencies were drawn ("sobol", ...).
+    Of a basis that was not chosen here, and in files of older formats, it is a description and `num_features` is None.
+    """
+
+    kind: str
+    num_features: int | None = None
+    products: bool = False  # frequencies times linear forms
+    left_out: float | None = None  # the share of the variance that has no features
+    error: float | None = None  # the largest difference from the kernel on the domain, in variances
+    modes: Sequence[int] | None = None  # of a lattice, per dimension
+
+    def __str__(self) -> str:
+        if self.num_features is None:
+            return self.kind
+        left_out = self.left_out or 0.0
+        if self.kind == "lattice":
+            beyond = f", {left_out:.1g} of the variance beyond them" if left_out > 1e-12 else ""
+            return f"lattice of {' x '.join(map(str, self.modes or ()))} modes, kernel within {self.error:.1g}{beyond}"
+        how = {"leverage": "by leverage", "harmonics": f"harmonics holding {1 - left_out:.2%} of the variance"}
+        return f"{self.num_features} {'products with ' * self.products}{how.get(self.kind, self.kind)}"
+
+
+class Features(Value):
+    """phi: x -> Phi, a finite basis of a prior: f(x) = phi(x) . w with w standard normal has covariance about k.
+
+    A list of bases (lattices, random frequencies, explicit ones), an origin about which phases are taken so that a far
+    offset costs no digits, and a domain outside which a lattice is wrong. For several outputs each basis has a root of
+    its coupling B.
+    """
+
+    fields = ("choices",)
+    shapes = "origin: d, domain: 2 d"
+
+    def check(self) -> None:
+        if not all(isinstance(Choice(*choice).kind, str) for choice in self.choices) or len(self.bases) < 1:
+            raise ValueError("Features: expected a record of what was chosen, and at least one basis")
+        d = len(self.origin)
+        for basis in self.bases:
+            theta, projections = getattr(basis, "frequencies", None), getattr(basis, "projections", None)
+            fits = theta is None or theta.shape[-1] == d
+            fits = fits and (projections is None or projections.shape[-1] == d + 1)
+            if not fits or any(i >= d for i in getattr(basis, "dims", ())):
+                raise ValueError(f"Features: expected bases in {d} dimensions")
+        if len({basis.num_bases for basis in self.bases} - {1}) > 1:
+            raise ValueError("Features: expected bases of as many versions each")
+
+    def __init__(
+        self,
+        bases: Sequence[Basis],
+        roots: Sequence[Tensor | None],
+        origin: Tensor,
+        domain: Tensor | None,
+        choices: Sequence[Choice] | str,
+    ) -> None:
+        super().__init__()
+        self.bases = Parts(bases)
+        self.choices = (Choice(choices),) if isinstance(choices, str) else tuple(choices)
+        self.register_buffer("origin", origin)
+        self.register_buffer("domain", domain)
+        for i, root in enumerate(roots):
+            self.register_buffer(f"root_{i}", root)
+
+    @classmethod
+    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
+        """Formats 1 and 2 have a description in place of the record."""
+        return {"choices": [[fields["description"]]]} if "description" in fields else fields
+
+    def restore(self) -> None:
+        self.choices = tuple(Choice(*choice) for choice in self.choices)  # lists, in a file
+
+    def with_bases(self, bases: Sequence[Basis], roots: Sequence[Tensor | None] | None = None) -> Features:
+        """The same record, origin and domain with other bases, such as some of the versions of each."""
+        return Features(bases, self.roots if roots is None else roots, self.origin, self.domain, self.choices)
+
+    @property
+    def description(self) -> str:
+        """What was chosen, in words."""
+        return "; ".join(map(str, self.choices))
+
+    @property
+    def roots(self) -> list[Tensor | None]:
+        return [getattr(self, f"root_{i}") for i in range(len(self.bases))]
+
+    @property
+    def num_features(self) -> int:
+        return sum(basis.size for basis in self.bases)
+
+    @property
+    def num_bases(self) -> int:
+        return max((basis.num_bases for basis in self.bases), default=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Phi: `[n, d] -> [g, n, ell]`, one per basis."""
+        x = (x - self.origin)[None]
+        blocks = [x[..., :0]]  # a kernel that is zero has no features
+        blocks += [basis.values(x) * basis.scales()[:, None] for basis in self.bases]
+        return torch.cat([b.expand(self.num_bases, -1, -1) for b in blocks], dim=-1)
+
+    def __repr__(self) -> str:
+        return f"Features({self.description})"
+
+
+def merged(blocks: list[tuple[Basis, Tensor | None]]) -> list[tuple[Basis, Tensor | None]]:
+    """Fourier bases of the same kind, number and coupling side by side: one product instead of many."""
+    merged: list[tuple[Basis, Tensor | None]] = []
+    for basis, B in blocks:
+        for i, (other, other_B) in enumerate(merged):
+            if B is other_B and basis.num_bases == other.num_bases and (both := _joined(other, basis)) is not None:
+                merged[i] = (both, B)
+                break
+        else:
+            merged.append((basis, B))
+    return merged
+
+
+def _joined(a: Basis, b: Basis) -> Basis | None:
+    """Two bases as one; None where they are of different kinds."""
+    if type(a) is type(b) and isinstance(a, Pairs | Cosines):
+        return type(a)(**{k: torch.cat([getattr(a, k), getattr(b, k)], dim=1) for k in a._buffers})
+    if isinstance(a, Products) and isinstance(b, Products) and a.projections.shape[1] == b.projections.shape[1]:
+        if a.fourier is not None and b.fourier is not None:
+            A = torch.cat([a.projections, b.projections], dim=2)
+            cosines = _joined(a.fourier, b.fourier)
+            assert isinstance(cosines, Cosines)
+            return Products(A, torch.cat([a.amplitudes, b.amplitudes], dim=1), a.origin, cosines)
+    return None
+
+
+def root_of(B: Tensor | None, num_outputs: int) -> Tensor | None:
+    """R with R R^T = B, `[t, t]`; None for one output."""
+    if num_outputs == 1:
+        return None
+    if B is None:
+        return torch.nn.functional.pad(torch.ones(num_outputs, 1, dtype=torch.float64), (0, num_outputs - 1))
+    smallest = 64 * len(B) * torch.finfo(B.dtype).eps * B.detach().diagonal().max()
+    factor, failed = torch.linalg.cholesky_ex(B)
+    regular = not bool(failed) and bool(factor.detach().diagonal().square().min() > smallest)
+    return factor if regular else _singular_root(B, smallest)
+
+
+def _singular_root(B: Tensor, smallest: Tensor) -> Tensor:
+    """Cholesky's factor of a singular B, column by column; a pivot of zero, or of rounding, has a column of zeros.
+
+    A root by eigenvectors would have no derivative: zero is an eigenvalue, and often several times.
+    """
+    left, columns = B, []
+    for i, row in enumerate(torch.eye(len(B), dtype=B.dtype, device=B.device)):
+        pivot = left[i, i]
+        columns.append(left[:, i] / pivot.sqrt() if bool(pivot > smallest) else 0 * row)
+        left = left - columns[-1][:, None] * columns[-1]
+    return torch.stack(columns, dim=1)
