@@ -16,6 +16,7 @@ from pathlib import Path
 
 from matheron.experiments import Experiment, experiment
 from matheron.experiments.report import Report
+from matheron.experiments.results import current
 
 HERE = Path(__file__).parent
 # Names of results, and the modules in benchmarks/ that made them.
@@ -39,9 +40,12 @@ def maker(name: str) -> Experiment:
 
 def report_of(file: Path) -> Report:
     """What a results file says."""
-    header, *records = map(json.loads, file.read_text().splitlines())
+    header, *lines = map(json.loads, file.read_text().splitlines())
     of = maker(header["experiment"])
-    return of.report([record for record in records if "error" not in record], of.settings(header["scale"]))
+    # A file that a newer version has gone on with counts as one of that; one that none has is reported as it is.
+    older = header["version"] if any("version" in line for line in lines) else None
+    records = {line["key"]: line for line in lines if current(line, older, of.version, of.unchanged)}
+    return of.report([record for record in records.values() if "error" not in record], of.settings(header["scale"]))
 
 
 def section(stem: str) -> str:

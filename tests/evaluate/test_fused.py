@@ -20,7 +20,7 @@ from matheron.means import LinearMean
 DEVICE = device_of_kernels()
 CUDA = DEVICE == "cuda"
 
-from matheron.evaluate.fused import launch  # noqa: E402  (the interpreter must be asked for first)
+from matheron.evaluate.fused import join, launch  # noqa: E402  (the interpreter must be asked for first)
 
 B2 = [[1.0, 0.4], [0.4, 0.8]]
 EPS32 = torch.finfo(torch.float32).eps
@@ -353,3 +353,35 @@ def test_paths_move_to_a_device_and_back(tmp_path) -> None:
 def test_many_dimensions_on_a_device(d: int, features: str) -> None:
     paths = paths_of(K.Matern(2.5, 0.5 * d**0.5), d, 70, 100, ell=300, noise=0.1, features=features)
     assert_same(paths, points(1, 1000, d), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_models_joined_for_own_points_are_each_models_own(dtype: torch.dtype) -> None:
+    """Other data, lengthscales, bases and numbers of paths in each; one launch for all."""
+    members = []
+    for i, (s, scale) in enumerate([(2, 0.3), (1, 0.5), (3, [0.2, 0.9])]):
+        X = torch.rand(7, 2, generator=gen(i), dtype=torch.float64) + i
+        kernel = K.Matern(2.5, torch.tensor(scale, dtype=torch.float64).expand(2).clone())
+        gp = ExactGP(kernel, X, X.sum(1), 0.05, mean=float(i))
+        settings: Any = {"features": "sobol", "num_features": 20, "paths_per_basis": 2 - i % 2}
+        members.append(draw(gp, s, generator=gen(i), **settings).to(DEVICE, dtype))
+    made = join.join([member.record for member in members])
+    assert made is not None
+    of = torch.tensor([5, 0, 2, 2, 3, 1, 5], device=DEVICE)  # paths 0, 1 | 2 | 3, 4, 5; the fifth of them not at all
+    x = points(len(of), 2).to(dtype)
+    value, gradient = made.values_and_gradients(x, of)
+    owner, first = torch.tensor([0, 0, 1, 2, 2, 2])[of.cpu()], torch.tensor([0, 2, 3])
+    for i, member in enumerate(members):
+        mine = (owner == i).nonzero()[:, 0]
+        rows = (of.cpu()[mine] - first[i]).to(DEVICE)
+        f, df = member.to(torch.float64).value_and_grad(x[mine.to(DEVICE)].double(), of=rows)
+        tolerance = 1e-11 if dtype == torch.float64 else 2e-4
+        torch.testing.assert_close(value[mine.to(DEVICE), 0].double(), f, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(gradient[mine.to(DEVICE), 0].double(), df, rtol=tolerance, atol=10 * tolerance)
+
+
+def test_models_that_differ_in_kind_are_not_joined() -> None:
+    one, other = paths_of(K.Matern(2.5, 0.3), 2, features="sobol"), paths_of(K.RBF(0.3), 2, features="sobol")
+    linear = paths_of(K.RBF(0.3), 2, features="sobol", mean=LinearMean([1.0, 2.0]))
+    assert join.join([one.record, one.record]) is not None
+    assert join.join([one.record, other.record]) is None and join.join([other.record, linear.record]) is None

@@ -185,3 +185,23 @@ def test_a_line_with_wrong_fields_is_named(tmp_path, change, message):
         results.append("bad", {k: v for k, v in WHOLE.items() if k not in change})
         with pytest.raises(ResultsError, match="the line of trial bad has nothing for"):
             results.check_fields()
+
+
+def test_of_an_older_file_only_what_still_means_the_same_counts(tmp_path):
+    path, newer = tmp_path / "toy.jsonl", {**HEADER, "version": 2}
+    with Results(path, HEADER) as results:
+        for d in (2, 4):
+            results.append(f"d{d}", {"case": {"d": d}, "result": 1})
+    with pytest.raises(ResultsError, match="version is 1 there and 2 here"):
+        Results(path, newer)
+
+    def unchanged(version, case):
+        return version == 1 and case["d"] > 2
+
+    for _ in range(2):  # the second time the file has lines of both versions
+        with Results(path, newer, unchanged=unchanged) as results:
+            assert "d4" in results.done and results.records["d4"]["result"] == 1
+            assert results.records.get("d2", {"result": 2})["result"] == 2
+            results.append("d2", {"case": {"d": 2}, "result": 2})
+    with pytest.raises(ResultsError, match="seed is 0 there and 1 here"):
+        Results(path, {**newer, "seed": 1}, unchanged=unchanged)

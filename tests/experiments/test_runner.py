@@ -18,6 +18,8 @@ from rich.console import Console
 from matheron.experiments import Trial, experiment, names, run
 from matheron.experiments.experiment import RefusedError, stable_hash
 from matheron.experiments.report import quartile_table
+from matheron.experiments.results import Results
+from matheron.experiments.workers import Task, perform
 
 HERE = Path(__file__).parent
 
@@ -275,6 +277,45 @@ def test_a_time_limit_stops_before_a_trial_that_would_end_late(toy, tmp_path):
 def test_a_stopped_run_covers_all_cases_first(toy):
     trials = toy().trials(toy().settings("quick"), 0, 2)
     assert [trial.number for trial in trials] == [0, 0, 0, 1, 1, 1]
+
+
+# Trials that are run together
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    from matheron.experiments import runner
+
+    monkeypatch.setattr(runner, "_together", lambda task: task.experiment.together)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_blocks_of_a_cases_trials_give_the_same_results(toy, tmp_path, as_on_a_gpu, workers):
+    it = toy()
+    first, *_ = it.trials(it.settings("quick"), 0, 1)
+    with Results(tmp_path / "toy-quick.jsonl", it.header("quick", 0)) as results:
+        results.append(first.key, perform(Task(it, it.settings("quick"), "cpu"), first))
+    run(it, out=tmp_path, trials=4, workers=workers, console=quiet())
+    if workers == 1:  # three of each case, in the order of the first; then what is left
+        assert [line["trial"] for line in lines(tmp_path)[1:]] == [0, 1, 2, 0, 1, 2, 1, 2, 3, 3, 3]
+    assert sorted(line.get("together", 1) for line in lines(tmp_path)) == [1] * 3 + [3] * 9
+    alone = {t.key: it.run(t, {}, torch.device("cpu"))["value"] for t in it.trials(it.settings("quick"), 0, 4)}
+    assert values(tmp_path) == alone
+
+
+def test_trials_that_fail_together_are_run_alone(toy, tmp_path, as_on_a_gpu):
+    summary = run(toy(together_fails=True, fails_at=1), out=tmp_path, trials=3, workers=1, console=quiet())
+    assert (summary.finished, summary.failed) == (6, 3)
+    assert {line["not together"] for line in lines(tmp_path)} == {"MemoryError: too many"}
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_with_a_block_takes_one_trial_with_it(toy, tmp_path, as_on_a_gpu):
+    marker = tmp_path / "marker"
+    marker.mkdir()
+    settings = {"dies_at": 1, "deaths": 100, "marker": str(marker)}
+    summary = run(toy(**settings), out=tmp_path, trials=3, workers=2, console=quiet())
+    assert (summary.finished, summary.failed) == (8, 1)
 
 
 # A Dask cluster

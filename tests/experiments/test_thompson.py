@@ -77,19 +77,26 @@ def test_the_minimum_is_not_above_what_a_fine_grid_finds():
     assert minimum <= float(function(torch.cartesian_prod(axis, axis)).min()) + 1e-9
 
 
+class Watched:
+    """Remembers the points that a strategy asked for, in the order and the sizes in which it did."""
+
+    def __init__(self, d):
+        self.asked = []
+        self.first = torch.rand(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        self.values = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).tolist()
+
+    def __call__(self, x):
+        self.asked.append(x)
+        return torch.tensor([self.values.pop() for _ in x], dtype=torch.float64)
+
+
 def watched(method, ell=None, d=2):
-    """The points that a strategy asked for, in the order and the sizes in which it did, and the model's sizes."""
-    asked = []
-    it = trial(method, ell, d)
-    values = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).tolist()
-
-    def observe(x):
-        asked.append(x)
-        return torch.tensor([values.pop() for _ in x], dtype=torch.float64)
-
-    first = torch.rand(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    (thompson.direct if method == "DIRECT" else thompson.rounds)(it, SETTINGS, CPU, first, observe)
-    return asked
+    it, objective = trial(method, ell, d), Watched(d)
+    if method == "DIRECT":
+        thompson.direct(it, SETTINGS, objective)
+    else:
+        thompson.rounds([it], SETTINGS, CPU, [objective])
+    return objective.asked
 
 
 @pytest.mark.parametrize("method", ["random", "function-space", "weight-space", "decoupled"])
@@ -109,12 +116,29 @@ def test_direct_goes_one_point_at_a_time_and_keeps_to_its_budget():
 def test_weight_space_has_as_many_basis_functions_as_decoupled(monkeypatch):
     seen = []
 
-    def suggest(model, bounds, q, **settings):
-        seen.append((settings["strategy"], model.num_data, settings["num_features"]))
-        return torch.rand(q, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(len(seen)))
+    def suggest(models, bounds, q, **settings):
+        seen.append((settings["strategy"], models[0].num_data, settings["num_features"]))
+        return [torch.rand(q, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(len(seen)))]
 
-    monkeypatch.setattr("matheron.thompson.suggest", suggest)
+    monkeypatch.setattr("matheron.thompson.suggest_together", suggest)
     watched("weight-space", 16)
     watched("decoupled", 16)
     assert all(features == 16 + (n if strategy == "weight-space" else 0) for strategy, n, features in seen)
     assert [n for strategy, n, _ in seen if strategy == "decoupled"] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("method", thompson.METHODS)
+def test_trials_together_give_what_each_gives_alone_bit_for_bit(method):
+    trials = [trial(method, 16, number=number) for number in (0, 3, 1)]
+    shares = []
+    together = thompson.run_together(trials, SETTINGS, CPU, shares.append)
+    alone = [thompson.run(it, SETTINGS, CPU) for it in trials]
+    assert [each["best"] for each in together] == [each["best"] for each in alone]
+    assert [each["minimum"] for each in together] == [each["minimum"] for each in alone]
+    assert len({tuple(each["best"]) for each in together}) == 3
+    assert method == "DIRECT" or shares[-1] == 1.0
+
+
+def test_runs_of_the_first_version_count_where_tasks_are_still_the_same():
+    assert thompson.unchanged(1, {"d": 4}) and not thompson.unchanged(1, {"d": 2})
+    assert not thompson.unchanged(0, {"d": 4})

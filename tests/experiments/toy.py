@@ -38,6 +38,14 @@ def run_trial(trial, settings, device):
     return {"value": value, "problem": problem, "threads": torch.get_num_threads()}
 
 
+def run_together(trials, settings, device, advance):
+    if settings.get("together_fails"):
+        raise MemoryError("too many")
+    if advance is not None:
+        advance(0.5)
+    return [run_trial(trial, settings, device) for trial in trials]
+
+
 def report(records, settings):
     rows = [{**record["case"], **record["result"]} for record in records]
     return Report(quartile_table("A toy", rows, ["d", "method"], "value"), {"": figure}, ["a remark"])
@@ -52,7 +60,9 @@ def figure():
 
 
 def toy(**settings):
-    return Experiment("toy", "A toy.", {"quick": {"trials": 2, **settings}}, cases, run_trial, report)
+    scales = {"quick": {"trials": 2, **settings}}
+    blocks = {"run_together": run_together, "together": 3}
+    return Experiment("toy", "A toy.", scales, cases, run_trial, report, **blocks)
 
 
 if __name__ == "__main__":

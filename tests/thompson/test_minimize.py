@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize
+from torch.quasirandom import SobolEngine
 
 import matheron
 from matheron import kernels as K
+from matheron.thompson import minimize_together
+from matheron.thompson.minimize import scrambled
 from matheron.thompson.quasi_newton import ENDINGS, GRADIENT, minimize_in_unit_box
 
 
@@ -142,3 +145,32 @@ def test_bounds_that_do_not_fit_are_refused(paths):
     coupled = matheron.draw_prior(K.Coregional(K.RBF(), torch.eye(2)), 2, input_dim=2)
     with pytest.raises(ValueError, match="one output"):
         matheron.minimize(coupled, BOUNDS)
+
+
+@pytest.mark.parametrize("d", [1, 8])
+def test_a_mesh_made_on_a_device_is_the_engines(d):
+    """The same numbers from wherever it goes on; a GPU makes them itself."""
+    for first, count in ((0, 1), (0, 100), (1, 7), (100, 300)):
+        engine, fresh = (SobolEngine(d, scramble=True, seed=5) for _ in range(2))
+        if first:
+            engine.draw(first)
+        expected = engine.draw(count, dtype=torch.float64)
+        assert torch.equal(scrambled(fresh, first, count, torch.device("cpu")), expected)
+
+
+def test_paths_of_several_models_are_minimised_together_as_each_alone():
+    """Other numbers of paths, data and kernels in each; to the last bit, and with the same accounts."""
+    many = []
+    for i in range(3):
+        generator = torch.Generator().manual_seed(i)
+        X = torch.rand(5 + i, 2, generator=generator, dtype=torch.float64)
+        gp = matheron.ExactGP(K.Matern(2.5, 0.2 + 0.1 * i), X, X.sum(1).sin(), noise=1e-3)
+        many.append(matheron.draw(gp, i + 1, num_features=64, generator=generator))
+    box, sizes = [[-1.0, 0.0], [1.0, 1.0]], {"mesh_size": 100, "num_starts": 5}
+    generators = [torch.Generator().manual_seed(i) for i in range(3)]
+    for i, found in enumerate(minimize_together(many, box, generators=generators, **sizes)):
+        alone = matheron.minimize(many[i], box, seed=i, **sizes)
+        assert torch.equal(found.x, alone.x) and torch.equal(found.value, alone.value)
+        assert (found.ending, found.num_evaluations) == (alone.ending, alone.num_evaluations)
+    with pytest.raises(ValueError, match="expected one for each of the paths, at least one, got 3 and 1"):
+        minimize_together(many, box, generators=generators[:1], **sizes)

@@ -158,10 +158,15 @@ def test_a_killed_run_loses_only_the_evaluation_in_flight(tmp_path):
 def test_the_mesh_of_suggestions_is_that_of_minimize(gp, monkeypatch):
     sizes = []
 
-    def minimize(paths, bounds, *, mesh_size, **settings):
+    def minimize_together(many, bounds, *, mesh_size, **settings):
         sizes.append(mesh_size)
-        return matheron.minimize(paths, bounds, mesh_size=8, num_starts=1)
+        return [matheron.minimize(many[0], bounds, mesh_size=8, num_starts=1)]
 
-    monkeypatch.setattr("matheron.thompson.strategies.minimize", minimize)
+    monkeypatch.setattr("matheron.thompson.strategies.minimize_together", minimize_together)
     suggest(gp, BOX, 1, num_features=8)
     assert sizes == [inspect.signature(matheron.minimize).parameters["mesh_size"].default]
+
+
+def test_each_model_needs_a_generator(gp):
+    with pytest.raises(ValueError, match="expected one for each model, got 2 models and 1"):
+        matheron.thompson.suggest_together([gp, gp], BOX, 1, generators=[torch.Generator()])

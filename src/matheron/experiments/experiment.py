@@ -62,6 +62,14 @@ class Trial:
         return f"{' '.join(f'{k}={v}' for k, v in self.case.items())} trial {self.number}".strip()
 
 
+def never(version: int, case: Case) -> bool:
+    """Trials of an older version count no more."""
+    return False
+
+
+Together = Callable[[Sequence[Trial], Settings, torch.device, Callable[[float], None] | None], list[Row]]
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A figure: settings for each scale, the cases they make, how one trial is run, and the report on all.
@@ -75,6 +83,10 @@ class Experiment:
         version: raised when `run` changes its meaning, so that old results do not mix with new ones.
         features: the kind of features that each method draws with, named here so that the library's defaults may
             change and published figures do not; part of the header, so that a resumed run does not mix two kinds.
+        run_together: (trials of one case, settings, device, advance) -> their results, as `run` has them one by one;
+            `advance` is told the share that is done. None where a GPU runs trials one by one, too.
+        together: how many trials a GPU runs together, at the most.
+        unchanged: (older version, case) -> whether trials of that case still mean what they meant in that version.
     """
 
     name: str
@@ -85,6 +97,9 @@ class Experiment:
     report: Callable[[Rows, Settings], Report]
     version: int = field(default=1, kw_only=True)
     features: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    run_together: Together | None = field(default=None, kw_only=True)
+    together: int = field(default=1, kw_only=True)
+    unchanged: Callable[[int, Case], bool] = field(default=never, kw_only=True)
 
     def settings(self, scale: str) -> Settings:
         if scale not in self.scales:

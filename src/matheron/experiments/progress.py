@@ -68,6 +68,11 @@ class Progress:
             line = f"{self.label}: {self.finished} of {self.total} trials" + (f", {words}" if words else "")
             self.console.print(line, highlight=False)
 
+    def part(self, of: float) -> None:
+        """That much of the next trials is done, in trials."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.finished + of)
+
     def note(self, text: str) -> None:
         """A line of its own, above the bar."""
         self.console.print(text, highlight=False, style="yellow", markup=False)

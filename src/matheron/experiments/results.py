@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -19,7 +19,7 @@ try:
 except ImportError:  # not on Windows: there two runs at once on the same file are not noticed
     fcntl = None
 
-from .experiment import RefusedError
+from .experiment import RefusedError, never
 from .report import Json, Row
 
 FORMAT = 1
@@ -28,6 +28,8 @@ _ADDED = ("features",)
 # What a run needs of a trial's line.
 _FIELDS = {"case": dict, "trial": int, "device": str}
 _FIELDS_OF_DONE = {**_FIELDS, "seconds": int | float, "result": dict}
+# (older version, case) -> whether trials of that case still mean what they meant then.
+Unchanged = Callable[[int, Mapping[str, Json]], bool]
 _FIRST_BYTES = b'{"matheron results"'
 
 
@@ -42,10 +44,19 @@ class Results:
         path: the file; it is made, with its folders, where there is none.
         header: which run this is. A file with another header is refused.
         made_with: noted beside the header, and not compared.
+        unchanged: (older version, case) -> whether a trial of that version counts. Of a file of an older version these
+            are kept, and the others run anew; lines that are added say their version.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Json], made_with: Mapping[str, Json] | None = None) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        header: Mapping[str, Json],
+        made_with: Mapping[str, Json] | None = None,
+        unchanged: Unchanged = never,
+    ) -> None:
+        self.path, self._version, self._unchanged = path, header.get("version"), unchanged
+        self._older: int | None = None  # the file's version, where it is an older one
         self.records: dict[str, Row] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "a+b")
@@ -67,6 +78,8 @@ class Results:
     def append(self, key: str, record: Mapping[str, Json]) -> None:
         """Add a trial; it is on the disk when this returns. A later record of the same key replaces the earlier."""
         line = {"key": key, **record}
+        if self._older is not None:
+            line["version"] = self._version
         self._write(line)
         self._take(line)
 
@@ -108,7 +121,8 @@ class Results:
             ) from error
 
     def _take(self, record: Row) -> None:
-        self.records[record["key"]] = record
+        if current(record, self._older, self._version, self._unchanged):
+            self.records[record["key"]] = record
 
     def _lock(self) -> None:
         if fcntl is None:
@@ -155,12 +169,24 @@ class Results:
         if not isinstance(found, dict) or found.get("matheron results") != FORMAT:
             raise self._foreign()
         known = {k: v for k, v in header.items() if k in found or k not in _ADDED}
+        version = found.get("version")
+        if isinstance(version, int) and isinstance(self._version, int) and version < self._version:
+            self._older, known = version, {k: v for k, v in known.items() if k != "version"}
+            if self._unchanged is never:
+                known["version"] = self._version
         differences = list(_differences({k: found.get(k) for k in known}, known))
         if differences:
             raise ResultsError(
                 f"{self.path} holds a run with other settings ({'; '.join(differences)}); runs are never mixed: use "
                 "another --out, or delete the file"
             )
+
+
+def current(record: Row, older: int | None, version: Json, unchanged: Unchanged) -> bool:
+    """Whether a line of a file whose header says an older version counts as one of this version."""
+    if older is None or record.get("version") == version:
+        return True
+    return isinstance(record.get("case"), dict) and unchanged(record.get("version", older), record["case"])
 
 
 def _differences(there: Json, here: Json, name: str = ""):

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..fields.schedulers import client_of
-from .experiment import Experiment, RefusedError, Settings, Trial
+from .experiment import Experiment, RefusedError, Settings, Trial, canonical
 from .progress import Costs, Progress, duration
 from .report import Json, Report
 from .results import Results
-from .workers import Outcome, Task, cluster_threads, in_processes, in_this_process, on_cluster, usable_cores
+from .workers import NextBlock, Outcome, Task, cluster_threads, in_processes, in_this_process, on_cluster, usable_cores
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -79,7 +79,9 @@ def run(
     stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
     with (
         _cluster(dask) as client,
-        Results(stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed), _made_with()) as results,
+        Results(
+            stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed), _made_with(), experiment.unchanged
+        ) as results,
     ):
         results.check_fields()
         wanted = experiment.trials(settings, seed, count)
@@ -116,23 +118,24 @@ def _run_open(
 ) -> None:
     """Run the trials, and store each as it ends."""
     costs = Costs()
-    for record in results.records.values():
-        if "error" not in record and record["device"] == task.device:
+    together = _together(task)
+    for record in results.records.values():  # what a trial alone took says nothing of one among others
+        if "error" not in record and record["device"] == task.device and ("together" in record) == (together > 1):
             costs.add(record["case"], record["seconds"])
-    waiting = iter(open_)
+    waiting = iter(_blocks(open_, together))
     unfinished = {trial.key: trial for trial in open_}
 
-    def next_trial() -> Trial | None:
-        trial = next(waiting, None)
-        if trial is None or time_limit is None:
-            return trial
-        fits = time.monotonic() - began + costs.longest(trial) <= time_limit
-        return trial if fits else None
+    def next_block() -> list[Trial] | None:
+        block = next(waiting, None)
+        if block is None or time_limit is None:
+            return block
+        fits = time.monotonic() - began + len(block) * costs.longest(block[0]) <= time_limit
+        return block if fits else None
 
     # Closing ends the workers, however the loop is left.
     with (
         Progress(console, task.experiment.name, len(open_)) as progress,
-        closing(_outcomes(task, next_trial, workers, client)) as outcomes,
+        closing(_outcomes(task, next_block, workers, client, progress)) as outcomes,
     ):
         for outcome in outcomes:
             if outcome.died:
@@ -161,10 +164,33 @@ def _cluster(address: str | None) -> Iterator[Client | None]:
         yield client
 
 
-def _outcomes(task: Task, next_trial, workers: int, client: Client | None) -> Generator[Outcome, None, None]:
+def _outcomes(
+    task: Task, next_block: NextBlock, workers: int, client: Client | None, progress: Progress
+) -> Generator[Outcome, None, None]:
     if client is not None:
-        return on_cluster(task, next_trial, client)
-    return in_this_process(task, next_trial) if workers == 1 else in_processes(task, next_trial, workers)
+        return on_cluster(task, next_block, client)
+    if workers > 1:
+        return in_processes(task, next_block, workers)
+    return in_this_process(task, next_block, progress.part)
+
+
+def _together(task: Task) -> int:
+    """How many trials of a case are run together: on a GPU those that the experiment can, on a CPU one."""
+    several = task.experiment.run_together is not None and task.device.startswith("cuda")
+    return task.experiment.together if several else 1
+
+
+def _blocks(trials: list[Trial], size: int) -> list[list[Trial]]:
+    """Trials in blocks of one case, in the order of their first ones."""
+    by_case: dict[str, list[list[Trial]]] = {}
+    blocks: list[list[Trial]] = []
+    for trial in trials:
+        mine = by_case.setdefault(canonical(dict(trial.case)), [])
+        if not mine or len(mine[-1]) == size:
+            mine.append([])
+            blocks.append(mine[-1])
+        mine[-1].append(trial)
+    return blocks
 
 
 def _report(

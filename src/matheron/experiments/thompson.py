@@ -20,7 +20,7 @@ from torch import Tensor
 import matheron
 from matheron import Paths, thompson
 
-from .experiment import Experiment, Settings, Trial
+from .experiment import Case, Experiment, Settings, Trial
 from .report import QUARTILES, Report, Row, Rows, Table, grouped, quartiles
 from .sampling import NOISE, kernel
 
@@ -73,6 +73,8 @@ SCALES: dict[str, Row] = {
         "task": {"num_features": 256, "mesh_size": 1024, "num_starts": 16},
     },
 }
+# Trials of a case that a GPU runs together.
+TOGETHER = 32
 METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled")
 
 
@@ -87,23 +89,55 @@ def cases(settings: Settings) -> list[Row]:
 
 def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One task and one strategy: the lowest value met after each round, the task's minimum, the seconds of choosing."""
-    function, minimum = task(trial, settings, device)
-    d, budget = trial.case["d"], settings["rounds"] * trial.case["d"]
-    noise = NOISE**0.5 * torch.randn(budget, generator=trial.generator("noise", shared=["d"]), dtype=torch.float64)
-    values: list[float] = []
+    return run_together([trial], settings, device)[0]
 
-    def observe(x: Tensor) -> Tensor:
-        """Noisy values at points `[q, d]`; the true ones are for the record."""
-        f = function(x.to(device))[0].cpu()
-        first = len(values)
-        values.extend(f.tolist())
-        return f + noise[first : first + len(f)]
 
-    first = torch.rand(d, d, generator=trial.generator("first", shared=["d"]), dtype=torch.float64)
-    search = direct if trial.case["method"] == "DIRECT" else rounds
-    seconds = search(trial, settings, device, first, observe)
-    best = torch.tensor(values[:budget], dtype=torch.float64).cummin(0).values[d - 1 :: d]  # after each round
-    return {"best": best.tolist(), "minimum": minimum, "seconds": round(seconds, 4)}
+def run_together(
+    trials: Sequence[Trial], settings: Settings, device: torch.device, advance: Callable[[float], None] | None = None
+) -> list[Row]:
+    """Trials of one case, their drawn functions minimised together; each has the random numbers that it has alone.
+
+    On a CPU each trial's result is that of a run alone, bit for bit. On a GPU sums are taken in another order, so that
+    points differ by rounding, and in time a trial may take another way. Seconds are shared out evenly. `advance` is
+    told the share of the rounds that are done.
+    """
+    case = trials[0].case
+    objectives = [Objective(trial, settings, device) for trial in trials]
+    if case["method"] == "DIRECT":
+        seconds = [direct(trial, settings, each) for trial, each in zip(trials, objectives, strict=True)]
+    else:
+        seconds = [rounds(trials, settings, device, objectives, advance) / len(trials)] * len(trials)
+    return [
+        {"best": each.best(), "minimum": each.minimum, "seconds": round(took, 4)}
+        for each, took in zip(objectives, seconds, strict=True)
+    ]
+
+
+class Objective:
+    """A trial's task as a strategy meets it: noisy values at points; the true ones are for the record."""
+
+    def __init__(self, trial: Trial, settings: Settings, device: torch.device) -> None:
+        self.d, self.device = trial.case["d"], device
+        self.budget = settings["rounds"] * self.d
+        self.function, self.minimum = task(trial, settings, device)
+        generator = trial.generator("noise", shared=["d"])
+        self.noise = NOISE**0.5 * torch.randn(self.budget, generator=generator, dtype=torch.float64)
+        self.first = torch.rand(
+            self.d, self.d, generator=trial.generator("first", shared=["d"]), dtype=torch.float64
+        )  # the first round's points
+        self.values: list[float] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Noisy values at points `[q, d]`."""
+        f = self.function(x.to(self.device))[0].cpu()
+        first = len(self.values)
+        self.values.extend(f.tolist())
+        return f + self.noise[first : first + len(f)]
+
+    def best(self) -> list[float]:
+        """The lowest value after each round."""
+        values = torch.tensor(self.values[: self.budget], dtype=torch.float64)
+        return values.cummin(0).values[self.d - 1 :: self.d].tolist()
 
 
 def task(trial: Trial, settings: Settings, device: torch.device) -> tuple[Paths, float]:
@@ -112,7 +146,7 @@ def task(trial: Trial, settings: Settings, device: torch.device) -> tuple[Paths,
     return _task(key, tuple(settings["task"].items()), device)
 
 
-@functools.lru_cache(maxsize=4)  # a trial's strategies follow one another
+@functools.lru_cache(maxsize=TOGETHER + 1)  # the strategies of some trials follow one another
 def _task(
     key: tuple[str, int, int, int], settings: tuple[tuple[str, int], ...], device: torch.device
 ) -> tuple[Paths, float]:
@@ -140,31 +174,41 @@ def unit_box(d: int) -> Tensor:
     return torch.stack([torch.zeros(d), torch.ones(d)]).double()
 
 
-Observe = Callable[[Tensor], Tensor]
-
-
-def rounds(trial: Trial, settings: Settings, device: torch.device, first: Tensor, observe: Observe) -> float:
+def rounds(
+    trials: Sequence[Trial],
+    settings: Settings,
+    device: torch.device,
+    objectives: Sequence[Objective],
+    advance: Callable[[float], None] | None = None,
+) -> float:
     """Rounds of d points, the first of them uniform and the same for all strategies; the seconds spent on choosing."""
-    d, method, ell = trial.case["d"], trial.case["method"], trial.case["ell"]
-    generator = trial.generator("search", device=device)
-    X, y, seconds = first, observe(first), 0.0
-    for _ in range(settings["rounds"] - 1):
+    case, count = trials[0].case, settings["rounds"]
+    d, method, ell = case["d"], case["method"], case["ell"]
+    generators = [trial.generator("search", device=device) for trial in trials]
+    data = [(each.first, each(each.first)) for each in objectives]
+    seconds = 0.0
+    for number in range(1, count):
         began = time.perf_counter()
-        gp = matheron.ExactGP(kernel(d), X.to(device), y.to(device), NOISE)
-        chosen: Row = {"strategy": method, "generator": generator}
+        gps = [matheron.ExactGP(kernel(d), X.to(device), y.to(device), NOISE) for X, y in data]
+        chosen: Row = {"strategy": method, "generators": generators}
         if method == "function-space":
             chosen["mesh_size"] = settings["function_mesh_size"]
         elif method != "random":
-            total = ell + (len(X) if method == "weight-space" else 0)  # b = m + ell basis functions for both
+            total = ell + (d * number if method == "weight-space" else 0)  # b = m + ell basis functions for both
             chosen |= {name: settings[name] for name in ("mesh_size", "num_starts")} | {"num_features": total}
-            chosen["features"] = trial.case.get("features", FEATURES[method])
-        x = thompson.suggest(gp, unit_box(d).to(device), d, **chosen).cpu()
+            chosen["features"] = case.get("features", FEATURES[method])
+        points = [x.cpu() for x in thompson.suggest_together(gps, unit_box(d).to(device), d, **chosen)]
         seconds += time.perf_counter() - began
-        X, y = torch.cat([X, x]), torch.cat([y, observe(x)])
+        data = [
+            (torch.cat([X, x]), torch.cat([y, each(x)]))
+            for (X, y), x, each in zip(data, points, objectives, strict=True)
+        ]
+        if advance is not None:
+            advance(number / (count - 1))
     return seconds
 
 
-def direct(trial: Trial, settings: Settings, device: torch.device, first: Tensor, observe: Observe) -> float:
+def direct(trial: Trial, settings: Settings, observe: Callable[[Tensor], Tensor]) -> float:
     """Dividing rectangles, one point at a time; its first point is the cube's centre."""
     from scipy.optimize import direct as scipy_direct
 
@@ -270,6 +314,11 @@ def _style(method: str) -> Row:
     return {"label": method, "color": colors[i], "linestyle": lines[i]}
 
 
+def unchanged(version: int, case: Case) -> bool:
+    """Version 1 had other equispaced features, and so other tasks in few dimensions; in more it had these."""
+    return version == 1 and case["d"] > _EQUISPACED_UP_TO
+
+
 EXPERIMENT = Experiment(
     "thompson",
     "Figure 4 and appendix: parallel Thompson sampling, regret against evaluations and run times.",
@@ -279,4 +328,7 @@ EXPERIMENT = Experiment(
     report,
     version=2,  # equispaced features are a lattice since
     features=FEATURES,
+    run_together=run_together,
+    together=TOGETHER,
+    unchanged=unchanged,
 )

@@ -1,7 +1,8 @@
 """Trials in this process, or spread over several.
 
-Each worker process has a pipe of its own and one trial at a time, so when one dies it is known which trial it took with
-it. That trial is run once more; when it kills a second worker it is marked as failed, and the rest go on.
+Each worker process has a pipe of its own and one trial at a time (or a block of trials that a GPU runs together), so
+when one dies it is known which trial it took with it. That trial is run once more; when it kills a second worker it is
+marked as failed, and the rest go on. The trials of a block are then run one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
@@ -48,6 +49,11 @@ class Outcome(NamedTuple):
     died: str | None = None
 
 
+Block = Sequence[Trial]  # trials of one case that are run together; often one
+NextBlock = Callable[[], Block | None]
+Outcomes = Generator[Outcome, None, None]
+
+
 def perform(task: Task, trial: Trial) -> Row:
     """Run one trial, here. An exception is a result too: it is recorded, and the other trials go on."""
     began = time.perf_counter()
@@ -60,44 +66,75 @@ def perform(task: Task, trial: Trial) -> Row:
     return {**record, "seconds": round(time.perf_counter() - began, 3), "device": task.device}
 
 
-def in_this_process(task: Task, next_trial: Callable[[], Trial | None]) -> Generator[Outcome, None, None]:
-    """Outcomes, one after the other."""
-    while (trial := next_trial()) is not None:
-        yield Outcome(trial, perform(task, trial))
+def perform_block(task: Task, block: Block, advance: Callable[[float], None] | None = None) -> list[Row]:
+    """Run the trials of a block: together where there are several. If that fails, each is run alone."""
+    together = task.experiment.run_together
+    if len(block) == 1 or together is None:
+        return [perform(task, trial) for trial in block]
+
+    def share_done(share: float) -> None:
+        if advance is not None:
+            advance(share * len(block))
+
+    began = time.perf_counter()
+    try:
+        results = together(block, task.settings, torch.device(task.device), share_done)
+    except Exception as error:  # too large for the device, say; if it is a trial's own fault, that is recorded
+        return [{**perform(task, trial), "not together": f"{type(error).__name__}: {error}"} for trial in block]
+    share = {"seconds": round((time.perf_counter() - began) / len(block), 3), "together": len(block)}
+    return [
+        {"case": dict(trial.case), "trial": trial.number, "result": result, **share, "device": task.device}
+        for trial, result in zip(block, results, strict=True)
+    ]
 
 
-def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: int) -> Generator[Outcome, None, None]:
+def in_this_process(task: Task, next_block: NextBlock, advance: Callable[[float], None]) -> Outcomes:
+    """Outcomes, one after the other; `advance` is told how many trials' worth of a block is done."""
+    while (block := next_block()) is not None:
+        yield from _outcomes(block, perform_block(task, block, advance))
+
+
+def _outcomes(block: Block, records: Iterable[Row]) -> Outcomes:
+    for trial, record in zip(block, records, strict=True):
+        yield Outcome(trial, record)
+
+
+def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
     """Outcomes as they come, from that many processes."""
     threads = max(1, usable_cores() // workers)
-    again: list[Trial] = []
+    again: list[Block] = []
     deaths: dict[str, int] = {}
-    busy: dict[Connection, tuple[SpawnProcess, Trial]] = {}  # a worker's pipe -> its process and its trial
+    busy: dict[Connection, tuple[SpawnProcess, Block]] = {}  # a worker's pipe -> its process and its trials
     idle: list[tuple[SpawnProcess, Connection]] = []
     try:
         while True:
-            while len(busy) < workers and (trial := again.pop() if again else next_trial()) is not None:
+            while len(busy) < workers and (block := again.pop() if again else next_block()) is not None:
                 process, pipe = idle.pop() if idle else _start(task, threads)
-                busy[pipe] = process, trial
-                _send(pipe, trial)
+                busy[pipe] = process, block
+                _send(pipe, block)
             if not busy:
                 return
             for pipe in ready(busy):
-                process, trial = busy.pop(pipe)
+                process, block = busy.pop(pipe)
                 try:
-                    record = pipe.recv()
+                    records = pipe.recv()
                 except (EOFError, ConnectionResetError):
                     process.join()
-                    how = _how_it_ended(process.exitcode)
+                    how, trial = _how_it_ended(process.exitcode), block[0]
+                    if len(block) > 1:  # which of them it was is not known: each alone will tell
+                        again += [[trial] for trial in block]
+                        yield Outcome(trial, {}, died=how)
+                        continue
                     deaths[trial.key] = deaths.get(trial.key, 0) + 1
                     if deaths[trial.key] < ATTEMPTS:
-                        again.append(trial)
+                        again.append(block)
                         yield Outcome(trial, {}, died=how)
                     else:
                         failed = {"case": dict(trial.case), "trial": trial.number, "device": task.device}
                         yield Outcome(trial, {**failed, "error": f"its worker process {how}, {ATTEMPTS} times"})
                 else:
                     idle.append((process, pipe))
-                    yield Outcome(trial, record)
+                    yield from _outcomes(block, records)
     finally:
         for process, _ in [*idle, *busy.values()]:
             process.terminate()
@@ -105,44 +142,47 @@ def in_processes(task: Task, next_trial: Callable[[], Trial | None], workers: in
             process.join()
 
 
-def on_cluster(task: Task, next_trial: Callable[[], Trial | None], client: Client) -> Generator[Outcome, None, None]:
-    """Outcomes as they come, from the workers of a Dask cluster: as many trials at a time as it has threads.
+def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
+    """Outcomes as they come, from the workers of a Dask cluster: as many blocks at a time as it has threads.
 
-    Dask runs a trial again whose worker died, on another, until it has taken as many down as Dask's setting
+    Dask runs a block again whose worker died, on another, until it has taken as many down as Dask's setting
     `distributed.scheduler.allowed-failures` says.
     """
     from distributed import as_completed
 
     here = client.scatter(task, broadcast=True)
-    running: dict[Future, Trial] = {}
+    running: dict[Future, Block] = {}
     done = as_completed(loop=client.loop)
 
-    def submit(trial: Trial) -> None:
-        future = client.submit(perform, here, trial, pure=False)
-        running[future] = trial
+    def submit(block: Block) -> None:
+        future = client.submit(perform_block, here, block, pure=False)
+        running[future] = block
         done.add(future)
 
     def start() -> bool:
-        trial = next_trial()
-        if trial is not None:
-            submit(trial)
-        return trial is not None
+        block = next_block()
+        if block is not None:
+            submit(block)
+        return block is not None
 
     try:
         while len(running) < cluster_threads(client) and start():
             pass
         for future in done:
-            trial = running.pop(future)
+            block = running.pop(future)
             if future.status == "finished":
                 try:
-                    outcome = Outcome(trial, future.result())
+                    records = future.result()
                 except CancelledError:  # its worker died before it had handed over what it had finished
-                    submit(trial)
+                    submit(block)
                     continue
             else:
-                failed = {"case": dict(trial.case), "trial": trial.number, "device": task.device}
-                outcome = Outcome(trial, {**failed, "error": f"its worker on the cluster died: {future.exception()}"})
-            yield outcome
+                error = f"its worker on the cluster died: {future.exception()}"
+                records = [
+                    {"case": dict(trial.case), "trial": trial.number, "device": task.device, "error": error}
+                    for trial in block
+                ]
+            yield from _outcomes(block, records)
             while len(running) < cluster_threads(client) and start():
                 pass
     finally:
@@ -175,9 +215,9 @@ def _start(task: Task, threads: int) -> tuple[SpawnProcess, Connection]:
     return process, ours
 
 
-def _send(pipe: Connection, trial: Trial) -> None:
+def _send(pipe: Connection, block: Block) -> None:
     try:
-        pipe.send(trial)
+        pipe.send(block)
     except OSError:
         pass  # the worker is dead already: the pipe says so when it is read
 
@@ -188,10 +228,10 @@ def _work(pipe: Connection, task: Task) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
-            trial = pipe.recv()
+            block = pipe.recv()
         except EOFError:
             return
-        pipe.send(perform(task, trial))
+        pipe.send(perform_block(task, block))
 
 
 def _end_with_parent() -> None:

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ..evaluate import Record
+from ..evaluate import Record, joined_plan
 from ..solvers import Solver
 from .base import AbstractPaths
 from .members import OfMembers
@@ -109,6 +109,29 @@ class EnsemblePaths(_Joined):
         values, gradients = zip(*pairs, strict=True)
         return self._in_order(list(values)), self._in_order(list(gradients))
 
+    def _values_and_gradients_of(self, x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+        records = [record for member in self.members for record in member._records() or []]
+        plan = joined_plan(records, x) if len(records) == len(self.members) else None
+        if plan is not None:  # on a GPU: one launch for all members
+            place = self.owner.argsort(stable=True).argsort()  # each path's, in the order of the members
+            return plan.values_and_gradients(x, place[owner])
+        whose, rank = self.owner[owner], self._rank()[owner]
+        f = x.new_empty(len(x), self.num_outputs)
+        df = x.new_empty(len(x), self.num_outputs, x.shape[1])
+        for i, member in enumerate(self.members):  # each sees what it would see alone, in the same order
+            mine = (whose == i).nonzero()[:, 0]
+            if len(mine):
+                f[mine], df[mine] = member._values_and_gradients_of(x[mine], rank[mine])
+        return f, df
+
+    def _rank(self) -> Tensor:
+        """The place of each path among its owner's."""
+        rank = torch.zeros_like(self.owner)
+        for i in range(len(self.members)):
+            mine = self.owner == i
+            rank[mine] = torch.arange(int(mine.sum()), device=rank.device)
+        return rank
+
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
         for i, member in enumerate(self.members):
             member._in_slabs(axes, out, self.owner == i, slice(None))
@@ -132,10 +155,7 @@ class EnsemblePaths(_Joined):
         return torch.tensordot(weights, torch.stack(variances) + spread, dims=1)
 
     def _chosen(self, index: Tensor) -> EnsemblePaths:
-        rank = torch.zeros_like(self.owner)  # the place of each path among its owner's
-        for i in range(len(self.members)):
-            mine = self.owner == i
-            rank[mine] = torch.arange(int(mine.sum()), device=rank.device)
+        rank = self._rank()
         used, owner = self.owner[index].unique(return_inverse=True)
         members = [self.members[int(i)]._chosen(rank[index][owner == k]) for k, i in enumerate(used)]
         return EnsemblePaths(members, owner)

@@ -84,12 +84,13 @@ def _rows(
         run(
             own.fourier_rows, grid,
             x, plan.origin, theta, low, tau, part.weights, part.index, before, out, written, *at,
-            BITS=part.bits, PAIRS=part.tau is None, **options,
+            0 if plan.origin.ndim == 1 else d, BITS=part.bits, PAIRS=part.tau is None, **options,
         )  # fmt: skip
     else:
         run(
-            own.radial_rows, grid, x, part.centres, part.units, part.weights, before, out, written, *at,
-            KIND=part.kind, ISOTROPIC=part.isotropic, **options,
+            own.radial_rows, grid, x, part.centres, part.units, part.weights,
+            x if part.index is None else part.index, before, out, written, *at,
+            KIND=part.kind, ISOTROPIC=part.isotropic, SEVERAL=part.index is not None, **options,
         )  # fmt: skip
 
 

@@ -59,21 +59,25 @@ def write(acc, total, row, start, i, inside, base, base_s, base_t, base_n, out, 
 @triton.jit
 def fourier_rows(
     x, origin, theta, low, tau, w, group, base, out, slopes,
-    n, F, T, x_s, base_s, base_t, base_n, s_k,
+    n, F, T, x_s, base_s, base_t, base_n, s_k, origin_g,
     D: tl.constexpr, DP: tl.constexpr, BITS: tl.constexpr, PAIRS: tl.constexpr, SPLIT: tl.constexpr,
     GRADIENT: tl.constexpr, ADD: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
-    """As `shared.fourier_sums`. Frequencies in turns `[g, d, F]` on a grid, and what the grid leaves, `low`."""
+    """As `shared.fourier_sums`. Frequencies in turns `[g, d, F]` on a grid, and what the grid leaves, `low`.
+
+    Each basis has an origin of its own where `origin_g`, the step from one to the next, is not zero.
+    """
     TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
     HALVES: tl.constexpr = 2 if PAIRS else 1
     row, start, i, inside = place(n, BN)
     path = row // T
     x += path * x_s + start * D
+    g = tl.load(group + path).to(tl.int64)
+    origin += g * origin_g
     if SPLIT:
         unit, inverse = power_above(reach(x, origin, i, inside, D), BITS)
     else:
         unit, inverse = 0, 0
-    g = tl.load(group + path).to(tl.int64)
     theta += g * D * F
     low += g * D * F
     w += row * HALVES * F
@@ -115,16 +119,21 @@ def fourier_rows(
 
 @triton.jit
 def radial_rows(
-    x, z, units, w, base, out, slopes,
+    x, z, units, w, group, base, out, slopes,
     n, M, T, x_s, base_s, base_t, base_n, s_k,
     D: tl.constexpr, DP: tl.constexpr, KIND: tl.constexpr, ISOTROPIC: tl.constexpr, SPLIT: tl.constexpr,
+    SEVERAL: tl.constexpr,
     GRADIENT: tl.constexpr, ADD: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
-    """As `shared.radial_sums`."""
+    """As `shared.radial_sums`; with SEVERAL, centres `[g, d, M]` and units `[g, 2 d + 1]`, one of each path's own."""
     TYPE: tl.constexpr = tl.float32 if SPLIT else tl.float64
     row, start, i, inside = place(n, BN)
     x += (row // T) * x_s + start * D
     w += row * M
+    if SEVERAL:
+        g = tl.load(group + row // T).to(tl.int64)
+        z += g * D * M
+        units += g * (2 * D + 1)
     alpha = tl.load(units + 2 * D)
     total = tl.zeros([BF, BN], TYPE)
     acc = tl.zeros([DP, BN], TYPE)

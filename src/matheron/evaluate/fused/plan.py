@@ -142,6 +142,7 @@ class Radial:
     """sum_j W_j k(x, z_j): centres in units `[d, M]`, weights `[r, 1, M]`, and the kernel's number in `radial`.
 
     units `[2 d + 1]` holds 2^e_k, a_k / 2^e_k and alpha, where q = sum_k (a_k (x_k - z_k))^2 is what the kernel is of.
+    With an index `[s]`, there are several sets of centres `[g, d, M]` and units `[g, 2 d + 1]`, and each path uses one.
     """
 
     kind: int
@@ -149,6 +150,7 @@ class Radial:
     centres: Tensor
     units: Tensor
     weights: Tensor
+    index: Tensor | None = None
 
     @cached_property
     def tiles(self) -> Tiles:
@@ -161,7 +163,7 @@ class Radial:
 
 @dataclass(eq=False)
 class Plan:
-    """Everything of some paths but their mean."""
+    """Everything of some paths but their mean. `origin` is `[d]`; of joined plans one per basis, `[g, d]`."""
 
     num_paths: int
     num_outputs: int
