@@ -19,7 +19,6 @@ from torch import Tensor
 from ..checks import transformed
 from ..features.basis import LARGEST_WIDTH, Canonical, Cosines, Pairs
 from ..kernels.base import squared_distance
-from ..kernels.radial import radial_parts
 from ..means import ConstantMean, Mean
 from ..scratch import computed, empty, frame
 from ..weigh import add
@@ -254,7 +253,7 @@ def single(record: Record) -> Single | None:
             return None
         basis, W = term.basis, term.weights[:, 0]  # [s, c]
         if isinstance(basis, Canonical):
-            parts = radial_parts(basis.kernel, record.input_dim)
+            parts = basis.kernel.radial_parts(record.input_dim)
             if parts is None:
                 rest.append(term)
             bumps += [_as_bumps(part, basis.centres, W) for part in parts or []]

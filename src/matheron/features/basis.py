@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ..kernels import Kernel
 from ..kernels.base import squared_distance
-from ..kernels.radial import radial_parts
 from ..scratch import computed, empty, frame
 from ..value import Value
 from ..weigh import add, weigh, weigh_coordinates
@@ -322,7 +321,7 @@ class Canonical(_Cut):
 
     def _radial_slopes(self, x: Tensor, H: Tensor) -> Tensor | None:
         """sum_j H_j dk(x, z_j)/dx, `[n, d], [n or 1, c] -> [n, d]`; None where the kernel is not radial."""
-        parts = radial_parts(self.kernel, x.shape[-1])
+        parts = self.kernel.radial_parts(x.shape[-1])
         if parts is None:
             return None
         total = torch.zeros_like(x)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..gp import ExactGP
-from ..kernels import Coregional, Kernel, OnDims, Periodic, Product, Rotated, Scaled, SpectralMixture, Sum
+from ..kernels import Coregional, Kernel, Periodic, Product, SpectralMixture
 from ..likelihood import log_marginal_likelihood
 from ..means import ConstantMean, LinearMean
 from ..transforms import Affine
@@ -119,14 +119,10 @@ def _add(rows: dict[str, float], buffer: Buffer, names: Sequence[str]) -> None:
 
 def expression_name(kernel: Kernel) -> str:
     """A kernel expression without its numbers: `RBF + Periodic * Matern`."""
-    if isinstance(kernel, Scaled | OnDims | Coregional | Rotated):
-        return expression_name(kernel.kernel)
-    if isinstance(kernel, Sum):
-        return " + ".join(map(expression_name, kernel.parts))
+    names = [expression_name(part) for _, part in kernel.operands()]
     if isinstance(kernel, Product):
-        names = [expression_name(part) for part in kernel.parts]
         return " * ".join(f"({name})" if "+" in name else name for name in names)
-    return type(kernel).__name__
+    return " + ".join(names) or type(kernel).__name__
 
 
 def _add_noise(rows: dict[str, float], gp: ExactGP, scale: Tensor) -> None:

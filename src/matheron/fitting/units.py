@@ -8,25 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..kernels import (
-    RBF,
-    Constant,
-    Coregional,
-    Cosine,
-    Kernel,
-    Linear,
-    Matern,
-    OnDims,
-    Periodic,
-    Polynomial,
-    Product,
-    RationalQuadratic,
-    Rotated,
-    Scaled,
-    SpectralMixture,
-    Spherical,
-    Sum,
-)
+from ..kernels import Kernel, Sum
 from ..transforms import Affine
 
 
@@ -96,46 +78,25 @@ def _walk(kernel: Kernel, dims: list[int], scale: Tensor, variance: Tensor, pref
     for name, value in kernel._buffers.items():
         if value is not None:
             yield Buffer(prefix + name, kernel, value, own.get(name, scale.new_ones(())), dims)
-    if isinstance(kernel, OnDims):
-        dims = [dims[i] for i in kernel.dims]
-    if isinstance(kernel, Sum | Product):
-        one = scale.new_ones(())
-        for i, part in enumerate(kernel.parts):  # a product's variance is its first factor's
-            first = i == 0 or isinstance(kernel, Sum)
-            yield from _walk(part, dims, scale, inner if first else one, f"{prefix}parts.{i}.")
-        return
-    for name, part in kernel._modules.items():
-        if isinstance(part, Kernel):
-            yield from _walk(part, dims, scale, inner, f"{prefix}{name}.")
+    for i, (where, part) in enumerate(kernel.operands()):  # a product's variance is its first factor's
+        passed = inner if i == 0 or isinstance(kernel, Sum) else scale.new_ones(())
+        yield from _walk(part, kernel.inner_dims(dims), scale, passed, prefix + where)
 
 
 def _units(kernel: Kernel, scale: Tensor, variance: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """The units of a kernel's own tensors, and the unit of variance that is left for its parts."""
-    one = scale.new_ones(())
-    if isinstance(kernel, Scaled):
-        if variance.ndim and kernel.kernel.num_outputs > 1:
-            return {}, variance  # the coupling inside carries it
-        return {"outputscale": variance[0, 0] if variance.ndim else variance}, one
-    if isinstance(kernel, Coregional):
-        return {"B": variance}, one
-    if variance.ndim:  # a part that all tasks share: their scales are equal
-        variance = variance if isinstance(kernel, Sum | Product | OnDims | Rotated) else variance[0, 0]
-
-    def of(name: str, unit: Tensor) -> Tensor:
-        """One number where the hyperparameter is one."""
-        return unit if getattr(kernel, name).numel() > 1 or unit.ndim == 0 else unit[0]
-
-    if isinstance(kernel, RBF | Matern | RationalQuadratic | Spherical):
-        return {"lengthscale": of("lengthscale", scale)}, variance
-    if isinstance(kernel, Periodic | Cosine):
-        return {"period": of("period", scale)}, variance
-    if isinstance(kernel, SpectralMixture):
-        return {"weights": variance, "means": 1 / scale, "scales": 1 / scale}, variance
-    if isinstance(kernel, Linear):
-        return {"variance": of("variance", variance / scale.square())}, variance
-    if isinstance(kernel, Constant):
-        return {"value": variance}, variance
-    return {}, variance
+    if variance.ndim and kernel.num_outputs == 1:  # a part that all tasks share: their scales are equal
+        variance = variance[0, 0]
+    own, inner = {}, variance
+    for name, unit in kernel.units.items():
+        value = getattr(kernel, name)
+        if unit == "y^2" and value.ndim < variance.ndim:
+            continue  # a number in front of a coupling, which has the variances
+        number = {"x": scale, "1/x": 1 / scale, "y^2": variance}.get(unit)
+        number = variance / scale.square() if number is None else number
+        own[name] = number[0] if number.ndim and value.numel() == 1 else number
+        inner = scale.new_ones(()) if unit == "y^2" else inner
+    return own, inner
 
 
 def _tied(kernel: Kernel, dims: list[int]) -> list[list[int]]:
@@ -148,16 +109,6 @@ def _tied(kernel: Kernel, dims: list[int]) -> list[list[int]]:
 
 
 def _ties(kernel: Kernel, dims: list[int]) -> Iterator[list[int]]:
-    names = {"lengthscale": (RBF, Matern, RationalQuadratic, Spherical), "period": (Periodic,), "variance": (Linear,)}
-    for name, kinds in names.items():
-        if isinstance(kernel, kinds) and getattr(kernel, name).numel() == 1:
-            yield dims
-    if isinstance(kernel, Rotated):
-        yield dims[:2]  # a plane can be turned where both of its axes have one scale
-    if isinstance(kernel, Polynomial):
-        yield dims
-    if isinstance(kernel, OnDims):
-        dims = [dims[i] for i in kernel.dims]
-    for part in kernel.parts if isinstance(kernel, Sum | Product) else kernel._modules.values():
-        if isinstance(part, Kernel):
-            yield from _ties(part, dims)
+    yield kernel.of_one_scale(dims)
+    for _, part in kernel.operands():
+        yield from _ties(part, kernel.inner_dims(dims))

@@ -12,9 +12,11 @@ from .linear import Linear as Linear
 from .linear import Polynomial as Polynomial
 from .radial import RBF as RBF
 from .radial import Matern as Matern
+from .radial import Radial as Radial
 from .radial import RationalQuadratic as RationalQuadratic
 from .spatial import Rotated as Rotated
 from .spatial import Spherical as Spherical
 from .stationary import Cosine as Cosine
 from .stationary import Periodic as Periodic
 from .stationary import SpectralMixture as SpectralMixture
+from .stationary import Stationary as Stationary

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from dataclasses import replace
 from functools import reduce
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from ..checks import ArrayLike, positive
 from ..value import Parts, shown
 from .base import Kernel
 from .spectral import Embedded, Mixture, SpectralMeasure
-from .terms import Term
+from .terms import RadialPart, Term
 
 # A product of sums multiplies out into this many terms at most; beyond it sums of stationary kernels become mixtures.
 LARGEST_TERM_COUNT = 64
@@ -22,6 +24,8 @@ LARGEST_TERM_COUNT = 64
 
 class Scaled(Kernel):
     """outputscale * k."""
+
+    units: ClassVar = {"outputscale": "y^2"}
 
     def __init__(self, kernel: Kernel, outputscale: ArrayLike) -> None:
         super().__init__()
@@ -52,6 +56,10 @@ class Scaled(Kernel):
     def terms(self, input_dim: int) -> list[Term]:
         return [term.scaled(self.outputscale) for term in self.kernel.terms(input_dim)]
 
+    def radial_parts(self, input_dim: int) -> list[RadialPart] | None:
+        scale, parts = self.outputscale, self.kernel.radial_parts(input_dim)
+        return parts and [replace(p, scale=scale if p.scale is None else scale * p.scale) for p in parts]
+
     def active_dims(self, input_dim: int) -> list[int]:
         return self.kernel.active_dims(input_dim)
 
@@ -73,6 +81,9 @@ class _Composite(Kernel):
         if len(outputs) > 1:
             raise ValueError(f"expected kernels that couple the same outputs, got {sorted(outputs)} of them")
         self.parts = Parts(parts)
+
+    def operands(self) -> list[tuple[str, Kernel]]:
+        return [(f"parts.{i}.", part) for i, part in enumerate(self.parts)]
 
     def active_dims(self, input_dim: int) -> list[int]:
         return sorted({i for k in self.parts for i in k.active_dims(input_dim)})
@@ -104,6 +115,10 @@ class Sum(_Composite):
 
     def terms(self, input_dim: int) -> list[Term]:
         return [term for k in self.parts for term in k.terms(input_dim)]
+
+    def radial_parts(self, input_dim: int) -> list[RadialPart] | None:
+        several = [k.radial_parts(input_dim) for k in self.parts]
+        return None if any(parts is None for parts in several) else [p for parts in several for p in parts or []]
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         return [pair for k in self.parts for pair in k.coupled()] if self.num_outputs > 1 else [(None, self)]
@@ -197,6 +212,13 @@ class OnDims(Kernel):
     def measure(self, input_dim: int) -> SpectralMeasure:
         self._check(input_dim)
         return Embedded(self.kernel.measure(len(self.dims)), self.dims, input_dim)
+
+    def radial_parts(self, input_dim: int) -> list[RadialPart] | None:
+        parts = self.kernel.radial_parts(len(self.dims))
+        return parts and [replace(p, dims=[self.dims[i] for i in p.dims]) for p in parts]
+
+    def inner_dims(self, dims: list[int]) -> list[int]:
+        return [dims[i] for i in self.dims]
 
     def active_dims(self, input_dim: int) -> list[int]:
         return [self.dims[i] for i in self.kernel.active_dims(len(self.dims))]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from ..weigh import weigh
 if TYPE_CHECKING:
     from .algebra import OnDims
     from .spectral import SpectralMeasure
-    from .terms import Term
+    from .terms import RadialPart, Term
 
 
 class Kernel(Value):
@@ -29,6 +29,10 @@ class Kernel(Value):
     `k / 2`, `k + 1`, `k ** 2`, `sum([k1, k2])`, `k.on([0, 2])`. Hyperparameters are float64 buffers until
     a draw fixes the dtype.
     """
+
+    # What its own tensors are measured in, by name: "x" (a column's unit), "1/x", "y^2" (the targets' squared) or
+    # "y^2/x^2". Those that are not named have no unit.
+    units: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
@@ -63,6 +67,23 @@ class Kernel(Value):
     def num_outputs(self) -> int:
         """How many tasks the kernel couples; 1 but for Coregional and what is made of it."""
         return 1
+
+    def of_one_scale(self, dims: list[int]) -> list[int]:
+        """Those of its columns that must be scaled alike: several of them share a hyperparameter."""
+        shared = [name for name, unit in self.units.items() if "x" in unit and getattr(self, name).numel() == 1]
+        return dims if shared else []
+
+    def operands(self) -> list[tuple[str, Kernel]]:
+        """The kernels that this one is made of, and where: what their tensors' names begin with."""
+        return [(f"{name}.", part) for name, part in self._modules.items() if isinstance(part, Kernel)]
+
+    def inner_dims(self, dims: list[int]) -> list[int]:
+        """The columns that those kernels see, of the columns `dims` that this one sees."""
+        return dims
+
+    def radial_parts(self, input_dim: int) -> list[RadialPart] | None:
+        """The kernel as a sum of scaled radial ones on some coordinates; None where it is not one."""
+        return None
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         """The kernel as a sum of B (x) k: pairs (B `[t, t]`, k), where None stands for a B of ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class Coregional(Kernel):
     >>> kernels.Coregional(kernels.RBF(), [[1.0, 0.9], [0.9, 1.0]]).num_outputs
     2
     """
+
+    units: ClassVar = {"B": "y^2"}
 
     def __init__(self, kernel: Kernel, B: ArrayLike) -> None:
         super().__init__()

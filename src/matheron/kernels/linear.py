@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,8 @@ class Linear(Kernel):
     >>> kernels.Linear(variance=2.0)([[1.0, 3.0]], [[1.0, 1.0]])
     tensor([[8.]], dtype=torch.float64)
     """
+
+    units: ClassVar = {"variance": "y^2/x^2"}
 
     def __init__(self, variance: ArrayLike = 1.0) -> None:
         super().__init__()
@@ -54,6 +58,9 @@ class Polynomial(Kernel):
         self.degree = as_count(degree, "degree")
         self.register_buffer("offset", positive(offset, "offset", zero=True, max_ndim=0))
 
+    def of_one_scale(self, dims: list[int]) -> list[int]:
+        return dims
+
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         return (x @ z.mT + self.offset) ** self.degree
 
@@ -77,6 +84,8 @@ class Constant(Kernel):
     >>> kernels.Constant(3.0)([[0.0]], [[5.0]])
     tensor([[3.]], dtype=torch.float64)
     """
+
+    units: ClassVar = {"value": "y^2"}
 
     def __init__(self, value: ArrayLike = 1.0) -> None:
         super().__init__()

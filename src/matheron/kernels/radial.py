@@ -1,11 +1,11 @@
-"""Radial kernels, each beside its spectral measure: RBF, Matern, RationalQuadratic; and kernels as sums of them."""
+"""Radial kernels, each beside its spectral measure: RBF, Matern, RationalQuadratic."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
 from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 import scipy  # whose special functions it imports when they are first used
@@ -15,14 +15,16 @@ from torch import Tensor
 from ..checks import ArrayLike, per_dimension, positive, transformed
 from ..scratch import computed
 from ..weigh import weigh, weigh_coordinates
-from .algebra import OnDims, Scaled, Sum
-from .base import Kernel, centred, squared_distance
+from .base import centred, squared_distance
 from .spectral import GammaScaled, Gaussian, SpectralMeasure, Student
-from .stationary import _Stationary
+from .stationary import Stationary
+from .terms import RadialPart
 
 
-class _Radial(_Stationary):
+class Radial(Stationary):
     """k(x, x') = g(r^2), r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2: the elliptical kernels."""
+
+    units: ClassVar = {"lengthscale": "x"}
 
     def __init__(self, lengthscale: ArrayLike = 1.0) -> None:
         super().__init__()
@@ -35,6 +37,9 @@ class _Radial(_Stationary):
     @abstractmethod
     def radial_derivative(self, r2: Tensor) -> Tensor:
         """g'(r^2), zero where it is infinite (coincident points of a rough kernel)."""
+
+    def radial_parts(self, input_dim: int) -> list[RadialPart]:
+        return [RadialPart(self, list(range(input_dim)))]
 
     def _scaled(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Both in lengthscales, about one of z's points."""
@@ -67,7 +72,7 @@ class _Radial(_Stationary):
         return weigh(K, W), pull.mul_(2 / lengthscale)
 
 
-class RBF(_Radial):
+class RBF(Radial):
     """k = exp(-r^2 / 2).
 
     >>> from matheron import kernels
@@ -136,7 +141,7 @@ def _half_integer(q: Tensor, a: float) -> Tensor:
     return decay.addcmul_(polynomial, decay, value=-1)
 
 
-class Matern(_Radial):
+class Matern(Radial):
     """k = 2^(1 - nu) / Gamma(nu) s^nu K_nu(s), s = sqrt(2 nu) r, for 0 < nu <= 50; closed forms for 1/2, 3/2, 5/2.
 
     Beyond 50 the Bessel function overflows where k is not yet 1, and RBF, the limit, is less than 0.005 away.
@@ -182,7 +187,7 @@ class Matern(_Radial):
         return Student(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.nu)
 
 
-class RationalQuadratic(_Radial):
+class RationalQuadratic(Radial):
     """k = (1 + r^2 / (2 alpha))^(-alpha): RBFs of Gamma(alpha, alpha) precision.
 
     >>> from matheron import kernels
@@ -202,26 +207,3 @@ class RationalQuadratic(_Radial):
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         return GammaScaled(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.alpha)
-
-
-@dataclass(frozen=True)
-class RadialPart:
-    """scale * k(x[dims], x'[dims])."""
-
-    kernel: _Radial
-    dims: list[int]
-    scale: Tensor | None = None
-
-
-def radial_parts(kernel: Kernel, input_dim: int) -> list[RadialPart] | None:
-    """The kernel as a sum of scaled radial ones on some coordinates; None where it is not one."""
-    if isinstance(kernel, Sum):
-        several = [radial_parts(k, input_dim) for k in kernel.parts]
-        return None if any(parts is None for parts in several) else [p for parts in several for p in parts or []]
-    if isinstance(kernel, Scaled):
-        parts, scale = radial_parts(kernel.kernel, input_dim), kernel.outputscale
-        return parts and [replace(p, scale=scale if p.scale is None else scale * p.scale) for p in parts]
-    if isinstance(kernel, OnDims):
-        parts = radial_parts(kernel.kernel, len(kernel.dims))
-        return parts and [replace(p, dims=[kernel.dims[i] for i in p.dims]) for p in parts]
-    return [RadialPart(kernel, list(range(input_dim)))] if isinstance(kernel, _Radial) else None

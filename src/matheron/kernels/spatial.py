@@ -15,14 +15,14 @@ from ..checks import ArrayLike, per_dimension
 from .base import Kernel, centred
 from .elliptical import Elliptical
 from .measure import SpectralMeasure
-from .radial import _Radial
+from .radial import Radial
 from .terms import Term
 
 # The table of Ball's radii t: its step, and its cells. The density of larger frequencies is that of its tail.
 _BALL_STEP, _BALL_CELLS, _BALL_FAR = 0.02, 100_000, 1e4
 
 
-class Spherical(_Radial):
+class Spherical(Radial):
     """k = 1 - 3/2 r + 1/2 r^3 for r < 1, and 0 beyond: the lengthscale is the range. In up to 3 dimensions.
 
     >>> from matheron import kernels
@@ -171,6 +171,9 @@ class Rotated(Kernel):
         if not math.isfinite(angle):
             raise ValueError(f"angle: expected degrees, got {angle!r}")
         self.kernel, self.angle = kernel, float(angle)
+
+    def of_one_scale(self, dims: list[int]) -> list[int]:
+        return dims[:2]  # a plane can be turned where both of its axes have one scale
 
     def _matrix(self, x: Tensor) -> Tensor:
         """R `[d, d]`, such that R x has the kernel's own coordinates."""

@@ -6,6 +6,7 @@ Every stationary kernel has k(x, x) = 1 except SpectralMixture, whose weights ar
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from .spectral import Atom, Gaussian, Lattice, SpectralMeasure
 from .terms import Term
 
 
-class _Stationary(Kernel):
+class Stationary(Kernel):
     """k(x, x) = 1, and one term: itself."""
 
     def diag(self, x: Tensor) -> Tensor:
@@ -28,13 +29,15 @@ class _Stationary(Kernel):
         return [Term(one, stationary=(self,))]
 
 
-class Periodic(_Stationary):
+class Periodic(Stationary):
     """k = exp(-2 sum_i sin^2(pi (x_i - x'_i) / period_i) / lengthscale_i^2).
 
     >>> from matheron import kernels
     >>> kernels.Periodic(lengthscale=1.0, period=2.0)([[0.0]], [[4.0]])
     tensor([[1.]], dtype=torch.float64)
     """
+
+    units: ClassVar = {"period": "x"}
 
     def __init__(self, lengthscale: ArrayLike = 1.0, period: ArrayLike = 1.0) -> None:
         super().__init__()
@@ -69,13 +72,15 @@ class Periodic(_Stationary):
         return Lattice(2 * math.pi / period, lengthscale)
 
 
-class Cosine(_Stationary):
+class Cosine(Stationary):
     """k = cos(2 pi (x - x') / period), in one dimension; with `.on(i)`, of one coordinate.
 
     >>> from matheron import kernels
     >>> kernels.Cosine(period=4.0)([[0.0]], [[4.0]])
     tensor([[1.]], dtype=torch.float64)
     """
+
+    units: ClassVar = {"period": "x"}
 
     def __init__(self, period: ArrayLike = 1.0) -> None:
         super().__init__()
@@ -108,6 +113,8 @@ class SpectralMixture(Kernel):
     >>> kernels.SpectralMixture(weights=[2.0], means=[[1.0]], scales=[[0.1]])([[0.0]], [[0.0]])
     tensor([[2.]], dtype=torch.float64)
     """
+
+    units: ClassVar = {"weights": "y^2", "means": "1/x", "scales": "1/x"}
 
     def __init__(self, weights: ArrayLike, means: ArrayLike, scales: ArrayLike) -> None:
         super().__init__()

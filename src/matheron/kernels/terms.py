@@ -12,6 +12,16 @@ from .spectral import Convolution, SpectralMeasure
 
 if TYPE_CHECKING:
     from .base import Kernel
+    from .radial import Radial
+
+
+@dataclass(frozen=True)
+class RadialPart:
+    """scale * k(x[dims], x'[dims])."""
+
+    kernel: Radial
+    dims: list[int]
+    scale: Tensor | None = None
 
 
 @dataclass(frozen=True)

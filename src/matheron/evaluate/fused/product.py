@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ...kernels import Kernel
-from ...kernels.radial import radial_parts
 from .plan import Radial, Tiles, tiles
 from .read import LARGEST_DIM, PAD, radial_part
 
@@ -55,7 +54,7 @@ def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products |
         return None
     parts: list[tuple[Tensor | None, Radial]] = []
     for B, k in kernel.coupled():
-        for part in radial_parts(k, d) or [None]:
+        for part in k.radial_parts(d) or [None]:
             made = None if part is None else radial_part(part, X, X.new_ones(1, 1, len(X)))
             if made is None:
                 return None

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from ...features.basis import Canonical, Cosines, Pairs
 from ...kernels import RBF, Kernel, Matern, RationalQuadratic
-from ...kernels.radial import RadialPart, radial_parts
+from ...kernels.terms import RadialPart
 from ..record import Record
 from ..terms import WeightedSum
 from .plan import Fourier, Plan, Radial, two_to
@@ -43,7 +43,7 @@ def make_plan(record: Record) -> Plan | None:
         if not isinstance(term.basis, Canonical):
             continue
         W = term.weights.reshape(s * t, 1, -1)
-        for part in radial_parts(term.basis.kernel, d) or [None]:
+        for part in term.basis.kernel.radial_parts(d) or [None]:
             made = None if part is None else radial_part(part, term.basis.centres, W)
             if made is None:
                 return None
