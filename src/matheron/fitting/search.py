@@ -20,6 +20,7 @@ from .likelihood import Dense
 from .pathwise import Pathwise, ascend
 from .priors import weak_priors
 from .starts import candidates, spread_and_near
+from .threads import threads_for
 from .units import Units, buffers
 
 # Starts are compared on this many observations, and followed on that many; the best goes on with all of them.
@@ -161,7 +162,8 @@ def _best_start(
     few = objective.some(order[:_SCREENED])
     given = [as_given, *([h.encode()] if both else [])]
     starts = candidates(h, 8 * num_starts, generator, given, few.X, few.y)
-    values = [few(start)[0] for start in starts]
+    with threads_for(len(few.y)):
+        values = [few(start)[0] for start in starts]
     ranked = sorted(range(len(starts)), key=lambda i: -values[i])
     chosen = [starts[i] for i in ranked[:num_starts]]
     some = objective.some(order[:_FOLLOWED])
@@ -207,12 +209,13 @@ def _climb(
             return 1e10, 0.0 * numbers
         return -value / n, (-(gradient * ~fixed) / n).cpu().numpy()
 
-    scipy_minimize(
-        downhill,
-        start.cpu().numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=objective.hyperparameters.limits(),
-        options={"maxiter": iterations, "ftol": 1e-10, "gtol": 1e-6},
-    )
+    with threads_for(n):
+        scipy_minimize(
+            downhill,
+            start.cpu().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=objective.hyperparameters.limits(),
+            options={"maxiter": iterations, "ftol": 1e-10, "gtol": 1e-6},
+        )
     return best, best_value
