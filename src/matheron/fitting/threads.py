@@ -1,7 +1,7 @@
 """One thread for small work.
 
 Torch's threads and those of SciPy's BLAS wait for work by spinning, and on few cores each keeps the other from running:
-a fit of 100 observations took five times as long on two threads as on one where nothing else ran, and ten beside other work.
+on two cores a fit of 100 observations took five times as long on two threads as on one, and ten beside other work.
 """
 
 from __future__ import annotations
