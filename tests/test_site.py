@@ -71,12 +71,28 @@ def test_the_reference_shows_examples_as_code(site):
 
 def test_tutorials_are_executed_notebooks(tmp_path):
     nbformat = pytest.importorskip("nbformat", reason="the tools of the documentation are not installed; make docs")
-    sys.path.insert(0, str(ROOT / "docs/build"))
-    import notebooks  # type: ignore[import-not-found]
-
-    made = nbformat.read(notebooks.make(ROOT / "docs/tutorials/first-steps.md", tmp_path), as_version=4)
+    made = nbformat.read(_notebooks().make(ROOT / "docs/tutorials/first-steps.md", tmp_path), as_version=4)
     code = [cell for cell in made.cells if cell.cell_type == "code"]
     assert code and all(cell.execution_count for cell in code)
     outputs = [output for cell in code for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs), "no figure is shown"
     nbformat.validate(made)
+
+
+def test_a_notebook_that_draws_nothing_holds_the_figures_of_its_page():
+    nbformat = pytest.importorskip("nbformat", reason="the tools of the documentation are not installed; make docs")
+    notebooks = _notebooks()
+    page = ROOT / "docs/tutorials/control.md"
+    made = notebooks.notebook(page.read_text())
+    for cell in (cell for cell in made.cells if cell.cell_type == "markdown"):
+        notebooks.figures(cell, page, drawn=False)
+    held = [name for cell in made.cells for name in cell.get("attachments", {})]
+    assert held == ["control.png"] and any("(attachment:control.png)" in cell.source for cell in made.cells)
+    nbformat.validate(made)
+
+
+def _notebooks():
+    sys.path.insert(0, str(ROOT / "docs/build"))
+    import notebooks  # type: ignore[import-not-found]
+
+    return notebooks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from nbclient import NotebookClient
 
 DOCS = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
+FIGURE = re.compile(r"^!\[[^\]]*\]\((figures/([^)]*))\)\n?", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)\.md(#[\w-]*)?\)")
 NEEDS = {"gpflow.md": "gpflow"}  # a page that needs a library of an environment of its own stays unexecuted there
 
@@ -40,9 +42,19 @@ def notebook(text: str) -> nbformat.NotebookNode:
 
 
 def prose(text: str) -> str:
-    """Pages link to pages, and show figures that the notebook's own cells draw."""
-    text = re.sub(r"^!\[[^\]]*\]\(figures/[^)]*\)\n?", "", text, flags=re.MULTILINE)
+    """Pages link to pages."""
     return LINK.sub(r"](\1.html\2)", text).strip()
+
+
+def figures(cell: nbformat.NotebookNode, page: Path, drawn: bool) -> None:
+    """Leave out a page's figures where the notebook's own cells draw them; else the cell holds them itself."""
+    if drawn:
+        cell.source = FIGURE.sub("", cell.source).strip()
+        return
+    for path, name in FIGURE.findall(cell.source):
+        image = base64.b64encode((page.parent / path).read_bytes()).decode()
+        cell.setdefault("attachments", {})[name] = {"image/png": image}
+        cell.source = cell.source.replace(f"({path})", f"(attachment:{name})")
 
 
 def make(page: Path, folder: Path) -> Path:
@@ -51,7 +63,11 @@ def make(page: Path, folder: Path) -> Path:
     if page.name not in NEEDS or find_spec(NEEDS[page.name]):
         with tempfile.TemporaryDirectory() as scratch:
             NotebookClient(made, timeout=300, resources={"metadata": {"path": scratch}}).execute()
+    outputs = [output for cell in made.cells for output in cell.get("outputs", [])]
+    drawn = any("image/png" in output.get("data", {}) for output in outputs)
     for cell in made.cells:
+        if cell.cell_type == "markdown":
+            figures(cell, page, drawn)
         cell.metadata.pop("execution", None)  # when it ran is of no interest
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / page.with_suffix(".ipynb").name
