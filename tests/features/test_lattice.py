@@ -266,13 +266,19 @@ def test_sums_can_be_differentiated_twice(dims, shape, d):
     assert torch.autograd.gradgradcheck(lambda x: lattice.weighted(x, W), x, fast_mode=True)
 
 
+@pytest.mark.parametrize("largest", [1 << 20, 0])
 @pytest.mark.parametrize("dims, shape, d", SHAPES)
-def test_a_tensor_grid_has_the_values_of_its_points(dims, shape, d):
+def test_a_tensor_grid_has_the_values_of_its_points(dims, shape, d, largest, monkeypatch):
+    monkeypatch.setattr(
+        "matheron.features.lattice._LARGEST_WAVE", {"cpu": largest}
+    )  # products of matrices, or transforms
     lattice, g = basis(dims, shape)
     W = torch.randn(3, lattice.size, generator=g, dtype=torch.float64)
     axes = [torch.rand(n, generator=g, dtype=torch.float64) for n in (4, 6, 5)[:d]]
     listed = W @ lattice.values(torch.cartesian_prod(*axes).reshape(1, -1, d))[0].mT
-    torch.testing.assert_close(lattice.on_axes(W, axes).flatten(1), listed)
+    out = torch.ones(3, *(len(axis) for axis in axes), dtype=torch.float64)
+    assert lattice.add_on_axes(W, axes, list(out))
+    torch.testing.assert_close(out.flatten(1), 1 + listed, atol=1e-9, rtol=1e-9)
 
 
 def test_gradients_reach_the_lengthscale():

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from ..features.basis import Basis
 from ..means import ConstantMean
 from .chunked import block_numbers
 from .record import Record
@@ -39,17 +38,13 @@ def _separated(term: WeightedSum, axes: list[Tensor], rows: Tensor) -> bool:
     axes = axes if term.origin is None else [axis - o for axis, o in zip(axes, term.origin, strict=True)]
     for g, members in term.groups:
         basis = term.basis if term.shared else term.basis.select(slice(g, g + 1))
-        if type(basis).on_axes is not Basis.on_axes:
-            for path in members:
-                part = basis.on_axes(term.weights[path], axes)
-                assert part is not None
-                rows[path] += part
+        views = [rows[path, output] for path in members for output in range(t)]
+        if basis.add_on_axes(term.weights[members].flatten(0, 1), axes, views):
             continue
-        summands = summands_of(basis, axes)
+        summands = summands_of(basis, axes) if len(axes) > 1 else None  # a line is a list
         if summands is None:
             return False
-        views = [rows[path, output].view(n1, -1) for path in members for output in range(t)]
-        add_grid_sums(summands, term.weights[members].flatten(0, 1), views)
+        add_grid_sums(summands, term.weights[members].flatten(0, 1), [view.view(n1, -1) for view in views])
     return True
 
 

@@ -77,9 +77,10 @@ class Basis(Value):
         _, df = self.weighted_with_gradient(x, W)
         return (G[..., None] * df).sum(1)
 
-    def on_axes(self, W: Tensor, axes: list[Tensor]) -> Tensor | None:
-        """The sums on the tensor grid of some axes, `[r, c] -> [r, n1, n2, ...]`, where a basis has its own way."""
-        return None
+    def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
+        """Add the sums on the tensor grid of some axes, of weights `[r, c]`, to r views `[n1, n2, ...]`; False where a
+        basis has no way of its own to do it."""
+        return False
 
     def select(self, index: Tensor | slice) -> Basis:
         """The versions `index` of a basis that has several; a basis with one serves all."""

@@ -16,6 +16,8 @@ from .basis import Basis, Cosines, Pairs
 _BLOCK = 1 << 22
 # Up to so many points a sum mode by mode is faster than a transform (measured on a CPU).
 _FEW = 24
+# Numbers in the matrix of one axis of a grid at the most: beyond, a transform is faster (on a CPU), or fits in memory.
+_LARGEST_WAVE = {"cpu": 1 << 18, "cuda": 1 << 26}
 
 
 class Lattice(Basis):
@@ -172,26 +174,29 @@ class Lattice(Basis):
         phase = angle[..., None] * j
         return torch.complex(phase.cos(), phase.sin())
 
-    def on_axes(self, W: Tensor, axes: list[Tensor]) -> Tensor:
-        """The sums on the tensor grid of some axes: `[r, c] -> [r, n1, n2, ...]`, a product of matrices each."""
+    def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
+        """A product of matrices for each axis, or a transform where that has too many numbers."""
+        angles = [axes[i].double() * (2 * math.pi / self.period[k].double()) for k, i in enumerate(self.dims)]
         waves = [
-            self.wave(k, axes[i].double() * (2 * math.pi / self.period[k].double())) for k, i in enumerate(self.dims)
+            self.wave(k, angle).to(torch.complex64 if W.dtype == torch.float32 else torch.complex128).mT
+            if len(angle) * self.shape[k] <= _LARGEST_WAVE.get(W.device.type, 0)
+            else None
+            for k, angle in enumerate(angles)
         ]
-        waves = [wave.to(torch.complex64 if W.dtype == torch.float32 else torch.complex128) for wave in waves]
-        rest = [len(axis) for axis in axes]
-        out = torch.empty(len(W), *rest, dtype=W.dtype, device=W.device)
         order = sorted(range(len(self.dims)), key=lambda k: self.dims[k])
+        shape = [len(axis) if i in self.dims else 1 for i, axis in enumerate(axes)]
         for start in range(0, len(W), 2):  # two real functions in one complex sum
-            rows = W[start : start + 2]
-            total = _joined(self.coefficients(rows))[0].permute(order)
+            total = _joined(self.coefficients(W[start : start + 2]))[0].permute(order)
             for k in order:
-                total = total.movedim(0, -1) @ waves[k].mT  # the axis summed over comes last
-            shape = [n if i in self.dims else 1 for i, n in enumerate(rest)]
-            total = total.reshape(shape).expand(rest)
-            out[start] = total.real
-            if len(rows) == 2:
-                out[start + 1] = total.imag
-        return out
+                total, wave = total.movedim(0, -1), waves[k]  # the axis summed over comes last
+                if wave is not None:
+                    total = total @ wave
+                else:
+                    rows = series_at(total.reshape(-1, self.shape[k]), angles[k][:, None])
+                    total = rows.reshape(*total.shape[:-1], len(angles[k]))
+            for view, part in zip(into[start : start + 2], (total.real, total.imag), strict=False):
+                view += part.reshape(shape)
+        return True
 
     def adjoint(self, x: Tensor, v: Tensor, accuracy: float | None = None) -> Tensor:
         """The transpose of the sums: `[n, d], [r, n] -> [r, c]`, weights with <W, adjoint> = <sums(W), v>."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,9 @@ from ..solvers import (
     coupled_diagonal,
     covariance,
 )
+from ..solvers.blocked import solve_lower
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
+from .folding import folded
 from .prior import Prior
 from .update import Inducing, UpdatePaths
 
@@ -59,7 +63,10 @@ def update_given(
     f = torch.cat([f, f[s:].expand(s - 1, -1)]) if own else f  # [2 s, n] or [s + 1, n]
     eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
     v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, guess)
-    centres, centre_tasks = X, tasks
+    centres, centre_tasks, on_lattice = X, tasks, None
+    if inducing is None and isinstance(state, CholeskyState) and not (torch.is_grad_enabled() and v.requires_grad):
+        b = y - f[:s] - eps[:s]
+        on_lattice = folded(prior, kernel, X, tasks, noise + state.jitter, b, v[:s], *_by_factor(state))
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
         v_Z = operator.centre_weights(v) + torch.cat([inducing.v, inducing.v_mean.expand(len(f) - s, -1)])
@@ -78,6 +85,7 @@ def update_given(
         xi=xi,
         solver_stats=stats,
         factor=_kept(state) if inducing is None else None,
+        folded=on_lattice,
     )
 
 
@@ -105,6 +113,11 @@ def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: So
     return update_given(
         prior, mean, old.kernel, data, solver, guess=guess, Z=old.centres[:m], Z_tasks=tasks, inducing=old.inducing
     )
+
+
+def _by_factor(state: CholeskyState) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """(K + noise)^-1 and L^-1, of columns `[n, r]`."""
+    return lambda b: state.solve(b)[0], lambda b: solve_lower(state.L, b.to(state.L)).to(b)
 
 
 def _kept(state: State) -> Factor | None:

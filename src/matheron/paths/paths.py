@@ -17,9 +17,10 @@ from ..transforms import Transform
 from ..updates import Data
 from .base import AbstractPaths
 from .conditioning import given_more, posterior_variance
+from .folding import with_folded
 from .observations import Observations, undone
 from .on_lattice import LatticeUpdate, given_on_lattice, warn_of_misfit
-from .prior import Prior
+from .prior import Prior, PriorPaths
 from .update import UpdatePaths
 
 # Covariances of data and points that are in memory at once, where variances are asked for.
@@ -162,11 +163,15 @@ class PriorPlusUpdate(AbstractPaths):
 
 
 def _make_record(paths: PriorPlusUpdate) -> Record:
-    prior = paths.prior
+    prior, update = paths.prior, paths.update
+    if update.folded is not None and isinstance(prior, PriorPaths):
+        terms = with_folded(prior, update.centres, update.tasks, update.folded)
+    else:
+        terms = [*prior.terms(), *update.terms()]
     return Record(
         prior.num_paths,
         prior.num_outputs,
-        [*prior.terms(), *paths.update.terms()],
+        terms,
         paths.mean_function,
         prior.origin,
         paths.requires_graph(),

@@ -39,10 +39,12 @@ class UpdatePaths(Value):
     """sum_j v_j k(., z_j): centres `[c, d]` and weights v `[s, c]`, and all that more data needs.
 
     The centres are the m inducing points of a sparse model (none for an exact one), then the n observations y `[n]` or
-    `[s, n]`, whose noise in each path is sqrt(noise) xi, xi `[s, n]`. v_mean `[1 or s, c]` gives the mean.
+    `[s, n]`, whose noise in each path is sqrt(noise) xi, xi `[s, n]`. v_mean `[1 or s, c]` gives the mean. `folded
+    [s, c]`, where there are such, are weights for the kernel of the lattice that the prior is on (`folding.py`): then
+    evaluators see no centres.
     """
 
-    shapes = "centres: c d, tasks: c, v: s c, v_mean: r c, noise: n, xi: s n"
+    shapes = "centres: c d, tasks: c, v: s c, v_mean: r c, noise: n, xi: s n, folded: s c"
 
     def check(self) -> None:
         s, c, n, t = *self.v.shape, len(self.noise), self.kernel.num_outputs
@@ -74,6 +76,7 @@ class UpdatePaths(Value):
         xi: Tensor | None = None,
         solver_stats: Stats | None = None,
         factor: Factor | None = None,
+        folded: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.register_module("factor", factor)
@@ -82,12 +85,16 @@ class UpdatePaths(Value):
         self.register_module("inducing", inducing)
         empty = centres.new_zeros(0)
         y, noise, xi = empty if y is None else y, empty if noise is None else noise, v[:, :0] if xi is None else xi
-        for name, value in dict(centres=centres, tasks=tasks, v=v, v_mean=v_mean, y=y, noise=noise, xi=xi).items():
+        folded = None if folded is None else folded.to(v.dtype)
+        buffers = dict(centres=centres, tasks=tasks, v=v, v_mean=v_mean, y=y, noise=noise, xi=xi, folded=folded)
+        for name, value in buffers.items():
             self.register_buffer(name, None if value is None else _apart(value))
 
     def restore(self) -> None:
         if "factor" not in self._modules:  # a file from before factors were kept
             self.register_module("factor", None)
+        if "folded" not in self._buffers:  # a file from before updates were folded
+            self.register_buffer("folded", None)
 
     @property
     def weights(self) -> Tensor:
@@ -121,6 +128,7 @@ class UpdatePaths(Value):
             xi=self.xi[index],
             solver_stats=self.solver_stats,
             factor=self.factor,
+            folded=None if self.folded is None else self.folded[index],
         )
 
     def terms(self, v: Tensor | None = None) -> list[Term]:
