@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -107,6 +108,8 @@ def test_means_move_to_another_dtype_and_are_copied(name):
         assert torch.equal(pickle.loads(pickle.dumps(mean))(x), mean(x))
 
 
+WORD: Any = "zero"
+NUMBER: Any = lambda x: 0.0  # noqa: E731
 REFUSALS = {
     "a matrix": (
         lambda: ConstantMean([[1.0]]),
@@ -115,14 +118,14 @@ REFUSALS = {
     ),
     "not finite": (lambda: ConstantMean(float("nan")), ValueError, "mean: expected finite numbers"),
     "weights without an axis": (lambda: LinearMean(1.0), ValueError, r"weights: expected \[d\], or \[t, d\]"),
-    "text": (lambda: as_mean("zero"), TypeError, "mean: expected a number, one per output, or a callable, got str"),
+    "text": (lambda: as_mean(WORD), TypeError, "mean: expected a number, one per output, or a callable, got str"),
     "a function of another shape": (
         lambda: as_mean(lambda x: x.sum())(torch.zeros(3, 2)),
         ValueError,
         r"mean: expected a tensor \[3\] for points \[3, 2\], got \[\]",
     ),
     "a function that answers no tensor": (
-        lambda: as_mean(lambda x: 0.0)(torch.zeros(3, 2)),
+        lambda: as_mean(NUMBER)(torch.zeros(3, 2)),
         ValueError,
         r"mean: expected a tensor \[3\] .* got float",
     ),

@@ -17,6 +17,8 @@ draw: Any = matheron.draw
 draw_prior: Any = matheron.draw_prior
 rbf: Any = K.RBF
 
+WORDS: Any = [["a", "b"]]
+NOTHING: Any = None
 NAN, INF = float("nan"), math.inf
 GP = ExactGP(K.RBF(0.5), rand(3, 2), randn(3), 0.1)
 
@@ -367,12 +369,12 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "complex points": (lambda: paths_of("exact")(rand(4, 2) * 1j), TypeError, "x: expected real numbers"),
     "boolean points": (lambda: paths_of("exact")(rand(4, 2) > 0.5), TypeError, "x: expected real numbers"),
     "words for points": (
-        lambda: paths_of("exact")([["a", "b"]]),
+        lambda: paths_of("exact")(WORDS),
         TypeError,
         "x: expected a tensor, a NumPy array or numbers",
     ),
     "nothing for points": (
-        lambda: paths_of("exact")(None),
+        lambda: paths_of("exact")(NOTHING),
         TypeError,
         "x: expected a tensor, a NumPy array or numbers, got None",
     ),

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Protocol, SupportsFloat, SupportsIndex, SupportsInt, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-ArrayLike = Any  # a tensor, a NumPy array, a number, or nested lists of numbers
+
+class Table(Protocol):
+    """What turns into a NumPy array: a DataFrame, a column of one, a DataArray, a number of NumPy's."""
+
+    def __array__(self) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Bounds(Protocol):
+    """A box, as `scipy.optimize.Bounds` has it."""
+
+    @property
+    def lb(self) -> ArrayLike: ...
+    @property
+    def ub(self) -> ArrayLike: ...
+
+
+ArrayLike: TypeAlias = Tensor | np.ndarray | Table | float | Sequence["ArrayLike"]
+Box = ArrayLike | Bounds
 # Where random numbers come from: a generator, a seed, or None for torch's default generator.
 Random = torch.Generator | np.random.Generator | np.random.RandomState | int | None
 
@@ -29,9 +48,8 @@ def as_array(value: ArrayLike) -> Tensor:
         raise TypeError(
             "expected no masked array, whose mask would be lost; leave out the masked rows, or .filled(...)"
         )
-    if hasattr(value, "to_numpy"):  # a table or a column of pandas, polars, ...
-        return _from_numpy(value.to_numpy(), value)
-    return _from_numpy(value if isinstance(value, np.ndarray | np.generic) else np.asarray(value), value)
+    to_numpy = getattr(value, "to_numpy", None)  # a table or a column of pandas, polars, ...
+    return _from_numpy(value if to_numpy is None else to_numpy(), value)
 
 
 def _from_numpy(array: ArrayLike, given: object) -> Tensor:
@@ -54,7 +72,7 @@ def _from_numpy(array: ArrayLike, given: object) -> Tensor:
     return torch.as_tensor(array)
 
 
-def _number(entry: Any) -> float:
+def _number(entry: SupportsFloat | str | bytes) -> float:
     if isinstance(entry, str | bytes):
         raise TypeError(f"a text, {entry!r}")
     return math.nan if type(entry).__name__ == "NAType" else float(entry)  # pandas.NA is a missing number
@@ -145,7 +163,7 @@ def as_points(x: ArrayLike, name: str, *, input_dim: int | None = None, like: Te
     return x
 
 
-def as_box(box: ArrayLike, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
+def as_box(box: Box, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
     """The box `[2, d]` of lower and upper bounds, from `(lower, upper)`, `[2, d]`, or a `scipy.optimize.Bounds`.
 
     With `input_dim` each side may be one number, the same in every dimension.
@@ -154,18 +172,17 @@ def as_box(box: ArrayLike, name: str, *, input_dim: int | None = None, like: Ten
     expected = f"{name}: expected (lower, upper), each a number or {d} of them"
     if input_dim is None:
         expected = f"{name}: expected [2, d], lower bounds then upper"
-    _refuse_pairs(box, name)
-    given: ArrayLike = box
-    if hasattr(box, "lb") and hasattr(box, "ub"):  # scipy.optimize.Bounds
-        given = (box.lb, box.ub)
+    if isinstance(box, Bounds):
+        given = [box.lb, box.ub]
     else:
+        _refuse_pairs(box, name)
         try:
-            count = 0 if isinstance(box, str | dict | set) else len(box)
-        except TypeError:
-            count = 0
-        if count != 2:
-            raise ValueError(f"{expected}, got {f'shape {list(as_array(box).shape)}' if count else repr(box)}")
-    lower, upper = (as_tensor(side, name, like=like).reshape(-1) for side in (given[0], given[1]))
+            given = list(box) if isinstance(box, Iterable) and not isinstance(box, str | dict | set) else []
+        except TypeError:  # a tensor that is one number
+            given = []
+        if len(given) != 2:
+            raise ValueError(f"{expected}, got {f'shape {list(as_array(box).shape)}' if given else repr(box)}")
+    lower, upper = (as_tensor(side, name, like=like).reshape(-1) for side in given)
     d = max(len(lower), len(upper)) if input_dim is None else input_dim
     if len(lower) not in (1, d) or len(upper) not in (1, d):
         raise ValueError(f"{expected}, got {len(lower)} and {len(upper)} numbers")
@@ -181,10 +198,10 @@ def as_box(box: ArrayLike, name: str, *, input_dim: int | None = None, like: Ten
 
 def _refuse_pairs(box: ArrayLike, name: str) -> None:
     """A list of tuples is how SciPy writes one pair per dimension: refused where both readings make a box."""
-    pairs = isinstance(box, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in box)
-    if not pairs or len(box) != 2:
+    pairs = [pair for pair in box if isinstance(pair, tuple) and len(pair) == 2] if isinstance(box, list) else []
+    if len(pairs) != 2 or box != pairs:
         return
-    (a, b), (c, d) = box
+    (a, b), (c, d) = cast(list[tuple[float, float]], pairs)
     if a < b and c < d and a < c and b < d:
         ours = f"[[{a}, {b}], [{c}, {d}]] is lower bounds {a}, {b} and upper bounds {c}, {d}"
         theirs = f"[[{a}, {c}], [{b}, {d}]] is {a} to {b} in the first dimension and {c} to {d} in the second"
@@ -209,7 +226,7 @@ def as_noise(noise: ArrayLike, n: int, *, like: Tensor) -> Tensor:
     return noise.reshape(-1).expand(n)
 
 
-def as_count(value: Any, name: str) -> int:
+def as_count(value: SupportsInt, name: str) -> int:
     """A whole number of at least one."""
     try:
         count = 0 if isinstance(value, bool) else int(value)
@@ -245,7 +262,7 @@ def as_generator(generator: Random = None, seed: int | None = None) -> torch.Gen
     return torch.Generator().manual_seed(as_seed(generator, "generator"))
 
 
-def as_seed(value: Any, name: str) -> int:
+def as_seed(value: SupportsIndex, name: str) -> int:
     """A whole number from which a generator can start: below 2^64, and not negative."""
     expected = "a seed, a whole number from 0 to 2^64 - 1"
     if name == "generator":

@@ -22,7 +22,7 @@ from .features import Features
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
 from .lattice_draws import drawn_from_stream, drawn_on_lattice
-from .means import Mean, as_mean
+from .means import MeanLike, as_mean
 from .operators import KernelOperator
 from .paths import (
     AbstractPaths,
@@ -184,7 +184,7 @@ def draw_prior(
     num_paths: int,
     *,
     input_dim: int,
-    mean: Mean | ArrayLike = 0.0,
+    mean: MeanLike = 0.0,
     num_features: int = 1024,
     features: str | Features = "auto",
     paths_per_basis: int | None = 64,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .checks import ArrayLike, as_noise, as_points, as_tensor, positive
 from .kernels import Kernel
-from .means import ConstantMean, LinearMean, Mean, as_mean
+from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from .store import save
 from .transforms import Transform
 from .value import Parts, Value
@@ -85,7 +85,7 @@ class ExactGP(_Snapshot):
         X: ArrayLike,
         y: ArrayLike,
         noise: ArrayLike,
-        mean: Mean | ArrayLike | Callable[[Tensor], Tensor] = 0.0,
+        mean: MeanLike = 0.0,
         tasks: ArrayLike | None = None,
         *,
         input_transform: Transform | None = None,
@@ -171,7 +171,7 @@ class SparseGP(_Snapshot):
         Z: ArrayLike,
         q_mean: ArrayLike | None = None,
         q_scale_tril: ArrayLike | None = None,
-        mean: Mean | ArrayLike | Callable[[Tensor], Tensor] = 0.0,
+        mean: MeanLike = 0.0,
         whitened: bool = False,
         jitter: float = 0.0,
         sample_u: SampleU | None = None,
@@ -331,7 +331,7 @@ def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int, name: str) -> Te
     return tasks.long()
 
 
-def _as_mean(mean: Mean | ArrayLike | Callable[[Tensor], Tensor], X: Tensor, num_outputs: int) -> Mean:
+def _as_mean(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:
     """A Mean of as many outputs as the kernel has, or of one; functions are only asked when paths are drawn."""
     mean = as_mean(mean)
     if isinstance(mean, ConstantMean | LinearMean):

@@ -166,7 +166,10 @@ class Mixed(Mean):
         return m.expand(*m.shape[:-1], p) @ self.A.mT, self.A @ dm.expand(*dm.shape[:-2], p, -1)
 
 
-def as_mean(mean: Mean | ArrayLike | Callable[[Tensor], Tensor]) -> Mean:
+MeanLike = Mean | ArrayLike | Callable[[Tensor], Tensor]
+
+
+def as_mean(mean: MeanLike) -> Mean:
     """A Mean from what a user may give."""
     if isinstance(mean, Mean):
         return mean

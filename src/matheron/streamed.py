@@ -13,7 +13,7 @@ from torch import Tensor
 from .checks import ArrayLike, as_count, as_noise, as_points, as_tensor
 from .gp import ExactGP
 from .kernels import Kernel
-from .means import Mean
+from .means import MeanLike
 from .progress import progress_bar
 from .transforms import Transform
 
@@ -63,7 +63,7 @@ class StreamedGP:
         kernel: Kernel,
         data: Any,
         noise: ArrayLike | None = None,
-        mean: Mean | ArrayLike | Any = 0.0,
+        mean: MeanLike = 0.0,
         *,
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,

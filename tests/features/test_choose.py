@@ -45,7 +45,7 @@ def test_auto_chooses_by_dimension_kernel_and_domain_and_says_so(name):
     assert said in features.description
     assert features.description in repr(features)
     assert (features.domain is None) == all(choice.kind != "lattice" for choice in features.choices)
-    assert sum(choice.num_features for choice in features.choices) == features.num_features
+    assert sum(choice.num_features or 0 for choice in features.choices) == features.num_features
 
 
 def test_what_was_chosen_is_a_record_that_files_keep(tmp_path):

@@ -108,7 +108,7 @@ def sample_y(
     """
     rng = check_random_state(random_state)
     generator = torch.Generator().manual_seed(int(rng.randint(2**31 - 1)))
-    X = check_array(X, dtype="float64")
+    X = np.asarray(check_array(X, dtype="float64"))
     width = np.maximum(np.ptp(X, axis=0), 1e-3 * (1 + np.abs(X).max(axis=0)))
     domain = (X.min(axis=0) - 1e-3 * width, X.max(axis=0) + 1e-3 * width)  # of some width, for a single point too
     if hasattr(regressor, "X_train_"):

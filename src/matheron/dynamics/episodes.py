@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def fit_dynamics(
-    data: ArrayLike,
-    controls: ArrayLike | None = None,
+    data: ArrayLike | DataFrame,
+    controls: ArrayLike | Sequence[str] | None = None,
     *,
     states: Sequence[str] | None = None,
     episode: str | None = None,
@@ -60,8 +60,8 @@ def fit_dynamics(
 
 
 def transitions(
-    data: ArrayLike,
-    controls: ArrayLike | None = None,
+    data: ArrayLike | DataFrame,
+    controls: ArrayLike | Sequence[str] | None = None,
     *,
     states: Sequence[str] | None = None,
     episode: str | None = None,
@@ -83,9 +83,11 @@ def transitions(
         )
     if method == "euler" and not (dt is not None and dt > 0):
         raise ValueError(f'dt: expected a positive time between states for method="euler", got {dt!r}')
-    runs, applied = _from_frame(data, states, controls, episode) if hasattr(data, "columns") else (data, controls)
-    S = _episodes(runs, "data")
-    C = None if applied is None else _episodes(applied, "controls")
+    if _is_frame(data):
+        S, C = _from_frame(data, states, cast("Sequence[str] | None", controls), episode)
+    else:
+        S = _episodes(cast(ArrayLike, data), "data")
+        C = None if controls is None else _episodes(cast(ArrayLike, controls), "controls")
     if C is not None and len(C) != len(S):
         raise ValueError(f"controls: expected those of {len(S)} episodes, got {len(C)}")
     inputs, targets = [], []
@@ -103,8 +105,10 @@ def transitions(
 
 def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
     """Episodes `[T, d]` from one, a list of them, or an array of them."""
-    several = isinstance(values, list | tuple) and len(values) > 0 and _ndim(values[0]) == 2
-    parts = [as_tensor(part, name) for part in values] if several else [as_tensor(values, name)]
+    if isinstance(values, list | tuple) and values and as_tensor(values[0], name).ndim == 2:
+        parts = [as_tensor(part, name) for part in values]
+    else:
+        parts = [as_tensor(values, name)]
     parts = list(parts[0]) if len(parts) == 1 and parts[0].ndim == 3 else parts
     if any(part.ndim != 2 for part in parts) or len({part.shape[1] for part in parts}) != 1:
         shapes = [list(part.shape) for part in parts]
@@ -112,8 +116,8 @@ def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
     return parts
 
 
-def _ndim(value: ArrayLike) -> int:
-    return as_tensor(value, "data").ndim
+def _is_frame(data: ArrayLike | DataFrame) -> TypeGuard[DataFrame]:
+    return hasattr(data, "columns")
 
 
 def _from_frame(

@@ -25,7 +25,7 @@ _SEGMENT = 32
 # Steps whose noise is drawn at once, and numbers at the most.
 _BLOCK, _NUMBERS = 64, 1 << 20
 
-Controls = ArrayLike | Callable[..., Tensor]
+Controls = ArrayLike | Callable[..., ArrayLike]
 
 
 class DivergenceWarning(UserWarning):
@@ -247,7 +247,7 @@ class _Controls:
         self.function = controls if callable(controls) else None
         self.policy = self.function is not None and _num_arguments(self.function) > 1
         self.given: Tensor | None = None  # [s, steps, d_c]
-        if controls is not None and self.function is None:
+        if controls is not None and not callable(controls):
             given, s = as_tensor(controls, "controls", like=state), self.num_paths
             if (
                 given.ndim not in (2, 3)

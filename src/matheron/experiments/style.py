@@ -62,8 +62,8 @@ def band(axis: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: Arra
     """A median with its quartiles shaded."""
     if options.get("marker") == "*":
         options["markersize"] = 8
-    (line,) = axis.plot(x, middle, **options)
-    axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    (line,) = axis.plot(np.asarray(x), np.asarray(middle), **options)
+    axis.fill_between(np.asarray(x), np.asarray(low), np.asarray(high), color=line.get_color(), alpha=0.2, linewidth=0)
 
 
 def plain_ticks(axis: Axes, x: Sequence[float]) -> None:

@@ -79,8 +79,9 @@ class _AsPaths(Value):
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
         """On a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
-        points = torch.cartesian_prod(*(torch.as_tensor(axis).to(self.dtype) for axis in axes)).reshape(-1, len(axes))
-        return self(points).unflatten(1, [len(axis) for axis in axes])
+        numbers = [torch.as_tensor(axis).to(self.dtype) for axis in axes]
+        points = torch.cartesian_prod(*numbers).reshape(-1, len(axes))
+        return self(points).unflatten(1, [len(axis) for axis in numbers])
 
 
 class MeanPath(_AsPaths):

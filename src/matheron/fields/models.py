@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_points, as_tensor, positive
+from ..checks import ArrayLike, as_array, as_points, as_tensor, positive
 from ..fitting import fit
 from ..gp import ExactGP
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
 from ..kernels.coregional import coupled_covariance
 from ..paths import AbstractPaths
 from ..solvers.cholesky import safe_cholesky
+from ..transforms import Affine
 from .drift import RasterMean, as_raster
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def fit_drift(
     beta = torch.linalg.lstsq(design, values[:, None]).solution[:, 0]
     gp = fit_field(points, values - design @ beta, kernel, seed=seed, mean=0.0, **settings)
     inward, outward = gp.input_transform, gp.output_transform
-    assert inward is not None and outward is not None
+    assert isinstance(inward, Affine) and outward is not None
     K = coupled_covariance(gp.kernel, gp.train_inputs, None, gp.train_inputs, None) + gp.noise.diag_embed()
     L, _ = safe_cholesky(K, "k(X, X) + noise")
     whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1), upper=False)
@@ -140,7 +140,7 @@ def fit_drift(
     )
 
 
-def inward_axis(inward: ArrayLike, axis: Tensor, i: int) -> Tensor:
+def inward_axis(inward: Affine, axis: Tensor, i: int) -> Tensor:
     """An axis in the model's units."""
     scale, offset = (v.expand(2)[i] for v in (inward.scale, inward.offset))
     return axis * scale + offset
@@ -204,5 +204,5 @@ class OnSphere:
         return self.paths(on_sphere(x, self.radius).to(self.paths.dtype))
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
-        lonlat = torch.cartesian_prod(*(torch.as_tensor(np.asarray(axis)) for axis in axes))
-        return self(lonlat).unflatten(1, [len(axis) for axis in axes])
+        numbers = [as_array(axis) for axis in axes]
+        return self(torch.cartesian_prod(*numbers)).unflatten(1, [len(axis) for axis in numbers])

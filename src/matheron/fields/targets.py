@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union, cast
 
 import numpy as np
+from torch import Tensor
 
 from ..checks import ArrayLike
 from .extras import need
@@ -137,7 +138,7 @@ def _from_table(table: DataFrame, input_dim: int, inputs: Sequence[str] | None) 
 
 
 def _from_points(grid: ArrayLike, input_dim: int) -> Targets:
-    points = np.asarray(grid, dtype=np.float64) if not hasattr(grid, "detach") else grid.detach().cpu().numpy()
+    points = grid.detach().cpu().numpy() if isinstance(grid, Tensor) else np.asarray(grid, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != input_dim:
         raise ValueError(
             f"grid: expected axes by name, such as {{'x': ..., 'y': ...}}, an xarray object, a table, or points "
