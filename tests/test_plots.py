@@ -98,6 +98,8 @@ def test_what_cannot_be_shown_is_refused(generator):
     flat = matheron.draw_prior(K.RBF(0.3), 2, input_dim=2, num_features=8, generator=generator)
     with pytest.raises(ValueError, match="x: expected the two axes of a grid"):
         plots.plot_paths(flat, torch.rand(5, 2))
+    with pytest.raises(ValueError, match="two axes that increase"):
+        flat.plot([[0.0, 0.0], [1.0, 1.0]])
     line = matheron.draw_prior(K.RBF(0.3), 2, input_dim=1, num_features=8, generator=generator)
     with pytest.raises(ValueError, match=r"data: expected inputs \[n, 1\] and n targets"):
         plots.plot_paths(line, torch.rand(5), data=(torch.rand(3, 2), torch.rand(3)))

@@ -188,6 +188,9 @@ def _maps(paths: Any, x: Any, data: Any, axes: Any) -> Any:
     if len(grid) != 2 or any(axis.ndim != 1 for axis in grid):
         shapes = [list(axis.shape) for axis in grid][:3]
         raise ValueError(f"x: expected the two axes of a grid, [n1] and [n2], for paths in 2 dimensions, got {shapes}")
+    if any(len(axis) < 2 or not bool((axis.diff() > 0).all()) for axis in grid):
+        ends = [[round(float(v), 6) for v in axis[:3]] for axis in grid]
+        raise ValueError(f"x: expected two axes that increase, e.g. [torch.linspace(0, 1, 100)] * 2, got {ends}")
     values, mean, sd, _ = _law(paths, torch.cartesian_prod(*grid))
     shape, sides = (len(grid[0]), len(grid[1])), [axis.numpy() for axis in grid]
     maps = {"mean": (mean, "Blues_r"), "standard deviation": (sd, "Greys")}
