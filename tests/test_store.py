@@ -300,7 +300,17 @@ def set_type(name: Any):
     return lambda tree: tree["parts"]["update"]["parts"]["kernel"].update(type=name)
 
 
+def set_choices(choices: Any):
+    return lambda tree: tree["parts"]["prior"]["parts"]["features"]["fields"].update(choices=choices)
+
+
 FORGERIES = {
+    "a record that is a number": set_choices(5),
+    "a record of numbers": set_choices([5]),
+    "a record with text for a number": set_choices([["lattice", "many"]]),
+    "a record with text for a share": set_choices([["lattice", 5, False, "all"]]),
+    "a record with text for modes": set_choices([["lattice", 5, False, 0.1, 0.1, "ab"]]),
+    "a record too long": set_choices([["lattice", *range(9)]]),
     "an unknown kernel": set_type("Sigmoid"),
     "a module path": set_type("os.system"),
     "a builtin": set_type("eval"),

@@ -26,6 +26,17 @@ class Choice(NamedTuple):
     error: float | None = None  # the largest difference from the kernel on the domain, in variances
     modes: Sequence[int] | None = None  # of a lattice, per dimension
 
+    def is_sound(self) -> bool:
+        """Whether all is of its type: in a file it may not be."""
+        shares = [v for v in (self.left_out, self.error) if v is not None]
+        whole = [self.num_features or 0, *(self.modes or ())]
+        return (
+            isinstance(self.kind, str)
+            and isinstance(self.products, bool)
+            and all(isinstance(v, int | float) for v in shares)
+            and all(isinstance(v, int) for v in whole)
+        )
+
     def __str__(self) -> str:
         if self.num_features is None:
             return self.kind
@@ -49,7 +60,7 @@ class Features(Value):
     shapes = "origin: d, domain: 2 d"
 
     def check(self) -> None:
-        if not all(isinstance(Choice(*choice).kind, str) for choice in self.choices) or len(self.bases) < 1:
+        if not all(Choice(*choice).is_sound() for choice in self.choices) or len(self.bases) < 1:
             raise ValueError("Features: expected a record of what was chosen, and at least one basis")
         d = len(self.origin)
         for basis in self.bases:
