@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
+
+Sums = Tensor | tuple[Tensor, Tensor]  # weighted sums, and with a gradient a pair
 
 
 def weigh(Phi: Tensor, W: Tensor) -> Tensor:
@@ -31,10 +31,15 @@ def weigh_coordinates(Phi: Tensor, W: Tensor, A: Tensor) -> Tensor:
     return weigh(Phi, weights).unflatten(1, (W.shape[1], -1)).transpose(2, 3)
 
 
-def add(total: Any, part: Any) -> Any:
+def add(total: Sums | None, part: Sums) -> Sums:
     """Sums of tensors, or of (value, gradient) pairs; in place where no graph is kept."""
-    if total is None or part is None:
-        return part if total is None else total
+    if total is None:
+        return part
     if isinstance(total, tuple):
-        return add(total[0], part[0]), add(total[1], part[1])
-    return total + part if total.requires_grad or part.requires_grad else total.add_(part)
+        return _plus(total[0], part[0]), _plus(total[1], part[1])
+    assert not isinstance(part, tuple)
+    return _plus(total, part)
+
+
+def _plus(a: Tensor, b: Tensor) -> Tensor:
+    return a + b if a.requires_grad or b.requires_grad else a.add_(b)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +32,8 @@ _SMALL = 1 << 16
 
 # Blocks: which paths (None for all at shared points) and which points.
 Plan = list[tuple[slice | None, slice]]
+# The functions of some paths at a block of points.
+Value = Callable[[Tensor, Which], Tensor]
 
 
 def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
@@ -51,7 +52,7 @@ def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[
     return in_blocks_with_gradients(record.values_and_gradients, x, record, width, own=own, of=of)
 
 
-def in_blocks(value: Callable[[Tensor, Which], Tensor], x: Tensor, record: Record, width: int, *, own: bool) -> Tensor:
+def in_blocks(value: Value, x: Tensor, record: Record, width: int, *, own: bool) -> Tensor:
     """`value(x, paths)` `[s, n, t]` in blocks.
 
     Shared points `[1, n, d]` are cut along n, and `paths` is None; own points `[s, n, d]` along s and n, and `paths`
@@ -71,7 +72,7 @@ def in_blocks(value: Callable[[Tensor, Which], Tensor], x: Tensor, record: Recor
         return _in_turn(value, x, plan, shape)
 
 
-def _in_turn(value: Any, x: Tensor, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
+def _in_turn(value: Value, x: Tensor, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
     """The blocks one after the other, written into one answer of the shape `[s, n, t]`."""
     out = torch.empty(shape, dtype=x.dtype, device=x.device)
     with arena():
@@ -85,7 +86,7 @@ class _InBlocks(torch.autograd.Function):
     pulled back in closed form: with H = G^T W the gradient of each basis function, no path's own gradient is made."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, value: Any, record: Record, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
+    def forward(ctx, x: Tensor, value: Value, record: Record, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
         ctx.save_for_backward(x)
         ctx.record, ctx.plan = record, plan
         return _in_turn(value, x, plan, shape)
@@ -117,14 +118,14 @@ def differentiable_pull(record: Record, x: Tensor, grad: Tensor) -> Tensor:
     return torch.autograd.grad(f, x, grad, create_graph=True)[0] if f.requires_grad else torch.zeros_like(x)
 
 
-def _with_checkpoints(value: Any, x: Tensor, plan: Plan) -> Tensor:
+def _with_checkpoints(value: Value, x: Tensor, plan: Plan) -> Tensor:
     """The blocks in a graph that may reach beyond the points, to hyperparameters: each is a checkpoint."""
     if len(plan) == 1:
         return value(x, plan[0][0])
     return _joined(partial(checkpoint, value, use_reentrant=False, preserve_rng_state=False), x, plan)
 
 
-def _joined(value: Callable[..., Any], x: Tensor, plan: Plan) -> Tensor:
+def _joined(value: Callable[..., Tensor], x: Tensor, plan: Plan) -> Tensor:
     rows: dict[int, list[Tensor]] = {}
     for paths, points in plan:
         rows.setdefault(_all(paths).start or 0, []).append(value(x[_all(paths), points], paths))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -59,6 +60,6 @@ def _in_blocks(record: Record, terms: list[Term], axes: list[Tensor], out: Tenso
         x = torch.stack([axis[place] for axis, place in zip(axes, places, strict=True)], dim=-1)[None]  # [1, b, d]
         f = flat[:, start : start + step]  # [s, b, t]
         for term in terms:
-            f = f + term.sums(x, None).mT
+            f = f + cast(Tensor, term.sums(x, None)).mT
         f = f if with_mean else f + record.mean(x)
         flat[:, start : start + step] = f if record.output_transform is None else record.output_transform(f)

@@ -9,7 +9,7 @@ are left to the other evaluators.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..checks import transformed
 from ..features import Lattice
 from ..nufft import Interpolated, fine_grid, grid_shape
-from ..weigh import add
+from ..weigh import Sums, add
 from . import chunked
 from .record import Record
 from .terms import WeightedSum
@@ -39,7 +39,8 @@ def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
 @torch.no_grad()
 def values(record: Record, x: Tensor) -> Tensor:
     """The functions at inner points `[1 or s, n, d]`: `[s, n, t]`."""
-    return (chunked.values(record.derived(_on_lattices)[1], x) + _sums(record, x, None, False)).contiguous()
+    sums = cast(Tensor, _sums(record, x, None, False))
+    return (chunked.values(record.derived(_on_lattices)[1], x) + sums).contiguous()
 
 
 @torch.no_grad()
@@ -56,7 +57,7 @@ def _on_lattices(record: Record) -> tuple[list[WeightedSum], Record]:
     return mine, replace(record, terms=[t for t in record.terms if t not in mine])
 
 
-def _sums(record: Record, x: Tensor, of: Tensor | None, gradient: bool) -> Any:
+def _sums(record: Record, x: Tensor, of: Tensor | None, gradient: bool) -> Sums:
     """The sum of the terms on lattices: `[s, n, t]`, and with `gradient` a pair with `[s, n, t, d]`."""
     total = None
     tables = None if len(x) == 1 and of is None else record.derived(_tables)
@@ -64,10 +65,11 @@ def _sums(record: Record, x: Tensor, of: Tensor | None, gradient: bool) -> Any:
         about = x if term.origin is None else x - term.origin
         part = _shared(term, about, gradient) if tables is None else _own(term, tables[i], about, of, gradient)
         total = add(total, part)
+    assert total is not None
     return total
 
 
-def _shared(term: WeightedSum, x: Tensor, gradient: bool) -> Any:
+def _shared(term: WeightedSum, x: Tensor, gradient: bool) -> Sums:
     s, t, c = term.weights.shape
     n, d = x.shape[1:]
     W = term.weights.reshape(s * t, c)
@@ -102,7 +104,7 @@ def _tables(record: Record) -> list[Interpolated] | None:
     return tables
 
 
-def _own(term: WeightedSum, table: Interpolated, x: Tensor, of: Tensor | None, gradient: bool) -> Any:
+def _own(term: WeightedSum, table: Interpolated, x: Tensor, of: Tensor | None, gradient: bool) -> Sums:
     s, t, _ = term.weights.shape
     paths = torch.arange(s, device=x.device) if of is None else of
     angles = term.basis.angles(x)

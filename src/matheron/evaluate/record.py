@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..means import Mean
 from ..scratch import frame
 from ..transforms import Transform
-from .terms import Term, Which, sum_of
+from .terms import Term, Which, sum_of, sum_with_gradient
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -72,7 +72,7 @@ class Record:
     def values_and_gradients(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         """The same, and gradients `[s, n, t, d]`."""
         m, dm = self.mean.with_gradient(x)  # [1 or s, n, 1 or t], [1 or s, n, 1 or t, d]
-        total = sum_of(self.terms, x, paths, gradient=True)
+        total = sum_with_gradient(self.terms, x, paths)
         if total is None:
             shape = (self.num_paths if paths is None else -1, -1, self.num_outputs)
             return m.expand(shape), dm.expand(*shape, -1)

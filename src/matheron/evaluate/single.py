@@ -11,20 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..checks import transformed
 from ..features.basis import LARGEST_WIDTH, Canonical, Cosines, Pairs
+from ..kernels import Radial
 from ..kernels.base import squared_distance
+from ..kernels.terms import RadialPart
 from ..means import ConstantMean, Mean
 from ..scratch import computed, empty, frame
-from ..weigh import add
+from ..weigh import Sums, add
 from .chunked import in_blocks, in_blocks_with_gradients
 from .record import Record
-from .terms import Term, WeightedSum, Which
+from .terms import Term, WeightedSum, Which, of_each
 
 
 @dataclass(eq=False)
@@ -108,7 +110,7 @@ class _Waves:
 class _Bumps:
     """sum_j w_j k(x, z_j), k radial: centres in lengthscales `[m, d]` about `origin`, weights `[s, m]`."""
 
-    kernel: Any
+    kernel: Radial
     dims: list[int] | None  # None: all of them, in order
     origin: Tensor
     scale: Tensor  # 1 / lengthscale, [d]
@@ -172,7 +174,7 @@ class Single:
     def block(self, x: Tensor, paths: Which) -> Tensor:
         """mean + prior + update, `[B, n, d] -> [B, n, 1]`."""
         total = self._sums(x, paths, gradient=False)
-        total = x.new_zeros(x.shape[:2]) if total is None else total
+        total = cast(Tensor, x.new_zeros(x.shape[:2]) if total is None else total)
         return (total if self.mean is None else total + self.mean(x)[..., 0]).unsqueeze(-1)
 
     def block_with_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
@@ -183,7 +185,7 @@ class Single:
             value, gradient = value + m[..., 0], gradient + dm[..., 0, :]
         return value.unsqueeze(-1), gradient.unsqueeze(-2)
 
-    def _sums(self, x: Tensor, paths: Which, gradient: bool) -> Any:
+    def _sums(self, x: Tensor, paths: Which, gradient: bool) -> Sums | None:
         """prior + update `[B, n]`, with `gradient` a pair with `[B, n, d]`; None where there is neither."""
         paths = None if isinstance(paths, slice) and x.shape[0] == self.num_paths else paths
         about = x - self.origin
@@ -193,7 +195,7 @@ class Single:
                 total = add(total, part.value_and_gradient(at, paths) if gradient else part.value(at, paths))
         for term in self.rest:
             out = term.sums(x, slice(None) if paths is None else paths, gradient)
-            total = add(total, tuple(o[:, 0] for o in out) if gradient else out[:, 0])
+            total = add(total, of_each(lambda o: o[:, 0], out))
         return total
 
 
@@ -292,7 +294,7 @@ def _side_by_side(a: _Waves, b: _Waves) -> _Waves:
     return _Waves(theta, a.index, amplitudes, phases)
 
 
-def _as_bumps(part: Any, z: Tensor, weights: Tensor) -> _Bumps:
+def _as_bumps(part: RadialPart, z: Tensor, weights: Tensor) -> _Bumps:
     dims = None if part.dims == list(range(z.shape[1])) else part.dims
     z = z if dims is None else z[:, dims]
     scale = (1 / part.kernel.lengthscale).expand(z.shape[1]).to(z)

@@ -7,17 +7,18 @@ pair with `[s, t, n, d]`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..features.basis import Basis
 from ..scratch import frame
-from ..weigh import add
+from ..weigh import Sums, add
 
 # Which paths have these points: a run of them, one for each problem `[B]`; None: all, at shared points.
 Which = slice | Tensor | None
@@ -34,7 +35,7 @@ class Term(ABC):
         """Numbers that one point (of one path) needs while its sums are taken."""
 
     @abstractmethod
-    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Any:
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
         """`[s, t, n]`, and with `gradient` a pair with `[s, t, n, d]`."""
 
     @abstractmethod
@@ -76,7 +77,7 @@ class WeightedSum(Term):
             members.setdefault(g, []).append(path)
         return sorted(members.items())
 
-    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Any:
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
         x, W = self._about(x), self.weights
         s, t, c = W.shape
         if paths is not None:
@@ -94,9 +95,11 @@ class WeightedSum(Term):
             parts.append(_split_rows(out, len(members), t))
             order += members
         out = _concatenated(parts)
-        return out if order == sorted(order) else _picked(out, torch.tensor(order, device=x.device).argsort())
+        return (
+            out if order == sorted(order) else of_each(lambda o: o[torch.tensor(order, device=x.device).argsort()], out)
+        )
 
-    def _sums_at_own(self, x: Tensor, paths: slice | Tensor, gradient: bool) -> Any:
+    def _sums_at_own(self, x: Tensor, paths: slice | Tensor, gradient: bool) -> Sums:
         """Own points: a problem per path. The frequencies that neighbours share are not copied for each."""
         W = self.weights[paths]
         if self.shared:
@@ -145,8 +148,17 @@ def _fewest(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     return G[..., :1].mT @ W, torch.ones_like(G[:, :1])
 
 
-def sum_of(terms: list[Term], x: Tensor, paths: Which = None, gradient: bool = False) -> Any:
-    """The sum of some terms; None where there are none."""
+def sum_of(terms: list[Term], x: Tensor, paths: Which = None) -> Tensor | None:
+    """The sum of some terms, `[s, t, n]`; None where there are none."""
+    return cast(Tensor | None, _summed(terms, x, paths, False))
+
+
+def sum_with_gradient(terms: list[Term], x: Tensor, paths: Which = None) -> tuple[Tensor, Tensor] | None:
+    """The same, and its gradient `[s, t, n, d]`."""
+    return cast(tuple[Tensor, Tensor] | None, _summed(terms, x, paths, True))
+
+
+def _summed(terms: list[Term], x: Tensor, paths: Which, gradient: bool) -> Sums | None:
     total = None
     for term in terms:
         with frame():
@@ -154,18 +166,17 @@ def sum_of(terms: list[Term], x: Tensor, paths: Which = None, gradient: bool = F
     return total
 
 
-def _split_rows(out: Any, s: int, t: int) -> Any:
+def _split_rows(out: Sums, s: int, t: int) -> Sums:
     """`[1, s t, n, ...] -> [s, t, n, ...]`, of a tensor or of a pair."""
-    if isinstance(out, tuple):
-        return tuple(_split_rows(o, s, t) for o in out)
-    return out.reshape(s, t, *out.shape[2:])
+    return of_each(lambda o: o.reshape(s, t, *o.shape[2:]), out)
 
 
-def _concatenated(parts: list[Any]) -> Any:
+def _concatenated(parts: list[Sums]) -> Sums:
     if isinstance(parts[0], tuple):
-        return tuple(torch.cat(p) for p in zip(*parts, strict=True))
-    return torch.cat(parts)
+        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+    return torch.cat(cast(list[Tensor], parts))
 
 
-def _picked(out: Any, index: Tensor) -> Any:
-    return tuple(o[index] for o in out) if isinstance(out, tuple) else out[index]
+def of_each(function: Callable[[Tensor], Tensor], out: Sums) -> Sums:
+    """A function of the sums, and of their gradients where there are any."""
+    return (function(out[0]), function(out[1])) if isinstance(out, tuple) else function(out)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from ..kernels import Kernel
 from ..kernels.base import squared_distance
 from ..scratch import computed, empty, frame
 from ..value import Value
-from ..weigh import add, weigh, weigh_coordinates
+from ..weigh import Sums, add, weigh, weigh_coordinates
 
 # Functions of a basis that are evaluated at once: enough for the speed of products, few enough for many points a block.
 LARGEST_WIDTH = 1 << 13
@@ -57,7 +56,7 @@ class Basis(Value):
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         """The same `[B, r, n]` and its gradient in x `[B, r, n, d]`; not for autograd."""
 
-    def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Any:
+    def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Sums:
         """`weighted`, or `weighted_with_gradient`."""
         return self.weighted_with_gradient(x, W) if gradient else self.weighted(x, W)
 
@@ -100,13 +99,14 @@ class _Cut(Basis):
     def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
         """The basis in pieces of at most `width` functions, and which weights go with each."""
 
-    def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Any:
+    def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Sums:
         if self.size <= LARGEST_WIDTH:
             return super().sums(x, W, gradient)
         total = None
         for piece, columns in self.pieces(LARGEST_WIDTH):
             with frame():
                 total = add(total, piece.sums(x, W[..., columns], gradient))
+        assert total is not None
         return total
 
     def pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
