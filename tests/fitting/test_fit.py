@@ -223,6 +223,16 @@ def test_a_period_is_found_beside_a_trend_whatever_the_kernel_s_own_numbers():
     assert abs(found / 13 - 1) < 0.02, found
 
 
+def test_two_periods_are_found_where_both_kernels_start_at_the_same_one():
+    t = torch.linspace(0, 20, 120, dtype=torch.float64)
+    y = torch.sin(2 * torch.pi * t / 1.3) + 0.7 * torch.sin(2 * torch.pi * t / 4.1)
+    y = y + 0.1 * torch.randn(120, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gp = matheron.fit(1.0 * K.Periodic(1.0, 1.0) + 1.0 * K.Periodic(1.0, 1.0), t[:, None], y, num_starts=2, seed=0)
+    rows = matheron.summary(gp).rows
+    found = sorted(value for label, value in rows.items() if ".period" in label)
+    assert found == pytest.approx([1.3, 4.1], rel=0.02)
+
+
 @pytest.mark.slow
 def test_a_spectral_mixture_starts_at_the_peaks_of_the_spectrum():
     X = 30 * rand(90, 1)
@@ -264,6 +274,16 @@ def test_priors_pull_and_are_found_by_name():
         fit(kernel, X, y, priors={"ell": strong})
     with pytest.raises(TypeError, match=r"expected a torch distribution, or a function .* got float"):
         fit(kernel, X, y, priors={"noise": 1.0})
+
+
+def test_a_prior_with_bounds_keeps_what_it_is_about_within_them():
+    X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
+    priors = {"lengthscale": torch.distributions.Uniform(0.05, 0.06), "mean": torch.distributions.Uniform(1.0, 2.0)}
+    gp = matheron.fit(1.0 * K.RBF(1.0), X, torch.sin(6 * X[:, 0]), priors=priors, seed=0)
+    assert 0.05 <= float(gp.kernel.kernel.lengthscale) <= 0.06
+    assert float(gp.mean.value) == pytest.approx(1.0, abs=1e-6)
+    with pytest.raises(ValueError, match="a density between"):
+        matheron.fit(K.RBF(1.0), X, X[:, 0], priors={"lengthscale": torch.distributions.Uniform(-2.0, -1.0)})
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

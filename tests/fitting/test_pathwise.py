@@ -10,7 +10,8 @@ from fitting.test_fit import DOUBLE, simulated
 from matheron import kernels as K
 from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
 from matheron.fitting.likelihood import Dense
-from matheron.fitting.pathwise import Pathwise, ascend
+from matheron.fitting.newton import ascend, curvature
+from matheron.fitting.pathwise import Pathwise
 from matheron.fitting.units import buffers, standardising
 from matheron.solvers import PCG, Cholesky
 
@@ -69,12 +70,28 @@ def test_a_step_that_is_small_takes_few_iterations():
     assert estimate.iterations - first < 0.7 * first
 
 
-def test_the_ascent_stays_within_limits_and_finds_the_top_of_a_hill():
-    top = torch.tensor([0.5, 3.0, -2.0], dtype=DOUBLE)
-    limits = [(-1.0, 1.0), (None, 2.0), (None, None)]
-    scale = torch.tensor([1.0, 100.0, 1e-3], dtype=DOUBLE)
-    end = ascend(lambda v: scale * (top - v), torch.zeros(3, dtype=DOUBLE), limits, 120, lambda *_: None)
-    torch.testing.assert_close(end, torch.tensor([0.5, 2.0, -2.0], dtype=DOUBLE), atol=0.05, rtol=0)
+@pytest.mark.parametrize("wrong", [1.0, 30.0, 0.03], ids=["right", "too sharp", "too flat"])
+def test_the_ascent_stays_within_limits_and_finds_the_top_of_a_hill(wrong):
+    top = torch.tensor([0.5, 3.0, -2.0, 0.2], dtype=DOUBLE)
+    limits = [(-1.0, 1.0), (None, 2.0), (None, None), (None, None)]
+    scale = torch.tensor([10.0, 1000.0, 1.0, 200.0], dtype=DOUBLE)
+    calls = 0
+
+    def gradient(v):  # of a hill that is steeper than a parabola, and turned
+        nonlocal calls
+        calls += 1
+        away = top - v
+        g = scale * away * (1 + away.square())
+        g[0] += 5 * (away[3] + away[0])
+        g[3] += 5 * (away[3] + away[0])
+        return g
+
+    start = torch.zeros(4, dtype=DOUBLE)
+    B = curvature(gradient, start) * wrong
+    calls = 0
+    end, _, converged = ascend(gradient, start, B, limits, 60, 1e-4, lambda *_: None)
+    assert converged and calls < 25
+    torch.testing.assert_close(end, torch.tensor([0.5, 2.0, -2.0, 0.2], dtype=DOUBLE), atol=0.05, rtol=0)
 
 
 def test_a_fit_by_estimates_ends_where_the_exact_one_does(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from .units import Buffer
 # Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left.
 BOUNDS = {"lengthscale": (1e-3, 1e3), "period": (1e-3, 1e3), "alpha": (1e-3, 1e3), "noise": (1e-6, 1e2)}
 OTHER_BOUNDS = (1e-6, 1e6)
+
+Prior = Any  # a torch distribution, or a function from values to their log density
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Leaf:
         if self.kind == "positive":
             return value.expand(self.value.shape).reshape(-1).clamp(*self.bounds).log()
         if self.kind == "real":
-            return value.expand(self.value.shape).reshape(-1)
+            return value.expand(self.value.shape).reshape(-1).clamp(*self.bounds)
         ridge = 1e-8 * value.diagonal().mean().clamp_min(1e-300) * torch.eye(len(value)).to(value)
         return torch.linalg.cholesky(value + ridge)[*torch.tril_indices(len(value), len(value))]
 
@@ -61,9 +63,27 @@ class Leaf:
         return L @ L.mT
 
     def limits(self) -> list[tuple[float | None, float | None]]:
-        if self.kind != "positive":
+        if self.kind == "coupling":
             return [(None, None)] * self.size
-        return [(math.log(self.bounds[0]), math.log(self.bounds[1]))] * self.size
+        lower, upper = map(math.log, self.bounds) if self.kind == "positive" else self.bounds
+        return [(lower if math.isfinite(lower) else None, upper if math.isfinite(upper) else None)] * self.size
+
+    def within(self, prior: Prior) -> Leaf:
+        """The same within the support of a prior: beyond it there is no density to compare."""
+        support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
+        lower = float(torch.as_tensor(getattr(support, "lower_bound", -math.inf)).max())
+        upper = float(torch.as_tensor(getattr(support, "upper_bound", math.inf)).min())
+        if self.kind == "coupling" or not upper > lower:
+            return self
+        if math.isfinite(upper - lower):  # a little inside: logarithms round
+            lower, upper = lower + 1e-9 * (upper - lower), upper - 1e-9 * (upper - lower)
+        bounds = (max(lower, self.bounds[0]), min(upper, self.bounds[1]))
+        if bounds[0] > bounds[1]:
+            raise ValueError(
+                f"priors: expected one of {self.name!r} with a density between {self.bounds[0]:g} and "
+                f"{self.bounds[1]:g}, in standardised units, got {prior}"
+            )
+        return replace(self, bounds=bounds)
 
 
 def kernel_leaf(buffer: Buffer, floors: Mapping[str, float]) -> Leaf:
@@ -101,6 +121,15 @@ class Hyperparameters:
         noise = self.noise if isinstance(self.noise, Leaf) else self.noise[rows]
         return Hyperparameters(self.kernel, self.leaves[: self.count], noise, self.mean)
 
+    def within(self, priors: Mapping[str, Prior]) -> Hyperparameters:
+        """The same within the supports of priors."""
+        leaves = [leaf.within(prior_of(leaf, priors)) for leaf in self.leaves]
+        rest = leaves[self.count :]
+        noise = rest.pop(0) if isinstance(self.noise, Leaf) else self.noise
+        return Hyperparameters(
+            self.kernel, leaves[: self.count], noise, self.mean if isinstance(self.mean, Mean) else rest
+        )
+
     @property
     def size(self) -> int:
         return sum(leaf.size for leaf in self.leaves)
@@ -118,9 +147,11 @@ class Hyperparameters:
     def limits(self) -> list[tuple[float | None, float | None]]:
         return [limit for leaf in self.leaves for limit in leaf.limits()]
 
-    def names(self) -> list[str]:
-        """The name of the leaf of every entry of the vector."""
-        return [leaf.name for leaf in self.leaves for _ in range(leaf.size)]
+    def clamped(self, vector: Tensor) -> Tensor:
+        """The nearest vector within the limits."""
+        lower = [-math.inf if low is None else low for low, _ in self.limits()]
+        upper = [math.inf if high is None else high for _, high in self.limits()]
+        return torch.minimum(torch.maximum(vector, vector.new_tensor(lower)), vector.new_tensor(upper))
 
     def model(self, values: Sequence[Tensor], n: int, tasks: Tensor | None) -> tuple[Kernel, Tensor, Mean]:
         """The kernel, the noise `[n]` and the mean function that values of the leaves make."""
@@ -137,14 +168,15 @@ class Hyperparameters:
         return kernel, noise, mean.mapped(lambda _: next(fill))
 
 
-Prior = Any  # a torch distribution, or a function from values to their log density
+def prior_of(leaf: Leaf, priors: Mapping[str, Prior]) -> Prior | None:
+    return priors.get(leaf.name, priors.get(leaf.short))
 
 
 def log_prior(leaves: Sequence[Leaf], values: Sequence[Tensor], priors: Mapping[str, Prior]) -> Tensor:
     """The log density of all values that have a prior; a prior is found by the leaf's full name, or its last part."""
     total = torch.zeros((), dtype=torch.float64)
     for leaf, value in zip(leaves, values, strict=True):
-        prior = priors.get(leaf.name, priors.get(leaf.short))
+        prior = prior_of(leaf, priors)
         if prior is not None:
             density: Callable[[Tensor], Tensor] = prior.log_prob if hasattr(prior, "log_prob") else prior
             total = total + density(value).sum()
@@ -172,4 +204,4 @@ def _in_double(prior: Prior) -> Prior:
     parameters = {name: getattr(prior, name) for name in prior.arg_constraints if name in prior.__dict__}
     if not parameters or not all(isinstance(v, Tensor) for v in parameters.values()):
         parameters = {name: getattr(prior, name) for name in prior.arg_constraints}
-    return type(prior)(**{name: v.double() for name, v in parameters.items()})
+    return type(prior)(**{name: v.double() for name, v in parameters.items()}, validate_args=False)

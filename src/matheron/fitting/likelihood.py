@@ -19,6 +19,8 @@ from .hyperparameters import Hyperparameters, Prior, log_prior
 # Entries of the covariance that are differentiated at once: with a graph they take about a dozen numbers each.
 _BLOCK = 1 << 21
 _BLOCK_ON_GPU = 1 << 25
+# Columns of a panel of an inverse.
+_PANEL = 512
 
 
 class Dense:
@@ -48,7 +50,8 @@ class Dense:
             if self.priors:
                 density = log_prior(h.leaves, leaves, self.priors)
                 value += float(density.detach())
-                density.backward()
+                if density.requires_grad:  # a uniform prior has no slope
+                    density.backward()
             slopes = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
             total = torch.stack([(v * slope).sum() for v, slope in zip(values, slopes, strict=True)]).sum()
             (gradient,) = torch.autograd.grad(total, vector)
@@ -71,7 +74,7 @@ def likelihood_with_gradient(
         r = y - m
         a = torch.cholesky_solve(r[:, None], L)[:, 0]  # [n]
         value = -0.5 * float(r @ a) - float(L.diagonal().log().sum()) - 0.5 * n * math.log(2 * math.pi)
-        W = torch.cholesky_inverse(L).neg_().addr_(a, a).mul_(0.5)  # [n, n]
+        W = inverse_from(L).neg_().addr_(a, a).mul_(0.5)  # [n, n]
     if not math.isfinite(value):
         return -math.inf
     _backward([(noise, W.diagonal()), (m, a)])
@@ -81,6 +84,28 @@ def likelihood_with_gradient(
     del K, L
     accumulate(kernel, X, tasks, lambda rows, columns: W[rows, columns])
     return value
+
+
+def inverse_from(L: Tensor) -> Tensor:
+    """(L L^T)^-1 of a lower triangular factor `[n, n]`.
+
+    On a CPU panel by panel, of both triangular matrices only what is not zero: 2/3 n^3 operations at about the rate of
+    a product of matrices. LAPACK's own routine, in the library that torch has, takes four times as long or more.
+    """
+    n = len(L)
+    if L.is_cuda or n <= _PANEL:
+        return torch.cholesky_inverse(L)
+    panels = [slice(i, min(i + _PANEL, n)) for i in range(0, n, _PANEL)]
+    M = torch.zeros_like(L)  # L^-1
+    for p in panels:
+        one = L.new_zeros(n - p.start, p.stop - p.start)
+        one.diagonal().fill_(1.0)
+        M[p.start :, p] = torch.linalg.solve_triangular(L[p.start :, p.start :], one, upper=False)
+    W = torch.empty_like(L)
+    for p in panels:
+        W[p, : p.stop] = M[p.start :, p].mT @ M[p.start :, : p.stop]
+        W[: p.stop, p] = W[p, : p.stop].mT
+    return W
 
 
 def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callable[[slice, slice], Tensor]) -> None:

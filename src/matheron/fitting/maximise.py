@@ -60,7 +60,7 @@ def fit(
         solver: "cholesky": exact gradients from dense factors, and L-BFGS. "cg", or a value such as
             `matheron.solvers.PCG(tolerance=0.05)`: the covariance is never formed; gradients are estimated from solves
             with draws of the prior, each step's starting where the last one's ended, in float32 on a GPU. "auto" is the
-            first for up to 4000 observations (16,000 on a GPU).
+            first for up to 8000 observations (16,000 on a GPU).
         seed: of the random starts: a whole number or a generator; None is torch's default generator.
         progress: show a progress bar.
 

@@ -9,9 +9,8 @@ serve every step, so that solutions change little between steps and the last one
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ from .hyperparameters import Hyperparameters, Prior, log_prior
 from .likelihood import accumulate, mean_at
 
 _FEATURES = 256  # of each probe's basis: estimates are unbiased with any number
-_FRESH = 5  # steps that share a preconditioner: a step changes the covariance little
+_FRESH = 0.2  # a preconditioner serves until a hyperparameter has moved by so much, on its logarithmic scale
 
 
 class Pathwise:
@@ -50,8 +49,8 @@ class Pathwise:
         xi = torch.randn(len(X), num_probes, generator=generator, dtype=torch.float64)
         self.xi = xi.to(X)  # [n, s]; eps = sqrt(noise) xi
         self.guess: Tensor | None = None  # [n, 1 + s]
-        self.iterations = self.steps = 0
-        self.last: PCGState | None = None
+        self.iterations = 0
+        self.last: tuple[Tensor, PCGState] | None = None  # where a preconditioner was made
 
     def __call__(self, vector: Tensor) -> Tensor:
         h = self.hyperparameters
@@ -61,7 +60,7 @@ class Pathwise:
             leaves = [value.detach().requires_grad_() for value in values]
             kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
             m = mean_at(mean, self.X.double(), self.tasks)  # [n]
-            V = self._solved(kernel, noise.detach(), m.detach())  # [n, 1 + s]
+            V = self._solved(vector.detach(), kernel, noise.detach(), m.detach())  # [n, 1 + s]
             signs = torch.full((V.shape[1],), -0.5 / self.num_probes).to(V)
             signs[0] = 0.5
             # dlog p/dK = 1/2 (a a' - mean of z z'): some rows of it at a time
@@ -78,26 +77,25 @@ class Pathwise:
         return gradient
 
     @torch.no_grad()
-    def _solved(self, kernel: Kernel, noise: Tensor, m: Tensor) -> Tensor:
+    def _solved(self, vector: Tensor, kernel: Kernel, noise: Tensor, m: Tensor) -> Tensor:
         """a and every z, `[n, 1 + s]`, from where the last step's ended."""
         kernel, X = kernel.owned(), self.X
         f = self._prior(kernel)  # [n, s]
         b = torch.cat([(self.y - m).to(X)[:, None], f + noise.to(X).sqrt()[:, None] * self.xi], dim=1)
-        state = self._state(KernelOperator(kernel.to(X.dtype), X, self.tasks, noise.to(X)))
+        state = self._state(vector, KernelOperator(kernel.to(X.dtype), X, self.tasks, noise.to(X)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a step that is a little off is corrected by the next
             V, stats = state.solve(b, self.guess)
         self.guess, self.iterations = V, self.iterations + stats.iterations
         return V
 
-    def _state(self, operator: KernelOperator) -> State:
+    def _state(self, vector: Tensor, operator: KernelOperator) -> State:
         """The operator with what its solver needs: a preconditioner of this step, or of one of the last."""
-        self.steps += 1
-        solver, last = self.solver, self.last
-        if isinstance(solver, PCG) and not solver.distributed and last is not None and self.steps % _FRESH != 1:
-            return PCGState(solver, operator, last.preconditioner)
+        if self.last is not None and float((vector - self.last[0]).abs().max()) < _FRESH:
+            return PCGState(self.last[1].solver, operator, self.last[1].preconditioner)
         state = self.solver.init(operator)
-        self.last = state if isinstance(state, PCGState) else None
+        shared = isinstance(self.solver, PCG) and self.solver.distributed
+        self.last = (vector, state) if isinstance(state, PCGState) and not shared else None
         return state
 
     def _prior(self, kernel: Kernel) -> Tensor:
@@ -117,27 +115,3 @@ class Pathwise:
         if self.tasks is not None:
             f = f.gather(2, self.tasks[None, :, None].expand(len(f), -1, 1))[..., 0]
         return f.mT
-
-
-def ascend(
-    gradient: Callable[[Tensor], Tensor],
-    start: Tensor,
-    limits: list[tuple[float | None, float | None]],
-    steps: int,
-    report: Callable[[int, float], None],
-) -> Tensor:
-    """Adam uphill with steps of 0.1 that shrink to 0.01, within the limits; the mean of the last fifth of its way."""
-    lower = torch.tensor([-math.inf if low is None else low for low, _ in limits], dtype=torch.float64).to(start)
-    upper = torch.tensor([math.inf if high is None else high for _, high in limits], dtype=torch.float64).to(start)
-    x, first, second = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    tail, kept = torch.zeros_like(start), 0
-    for k in range(1, steps + 1):
-        g = gradient(x)
-        first, second = 0.8 * first + 0.2 * g, 0.95 * second + 0.05 * g.square()
-        direction = (first / (1 - 0.8**k)) / ((second / (1 - 0.95**k)).sqrt() + 1e-12)
-        rate = 0.1 * 0.1 ** (max(0.0, k / steps - 0.5) * 2)
-        x = torch.minimum(torch.maximum(x + rate * direction, lower), upper)
-        if k > 0.8 * steps:
-            tail, kept = tail + x, kept + 1
-        report(k, float(g.norm()) / len(g) ** 0.5)
-    return tail / kept

@@ -17,7 +17,8 @@ from ..progress import progress_bar
 from ..solvers import PCG, Cholesky, Solver
 from .hyperparameters import BOUNDS, Hyperparameters, Leaf, Prior, checked_priors, kernel_leaf
 from .likelihood import Dense
-from .pathwise import Pathwise, ascend
+from .newton import ascend, curvature
+from .pathwise import Pathwise
 from .priors import weak_priors
 from .starts import candidates, spread_and_near
 from .threads import threads_for
@@ -26,11 +27,15 @@ from .units import Units, buffers
 # Starts are compared on this many observations, and followed on that many; the best goes on with all of them.
 _SCREENED, _FOLLOWED = 256, 512
 _ITERATIONS, _FIRST_ITERATIONS = 500, 60
-# "auto" factors the covariance up to these many observations. Beyond, gradients are estimated, from the optimum of some
-# of the observations on: so many steps, with so many probes (and the data: a tile of 64 on a GPU).
-_LARGEST_DENSE = {"cpu": 4000, "cuda": 16_000}
-_FIRST_OBSERVATIONS = 2000
-_STEPS = 40
+# Beyond so many observations the search begins with the top for some of them; so many say how sharp it is.
+_FIRST_OBSERVATIONS, _CURVED = 2000, 1000
+# The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
+_LONG = math.log(30.0)
+# "auto" factors the covariance up to these many observations. Beyond, gradients are estimated, with so many probes (and
+# the data: a tile of 64 on a GPU).
+_LARGEST_DENSE = {"cpu": 8000, "cuda": 16_000}
+_STEPS = 30
+_LARGEST_POLISHED, _POLISH = 4000, 100
 _PROBES = {"cpu": 15, "cuda": 63}
 _SOLVER = PCG(tolerance=0.05, max_iterations=300)
 
@@ -66,7 +71,10 @@ def maximised(
     h, as_given = _hyperparameters(kernel, X, noise, mean, floors or {}, first_noise, units)
     if priors is None:
         priors = weak_priors(h.leaves) if len(y) < h.size else {}
-    objective = Dense(h, X, y, tasks, checked_priors(priors, h.leaves))
+    priors = checked_priors(priors, h.leaves)
+    h = h.within(priors)
+    as_given = h.clamped(as_given)
+    objective = Dense(h, X, y, tasks, priors)
     dense = _is_dense(solver, X)
     with progress_bar(show=progress, transient=True) as bar:
         task = bar.add_task("fitting", total=None)
@@ -74,19 +82,23 @@ def maximised(
         def report(words: str, value: float) -> None:
             bar.update(task, description=f"fitting, {words}: log likelihood {value:.2f}", advance=1)
 
-        def report_step(step: int, slope: float) -> None:
-            words = f"fitting, all data: step {step} of {_STEPS}, slope {slope:.3g}"
-            bar.update(task, description=words, completed=step, total=_STEPS)
+        def report_step(step: int, gain: float) -> None:
+            words = f"fitting, all data: step {step}, log likelihood may rise by {gain:.3g}"
+            bar.update(task, description=words, advance=1)
 
         generator = as_generator(seed)
         best = as_given
         if num_starts > 1:
             best = _best_start(objective, as_given, num_starts, generator, units is not None, report)
-        if dense:
+        if dense and len(X) <= _FIRST_OBSERVATIONS:
             fixed = _without_effect(objective, best)
             best, value = _climb(objective, best, fixed, as_given, _ITERATIONS, lambda v: report("all data", v))
         else:
-            best, value = _by_estimates(objective, best, as_given, solver, generator, report, report_step)
+            best, B, value = _first(objective, best, as_given, report)
+            if dense:
+                best, value = _by_exact_gradients(objective, best, B, as_given, report)
+            else:
+                best = _by_estimates(objective, best, B, solver, generator, report_step)
     if not math.isfinite(value):
         warnings.warn(
             "the covariance has no Cholesky factor at the kernel's own hyperparameters, which are kept; give noise=, "
@@ -105,24 +117,73 @@ def _is_dense(solver: str | Solver, X: Tensor) -> bool:
     return solver == "auto" and len(X) <= _LARGEST_DENSE.get(X.device.type, 4000)
 
 
-def _by_estimates(
-    objective: Dense, start: Tensor, as_given: Tensor, solver: Any, generator: Any, report: Any, report_step: Any
-) -> tuple[Tensor, float]:
-    """The top for some of the data by exact gradients, and from there on for all of them by estimates."""
-    X, device = objective.X, objective.X.device
-    order = torch.randperm(len(X), generator=generator, device=generator.device).to(device)
+def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) -> tuple[Tensor, Tensor, float]:
+    """The top for some of the data, the curvature there in the measure of all of them `[p, p]`, and the value."""
+    n = len(objective.X)
+    generator = torch.Generator().manual_seed(0)  # of its own: a fit from one start draws no other numbers
+    order = torch.randperm(n, generator=generator).to(objective.X.device)
     some = objective.some(order[:_FIRST_OBSERVATIONS])
-    fixed = _without_effect(some, start)
-    words = f"{min(len(X), _FIRST_OBSERVATIONS)} observations"
-    best, value = _climb(some, start, fixed, as_given, _FIRST_ITERATIONS, lambda v: report(words, v))
+    fixed, words = _without_effect(some, start), f"{min(n, _FIRST_OBSERVATIONS)} observations"
+    best, value = _climb(some, start, fixed, as_given, 2 * _FIRST_ITERATIONS, lambda v: report(words, v), 1e-7)
+    # what turns more often than data spread so thinly can show was found among neighbours, and would be lost here
+    near = objective.some(spread_and_near(objective.X, generator)[:_FOLLOWED])
+    if near(start)[0] > near(best)[0] + 0.01 * _FOLLOWED:
+        best = start
+    # where a column seems to have no effect the likelihood is flat, and more data could not say otherwise
+    best = torch.where(
+        torch.tensor(_lengths(objective.hyperparameters)).to(fixed) & ~fixed, best.clamp_max(_LONG), best
+    )
+    few = objective.some(order[:_CURVED])
+    B = curvature(lambda v: few(v)[1] * ~fixed, best)
+    return best, B * (n / len(few.y)), value
+
+
+def _lengths(h: Hyperparameters) -> list[bool]:
+    """Which entries of the vector are lengthscales."""
+    return [leaf.short == "lengthscale" for leaf in h.leaves for _ in range(leaf.size)]
+
+
+def _by_exact_gradients(
+    objective: Dense, start: Tensor, B: Tensor, as_given: Tensor, report: Report
+) -> tuple[Tensor, float]:
+    """A few steps with all data, then L-BFGS where it costs little: a likelihood has ridges, and tops beyond them."""
+    best, best_value = start, -math.inf
+
+    def gradient(vector: Tensor) -> Tensor:
+        nonlocal best, best_value
+        value, slope = objective(vector)
+        if value > best_value:
+            best, best_value = vector, value
+        report("all data", best_value)
+        far = not value > best_value - 10 * abs(len(vector))  # or no factor at all
+        return slope * math.nan if far else slope
+
+    ascend(gradient, start, B, objective.hyperparameters.limits(), _STEPS, 2e-3, lambda *_: None)
+    if len(objective.y) > _LARGEST_POLISHED:
+        return best, best_value
+    fixed = _without_effect(objective, best)
+    return _climb(objective, best, fixed, as_given, _POLISH, lambda v: report("all data", v), 1e-7)
+
+
+def _by_estimates(
+    objective: Dense, start: Tensor, B: Tensor, solver: Any, generator: Any, report_step: Callable[[int, float], None]
+) -> Tensor:
+    """From the top for some of the data to that for all of them, by estimated gradients."""
+    X, device, h = objective.X, objective.X.device, objective.hyperparameters
     seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
     chosen = _SOLVER if isinstance(solver, str) else solver
     inputs = X.float() if device.type == "cuda" else X
-    settings = (objective.y, objective.tasks, objective.priors, chosen, _PROBES.get(device.type, 15), seed)
-    estimate = Pathwise(objective.hyperparameters, inputs, *settings)
-    limits = objective.hyperparameters.limits()
-    best = ascend(lambda v: estimate(v) * ~fixed, best, limits, _STEPS, report_step)
-    return best, value
+    probes = _PROBES.get(device.type, 15)
+    estimate = Pathwise(h, inputs, objective.y, objective.tasks, objective.priors, chosen, probes, seed)
+    best, _, converged = ascend(estimate, start, B, h.limits(), _STEPS, 0.02, report_step)
+    if not converged:
+        warnings.warn(
+            f"the search has not ended after {_STEPS} steps; its hyperparameters are kept. More data than these may "
+            "say little of some of them: give priors=, or a kernel with fewer",
+            FitWarning,
+            stacklevel=4,
+        )
+    return best
 
 
 def _hyperparameters(
@@ -190,6 +251,7 @@ def _climb(
     as_given: Tensor,
     iterations: int,
     report: Callable[[float], None],
+    tolerance: float = 1e-10,
 ) -> tuple[Tensor, float]:
     """L-BFGS-B from a start, uphill; what has no effect stays as given. The end and its value."""
     from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
@@ -216,6 +278,6 @@ def _climb(
             jac=True,
             method="L-BFGS-B",
             bounds=objective.hyperparameters.limits(),
-            options={"maxiter": iterations, "ftol": 1e-10, "gtol": 1e-6},
+            options={"maxiter": iterations, "ftol": tolerance, "gtol": 1e-6},
         )
     return best, best_value

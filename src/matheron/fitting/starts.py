@@ -33,11 +33,11 @@ def candidates(
     gaps = 2 if X.shape[1] == 1 else 8  # with other columns' help, noise could be followed along one
     starts += [short for i in range(X.shape[1]) for short in _short(h, given[-1], i, X[:, i], gaps)]
     turning = [leaf for leaf in h.leaves if leaf.short in ("period", "means") and leaf.dims]
-    if not turning or len(y) < 8:
-        return starts
-    found = {i: peaks(X[:, i], y) for leaf in turning for i in leaf.dims}  # by column
-    first = [_turned(h, start, found, k) for start in given for k in range(_PEAKS)]
-    return [*first, *starts, *(_turned(h, start, found, k) for k, start in enumerate(starts[len(given) :]))]
+    if turning and len(y) >= 8:
+        found = {i: peaks(X[:, i], y) for leaf in turning for i in leaf.dims}  # by column
+        first = [_turned(h, start, found, k) for start in given for k in range(_PEAKS)]
+        starts = [*first, *starts, *(_turned(h, start, found, k) for k, start in enumerate(starts[len(given) :]))]
+    return [h.clamped(start) for start in starts]
 
 
 def spread_and_near(X: Tensor, generator: torch.Generator) -> Tensor:
@@ -74,38 +74,52 @@ def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: flo
 
 
 def _turned(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k: int) -> Tensor:
-    """A start with the k-th peak's frequency for every period, and one peak after the other for a mixture's means."""
+    """A start whose periods are peaks, the k-th for the first of them and the next for the next; a mixture's means are
+    one peak after the other, and zero for what is slow."""
     parts = list(start.split([leaf.size for leaf in h.leaves]))
+    turn = k
     for i, leaf in enumerate(h.leaves):
         if not leaf.dims or leaf.short not in ("period", "means"):
             continue
         own = torch.stack([found[j] for j in leaf.dims], dim=1)  # [peaks, dims]
         if leaf.short == "period":
-            best = own[k % _PEAKS]
-            one = best[k % len(best)].expand(leaf.value.shape)  # a period for several columns: one of theirs
+            best = own[turn % _PEAKS]
+            one = best[turn % len(best)].expand(leaf.value.shape)  # a period for several columns: one of theirs
             parts[i] = leaf.encode(1 / (best.reshape(leaf.value.shape) if leaf.value.numel() == len(best) else one))
+            turn += 1
         else:  # [components, dims], in turns
-            order = (torch.arange(len(leaf.value), device=own.device) + k) % _PEAKS
+            own = torch.cat([own, torch.zeros_like(own[:1])])
+            order = (torch.arange(len(leaf.value), device=own.device) + k) % len(own)
             parts[i] = leaf.encode(own[order])
     return torch.cat(parts)
 
 
 def peaks(x: Tensor, y: Tensor) -> Tensor:
-    """The frequencies `[3]`, in turns per unit of x, of the highest peaks of the spectrum of y less a parabola."""
+    """The frequencies `[3]`, in turns per unit of x, that explain most of y less a parabola, one after the other.
+
+    Each is the highest peak of the spectrum of what the parabola and the waves before it leave: the second peak of
+    one spectrum is as a rule beside the first, and of the same wave.
+    """
     width = float(x.max() - x.min())
     if width <= 0:
         return x.new_ones(_PEAKS)
     x, y = (x - x.mean()) / width, y - y.mean()
-    trend = torch.stack([torch.ones_like(x), x, x.square()], dim=1)
-    rest = y - trend @ torch.linalg.lstsq(trend, y[:, None], driver="gels").solution[:, 0]
+    known = [torch.ones_like(x), x, x.square()]
     highest = max(2.0, min(len(x) / 2, _FREQUENCIES / 8))  # eight frequencies in the width of a peak
     frequency = torch.linspace(0.5, highest, _FREQUENCIES, dtype=x.dtype, device=x.device)
     angle = 2 * math.pi * frequency[:, None] * x  # [F, n]
-    power = (angle.cos() @ rest).square() + (angle.sin() @ rest).square()
-    inside = torch.zeros_like(power, dtype=torch.bool)
-    inside[1:-1] = (power[1:-1] >= power[:-2]) & (power[1:-1] >= power[2:])
-    top = torch.where(inside, power, -1.0).topk(_PEAKS).indices
-    return frequency[top] / width
+    cosines, sines = angle.cos(), angle.sin()
+    chosen: list[int] = []
+    for _ in range(_PEAKS):
+        A = torch.stack(known, dim=1)
+        A = A / A.square().mean(0).sqrt().clamp_min(1e-12)
+        gram = A.mT @ A + 1e-9 * len(x) * torch.eye(A.shape[1], dtype=x.dtype, device=x.device)
+        rest = y - A @ torch.linalg.solve(gram, A.mT @ y)
+        power = (cosines @ rest).square() + (sines @ rest).square()
+        power[chosen] = -1.0
+        chosen.append(int(power.argmax()))
+        known += [cosines[chosen[-1]], sines[chosen[-1]]]
+    return frequency[chosen] / width
 
 
 def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
@@ -118,5 +132,4 @@ def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
         return leaf.encode(leaf.value) + (0.0 if leaf.name.startswith("mean") else normal(leaf.size))
     lower, upper = (math.log(v) for v in _RANGES.get(leaf.short, _OTHER))
     u = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64).to(leaf.value)
-    log = lower + u * (upper - lower) + 0.5 * normal(leaf.size)  # one size for all dimensions, and each its own
-    return log.clamp(math.log(leaf.bounds[0]), math.log(leaf.bounds[1]))
+    return lower + u * (upper - lower) + 0.5 * normal(leaf.size)  # one size for all dimensions, and each its own

@@ -44,7 +44,7 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) ->
     standard deviations: what is isotropic in the user's units stays so. Tasks share one where a part of the kernel is
     common to all of them. Scales of what does not vary are 1.
     """
-    deviation = X.std(0, correction=0)
+    deviation = _deviation(X)
     deviation = torch.where(deviation > 1e-10 * X.abs().amax(0), deviation, 0.0)
     scale = deviation.clone()
     for group in _tied(kernel, list(range(X.shape[1]))):
@@ -59,11 +59,17 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) ->
         own = y[of == i]
         if len(own):
             centre[i] = own.mean()
-            spread[i] = own.std(correction=0)
+            spread[i] = _deviation(own)
     spread = torch.where(spread > 1e-10 * centre.abs(), spread, 0.0)
     if shared:
         spread = spread.square().mean().sqrt().expand(t)
     return Units(X.mean(0), scale, centre, torch.where(spread > 0, spread, 1.0))
+
+
+def _deviation(x: Tensor) -> Tensor:
+    """The standard deviation of each column; squares of very large and very small numbers do not fit a float."""
+    size = x.abs().amax(0).clamp_min(1e-300)
+    return (x / size).std(0, correction=0) * size
 
 
 def buffers(kernel: Kernel, units: Units) -> list[Buffer]:

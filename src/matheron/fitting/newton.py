@@ -1,0 +1,101 @@
+"""Quasi-Newton steps uphill from gradients alone, exact or estimated, with a curvature that is known about.
+
+A log likelihood is a sum over data: its curvature at the top for some of the data, times the ratio of their numbers, is
+about that for all of them. So a handful of steps are enough where one is dear. Half of g' B^-1 g, with g the gradient
+and B the curvature, is what a step is expected to gain; one half per hyperparameter is what sampling error costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Limits = list[tuple[float | None, float | None]]
+
+# No hyperparameter moves by more than this in a step, on its logarithmic scale.
+_LONGEST = 0.7
+# The least curvature, in any direction: that of a prior of standard deviation 1 on the logarithmic scale.
+_LEAST = 1.0
+
+
+def curvature(gradient: Callable[[Tensor], Tensor], top: Tensor) -> Tensor:
+    """Minus the second derivatives `[p, p]` by differences of gradients, with no eigenvalue below a small one."""
+    step = 1e-3
+    columns = []
+    for i in range(len(top)):
+        e = torch.zeros_like(top)
+        e[i] = step
+        columns.append((gradient(top - e) - gradient(top + e)) / (2 * step))
+    B = torch.stack(columns, dim=1)
+    return positive(0.5 * (B + B.mT))
+
+
+def positive(B: Tensor) -> Tensor:
+    """A symmetric matrix with the absolute values of its eigenvalues, none of them below the least."""
+    values, vectors = torch.linalg.eigh(torch.nan_to_num(B))
+    return (vectors * values.abs().clamp_min(_LEAST)) @ vectors.mT
+
+
+def ascend(
+    gradient: Callable[[Tensor], Tensor],
+    start: Tensor,
+    B: Tensor,
+    limits: Limits,
+    steps: int,
+    tolerance: float,
+    report: Callable[[int, float], None],
+) -> tuple[Tensor, Tensor, bool]:
+    """BFGS uphill from `start` and a curvature B `[p, p]`, within the limits.
+
+    It ends where a step is expected to gain less than `tolerance` per hyperparameter. A step after which much more is
+    expected than before it, or one to where there is no gradient (NaN), went too far: the next is from where it began,
+    and shorter. Returns where it ended, the curvature there, and whether it ended so.
+    """
+    lower = start.new_tensor([-math.inf if low is None else low for low, _ in limits])
+    upper = start.new_tensor([math.inf if high is None else high for _, high in limits])
+    x, g = start, gradient(start)
+    longest, scaled = _LONGEST, False
+    for k in range(1, steps + 1):
+        direction, gain = _step(x, g, B, lower, upper)
+        report(k, gain)
+        if gain <= tolerance * len(x):
+            return x, B, True
+        direction = direction * min(1.0, longest / float(direction.abs().max()))
+        new = torch.minimum(torch.maximum(x + direction, lower), upper)
+        new_g = gradient(new)
+        s, y = new - x, g - new_g
+        along = float(s @ y)
+        if not scaled and along > 0:  # the curvature of fewer data, in the measure of all
+            B, scaled = B * min(10.0, max(0.1, along / float(s @ B @ s))), True
+        B = _updated(B, s, y)
+        worse = not bool(torch.isfinite(new_g).all()) or _step(new, new_g, B, lower, upper)[1] > 4 * gain
+        if worse:
+            longest = 0.3 * float(s.abs().max())
+        else:
+            x, g, longest = new, new_g, min(_LONGEST, 2 * longest)
+    return x, B, False
+
+
+def _step(x: Tensor, g: Tensor, B: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
+    """B^-1 g of what is not held back by a limit, and the gain that it promises."""
+    held = ((x <= lower) & (g < 0)) | ((x >= upper) & (g > 0)) | (g == 0)
+    free = (~held).nonzero()[:, 0]
+    direction = torch.zeros_like(x)
+    if len(free):
+        direction[free] = torch.linalg.solve(B[free][:, free], g[free])
+    return direction, 0.5 * float(direction @ g)
+
+
+def _updated(B: Tensor, s: Tensor, y: Tensor) -> Tensor:
+    """BFGS's update, damped (Powell 1978) so that B stays positive definite."""
+    Bs = B @ s
+    sBs, sy = float(s @ Bs), float(s @ y)
+    if not math.isfinite(sy) or sBs <= 0:
+        return B
+    if sy < 0.2 * sBs:
+        share = 0.8 * sBs / (sBs - sy)
+        y, sy = share * y + (1 - share) * Bs, 0.2 * sBs
+    return B - torch.outer(Bs, Bs) / sBs + torch.outer(y, y) / sy
