@@ -104,16 +104,16 @@ def ours(
 def long_ones(s: int, m: int, ell: int, steps: int, device: torch.device) -> dict[str, dict[str, list[float]]]:
     """Seconds of whole roll-outs on a GPU: in one persistent kernel, and with a CUDA graph for each step."""
     module: Any = importlib.import_module("matheron.dynamics.rollout")
-    fast, times = module.rolled, {}
+    fast, times = module.fused_rollout, {}
     noise = {"no noise": (None, None), "noise of a CUDA generator": (torch.Generator(device), 0.01)}
     for name, (generator, diffusion) in (noise | {"noise of a CPU generator": (None, 0.01)}).items():
         for dtype in (torch.float32, torch.float64):
             run = ours(s, m, ell, dtype, device, steps, generator, diffusion)
             row = times[f"{str(dtype)[6:]}, {name}"] = {}
-            for way, rolled in (("persistent", fast), ("graph", lambda *_: None)):
-                module.rolled = rolled
-                row[way] = clocked(run, 9 if rolled is fast else 3, device)
-            module.rolled = fast
+            for way, chosen in (("persistent", fast), ("graph", lambda *_: None)):
+                module.fused_rollout = chosen
+                row[way] = clocked(run, 9 if chosen is fast else 3, device)
+            module.fused_rollout = fast
             row["floor"] = [2 * steps * floor(s, m, ell, dtype, device)]
     run = ours(s, m, ell, torch.float32, device, steps, None, None, lambda time, state: state[:, :1] * 0.1)
     least = 2 * steps * floor(s, m, ell, torch.float32, device)

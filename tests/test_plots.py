@@ -56,7 +56,7 @@ def test_axes_of_the_caller_are_drawn_into(generator):
     paths = matheron.draw_prior(K.RBF(0.3), 3, input_dim=1, num_features=8, generator=generator)
     _, own = plt.subplots()
     assert plots.plot_paths(paths, torch.linspace(0, 1, 5), axes=own) is own
-    with pytest.raises(ValueError, match="axes: expected 1, one a panel, got 2"):
+    with pytest.raises(ValueError, match="axes: expected 1, one per panel, got 2"):
         plots.plot_paths(paths, torch.linspace(0, 1, 5), axes=plt.subplots(1, 2)[1])
 
 

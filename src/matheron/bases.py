@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from .paths import PriorPaths
 from .solvers import Posterior
 from .transforms import Transform
 from .updates import normals
+
+Single = TypeVar("Single", bound=ExactGP | SparseGP)
 
 
 class Basis(NamedTuple):
@@ -91,7 +93,7 @@ def _per_basis(basis: Basis, s: int) -> int:
     return s if basis.paths_per_basis is None else as_count(basis.paths_per_basis, "paths_per_basis")
 
 
-def placed(gp: ExactGP | SparseGP, dtype: torch.dtype | None, device: Any, detach: bool) -> Any:
+def placed(gp: Single, dtype: torch.dtype | None, device: torch.device | str | None, detach: bool) -> Single:
     """The snapshot in the paths' dtype, on their device. With `detach` it shares nothing with the model.
 
     The kernel stays in float64, for its features.

@@ -6,7 +6,7 @@ import html
 import io
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from rich.console import Console, Group
@@ -17,12 +17,18 @@ from .checks import ArrayLike, as_points
 from .describe import describe
 from .draw import draw
 from .features import LARGEST_DIM, Lattice
-from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
+from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
 from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, require_paths
 from .samplers import LinearModelPaths, Moments, decoupled_moments, moments, weight_space_moments
 from .samplers.closed_form import select, side_by_side
 from .samplers.conditionals import inner_points
+from .value import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Settings = dict[str, Json]  # arguments of `draw`
 
 # The law of a draw is good enough when W2, as a share of the posterior's own spread, is at most this: for one basis
 # (what paths that share it look like), and for all paths together.
@@ -61,7 +67,7 @@ class Diagnosis:
     num_bases: int
     advice: str
     one_basis: Law | None = None  # the law that one of the bases implies: the median of some
-    settings: dict[str, Any] = field(default_factory=dict)  # what to give to `draw` instead, where there is advice
+    settings: Settings = field(default_factory=dict)  # what to give to `draw` instead, where there is advice
     features: str = ""  # what the prior's basis is, and for a lattice the error that it reached
 
     def __rich__(self) -> Group:
@@ -87,7 +93,7 @@ class Diagnosis:
         )
         return Group(table, floor, f"Prior: {self.features}.", self.advice)
 
-    def plot(self, *, axes: Any = None) -> Any:
+    def plot(self, *, axes: Axes | None = None) -> Axes:
         """The distances as bars: `matheron.plots.plot_diagnosis`. Returns the axes."""
         from .plots import plot_diagnosis
 
@@ -176,7 +182,7 @@ class _Laws(NamedTuple):
     one: Law | None
 
 
-def _one_basis(paths: Any, gp: Any, x: Tensor, exact: Moments) -> Law | None:
+def _one_basis(paths: AbstractPaths, gp: GP, x: Tensor, exact: Moments) -> Law | None:
     """The law of paths that share one basis: the median, by W2, of up to three of the bases."""
     some = sorted({i * paths.num_paths // 3 for i in range(3)})
     implied = [_implied(paths[i : i + 1], gp, x) for i in some]
@@ -219,7 +225,7 @@ def _floor(mean: Tensor, C: Tensor, s: int) -> Moments:
     return Moments(mean.reshape(-1) + total.moments.mean, total.moments.covariance)
 
 
-def _implied(paths: AbstractPaths, gp: Any, x: Tensor) -> Moments | None:
+def _implied(paths: AbstractPaths, gp: GP, x: Tensor) -> Moments | None:
     """The law of infinitely many paths with these bases, where it has a closed form."""
     if isinstance(paths, OutputPaths):
         parts = [_implied(p, g, x) for p, g in zip(paths.members, gp.models, strict=True)]
@@ -238,7 +244,7 @@ def _implied(paths: AbstractPaths, gp: Any, x: Tensor) -> Moments | None:
     )  # else: given more data since
 
 
-def _kernel_error(members: list[PriorPlusUpdate], gp: Any, x: Tensor) -> KernelError | None:
+def _kernel_error(members: list[PriorPlusUpdate], gp: GP, x: Tensor) -> KernelError | None:
     """Over all outputs; None for an ensemble, whose members have a kernel each."""
     models = _singles(gp)
     if isinstance(gp, Ensemble) or len(models) != len(members):
@@ -253,13 +259,15 @@ def _members(paths: AbstractPaths) -> list[PriorPlusUpdate]:
     return [leaf for member in paths.members for leaf in _members(member)]
 
 
-def _singles(gp: Any) -> list[Any]:
+def _singles(gp: GP) -> list[ExactGP | SparseGP]:
     if isinstance(gp, SelectedOutputs):
         return [gp.model]
-    return [leaf for g in gp.models for leaf in _singles(g)] if isinstance(gp, Outputs | Ensemble) else [gp]
+    if isinstance(gp, Outputs | Ensemble | Batch):
+        return [leaf for g in gp.models for leaf in _singles(g)]
+    return [gp]
 
 
-def _in_closed_form(paths: AbstractPaths, gp: Any) -> tuple[AbstractPaths, Any]:
+def _in_closed_form(paths: AbstractPaths, gp: GP) -> tuple[AbstractPaths, GP]:
     """Both without an output transform that is not affine: then they are compared in the model's own space."""
     if not isinstance(gp, ExactGP | SparseGP) or gp.output_transform is None or gp.output_transform.affine:
         return paths, gp
@@ -269,11 +277,11 @@ def _in_closed_form(paths: AbstractPaths, gp: Any) -> tuple[AbstractPaths, Any]:
 
 class _Advice(NamedTuple):
     text: str
-    settings: dict[str, Any]
+    settings: Settings
 
 
 def _advice(
-    paths: Any, members: list[PriorPlusUpdate], gp: Any, x: Tensor, exact: Moments, spread: float, laws: _Laws
+    paths: AbstractPaths, members: list[PriorPlusUpdate], gp: GP, x: Tensor, exact: Moments, spread: float, laws: _Laws
 ) -> _Advice:
     """One line: what to do next. Settings are tried out on the model before they are recommended."""
     if laws.all is None or laws.one is None:
@@ -296,7 +304,7 @@ def _advice(
     if lattice:
         return _Advice('More modes: draw with features="lattice" and a smaller tolerance=.', {})
     for factor in (1, 4, 16, 64):
-        settings: dict[str, Any] = {"features": "leverage", "num_features": factor * prior.num_features}
+        settings: Settings = {"features": "leverage", "num_features": factor * prior.num_features}
         error = _MARGIN * _error_of_one(gp, x, exact, **settings) / spread
         needed = math.ceil((error / LARGEST_OF_ALL) ** 2)  # what independent bases err by averages out
         if error <= LARGEST_OF_ONE and needed <= s:
@@ -307,13 +315,13 @@ def _advice(
     return _Advice(text, {})
 
 
-def _fits_a_lattice(gp: Any, d: int) -> bool:
+def _fits_a_lattice(gp: GP, d: int) -> bool:
     terms = [term for single in _singles(gp) for term in single.kernel.terms(d) if term.stationary]
     few = all(len(term.active_dims(d)) <= LARGEST_DIM and not term.forms for term in terms)
     return bool(terms) and few
 
 
-def _error_of_one(gp: Any, x: Tensor, exact: Moments, **settings: Any) -> float:
+def _error_of_one(gp: GP, x: Tensor, exact: Moments, **settings: Json) -> float:
     """The largest W2 of three bases drawn with some settings; infinite where they cannot be drawn."""
     try:
         drawn = draw(gp, 3, paths_per_basis=1, seed=0, **settings)

@@ -48,9 +48,9 @@ def draw(model: ExactGP | SparseGP | StreamedGP, num_paths: int, **settings: Any
 @overload
 def draw(model: Batch, num_paths: int, **settings: Any) -> BatchPaths: ...
 @overload
-def draw(model: Any, num_paths: int, **settings: Any) -> AbstractPaths: ...
+def draw(model: object, num_paths: int, **settings: Any) -> AbstractPaths: ...
 def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
-    model: Any,
+    model: object,
     num_paths: int,
     *,
     num_features: int = 1024,

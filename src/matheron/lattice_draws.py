@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -80,7 +79,7 @@ def drawn_from_stream(
     detach: bool,
     generator: torch.Generator,
     dtype: torch.dtype | None,
-    device: Any,
+    device: torch.device | str | None,
 ) -> Paths:
     """Paths given data that are read twice in chunks: for the lattice's size, and for what it keeps of them."""
     fits = basis.domain is not None and basis.features in ("auto", "lattice") and detach

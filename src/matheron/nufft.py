@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def as_real(both: Tensor, r: int) -> Tensor:
 
 
 @cache
-def finufft() -> Any | None:
+def finufft() -> ModuleType | None:
     """The library; None where it is not installed."""
     try:
         import finufft as library
@@ -78,7 +79,7 @@ def finufft() -> Any | None:
     return library
 
 
-def library_for(x: Tensor) -> Any | None:
+def library_for(x: Tensor) -> ModuleType | None:
     """finufft, where it is installed and the points are on a CPU."""
     return finufft() if x.device.type == "cpu" else None
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_tensor
+from .checks import ArrayLike, as_array, as_tensor
+from .paths import AbstractPaths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from .diagnostics import Diagnosis
+    from .thompson import Minima
+
+    Panels = Axes | Sequence[Axes] | np.ndarray
+
+Data = tuple[ArrayLike, ArrayLike]
 
 PRIOR, UPDATE, POSTERIOR, EXACT = "#ee8722", "#8250b4", "#2a72c8", "#000000"  # the paper's orange, purple, blue, black
 STYLE: Any = {  # matplotlib's settings, by name
@@ -35,9 +44,7 @@ _SHOWN = 12  # lines of single paths: more of them hide the band
 _QUANTILES = ((0.05, 0.95), (0.25, 0.75))
 
 
-def plot_paths(
-    paths: Any, x: ArrayLike | Sequence[ArrayLike], *, data: tuple[ArrayLike, ArrayLike] | None = None, axes: Any = None
-) -> Any:
+def plot_paths(paths: AbstractPaths, x: ArrayLike, *, data: Data | None = None, axes: Panels | None = None) -> Any:
     """Paths in one or two dimensions: some of them, their mean, and a band of two standard deviations.
 
     In one dimension x is a list of points `[n]` or `[n, 1]`, and each output has a panel. In two dimensions x is the
@@ -63,14 +70,16 @@ def plot_paths(
     if paths.input_dim == 1:
         return _lines(paths, x, data, axes)
     if paths.input_dim == 2:
-        return _maps(paths, x, data, axes)
+        return _maps(paths, cast(Iterable[ArrayLike], x), data, axes)
     raise ValueError(
         f"plot: expected paths in 1 or 2 dimensions, got {paths.input_dim}; evaluate them along a line or a plane, "
         "paths(x), and plot the values"
     )
 
 
-def plot_minima(minima: Any, *, paths: Any = None, bounds: ArrayLike | None = None, axes: Any = None) -> Axes:
+def plot_minima(
+    minima: Minima, *, paths: AbstractPaths | None = None, bounds: ArrayLike | None = None, axes: Axes | None = None
+) -> Axes:
     """The minimisers of paths: on a map of the paths' mean in two dimensions, below the paths in one.
 
     Args:
@@ -92,22 +101,22 @@ def plot_minima(minima: Any, *, paths: Any = None, bounds: ArrayLike | None = No
         raise ValueError(f"plot: expected minimisers in 1 or 2 dimensions, got {d}; plot two columns of minima.x")
     box = torch.stack([x.amin(0), x.amax(0)]) if bounds is None else as_tensor(bounds, "bounds").cpu()
     with _house() as new:
-        axes = new() if axes is None else axes
+        axis: Axes = new() if axes is None else axes
         grid = [torch.linspace(float(low), float(high), 100, dtype=torch.float64) for low, high in box.T]
         if paths is not None and d == 2:
             mean = _mean(paths, torch.cartesian_prod(*grid)).reshape(100, 100)
-            shown = axes.contourf(*grid, mean.T, levels=16, cmap="Blues_r")
-            axes.figure.colorbar(shown, ax=axes, label="mean of the paths")
+            shown = axis.contourf(*grid, mean.T, levels=16, cmap="Blues_r")
+            axis.figure.colorbar(shown, ax=axis, label="mean of the paths")
         elif paths is not None:
-            axes.plot(grid[0], _numbers(paths(grid[0][:, None]))[:_SHOWN].T, color=POSTERIOR, alpha=0.5, linewidth=0.8)
+            axis.plot(grid[0], _numbers(paths(grid[0][:, None]))[:_SHOWN].T, color=POSTERIOR, alpha=0.5, linewidth=0.8)
         across = x[:, 1] if d == 2 else _numbers(minima.value)
-        axes.plot(x[:, 0], across, "o", color=PRIOR, markeredgecolor="white", markersize=6, zorder=3)
-        axes.set(xlabel="$x_1$" if d == 2 else "x", ylabel="$x_2$" if d == 2 else "f(x)")
-        axes.set_title(f"{len(x)} minimisers", loc="center")
-    return axes
+        axis.plot(x[:, 0], across, "o", color=PRIOR, markeredgecolor="white", markersize=6, zorder=3)
+        axis.set(xlabel="$x_1$" if d == 2 else "x", ylabel="$x_2$" if d == 2 else "f(x)")
+        axis.set_title(f"{len(x)} minimisers", loc="center")
+    return axis
 
 
-def plot_trajectories(states: ArrayLike, dt: float = 1.0, *, axes: Any = None) -> Any:
+def plot_trajectories(states: ArrayLike, dt: float = 1.0, *, axes: Panels | None = None) -> Any:
     """Roll-outs as fans: each state's median, the middle half and the middle 90%, and a few trajectories.
 
     Args:
@@ -122,7 +131,7 @@ def plot_trajectories(states: ArrayLike, dt: float = 1.0, *, axes: Any = None) -
     >>> len(plots.plot_trajectories(states, dt=0.1))
     2
     """
-    values = _numbers(torch.as_tensor(states))
+    values = _numbers(as_array(states))
     if values.ndim != 3:
         raise ValueError(f"states: expected [s, steps, d_s], as rollout returns, got {list(values.shape)}")
     time = dt * torch.arange(values.shape[1])
@@ -141,7 +150,7 @@ def plot_trajectories(states: ArrayLike, dt: float = 1.0, *, axes: Any = None) -
     return panels if len(panels) > 1 else panels[0]
 
 
-def plot_diagnosis(diagnosis: Any, *, axes: Any = None) -> Axes:
+def plot_diagnosis(diagnosis: Diagnosis, *, axes: Axes | None = None) -> Axes:
     """A diagnosis as bars: the W2 of these paths, of as many exact draws, and of the paths' basis, from the posterior.
 
     >>> import torch, matheron
@@ -154,16 +163,16 @@ def plot_diagnosis(diagnosis: Any, *, axes: Any = None) -> Axes:
     laws = {"these paths": diagnosis.paths, "exact draws": diagnosis.floor, "their bases": diagnosis.basis}
     known = {name: law.w2 for name, law in laws.items() if law is not None}
     with _house() as new:
-        axes = new() if axes is None else axes
-        bars = axes.bar(list(known), list(known.values()), color=[POSTERIOR, "#9aa0a6", PRIOR][: len(known)], width=0.6)
-        axes.bar_label(bars, fmt="%.3g", padding=2)
-        axes.set_ylabel("W2 from the posterior")
-        axes.set_title(f"{diagnosis.num_paths} paths at {diagnosis.num_values} values")
-        axes.grid(axis="x", visible=False)
-    return axes
+        axis: Axes = new() if axes is None else axes
+        bars = axis.bar(list(known), list(known.values()), color=[POSTERIOR, "#9aa0a6", PRIOR][: len(known)], width=0.6)
+        axis.bar_label(bars, fmt="%.3g", padding=2)
+        axis.set_ylabel("W2 from the posterior")
+        axis.set_title(f"{diagnosis.num_paths} paths at {diagnosis.num_values} values")
+        axis.grid(axis="x", visible=False)
+    return axis
 
 
-def _lines(paths: Any, x: Any, data: Any, axes: Any) -> Any:
+def _lines(paths: AbstractPaths, x: ArrayLike, data: Data | None, axes: Panels | None) -> Axes | np.ndarray:
     points = as_tensor(x, "x").double()
     points = points[:, None] if points.ndim == 1 else points
     values, mean, sd, band = _law(paths, points)
@@ -183,7 +192,7 @@ def _lines(paths: Any, x: Any, data: Any, axes: Any) -> Any:
     return panels if len(panels) > 1 else panels[0]
 
 
-def _maps(paths: Any, x: Any, data: Any, axes: Any) -> Any:
+def _maps(paths: AbstractPaths, x: Iterable[ArrayLike], data: Data | None, axes: Panels | None) -> np.ndarray:
     grid = [as_tensor(axis, "x").double().cpu() for axis in x]
     if len(grid) != 2 or any(axis.ndim != 1 for axis in grid):
         shapes = [list(axis.shape) for axis in grid][:3]
@@ -213,7 +222,7 @@ def _maps(paths: Any, x: Any, data: Any, axes: Any) -> Any:
     return panels if len(panels) > 1 else panels[0]
 
 
-def _law(paths: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:
+def _law(paths: AbstractPaths, x: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:
     """Values `[s, n, t]`, mean and standard deviation `[n, t]`, and what to call the band: exact where it is known."""
     t = paths.num_outputs
     values = _numbers(paths(x)).reshape(paths.num_paths, -1, t)
@@ -225,7 +234,7 @@ def _law(paths: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:
         return values, mean, sd, "2 s.d. of the paths"
 
 
-def _mean(paths: Any, x: Tensor) -> Tensor:
+def _mean(paths: AbstractPaths, x: Tensor) -> Tensor:
     try:
         mean = _numbers(paths.mean(x))
     except TypeError:  # a q(u) known by its draws, or a transform that is not affine
@@ -234,7 +243,7 @@ def _mean(paths: Any, x: Tensor) -> Tensor:
     return mean.mean(0) if per_path else mean
 
 
-def _observations(data: tuple[ArrayLike, ArrayLike], paths: Any) -> tuple[Tensor, Tensor]:
+def _observations(data: Data, paths: AbstractPaths) -> tuple[Tensor, Tensor]:
     X, y = (as_tensor(part, "data").double().cpu() for part in data)
     X = X[:, None] if X.ndim == 1 else X
     if X.ndim != 2 or X.shape[1] != paths.input_dim or len(y) != len(X):
@@ -248,24 +257,24 @@ def _numbers(values: Tensor) -> Tensor:
     return values.detach().cpu().double()
 
 
-def _panels(new: Any, axes: Any, rows: int, columns: int, **options: Any) -> Any:
+def _panels(new: Callable[..., Any], axes: Panels | None, rows: int, columns: int, **options: bool) -> np.ndarray:
     """The caller's axes as an array `[rows, columns]`, or new ones."""
-    import numpy as np
-
     if axes is None:
         return new(rows, columns, squeeze=False, figsize=(max(6.0, 3.4 * columns), 3.4 * rows), **options)
     given = np.asarray(axes, dtype=object).ravel()
     if given.size != rows * columns:
-        raise ValueError(f"axes: expected {rows * columns}, one a panel, got {given.size}; pass none for a new figure")
+        raise ValueError(
+            f"axes: expected {rows * columns}, one per panel, got {given.size}; pass none for a new figure"
+        )
     return given.reshape(rows, columns)
 
 
 @contextmanager
-def _house() -> Iterator[Any]:
+def _house() -> Iterator[Callable[..., Any]]:
     """Draw in the house style; what it gives makes new axes."""
     from matplotlib import pyplot as plt
 
-    def new(*shape: int, **options: Any) -> Any:
+    def new(*shape: int, **options: Any):
         return plt.subplots(*shape, layout="constrained", **({"figsize": (6, 3.4)} | options))[1]
 
     with plt.rc_context(STYLE):

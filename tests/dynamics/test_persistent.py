@@ -56,7 +56,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def stepwise(*args: Any, **settings: Any) -> Tensor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rollout_module, "rolled", lambda *_: None)
+        patch.setattr(rollout_module, "fused_rollout", lambda *_: None)
         return matheron.rollout(*args, **settings)
 
 
@@ -284,7 +284,7 @@ def test_too_many_or_too_few_controls_are_refused(launches) -> None:
 
 def test_noise_is_the_same_however_many_steps_are_taken_at_a_time() -> None:
     state = torch.zeros(3, 2, dtype=torch.float64)
-    one, many = (rollout_module._Noise(0.1, 0.1, state, gen(3)) for _ in range(2))
+    one, many = (rollout_module.Noise(0.1, 0.1, state, gen(3)) for _ in range(2))
     steps = 2 * rollout_module._BLOCK + 5
     rows = torch.cat([one.take(1) for _ in range(steps)])
     assert torch.equal(torch.cat([many.take(7), many.take(steps - 7)]), rows)

@@ -2,6 +2,7 @@
 
 import math
 from importlib import import_module
+from typing import Any, cast
 
 import pytest
 import torch
@@ -139,7 +140,7 @@ def test_what_does_not_fit_is_refused(drift):
     with pytest.raises(ValueError, match=r"diffusion: expected a variance, \[2\] or \[2, 2\]"):
         matheron.rollout(drift, [0.0, 0.0], 3, 0.1, controls=torch.zeros(3, 1), diffusion=[1.0, 1.0, 1.0])
     with pytest.raises(TypeError, match="drift: expected paths"):
-        matheron.rollout(3, [0.0], 3, 0.1)
+        matheron.rollout(cast(Any, 3), [0.0], 3, 0.1)
     with pytest.raises(ValueError, match="controls: expected 1 a step, the drift's inputs beyond its states, got none"):
         matheron.rollout(drift, [0.0, 0.0], 3, 0.1)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import Data, Inputs, Json, Quiet, Seed, Target, Voice, check_writable, listed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def minimize(
@@ -68,7 +71,7 @@ def minimize(
     voice.result({"best": best_point, "points": table.to_dict("records"), "out": None if out is None else str(out)})
 
 
-def _box(box: Any, names: Sequence[str], bounds: str | None) -> Any:
+def _box(box: Tensor, names: Sequence[str], bounds: str | None) -> Tensor:
     """Bounds `[2, d]`: the data's, with those that the user gave."""
     box = box.clone()
     for word in (bounds or "").split(","):

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import Encode, Inputs, Json, Quiet, Seed, Voice, check_writable, listed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import Tensor
+
+    from ..gp import ExactGP
+    from ..tables import Columns
 
 # A grid's points in all, where the user does not say how many.
 _GRID = {1: 400, 2: 80 * 80}
@@ -52,8 +59,7 @@ def sample(
     with voice.warnings_in_words():
         gp, columns, name, notes, box = _model(data, target, listed(inputs), listed(encode), seed, voice)
         shape = None if grid is None else _shape(grid, gp.input_dim)
-        settings: dict[str, Any] = {"domain": _domain(box)} if gp.input_dim <= 3 else {}
-        drawn: Any = draw(gp, paths, seed=seed, **settings)
+        drawn = draw(gp, paths, seed=seed, domain=_domain(box) if gp.input_dim <= 3 else None)
         voice.say(f"{paths} functions drawn from the posterior")
         if writer is not None:
             with writer:
@@ -80,7 +86,9 @@ def sample(
     )
 
 
-def _model(data: Path, target: str | None, inputs: Any, encode: Any, seed: int, voice: Voice) -> Any:
+def _model(
+    data: Path, target: str | None, inputs: list[str] | None, encode: list[str] | None, seed: int, voice: Voice
+) -> tuple[ExactGP, Columns, str, dict[str, object], Tensor]:
     """The model, its columns, its target, what a file of its paths remembers, and the box of its data."""
     from .data import read_dataset
     from .model import box_of, fitted, loaded_model
@@ -97,7 +105,7 @@ def _model(data: Path, target: str | None, inputs: Any, encode: Any, seed: int, 
     return fitted(dataset, seed, voice), dataset.columns, target, dataset.notes(), dataset.box()
 
 
-def _domain(box: Any) -> tuple[list[float], list[float]]:
+def _domain(box: Tensor) -> tuple[list[float], list[float]]:
     """The data's box, wider by a tenth, and by something where a column is constant."""
     lower, upper = box
     margin = 0.1 * (upper - lower)
@@ -116,7 +124,9 @@ def _shape(words: str, input_dim: int) -> list[int]:
     return shape * input_dim if len(shape) == 1 else shape
 
 
-def _points(at: Path | None, shape: Any, gp: Any, columns: Any, box: Any, rows: int) -> Iterator[tuple[Any, Any]]:
+def _points(
+    at: Path | None, shape: list[int] | None, gp: ExactGP, columns: Columns, box: Tensor, rows: int
+) -> Iterator[tuple[DataFrame, Tensor]]:
     """Tables of inputs, and the points that they are, some rows at a time."""
     import torch
 
@@ -146,7 +156,7 @@ def _points(at: Path | None, shape: Any, gp: Any, columns: Any, box: Any, rows: 
         yield pandas().DataFrame(x.numpy(), columns=columns.names), x
 
 
-def _grid_blocks(axes: list[Any], rows: int) -> Iterator[Any]:
+def _grid_blocks(axes: list[Tensor], rows: int) -> Iterator[Tensor]:
     """The points of a grid, the last axis fastest, without ever holding all of them."""
     import math
 

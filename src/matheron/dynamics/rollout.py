@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,15 +16,14 @@ from ..describe import ADAPTERS
 from ..gp import GP
 from ..paths import AbstractPaths, OutputPaths, require_paths
 from ..value import Value
-from .persistent import rolled
-from .stepper import DISCRETE, METHODS, Stepper, make_stepper
+from .driving import Actions, Control, Controls, Noise
+from .persistent import fused_rollout
+from .stepper import DISCRETE, METHODS, Drift, Stepper, make_stepper
 
 # Steps between two checkpoints of a roll-out with gradients: the graph of one segment exists at a time.
 _SEGMENT = 32
-# Steps whose noise is drawn at once, and numbers at the most.
-_BLOCK, _NUMBERS = 64, 1 << 20
 
-Controls = ArrayLike | Callable[..., ArrayLike]
+T = TypeVar("T")
 
 
 class DivergenceWarning(UserWarning):
@@ -33,7 +31,7 @@ class DivergenceWarning(UserWarning):
 
 
 def rollout(
-    drift: Any,
+    drift: Drift | Sequence[AbstractPaths],
     initial_state: ArrayLike,
     steps: int,
     dt: float | None = None,
@@ -93,27 +91,25 @@ def rollout(
     """
     steps, keep_every = as_count(steps, "steps"), as_count(keep_every, "keep_every")
     dt = _step_size(method, dt)
-    if isinstance(drift, Sequence):
-        drift = OutputPaths([_as_drift(part) for part in drift])
-    drift = _as_drift(drift)
-    state = _initial(drift, initial_state)  # [s, d_s]
+    f: Drift = OutputPaths([_as_drift(p) for p in drift]) if isinstance(drift, Sequence) else _as_drift(drift)
+    state = _initial(f, initial_state)  # [s, d_s]
     if actions is not None:
-        control: _Controls | _Actions = _Actions(actions, controls, steps, state)
+        control: Control | Actions = Actions(actions, controls, steps, state)
         state = state[:, None].expand(-1, control.number, -1)  # [s, a, d_s]
     else:
-        control = _Controls(controls, steps, dt, state)
-    if isinstance(drift, AbstractPaths):
-        control.check(drift.input_dim - drift.num_outputs)
-    noise = _Noise(diffusion, 1.0 if method in DISCRETE else dt, state, as_generator(generator, seed))
+        control = Control(controls, steps, dt, state)
+    if isinstance(f, AbstractPaths):
+        control.check(f.input_dim - f.num_outputs)
+    noise = Noise(diffusion, 1.0 if method in DISCRETE else dt, state, as_generator(generator, seed))
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
         if gradients:
-            step = make_stepper(drift, dt, state, method)
+            step = make_stepper(f, dt, state, method)
             return _report(_with_checkpoints(step, state, steps, control, noise, keep_every))
-        if actions is None and method == "euler":
-            kept = rolled(drift, dt, state, steps, control, noise, keep_every)
+        if isinstance(control, Control) and method == "euler":
+            kept = fused_rollout(f, dt, state, steps, control, noise, keep_every)
             if kept is not None:
                 return _report(kept, keep_every)
-        step = make_stepper(drift, dt, state, method, fast=True)
+        step = make_stepper(f, dt, state, method, fast=True)
         kept = torch.empty(steps // keep_every + 1, *state.shape, dtype=state.dtype, device=state.device)
         kept[0] = state
         for t in range(steps):
@@ -139,7 +135,9 @@ def _in_order(kept: Tensor) -> Tensor:
     return kept.transpose(0, -2).contiguous()
 
 
-def _with_checkpoints(step: Stepper, state: Tensor, steps: int, control, noise: _Noise, keep_every: int) -> Tensor:
+def _with_checkpoints(
+    step: Stepper, state: Tensor, steps: int, control: Control | Actions, noise: Noise, keep_every: int
+) -> Tensor:
     """The roll-out in segments, each of which is run again in the backward pass."""
     kept = [state]
 
@@ -159,55 +157,7 @@ def _with_checkpoints(step: Stepper, state: Tensor, steps: int, control, noise: 
     return _in_order(torch.stack(kept))
 
 
-class _Noise:
-    """sqrt(dt Sigma) eps for each step, or nothing."""
-
-    def __init__(self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator) -> None:
-        self.state, self.generator = state, generator
-        self.left = state.new_empty(0, *state.shape)  # drawn and not yet taken
-        self.root = None if diffusion is None else _root(as_tensor(diffusion, "diffusion", like=state) * dt, state)
-
-    def take(self, count: int) -> Tensor:
-        """The standard normals of the next steps, `[count, *state.shape]`.
-
-        They are drawn in blocks of a fixed number of steps: the same ones however many are taken at a time.
-        """
-        shape, device = self.state.shape, self.generator.device
-        block = max(1, min(_BLOCK, _NUMBERS // max(1, self.state.numel())))
-        while len(self.left) < count:
-            eps = torch.randn(block, *shape, generator=self.generator, device=device, dtype=torch.float64)
-            self.left = torch.cat([self.left, eps.to(self.state)])
-        taken, self.left = self.left.split([count, len(self.left) - count])
-        return taken
-
-    def normals(self) -> Tensor | None:
-        return None if self.root is None else self.take(1)[0]
-
-    def coloured(self, eps: Tensor | None) -> Tensor | None:
-        if self.root is None or eps is None:
-            return None
-        return eps * self.root if self.root.ndim < 2 else eps @ self.root.mT  # [s, (a,) d_s]
-
-    def draw(self) -> Tensor | None:
-        return self.coloured(self.normals())
-
-
-def _root(variance: Tensor, state: Tensor) -> Tensor:
-    """A square root of dt Sigma: a number, `[d_s]`, or `[d_s, d_s]`."""
-    d = state.shape[-1]
-    if variance.shape not in ((), (1,), (d,), (d, d)):
-        raise ValueError(f"diffusion: expected a variance, [{d}] or [{d}, {d}], got {list(variance.shape)}")
-    if variance.ndim == 2 and d > 1:
-        factor, failed = torch.linalg.cholesky_ex(variance)
-        if bool(failed):
-            raise ValueError("diffusion: expected a positive definite covariance")
-        return factor
-    if bool((variance < 0).any()):
-        raise ValueError(f"diffusion: expected variances >= 0, got {float(variance.min()):.4g}")
-    return variance.reshape(-1).sqrt()
-
-
-def _as_drift(drift: Any) -> Any:
+def _as_drift(drift: T) -> T:
     """The drift, or a TypeError where it is a model, of which functions are yet to be drawn."""
     libraries = {base.__module__.split(".")[0] for base in type(drift).__mro__}
     if isinstance(drift, GP) or libraries & set(ADAPTERS):
@@ -218,7 +168,7 @@ def _as_drift(drift: Any) -> Any:
     return drift
 
 
-def _initial(drift: Any, initial_state: ArrayLike) -> Tensor:
+def _initial(drift: Drift, initial_state: ArrayLike) -> Tensor:
     """States `[s, d_s]`, as many as there are paths."""
     if isinstance(drift, Value):
         drift = require_paths(drift, "drift")
@@ -229,7 +179,7 @@ def _initial(drift: Any, initial_state: ArrayLike) -> Tensor:
         expected = (drift.num_paths, drift.num_outputs)
         if state.shape != expected:
             raise ValueError(
-                f"initial_state: expected [{expected[1]}] or {list(expected)}, one state an output of the drift and "
+                f"initial_state: expected [{expected[1]}] or {list(expected)}, one state per output of the drift and "
                 f"one row per path, got {list(as_array(initial_state).shape)}"
             )
         return state
@@ -237,87 +187,6 @@ def _initial(drift: Any, initial_state: ArrayLike) -> Tensor:
         raise TypeError(f"drift: expected paths, a list of paths, or a function, got {type(drift).__name__}")
     state = as_tensor(initial_state, "initial_state")
     return state[None] if state.ndim == 1 else state
-
-
-class _Controls:
-    """What is applied at step t: `[s, d_c]`, or None; an array, a function of time, or a policy."""
-
-    def __init__(self, controls: Controls | None, steps: int, dt: float, state: Tensor) -> None:
-        self.num_paths, self.dt = state.shape[0], dt
-        self.function = controls if callable(controls) else None
-        self.policy = self.function is not None and _num_arguments(self.function) > 1
-        self.given: Tensor | None = None  # [s, steps, d_c]
-        if controls is not None and not callable(controls):
-            given, s = as_tensor(controls, "controls", like=state), self.num_paths
-            if (
-                given.ndim not in (2, 3)
-                or given.shape[-2] < steps
-                or (given.ndim == 3 and given.shape[0] not in (1, s))
-            ):
-                raise ValueError(
-                    f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, "
-                    f"got {list(given.shape)}"
-                )
-            self.given = given.expand(s, *given.shape[-2:])
-        self.number: int | None = None  # d_c, where it is known
-
-    def check(self, number: int) -> None:
-        """ValueError where the drift takes another number of controls."""
-        self.number = number
-        if self.function is None:
-            _check_number(None if self.given is None else self.given.shape[-1], number, "controls")
-
-    def __call__(self, t: int, state: Tensor) -> Tensor | None:
-        if self.function is not None:
-            return self.answer(t, state).to(state)
-        return None if self.given is None else self.given[:, t]
-
-    def answer(self, t: int, *state: Tensor) -> Tensor:
-        """The function's own answer, `[s, d_c]`, on whatever device."""
-        assert self.function is not None
-        c = as_array(self.function(t * self.dt, *state) if self.policy else self.function(t * self.dt))
-        c = c.reshape(1, -1) if c.ndim < 2 else c
-        if self.number is not None:
-            _check_number(c.shape[-1], self.number, "controls")
-        if c.ndim != 2 or len(c) not in (1, self.num_paths):
-            raise ValueError(f"controls: expected [d_c] or [{self.num_paths}, d_c] at each time, got {list(c.shape)}")
-        return c.expand(self.num_paths, -1)
-
-
-def _check_number(given: int | None, number: int, name: str) -> None:
-    if number < 0:
-        raise ValueError(f"drift: expected as many inputs as states, and controls beyond, got {-number} inputs too few")
-    if (given or 0) != number:
-        found = "none" if given is None else f"{given}"
-        raise ValueError(f"{name}: expected {number} a step, the drift's inputs beyond its states, got {found}")
-
-
-class _Actions:
-    """Candidate sequences of controls: at step t `[s, a, d_c]`, the same for every path."""
-
-    def __init__(self, actions: ArrayLike, controls: Controls | None, steps: int, state: Tensor) -> None:
-        if controls is not None:
-            raise ValueError("actions: expected actions or controls, got both")
-        given = as_tensor(actions, "actions", like=state)
-        if given.ndim != 3 or given.shape[1] < steps or len(given) == 0:
-            raise ValueError(
-                f"actions: expected [a, {steps}, d_c], a sequence of {steps} each, got {list(given.shape)}"
-            )
-        self.given, self.number, self.num_paths = given, len(given), len(state)
-
-    def check(self, number: int) -> None:
-        _check_number(self.given.shape[-1], number, "actions")
-
-    def __call__(self, t: int, state: Tensor) -> Tensor:
-        return self.given[:, t].expand(self.num_paths, -1, -1)
-
-
-def _num_arguments(function: Callable[..., Any]) -> int:
-    if isinstance(function, torch.nn.Module):
-        function = function.forward
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
 
 
 def _report(states: Tensor, keep_every: int = 1) -> Tensor:

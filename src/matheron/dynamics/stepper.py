@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..paths import AbstractPaths
 
+Drift = AbstractPaths | Callable[[Tensor], Tensor]
 # (state [s, (a,) d_s], control [s, (a,) d_c] or None, noise [s, (a,) d_s] or None) -> state [s, (a,) d_s]
 Stepper = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
@@ -18,7 +18,7 @@ METHODS = ("euler", "heun", "rk4", "next", "change")
 DISCRETE = ("next", "change")
 
 
-def make_stepper(drift: Any, dt: float, state: Tensor, method: str = "euler", fast: bool = False) -> Stepper:
+def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", fast: bool = False) -> Stepper:
     """A step of the method, with noise added at its end and the control held.
 
     `fast`: no graph is kept, and on a GPU the step is replayed as a CUDA graph.
@@ -58,13 +58,13 @@ def _advanced(method: str, f: Callable[[Tensor], Tensor], s: Tensor, dt: float) 
     return s + dt / 6 * (k1 + 2 * k2 + 2 * k3 + f(s + dt * k3))
 
 
-def _capturable(drift: Any) -> bool:
-    """Whether a graph can stand for the step: a check of points against a domain has to look at them."""
+def _capturable(drift: Drift) -> bool:
+    """Whether the step can be captured as a graph: a check of points against a domain has to look at them."""
     return isinstance(drift, AbstractPaths) and all(getattr(part, "domain", None) is None for part in drift.modules())
 
 
 class _Replayed:
-    """A step captured once as a CUDA graph and then replayed: a launch a step instead of one an operation."""
+    """A step captured once as a CUDA graph and then replayed: one launch per step instead of one per operation."""
 
     def __init__(self, step: Stepper) -> None:
         self.step = step

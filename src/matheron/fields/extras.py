@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 
-def need(name: str) -> Any:
+def need(name: str) -> ModuleType:
     """An optional package, or an ImportError that says how to install it."""
     try:
         return import_module(name)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..tables import read_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FILE = Path(__file__).with_name("stations.csv")
 
 
-def stations() -> Any:
+def stations() -> DataFrame:
     """Heights above sea level, in metres, of 1200 gravity stations in and around Lesotho, as a DataFrame.
 
     They are a sample of the stations between 24 and 32 degrees east and 26.5 and 32.5 degrees south in the gravity data

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Self, final, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final, overload
 
 import torch
 from torch import Tensor
@@ -19,6 +19,11 @@ from ..solvers import Solver, as_solver
 from ..value import Value
 from .observations import Observations, observed
 from .rows import as_index, as_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from xarray import DataArray, Dataset
 
 Index = int | slice | Sequence[int] | Tensor
 # Numbers that a grid's values hold beside the answer, where they cannot be written into it at once.
@@ -135,7 +140,7 @@ class AbstractPaths(Value, ABC):
         return out
 
     @final
-    def to_xarray(self, axes: Any, *, name: str = "field") -> Any:
+    def to_xarray(self, axes: Mapping[str, ArrayLike] | DataArray | Dataset, *, name: str = "field") -> DataArray:
         """The paths on a grid as an `xarray.DataArray` `(path, y, x)`, in memory; see `matheron.fields.simulate`.
 
         `axes` are named in the order of the inputs, `{"x": ..., "y": ...}`, or are an xarray object's coordinates.
@@ -260,7 +265,7 @@ class AbstractPaths(Value, ABC):
         x: ArrayLike | Sequence[ArrayLike],
         *,
         data: tuple[ArrayLike, ArrayLike] | None = None,
-        axes: Any = None,
+        axes: Axes | Sequence[Axes] | np.ndarray | None = None,
     ) -> Any:
         """A picture of the paths: `matheron.plots.plot_paths`, which says what the arguments are. Returns the axes.
 

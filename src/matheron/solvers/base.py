@@ -95,7 +95,7 @@ class Stats:
     converged: bool = True
     jitter: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, float | str | None]:
         return asdict(self)
 
 

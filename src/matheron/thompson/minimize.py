@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from ..checks import ArrayLike, Random, as_box, as_count, as_generator
 from ..paths import AbstractPaths, EnsemblePaths, require_paths
 from ..progress import progress_bar
 from .quasi_newton import ENDINGS, minimize_in_unit_box
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Mesh points, by default: fifteen times fewer than in the paper, and optima as good.
 MESH_SIZE = 16_384
@@ -46,7 +49,9 @@ class Minima(NamedTuple):
         head = "<tr><th>value</th><th>x</th><th>search</th></tr>"
         return f"<p>{html.escape(repr(self))}</p><table>{head}{body}</table>"
 
-    def plot(self, *, paths: AbstractPaths | None = None, bounds: ArrayLike | None = None, axes: Any = None) -> Any:
+    def plot(
+        self, *, paths: AbstractPaths | None = None, bounds: ArrayLike | None = None, axes: Axes | None = None
+    ) -> Axes:
         """The minimisers, on a map of the paths' mean where these are given: `matheron.plots.plot_minima`."""
         from ..plots import plot_minima
 

@@ -117,7 +117,7 @@ def _tiles(
 
 
 def _fourier(
-    plan: Plan, part: Fourier, x: Tensor, packed: Any, tau: Tensor | None, before: Tensor, out: Tensor
+    plan: Plan, part: Fourier, x: Tensor, packed: tuple[Tensor, Tensor], tau: Tensor | None, before: Tensor, out: Tensor
 ) -> None:
     n, d = x.shape
     (K, KC), (theta, grid), (W, scale) = part.widths, part.operand, packed
@@ -194,7 +194,7 @@ def _pulled_by_rows(plan: Plan, parts: list[Fourier | Radial], x: Tensor, G: Ten
     return total
 
 
-def tile_options(x: Tensor, rows: int) -> dict[str, Any]:
+def tile_options(x: Tensor, rows: int) -> dict[str, int]:
     """Tile sizes that fit registers and shared memory; more dimensions need more of both."""
     split, wide = x.dtype == torch.float32, x.shape[-1] > 16
     return dict(SPLIT=split, BN=64, BF=16 if wide and not split else 32, BR=rows, STAGES=1 if wide else 2, num_warps=4)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from ...means import ConstantMean, LinearMean, Mean, Mixed, Stacked
 from ...transforms import Transform
 from ..record import Record
 from . import can, plan_of
-from .plan import Fourier, power_of_two
+from .plan import Fourier, Radial, power_of_two
 
 # Inputs and kernels that a program's code is unrolled for.
 LARGEST_DIM = 16
@@ -196,7 +195,7 @@ class _Part:
             thetas.append((part.theta * self.scale).expand(num_bases, -1, -1))
         self.theta, self.weights = torch.cat(thetas, dim=1), torch.cat(weights, dim=-1)  # [g, F, D], [s, t, 2, F]
 
-    def centred(self, leaf: Any) -> tuple[Tensor, Tensor]:
+    def centred(self, leaf: Radial) -> tuple[Tensor, Tensor]:
         """A radial part's centres `[D, M]` and inverse lengthscales `[D]` in the space of the inputs, in float64."""
         d = len(self.origin)
         unit = leaf.units[:d].double()  # [D]
@@ -225,9 +224,9 @@ def _affine(mean: Mean) -> bool:
     return _affine(mean.mean) if isinstance(mean, Mixed) else isinstance(mean, ConstantMean | LinearMean)
 
 
-def _slots(members: Sequence[Record]) -> list[tuple[int, dict[int, Any]]]:
+def _slots(members: Sequence[Record]) -> list[tuple[int, dict[int, Radial]]]:
     """Kinds of kernels, and for each which member has which radial part there."""
-    slots: list[tuple[int, dict[int, Any]]] = []
+    slots: list[tuple[int, dict[int, Radial]]] = []
     for p, record in enumerate(members):
         plan = plan_of(record)
         assert plan is not None

@@ -1,0 +1,145 @@
+"""What drives a system beside its drift: controls, candidate actions, and noise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..checks import ArrayLike, as_array, as_tensor
+
+# Steps whose noise is drawn at once, and numbers at the most.
+_BLOCK, _NUMBERS = 64, 1 << 20
+
+Controls = ArrayLike | Callable[..., ArrayLike]
+
+
+class Control:
+    """What is applied at step t: `[s, d_c]`, or None; an array, a function of time, or a policy."""
+
+    def __init__(self, controls: Controls | None, steps: int, dt: float, state: Tensor) -> None:
+        self.num_paths, self.dt = state.shape[0], dt
+        self.function = controls if callable(controls) else None
+        self.policy = self.function is not None and _num_arguments(self.function) > 1
+        self.given: Tensor | None = None  # [s, steps, d_c]
+        if controls is not None and not callable(controls):
+            given, s = as_tensor(controls, "controls", like=state), self.num_paths
+            if (
+                given.ndim not in (2, 3)
+                or given.shape[-2] < steps
+                or (given.ndim == 3 and given.shape[0] not in (1, s))
+            ):
+                raise ValueError(
+                    f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, "
+                    f"got {list(given.shape)}"
+                )
+            self.given = given.expand(s, *given.shape[-2:])
+        self.number: int | None = None  # d_c, where it is known
+
+    def check(self, number: int) -> None:
+        """ValueError where the drift takes another number of controls."""
+        self.number = number
+        if self.function is None:
+            _check_number(None if self.given is None else self.given.shape[-1], number, "controls")
+
+    def __call__(self, t: int, state: Tensor) -> Tensor | None:
+        if self.function is not None:
+            return self.value(t, state).to(state)
+        return None if self.given is None else self.given[:, t]
+
+    def value(self, t: int, *state: Tensor) -> Tensor:
+        """What the function returns, `[s, d_c]`, on whatever device."""
+        assert self.function is not None
+        c = as_array(self.function(t * self.dt, *state) if self.policy else self.function(t * self.dt))
+        c = c.reshape(1, -1) if c.ndim < 2 else c
+        if self.number is not None:
+            _check_number(c.shape[-1], self.number, "controls")
+        if c.ndim != 2 or len(c) not in (1, self.num_paths):
+            raise ValueError(f"controls: expected [d_c] or [{self.num_paths}, d_c] at each time, got {list(c.shape)}")
+        return c.expand(self.num_paths, -1)
+
+
+def _check_number(given: int | None, number: int, name: str) -> None:
+    if number < 0:
+        raise ValueError(f"drift: expected as many inputs as states, and controls beyond, got {-number} inputs too few")
+    if (given or 0) != number:
+        found = "none" if given is None else f"{given}"
+        raise ValueError(f"{name}: expected {number} a step, the drift's inputs beyond its states, got {found}")
+
+
+class Actions:
+    """Candidate sequences of controls: at step t `[s, a, d_c]`, the same for every path."""
+
+    def __init__(self, actions: ArrayLike, controls: Controls | None, steps: int, state: Tensor) -> None:
+        if controls is not None:
+            raise ValueError("actions: expected actions or controls, got both")
+        given = as_tensor(actions, "actions", like=state)
+        if given.ndim != 3 or given.shape[1] < steps or len(given) == 0:
+            raise ValueError(
+                f"actions: expected [a, {steps}, d_c], a sequence of {steps} each, got {list(given.shape)}"
+            )
+        self.given, self.number, self.num_paths = given, len(given), len(state)
+
+    def check(self, number: int) -> None:
+        _check_number(self.given.shape[-1], number, "actions")
+
+    def __call__(self, t: int, state: Tensor) -> Tensor:
+        return self.given[:, t].expand(self.num_paths, -1, -1)
+
+
+def _num_arguments(function: Callable[..., ArrayLike]) -> int:
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
+
+
+class Noise:
+    """sqrt(dt Sigma) eps for each step, or nothing."""
+
+    def __init__(self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator) -> None:
+        self.state, self.generator = state, generator
+        self.left = state.new_empty(0, *state.shape)  # drawn and not yet taken
+        self.root = None if diffusion is None else _root(as_tensor(diffusion, "diffusion", like=state) * dt, state)
+
+    def take(self, count: int) -> Tensor:
+        """The standard normals of the next steps, `[count, *state.shape]`.
+
+        They are drawn in blocks of a fixed number of steps: the same ones however many are taken at a time.
+        """
+        shape, device = self.state.shape, self.generator.device
+        block = max(1, min(_BLOCK, _NUMBERS // max(1, self.state.numel())))
+        while len(self.left) < count:
+            eps = torch.randn(block, *shape, generator=self.generator, device=device, dtype=torch.float64)
+            self.left = torch.cat([self.left, eps.to(self.state)])
+        taken, self.left = self.left.split([count, len(self.left) - count])
+        return taken
+
+    def normals(self) -> Tensor | None:
+        return None if self.root is None else self.take(1)[0]
+
+    def coloured(self, eps: Tensor | None) -> Tensor | None:
+        if self.root is None or eps is None:
+            return None
+        return eps * self.root if self.root.ndim < 2 else eps @ self.root.mT  # [s, (a,) d_s]
+
+    def draw(self) -> Tensor | None:
+        return self.coloured(self.normals())
+
+
+def _root(variance: Tensor, state: Tensor) -> Tensor:
+    """A square root of dt Sigma: a number, `[d_s]`, or `[d_s, d_s]`."""
+    d = state.shape[-1]
+    if variance.shape not in ((), (1,), (d,), (d, d)):
+        raise ValueError(f"diffusion: expected a variance, [{d}] or [{d}, {d}], got {list(variance.shape)}")
+    if variance.ndim == 2 and d > 1:
+        factor, failed = torch.linalg.cholesky_ex(variance)
+        if bool(failed):
+            raise ValueError("diffusion: expected a positive definite covariance")
+        return factor
+    if bool((variance < 0).any()):
+        raise ValueError(f"diffusion: expected variances >= 0, got {float(variance.min()):.4g}")
+    return variance.reshape(-1).sqrt()
