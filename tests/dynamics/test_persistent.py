@@ -17,7 +17,7 @@ import matheron
 from interpreter import device_of_kernels
 from matheron import OutputPaths, Paths, SparseGP, draw, draw_prior
 from matheron import kernels as K
-from matheron.dynamics import persistent
+from matheron.dynamics import driving, persistent
 from matheron.evaluate import fused
 from matheron.evaluate.fused import recursion
 from matheron.means import LinearMean, Mixed, Stacked
@@ -284,8 +284,8 @@ def test_too_many_or_too_few_controls_are_refused(launches) -> None:
 
 def test_noise_is_the_same_however_many_steps_are_taken_at_a_time() -> None:
     state = torch.zeros(3, 2, dtype=torch.float64)
-    one, many = (rollout_module.Noise(0.1, 0.1, state, gen(3)) for _ in range(2))
-    steps = 2 * rollout_module._BLOCK + 5
+    one, many = (driving.Noise(0.1, 0.1, state, gen(3)) for _ in range(2))
+    steps = 2 * driving._BLOCK + 5
     rows = torch.cat([one.take(1) for _ in range(steps)])
     assert torch.equal(torch.cat([many.take(7), many.take(steps - 7)]), rows)
     assert abs(float(rows.std()) - 1) < 0.1 and len(rows.unique()) == rows.numel()
