@@ -41,6 +41,7 @@ def features_for(
     input_transform: Transform | None = None,
     noise: Tensor | None = None,
     joined: bool = False,
+    largest: int | None = None,
 ) -> Features:
     """phi: the basis that was asked for, for points like the centres; `posterior` is None where there are no data."""
     d, t = centres.shape[1], kernel.num_outputs
@@ -59,7 +60,8 @@ def features_for(
         if box is not None and features in ("auto", *LATTICE_KINDS):
             needed = None if data is None or noise is None else posterior_scale(kernel, data, noise)
             # Given data on the lattice itself, ten times the share errs as little: variances by a thousandth.
-            accuracy = Accuracy(basis.tolerance, None if needed is None else needed * (10 if joined else 1), s, joined)
+            needed = None if needed is None else needed * (10 if joined else 1)
+            accuracy = Accuracy(basis.tolerance, needed, s, joined, largest)
         features = build_features(
             kernel.to("cpu"),  # where terms of all kinds meet; a model's may be on a GPU
             d,

@@ -12,7 +12,7 @@ from .gp import ExactGP, SparseGP
 from .operators import KernelOperator
 from .paths import Paths, UpdatePaths, given_on_lattice, warn_of_misfit
 from .solvers import Auto, Cholesky, FourierLattice, Solver
-from .solvers.lattice import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, mean_error, worthwhile
+from .solvers.lattice import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, largest_worthwhile, mean_error, worthwhile
 from .streamed import Chunk, StreamedGP, tracked
 
 _NO_LATTICE = (
@@ -27,7 +27,8 @@ def drawn_on_lattice(
     """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
     asked, n = isinstance(solver, FourierLattice), 0 if isinstance(gp, SparseGP) else gp.num_data
     plain = basis.domain is not None and basis.features in ("auto", "lattice") and detach and gp.num_outputs == 1
-    if not asked and not (isinstance(solver, Auto) and plain and n >= SMALLEST_ON_LATTICE):
+    enough = n >= SMALLEST_ON_LATTICE.get(gp.input_dim, SMALLEST_ON_LATTICE[3])
+    if not asked and not (isinstance(solver, Auto) and plain and enough):
         return None
     noisy = isinstance(gp, ExactGP) and bool((gp.noise > 0).all())
     if not plain or not noisy:
@@ -43,7 +44,15 @@ def drawn_on_lattice(
         state, why = generator.get_state(), None
         try:  # before any factor: none is needed
             features = features_for(
-                gp.kernel, s, X, basis, generator, None, gp.input_transform, noise=gp.noise, joined=True
+                gp.kernel,
+                s,
+                X,
+                basis,
+                generator,
+                input_transform=gp.input_transform,
+                noise=gp.noise,
+                joined=True,
+                largest=None if asked else largest_worthwhile(n, s, X.shape[1]),
             )
         except NoJointLattice as reason:
             features, why = None, reason

@@ -189,17 +189,22 @@ def test_paths_are_saved_pickled_indexed_moved_and_differentiated_as_any(tmp_pat
 
 
 def test_auto_takes_the_lattice_for_many_data_and_the_dense_solve_for_few():
-    for n, lattice in ((200, False), (6000, True)):
-        X = rand(n, 1)
-        gp = matheron.ExactGP(K.RBF(0.2), X, torch.sin(6 * X[:, 0]), noise=0.01)
+    # in one dimension from hundreds of data on, in two where a dense factor takes longer than transforms of all modes
+    for d, n, noise, lattice in ((1, 200, 0.01, False), (1, 600, 0.01, True), (1, 600, 1e-13, False)):
+        X = rand(n, d)
+        gp = matheron.ExactGP(K.RBF(0.2), X, torch.sin(6 * X).sum(1), noise=noise)
         paths = matheron.draw(gp, 2, domain=UNIT)
         assert isinstance(paths.update, LatticeUpdate) is lattice
+    X = rand(1200, 2)
+    for kernel, lattice in ((K.RBF(0.3), True), (K.Matern(1.5, 0.1), False)):
+        gp = matheron.ExactGP(kernel, X, torch.sin(6 * X).sum(1), noise=0.01)
+        assert isinstance(matheron.draw(gp, 2, domain=UNIT).update, LatticeUpdate) is lattice
 
 
 def test_auto_is_dense_without_noise():
-    X = rand(3010, 1)
-    gp = matheron.ExactGP(K.Matern(0.5, 0.2), X, torch.sin(6 * X[:, 0]), noise=0.0)
-    assert matheron.draw(gp, 1, domain=UNIT).update.num_centres == 3010
+    X = rand(600, 1)
+    gp = matheron.ExactGP(K.Matern(1.5, 0.2), X, torch.sin(6 * X[:, 0]), noise=0.0)
+    assert matheron.draw(gp, 1, domain=UNIT).update.num_centres == 600
 
 
 def unlikely(n: int, d: int = 2) -> matheron.ExactGP:
@@ -221,12 +226,10 @@ def test_data_that_the_prior_finds_unlikely_are_said_to_be_beyond_the_lattice():
         likely.condition_on(x[:5], 1000 * randn(5), noise=1e-2)
 
 
-def test_auto_solves_densely_for_data_that_the_prior_finds_unlikely(monkeypatch):
-    monkeypatch.setattr("matheron.lattice_draws.SMALLEST_ON_LATTICE", 100)
-    monkeypatch.setattr("matheron.lattice_draws.worthwhile", lambda *_: True)
-    gp = unlikely(200, 1)
+def test_auto_solves_densely_for_data_that_the_prior_finds_unlikely():
+    gp = unlikely(600, 1)
     paths = matheron.draw(gp, 2, domain=UNIT, generator=gen(1))
-    assert paths.update.num_centres == 200
+    assert paths.update.num_centres == 600
     x = rand(50, 1, seed=9)
     dense = matheron.draw(gp, 2, domain=UNIT, solver="cholesky", generator=gen(1))
     torch.testing.assert_close(paths(x), dense(x))  # as if nothing had been tried

@@ -6,10 +6,10 @@ from .box import LARGEST_DIM as LARGEST_DIM
 from .choose import KINDS as KINDS
 from .choose import LATTICE_KINDS as LATTICE_KINDS
 from .choose import Accuracy as Accuracy
-from .choose import NoJointLattice as NoJointLattice
 from .choose import build_features as build_features
 from .features import Choice as Choice
 from .features import Features as Features
 from .joint import Joint as Joint
 from .lattice import Lattice as Lattice
 from .needed import posterior_scale as posterior_scale
+from .series import NoJointLattice as NoJointLattice

@@ -22,7 +22,7 @@ from .harmonics import harmonic_series, harmonics
 from .lattice import Lattice
 from .leverage import leverage
 from .proposal import Component, components
-from .series import LARGEST_ERROR, lattices
+from .series import LARGEST_ERROR, NoJointLattice, lattices
 
 LATTICE_KINDS = ("lattice", "equispaced")
 KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
@@ -50,6 +50,7 @@ class Accuracy(NamedTuple):
     posterior_variance: float | None = None
     num_paths: int = 1
     joined: bool = False  # all terms on one lattice, whatever its modes
+    largest: int | None = None  # modes beyond which there is to be none
 
 
 def build_features(
@@ -140,6 +141,7 @@ def _lattices(
         largest=largest,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
         join_times=math.inf if to.joined else JOIN_TIMES,
+        refused=to.largest,
     )
     if graph and kind == "auto" and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
         warnings.warn(
@@ -149,10 +151,6 @@ def _lattices(
         )
         return [], terms
     return made, rest + discrete
-
-
-class NoJointLattice(ValueError):
-    """A kernel is not on one lattice with explicit functions beside it."""
 
 
 def _require_joint(made: list[tuple[Lattice, Tensor | None]], rest: list[Term], input_dim: int, count: int) -> None:

@@ -26,6 +26,10 @@ _LONGEST = {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}
 _TRIAL = {1: 2048, 2: 160, 3: 40}
 
 
+class NoJointLattice(ValueError):
+    """A kernel is not on one lattice of few enough modes, with explicit functions beside it."""
+
+
 def lattices(
     terms: list[Term],
     input_dim: int,
@@ -36,6 +40,7 @@ def lattices(
     largest: int,
     largest_error: float = LARGEST_ERROR,
     join_times: float = JOIN_TIMES,
+    refused: int | None = None,
 ) -> tuple[list[tuple[Lattice, Tensor | None]], list[Term]]:
     """Lattices of the stationary terms with their couplings, and the terms that have none.
 
@@ -47,6 +52,7 @@ def lattices(
         largest: modes of a lattice at the most.
         largest_error: share of the variance beyond which a series counts as none.
         join_times: terms share a lattice where it has at most so many times the modes of lattices of their own.
+        refused: more modes than this are a `NoJointLattice`, before they are made.
     """
     plain = [t for t in terms if t.stationary and not t.forms]
     boxes: list[tuple[Box, Tensor | None]] = []
@@ -64,6 +70,8 @@ def lattices(
         same = [box for box, B in boxes if B is coupling]
         boxes = [(box, B) for box, B in boxes if B is not coupling]
         for box in joined(same, largest, join_times):
+            if refused is not None and box.num_modes > refused:
+                raise NoJointLattice(f"{box.num_modes} modes")
             lattice = lattice_of(box, input_dim)
             if lattice.error > largest_error:  # a narrow band at frequencies beyond the modes that are allowed
                 rest += box.terms

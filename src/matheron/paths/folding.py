@@ -33,7 +33,7 @@ LARGEST_ERROR, LARGEST_RMS = 0.03, 0.005
 # Steps of refinement at the most; paths, and points in the domain and among the data, that the error is measured at.
 _STEPS, _PATHS, _POINTS = 2, 4, 64
 # Evaluations at fewer points than this must repay folding.
-_PAYS_FROM = 150_000
+_PAYS_FROM = 60_000
 # Operations that a covariance costs, in those of a matrix product (measured on a CPU).
 _COVARIANCE = 150
 

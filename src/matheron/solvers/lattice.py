@@ -32,8 +32,8 @@ _ROWS = 16
 LARGEST_INFORMATION = 1e11
 # What the mean may err by on the lattice, in posterior standard deviations, before it is said, or solved for densely.
 LARGEST_MEAN_ERROR = 0.1
-# Fewer data than this are solved for densely, with the exact kernel.
-SMALLEST_ON_LATTICE = 3000
+# Fewer data than this, by dimension, are solved for densely, with the exact kernel: to size a lattice is what costs.
+SMALLEST_ON_LATTICE = {1: 500, 2: 1000, 3: 1000}
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,16 @@ class System:
         return u, steps, float(rz.max())
 
 
+def dense_cost(n: int, s: int) -> float:
+    """Operations of a dense solve: covariances, the factor, and right-hand sides."""
+    return 150 * n**2 + n**3 / 3 + 4 * n**2 * s
+
+
+def largest_worthwhile(n: int, s: int, d: int) -> int:
+    """Modes beyond which a few transforms alone take longer than a dense solve."""
+    return int(dense_cost(n, s) / (5 * (s + 1) * 5 * 20 * FFT_COST)) // 2**d
+
+
 def worthwhile(basis: Any, noise: Tensor, n: int, s: int) -> bool:
     """Whether the lattice takes less time than a dense factor, by the operations of each; and can be solved at all."""
     a2 = basis.scales[0].square()
@@ -241,10 +251,12 @@ def worthwhile(basis: Any, noise: Tensor, n: int, s: int) -> bool:
     if float(information.max()) > 0.1 * LARGEST_INFORMATION:
         return False
     limit, shape = largest_dense(noise.is_cuda), basis.lattice.shape
+    if n <= min(limit, int((information > 0.1).sum())):  # a dense factor, of the lattice's covariance, in any case
+        return False
     cells = math.prod(fast_size(2 * k - 1) for k in shape)
     head = head_size(information, s + 1, cells, limit)
     lightest = float(information.sort(descending=True).values[max(0, head - 1)])
-    iterations = 2 * iterations_left(max(lightest, 0.1)) + 5
-    transforms = iterations * (s + 1) * (5 * cells * math.log2(max(2, cells)) * FFT_COST + 2 * head**2)
+    iterations = iterations_left(max(lightest, 0.3)) + 3
+    transforms = iterations * (s + 1) * (4 * cells * math.log2(max(2, cells)) * FFT_COST + 2 * head**2)
     spread = (s + 2 + basis.num_beside) * n * 10 ** len(shape) * FFT_COST / 2
-    return transforms + spread + head**3 / 3 < n**3 / 3 + 4 * n**2 * s
+    return transforms + spread + head**3 / 3 < dense_cost(n, s)
