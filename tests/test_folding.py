@@ -42,7 +42,7 @@ def with_centres(paths: matheron.Paths) -> matheron.Paths:
 TWO = {"tasks": torch.arange(150) % 2}
 CASES = {
     "one dimension": (K.Matern(2.5, 0.2), 1, 1e-4, {}),
-    "two dimensions": (K.Matern(1.5, 0.5), 2, 1e-2, {}),
+    "two dimensions": (K.Matern(2.5, 0.4), 2, 1e-2, {}),
     "three dimensions": (K.RBF([0.3, 0.4, 0.5]), 3, 1e-2, {}),
     "two lattices and explicit terms": (K.RBF(0.3) + K.Matern(2.5, 0.1) + K.Linear() + K.Constant(2.0), 1, 1e-2, {}),
     "two outputs": (K.Coregional(K.RBF(0.3), [[1.0, 0.5], [0.5, 2.0]]) + K.Matern(2.5, 0.3), 1, 1e-2, TWO),
