@@ -160,7 +160,7 @@ def test_a_mean_that_is_a_module_is_refused_by_name(tmp_path):
         draw(gp, 1).save(tmp_path / "draw.safetensors")
 
 
-def test_a_path_tied_to_a_graph_is_refused(tmp_path):
+def test_a_path_that_requires_grad_is_refused(tmp_path):
     gp = ExactGP(K.RBF(torch.tensor(0.5, requires_grad=True)), rand(2, 2), randn(2), 0.1)
     with pytest.raises(ValueError, match=r"save: drawn with detach=False.*draw with detach=True"):
         draw(gp, 1, detach=False).save(tmp_path / "draw.safetensors")

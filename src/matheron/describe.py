@@ -22,7 +22,7 @@ def describe(model: object, *, detach: bool = True) -> GP:
     """A snapshot of a trained model: `ExactGP`, `SparseGP`, `Outputs`, `Ensemble` or `Batch`.
 
     Args:
-        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot, which is answered as it is.
+        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot, which is returned as it is.
         detach: False leaves the snapshot's tensors in the graph of the model's parameters.
 
     >>> import matheron

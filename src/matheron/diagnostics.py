@@ -68,7 +68,7 @@ class Diagnosis:
     advice: str
     one_basis: Law | None = None  # the law that one of the bases implies: the median of some
     settings: Settings = field(default_factory=dict)  # what to give to `draw` instead, where there is advice
-    features: str = ""  # what the prior's basis is, and for a lattice the error that it reached
+    features: str = ""  # what the prior's basis is, and for a lattice its error
 
     def __rich__(self) -> Group:
         table = Table(title=f"{self.num_paths} paths at {self.num_values} values, against the posterior")
@@ -120,7 +120,7 @@ def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
     `settings` are what to draw with instead; they have been tried.
 
     Args:
-        paths: from `matheron.draw`, or a sampler of `matheron.samplers` that answers functions.
+        paths: from `matheron.draw`, or a sampler of `matheron.samplers` that returns functions.
         model: what they were drawn from.
         x: points that matter, some hundreds at the most: the cost is cubic in their number.
 

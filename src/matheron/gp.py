@@ -69,7 +69,7 @@ class ExactGP(_Snapshot):
         mean: prior mean, a number (or one per output) or any callable of points.
         tasks: which output each observation is of, `[n]` whole numbers.
         input_transform, output_transform: `matheron.transforms` between a user's space and the model's, in which X,
-            y and noise are given: paths are called with a user's points and answer in a user's units.
+            y and noise are given: paths are called with a user's points and return values in a user's units.
 
     >>> import matheron
     >>> from matheron import kernels

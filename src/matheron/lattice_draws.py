@@ -104,7 +104,7 @@ def drawn_from_stream(
         return tracked(streamed.chunks(), total, label, show=settings.progress)
 
     survey = streamed.survey(reading("sizing the lattice", streamed.num_chunks))
-    corners = survey.noise.mean().expand(2)  # as two more data: the lattice must reach them
+    corners = survey.noise.mean().expand(2)  # as two more data: the lattice must cover them
     centres, noise = torch.cat([survey.sample, survey.box]), torch.cat([survey.noise, corners])
     try:
         features = features_for(

@@ -70,13 +70,13 @@ class LinearMean(Mean):
 
 
 class _FunctionMean(Mean):
-    """A function of points `[..., n, d]` that answers `[..., n]`, or `[..., n, t]` for several outputs."""
+    """A function of points `[..., n, d]` that returns `[..., n]`, or `[..., n, t]` for several outputs."""
 
     saveable = False
 
     @abstractmethod
     def evaluate(self, x: Tensor) -> Tensor:
-        """The function's own answer."""
+        """What the function returns."""
 
     def forward(self, x: Tensor) -> Tensor:
         value = self.evaluate(x.clone())  # a function that writes into its points must not change the caller's
@@ -120,7 +120,7 @@ class ModuleMean(_FunctionMean):
         self.names = list(tensors)
         for i, tensor in enumerate(tensors.values()):
             self.register_buffer(f"tensor_{i}", tensor + 0 if isinstance(tensor, nn.Parameter) else tensor.clone())
-        # A copy without the graph, whose tensors are never read: each call puts the buffers in their place. It stands
+        # A copy without the graph, whose tensors are never read: each call puts the buffers in their place. It is
         # in a tuple so that its parameters are not the path's.
         copies: dict[int, Tensor] = {
             id(t): nn.Parameter(t.detach().clone(), requires_grad=False) for t in module.parameters()

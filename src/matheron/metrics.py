@@ -131,7 +131,7 @@ def empirical_moments(draws: AbstractPaths | ValueDraws, x: ArrayLike, *, block_
     """The sample mean and covariance at points x `[n, d]` of drawn paths, in one streaming pass.
 
     Args:
-        draws: Paths, or what `matheron.samplers` answers; for more draws than fit, feed an `EmpiricalMoments`.
+        draws: Paths, or what `matheron.samplers` return; for more draws than fit, feed an `EmpiricalMoments`.
         block_size: how many draws are held at a time.
 
     >>> import matheron

@@ -112,7 +112,7 @@ def grid_shape(shape: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
 def fine_grid(F: Tensor) -> Tensor:
     """The series on the fine grid, divided by the window's transform: complex `[r, *shape] -> [r, *grid]`.
 
-    With the conjugate symmetry of a real function the answer is real, up to rounding.
+    With the conjugate symmetry of a real function the result is real, up to rounding.
     """
     shape, dtype = F.shape[1:], F.real.dtype
     grid = grid_shape(shape, dtype)

@@ -34,7 +34,7 @@ def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | No
     tensors: dict[str, Tensor] = {}
     if value.requires_graph():
         raise ValueError(
-            "save: drawn with detach=False, so tied to a graph that no file can hold; draw with detach=True"
+            "save: drawn with detach=False, so tensors require grad, and a file holds no graph; draw with detach=True"
         )
     tree = _describe(value, "", tensors)
     header = json.dumps(tree, sort_keys=True)

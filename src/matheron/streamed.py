@@ -17,7 +17,7 @@ from .means import MeanLike
 from .progress import progress_bar
 from .transforms import Transform
 
-# Rows that are read at a time, and rows of a sample that stand for all where a lattice is sized.
+# Rows that are read at a time, and rows of a sample that represent all where a lattice is sized.
 CHUNK, _SAMPLE = 1 << 20, 20_000
 
 

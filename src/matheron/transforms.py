@@ -35,7 +35,7 @@ class Transform(Value):
 
 
 class Affine(Transform):
-    """x -> scale * x + offset, each a number or one a coordinate."""
+    """x -> scale * x + offset, each a number or one per coordinate."""
 
     def __init__(self, scale: ArrayLike = 1.0, offset: ArrayLike = 0.0) -> None:
         super().__init__()

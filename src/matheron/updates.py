@@ -22,7 +22,7 @@ def matheron(a: Tensor, b: Tensor, beta: Tensor, cov_ab: Tensor, cov_bb: Tensor)
 
     Args:
         a, b: joint draws `[s, p]` and `[s, q]`.
-        beta: the observed value `[q]`, or one a draw `[s, q]`.
+        beta: the observed value `[q]`, or one per draw `[s, q]`.
         cov_ab, cov_bb: `[p, q]` and `[q, q]`.
 
     >>> import torch, matheron

@@ -35,14 +35,14 @@ class Value(nn.Module, metaclass=_Frozen):
     A value is never changed: `to`, `float`, `double` and `replaced` return new ones, and writing an attribute raises.
     There are two exceptions, which write in place: a parent module that is moved, and `load_state_dict`.
 
-    Tensors are buffers and parts are submodules, so that `state_dict`, `deepcopy` and pickling reach all of it. What
+    Tensors are buffers and parts are submodules, so that `state_dict`, `deepcopy` and pickling include all of it. What
     is neither (an order, a list of dimensions) is named in `fields` and must be JSON. Those three together are all
     that a Value is: `mapped` copies them and `matheron.store` writes them.
     """
 
     fields: ClassVar[tuple[str, ...]] = ()
     saveable: ClassVar[bool] = True
-    # The axes of tensors, "w: s ell, index: s", where a word is one size wherever it stands: files are held to them.
+    # The axes of tensors, "w: s ell, index: s", where a word is one size wherever it occurs: files are held to them.
     shapes: ClassVar[str] = ""
     _frozen: bool = False
 
@@ -167,7 +167,7 @@ class Value(nn.Module, metaclass=_Frozen):
             self._frozen = before
 
     def requires_graph(self) -> bool:
-        """Whether any tensor of this value is tied to an autograd graph."""
+        """Whether any tensor of this value requires grad."""
         if any(b is not None and b.requires_grad for b in self._buffers.values()):
             return True
         return any(

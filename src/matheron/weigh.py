@@ -22,7 +22,7 @@ def weigh(Phi: Tensor, W: Tensor) -> Tensor:
 def weigh_coordinates(Phi: Tensor, W: Tensor, A: Tensor) -> Tensor:
     """sum_i W_i a_ij Phi_i for each coordinate j: `[B, n, c], [B, r, c], [1 or B, c, d] -> [B, r, n, d]`.
 
-    One product a problem where there are many, so that Phi is read once; one a coordinate where there is one, whose
+    One product per problem where there are many, so that Phi is read once; one per coordinate where there is one, whose
     weights need not then be held d times over.
     """
     if len(Phi) == 1:

@@ -230,7 +230,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "tensors": (
         lambda: models.HigherOrderGP(X, torch.rand(24, 2, 3, dtype=DOUBLE)),
         TypeError,
-        "HigherOrderGP.forward answers, a KroneckerProductLinearOperator, is not that of its kernels",
+        "HigherOrderGP.forward returns, a KroneckerProductLinearOperator, is not that of its kernels",
     ),
     "fidelities": (
         lambda: models.SingleTaskMultiFidelityGP(torch.rand(8, 3, dtype=DOUBLE), Y[:8], data_fidelities=[2]),

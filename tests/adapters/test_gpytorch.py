@@ -286,12 +286,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "forward": (
         lambda: untrained(kind=Squared),
         TypeError,
-        r"Squared.forward answers, a \w+, is not that of its kernels",
+        r"Squared.forward returns, a \w+, is not that of its kernels",
     ),
     "mean": (
         lambda: untrained(kind=DoubledMean, mean=gm.LinearMean(2)),
         TypeError,
-        "DoubledMean.forward answers is not that of its mean_module",
+        "DoubledMean.forward returns is not that of its mean_module",
     ),
     "likelihood": (
         lambda: untrained(likelihood=_Other()),

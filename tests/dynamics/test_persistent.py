@@ -274,10 +274,10 @@ def test_a_policy_and_gradients_go_step_by_step(launches) -> None:
 
 def test_too_many_or_too_few_controls_are_refused(launches) -> None:
     drift = [sparse(K.RBF(0.7), seed=i) for i in range(2)]
-    with pytest.raises(ValueError, match=r"controls: expected 1 a step.*got 2"):
+    with pytest.raises(ValueError, match=r"controls: expected 1 per step.*got 2"):
         matheron.rollout(drift, [0.1, 0.2], 3, 0.1, controls=lambda time: [0.1, 0.2])
     for controls in (None, torch.zeros(3, 2)):
-        with pytest.raises(ValueError, match="controls: expected 1 a step"):
+        with pytest.raises(ValueError, match="controls: expected 1 per step"):
             matheron.rollout(drift, [0.1, 0.2], 3, 0.1, controls=controls)
     assert launches == []
 

@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused(drift):
         matheron.rollout(drift, [0.0, 0.0], 3, 0.1, controls=torch.zeros(3, 1), diffusion=[1.0, 1.0, 1.0])
     with pytest.raises(TypeError, match="drift: expected paths"):
         matheron.rollout(cast(Any, 3), [0.0], 3, 0.1)
-    with pytest.raises(ValueError, match="controls: expected 1 a step, the drift's inputs beyond its states, got none"):
+    with pytest.raises(ValueError, match="controls: expected 1 per step, the drift's inputs .* got none"):
         matheron.rollout(drift, [0.0, 0.0], 3, 0.1)
 
 
@@ -236,16 +236,16 @@ GP = matheron.ExactGP(K.RBF(), [[0.0, 0.0]], [0.0], 0.1)
             "drift: expected functions, got a model, ExactGP; draw",
         ),
         (lambda: matheron.rollout([GP], [0.0], 2, 0.1), TypeError, "got a model, ExactGP; draw them first"),
-        (lambda: matheron.rollout(one_control(), [0.0], 2, 0.1), ValueError, "controls: expected 1 a step.*got none"),
+        (lambda: matheron.rollout(one_control(), [0.0], 2, 0.1), ValueError, "controls: expected 1 per step.*got none"),
         (
             lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=torch.zeros(2, 3)),
             ValueError,
-            "controls: expected 1 a step, the drift's inputs beyond its states, got 3",
+            "controls: expected 1 per step, the drift's inputs beyond its states, got 3",
         ),
         (
             lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=lambda t: torch.zeros(3)),
             ValueError,
-            "controls: expected 1 a step.*got 3",
+            "controls: expected 1 per step.*got 3",
         ),
         (
             lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=lambda t: torch.zeros(5, 1)),
@@ -257,12 +257,12 @@ GP = matheron.ExactGP(K.RBF(), [[0.0, 0.0]], [0.0], 0.1)
                 matheron.draw_prior(K.RBF(), 2, input_dim=1), [0.0], 2, 0.1, controls=torch.zeros(2, 1)
             ),
             ValueError,
-            "controls: expected 0 a step.*got 1",
+            "controls: expected 0 per step.*got 1",
         ),
         (
             lambda: matheron.rollout(one_control(), [0.0], 2, actions=torch.zeros(4, 2, 2), method="next"),
             ValueError,
-            "actions: expected 1 a step.*got 2",
+            "actions: expected 1 per step.*got 2",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
 def lebesgue_constant(model: object, x: ArrayLike) -> float:
     """sup_x |K_mm^-1 k(Z, x)|_1 over the points x: what ||k|| ||K_mm^-1|| bounds, and often by far.
 
-    With L for it, (1 + L)^2 may stand for C3 and sqrt(2 |X| (1 + L^2)) for C1, where x is all of the domain.
+    With L for it, (1 + L)^2 may take the place of C3 and sqrt(2 |X| (1 + L^2)) for C1, where x is all of the domain.
     """
     gp = one_output(model)
     with torch.no_grad():

@@ -66,7 +66,7 @@ def _check_number(given: int | None, number: int, name: str) -> None:
         raise ValueError(f"drift: expected as many inputs as states, and controls beyond, got {-number} inputs too few")
     if (given or 0) != number:
         found = "none" if given is None else f"{given}"
-        raise ValueError(f"{name}: expected {number} a step, the drift's inputs beyond its states, got {found}")
+        raise ValueError(f"{name}: expected {number} per step, the drift's inputs beyond its states, got {found}")
 
 
 class Actions:

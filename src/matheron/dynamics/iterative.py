@@ -32,7 +32,7 @@ _ROOM = 64
 class IterativeDrift:
     """A drift for `rollout`: a function of inputs `[s, d]` that remembers every input and value, one GP a state.
 
-    It can be called `steps` times, and holds `num_paths * (m + steps)^2` numbers a state.
+    It can be called `steps` times, and holds `num_paths * (m + steps)^2` numbers per state.
 
     >>> import torch, matheron
     >>> from matheron import kernels

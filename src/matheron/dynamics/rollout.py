@@ -59,7 +59,7 @@ def rollout(
         dt: step size. In discrete time it is 1, and need not be given.
         method: "euler", "heun" or "rk4" for a drift; "next" or "change" for a map in discrete time.
         controls: `[steps, d_c]`, `[s, steps, d_c]`, a function of time, or a policy, a function of (time, state), that
-            answers `[d_c]` or `[s, d_c]`.
+            returns `[d_c]` or `[s, d_c]`.
         actions: candidate sequences of controls, `[a, steps, d_c]`, in place of `controls`: every one is tried on every
             path's system. Paths are evaluated at a points each, not copied.
         diffusion: Sigma, a variance: one number, one per state `[d_s]`, or a covariance `[d_s, d_s]`.

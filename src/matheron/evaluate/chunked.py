@@ -19,7 +19,7 @@ from ..scratch import arena, frame
 from .record import Record
 from .terms import Which
 
-# The most that an evaluation holds beyond its inputs and its answer, in bytes.
+# The most that an evaluation holds beyond its inputs and its result, in bytes.
 MEMORY_BUDGET = 256 * 2**20
 # Arrays of a block's size alive at once in the worst kernel, counted from above.
 _TEMPORARIES = 8
@@ -73,7 +73,7 @@ def in_blocks(value: Value, x: Tensor, record: Record, width: int, *, own: bool)
 
 
 def _in_turn(value: Value, x: Tensor, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
-    """The blocks one after the other, written into one answer of the shape `[s, n, t]`."""
+    """The blocks one after the other, written into one result of the shape `[s, n, t]`."""
     out = torch.empty(shape, dtype=x.dtype, device=x.device)
     with arena():
         for paths, points in plan:
@@ -119,7 +119,7 @@ def differentiable_pull(record: Record, x: Tensor, grad: Tensor) -> Tensor:
 
 
 def _with_checkpoints(value: Value, x: Tensor, plan: Plan) -> Tensor:
-    """The blocks in a graph that may reach beyond the points, to hyperparameters: each is a checkpoint."""
+    """The blocks in a graph that includes hyperparameters: each is a checkpoint."""
     if len(plan) == 1:
         return value(x, plan[0][0])
     return _joined(partial(checkpoint, value, use_reentrant=False, preserve_rng_state=False), x, plan)

@@ -107,7 +107,7 @@ class _Waves:
 
 
 @dataclass(eq=False)
-class _Bumps:
+class _RadialSum:
     """sum_j w_j k(x, z_j), k radial: centres in lengthscales `[m, d]` about `origin`, weights `[s, m]`."""
 
     kernel: Radial
@@ -118,7 +118,7 @@ class _Bumps:
     centres_and_one: Tensor  # [d + 1, m]
     weights: Tensor
 
-    def pieces(self, width: int) -> list[_Bumps]:
+    def pieces(self, width: int) -> list[_RadialSum]:
         """Views of at most `width` centres each."""
         m = self.weights.shape[1]
         if m <= width:
@@ -161,14 +161,14 @@ class Single:
     num_paths: int
     origin: Tensor
     waves: list[_Waves]
-    bumps: list[_Bumps]
+    radials: list[_RadialSum]
     rest: list[Term]
     mean: Mean | None  # None: zero
 
     @cached_property
     def width(self) -> int:
         """Numbers that a point of a path needs."""
-        widths = [w.width for w in self.waves] + [b.weights.shape[1] for b in self.bumps]
+        widths = [w.width for w in self.waves] + [b.weights.shape[1] for b in self.radials]
         return max([1, *widths, *(term.width for term in self.rest)])
 
     def block(self, x: Tensor, paths: Which) -> Tensor:
@@ -190,7 +190,7 @@ class Single:
         paths = None if isinstance(paths, slice) and x.shape[0] == self.num_paths else paths
         about = x - self.origin
         total = None
-        for part, at in [(part, about) for part in self.waves] + [(part, x) for part in self.bumps]:
+        for part, at in [(part, about) for part in self.waves] + [(part, x) for part in self.radials]:
             with frame():
                 total = add(total, part.value_and_gradient(at, paths) if gradient else part.value(at, paths))
         for term in self.rest:
@@ -248,7 +248,7 @@ def single(record: Record) -> Single | None:
     if record.num_outputs > 1 or record.requires_grad:
         return None
     waves: list[_Waves] = []
-    bumps: list[_Bumps] = []
+    radials: list[_RadialSum] = []
     rest: list[Term] = []
     for term in record.terms:
         if not isinstance(term, WeightedSum):
@@ -258,7 +258,7 @@ def single(record: Record) -> Single | None:
             parts = basis.kernel.radial_parts(record.input_dim)
             if parts is None:
                 rest.append(term)
-            bumps += [_as_bumps(part, basis.centres, W) for part in parts or []]
+            radials += [_as_radial_sum(part, basis.centres, W) for part in parts or []]
             continue
         if not isinstance(basis, Pairs | Cosines) or term.index is None:
             return None
@@ -272,8 +272,8 @@ def single(record: Record) -> Single | None:
     mean = record.mean
     zero = isinstance(mean, ConstantMean) and not bool(mean.value.any())
     pieces = [piece for part in waves for piece in part.pieces(LARGEST_WIDTH)]
-    bumps = [piece for part in bumps for piece in part.pieces(LARGEST_WIDTH)]
-    return Single(record.num_paths, record.origin, pieces, bumps, rest, None if zero else mean)
+    radials = [piece for part in radials for piece in part.pieces(LARGEST_WIDTH)]
+    return Single(record.num_paths, record.origin, pieces, radials, rest, None if zero else mean)
 
 
 def _as_waves(basis: Pairs | Cosines, W: Tensor, index: Tensor) -> _Waves:
@@ -294,7 +294,7 @@ def _side_by_side(a: _Waves, b: _Waves) -> _Waves:
     return _Waves(theta, a.index, amplitudes, phases)
 
 
-def _as_bumps(part: RadialPart, z: Tensor, weights: Tensor) -> _Bumps:
+def _as_radial_sum(part: RadialPart, z: Tensor, weights: Tensor) -> _RadialSum:
     dims = None if part.dims == list(range(z.shape[1])) else part.dims
     z = z if dims is None else z[:, dims]
     scale = (1 / part.kernel.lengthscale).expand(z.shape[1]).to(z)
@@ -302,4 +302,4 @@ def _as_bumps(part: RadialPart, z: Tensor, weights: Tensor) -> _Bumps:
     centres = (z - origin) * scale
     one = torch.cat([centres.mT, torch.ones_like(centres[:, :1].mT)])
     weights = weights if part.scale is None else weights * part.scale
-    return _Bumps(part.kernel, dims, origin, scale, one[:-1].mT, one, weights)
+    return _RadialSum(part.kernel, dims, origin, scale, one[:-1].mT, one, weights)

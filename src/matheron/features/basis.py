@@ -1,6 +1,6 @@
 """Basis functions: what a path is a weighted sum of, and how the sum is taken without ever storing it whole.
 
-Every basis here answers two questions about x `[B, n, d]` and weights `[B, r, c]` (B problems, r weighted sums each, c
+Every basis here has two methods, for x `[B, n, d]` and weights `[B, r, c]` (B problems, r weighted sums each, c
 basis functions): the sums `[B, r, n]`, and the sums with their gradients `[B, r, n, d]`. Shared points are B = 1 and
 r = all paths; own points are B = all paths and r = 1. The caller keeps B * n * c small (see `matheron.evaluate`).
 """
@@ -19,7 +19,7 @@ from ..scratch import computed, empty, frame
 from ..value import Value
 from ..weigh import Sums, add, weigh, weigh_coordinates
 
-# Functions of a basis that are evaluated at once: enough for the speed of products, few enough for many points a block.
+# Functions of a basis that are evaluated at once: enough for fast products, few enough for many points per block.
 LARGEST_WIDTH = 1 << 13
 
 

@@ -79,7 +79,7 @@ def monomial(envelope: Tensor, x: Tensor) -> Tensor:
 
 
 def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> Tensor:
-    """Points `[r, d]` that stand for where paths will be called: the same at every draw.
+    """Points `[r, d]` that represent where paths will be called: the same at every draw.
 
     Those that were named (`where`, or in `domain`); else half in the data's box widened by 40%, half between neighbours
     among the data, which finds clusters.

@@ -16,7 +16,7 @@ _JITTER = 1e-10
 
 
 def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
-    """The points `[num^d, d]` that stand for a box: the midpoints of num cells along each side.
+    """The points `[num^d, d]` that represent a box: the midpoints of num cells along each side.
 
     >>> from matheron import fields
     >>> fields.block([0.0, 0.0], [1.0, 2.0], num=2)
@@ -38,7 +38,7 @@ def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
 def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise: ArrayLike) -> SparseGP:
     """The model, given also averages of the field over blocks: y_b = mean of f over block b + eps.
 
-    Data depend on f through its values at the data's points and at those that stand for the blocks. Given all, these
+    Data depend on f through its values at the data's points and at those that represent the blocks. Given all, these
     values are Gaussian, in closed form; they become the inducing values of a `SparseGP` whose paths are as exact as
     those of an `ExactGP`, at the cost of a factorisation of as many points.
 

@@ -48,7 +48,7 @@ def field(
     chunks: Annotated[int | None, typer.Option(min=1, help="Cells along the side of a block.")] = None,
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, e.g. tcp://10.0.0.1:8786.")] = None,
     seed: Annotated[int, typer.Option(help="Of the realisations.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out.")] = False,
 ) -> None:
     """Fit a Gaussian process to observations, and simulate fields that agree with them.
 

@@ -22,7 +22,7 @@ from .targets import Grid
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
-# Beyond this many observations a factor takes too much memory and n^2 a cell too much time.
+# Beyond this many observations a factor takes too much memory and n^2 per cell too much time.
 LARGEST = 8000
 # Numbers of k(X, x) at a time.
 _BLOCK = 1 << 22
@@ -31,7 +31,7 @@ _BLOCK = 1 << 22
 def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None) -> Dataset:
     """The kriging mean and standard deviation of the function (not of new noisy data) as a lazy `xarray.Dataset`.
 
-    Both are in closed form, at a cost of n^2 a cell. Beyond some thousands of observations, or where the outcome is
+    Both are in closed form, at a cost of n^2 per cell. Beyond some thousands of observations, or where the outcome is
     transformed, take `summarise(paths, grid)`: it estimates both from paths, with the error of the estimate.
 
     Args:

@@ -22,7 +22,7 @@ class Manifest:
         lines = self._lines() if path.exists() else []
         if lines and lines[0] != self.header:
             raise ValueError(
-                f"{path.name}: an unfinished write of another field (or with other chunks) stands there; finish that "
+                f"{path.name}: an unfinished write of another field (or with other chunks) is there; finish that "
                 "one, delete it, or pass overwrite=True"
             )
         self.done: set[str] = set(lines[1:])

@@ -115,7 +115,7 @@ def whole_paths(paths: Functions, grid: Grid, inputs: Sequence[str] | None = Non
 
 
 def _sides(targets: Targets, numbers: int) -> list[int]:
-    """A block's sides, with so many numbers a cell: all of a short axis, a long one cut evenly in whole tiles."""
+    """A block's sides, with so many numbers per cell: all of a short axis, a long one cut evenly in whole tiles."""
     side = max(1, math.floor((BLOCK / numbers) ** (1 / len(targets.dims))))
     sides = []
     for n in targets.shape:

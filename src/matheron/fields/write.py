@@ -46,7 +46,7 @@ def write(
         scheduler: "sync", "threads", the address of a Dask scheduler, or a `distributed.Client`. None is the Client
             of this process where there is one, else "sync".
         progress: show a bar.
-        overwrite: replace what stands there already.
+        overwrite: replace what is there already.
 
     >>> import numpy as np, tempfile, xarray, matheron
     >>> from matheron import fields, kernels

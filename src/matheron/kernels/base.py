@@ -86,7 +86,7 @@ class Kernel(Value):
         return None
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
-        """The kernel as a sum of B (x) k: pairs (B `[t, t]`, k), where None stands for a B of ones."""
+        """The kernel as a sum of B (x) k: pairs (B `[t, t]`, k), where None is a B of ones."""
         return [(None, self)]
 
     def __call__(self, x: ArrayLike, z: ArrayLike | None = None) -> Tensor:

@@ -86,7 +86,7 @@ class Atom(SpectralMeasure):
 class Convolution(SpectralMeasure):
     """Sums of independent frequencies: the measure of a product of kernels.
 
-    The factors take their coordinates side by side from one set of uniforms. A measure stands for its symmetric
+    The factors take their coordinates side by side from one set of uniforms. A measure represents its symmetric
     version (cos is even), so each factor but the first is given a random sign: cos a cos b is the mean of cos(a +- b).
     """
 

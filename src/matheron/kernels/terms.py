@@ -29,7 +29,7 @@ class Term:
     """variance * B (x) prod_i k_i(x, x') * prod_j <x, x'>_j.
 
     The k_i are stationary with k_i(x, x) = 1. A form <x, x'> = sum_i c_i x_i x'_i + c_d is held as its coefficients
-    `[d + 1]`, zero or positive, over (x, 1). B `[t, t]` couples outputs; None stands for ones.
+    `[d + 1]`, zero or positive, over (x, 1). B `[t, t]` couples outputs; None is all ones.
     """
 
     variance: Tensor

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
 Index = int | slice | Sequence[int] | Tensor
-# Numbers that a grid's values hold beside the answer, where they cannot be written into it at once.
+# Numbers that a grid's values hold beside the result, where they cannot be written into it at once.
 _SLAB = 1 << 22
 
 
@@ -82,7 +82,7 @@ class AbstractPaths(Value, ABC):
     def __call__(self, x: ArrayLike) -> Tensor:
         """The paths at x: `[n, d] -> [s, n]`, `[s, n, d] -> [s, n]`; a trailing `[t]` for several outputs.
 
-        Cost is linear in the number of points; memory beyond the answer is bounded by
+        Cost is linear in the number of points; memory beyond the result is bounded by
         `matheron.evaluate.MEMORY_BUDGET`.
         """
         return self._shown(self._values(self._points(x)))
@@ -361,7 +361,7 @@ class AbstractPaths(Value, ABC):
     def _in_slabs(self, axes: list[Tensor], out: Tensor, rows: Tensor | slice, pick: Tensor | slice) -> None:
         """This draw's values, outputs `pick` of them, written to paths `rows` of out: some of the first axis at a time.
 
-        For answers that cannot be written in place.
+        For results that cannot be written in place.
         """
         each = self.num_paths * self.num_outputs * math.prod(map(len, axes[1:]))
         step = max(1, _SLAB // max(1, each))

@@ -19,7 +19,7 @@ from .members import OfMembers
 
 @final
 class BatchPaths(OfMembers):
-    """Paths of a batch of models, `members`: what each answers, with the batch's axes before it.
+    """Paths of a batch of models, `members`: what each returns, with the batch's axes before it.
 
     Values are `[*batch_shape, s, n]`. Points may be shared, or have the batch's axes: `[*batch_shape, s or 1, n, d]`.
     What takes paths of one model (`minimize`, `rollout`, `diagnose`) takes each of `members`.

@@ -213,7 +213,7 @@ def without_repeats(data: Data, num_old: int) -> Data:
     if not bool((data.noise[num_old:] == 0).any()):
         return data
     keys = data.X if data.tasks is None else torch.cat([data.X, data.tasks[:, None].to(data.X)], dim=1)
-    # A path asked at its own data answers to the solver's rounding: that is no contradiction.
+    # At its own data a path has the value to the solver's rounding: that is no contradiction.
     tolerance = torch.finfo(data.y.dtype).eps ** 0.4 * float(data.y.detach().abs().max()) if data.y.numel() else 0.0
     first: dict[tuple[float, ...], int] = {}
     keep = []

@@ -119,7 +119,7 @@ class LatticeUpdate(UpdatePaths):
         )
 
     def terms(self, v: Tensor | None = None) -> list[Term]:
-        """None for the paths, whose weights hold it; for v, which stands for the mean, the mean's sum."""
+        """None for the paths, whose weights hold it; for v, which represents the mean, the mean's sum."""
         if v is None:
             return []
         bases: list[Basis] = [self.basis, *self.beside]

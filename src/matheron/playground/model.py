@@ -29,7 +29,7 @@ _MEASURED = slice(None, None, 4)  # W2 is cubic in the number of points
 
 @dataclass(frozen=True)
 class Choices:
-    """Where the sliders and switches stand. `noise` is a variance."""
+    """The settings of the sliders and switches. `noise` is a variance."""
 
     kernel: str = "Matern 5/2"
     lengthscale: float = 0.15

@@ -1,7 +1,7 @@
 """The paper's competitors, and the moments in closed form that all are measured against.
 
-Every sampler is called as `matheron.draw` is, `sampler(model, num_paths, ..., generator=...)`, and what it answers is
-called with points. Weight-space samplers answer functions (`Paths`); location-scale sampling and LOVE answer values
+Every sampler is called as `matheron.draw` is, `sampler(model, num_paths, ..., generator=...)`, and what it returns is
+called with points. Weight-space samplers return functions (`Paths`); location-scale sampling and LOVE return values
 only: each call draws anew.
 """
 

@@ -31,7 +31,7 @@ def moments(model: object, x: ArrayLike) -> Moments:
     Sparse, `eqn:svgp_posterior_moments`:
         m = K_*m K_mm^-1 mu_u                   C = K_** + K_*m K_mm^-1 (Sigma_u - K_mm) K_mm^-1 K_m*
 
-    They are computed and answered in float64, whatever the data's dtype: a reference must be better than what it
+    They are computed and returned in float64, whatever the data's dtype: a reference must be better than what it
     judges. An ensemble's are those of the mixture.
 
     >>> import matheron

@@ -69,7 +69,7 @@ def orthogonal(
         f_par(.)   =  k(., Z) K_mm^-1 u,      u ~ q(u)
         f_perp(.)  =  phi(.) . (w - Phi^T (Phi Phi^T)^-1 Phi w)           zero at Z
 
-    The features stand for k - k(., Z) K_mm^-1 k(Z, .), the covariance of f_perp. Arguments are those of `weight_space`.
+    The features are of k - k(., Z) K_mm^-1 k(Z, .), the covariance of f_perp. Arguments are those of `weight_space`.
     """
     return _draw(
         model,

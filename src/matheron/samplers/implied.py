@@ -20,8 +20,8 @@ def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: Array
         m = K_*m K_mm^-1 mu_u                            the posterior's own, whatever the basis
         C = J J^T + K_*m K_mm^-1 Sigma_u K_mm^-1 K_m*    with J = Phi_* - K_*m K_mm^-1 Phi_m
 
-    For an exact model K_nn + sigma^2 I stands for K_mm, and sigma^2 I for Sigma_u. Given paths, their bases count as
-    often as they are used.
+    For an exact model K_mm is K_nn + sigma^2 I, and Sigma_u is sigma^2 I. Given paths, their bases count as often as
+    they are used.
 
     >>> import torch, matheron
     >>> from matheron import kernels

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..value import Value
 from .blocked import solve_lower, solve_upper
 
-# Added rows stand in a block of their own until there are this many: copying the large block for every few new rows
+# Added rows are kept in a block of their own until there are this many: copying the large block for every few new rows
 # would cost more than what they need themselves.
 _LARGEST_TAIL = 1024
 

@@ -144,11 +144,11 @@ class _Solve:
             if not bool(progress.any()):
                 if work == torch.float64:
                     break
-                work = torch.float64  # rounding of float32 products stands in the way
+                work = torch.float64  # rounding of float32 products is the limit
         return x.to(self.dtype), self._stats(residual, errors)
 
-    def _descend(self, b: Tensor, reach: float) -> Tensor:
-        """Conjugate gradients from zero, until every residual has fallen to 0.9 of its target or by `reach`.
+    def _descend(self, b: Tensor, factor: float) -> Tensor:
+        """Conjugate gradients from zero, until every residual has fallen to 0.9 of its target or by `factor`.
 
         A right-hand side whose direction has lost its curvature to rounding stops where it is, and finished ones leave
         the batch.
@@ -156,7 +156,7 @@ class _Solve:
         x = torch.zeros_like(b, dtype=torch.float64)
         columns = torch.arange(b.shape[1], device=b.device)
         errors = self.errors(b)
-        target = torch.maximum(torch.full_like(errors, 0.9 * self.settings.tolerance), reach * errors)  # [r]
+        target = torch.maximum(torch.full_like(errors, 0.9 * self.settings.tolerance), factor * errors)  # [r]
         noise = self.noise.to(b.dtype)
         y, r = torch.zeros_like(b), b
         p = z = self.precondition(r)

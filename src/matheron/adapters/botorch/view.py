@@ -19,7 +19,7 @@ class PathModel(DeterministicModel):
     functions, `optimize_acqf`, `optimize_posterior_samples` and `MaxPosteriorSampling` take it.
 
     Args:
-        paths: what `matheron.draw` answers. A batch of models has its axes after the samples'; paths of an ensemble are
+        paths: what `matheron.draw` returns. A batch of models has its axes after the samples'; paths of an ensemble are
             spread over its members, which have none.
         sample_shape: the paths' axes, `[num_paths]` where not given; `[]` for a single path, whose points may have any
             batch: what `optimize_acqf` needs.

@@ -2,7 +2,7 @@
 
 A path is the latent function, as in `predict_f`, whatever the likelihood. A White kernel adds to `predict_f`'s
 covariance of a point with itself; here it is noise of the data, and not part of the function. A Coregion kernel makes
-its column of X the task: paths take the other columns and answer with an axis of outputs.
+its column of X the task: paths take the other columns and return an axis of outputs.
 """
 
 from ..refusal import missing

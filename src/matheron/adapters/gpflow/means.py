@@ -16,7 +16,7 @@ from .kernels import value
 
 @singledispatch
 def affine(mean: object, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """A `[q, d]` and b `[q]` of a mean function x -> A x + b of q outputs; q = 1 stands for any number of outputs."""
+    """A `[q, d]` and b `[q]` of a mean function x -> A x + b of q outputs; q = 1 is any number of outputs."""
     raise refusal("mean_function", mean, affine, "by hand any callable is a mean")
 
 

@@ -123,7 +123,7 @@ class Prior:
             if all(self._agrees(value, K, index, 2) for value, index in ours):
                 return candidate
         raise TypeError(
-            f"model: the covariance that {self.name}.forward answers, a {type(operator).__name__}, is not that of its "
+            f"model: the covariance that {self.name}.forward returns, a {type(operator).__name__}, is not that of its "
             f"kernels or of their sum or product; write it as one gpytorch kernel of the inputs, {BY_HAND}"
         )
 
@@ -146,7 +146,7 @@ class Prior:
         if bool((mean == 0).all()):
             return lambda place: ConstantMean(0.0)
         raise TypeError(
-            f"model: the mean that {self.name}.forward answers is not that of its mean_module; write it as one module "
+            f"model: the mean that {self.name}.forward returns is not that of its mean_module; write it as one module "
             f"of the inputs, {BY_HAND}"
         )
 

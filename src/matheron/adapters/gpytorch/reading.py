@@ -1,4 +1,4 @@
-"""Reading a kernel from the covariance that a model's forward answers: lazy kernels, and sums and multiples of them."""
+"""Reading a kernel from the covariance that a model's forward returns: lazy kernels, and sums and multiples of them."""
 
 from __future__ import annotations
 

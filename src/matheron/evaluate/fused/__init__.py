@@ -2,7 +2,7 @@
 
 Nothing of size [n, ell] or [n, m] is ever in memory. These are Triton kernels for CUDA devices of compute capability
 8.0 and on, for Fourier features of any kind, and updates with sums of RBF, Matern 1/2, 3/2, 5/2 and rational quadratic
-kernels, in up to 64 dimensions; all else, and paths that are tied to a graph, is `chunked`'s, with the same values.
+kernels, in up to 64 dimensions; all else, and paths that require grad, is `chunked`'s, with the same values.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from .plan import Fourier, Plan, Radial
 
 @dataclass(eq=False)
 class Joined:
-    """The plans of several models as one, whose paths stand in the models' order, and each path's mean `[s, 1, 1]`."""
+    """The plans of several models as one, whose paths are in the models' order, and each path's mean `[s, 1, 1]`."""
 
     plan: Plan
     mean: Tensor

@@ -29,7 +29,7 @@ def run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
 
 
 def sums(plan: Plan, x: Tensor, base: Tensor) -> Tensor:
-    """base + prior + update at x `[1, n, d]` or `[s, n, d]`; base broadcasts to the answer's `[s, n, t]`."""
+    """base + prior + update at x `[1, n, d]` or `[s, n, d]`; base broadcasts to the result's `[s, n, t]`."""
     out, _ = _sums(plan, x, base, False)
     return out
 

@@ -15,7 +15,7 @@ from .tile import TWO_PI, about, power_above, wave_slopes, waves, whole
 
 
 @triton.jit
-def reach(x, origin, i, inside, D: tl.constexpr):
+def largest_distance(x, origin, i, inside, D: tl.constexpr):
     """How far each point is from the origin, in the coordinate where it is farthest."""
     big = tl.abs(tl.load(x + i * D, mask=inside, other=0.0) - tl.load(origin))
     for k in range(1, D):
@@ -75,7 +75,7 @@ def fourier_rows(
     g = tl.load(group + path).to(tl.int64)
     origin += g * origin_g
     if SPLIT:
-        unit, inverse = power_above(reach(x, origin, i, inside, D), BITS)
+        unit, inverse = power_above(largest_distance(x, origin, i, inside, D), BITS)
     else:
         unit, inverse = 0, 0
     theta += g * D * F

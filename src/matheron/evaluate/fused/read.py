@@ -81,7 +81,7 @@ def _fourier(terms: list[WeightedSum]) -> list[Fourier]:
 
 
 def _merged(parts: list[Fourier]) -> list[Fourier]:
-    """Parts with the same rows a basis side by side."""
+    """Parts with the same rows per basis, side by side."""
     merged: list[Fourier] = []
     for part in parts:
         for i, other in enumerate(merged):

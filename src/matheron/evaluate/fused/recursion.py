@@ -33,7 +33,7 @@ class Recursion:
 
     origin `[D]`; theta, low: each member's frequencies `[g, D, F]` in turns, one after the other, as
     `plan.Fourier.by_rows`; at `[s, T]`: where those of a path's row begin; weights `[s, T, 2, F]`. Radial functions
-    stand in slots, each of one kind (a digit of `kinds`, base 8) and with at most one of each row: centres
+    are in slots, each of one kind (a digit of `kinds`, base 8) and with at most one of each row: centres
     `[slots, T, D, M]`, inverse lengthscales `[slots, T, D]`, alpha `[slots, T]`, weights `[s, slots, T, M]`. The mean
     is slope `[T, D]` times what x is from the origin. All is multiplied by gain `[T]`, and level `[T]` added.
     """
