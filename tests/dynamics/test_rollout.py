@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused(drift):
         matheron.rollout(drift, [0.0, 0.0], 3, 0.1, controls=torch.zeros(3, 1), diffusion=[1.0, 1.0, 1.0])
     with pytest.raises(TypeError, match="drift: expected paths"):
         matheron.rollout(cast(Any, 3), [0.0], 3, 0.1)
-    with pytest.raises(ValueError, match="controls: expected 1 per step, the drift's inputs .* got none"):
+    with pytest.raises(ValueError, match=r"controls: expected 1 per step, the drift's inputs .* got none"):
         matheron.rollout(drift, [0.0, 0.0], 3, 0.1)
 
 
