@@ -1,8 +1,8 @@
 """Quasi-Newton steps uphill from gradients alone, exact or estimated, with a curvature that is known about.
 
-A log likelihood is a sum over data: its curvature at the top for some of the data, times the ratio of their numbers, is
-about that for all of them. So a handful of steps are enough where one is dear. Half of g' B^-1 g, with g the gradient
-and B the curvature, is what a step is expected to gain; one half per hyperparameter is what sampling error costs.
+The curvature of a log likelihood at the top for some of the data says what it is about for all of them, so a handful
+of steps are enough where one is dear. Half of g' B^-1 g, with g the gradient and B the curvature, is what a step is
+expected to gain; one half per hyperparameter is what sampling error costs.
 """
 
 from __future__ import annotations
@@ -37,6 +37,17 @@ def positive(B: Tensor) -> Tensor:
     """A symmetric matrix with the absolute values of its eigenvalues, none of them below the least."""
     values, vectors = torch.linalg.eigh(torch.nan_to_num(B))
     return (vectors * values.abs().clamp_min(_LEAST)) @ vectors.mT
+
+
+def for_all(less: Tensor, more: Tensor, ratio: float, rest: float) -> Tensor:
+    """The curvature of `rest` times the data of `more`, which has `ratio` times those of `less`.
+
+    That of a noise's variance grows with the data; that of a lengthscale hardly does where they are dense already.
+    Each grows on as it did.
+    """
+    grown = (more.diagonal() / less.diagonal()).log() / math.log(ratio) if ratio > 1 else torch.ones_like(more[0])
+    root = rest ** (0.5 * grown.clamp(0.0, 1.0))
+    return root[:, None] * more * root
 
 
 def ascend(

@@ -14,11 +14,12 @@ from ..checks import as_generator
 from ..kernels import Kernel
 from ..means import Mean
 from ..progress import progress_bar
-from ..solvers import PCG, Cholesky, Solver
+from ..solvers import Cholesky, FourierLattice, Solver
+from .estimates import by_solves, on_lattice
 from .hyperparameters import BOUNDS, Hyperparameters, Leaf, Prior, checked_priors, kernel_leaf
 from .likelihood import Dense
-from .newton import ascend, curvature
-from .pathwise import Pathwise
+from .newton import ascend, curvature, for_all
+from .on_lattice import OnLattice
 from .priors import weak_priors
 from .starts import candidates, spread_and_near
 from .threads import threads_for
@@ -31,13 +32,12 @@ _ITERATIONS, _FIRST_ITERATIONS = 500, 60
 _FIRST_OBSERVATIONS, _CURVED = 2000, 1000
 # The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
 _LONG = math.log(30.0)
-# "auto" factors the covariance up to these many observations. Beyond, gradients are estimated, with so many probes (and
-# the data: a tile of 64 on a GPU).
-_LARGEST_DENSE = {"cpu": 8000, "cuda": 16_000}
+# "auto" factors the covariance up to these many observations. Beyond, gradients are estimated; in up to three
+# dimensions on a lattice, from fewer observations on.
+_LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 16_000}, 4000
+# Quasi-Newton steps at the most, and L-BFGS's after them where data are not too many.
 _STEPS = 30
 _LARGEST_POLISHED, _POLISH = 4000, 100
-_PROBES = {"cpu": 15, "cuda": 63}
-_SOLVER = PCG(tolerance=0.05, max_iterations=300)
 
 
 Report = Callable[[str, float], None]
@@ -75,7 +75,7 @@ def maximised(
     h = h.within(priors)
     as_given = h.clamped(as_given)
     objective = Dense(h, X, y, tasks, priors)
-    dense = _is_dense(solver, X)
+    dense, lattice = _is_dense(solver, X), _is_on_lattice(solver, objective)
     with progress_bar(show=progress, transient=True) as bar:
         task = bar.add_task("fitting", total=None)
 
@@ -90,15 +90,20 @@ def maximised(
         best = as_given
         if num_starts > 1:
             best = _best_start(objective, as_given, num_starts, generator, units is not None, report)
-        if dense and len(X) <= _FIRST_OBSERVATIONS:
+        if dense and len(X) <= _FIRST_OBSERVATIONS and not lattice:
             fixed = _without_effect(objective, best)
             best, value = _climb(objective, best, fixed, as_given, _ITERATIONS, lambda v: report("all data", v))
         else:
             best, B, value = _first(objective, best, as_given, report)
-            if dense:
+            found = None
+            if lattice:
+                found = on_lattice(objective, best, B, generator, report_step, required=solver != "auto")
+            if found is None and dense:
                 best, value = _by_exact_gradients(objective, best, B, as_given, report)
-            else:
-                best = _by_estimates(objective, best, B, solver, generator, report_step)
+            elif found is None:
+                found = by_solves(objective, best, B, solver, generator, report_step)
+            if found is not None:
+                best = _ended(*found)
     if not math.isfinite(value):
         warnings.warn(
             "the covariance has no Cholesky factor at the kernel's own hyperparameters, which are kept; give noise=, "
@@ -117,6 +122,26 @@ def _is_dense(solver: str | Solver, X: Tensor) -> bool:
     return solver == "auto" and len(X) <= _LARGEST_DENSE.get(X.device.type, 4000)
 
 
+def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
+    if isinstance(solver, FourierLattice) or solver == "lattice":
+        return True
+    possible = len(objective.X) > _SMALLEST_ON_LATTICE and OnLattice.can(
+        objective.hyperparameters, objective.X, objective.tasks
+    )
+    return solver == "auto" and possible
+
+
+def _ended(best: Tensor, converged: bool) -> Tensor:
+    if not converged:
+        warnings.warn(
+            "the search had not ended when it was stopped; its last hyperparameters are kept. The data may say little "
+            "of some of them: give priors=, or a kernel with fewer",
+            FitWarning,
+            stacklevel=4,
+        )
+    return best
+
+
 def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) -> tuple[Tensor, Tensor, float]:
     """The top for some of the data, the curvature there in the measure of all of them `[p, p]`, and the value."""
     n = len(objective.X)
@@ -133,9 +158,10 @@ def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) ->
     best = torch.where(
         torch.tensor(_lengths(objective.hyperparameters)).to(fixed) & ~fixed, best.clamp_max(_LONG), best
     )
-    few = objective.some(order[:_CURVED])
-    B = curvature(lambda v: few(v)[1] * ~fixed, best)
-    return best, B * (n / len(few.y)), value
+    sizes = [min(n, _CURVED) // 2, min(n, _CURVED)]
+    parts = [objective.some(order[:size]) for size in sizes]
+    less, more = (curvature(lambda v, part=part: part(v)[1] * ~fixed, best) for part in parts)
+    return best, for_all(less, more, sizes[1] / sizes[0], n / sizes[1]), value
 
 
 def _lengths(h: Hyperparameters) -> list[bool]:
@@ -163,27 +189,6 @@ def _by_exact_gradients(
         return best, best_value
     fixed = _without_effect(objective, best)
     return _climb(objective, best, fixed, as_given, _POLISH, lambda v: report("all data", v), 1e-7)
-
-
-def _by_estimates(
-    objective: Dense, start: Tensor, B: Tensor, solver: Any, generator: Any, report_step: Callable[[int, float], None]
-) -> Tensor:
-    """From the top for some of the data to that for all of them, by estimated gradients."""
-    X, device, h = objective.X, objective.X.device, objective.hyperparameters
-    seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-    chosen = _SOLVER if isinstance(solver, str) else solver
-    inputs = X.float() if device.type == "cuda" else X
-    probes = _PROBES.get(device.type, 15)
-    estimate = Pathwise(h, inputs, objective.y, objective.tasks, objective.priors, chosen, probes, seed)
-    best, _, converged = ascend(estimate, start, B, h.limits(), _STEPS, 0.02, report_step)
-    if not converged:
-        warnings.warn(
-            f"the search has not ended after {_STEPS} steps; its hyperparameters are kept. More data than these may "
-            "say little of some of them: give priors=, or a kernel with fewer",
-            FitWarning,
-            stacklevel=4,
-        )
-    return best
 
 
 def _hyperparameters(
