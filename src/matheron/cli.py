@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer.core import TyperGroup
@@ -18,7 +18,7 @@ from .playground.command import playground
 class _InWords(TyperGroup):
     """What a user may have got wrong is said on one line; a traceback is for our own mistakes, and for --debug."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: typer.Context) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # whoever read our output had enough of it

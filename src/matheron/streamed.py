@@ -130,7 +130,7 @@ class StreamedGP:
         assert lower is not None and upper is not None
         return Survey(count, num_chunks, torch.stack([lower, upper]), sample, noise * (len(sample) / count))
 
-    def _raw(self) -> Iterator[tuple[Any, Any, Any]]:
+    def _raw(self) -> Iterator[tuple[ArrayLike, ArrayLike, ArrayLike]]:
         if self._chunks is not None:
             for chunk in self._chunks:
                 if not isinstance(chunk, tuple | list) or len(chunk) not in (2, 3):

@@ -23,7 +23,7 @@ REGISTRY: dict[str, type[Value]] = {}
 class _Frozen(ABCMeta):
     """Makes instances that cannot be changed once their constructors have run."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object):
         value = super().__call__(*args, **kwargs)
         value._frozen = True
         return value
@@ -50,7 +50,7 @@ class Value(nn.Module, metaclass=_Frozen):
         super().__init__()
         self.register_load_state_dict_post_hook(_restored)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if cls.saveable and not cls.__name__.startswith("_"):
             REGISTRY.setdefault(cls.__name__, cls)  # a user's class of the same name does not take its place
@@ -74,7 +74,7 @@ class Value(nn.Module, metaclass=_Frozen):
         new.restore()
         return new
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    def to(self, *args, **kwargs) -> Self:
         """A copy on another device or in another floating dtype (integers keep theirs)."""
         device, dtype, *_ = _parse_to(*args, **kwargs)
         if dtype not in (None, torch.float32, torch.float64):
@@ -124,14 +124,14 @@ class Value(nn.Module, metaclass=_Frozen):
     def restore(self) -> None:
         """Make again what follows from the buffers and is not saved; called once they are in place."""
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict, prefix: str, local_metadata: dict[str, object], *args) -> None:
         # Buffers are replaced, not written into: other values may share their memory.
         with self._thawed():
             super()._load_from_state_dict(
                 state_dict, prefix, local_metadata | {"assign_to_params_buffers": True}, *args
             )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value) -> None:
         # `training` and private names are torch's own: parent modules, hooks and the compiler set them.
         if self._frozen and name != "training" and not name.startswith("_"):
             self._keep(name)

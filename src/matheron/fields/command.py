@@ -6,11 +6,20 @@ import re
 import time
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .extras import need
+
+if TYPE_CHECKING:
+    import numpy as np
+    from xarray import DataArray
+
+    from ..gp import ExactGP
+    from ..paths import AbstractPaths
+    from .models import OnSphere
+    from .observations import Observations
 
 
 def field(
@@ -112,27 +121,27 @@ def run(
     box = None if sphere else box_of(cells, wells)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
-        functions: Any = draw(gp, num_paths, domain=box, generator=torch.Generator().manual_seed(seed))
+        functions = draw(gp, num_paths, domain=box, generator=torch.Generator().manual_seed(seed))
     typer.echo(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
-    functions = OnSphere(functions) if sphere else functions
-    side = whole_paths(functions, cells)
+    where = OnSphere(functions) if sphere else functions
+    side = whole_paths(where, cells)
     size = side if chunks is None else {dim: n if dim == "path" else chunks for dim, n in side.items()}
-    realised = simulate(functions, cells, chunks=size, name=_variable(value))
+    realised = simulate(where, cells, chunks=size, name=_variable(value))
     realised = realised if reference is None else with_crs(realised, reference)
     threshold = float(np.quantile(wells.values, 0.75)) if above is None else above
     maps = summaries_of(realised, quantiles=(0.05, 0.5, 0.95), above=[threshold])
     if out is not None:
         began = time.monotonic()
         whole = maps.assign({realised.name: realised}) if out.suffix not in (".tif", ".tiff") else realised
-        where = write(whole, out, scheduler=scheduler, progress=True, overwrite=overwrite)
+        written = write(whole, out, scheduler=scheduler, progress=True, overwrite=overwrite)
         shape = " x ".join(str(n) for n in realised.shape[1:])
-        typer.echo(f"written: {where}, {num_paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
+        typer.echo(f"written: {written}, {num_paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
     if plot is not None:
-        _draw_figure(functions, cells, wells, threshold, plot)
+        _draw_figure(where, cells, wells, threshold, plot)
         typer.echo(f"drawn: {plot}")
 
 
-def _is_geographic(crs: Any) -> bool:
+def _is_geographic(crs: object) -> bool:
     """Whether a coordinate reference system is one of longitudes and latitudes."""
     if crs is None:
         return False
@@ -144,7 +153,7 @@ def _is_geographic(crs: Any) -> bool:
         raise ValueError(f"--crs: expected a name such as EPSG:32633, got {crs!r} ({error})") from None
 
 
-def _fitted(wells: Any, log: bool, seed: int, sphere: bool) -> Any:
+def _fitted(wells: Observations, log: bool, seed: int, sphere: bool) -> ExactGP:
     """The model, in the values' own units whether fitted to them or to their logarithms."""
     import numpy as np
 
@@ -167,9 +176,9 @@ def _fitted(wells: Any, log: bool, seed: int, sphere: bool) -> Any:
     where = " on the sphere, in km" if sphere else ""
     typer.echo(f"fitted{where}{' to the logarithm' if log else ''}: {words} ({time.monotonic() - began:.1f} s)")
     if log:
-        from ..transforms import Chain, Exp
+        from ..transforms import Affine, Chain, Exp
 
-        gp = gp.replaced(output_transform=Chain([gp.output_transform, Exp()]))
+        gp = gp.replaced(output_transform=Chain([gp.output_transform or Affine(), Exp()]))
     return gp
 
 
@@ -186,7 +195,13 @@ def _check_outputs(out: Path | None, plot: Path | None, formats: tuple[str, ...]
         raise FileExistsError(f"--out: {out} is there already; choose another name, or add --overwrite")
 
 
-def _draw_figure(functions: Any, cells: Any, wells: Any, threshold: float, plot: Path) -> None:
+def _draw_figure(
+    functions: AbstractPaths | OnSphere,
+    cells: DataArray | dict[str, np.ndarray],
+    wells: Observations,
+    threshold: float,
+    plot: Path,
+) -> None:
     """The figure, of the same functions at the cells that a picture can show."""
     from .picture import picture, thinned
     from .simulate import simulate
@@ -195,7 +210,7 @@ def _draw_figure(functions: Any, cells: Any, wells: Any, threshold: float, plot:
     if len(wells.names) != 2:
         raise ValueError(f"--plot: expected two coordinates, got {', '.join(wells.names)}")
     if isinstance(cells, dict):
-        few: Any = {name: axis[thinned(axis)] for name, axis in cells.items()}
+        few = {name: axis[thinned(axis)] for name, axis in cells.items()}
     else:
         few = cells.isel({dim: thinned(cells[dim].values) for dim in cells.dims})
     maps = summarise(functions, few, quantiles=(), above=[threshold]).compute(scheduler="sync")

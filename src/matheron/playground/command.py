@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from bokeh.server.server import Server
 
 
 def playground(
@@ -22,7 +25,7 @@ def playground(
         raise typer.Exit(130) from None
 
 
-def make_server(port: int = 0) -> tuple[Any, str]:
+def make_server(port: int = 0) -> tuple[Server, str]:
     """A server on the loopback interface that is not running yet, and the page's address."""
     try:
         from bokeh.server.server import Server

@@ -25,6 +25,7 @@ from .model import FEATURES, KERNELS, Choices, Playground
 
 if TYPE_CHECKING:
     from bokeh.document import Document
+    from bokeh.models import LayoutDOM
 
 SHOWN = ("prior", "update", "posterior", "exact posterior")
 
@@ -44,7 +45,7 @@ class Page:
         self._show()
 
     @property
-    def layout(self) -> Any:
+    def layout(self) -> LayoutDOM:
         title = Div(
             text="<h2>A draw from a Gaussian process posterior</h2>"
             "Click in the plot to add an observation, drag one to move it, press backspace to remove a selected one. "
@@ -62,7 +63,7 @@ class Page:
         )
         return column(title, row(controls, column(self.shown, self.plot, self.numbers)), sizing_mode="stretch_width")
 
-    def _plot(self) -> Any:
+    def _plot(self) -> figure:
         x, y = Range1d(start=0, end=1), Range1d(start=-3, end=3)
         plot = figure(width=820, height=440, x_range=x, y_range=y, toolbar_location=None, tools="", name="plot")
         plot.xaxis.axis_label, plot.yaxis.axis_label = "x", "f(x)"

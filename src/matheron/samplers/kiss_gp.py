@@ -8,7 +8,9 @@ from typing import Any
 
 import gpytorch
 import torch
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import GridInterpolationKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from linear_operator.operators import LinearOperator
 from torch import Tensor
 
@@ -19,7 +21,7 @@ def fast_posterior(
     kernel: Kernel, X: Tensor, y: Tensor, noise: Tensor, x: Tensor, axes: list[Tensor], num_iterations: int
 ) -> tuple[Tensor, Tensor]:
     """The posterior's mean `[n]` at x and a root `[n, r]` of its covariance, by `fast_pred_samples`."""
-    likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise.clamp_min(1e-12))
+    likelihood = FixedNoiseGaussianLikelihood(noise.clamp_min(1e-12))
     model = _Model(X, y, likelihood, _GridKernel(kernel, axes)).to(X).eval()
     likelihood.eval()
     with (
@@ -39,12 +41,14 @@ def fast_posterior(
 
 
 class _Model(gpytorch.models.ExactGP):
-    def __init__(self, X: Tensor, y: Tensor, likelihood: Any, kernel: GridInterpolationKernel) -> None:
+    def __init__(
+        self, X: Tensor, y: Tensor, likelihood: FixedNoiseGaussianLikelihood, kernel: GridInterpolationKernel
+    ) -> None:
         super().__init__(X, y, likelihood)
         self.covar_module = kernel
 
-    def forward(self, x: Tensor) -> Any:
-        return gpytorch.distributions.MultivariateNormal(torch.zeros_like(x[..., 0]), self.covar_module(x))
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(torch.zeros_like(x[..., 0]), self.covar_module(x))
 
 
 class _GridKernel(GridInterpolationKernel):
@@ -56,7 +60,7 @@ class _GridKernel(GridInterpolationKernel):
         self.update_grid(axes)
         self.column = grid_column(kernel, axes)
 
-    def _inducing_forward(self, last_dim_is_batch: bool, **_: Any) -> LinearOperator:
+    def _inducing_forward(self, last_dim_is_batch: bool, **_: object) -> LinearOperator:
         return BlockToeplitz(self.column)
 
 

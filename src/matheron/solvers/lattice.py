@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from ..nufft import adjoint_at, fast_size, padded_to
 from .base import Operator, Solver, State, Stats
 from .lattice_preconditioner import FFT_COST, Head, Preconditioner, head_size, iterations_left, largest_dense
 from .pcg import ConvergenceWarning
+
+if TYPE_CHECKING:
+    from ..features.joint import Joint  # which comes later in the import order
 
 # Errors of the data's transforms, relative to their size: at the most, and at the least.
 _ACCURACY, _FINEST = 1e-9, 1e-14
@@ -94,13 +97,13 @@ class Information:
         )
 
 
-def accuracy_for(basis: Any, precision: Tensor) -> float:
+def accuracy_for(basis: Joint, precision: Tensor) -> float:
     """Of the data's transforms, relative to their size: errors far below one, the prior's precision."""
     largest = float(basis.scales.square().max()) * float(precision.sum())
     return min(_ACCURACY, max(_FINEST, 1e-3 / max(largest, 1e-300)))
 
 
-def information_of(basis: Any, X: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def information_of(basis: Joint, X: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The generator, `cross` and `corner` of data at points `[n, d]` about the origin."""
     lattice, accuracy = basis.lattice, accuracy_for(basis, precision)
     shape = [2 * n - 1 for n in lattice.shape]
@@ -113,7 +116,7 @@ def information_of(basis: Any, X: Tensor, precision: Tensor) -> tuple[Tensor, Te
     return generator, cross, E.mT @ basis.columns(X)
 
 
-def right_hand_side(basis: Any, X: Tensor, values: Tensor, precision: Tensor) -> Tensor:
+def right_hand_side(basis: Joint, X: Tensor, values: Tensor, precision: Tensor) -> Tensor:
     """S^T Lambda^-1 values: `[n, d], [r, n] -> [r, c + e]`."""
     return basis.adjoint(X, values * precision, accuracy=accuracy_for(basis, precision))
 
@@ -133,7 +136,7 @@ def mean_error(misfit: float | None, tolerance: float) -> float:
 class System:
     """M = I + S^T Lambda^-1 S on real weights `[r, c + e]`, S = (Phi D, E): a Toeplitz matrix, bordered."""
 
-    def __init__(self, basis: Any, information: Information) -> None:
+    def __init__(self, basis: Joint, information: Information) -> None:
         self.lattice, self.amplitudes = basis.lattice, basis.scales[0]  # [c]
         self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
         self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
@@ -244,7 +247,7 @@ def largest_worthwhile(n: int, s: int, d: int) -> int:
     return int(dense_cost(n, s) / (5 * (s + 1) * 5 * 20 * FFT_COST)) // 2**d
 
 
-def worthwhile(basis: Any, noise: Tensor, n: int, s: int) -> bool:
+def worthwhile(basis: Joint, noise: Tensor, n: int, s: int) -> bool:
     """Whether the lattice takes less time than a dense factor, by the operations of each; and can be solved at all."""
     a2 = basis.scales[0].square()
     information = 0.5 * a2 * float((1 / noise.double()).sum())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from ..features.joint import Joint
+    from .lattice import System
 
 # An operation of an FFT, or of spreading, in those of a matrix product (measured on a CPU).
 FFT_COST = 8.0
@@ -48,7 +52,7 @@ def head_size(information: Tensor, rows: int, cells: int, limit: int) -> int:
 class Head:
     """The exact Cholesky factor of the heaviest weights and of the explicit ones; the diagonal of the others."""
 
-    def __init__(self, system: Any, size: int) -> None:
+    def __init__(self, system: System, size: int) -> None:
         order = system.information.argsort(descending=True)[:size]
         self.index, e = order.sort().values, len(system.corner)
         self.diagonal = torch.cat([1 + system.information, system.information.new_ones(e)])
@@ -74,7 +78,7 @@ class DataSpace:
     than others.
     """
 
-    def __init__(self, basis: Any, X: Tensor, precision: Tensor) -> None:
+    def __init__(self, basis: Joint, X: Tensor, precision: Tensor) -> None:
         self.basis, self.X = basis, X
         self.factor = torch.linalg.cholesky(basis.covariance(X) + (1 / precision).diag())
 
@@ -89,7 +93,7 @@ class DataSpace:
         return self.basis.adjoint(self.X, torch.cholesky_solve(v.mT, self.factor).mT.contiguous())
 
 
-def dense_block(system: Any, index: Tensor) -> Tensor:
+def dense_block(system: System, index: Tensor) -> Tensor:
     """Rows and columns of I + D T D on the lattice's weights `index`: from T at sums and differences of modes."""
     basis = system.lattice
     h = basis.num_pairs
