@@ -21,10 +21,10 @@ def parser(words: str | None, seeds: str, quick: str) -> argparse.ArgumentParser
     return options
 
 
-def run_and_exit(experiment: Experiment, args: argparse.Namespace) -> NoReturn:
+def run_and_exit(experiment: Experiment, args: argparse.Namespace, scale: str | None = None) -> NoReturn:
     """Run it at the scale that was asked for; the exit code says whether a trial failed."""
     if args.quick:
         print("a smoke test, not a result")
-    scale = "quick" if args.quick else "full"
+    scale = scale or ("quick" if args.quick else "full")
     done = run(experiment, scale, out=args.out, workers=args.workers, trials=args.seeds, time_limit=args.time_limit)
     sys.exit(1 if done.failed else 0)

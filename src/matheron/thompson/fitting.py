@@ -46,8 +46,9 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
 class Refits:
     """Models of a study that grows: hyperparameters are fitted anew now and then, the data are always all of them.
 
-    Up to EVERY observations each model is fitted; then at sizes that grow by GROWTH, to the first observations, so that
-    what is fitted depends on them alone and not on when a process began.
+    Up to EVERY observations each model is fitted, once for the same observations, as many workers have them; then at
+    sizes that grow by GROWTH, to the first observations, so that what is fitted depends on them alone and not on when a
+    process began.
     """
 
     EVERY, GROWTH, MOST = 100, 1.05, 500
@@ -57,14 +58,14 @@ class Refits:
 
     def model(self, X: Tensor, y: Tensor) -> ExactGP:
         """A model of values y `[n]` at points X `[n, d]` of the unit cube."""
-        if len(y) <= self.EVERY:
-            return fitted(X, y)
-        size = self._size_for(len(y))
+        size = len(y) if len(y) <= self.EVERY else self._size_for(len(y))
         first = (X[:size], y[:size])
         if self._last is None or self._size != size or not _same(self._first, first):
             step = -(-size // self.MOST)
             self._size, self._first, self._last = size, first, fitted(X[:size:step], y[:size:step])
         known = self._last
+        if len(y) <= self.EVERY:
+            return known
         assert known.input_transform is not None and known.output_transform is not None
         return ExactGP(
             known.kernel,

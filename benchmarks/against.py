@@ -1,0 +1,170 @@
+"""Thompson sampling beside BoTorch's qLogEI and qLogNEI, TuRBO and Optuna's GPSampler: regret, quartiles over seeds.
+
+    python benchmarks/against.py                          3 seeds of modest budgets: hours on one core
+    python benchmarks/against.py --full --workers 16      20 seeds, up to 1000 evaluations, batches of 1, 10 and 100
+    python benchmarks/against.py --quick                  seconds: does it run?
+
+Each run is stored as it ends, seed by seed over all problems and methods; the same command goes on where a run was
+stopped, or killed. `docs/results/against.md` shows the results in `docs/results/files`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from problems import MINIMA, problem
+from rivals import METHODS, Cube, method
+from seeds import parser, run_and_exit
+
+from matheron.experiments import Experiment, Trial
+from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
+
+PROBLEMS = ["Hartmann-6", "Ackley-10", "Levy-10", "Rastrigin-10", "rover-12"]
+# Evaluations by the size of a batch; starts and raw samples of expected improvement's own search.
+SCALES: dict[str, dict[str, Any]] = {
+    "full": {
+        "trials": 20,
+        "problems": [*PROBLEMS, "rover-60"],
+        "budgets": {"1": 200, "10": 500, "100": 1000},
+        "starts": [10, 512],
+    },
+    "modest": {"trials": 3, "problems": PROBLEMS, "budgets": {"10": 100}, "starts": [4, 128]},
+    "quick": {"trials": 1, "problems": ["rover-12"], "budgets": {"1": 27, "10": 40}, "starts": [1, 8]},
+}
+# What is left to large machines.
+SLOW = {"qLogNEI"}
+FLOOR = 1e-6
+
+
+def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"problem": name, "batch": int(batch), "method": by}
+        for name in settings["problems"]
+        for batch in settings["budgets"]
+        for by in METHODS
+        if (int(batch) < 100 or METHODS[by].hundred) and (settings["starts"][0] >= 10 or by not in SLOW)
+    ]
+
+
+def search(trial: Trial, settings: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """One run: the lowest value after each batch, and the seconds of choosing it.
+
+    The first points are uniform, 2 (d + 1) of them rounded up to whole batches, and the same for all methods.
+    """
+    case = trial.case
+    it, q = problem(case["problem"]), case["batch"]
+    budget = settings["budgets"][str(q)]
+    generator = trial.generator("first", shared=["problem", "batch"])
+    count = min(budget, math.ceil(2 * (it.dim + 1) / q) * q)
+    X = torch.rand(count, it.dim, generator=generator, dtype=torch.float64)
+    y = it(X)
+    lowest, seconds = [float(y.min())], []
+    choose = method(case["method"], Cube(it.dim, q, *settings["starts"]), trial)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of fits that ended early: a benchmark of 20 seeds has many
+        while len(y) < budget:
+            began = time.perf_counter()
+            x = choose(X, y, min(q, budget - len(y)))
+            seconds.append(round(time.perf_counter() - began, 4))
+            X, y = torch.cat([X, x]), torch.cat([y, it(x)])
+            lowest.append(float(y.min()))
+    return {"first": count, "best": lowest, "seconds": seconds}
+
+
+def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a run: regret after the first points and after each batch; of a problem whose minimum nobody knows, less
+    the lowest value that any run has found."""
+    found: dict[str, float] = dict(MINIMA)
+    for record in records:
+        name = record["case"]["problem"]
+        if name not in MINIMA:
+            found[name] = min(found.get(name, math.inf), record["result"]["best"][-1])
+    rows = []
+    for record in records:
+        case, result = record["case"], record["result"]
+        regret = [value - found[case["problem"]] for value in result["best"]]
+        middle, seconds = regret[len(regret) // 2], sum(result["seconds"])
+        at = [result["first"] + case["batch"] * i for i in range(len(regret))]
+        rows.append({**case, "at": at, "regret": regret, "half": middle, "last": regret[-1], "seconds": seconds})
+    names, methods = settings["problems"], list(METHODS)
+    return sorted(rows, key=lambda r: (names.index(r["problem"]), r["batch"], methods.index(r["method"])))
+
+
+def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Report:
+    rows, by = flat(records, settings), ["problem", "batch", "method"]
+    half, last, seconds = (grouped(rows, by, name) for name in ("half", "last", "seconds"))
+    lines = [
+        (*key, settings["budgets"][str(key[1])], len(values), quartiles(half[key])[1], *quartiles(values),
+         quartiles(seconds[key])[1])
+        for key, values in last.items()
+    ]  # fmt: skip
+    columns = [*by, "evaluations", "runs", "median halfway", *QUARTILES, "seconds"]
+    table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, a run", columns, lines)
+    return Report(table, {"": lambda: figure(rows, settings)}, [wins(rows, settings)])
+
+
+def wins(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
+    """In words: by each method's mean rank over problems, batches and seeds, at the end."""
+    ranks: dict[str, list[float]] = {name: [] for name in METHODS}
+    for problem_and_batch in dict.fromkeys((row["problem"], row["batch"]) for row in rows):
+        mine = [row for row in rows if (row["problem"], row["batch"]) == problem_and_batch]
+        medians = {name: quartiles(v)[1] for (name,), v in grouped(mine, ["method"], "last").items()}
+        ordered = sorted(medians, key=lambda name: medians[name])
+        for place, name in enumerate(ordered, start=1):
+            ranks[name].append(place)
+    words = ", ".join(f"{name} {sum(places) / len(places):.2g}" for name, places in ranks.items() if places)
+    panels = max(map(len, ranks.values()))
+    return f"Mean place by the median of regret at the end, over {panels} panels: {words}."
+
+
+def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
+    """A column a problem, a row a batch size: medians of regret against evaluations, quartiles shaded."""
+    from matheron.experiments import style
+
+    colors = {name: METHODS[name].color for name in METHODS if any(row["method"] == name for row in rows)}
+    problems = [name for name in settings["problems"] if any(row["problem"] == name for row in rows)]
+    batches = sorted({row["batch"] for row in rows})
+    size = dict(width=2.7 * len(problems) + 0.6, height=2.5 * len(batches) + 0.9)
+    drawing, axes = style.panels(len(batches), len(problems), **size)
+    for i, batch in enumerate(batches):
+        for axis, name in zip(axes[i], problems, strict=True):
+            for by, color in colors.items():
+                mine = [r for r in rows if (r["problem"], r["batch"], r["method"]) == (name, batch, by)]
+                if mine:
+                    probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+                    regret = torch.tensor([r["regret"] for r in mine], dtype=torch.float64).clamp_min(FLOOR)
+                    low, middle, high = regret.quantile(probabilities, dim=0)
+                    style.band(axis, torch.tensor(mine[0]["at"]), low, middle, high, label=by, color=color,
+                               linestyle=METHODS[by].line)  # fmt: skip
+            axis.set_yscale("log")
+            axis.set_title(f"{name}, batches of {batch}" if batch > 1 else name, fontsize=8)
+        axes[i, 0].set_ylabel("regret")
+    for axis in axes[-1]:
+        axis.set_xlabel("evaluations")
+    style.legend_below(drawing, len(colors))
+    return drawing
+
+
+EXPERIMENT = Experiment("against", "Thompson sampling beside the best.", SCALES, cases, search, report)
+
+
+def main() -> None:
+    options = parser(__doc__, "runs of each problem, batch size and method", "few and short runs")
+    options.add_argument("--full", action="store_true", help="20 seeds, large budgets, batches of 100 too")
+    args = options.parse_args()
+    run_and_exit(EXPERIMENT, args, "quick" if args.quick else "full" if args.full else "modest")
+
+
+if __name__ == "__main__":
+    # Under its own name, so that worker processes find it by that name.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import against
+
+    against.main()
