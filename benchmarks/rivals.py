@@ -53,6 +53,23 @@ def thompson(cube: Cube, trial: Trial) -> Choose:
     return lambda X, y, q: suggest(fitted(X, y), cube.box, q, generator=generator)
 
 
+def local_thompson(cube: Cube, trial: Trial) -> Choose:
+    """The same with `trust_region=True`."""
+    from matheron.thompson import suggest
+    from matheron.thompson.fitting import fitted
+    from matheron.thompson.region import side_after
+
+    generator = trial.generator("search")
+    first: list[int] = []
+
+    def choose(X: Tensor, y: Tensor, q: int) -> Tensor:
+        first.append(len(y))
+        side = side_after(y.tolist(), first[0], cube.batch, cube.dim)
+        return suggest(fitted(X, y), cube.box, q, trust_region=side, generator=generator)
+
+    return choose
+
+
 def expected_improvement(noisy: bool) -> Callable[[Cube, Trial], Choose]:
     """BoTorch's, with its model and settings as in its tutorials; points of a batch one after the other."""
 
@@ -184,5 +201,6 @@ METHODS = {
     "qLogNEI": Method(expected_improvement(noisy=True), style.LOVE, "-."),
     "TuRBO": Method(turbo, style.FRESH, "--", hundred=True),
     "GPSampler": Method(gp_sampler, style.EXACT_POSTERIOR, "--"),
-    "Thompson": Method(thompson, style.DECOUPLED, hundred=True),
+    "Thompson": Method(thompson, style.DECOUPLED, "--", hundred=True),
+    "Thompson, local": Method(local_thompson, style.DECOUPLED, hundred=True),
 }

@@ -329,9 +329,11 @@ def test_parameters_of_one_trial_are_independent_at_first():
     assert params["a"] != params["b"]
 
 
-def test_several_objectives_spread_over_the_front():
+@pytest.mark.parametrize("hypervolume", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_several_objectives_spread_over_the_front(hypervolume):
     """Two parabolas with minima at 0.2 and 0.8: between those every point is optimal, and none elsewhere."""
-    sampler = ThompsonSampler(n_startup_trials=5, num_features=256, mesh_size=1024, num_starts=8, seed=0)
+    sizes: dict[str, Any] = {"n_startup_trials": 5, "num_features": 256, "mesh_size": 1024, "num_starts": 8}
+    sampler = ThompsonSampler(**sizes, hypervolume=hypervolume, seed=0)
     study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
 
     def objective(trial):

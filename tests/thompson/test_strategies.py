@@ -170,3 +170,42 @@ def test_the_mesh_of_suggestions_is_that_of_minimize(gp, monkeypatch):
 def test_each_model_needs_a_generator(gp):
     with pytest.raises(ValueError, match="expected one for each model, got 2 models and 1"):
         matheron.thompson.suggest_together([gp, gp], BOX, 1, generators=[torch.Generator()])
+
+
+def test_with_a_trust_region_points_are_near_the_best_and_lower_there(gp):
+    """In the region about the best data, cut at the box, and no higher than any point of a fine mesh of the region."""
+    box = torch.as_tensor(BOX, dtype=torch.float64)
+    best = gp.train_inputs[gp.train_targets.argmin()]
+    x = suggest(gp, box, 4, trust_region=0.2, seed=0, num_features=64)
+    half = 0.1 * (box[1] - box[0]) + 1e-9
+    assert bool(((x - best).abs() <= half).all()) and bool(((x >= box[0]) & (x <= box[1])).all())
+    paths = matheron.draw(gp, 4, num_features=64, seed=0)
+    low, high = torch.maximum(best - half, box[0]), torch.minimum(best + half, box[1])
+    mesh = low + (high - low) * torch.rand(2000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert bool((paths.value_and_grad(x, of=range(4))[0] <= paths(mesh).amin(1) + 1e-6).all())
+
+
+def test_a_trust_region_follows_lengthscales_and_units():
+    """A model in units of its own: sides are long where lengthscales are, and as the box is."""
+    X = torch.tensor([[50.0, 5.0]], dtype=torch.float64)
+    inward = matheron.transforms.Affine(torch.tensor([0.01, 0.1], dtype=torch.float64), torch.zeros(2))
+    gp = matheron.ExactGP(K.RBF([0.8, 0.2]), inward(X), [0.0], 1e-6, input_transform=inward)
+    x = suggest(
+        gp, [[0.0, 0.0], [100.0, 10.0]], 200, trust_region=0.1, seed=0, num_features=64, mesh_size=64, num_starts=1
+    )
+    reach = ((x - X) / torch.tensor([100.0, 10.0], dtype=torch.float64)).abs().amax(0)
+    torch.testing.assert_close(reach, 0.05 * torch.tensor([2.0, 0.5], dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_a_search_with_a_trust_region_goes_on_where_it_was(tmp_path):
+    """Stopped and resumed it has the region that it would have had: sides follow from the values."""
+    settings = {"kernel": K.RBF(0.5), "trust_region": True, "q": 2, **FAST}
+
+    def bowl(x):
+        return float((x - 0.3).square().sum())
+
+    study = minimize_function(bowl, BOX, 14, state=tmp_path / "study.json", seed=0, **settings)
+    study = minimize_function(bowl, BOX, 18, state=tmp_path / "study.json", seed=0, **settings)
+    assert len(study.values) == 18 and study.best_value < 0.01
+    with pytest.raises(ValueError, match="trust_region: expected a share of the box above zero"):
+        suggest(None, BOX, 1, strategy="random", trust_region=0.5)

@@ -20,6 +20,7 @@ from ..gp import ExactGP
 from ..kernels import Kernel
 from ..progress import progress_bar
 from .fitting import fitted
+from .region import side_after
 from .strategies import suggest
 
 FORMAT = "matheron-study-1"
@@ -76,6 +77,7 @@ def minimize_function(
     noise: float | None = None,
     strategy: str = "decoupled",
     num_initial: int | None = None,
+    trust_region: bool = False,
     state: str | os.PathLike[str] | None = None,
     generator: Random = None,
     seed: int | None = None,
@@ -95,6 +97,9 @@ def minimize_function(
         noise: variance of the function's noise where it is known; None learns it, or is 1e-6 with a given kernel.
         strategy: as for `suggest`.
         num_initial: uniform points before the first model; 2 (d + 1) where not given.
+        trust_region: minimise drawn functions near the best point so far, in a region that grows while values fall and
+            shrinks when they do not. For many local minima in some ten dimensions or more, where a drawn function's
+            minimum in the whole box is mostly in a corner that nobody has been to.
         state: a file that holds the study after every evaluation. If it is there, the search goes on from it.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
@@ -125,6 +130,8 @@ def minimize_function(
             else:
                 model = _model(X, y, box, kernel, noise)
                 count = min(q, budget - len(study.points))
+                if trust_region:
+                    settings["trust_region"] = side_after(study.values, first, q, box.shape[1])
                 points = suggest(model, box, count, strategy=strategy, generator=generator, **settings)
             for x in points:
                 _evaluate(function, x.double(), study)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch.quasirandom import SobolEngine
 from ..checks import as_count, as_seed
 from ..draw import draw
 from .fitting import Refits
+from .fronts import improvements, nondominated
 from .problem import Problem, simplex
 from .quasi_newton import minimize_in_unit_box
 
@@ -36,6 +38,10 @@ except ImportError as error:
     raise ImportError(f"matheron.thompson.optuna needs Optuna: pip install 'matheron[optuna]' ({error})") from error
 
 
+# Scalarisations by which a drawn Pareto front is found, between the points of the mesh.
+_SCALARISATIONS = 8
+
+
 class ThompsonSampler(BaseSampler):
     """Suggests parameters by Thompson sampling: the minimiser (or maximiser) of a function drawn from the posterior.
 
@@ -50,8 +56,8 @@ class ThompsonSampler(BaseSampler):
     - Infinite values count as the worst, or best, finite one.
     - Workers: random numbers depend on the seed and on the trial's number, and numbers are unique within a study. So
       workers differ even when given one seed, and a study resumed with its old seed does not repeat itself.
-    - Several objectives: a function is drawn for each, and they are scalarised with weights drawn anew for every trial,
-      so that trials spread over the Pareto front.
+    - Several objectives: a function is drawn for each, and of their own Pareto front the point is tried that adds most
+      hypervolume to that of the trials; without `hypervolume` the minimiser of one random scalarisation.
     - Constraints: a function is drawn for each, and the objective's is minimised where they are all zero or below; if
       that is nowhere, their violation is minimised.
     - Long studies: hyperparameters are fitted anew for every trial at first, and from 100 trials on whenever there are
@@ -65,6 +71,7 @@ class ThompsonSampler(BaseSampler):
         independent_sampler: of parameters that the model does not cover; uniform where not given.
         constraints_func: of a finished trial, to its constraints: numbers that are zero or below where they are met, as
             for Optuna's other samplers.
+        hypervolume: how a point of a drawn Pareto front is chosen, where there are several objectives.
         seed: None takes one from the operating system.
 
     >>> import optuna
@@ -85,6 +92,7 @@ class ThompsonSampler(BaseSampler):
         num_starts: int = 32,
         independent_sampler: BaseSampler | None = None,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+        hypervolume: bool = True,
         seed: int | None = None,
     ) -> None:
         self._n_startup_trials = as_count(n_startup_trials, "n_startup_trials")
@@ -93,6 +101,7 @@ class ThompsonSampler(BaseSampler):
         self._num_starts = as_count(num_starts, "num_starts")
         self._independent_sampler = independent_sampler
         self._constraints_func = constraints_func
+        self._hypervolume = hypervolume
         self._refits: dict[tuple[str, int], Refits] = {}
         self._entropy = _fresh_entropy() if seed is None else as_seed(seed, "seed")
 
@@ -117,7 +126,7 @@ class ThompsonSampler(BaseSampler):
         cube = UnitCube(search_space)
         X = cube.encode(seen.params)
         generator = torch.Generator().manual_seed(self._seed(trial))
-        return cube.decode(self._minimiser(cube, X, self._problem(study, X, seen, generator), generator))
+        return cube.decode(self._suggestion(cube, X, seen, self._problem(study, X, seen, generator), generator))
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -162,13 +171,47 @@ class ThompsonSampler(BaseSampler):
         units = _or_one(torch.tensor(scales, dtype=torch.float64))
         return Problem(objectives, constraints, weights, units, lowest, _or_one(highest - lowest))
 
-    def _minimiser(self, cube: UnitCube, X: Tensor, problem: Problem, generator: torch.Generator) -> Tensor:
-        """The minimiser `[d]` of a drawn problem, given trials at X `[n, d]`."""
+    def _suggestion(self, cube: UnitCube, X: Tensor, seen: Observations, problem: Problem, generator: Any) -> Tensor:
+        """The point `[d]` to try, of a drawn problem, given trials at X `[n, d]`."""
         seed = int(torch.randint(2**31, (1,), generator=generator))
         mesh = SobolEngine(cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)
+        candidates = torch.cat([cube.snap(mesh), X])
+        if len(problem.objectives) == 1:
+            return self._minimiser(cube, candidates, problem, self._num_starts)
+        problem = problem.scaled(candidates)
+        if not self._hypervolume:
+            return self._minimiser(cube, candidates, problem, self._num_starts)
+        weights = [problem.weights, *(simplex(len(problem.objectives), generator) for _ in range(_SCALARISATIONS - 1))]
+        starts = max(1, self._num_starts // _SCALARISATIONS)
+        found = torch.stack([self._minimiser(cube, candidates, replace(problem, weights=w), starts) for w in weights])
+        return self._most_improving(torch.cat([found, candidates]), X, seen, problem)
+
+    def _most_improving(self, points: Tensor, X: Tensor, seen: Observations, problem: Problem) -> Tensor:
+        """The point `[d]` of the drawn functions' front that adds most hypervolume to that of the trials' values.
+
+        The front is of `points` `[n, d]`, the first of which is taken where nothing is added.
+        """
+        F, feasible = problem.front_and_feasible(points)
+        if not bool(feasible.any()):
+            return points[0]
+        points, F = points[feasible], F[feasible]
+        front = nondominated(F)
+        points, F = points[front], F[front]
+        values = seen.values
+        if problem.constraints:  # trials that violate one have nothing to show
+            met = ~(seen.constraints > 0).any(1)
+            values = values[met]
+        known = problem.units(values)
+        known = known[nondominated(known)]
+        reference = 0.1 + torch.cat([torch.ones_like(F[:1]), known]).amax(0)  # [m]
+        gains = improvements(F, known, reference)
+        return points[gains.argmax()]
+
+    def _minimiser(self, cube: UnitCube, candidates: Tensor, problem: Problem, num_starts: int) -> Tensor:
+        """The minimiser `[d]` of a problem of one number, searched for from candidates `[n, d]`."""
 
         def best(points: Tensor) -> Tensor:
-            return points[problem.rank(points).topk(min(self._num_starts, len(points)), largest=False).indices]
+            return points[problem.rank(points).topk(min(num_starts, len(points)), largest=False).indices]
 
         def polished(points: Tensor, free: Tensor) -> Tensor:
             """Descend in the free coordinates: where a gradient is zero, nothing moves."""
@@ -180,8 +223,6 @@ class ThompsonSampler(BaseSampler):
             moved = minimize_in_unit_box(objective, points, max_iterations=100).x
             return torch.cat([moved, points]) if problem.constraints else moved
 
-        candidates = torch.cat([cube.snap(mesh), X])
-        problem = problem.scaled(candidates) if len(problem.objectives) > 1 else problem
         starts = best(candidates)  # [k, d]
         if not bool((cube.ordered == cube.moves).all()):
             relaxed = cube.snap(polished(starts, cube.ordered))

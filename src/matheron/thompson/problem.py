@@ -1,7 +1,7 @@
 """One drawn problem: functions for the objectives and for the constraints, and a single number to be minimised.
 
-Several objectives are scalarised with random weights, anew for each problem: the minimiser is a point of the drawn
-functions' own Pareto front, and weights drawn uniformly spread the points over all of it.
+Several objectives are scalarised with random weights: the minimiser is a point of the drawn functions' own Pareto
+front, and weights drawn uniformly spread the points over all of it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,18 @@ class Problem:
         lowest = F.min(1).values
         span = F[:, F.argmin(1)].max(1).values - lowest
         return replace(self, lowest=lowest, span=torch.where(span > 0, span, 1.0))
+
+    def units(self, F: Tensor) -> Tensor:
+        """Values `[n, m]` on the objectives' scale."""
+        return (F - self.lowest) / self.span
+
+    def front_and_feasible(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The objectives at points `[n, d]` on their scale `[n, m]`, and where the constraints are met `[n]`."""
+        with torch.no_grad():
+            F = self.units(torch.stack([path(x)[0] for path in self.objectives], dim=1))
+            if not self.constraints:
+                return F, torch.ones(len(x), dtype=torch.bool, device=x.device)
+            return F, self._violation(torch.stack([path(x)[0] for path in self.constraints])) <= 0
 
     def rank(self, x: Tensor) -> Tensor:
         """What points `[n, d]` are ordered by: feasible ones by the objective, the others after them by violation."""

@@ -15,6 +15,7 @@ from ..features import Features
 from ..paths import AbstractPaths, require_paths
 from ..samplers import location_scale, marginals, single, weight_space
 from .minimize import MESH_SIZE, minimize_together
+from .region import minimizers_near_best
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
 # Points of the mesh by default. Where the best are not polished it is the paper's, `apdx:additional_experiments_ts`.
@@ -33,6 +34,7 @@ def suggest(
     mesh_size: int | None = None,
     num_starts: int = 32,
     pending: ArrayLike | None = None,
+    trust_region: float | None = None,
     generator: Random = None,
     seed: int | None = None,
     progress: bool = False,
@@ -53,6 +55,8 @@ def suggest(
         num_starts: points of the mesh that are polished, a function; of the first two.
         pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
             here, the drawn functions pass through the posterior mean there, and so have less to find near them.
+        trust_region: a share of the box's sides. Each function is then minimised in a region of such sides about the
+            data point where it is lowest: for ten dimensions and more, see `minimize_function`.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
 
@@ -64,6 +68,7 @@ def suggest(
     """
     settings: Any = {"num_features": num_features, "features": features, "num_starts": num_starts}
     settings |= {"strategy": strategy, "mesh_size": mesh_size, "pending": pending, "progress": progress}
+    settings["trust_region"] = trust_region
     return suggest_together([model], bounds, q, generators=[as_generator(generator, seed)], **settings)[0]
 
 
@@ -79,6 +84,7 @@ def suggest_together(
     mesh_size: int | None = None,
     num_starts: int = 32,
     pending: ArrayLike | None = None,
+    trust_region: float | None = None,
     progress: bool = False,
 ) -> list[Tensor]:
     """`suggest` for several models, each with a generator of its own: the functions of all are minimised together.
@@ -99,6 +105,11 @@ def suggest_together(
         raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
     if not models or len(models) != len(generators):
         raise ValueError(f"generators: expected one for each model, got {len(models)} models and {len(generators)}")
+    if trust_region is not None and (strategy not in ("decoupled", "weight-space") or not trust_region > 0):
+        raise ValueError(
+            f"trust_region: expected a share of the box above zero, for functions that are drawn whole, got "
+            f'{trust_region!r} with strategy={strategy!r}; use strategy="decoupled"'
+        )
     if strategy == "random":
         lower, upper = as_box(bounds, "bounds")
         uniform = [torch.rand(q, len(lower), generator=g, device=g.device, dtype=torch.float64) for g in generators]
@@ -120,7 +131,14 @@ def suggest_together(
             raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
         kind = "cosine" if features is None else features
         many = [weight_space(model, q, features=kind, generator=generator, **settings) for model, generator in each]
-    ways: Any = {"num_starts": num_starts, "mesh_size": size, "progress": progress}
+    if trust_region is not None:
+        box = as_box(bounds, "bounds")
+        ways: Any = {"num_starts": num_starts} | ({} if mesh_size is None else {"mesh_size": size})
+        return [
+            minimizers_near_best(paths, single(describe(model)), box, trust_region, generator=generator, **ways)
+            for paths, (model, generator) in zip(many, each, strict=True)
+        ]
+    ways = {"num_starts": num_starts, "mesh_size": size, "progress": progress}
     found = minimize_together([require_paths(paths) for paths in many], bounds, generators=generators, **ways)
     return [minima.x for minima in found]
 

@@ -1,0 +1,112 @@
+"""Trust regions: a drawn function's minimiser near the best of the data, where a whole box is too large to explore.
+
+In ten dimensions a box has corners that no budget visits, and most drawn functions are lowest in one of them. A region
+about the best point so far, which grows while values fall and shrinks when they do not, is Eriksson et al.'s remedy
+(TuRBO, 2019). Here functions are drawn whole, so that their minimisers in the region are polished, not picked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from ..gp import ExactGP, SparseGP
+from ..kernels.radial import radial_parts
+from ..paths import AbstractPaths
+from .quasi_newton import minimize_in_unit_box
+
+# The side of a region, as a share of the box: at first, at the most, and when it begins anew.
+FIRST, LARGEST, SMALLEST = 0.8, 1.6, 0.5**7
+# Rounds that must improve before the region doubles; by how much of the best value a round must fall to count.
+SUCCESSES, ENOUGH = 3, 1e-3
+# Points of a region that are screened for each function.
+MESH_SIZE = 2048
+# Coordinates in which a screened point differs from the best one, about.
+_MOVED = 20
+
+
+def side_after(values: Sequence[float | None], first: int, q: int, dim: int) -> float:
+    """The side of the region after rounds of q values (None: failed) that came after the `first` ones.
+
+    It follows from the values alone, so that a search that goes on after a restart goes on with the same region.
+
+    >>> side_after([3.0, 2.0, 1.5, 1.2, 1.0], first=2, q=1, dim=4)  # three rounds that improve
+    1.6
+    >>> side_after([3.0, 2.0] + [2.5] * 4, first=2, q=1, dim=4)  # four that do not
+    0.4
+    """
+    numbers = [math.inf if value is None else value for value in values]
+    side, better, worse = FIRST, 0, 0
+    best, failures = min(numbers[:first], default=math.inf), math.ceil(max(4, dim) / q)
+    for i in range(first, len(numbers), q):
+        lowest = min(numbers[i : i + q])
+        improved = lowest < (best - ENOUGH * abs(best) if math.isfinite(best) else best)
+        better, worse = (better + 1, 0) if improved else (0, worse + 1)
+        if better == SUCCESSES:
+            side, better = min(2 * side, LARGEST), 0
+        elif worse == failures:
+            side, worse = side / 2, 0
+        side, best = FIRST if side < SMALLEST else side, min(best, lowest)
+    return side
+
+
+def minimizers_near_best(
+    paths: AbstractPaths,
+    gp: ExactGP | SparseGP,
+    box: Tensor,
+    side: float,
+    *,
+    generator: torch.Generator,
+    mesh_size: int = MESH_SIZE,
+    num_starts: int = 8,
+) -> Tensor:
+    """Each path's minimiser `[s, d]` in a box about the data point where that path is lowest.
+
+    The box has `side` times the sides of `box` `[2, d]`, longer in coordinates with long lengthscales, and is cut at
+    its bounds.
+    """
+    lower, upper = box.to(paths.device, paths.dtype)
+    whole, (s, d) = upper - lower, (paths.num_paths, len(lower))
+    X = gp.centres.detach().to(lower)
+    X = (X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)).clamp(lower, upper)
+    with torch.no_grad():
+        centres = X[paths(X).argmin(1)]  # [s, d]
+        half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
+        low, high = torch.maximum(centres - half, lower), torch.minimum(centres + half, upper)
+        span = (high - low).clamp_min(torch.finfo(lower.dtype).tiny)  # [s, d]
+        seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+        mesh = SobolEngine(d, scramble=True, seed=seed).draw(mesh_size, dtype=torch.float64).to(lower)
+        moved = torch.rand(s, mesh_size, d, generator=generator, device=generator.device).to(lower.device) < _MOVED / d
+        u = torch.where(moved, mesh, ((centres - low) / span)[:, None])  # [s, n, d]
+        u[:, 0] = (centres - low) / span
+        k = min(num_starts, mesh_size)
+        best = paths(low[:, None] + span[:, None] * u).topk(k, dim=1, largest=False).indices  # [s, k]
+    starts = u.gather(1, best[..., None].expand(-1, -1, d)).flatten(0, 1)
+
+    def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        of = index // k
+        value, gradient = paths.value_and_grad(torch.addcmul(low[of], u, span[of]), of=of)
+        return value, gradient * span[of]
+
+    found = minimize_in_unit_box(objective, starts)
+    values = found.value.unflatten(0, (s, k))
+    chosen = torch.where(torch.isfinite(values), values, torch.inf).argmin(1) + k * torch.arange(s, device=low.device)
+    return torch.addcmul(low, found.x[chosen], span).clamp(lower, upper)
+
+
+def _relative_lengthscales(gp: ExactGP | SparseGP, whole: Tensor) -> Tensor:
+    """How long each coordinate's lengthscale is, in sides of the box, over their geometric mean: `[d]`; else ones."""
+    parts = radial_parts(gp.kernel, len(whole))
+    if parts is None or len(parts) != 1 or len(parts[0].dims) < len(whole):
+        return torch.ones_like(whole)
+    scale = torch.ones_like(whole)
+    if gp.input_transform is not None:  # lengthscales are of the model's own space
+        scale = gp.input_transform.to(whole.device, whole.dtype).derivative(torch.zeros_like(whole))
+    in_order = torch.empty_like(whole)
+    in_order[parts[0].dims] = parts[0].kernel.lengthscale.detach().to(whole).expand(len(whole))
+    relative = in_order / (scale.abs() * whole)
+    return relative / relative.log().mean().exp()
