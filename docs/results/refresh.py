@@ -21,7 +21,10 @@ from matheron.experiments.results import current
 HERE = Path(__file__).parent
 # Names of results, and the modules in benchmarks/ that made them.
 BENCHMARKS = {
+    "against": "against",
+    "optuna-objectives": "optuna_objectives",
     "optuna-samplers": "optuna_samplers",
+    "optuna-workers": "optuna_workers",
     "thompson-features": "thompson_features",
     "control": "control",
 }

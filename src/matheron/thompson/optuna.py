@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from ..checks import as_count, as_seed
 from ..draw import draw
 from .fitting import Refits
 from .fronts import improvements, nondominated
-from .problem import Problem, simplex
+from .problem import At, Problem, simplex
 from .quasi_newton import minimize_in_unit_box
 
 try:
@@ -176,60 +175,71 @@ class ThompsonSampler(BaseSampler):
         seed = int(torch.randint(2**31, (1,), generator=generator))
         mesh = SobolEngine(cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)
         candidates = torch.cat([cube.snap(mesh), X])
-        if len(problem.objectives) == 1:
-            return self._minimiser(cube, candidates, problem, self._num_starts)
-        problem = problem.scaled(candidates)
-        if not self._hypervolume:
-            return self._minimiser(cube, candidates, problem, self._num_starts)
+        at = problem.at(candidates)
+        problem = problem.scaled(at) if len(problem.objectives) > 1 else problem
+        if len(problem.objectives) == 1 or not self._hypervolume:
+            return self._minimisers(cube, candidates, at, problem, problem.weights[None], self._num_starts)[0]
         weights = [problem.weights, *(simplex(len(problem.objectives), generator) for _ in range(_SCALARISATIONS - 1))]
         starts = max(1, self._num_starts // _SCALARISATIONS)
-        found = torch.stack([self._minimiser(cube, candidates, replace(problem, weights=w), starts) for w in weights])
-        return self._most_improving(torch.cat([found, candidates]), X, seen, problem)
+        found = self._minimisers(cube, candidates, at, problem, torch.stack(weights), starts)
+        both = [torch.cat(pair, dim=-1) for pair in zip(problem.at(found), at, strict=True)]
+        return _most_improving(torch.cat([found, candidates]), At(*both), seen, problem)
 
-    def _most_improving(self, points: Tensor, X: Tensor, seen: Observations, problem: Problem) -> Tensor:
-        """The point `[d]` of the drawn functions' front that adds most hypervolume to that of the trials' values.
-
-        The front is of `points` `[n, d]`, the first of which is taken where nothing is added.
-        """
-        F, feasible = problem.front_and_feasible(points)
-        if not bool(feasible.any()):
-            return points[0]
-        points, F = points[feasible], F[feasible]
-        front = nondominated(F)
-        points, F = points[front], F[front]
-        values = seen.values
-        if problem.constraints:  # trials that violate one have nothing to show
-            met = ~(seen.constraints > 0).any(1)
-            values = values[met]
-        known = problem.units(values)
-        known = known[nondominated(known)]
-        reference = 0.1 + torch.cat([torch.ones_like(F[:1]), known]).amax(0)  # [m]
-        gains = improvements(F, known, reference)
-        return points[gains.argmax()]
-
-    def _minimiser(self, cube: UnitCube, candidates: Tensor, problem: Problem, num_starts: int) -> Tensor:
-        """The minimiser `[d]` of a problem of one number, searched for from candidates `[n, d]`."""
+    def _minimisers(
+        self, cube: UnitCube, candidates: Tensor, at: At, problem: Problem, weights: Tensor, num_starts: int
+    ) -> Tensor:
+        """The minimiser `[w, d]` for each of the weights `[w, m]`, searched for from candidates `[n, d]`, together."""
 
         def best(points: Tensor) -> Tensor:
-            return points[problem.rank(points).topk(min(num_starts, len(points)), largest=False).indices]
+            """Of each weights' own points `[w, p, d]` the best, `[w, k, d]`."""
+            values = problem.at(points.flatten(0, 1))
+            each = zip(
+                values.F.unflatten(1, points.shape[:2]).unbind(1), values.violation.view(points.shape[:2]), strict=True
+            )
+            chosen = [_lowest(problem.rank(At(*own), w), num_starts) for own, w in zip(each, weights, strict=True)]
+            return torch.stack([own[rows] for own, rows in zip(points, chosen, strict=True)])
 
         def polished(points: Tensor, free: Tensor) -> Tensor:
             """Descend in the free coordinates: where a gradient is zero, nothing moves."""
+            theirs = weights.repeat_interleave(points.shape[1], dim=0).mT  # [m, w p]
 
-            def objective(_: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-                value, gradient = problem.value_and_grad(u)
+            def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+                value, gradient = problem.value_and_grad(u, theirs[:, index])
                 return value, gradient * free
 
-            moved = minimize_in_unit_box(objective, points, max_iterations=100).x
-            return torch.cat([moved, points]) if problem.constraints else moved
+            moved = minimize_in_unit_box(objective, points.flatten(0, 1), max_iterations=100).x.view_as(points)
+            return torch.cat([moved, points], dim=1) if problem.constraints else moved
 
-        starts = best(candidates)  # [k, d]
+        starts = torch.stack([candidates[_lowest(problem.rank(at, w), num_starts)] for w in weights])  # [w, k, d]
         if not bool((cube.ordered == cube.moves).all()):
-            relaxed = cube.snap(polished(starts, cube.ordered))
-            starts = best(torch.cat([starts, relaxed]))
+            relaxed = polished(starts, cube.ordered)
+            relaxed = cube.snap(relaxed.flatten(0, 1)).view_as(relaxed)
+            starts = best(torch.cat([starts, relaxed], dim=1))
         if bool(cube.moves.any()):
             starts = polished(starts, cube.moves)
-        return best(starts)[0]
+        return best(starts)[:, 0]
+
+
+def _lowest(rank: Tensor, count: int) -> Tensor:
+    return rank.topk(min(count, len(rank)), largest=False).indices
+
+
+def _most_improving(points: Tensor, at: At, seen: Observations, problem: Problem) -> Tensor:
+    """The point `[d]` of the drawn functions' front that adds most hypervolume to that of the trials' values.
+
+    The front is of `points` `[n, d]`, the first of which is taken where none meets the constraints.
+    """
+    feasible = at.violation <= 0
+    if not bool(feasible.any()):
+        return points[0]
+    points, F = points[feasible], problem.units(at.F.mT[feasible])
+    front = nondominated(F)
+    points, F = points[front], F[front]
+    met = ~(seen.constraints > 0).any(1) if problem.constraints else torch.ones(len(seen.values), dtype=torch.bool)
+    known = problem.units(seen.values[met])  # trials that violate a constraint have nothing to show
+    known = known[nondominated(known)]
+    reference = 0.1 + torch.cat([torch.ones_like(F[:1]), known]).amax(0)  # [m]
+    return points[improvements(F, known, reference).argmax()]
 
 
 def _representable(values: Tensor) -> Tensor:

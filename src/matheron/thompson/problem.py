@@ -7,6 +7,7 @@ front, and weights drawn uniformly spread the points over all of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,13 @@ from ..paths import Paths
 SHARE, SMOOTH = 0.05, 0.02
 # Of a violation squared, in constraints' own standard deviations and objectives', while descending.
 PENALTY = 100.0
+
+
+class At(NamedTuple):
+    """Drawn functions at n points: objectives F `[m, n]`, and by how much constraints are violated `[n]`."""
+
+    F: Tensor
+    violation: Tensor
 
 
 @dataclass(frozen=True)
@@ -30,16 +38,12 @@ class Problem:
     lowest: Tensor  # [m]
     span: Tensor  # [m]
 
-    def scaled(self, x: Tensor) -> Problem:
-        """The problem with its objectives on the scale of their own front, as far as points `[n, d]` show it.
+    def scaled(self, at: At) -> Problem:
+        """The problem with its objectives on the scale of their own front, as far as some points show it.
 
         That is from an objective's lowest value to its highest at the other objectives' best points.
         """
-        with torch.no_grad():
-            F = torch.stack([path(x)[0] for path in self.objectives])  # [m, n]
-            if self.constraints:
-                met = self._violation(torch.stack([path(x)[0] for path in self.constraints])) <= 0
-                F = F[:, met] if bool(met.any()) else F
+        F = at.F if not bool((at.violation <= 0).any()) else at.F[:, at.violation <= 0]
         lowest = F.min(1).values
         span = F[:, F.argmin(1)].max(1).values - lowest
         return replace(self, lowest=lowest, span=torch.where(span > 0, span, 1.0))
@@ -48,42 +52,38 @@ class Problem:
         """Values `[n, m]` on the objectives' scale."""
         return (F - self.lowest) / self.span
 
-    def front_and_feasible(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The objectives at points `[n, d]` on their scale `[n, m]`, and where the constraints are met `[n]`."""
+    def at(self, x: Tensor) -> At:
+        """The drawn functions at points `[n, d]`."""
         with torch.no_grad():
-            F = self.units(torch.stack([path(x)[0] for path in self.objectives], dim=1))
+            F = torch.stack([path(x)[0] for path in self.objectives])
             if not self.constraints:
-                return F, torch.ones(len(x), dtype=torch.bool, device=x.device)
-            return F, self._violation(torch.stack([path(x)[0] for path in self.constraints])) <= 0
+                return At(F, torch.zeros_like(F[0]))
+            return At(F, self._violation(torch.stack([path(x)[0] for path in self.constraints])))
 
-    def rank(self, x: Tensor) -> Tensor:
-        """What points `[n, d]` are ordered by: feasible ones by the objective, the others after them by violation."""
-        with torch.no_grad():
-            value = self._objective(torch.stack([path(x)[0] for path in self.objectives]))  # [n]
-            if not self.constraints:
-                return value
-            violation = self._violation(torch.stack([path(x)[0] for path in self.constraints]))  # [n]
-            last = value.max() - value.min() + 1
-            return torch.where(violation > 0, value.max() + last + violation, value)
+    def rank(self, at: At, weights: Tensor | None = None) -> Tensor:
+        """What points are ordered by `[n]`: feasible ones by the objective, the others after them by violation."""
+        value = self._objective(at.F, self.weights if weights is None else weights)  # [n]
+        last = value.max() - value.min() + 1
+        return torch.where(at.violation > 0, value.max() + last + at.violation, value)
 
-    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The objective with a penalty for violations, `[n]`, and its gradient `[n, d]`."""
+    def value_and_grad(self, x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The objective with a penalty for violations, `[n]`, and its gradient `[n, d]`; weights `[m]`, or `[m, n]`."""
         parts = [path.value_and_grad(x) for path in (*self.objectives, *self.constraints)]
         F = torch.stack([value[0] for value, _ in parts]).requires_grad_()  # [m + c, n]
         with torch.enable_grad():
             m = len(self.objectives)
-            value = self._objective(F[:m])
+            value = self._objective(F[:m], self.weights if weights is None else weights)
             if self.constraints:
                 value = value + PENALTY * (F[m:] / self.scales[:, None]).clamp_min(0).square().sum(0)
             (slope,) = torch.autograd.grad(value.sum(), F)  # [m + c, n]
         gradient = torch.stack([gradient[0] for _, gradient in parts])  # [m + c, n, d]
         return value.detach(), (slope[..., None] * gradient).sum(0)
 
-    def _objective(self, F: Tensor) -> Tensor:
+    def _objective(self, F: Tensor, weights: Tensor) -> Tensor:
         z = (F - self.lowest[:, None]) / self.span[:, None]  # [m, n]
         if len(z) == 1:
             return z[0]
-        weighted = self.weights[:, None] * z
+        weighted = (weights if weights.ndim == 2 else weights[:, None]) * z
         return SMOOTH * torch.logsumexp(weighted / SMOOTH, 0) + SHARE * weighted.sum(0)
 
     def _violation(self, C: Tensor) -> Tensor:
