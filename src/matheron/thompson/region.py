@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..gp import ExactGP, SparseGP
-from ..kernels.radial import radial_parts
 from ..paths import AbstractPaths
 from .quasi_newton import minimize_in_unit_box
 
@@ -100,7 +99,7 @@ def minimizers_near_best(
 
 def _relative_lengthscales(gp: ExactGP | SparseGP, whole: Tensor) -> Tensor:
     """How long each coordinate's lengthscale is, in sides of the box, over their geometric mean: `[d]`; else ones."""
-    parts = radial_parts(gp.kernel, len(whole))
+    parts = gp.kernel.radial_parts(len(whole))
     if parts is None or len(parts) != 1 or len(parts[0].dims) < len(whole):
         return torch.ones_like(whole)
     scale = torch.ones_like(whole)
