@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -172,7 +173,7 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
         return r2 * (1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)) if same else r2
     shape = (*x.shape[:-1], z.shape[-2])
     if z.ndim > 2:
-        shape = torch.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
+        shape = np.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))  # torch's imports SymPy
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
         return _SquaredDistance.apply(x, z)
     if transformed(x) or transformed(z):  # which neither writes in place nor knows of scratch memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,8 +93,7 @@ class Constant(Kernel):
         self.register_buffer("value", positive(value, "value", zero=True, max_ndim=0))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        # torch.broadcast_shapes imports SymPy, a second and a half: not for points that are shared
-        batch = x.shape[:-2] if z.ndim == 2 else torch.broadcast_shapes(x.shape[:-2], z.shape[:-2])
+        batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])  # torch's imports SymPy: a second
         return self.value.expand(*batch, x.shape[-2], z.shape[-2])
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
