@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag, pad
+from torch.nn.functional import embedding_bag
 
 # Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
 _DOUBLE, _SINGLE = 1e-11, 1e-7
@@ -25,6 +25,8 @@ _DOUBLE, _SINGLE = 1e-11, 1e-7
 _WIDTH = {torch.float64: 14, torch.float32: 7}
 # Numbers gathered at a time by our own interpolation.
 _BLOCK = 1 << 23
+# Numbers of a convolution that are transformed at a time on a CPU.
+_SLAB = 1 << 16
 
 
 def series_at(F: Tensor, x: Tensor, accuracy: float | None = None) -> Tensor:
@@ -264,7 +266,27 @@ def fast_size(n: int) -> int:
     return best
 
 
-def padded_to(F: Tensor, size: Sequence[int]) -> Tensor:
-    """Zeros after the last mode of each axis."""
-    widths = [width for n, s in zip(reversed(F.shape[1:]), reversed(size), strict=True) for width in (0, s - n)]
-    return pad(F, widths)
+def convolved(F: Tensor, spectrum: Tensor) -> Tensor:
+    """Coefficients `[r, *shape]` times a Toeplitz matrix, given the spectrum `[*size]` of the circulant one around it.
+
+    On a CPU zeros are not transformed: one axis whole, then the others a slab of it at a time, which stays in cache.
+    """
+    shape, size = F.shape[1:], spectrum.shape
+    if len(shape) == 1 or F.device.type != "cpu" or spectrum.numel() <= _SLAB:
+        axes = tuple(range(1, F.ndim))
+        G = torch.fft.ifftn(torch.fft.fftn(F, s=tuple(size), dim=axes).mul_(spectrum), dim=axes)
+        return G[tuple(slice(n) for n in (None, *shape))]
+    out, step = torch.empty_like(F), max(1, _SLAB // math.prod(size[1:]))
+    inner = tuple(slice(n) for n in (None, *shape[1:]))
+    for row, into in zip(F, out, strict=True):
+        G = torch.fft.fft(row, n=size[0], dim=0)
+        for start in range(0, size[0], step):
+            H = G[start : start + step]
+            for axis in range(len(shape) - 1, 0, -1):
+                H = torch.fft.fft(H, n=size[axis], dim=axis)
+            H = H.mul_(spectrum[start : start + step])
+            for axis in range(1, len(shape)):
+                H = torch.fft.ifft(H, dim=axis).narrow(axis, 0, shape[axis])
+            G[start : start + step] = H[inner]
+        into.copy_(torch.fft.ifft(G, dim=0)[: shape[0]])
+    return out

@@ -203,19 +203,33 @@ class Lattice(Basis):
         return self.separated_adjoint(adjoint_at(as_complex(v), self.angles(x), self.shape, accuracy), len(v))
 
     def joined_coefficients(self, W: Tensor) -> Tensor:
-        """Coefficients of real functions, two in each complex one: `[r, c] -> [ceil(r / 2), *shape]`."""
-        return _joined(self.coefficients(W))
+        """Coefficients of real functions, two in each complex one: `[r, c] -> [ceil(r / 2), *shape]`.
+
+        With a and b the two, those of a + i b at j are ((a_cos + b_sin) + i (b_cos - a_sin)) / 2; at -j signs of sines
+        change.
+        """
+        h, a, b = self.num_pairs, 0.5 * W[0::2], 0.5 * W[1::2]
+        b = b if len(b) == len(a) else torch.cat([b, torch.zeros_like(a[:1])])
+        out = W.new_empty(len(a), self.size, 2)
+        torch.add(a[:, :h], b[:, h : 2 * h], out=out[:, h + 1 :, 0])
+        torch.sub(b[:, :h], a[:, h : 2 * h], out=out[:, h + 1 :, 1])
+        out[:, :h, 0] = (a[:, :h] - b[:, h : 2 * h]).flip(-1)
+        out[:, :h, 1] = (b[:, :h] + a[:, h : 2 * h]).flip(-1)
+        out[:, h] = 2 * torch.stack([a[:, 2 * h], b[:, 2 * h]], dim=-1)
+        return torch.view_as_complex(out).unflatten(-1, self.shape)
 
     def separated_adjoint(self, G: Tensor, r: int) -> Tensor:
         """From sum_n v_n exp(-i theta_j . x_n), two real v in each complex one, to sums with cosines, sines and one:
         `[ceil(r / 2), *shape] -> [r, c]`."""
         h, flat = self.num_pairs, G.flatten(1)
-        upper, lower = flat[:, h + 1 :], flat[:, :h].flip(-1)  # j and -j
-        one = flat[:, h : h + 1]
-        first = [0.5 * (upper.real + lower.real), 0.5 * (lower.imag - upper.imag), one.real]
-        second = [0.5 * (upper.imag + lower.imag), 0.5 * (upper.real - lower.real), one.imag]
-        both = torch.stack([torch.cat(first, dim=-1), torch.cat(second, dim=-1)], dim=1)
-        return both.flatten(0, 1)[:r]
+        upper, lower, one = 0.5 * flat[:, h + 1 :], 0.5 * flat[:, :h].flip(-1), flat[:, h]  # j, -j and 0
+        out = upper.real.new_empty(len(G), 2, self.size)
+        torch.add(upper.real, lower.real, out=out[:, 0, :h])
+        torch.sub(lower.imag, upper.imag, out=out[:, 0, h : 2 * h])
+        torch.add(upper.imag, lower.imag, out=out[:, 1, :h])
+        torch.sub(upper.real, lower.real, out=out[:, 1, h : 2 * h])
+        out[:, :, 2 * h] = torch.view_as_real(one)
+        return out.flatten(0, 1)[:r]
 
     def place_modes(self, index: Tensor) -> Tensor:
         """The whole numbers j `[..., k]` of places `[...]` in the box."""

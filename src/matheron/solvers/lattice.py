@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..nufft import adjoint_at, fast_size, padded_to
+from ..nufft import adjoint_at, convolved, fast_size
 from .base import Operator, Solver, State, Stats
 from .lattice_preconditioner import FFT_COST, Head, Preconditioner, head_size, iterations_left, largest_dense
 from .pcg import ConvergenceWarning
@@ -169,13 +169,8 @@ class System:
     def product(self, W: Tensor) -> Tensor:
         """`[r, c + e] -> [r, c + e]`; two real rows share a complex transform."""
         w, v = W.split([len(self.amplitudes), len(self.corner)], dim=1)
-        r, axes = len(W), tuple(range(1, 1 + len(self.size)))
-        F = self.lattice.joined_coefficients(w * self.amplitudes)  # [r / 2, *shape]
-        G = torch.fft.fftn(padded_to(F, self.size), dim=axes)
-        G = torch.fft.ifftn(G.mul_(self.spectrum), dim=axes)
-        for axis, n in zip(axes, self.lattice.shape, strict=True):
-            G = G.narrow(axis, 0, n)
-        out = torch.addcmul(w, self.lattice.separated_adjoint(G, r), self.amplitudes)
+        G = convolved(self.lattice.joined_coefficients(w * self.amplitudes), self.spectrum)  # [r / 2, *shape]
+        out = torch.addcmul(w, self.lattice.separated_adjoint(G, len(W)), self.amplitudes)
         if not len(self.corner):
             return out
         return torch.cat([out + v @ self.cross, v + v @ self.corner + w @ self.cross.mT], dim=1)

@@ -101,9 +101,11 @@ def dense_block(system: System, index: Tensor) -> Tensor:
     place = torch.where(index < 2 * h, index % max(h, 1) + h + 1, torch.full_like(index, h))
     j = basis.place_modes(place)  # [k, d]
     T = system.generator.flatten()
-    shape = torch.tensor(system.generator.shape, device=T.device)
-    minus = T[_flat(j[:, None] - j[None], shape)]  # [k, k]
-    plus = T[_flat(j[:, None] + j[None], shape)]
+    flat = torch.zeros_like(j[:, 0])  # a place in the flattened box is linear in the mode
+    for axis, n in enumerate(system.generator.shape):
+        flat = flat * n + j[:, axis]
+    middle = len(T) // 2
+    minus, plus = T[middle + flat[:, None] - flat], T[middle + flat[:, None] + flat]  # [k, k]
     a, b = kind[:, None], kind[None]
     # sum cos cos, sin sin, cos sin over the data, of angles whose cosines sum to the generator's real part
     same = 0.5 * (minus.real + torch.where(a == 0, 1.0, -1.0) * plus.real)
@@ -112,11 +114,3 @@ def dense_block(system: System, index: Tensor) -> Tensor:
     block = torch.where(a == b, same, cross) * amplitudes[:, None] * amplitudes
     block.diagonal().add_(1)
     return block
-
-
-def _flat(j: Tensor, shape: Tensor) -> Tensor:
-    """Places in a flattened box of the modes -m to m."""
-    index = torch.zeros_like(j[..., 0])
-    for axis, n in enumerate(shape.tolist()):
-        index = index * n + j[..., axis] + n // 2
-    return index
