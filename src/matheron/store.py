@@ -148,9 +148,12 @@ def _rebuild(tree: dict[str, Json], prefix: str, tensors: dict[str, Tensor]) -> 
 def _check(value: Value) -> None:
     """ValueError where the parts of a value do not fit, before anything is made of them."""
     kind = type(value)
+    parameters = inspect.signature(kind.__init__).parameters
     sizes: dict[str, int] = {}
     for entry in filter(None, kind.shapes.split(",")):
         name, axes = (word.strip() for word in entry.split(":"))
+        if name not in value._buffers and name in parameters and parameters[name].default is None:
+            continue  # of an older format, which did not have it
         tensor = value._buffers[name]
         if tensor is None:
             continue
@@ -159,7 +162,6 @@ def _check(value: Value) -> None:
         for axis, size in zip(axes.split(), tensor.shape, strict=True):
             if sizes.setdefault(axis, int(axis) if axis.isdigit() else size) != size:
                 raise ValueError(f"{kind.__name__}.{name}: expected [{axes}], {axis} of {sizes[axis]}, got {size}")
-    parameters = inspect.signature(kind.__init__).parameters
     for name, part in value._modules.items():
         wanted = parameters.get(name) or next((p for p in parameters.values() if p.kind is p.VAR_POSITIONAL), None)
         words = set() if wanted is None else set(re.findall(r"\w+", str(wanted.annotation)))

@@ -5,7 +5,9 @@ import torch
 from torch import Tensor
 
 from matheron import kernels as K
-from matheron.features.basis import Canonical, Cosines, Pairs, Products
+from matheron.features.basis import Cosines, Pairs
+from matheron.features.canonical import Canonical
+from matheron.features.products import Products
 from matheron.scratch import arena
 
 D, SIZE = 3, 6

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ..checks import transformed
-from ..features.basis import LARGEST_WIDTH, Canonical, Cosines, Pairs
+from ..features.basis import LARGEST_WIDTH, Cosines, Pairs
+from ..features.canonical import Canonical
 from ..kernels import Radial
 from ..kernels.base import squared_distance
 from ..kernels.terms import RadialPart

@@ -14,7 +14,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..features.basis import Basis, Canonical, Cosines, Pairs
+from ..features.basis import Basis, Cosines, Pairs
+from ..features.canonical import Canonical
 from ..kernels import RBF, Constant, Kernel, OnDims, Periodic, Product, Scaled, Sum
 
 # Numbers in a block's factors.

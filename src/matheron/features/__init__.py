@@ -1,8 +1,8 @@
 """Finite bases for a prior: x -> Phi."""
 
 from .basis import Basis as Basis
-from .basis import Canonical as Canonical
 from .box import LARGEST_DIM as LARGEST_DIM
+from .canonical import Canonical as Canonical
 from .choose import KINDS as KINDS
 from .choose import LATTICE_KINDS as LATTICE_KINDS
 from .choose import Accuracy as Accuracy

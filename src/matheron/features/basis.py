@@ -13,8 +13,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..kernels import Kernel
-from ..kernels.base import squared_distance
 from ..scratch import computed, empty, frame
 from ..value import Value
 from ..weigh import Sums, add, weigh, weigh_coordinates
@@ -88,7 +86,7 @@ class Basis(Value):
         return self.mapped(lambda b: b[index])
 
 
-class _Cut(Basis):
+class CutBasis(Basis):
     """A basis that can be cut into pieces: no block holds more than so many of its functions at a point."""
 
     @property
@@ -119,7 +117,7 @@ class _Cut(Basis):
         return total
 
 
-class Pairs(_Cut):
+class Pairs(CutBasis):
     """cos(theta_i . x) for i = 1 .. f, then sin(theta_i . x): c = 2 f. Frequencies `[g, f, d]`, amplitudes `[g, f]`."""
 
     shapes = "frequencies: g f d, amplitudes: g f"
@@ -148,8 +146,8 @@ class Pairs(_Cut):
             yield piece, torch.cat([cosines, cosines + f])
 
     def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        H_cos, H_sin = (_pulled_weights(w, G) for w in W.chunk(2, dim=-1))  # [n, f]
-        P = _phases(x, self.frequencies)[0]
+        H_cos, H_sin = (pulled_weights(w, G) for w in W.chunk(2, dim=-1))  # [n, f]
+        P = phases_at(x, self.frequencies)[0]
         slope = _cos(P).mul_(H_sin).addcmul_(P.sin_(), H_cos, value=-1)
         return (slope @ self.frequencies[0])[None]
 
@@ -159,25 +157,25 @@ class Pairs(_Cut):
         return _slope_of_cosines(x, self.frequencies, torch.atan2(-sin, cos)[None], torch.hypot(cos, sin))
 
     def values(self, x: Tensor) -> Tensor:
-        P = _phases(x, self.frequencies)
+        P = phases_at(x, self.frequencies)
         return torch.cat([P.cos(), P.sin()], dim=-1)
 
     def weighted(self, x: Tensor, W: Tensor) -> Tensor:
         W_cos, W_sin = W.chunk(2, dim=-1)
-        P = _phases(x, self.frequencies)  # [B, n, f]
+        P = phases_at(x, self.frequencies)  # [B, n, f]
         if P.requires_grad:
             return weigh(P.cos(), W_cos) + weigh(P.sin(), W_sin)
         return weigh(_cos(P), W_cos).add_(weigh(P.sin_(), W_sin))
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         W_cos, W_sin = W.chunk(2, dim=-1)
-        P = _phases(x, self.frequencies)
+        P = phases_at(x, self.frequencies)
         C, S = _cos(P), P.sin_()  # [B, n, f]
         gradient = weigh_coordinates(C, W_sin, self.frequencies) - weigh_coordinates(S, W_cos, self.frequencies)
         return weigh(C, W_cos) + weigh(S, W_sin), gradient
 
 
-class Cosines(_Cut):
+class Cosines(CutBasis):
     """cos(theta_i . x + tau_i), the paper's basis. Frequencies `[g, c, d]`, phases and amplitudes `[g, c]`."""
 
     shapes = "frequencies: g c d, phases: g c, amplitudes: g c"
@@ -205,148 +203,26 @@ class Cosines(_Cut):
             yield Cosines(self.frequencies[:, cut], self.phases[:, cut], self.amplitudes[:, cut]), cut
 
     def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        slope = _phases(x, self.frequencies, self.phases)[0].sin_().mul_(_pulled_weights(W, G))  # [n, f]
+        slope = phases_at(x, self.frequencies, self.phases)[0].sin_().mul_(pulled_weights(W, G))  # [n, f]
         return (slope @ self.frequencies[0]).neg_()[None]
 
     def _slope(self, x: Tensor, w: Tensor) -> Tensor:
         return _slope_of_cosines(x, self.frequencies, self.phases, w)
 
     def values(self, x: Tensor) -> Tensor:
-        P = _phases(x, self.frequencies, self.phases)
+        P = phases_at(x, self.frequencies, self.phases)
         return P.cos() if P.requires_grad else P.cos_()
 
     def weighted(self, x: Tensor, W: Tensor) -> Tensor:
         return weigh(self.values(x), W)
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        P = _phases(x, self.frequencies, self.phases)
+        P = phases_at(x, self.frequencies, self.phases)
         value = weigh(_cos(P), W)
         return value, weigh_coordinates(P.sin_(), -W, self.frequencies)
 
 
-class Products(_Cut):
-    """prod_j (a_ij . (x, 1)) cos(theta_i . (x - origin) + tau_i).
-
-    Monomials, random products, and both times Fourier features. Projections `[g, p, c, d + 1]`; without frequencies the
-    cosine is absent. Only the cosine is taken about the origin: a polynomial's is its own.
-    """
-
-    shapes = "projections: g p c e, amplitudes: g c, origin: g d"
-
-    def check(self) -> None:
-        if self.fourier is not None and self.fourier.amplitudes.shape != self.amplitudes.shape:
-            raise ValueError("Products: expected as many cosines as products")
-
-    def __init__(self, projections: Tensor, amplitudes: Tensor, origin: Tensor, fourier: Cosines | None = None) -> None:
-        super().__init__()
-        self.register_buffer("projections", projections)
-        self.register_buffer("amplitudes", amplitudes.expand(projections.shape[0], projections.shape[2]))
-        self.register_buffer("origin", origin.expand(projections.shape[0], -1))
-        self.register_module("fourier", fourier)
-
-    def scales(self) -> Tensor:
-        return self.amplitudes if self.fourier is None else self.amplitudes * self.fourier.amplitudes
-
-    @property
-    def size(self) -> int:
-        return self.projections.shape[2]
-
-    @property
-    def num_bases(self) -> int:
-        return self.projections.shape[0]
-
-    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
-        for i in range(0, self.size, width):
-            cut = slice(i, i + width)
-            f = self.fourier
-            some = None if f is None else Cosines(f.frequencies[:, cut], f.phases[:, cut], f.amplitudes[:, cut])
-            yield Products(self.projections[:, :, cut], self.amplitudes[:, cut], self.origin, some), cut
-
-    def _factors(self, x: Tensor) -> list[Tensor]:
-        """a_ij . (x, 1) for each j, `[B, n, c]`. Points arrive about the origin; the polynomial wants them whole."""
-        x = x + self.origin[:, None]
-        return [x @ A[..., :-1].mT + A[..., None, :, -1] for A in self.projections.unbind(1)]
-
-    def values(self, x: Tensor) -> Tensor:
-        factors = self._factors(x)
-        if self.fourier is not None:
-            factors.append(self.fourier.values(x))
-        return _product(factors)
-
-    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        return weigh(self.values(x), W)
-
-    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        factors = self._factors(x)
-        slopes = [A[:, None, :, :-1].unbind(-1) for A in self.projections.unbind(1)]  # per factor, per dimension
-        if self.fourier is not None:
-            P = _phases(x, self.fourier.frequencies, self.fourier.phases)
-            factors.append(P.cos())
-            S = P.sin_()
-            slopes.append([-S * theta for theta in self.fourier.frequencies[:, None].unbind(-1)])
-        others = [_product(factors[:j] + factors[j + 1 :]) for j in range(len(factors))]
-        gradient = []
-        for i in range(x.shape[-1]):
-            dPhi = sum(slope[i] * other for slope, other in zip(slopes, others, strict=True))
-            gradient.append(weigh(torch.as_tensor(dPhi).expand_as(factors[0]), W))
-        return weigh(_product(factors), W), torch.stack(gradient, dim=-1)
-
-
-class Canonical(_Cut):
-    """k(x, z_j), the canonical basis functions of centres z `[c, d]`: the update's basis."""
-
-    def __init__(self, kernel: Kernel, centres: Tensor) -> None:
-        super().__init__()
-        self.kernel = kernel
-        self.register_buffer("centres", centres)
-
-    @property
-    def size(self) -> int:
-        return self.centres.shape[0]
-
-    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
-        for i in range(0, self.size, width):
-            yield Canonical(self.kernel, self.centres[i : i + width]), slice(i, i + width)
-
-    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        """sum_j H_j dk(x, z_j)/dx, H = G^T W: of a radial kernel slopes and products, of others a problem per point."""
-        H = _pulled_weights(W, G)  # [n, c]
-        total = self._radial_slopes(x[0], H)
-        if total is None:
-            return self.kernel.weighted_with_gradient(x[0][:, None], self.centres, H[:, None])[1][None, :, 0, 0]
-        return total[None]
-
-    def _slope(self, x: Tensor, w: Tensor) -> Tensor:
-        total = self._radial_slopes(x[0], w[None])
-        return super()._slope(x, w) if total is None else total[None]
-
-    def _radial_slopes(self, x: Tensor, H: Tensor) -> Tensor | None:
-        """sum_j H_j dk(x, z_j)/dx, `[n, d], [n or 1, c] -> [n, d]`; None where the kernel is not radial."""
-        parts = self.kernel.radial_parts(x.shape[-1])
-        if parts is None:
-            return None
-        total = torch.zeros_like(x)
-        for part in parts:
-            scale = 1 / part.kernel.lengthscale
-            origin = self.centres[:1, part.dims]
-            y, z = (x[:, part.dims] - origin) * scale, (self.centres[:, part.dims] - origin) * scale
-            with frame():
-                slope = part.kernel.radial_with_slope(squared_distance(y, z))[1].mul_(H)  # [n, c]
-                pull = (y * slope.sum(1, keepdim=True) - slope @ z) * (2 * scale)
-            total[:, part.dims] += pull if part.scale is None else pull * part.scale
-        return total
-
-    def values(self, x: Tensor) -> Tensor:
-        return self.kernel.forward(x, self.centres)
-
-    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        return weigh(self.values(x), W)
-
-    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        return self.kernel.weighted_with_gradient(x, self.centres, W)
-
-
-def _phases(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
+def phases_at(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
     """theta . x + tau: `[B, n, d], [g, c, d], [g, c] -> [B, n, c]`, in memory of its own; g is 1 or B."""
     if theta.shape[0] > 1:
         x = x.expand(theta.shape[0], -1, -1)
@@ -362,20 +238,13 @@ def _phases(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
 
 def _slope_of_cosines(x: Tensor, theta: Tensor, tau: Tensor, w: Tensor) -> Tensor:
     """The gradient of sum_i w_i cos(theta_i . x + tau_i): `[1, n, d], [1, c, d], [1, c], [c] -> [1, n, d]`."""
-    return _phases(x, theta, tau).sin_() @ (-w[:, None] * theta[0])
+    return phases_at(x, theta, tau).sin_() @ (-w[:, None] * theta[0])
 
 
-def _pulled_weights(W: Tensor, G: Tensor) -> Tensor:
+def pulled_weights(W: Tensor, G: Tensor) -> Tensor:
     """H = G^T W, the gradient of each basis function at each point: `[1, r, c], [1, r, n] -> [n, c]`."""
     return torch.mm(G[0].mT, W[0], out=empty((G.shape[2], W.shape[2]), W))
 
 
 def _cos(P: Tensor) -> Tensor:
     return computed(torch.cos, P.shape, P)
-
-
-def _product(factors: list[Tensor]) -> Tensor:
-    total = factors[0] if factors else torch.ones(())
-    for factor in factors[1:]:
-        total = total * factor
-    return total

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..kernels.terms import Term
-from .basis import Basis, Cosines, Products
+from .basis import Basis, Cosines
 from .fourier import fourier, rand
+from .products import Products
 
 # More monomials than this become as many random products as there are Fourier features.
 LARGEST_MONOMIAL_COUNT = 2048

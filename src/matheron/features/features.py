@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..value import Json, Parts, Value
-from .basis import Basis, Cosines, Pairs, Products
+from .basis import Basis, Cosines, Pairs
+from .products import Products
 
 
 class Choice(NamedTuple):

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from ..kernels import Kernel
 from ..nufft import series_at
-from .basis import Basis, Cosines, Pairs, Products
+from .basis import Basis, Cosines, Pairs
 from .features import Features
 from .lattice import Lattice
+from .products import Products
 
 # Explicit functions beside a lattice at the most: each is a transform of the data, and a row of a dense matrix.
 LARGEST_BESIDE = 512

@@ -23,10 +23,12 @@ from torch import Tensor
 
 from ..kernels.terms import Term
 from ..solvers import Posterior
-from .basis import Basis, Cosines, Pairs, Products
+from .basis import Basis, Cosines, Pairs
+from .cells import Atoms
 from .explicit import as_cosines, monomials
 from .fourier import rand, sobol
-from .proposal import Atoms, Component, Draws, draw
+from .products import Products
+from .proposal import Component, Draws, draw
 from .reference import Reference, monomial, net
 
 # The share of the draws that follow the spectrum itself: it bounds S / q, so nothing is much worse than plain features.

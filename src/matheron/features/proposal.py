@@ -3,13 +3,12 @@
 A term's spectral measure is a convolution of factors. Each factor is cut into cells: shells of a radius, or single
 atoms. A proposal gives every cell a probability; within a shell the direction is uniform, and so is log radius. The
 density of what is drawn is then known exactly, and weights S / q make the kernel unbiased whatever the probabilities.
-Nothing here needs special functions of single draws: shells are tabulated once for all bases.
+Nothing here needs special functions of single draws: shells are tabulated once for all bases (`cells.py`).
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,161 +18,10 @@ from torch import Tensor
 from ..kernels.spatial import Turned
 from ..kernels.spectral import Convolution, Elliptical, Embedded, Mixture, SpectralMeasure
 from ..kernels.terms import Term
+from .cells import Atoms, Factor, Shells
 
-# Shells of one factor, and the share of its mass that may lie outside of them all.
-NUM_SHELLS, LOST_MASS = 512, 1e-10
 # A product with at most this many atoms becomes a sum of shells about them.
 LARGEST_SEPARATED = 24
-# Where the range of shells is searched: radii from 1e-35 to 1e100, in units of the measure's scale.
-_SEARCHED = (-80.0, 230.0)
-
-
-class Factor(ABC):
-    """One factor of a term's spectrum: cells with masses `[c]` that sum to one, and an index along which they lie."""
-
-    masses: Tensor  # [c]
-    index: Tensor  # [c], increasing with the frequency
-    num_uniforms: int  # of a direction, or a sign
-    input_dim: int
-
-    @abstractmethod
-    def draw(self, cell: Tensor, fraction: Tensor, U: Tensor) -> Tensor:
-        """Frequencies `[k, d]` in cells `[k]`, a fraction `[k]` of the way through; directions come from U `[k, p]`."""
-
-    @abstractmethod
-    def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
-        """The log density (or mass) of the measure at frequencies drawn from cells; differentiable."""
-
-    @abstractmethod
-    def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
-        """The log density (or mass) of a proposal with cell probabilities q `[c]`."""
-
-    @abstractmethod
-    def stretched(self, factor: float) -> Tensor:
-        """Masses `[c]` of the measure with its frequencies times a factor, or something as wide."""
-
-    def tail(self, least: float) -> Tensor:
-        """Even masses `[c]` from the median out to where this share of the measure lies beyond."""
-        beyond = self.masses.flip(0).cumsum(0).flip(0)
-        inside = ((beyond <= 0.5) & (beyond > max(least, LOST_MASS))).double()
-        return inside / inside.sum() if inside.any() else self.masses
-
-
-class Shells(Factor):
-    """An elliptical measure in coordinates theta A^T of its own: cells are intervals of log |theta A^T / scale|.
-
-    The rows of `frame` A `[p, d]` are orthonormal: some axes, or axes that were turned.
-    """
-
-    def __init__(self, measure: Elliptical, frame: Tensor, alone: bool, centre: Tensor | None = None) -> None:
-        self.measure, self.frame, self.input_dim = measure, frame, frame.shape[1]
-        self.whole = frame.shape[0] == frame.shape[1] and bool((frame == torch.eye(len(frame))).all())
-        self.scale = measure.scale.detach()
-        self.centre = centre  # of a measure that has no shift of its own, moved there and to its negative
-        shift = getattr(measure, "shift", None) if centre is None else centre
-        self.shift = None if shift is None else shift.detach()
-        d = self.own_dim = len(frame)
-        # A frequency and its negative are the same pair of features: alone, half of the directions (or signs) will do.
-        self.half = alone and self.shift is None
-        self.signed = self.shift is not None and not alone
-        self.num_uniforms = {1: 0 if self.half else 1, 2: 1}.get(d, d) + self.signed
-        self.log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
-        with torch.no_grad():
-            step = 0.5
-            coarse = torch.arange(*_SEARCHED, step, dtype=torch.float64)
-            mass = self._log_shell(coarse + step / 2).exp() * step
-            below, above = mass.cumsum(0), mass.flip(0).cumsum(0).flip(0)
-            kept = ((below > LOST_MASS * below[-1]) & (above > LOST_MASS * below[-1])).nonzero()[:, 0]
-            self.low, high = float(coarse[kept[0]]), float(coarse[kept[-1]]) + step
-            self.step = (high - self.low) / NUM_SHELLS
-            self.index = self.low + self.step * (torch.arange(NUM_SHELLS, dtype=torch.float64) + 0.5)
-            waves = measure.waves
-            within = self.step * ((torch.arange(waves, dtype=torch.float64) + 0.5) / waves - 0.5)
-            masses = self._log_shell(self.index[:, None] + within).exp().mean(-1)
-            self.masses = masses / masses.sum()
-
-    def own(self, theta: Tensor) -> Tensor:
-        """Frequencies `[k, d]` in the measure's own coordinates `[k, p]`."""
-        return theta if self.whole else theta @ self.frame.mT
-
-    def _log_shell(self, log_radius: Tensor) -> Tensor:
-        """The log density of log |theta / scale|."""
-        return self.measure.log_radial((2 * log_radius).exp()) + self.own_dim * log_radius + self.log_area
-
-    def draw(self, cell: Tensor, fraction: Tensor, U: Tensor) -> Tensor:
-        radius = (self.low + self.step * (cell + fraction)).exp()[:, None]
-        d = self.own_dim
-        if d == 1:
-            direction = torch.ones_like(radius) if self.half else _sign(U[:, :1])
-        elif d == 2:
-            angle = (math.pi if self.half else 2 * math.pi) * U[:, 0]
-            direction = torch.stack([angle.cos(), angle.sin()], dim=-1)
-        else:
-            direction = torch.nn.functional.normalize(torch.special.ndtri(U[:, :d]), dim=-1)
-        theta = self.scale * direction * radius
-        if self.shift is not None:
-            theta = theta + (_sign(U[:, -1:]) * self.shift if self.signed else self.shift)
-        return theta if self.whole else theta @ self.frame
-
-    def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
-        at = self.own(theta)
-        moved = [at] if self.centre is None else [at - self.centre, at + self.centre]
-        parts = [part for x in moved if (part := self.measure.log_density(x)) is not None]
-        return torch.stack(parts).logsumexp(0) - math.log(len(parts))
-
-    def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
-        theta = self.own(theta)
-        if self.shift is None:
-            return self._log_centred(q, theta)
-        both = [self._log_centred(q, theta + sign * self.shift) for sign in (-1, 1)]
-        return torch.logaddexp(*both) - math.log(2)
-
-    def _log_centred(self, q: Tensor, theta: Tensor) -> Tensor:
-        log_radius = (theta / self.scale).norm(dim=-1).log()
-        cell = ((log_radius - self.low) / self.step).clamp(-1, NUM_SHELLS).floor().long()
-        inside = (cell >= 0) & (cell < NUM_SHELLS)
-        log_q = torch.where(inside, q.log()[cell.clamp(0, NUM_SHELLS - 1)], -math.inf)
-        return log_q - math.log(self.step) - self.own_dim * log_radius - self.log_area - self.scale.log().sum()
-
-    def stretched(self, factor: float) -> Tensor:
-        moved = round(math.log(factor) / self.step)
-        return torch.cat([torch.zeros(moved, dtype=torch.float64), self.masses])[:NUM_SHELLS]
-
-
-class Atoms(Factor):
-    """A discrete measure: a cell is an atom."""
-
-    num_uniforms = 0
-
-    def __init__(self, theta: Tensor, mass: Tensor, alone: bool) -> None:
-        kept = mass.detach() > 1e-14 * mass.detach().max()
-        if alone:  # a frequency and its negative are the same pair of features
-            leading = torch.zeros(len(theta), dtype=theta.dtype)
-            for column in theta.detach().mT.flip(0):
-                leading = torch.where(column != 0, column.sign(), leading)
-            mass, kept = torch.where(leading != 0, 2 * mass, mass), kept & (leading >= 0)
-        self.theta, self.mass = theta[kept], mass[kept]  # [c, d], [c]
-        self.input_dim = theta.shape[1]
-        self.index = self.theta.detach().norm(dim=-1)
-        self.masses = self.mass.detach() / self.mass.detach().sum()
-
-    def draw(self, cell: Tensor, fraction: Tensor, U: Tensor) -> Tensor:
-        return self.theta[cell]
-
-    def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
-        return self.mass[cell].log()
-
-    def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
-        assert cell is not None
-        return q[cell].log()
-
-    def stretched(self, factor: float) -> Tensor:
-        return self.masses.sqrt() / self.masses.sqrt().sum()
-
-    def tail(self, least: float) -> Tensor:
-        """Atoms are in no order: nearly even masses over those of some weight."""
-        even = self.masses**0.25 * (self.masses > 0.01 * max(least, LOST_MASS))
-        return even / even.sum() if even.any() else self.masses
 
 
 @dataclass
@@ -337,10 +185,6 @@ def draw(pool: Sequence[Component], U: Tensor) -> Draws:
     variances = torch.stack([c.variance for c in pool])
     log_weight = log_weight + (variances.log() - shares.log())[component]
     return Draws(theta, component, places, log_others, _combined(pool, theta, component, log_weight).exp())
-
-
-def _sign(u: Tensor) -> Tensor:
-    return torch.where(u < 0.5, -1.0, 1.0).to(u)
 
 
 def _located(probability: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

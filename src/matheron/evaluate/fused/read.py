@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...features.basis import Canonical, Cosines, Pairs
+from ...features.basis import Cosines, Pairs
+from ...features.canonical import Canonical
 from ...kernels import RBF, Kernel, Matern, RationalQuadratic
 from ...kernels.terms import RadialPart
 from ..record import Record
