@@ -19,6 +19,7 @@ from examples import ALL, B2, COMPOSITE, LAYOUTS, gen, paths_of, rand, randn, wa
 from matheron import ExactGP, SparseGP, draw, draw_prior, load, means, store, transforms
 from matheron import kernels as K
 from matheron.value import REGISTRY, Value
+from standard import KERNELS
 
 # The tensors are the same to the bit; a product's order may differ with their layout in memory.
 ROUNDING: dict[str, Any] = dict(rtol=1e-12, atol=1e-12)
@@ -112,9 +113,19 @@ def test_every_kind_of_value_comes_back(name, tmp_path):
     assert_same(round_trip(paths, tmp_path), paths, x)
 
 
+def test_every_kernel_of_the_battery_comes_back(tmp_path):
+    for kernel, d in KERNELS.values():
+        store.save(kernel, tmp_path / "kernel")
+        again, x = load(tmp_path / "kernel"), rand(3, d)
+        assert type(again) is type(kernel) and torch.equal(again(x), kernel(x))
+
+
 def test_nothing_that_can_be_in_a_path_is_left_untested(tmp_path):
-    """A new kernel, mean, transform or basis must be added to `everything`."""
+    """A new kernel must be in the battery; a new mean, transform or basis in `everything`."""
     seen: set[str] = set()
+    for kernel, _ in KERNELS.values():
+        store.save(kernel, tmp_path / "kernel")
+        seen |= types_in(tree_of(tmp_path / "kernel"))
     for name, paths in everything().items():
         paths.save(tmp_path / name)
         seen |= types_in(tree_of(tmp_path / name))
