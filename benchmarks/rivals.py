@@ -173,14 +173,15 @@ def turbo(cube: Cube, trial: Trial) -> Choose:
         if len(y) < 2 * (d + 1) and state["since"]:
             return rand(q, d)
         z = -(y - y.mean()) / y.std().clamp_min(1e-9)
-        kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=d, lengthscale_constraint=Interval(0.005, 4.0)))
+        inner: Any = MaternKernel(nu=2.5, ard_num_dims=d, lengthscale_constraint=Interval(0.005, 4.0))
+        kernel = ScaleKernel(inner)
         model = SingleTaskGP(
             X, z[:, None], covar_module=kernel, likelihood=GaussianLikelihood(noise_constraint=Interval(1e-8, 1e-3)),
             outcome_transform=None, input_transform=None,
         )  # fmt: skip
         fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         centre = X[y.argmin()]
-        weights = model.covar_module.base_kernel.lengthscale.detach().squeeze(0).double()
+        weights = inner.lengthscale.detach().squeeze(0).double()
         weights = weights / weights.mean()
         weights = weights / weights.log().mean().exp()
         lower, upper = ((centre + sign * weights * state["length"] / 2).clamp(0, 1) for sign in (-1, 1))

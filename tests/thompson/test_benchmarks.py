@@ -144,3 +144,43 @@ def test_a_study_is_filled_before_its_suggestions_are_timed(monkeypatch):
     study, _ = benchmark.filled(12, "ThompsonSampler")
     assert len(study.trials) == 12 and all(trial.value >= 0 for trial in study.trials)
     assert benchmark.seconds(12, "ThompsonSampler", suggestions=1) > 0
+
+
+@pytest.mark.parametrize(("name", "at"), [("Ackley-10", 5 / 15), ("Levy-10", 9 / 18), ("Rastrigin-10", 4 / 9)])
+def test_problems_have_the_minima_that_regret_is_measured_from(name, at, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    problems = importlib.import_module("problems")
+    it = problems.problem(name)
+    x = torch.full((1, it.dim), at, dtype=torch.float64)
+    assert float(it(x)) == pytest.approx(problems.MINIMA[name], abs=1e-6)
+    assert float(it(torch.cat([x, torch.ones_like(x), torch.zeros_like(x)])).min()) == pytest.approx(float(it(x)))
+
+
+def test_a_rovers_way_costs_its_length_and_more_where_obstacles_are(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    rover = importlib.import_module("problems").rover
+    along = torch.linspace(0.2, 0.8, 6, dtype=torch.float64)
+    straight = torch.stack([along, along], dim=1).reshape(1, -1)
+    around = torch.tensor([[0.0, 0.2, 0.0, 0.5, 0.0, 1.0, 0.2, 1.0, 0.6, 1.0, 0.9, 1.0]], dtype=torch.float64)
+    assert float(rover(straight)) > 1.0  # through the discs about the centre
+    assert 0 < float(rover(around)) < float(rover(straight))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "name", "of", "curve"),
+    [
+        ("against.py", "against", "method", "best"),
+        ("optuna_workers.py", "optuna-workers", "sampler", "regret"),
+        ("optuna_objectives.py", "optuna-objectives", "sampler", "volumes"),
+    ],
+)
+def test_comparisons_begin_with_the_same_points_for_all(tmp_path, script, name, of, curve):
+    pytest.importorskip("optuna")
+    run(script, tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / f"{name}-quick.jsonl").read_text().splitlines()[1:]]
+    firsts: dict[str, set[float]] = {}
+    for row in rows:
+        rest = str({k: v for k, v in row["case"].items() if k != of})
+        firsts.setdefault(rest, set()).add(row["result"][curve][0])
+    assert len({row["case"][of] for row in rows}) >= 4 and all(len(values) == 1 for values in firsts.values())
