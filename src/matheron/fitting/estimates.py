@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..solvers import PCG, Solver
 from .likelihood import Dense
-from .newton import ascend
+from .newton import climb
 from .on_lattice import NotOnLattice, OnLattice
 from .pathwise import Pathwise
 
@@ -27,7 +27,12 @@ Report = Callable[[int, float], None]
 
 
 def by_solves(
-    objective: Dense, start: Tensor, B: Tensor, solver: str | Solver, generator: torch.Generator, report: Report
+    objective: Dense,
+    start: Tensor,
+    curve: Callable[[Tensor], Tensor],
+    solver: str | Solver,
+    generator: torch.Generator,
+    report: Report,
 ) -> Found:
     """With products of the covariance, by an iterative solver."""
     X, device, h = objective.X, objective.X.device, objective.hyperparameters
@@ -35,12 +40,18 @@ def by_solves(
     inputs = X.float() if device.type == "cuda" else X
     probes = _PROBES.get(device.type, 15)
     estimate = Pathwise(h, inputs, objective.y, objective.tasks, objective.priors, chosen, probes, _seed(generator))
-    best, _, converged = ascend(estimate, start, B, h.limits(), _STEPS, _TOLERANCE, report)
+    best, converged = climb(estimate, start, curve, h.limits(), _STEPS, _TOLERANCE, report)
     return best, converged
 
 
 def on_lattice(
-    objective: Dense, start: Tensor, B: Tensor, generator: torch.Generator, report: Report, *, required: bool
+    objective: Dense,
+    start: Tensor,
+    curve: Callable[[Tensor], Tensor],
+    generator: torch.Generator,
+    report: Report,
+    *,
+    required: bool,
 ) -> Found | None:
     """On a Fourier lattice; None where the model has none, or ValueError where one is required."""
     X, h = objective.X, objective.hyperparameters
@@ -48,7 +59,7 @@ def on_lattice(
         if not OnLattice.can(h, X, objective.tasks):
             raise NotOnLattice("the model has another form")
         estimate = OnLattice(h, X, objective.y, objective.priors, _PROBES["cpu"], _seed(generator))
-        best, _, converged = ascend(estimate, start, B, h.limits(), _STEPS, _ON_LATTICE, report)
+        best, converged = climb(estimate, start, curve, h.limits(), _STEPS, _ON_LATTICE, report)
     except NotOnLattice as reason:
         if not required:
             return None

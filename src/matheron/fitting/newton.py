@@ -50,6 +50,29 @@ def for_all(less: Tensor, more: Tensor, ratio: float, rest: float) -> Tensor:
     return root[:, None] * more * root
 
 
+def climb(
+    gradient: Callable[[Tensor], Tensor],
+    start: Tensor,
+    curve: Callable[[Tensor], Tensor],
+    limits: Limits,
+    steps: int,
+    tolerance: float,
+    report: Callable[[int, float], None],
+) -> tuple[Tensor, bool]:
+    """`ascend` with a curvature `curve(x)` of where it begins, again and again until it ends where it begins.
+
+    Far from where it was taken a curvature may promise nothing where there is much to gain.
+    """
+    x, left = start, steps
+    while left > 0:
+        before = x
+        x, used, converged = ascend(gradient, x, curve(x), limits, left, tolerance, report)
+        if converged and torch.equal(x, before):
+            return x, True
+        left -= used
+    return x, False
+
+
 def ascend(
     gradient: Callable[[Tensor], Tensor],
     start: Tensor,
@@ -58,12 +81,12 @@ def ascend(
     steps: int,
     tolerance: float,
     report: Callable[[int, float], None],
-) -> tuple[Tensor, Tensor, bool]:
+) -> tuple[Tensor, int, bool]:
     """BFGS uphill from `start` and a curvature B `[p, p]`, within the limits.
 
     It ends where a step is expected to gain less than `tolerance` per hyperparameter. A step after which much more is
     expected than before it, or one to where there is no gradient (NaN), went too far: the next is from where it began,
-    and shorter. Returns where it ended, the curvature there, and whether it ended so.
+    and shorter. Returns where it ended, after how many steps, and whether it ended so.
     """
     lower = start.new_tensor([-math.inf if low is None else low for low, _ in limits])
     upper = start.new_tensor([math.inf if high is None else high for _, high in limits])
@@ -73,7 +96,7 @@ def ascend(
         direction, gain = _step(x, g, B, lower, upper)
         report(k, gain)
         if gain <= tolerance * len(x):
-            return x, B, True
+            return x, k, True
         direction = direction * min(1.0, longest / float(direction.abs().max()))
         new = torch.minimum(torch.maximum(x + direction, lower), upper)
         new_g = gradient(new)
@@ -87,7 +110,7 @@ def ascend(
             longest = 0.3 * float(s.abs().max())
         else:
             x, g, longest = new, new_g, min(_LONGEST, 2 * longest)
-    return x, B, False
+    return x, steps, False
 
 
 def _step(x: Tensor, g: Tensor, B: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:

@@ -23,7 +23,9 @@ from ..solvers.pcg import PCGState
 from .hyperparameters import Hyperparameters, Prior, log_prior
 from .likelihood import accumulate, mean_at
 
-_FEATURES = 256  # of each probe's basis: estimates are unbiased with any number
+# Of each probe's basis: estimates are unbiased with any number. With this many their standard deviation is up to twice
+# that with exact draws, with 256 up to four times.
+_FEATURES = 1024
 _FRESH = 0.2  # a preconditioner serves until a hyperparameter has moved by so much, on its logarithmic scale
 
 

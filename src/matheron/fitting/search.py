@@ -18,7 +18,7 @@ from ..solvers import Cholesky, FourierLattice, Solver
 from .estimates import by_solves, on_lattice
 from .hyperparameters import BOUNDS, Hyperparameters, Leaf, Prior, checked_priors, kernel_leaf
 from .likelihood import Dense
-from .newton import ascend, curvature, for_all
+from .newton import climb, curvature, for_all
 from .on_lattice import OnLattice
 from .priors import weak_priors
 from .starts import candidates, spread_and_near
@@ -41,6 +41,7 @@ _LARGEST_POLISHED, _POLISH = 4000, 100
 
 
 Report = Callable[[str, float], None]
+Curve = Callable[[Tensor], Tensor]  # curvatures [p, p] at vectors [p]
 
 
 class FitWarning(UserWarning):
@@ -94,14 +95,14 @@ def maximised(
             fixed = _without_effect(objective, best)
             best, value = _climb(objective, best, fixed, as_given, _ITERATIONS, lambda v: report("all data", v))
         else:
-            best, B, value = _first(objective, best, as_given, report)
+            best, curve, value = _first(objective, best, as_given, report)
             found = None
             if lattice:
-                found = on_lattice(objective, best, B, generator, report_step, required=solver != "auto")
+                found = on_lattice(objective, best, curve, generator, report_step, required=solver != "auto")
             if found is None and dense:
-                best, value = _by_exact_gradients(objective, best, B, as_given, report)
+                best, value = _by_exact_gradients(objective, best, curve, as_given, report)
             elif found is None:
-                found = by_solves(objective, best, B, solver, generator, report_step)
+                found = by_solves(objective, best, curve, solver, generator, report_step)
             if found is not None:
                 best = _ended(*found)
     if not math.isfinite(value):
@@ -142,8 +143,8 @@ def _ended(best: Tensor, converged: bool) -> Tensor:
     return best
 
 
-def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) -> tuple[Tensor, Tensor, float]:
-    """The top for some of the data, the curvature there in the measure of all of them `[p, p]`, and the value."""
+def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) -> tuple[Tensor, Curve, float]:
+    """The top for some of the data; the curvature for all of them `[p, p]` that some of them tell of; the value."""
     n = len(objective.X)
     generator = torch.Generator().manual_seed(0)  # of its own: a fit from one start draws no other numbers
     order = torch.randperm(n, generator=generator).to(objective.X.device)
@@ -160,8 +161,12 @@ def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) ->
     )
     sizes = [min(n, _CURVED) // 2, min(n, _CURVED)]
     parts = [objective.some(order[:size]) for size in sizes]
-    less, more = (curvature(lambda v, part=part: part(v)[1] * ~fixed, best) for part in parts)
-    return best, for_all(less, more, sizes[1] / sizes[0], n / sizes[1]), value
+
+    def curve(x: Tensor) -> Tensor:
+        less, more = (curvature(lambda v, part=part: part(v)[1] * ~fixed, x) for part in parts)
+        return for_all(less, more, sizes[1] / sizes[0], n / sizes[1])
+
+    return best, curve, value
 
 
 def _lengths(h: Hyperparameters) -> list[bool]:
@@ -170,7 +175,7 @@ def _lengths(h: Hyperparameters) -> list[bool]:
 
 
 def _by_exact_gradients(
-    objective: Dense, start: Tensor, B: Tensor, as_given: Tensor, report: Report
+    objective: Dense, start: Tensor, curve: Curve, as_given: Tensor, report: Report
 ) -> tuple[Tensor, float]:
     """A few steps with all data, then L-BFGS where it costs little: a likelihood has ridges, and tops beyond them."""
     best, best_value = start, -math.inf
@@ -184,7 +189,7 @@ def _by_exact_gradients(
         far = not value > best_value - 10 * abs(len(vector))  # or no factor at all
         return slope * math.nan if far else slope
 
-    ascend(gradient, start, B, objective.hyperparameters.limits(), _STEPS, 2e-3, lambda *_: None)
+    climb(gradient, start, curve, objective.hyperparameters.limits(), _STEPS, 2e-3, lambda *_: None)
     if len(objective.y) > _LARGEST_POLISHED:
         return best, best_value
     fixed = _without_effect(objective, best)
