@@ -6,6 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Real
+from typing import cast
 
 import numpy as np
 import torch
@@ -174,7 +175,7 @@ def as_mean(mean: MeanLike) -> Mean:
     if isinstance(mean, Mean):
         return mean
     if isinstance(mean, Real | Tensor | np.ndarray | list | tuple):
-        return ConstantMean(mean)
+        return ConstantMean(cast(ArrayLike, mean))
     if isinstance(mean, nn.Module):
         return ModuleMean(mean)
     if callable(mean):

@@ -23,7 +23,7 @@ REGISTRY: dict[str, type[Value]] = {}
 class _Frozen(ABCMeta):
     """Makes instances that cannot be changed once their constructors have run."""
 
-    def __call__(cls, *args: object, **kwargs: object):
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         value = super().__call__(*args, **kwargs)
         value._frozen = True
         return value

@@ -235,7 +235,7 @@ GP = matheron.ExactGP(K.RBF(), [[0.0, 0.0]], [0.0], 0.1)
             TypeError,
             "drift: expected functions, got a model, ExactGP; draw",
         ),
-        (lambda: matheron.rollout([GP], [0.0], 2, 0.1), TypeError, "got a model, ExactGP; draw them first"),
+        (lambda: matheron.rollout([cast(Any, GP)], [0.0], 2, 0.1), TypeError, "got a model, ExactGP; draw them first"),
         (lambda: matheron.rollout(one_control(), [0.0], 2, 0.1), ValueError, "controls: expected 1 per step.*got none"),
         (
             lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=torch.zeros(2, 3)),

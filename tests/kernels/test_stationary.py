@@ -1,7 +1,7 @@
 """Stationary and linear kernels against scikit-learn's, and what they refuse."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -137,6 +137,6 @@ def test_refuses(name):
 
 def test_refuses_points_that_are_not_numbers():
     with pytest.raises(TypeError, match="x: expected a tensor, a NumPy array or numbers, got"):
-        K.RBF()([["a"]])
+        K.RBF()(cast(Any, [["a"]]))
     with pytest.raises(TypeError, match=r"expected float32 or float64, got torch\.float16"):
         K.RBF()(torch.zeros(2, 1, dtype=torch.float16))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..checks import ArrayLike, Random, as_count, as_generator
+from ..checks import ArrayLike, Random, as_array, as_count, as_generator
 from ..features import Features
 from ..metrics import Moments, gaussian_coupling, gaussian_wasserstein
 from ..paths import PriorPlusUpdate
@@ -93,7 +93,7 @@ def wasserstein_bound(
             itself, and `sparse_error` is zero.
     """
     gp = one_output(model)
-    scale = float(box_sides(domain, gp.input_dim).prod()) / len(x)
+    scale = float(box_sides(domain, gp.input_dim).prod()) / len(as_array(x))
     sparse = moments(gp, x)
     truth = sparse if exact is None else moments(exact, x)
     measured = math.sqrt(scale) * gaussian_wasserstein(*decoupled_moments(gp, basis, x), *truth)

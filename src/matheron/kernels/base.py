@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 import torch
@@ -110,7 +110,7 @@ class Kernel(Value):
             return Sum(self, other)
         if isinstance(other, Real) and other == 0:  # where sum([k1, k2]) starts
             return self
-        return Sum(self, Constant(other)) if isinstance(other, Real | Tensor) else NotImplemented
+        return Sum(self, Constant(cast(float, other))) if isinstance(other, Real | Tensor) else NotImplemented
 
     def __radd__(self, other: float | Real | Tensor) -> Kernel:
         return self + other
@@ -134,7 +134,7 @@ class Kernel(Value):
 
         if isinstance(other, Kernel):
             return Product(self, other)
-        return Scaled(self, other) if isinstance(other, Real | Tensor) else NotImplemented
+        return Scaled(self, cast(float, other)) if isinstance(other, Real | Tensor) else NotImplemented
 
     __rmul__ = __mul__
 
