@@ -77,9 +77,12 @@ def gpytorch_fitted(X: Tensor, y: Tensor) -> tuple[dict[str, Any], float]:
     def downhill(v: np.ndarray) -> tuple[float, np.ndarray]:
         torch.nn.utils.vector_to_parameters(torch.from_numpy(v), parameters)
         model.zero_grad()
-        with gpytorch.settings.fast_computations(False, False, False):
-            loss = -mll(model(X), y)
-        loss.backward()
+        try:
+            with gpytorch.settings.fast_computations(False, False, False):
+                loss = -mll(model(X), y)
+            loss.backward()
+        except RuntimeError:  # NaN, or no factor, where a line search goes too far
+            return 1e10, np.zeros_like(v)
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         return float(loss.detach()), torch.nn.utils.parameters_to_vector(gradient).numpy()
 
