@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import cast
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 import matheron
 from matheron import kernels as K
+from matheron.evaluate.terms import WeightedSum
 from matheron.kernels import coupled_covariance
 from matheron.solvers import coupled_diagonal, covariance
 
@@ -68,7 +70,7 @@ def test_folded_paths_are_those_with_centres_in_posterior_standard_deviations(na
 
 def test_no_centre_is_seen_by_evaluators_and_all_of_them_agree():
     paths = drawn(model(K.Matern(2.5, 0.3), 2))
-    assert [type(term.basis).__name__ for term in paths.record.terms] == ["Lattice"]
+    assert [type(cast(WeightedSum, term).basis).__name__ for term in paths.record.terms] == ["Lattice"]
     axes = [torch.linspace(0, 1, 6).double(), torch.linspace(0, 1, 7).double()]
     x = torch.cartesian_prod(*axes)
     f, df = paths.value_and_grad(x)

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from typing import Any, cast
 
 import pytest
 import torch
@@ -95,7 +96,7 @@ def watched(method, ell=None, d=2):
     if method == "DIRECT":
         thompson.direct(it, SETTINGS, objective)
     else:
-        thompson.rounds([it], SETTINGS, CPU, [objective])
+        thompson.rounds([it], SETTINGS, CPU, [cast(Any, objective)])
     return objective.asked
 
 

@@ -1,5 +1,7 @@
 """Minimisers of paths, and the batched optimiser against SciPy's L-BFGS-B."""
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 import torch
@@ -166,7 +168,7 @@ def test_paths_of_several_models_are_minimised_together_as_each_alone():
         X = torch.rand(5 + i, 2, generator=generator, dtype=torch.float64)
         gp = matheron.ExactGP(K.Matern(2.5, 0.2 + 0.1 * i), X, X.sum(1).sin(), noise=1e-3)
         many.append(matheron.draw(gp, i + 1, num_features=64, generator=generator))
-    box, sizes = [[-1.0, 0.0], [1.0, 1.0]], {"mesh_size": 100, "num_starts": 5}
+    box, sizes = [[-1.0, 0.0], [1.0, 1.0]], cast(Any, {"mesh_size": 100, "num_starts": 5})
     generators = [torch.Generator().manual_seed(i) for i in range(3)]
     for i, found in enumerate(minimize_together(many, box, generators=generators, **sizes)):
         alone = matheron.minimize(many[i], box, seed=i, **sizes)

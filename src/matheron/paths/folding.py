@@ -86,7 +86,7 @@ def with_folded(prior: PriorPaths, X: Tensor, tasks: Tensor | None, v: Tensor) -
     update = _update(features, X.double(), tasks, v.double())
     terms: list[Term] = []
     for term, more in zip(prior.terms(), update, strict=True):
-        assert isinstance(term, WeightedSum)
+        assert isinstance(term, WeightedSum) and isinstance(more, WeightedSum)
         weights = (term.weights.double() + more.weights).to(term.weights.dtype)
         terms.append(WeightedSum(term.basis, weights, term.index, term.origin))
     return terms
