@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import lattice_scaling
 from results import ORDER, Results, count, seconds, size
 
 ROOT = Path(__file__).parent.parent
@@ -192,6 +193,21 @@ def rollout(data: dict[str, Any]) -> str:
     return f"{table}\n{markdown(head, whole)}" if whole else table
 
 
+def scaling(data: dict[str, Any]) -> str:
+    """The figure, and what a row of it says of the largest sizes."""
+    title = "Processor seconds of one thread against n, N and modes, d = 2. Lines end at the largest size that was run."
+    rows = []
+    for panel in lattice_scaling.PANELS:
+        of = [row for row in data["rows"] if row["panel"] == panel]
+        for name in dict.fromkeys(row["name"] for row in of):
+            mine = [row for row in of if row["name"] == name]
+            cells = [f"{count(row['size'])}: {seconds(row['seconds'])}" for row in (mine[0], mine[-1])]
+            rows.append([f"{lattice_scaling.PANELS[panel]}, {name}", *cells])
+    table = markdown(["", "smallest", "largest"], rows)
+    note = f"{data['note']}\n\n" if "note" in data else ""
+    return f"![{title}](assets/performance-lattice-figure.svg)\n\n*{title}*\n\n{note}{table}"
+
+
 SECTIONS: dict[str, Callable[[Results], str]] = {
     "machine": machine,
     "headlines": headlines,
@@ -203,13 +219,17 @@ SECTIONS: dict[str, Callable[[Results], str]] = {
 }
 
 
+# Sections of results of another form.
+OWN: dict[str, Callable[[dict[str, Any]], str]] = {"thompson": thompson, "rollout": rollout, "scaling": scaling}
+
+
 def section(name: str, of: str) -> str:
     file = RESULTS / f"{name}.json"
     if not file.exists():
-        return MISSING if of in ("machine", "thompson", "rollout") else ""
+        return MISSING if of in ("machine", *OWN) else ""
     data = json.loads(file.read_text())
-    if of in ("thompson", "rollout"):
-        return {"thompson": thompson, "rollout": rollout}[of](data)
+    if of in OWN:
+        return OWN[of](data)
     return SECTIONS[of](Results(name, data))
 
 
@@ -224,6 +244,9 @@ def main() -> None:
         if "sources" in data and not file.name.endswith(".part.json"):
             for path in figures.save(Results(file.stem, data), ASSETS):
                 print(path.relative_to(ROOT))
+    file = RESULTS / "lattice.json"
+    if file.exists():
+        lattice_scaling.figure(json.loads(file.read_text()), ASSETS / "performance-lattice-figure.svg")
     PAGE.write_text(refreshed(PAGE.read_text()))
     print(PAGE.relative_to(ROOT))
 

@@ -149,6 +149,8 @@ def test_the_page_and_its_figures_are_of_the_results_that_are_kept(module):
             for figure in ASSETS.glob(f"performance-{file.stem}-*.svg"):
                 of = figures.digest(results.Results(file.stem, data))
                 assert of in figure.read_text(), f"{figure.name}: run python benchmarks/report.py"
+    scaling = json.loads((report.RESULTS / "lattice.json").read_text())
+    assert module("lattice_scaling").digest(scaling) in (ASSETS / "performance-lattice-figure.svg").read_text()
 
 
 def test_a_number_that_does_not_match_is_noticed(module):

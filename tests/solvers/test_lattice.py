@@ -11,6 +11,7 @@ import matheron
 from matheron import kernels as K
 from matheron.features import Joint, Lattice
 from matheron.features.basis import Cosines
+from matheron.nufft import convolved
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
 from matheron.solvers import ConvergenceWarning, FourierLattice, JitterWarning, MisfitWarning
@@ -54,6 +55,16 @@ def test_the_system_is_the_dense_one(shape):
         u, stats = system.solve(W, None, precondition, FourierLattice(tolerance=1e-7, max_iterations=most))
         assert stats.converged
         torch.testing.assert_close(u, exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape, size", [((5, 9), (10, 18)), ((5, 7, 3), (10, 15, 6))])
+def test_slabs_of_a_product_are_the_whole(shape, size, monkeypatch):
+    F, spectrum = torch.complex(randn(3, *shape), randn(3, *shape, seed=1)), rand(*size)
+    axes = tuple(range(1, F.ndim))
+    whole = torch.fft.ifftn(torch.fft.fftn(F, s=size, dim=axes) * spectrum, dim=axes)
+    for numbers in (1, 40, 1 << 20):
+        monkeypatch.setattr("matheron.nufft._SLAB", numbers)
+        torch.testing.assert_close(convolved(F, spectrum), whole[(slice(None), *(slice(n) for n in shape))])
 
 
 def data(kind: str, n: int, d: int) -> Tensor:
