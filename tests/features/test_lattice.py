@@ -234,12 +234,13 @@ def basis(dims, shape, seed: int = 0) -> tuple[Lattice, torch.Generator]:
 SHAPES = [([0], (9,), 1), ([1], (7,), 2), ([0, 2], (5, 9), 3), ([0, 1, 2], (5, 7, 3), 3)]
 
 
-@pytest.mark.parametrize("library", [True, False], ids=["finufft", "own"])
+@pytest.mark.parametrize("way", ["finufft", "own", "matrix"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("dims, shape, d", SHAPES)
-def test_sums_gradients_and_adjoints_are_those_of_the_functions(dims, shape, d, dtype, library, monkeypatch):
-    if not library:
+def test_sums_gradients_and_adjoints_are_those_of_the_functions(dims, shape, d, dtype, way, monkeypatch):
+    if way == "own":
         monkeypatch.setattr(nufft, "finufft", lambda: None)
+    monkeypatch.setattr(Lattice, "_suits_matrix", lambda self, x, r: way == "matrix")
     lattice, g = basis(dims, shape)
     x = torch.randn(1, 40, d, generator=g, dtype=torch.float64)
     W = torch.randn(1, 5, lattice.size, generator=g, dtype=torch.float64)
@@ -255,6 +256,11 @@ def test_sums_gradients_and_adjoints_are_those_of_the_functions(dims, shape, d, 
     assert (as_dtype.adjoint(x[0].to(dtype), v.to(dtype)) - v @ Phi[0]).abs().max() < 5 * within
     own, weights = torch.randn(5, 30, d, generator=g, dtype=torch.float64), W[0][:, None]
     assert (as_dtype.weighted(own.to(dtype), weights.to(dtype)) - weights @ lattice.values(own).mT).abs().max() < within
+
+
+def test_a_few_points_of_many_functions_are_a_matrix_product_and_many_points_a_transform():
+    lattice, _ = basis([0, 1], (99, 99))
+    assert lattice._suits_matrix(torch.zeros(1, 40, 2), 64) and not lattice._suits_matrix(torch.zeros(1, 9999, 2), 64)
 
 
 @pytest.mark.parametrize("dims, shape, d", SHAPES)

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from ..checks import transformed
-from ..nufft import adjoint_at, as_complex, as_real, series_at
+from ..nufft import adjoint_at, as_complex, as_real, grid_shape, series_at
 from .basis import Basis, Cosines, Pairs
 
 # Numbers in a block of the sums that are taken mode by mode.
 _BLOCK = 1 << 22
 # Up to so many points a sum mode by mode is faster than a transform (measured on a CPU).
 _FEW = 24
+# Nanoseconds on a CPU: to make a function's value at a point (in one dimension by a cosine, in several by a product),
+# to multiply it with a weight, to make a coefficient; of a transform, per cell and its logarithm, per tap of a point.
+_COSINE, _PRODUCT, _MULTIPLY, _COEFFICIENT, _CELL, _TAP = 20.0, 4.0, 0.08, 15.0, 0.35, 0.6
 # Numbers in the matrix of one axis of a grid at the most: beyond, a transform is faster (on a CPU), or fits in memory.
 _LARGEST_WAVE = {"cpu": 1 << 18, "cuda": 1 << 26}
 
@@ -116,33 +119,63 @@ class Lattice(Basis):
             return self.summed(x, W)
         if torch.is_grad_enabled() and x.requires_grad:
             return _Weighted.apply(x, W, self)
-        return self._sums(x, self.coefficients(W))
+        return self._sums(x, W)
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        F = self.coefficients(W)
-        return self._sums(x, F), self._gradient(x, F)
+        return self._sums(x, W), self._gradient(x, W)
 
-    def _gradient(self, x: Tensor, F: Tensor) -> Tensor:
-        """`[B, n, d], [B, r, *shape] -> [B, r, n, d]`: the coefficients of derivatives are those times i theta."""
-        gradient = torch.zeros(*F.shape[:2], *x.shape[1:], dtype=x.dtype, device=x.device)
-        for axis, (i, n) in enumerate(zip(self.dims, self.shape, strict=True)):
-            theta = torch.arange(-(n // 2), n // 2 + 1, dtype=x.dtype, device=x.device) * (
-                2 * math.pi / self.period[axis]
-            )
-            slope = torch.complex(torch.zeros_like(theta), theta).reshape(-1, *[1] * (len(self.shape) - axis - 1))
-            gradient[..., i] = self._sums(x, F * slope)
+    def _gradient(self, x: Tensor, W: Tensor) -> Tensor:
+        """`[B, n, d], [B, r, c] -> [B, r, n, d]`: sums with the weights of derivatives."""
+        gradient = torch.zeros(*W.shape[:2], *x.shape[1:], dtype=x.dtype, device=x.device)
+        h = self.num_pairs
+        theta = self.mode(torch.arange(h + 1, self.size, device=W.device)).to(W.dtype)  # [h, k]
+        cosines, sines, one = W[..., :h], W[..., h : 2 * h], torch.zeros_like(W[..., :1])
+        for i, slope in zip(self.dims, theta.unbind(-1), strict=True):
+            gradient[..., i] = self._sums(x, torch.cat([slope * sines, -slope * cosines, one], dim=-1))
         return gradient
 
-    def _sums(self, x: Tensor, F: Tensor) -> Tensor:
-        """sum_j F_j exp(i theta_j . x), real: `[B, n, d], [B, r, *shape] -> [B, r, n]`."""
-        if x.shape[1] <= _FEW:
-            return self._mode_by_mode(x, F)
-        angles, r = self.angles(x), F.shape[1]
-        out = torch.empty(*F.shape[:2], x.shape[1], dtype=x.dtype, device=x.device)
-        for b, coefficients in enumerate(F):
-            joined = coefficients if r == 1 else _joined(coefficients)
-            sums = series_at(joined, angles[b if len(angles) > 1 else 0])
-            out[b] = sums.real if r == 1 else as_real(sums, r)
+    def _sums(self, x: Tensor, W: Tensor) -> Tensor:
+        """The sums `[B, n, d], [B, r, c] -> [B, r, n]`, in the way that costs least; without a graph."""
+        (B, r, _), n = W.shape, x.shape[1]
+        if B == 1 and self._suits_matrix(x, r):
+            return self._by_matrix(x[0], W[0])[None]
+        if n <= _FEW:
+            return self.summed(x, W)
+        angles, out = self.angles(x), torch.empty(B, r, n, dtype=x.dtype, device=x.device)
+        step = max(2, _BLOCK // self.size // 2 * 2)  # functions whose coefficients are in memory at once
+        for b in range(B):
+            for some in (slice(i, i + step) for i in range(0, r, step)):
+                F = self.coefficients(W[b, some])
+                sums = series_at(F if r == 1 else _joined(F), angles[b if len(angles) > 1 else 0])
+                out[b, some] = sums.real if r == 1 else as_real(sums, len(F))
+        return out
+
+    def _suits_matrix(self, x: Tensor, r: int) -> bool:
+        """Whether r functions at shared points are a matrix product sooner than sums of coefficients or transforms."""
+        if x.device.type != "cpu":
+            return False
+        n, k, cells = x.shape[1], len(self.shape), math.prod(grid_shape(self.shape, torch.float64))
+        transform = (_CELL * cells * math.log2(cells) + _TAP * n * 12**k) / self.size
+        other = 4 * _MULTIPLY * n if n <= _FEW else transform
+        return n * ((_PRODUCT if k > 1 else _COSINE) + _MULTIPLY * r) < r * (_COEFFICIENT + other)
+
+    def _by_matrix(self, x: Tensor, W: Tensor) -> Tensor:
+        """`[n, d], [r, c] -> [r, n]`: the functions at some of the points at a time, times the weights."""
+        angles, step = self.angles(x), max(1, _BLOCK // self.size)
+        return torch.cat(
+            [W @ self._functions(angles[i : i + step], W.dtype).mT for i in range(0, max(1, len(x)), step)], dim=1
+        )
+
+    def _functions(self, angles: Tensor, dtype: torch.dtype) -> Tensor:
+        """The functions at angles `[n, k]`: `[n, c]`, by products of the axes' own."""
+        h = self.num_pairs
+        first, *others = (self.wave(axis, angles[:, axis]) for axis in range(len(self.shape)))
+        waves = first[:, self.shape[0] // 2 :]  # the pairs lie in this half of the box
+        for wave in others:
+            waves = (waves[..., None] * wave[:, None]).flatten(1)
+        waves = waves[:, waves.shape[1] - h :]
+        out = torch.empty(len(angles), self.size, dtype=dtype)
+        out[:, :h], out[:, h : 2 * h], out[:, 2 * h] = waves.real, waves.imag, 1.0
         return out
 
     def summed(self, x: Tensor, W: Tensor) -> Tensor:
@@ -259,7 +292,7 @@ class _Weighted(torch.autograd.Function):
     def forward(ctx, x: Tensor, W: Tensor, basis: Lattice) -> Tensor:
         ctx.save_for_backward(x, W)
         ctx.basis = basis
-        return basis._sums(x.detach(), basis.coefficients(W))
+        return basis._sums(x.detach(), W)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -269,6 +302,6 @@ class _Weighted(torch.autograd.Function):
             with torch.enable_grad():
                 f = basis.summed(x, W)
             return torch.autograd.grad(f, x, grad, create_graph=True)[0], None, None
-        df = basis._gradient(x.detach(), basis.coefficients(W))  # [B, r, n, d]
+        df = basis._gradient(x.detach(), W)  # [B, r, n, d]
         pulled = (grad[..., None] * df).sum(1)
         return pulled.sum(0, keepdim=True) if len(x) < len(pulled) else pulled, None, None
