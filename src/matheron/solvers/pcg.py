@@ -85,7 +85,7 @@ class PCG(Solver):
 class PCGState(State):
     """An operator and its preconditioner."""
 
-    def __init__(self, solver: PCG, operator: Operator, preconditioner: LowRank) -> None:
+    def __init__(self, solver: Solver, operator: Operator, preconditioner: LowRank) -> None:
         self.solver, self.operator, self.preconditioner = solver, operator, preconditioner
 
 
