@@ -90,7 +90,8 @@ def inverse_from(L: Tensor) -> Tensor:
     """(L L^T)^-1 of a lower triangular factor `[n, n]`.
 
     On a CPU panel by panel, of both triangular matrices only what is not zero: 2/3 n^3 operations at about the rate of
-    a product of matrices. LAPACK's own routine, in the library that torch has, takes four times as long or more.
+    a product of matrices. LAPACK's own routine is as fast on one thread; on several that share their cores with other
+    work it took up to four times as long.
     """
     n = len(L)
     if L.is_cuda or n <= _PANEL:
