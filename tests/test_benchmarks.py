@@ -72,6 +72,7 @@ def test_memory_that_a_call_held_and_gave_back_is_seen(module):
     assert 0.95 * 8 * numbers < meter.memory() < 1.2 * 8 * numbers
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_or_fails_says_so(module):
     measure = module("measure")
     killed = measure.Worker(os.abort, threads=1)

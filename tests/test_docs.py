@@ -28,7 +28,9 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {"docs/tutorials/gpflow.md": "gpflow"}
 SCREENSHOTS = {"optuna-dashboard.png"}  # of pages in a browser: no code here makes them
 LONG = {  # `make test-slow` runs them
-    f"docs/tutorials/{page}.md" for page in ("fields", "control", "optuna", "choosing-features", "dynamics", "botorch")
+    "docs/gallery.md",
+    *(f"docs/tutorials/{page}.md" for page in ("fields", "control", "optuna", "choosing-features", "dynamics")),
+    *(f"docs/tutorials/{page}.md" for page in ("botorch", "gpytorch", "large-data", "command-line")),
 }
 PAGES_WITH_CODE = [
     pytest.param(page, marks=[pytest.mark.slow] if str(page.relative_to(ROOT)) in LONG else [])

@@ -20,6 +20,7 @@ def recorded(generator, episodes=4, steps=25):
     return matheron.rollout(pendulum, start, steps, 0.1, controls=torque, method="rk4"), torque
 
 
+@pytest.mark.slow
 def test_a_learned_system_moves_as_the_true_one_does(generator):
     states, torque = recorded(generator)
     model = fit_dynamics(states, torque, kernel=1.0 * K.RBF([1.0, 1.0, 1.0]), seed=0)

@@ -16,8 +16,8 @@ from matheron.experiments.sampling import NOISE, decoupled, exact, fresh, kernel
 from matheron.samplers import moments
 
 CPU = torch.device("cpu")
-LOVE = pytest.param("wasserstein-love", marks=pytest.mark.slow)
-NAMES = ["posteriors", "overview", "wasserstein", LOVE, "bounds", "leverage"]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("wasserstein", "wasserstein-love")]
+NAMES = ["posteriors", "overview", *SLOW, "bounds", "leverage"]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_every_experiment_runs_and_leaves_its_table_and_figure(results, name):
     assert summary.report is not None and summary.report.table.rows
 
 
-@pytest.mark.parametrize("name", ["wasserstein", LOVE])
+@pytest.mark.parametrize("name", SLOW)
 def test_in_one_trial_all_samplers_see_the_same_problem_and_a_trial_can_be_repeated(name):
     it = experiment(name)
     settings = it.settings("tiny")

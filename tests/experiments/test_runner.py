@@ -202,6 +202,7 @@ def test_a_failed_trial_is_recorded_and_the_others_go_on(toy, tmp_path):
     assert len(failed) == 3 and "run_trial" in failed[0]["traceback"]
 
 
+@pytest.mark.slow
 def test_a_kill_loses_only_the_trials_in_flight_and_a_restart_goes_on(toy, tmp_path):
     # The two processes have different seeds of Python's own hash: equal values show that ours does not depend on it.
     settings = {"trials": 8}

@@ -34,7 +34,9 @@ def closed_form(kernel, X, y, averages, noise, noise_of_averages, mean, x):
     return mean + K_xn @ torch.linalg.solve(C, residual), kernel(x, x) - K_xn @ torch.linalg.solve(C, K_xn.mT)
 
 
-@pytest.mark.parametrize("noise, noise_of_averages, moved", [(1e-4, 0.0, False), (0.0, 1e-2, True)])
+@pytest.mark.parametrize(
+    "noise, noise_of_averages, moved", [(1e-4, 0.0, False), pytest.param(0.0, 1e-2, True, marks=pytest.mark.slow)]
+)
 def test_paths_given_averages_have_the_law_of_the_closed_form(noise, noise_of_averages, moved):
     kernel, X, x = 1.5 * kernels.Matern(1.5, [0.3, 0.5]), points(6), points(12, seed=1)
     y, averages = torch.sin(4 * X.sum(-1)), torch.tensor([0.5, -0.3, 0.8]).double()

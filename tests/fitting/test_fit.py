@@ -295,7 +295,7 @@ def test_a_handful_of_points_gives_a_usable_model(n, kernel, generator):
     assert bool(torch.isfinite(values).all()) and float((values.mean(1) - 7).abs().max()) < 3
 
 
-@pytest.mark.parametrize("noise", [None, 0.0])
+@pytest.mark.parametrize("noise", [None, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_duplicates_and_constant_targets_are_survived(noise):
     X, y = simulated(K.RBF(0.7), 20, 1, 0.02)
     with warnings.catch_warnings():

@@ -355,7 +355,8 @@ def test_weights_are_uniform_on_the_simplex():
     torch.testing.assert_close(weights.var(0), torch.full((3,), 1 / 18, dtype=torch.float64), atol=0.005, rtol=0)
 
 
-@pytest.mark.parametrize("direction", ["minimize", pytest.param("maximize", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
 def test_constraints_are_met_where_the_objective_alone_would_not(direction):
     """The best feasible point has x + y = 1, on the constraint; without it the optimum is a corner."""
     sign = 1.0 if direction == "minimize" else -1.0

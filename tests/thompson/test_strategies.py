@@ -133,6 +133,7 @@ def test_a_study_goes_on_from_its_file(tmp_path, generator):
         minimize_function(bowl, BOX, 3, kernel=K.RBF(), state=state)
 
 
+@pytest.mark.slow
 def test_a_killed_run_loses_only_the_evaluation_in_flight(tmp_path):
     state, script = tmp_path / "study.json", tmp_path / "run.py"
     script.write_text(
