@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from problems import MINIMA, problem
 from rivals import METHODS, Cube, method
-from seeds import parser, run_and_exit
+from seeds import lines_of_ends, parser, run_and_exit
 
 from matheron.experiments import Experiment, Trial
 from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
@@ -79,8 +79,8 @@ def search(trial: Trial, settings: Mapping[str, Any], device: torch.device) -> d
 
 
 def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row a run: regret after the first points and after each batch; of a problem whose minimum nobody knows, less
-    the lowest value that any run has found."""
+    """One row per run: regret after the first points and after each batch; of a problem whose minimum nobody knows,
+    less the lowest value that any run has found."""
     found: dict[str, float] = dict(MINIMA)
     for record in records:
         name = record["case"]["problem"]
@@ -99,14 +99,9 @@ def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> l
 
 def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Report:
     rows, by = flat(records, settings), ["problem", "batch", "method"]
-    half, last, seconds = (grouped(rows, by, name) for name in ("half", "last", "seconds"))
-    lines = [
-        (*key, settings["budgets"][str(key[1])], len(values), quartiles(half[key])[1], *quartiles(values),
-         quartiles(seconds[key])[1])
-        for key, values in last.items()
-    ]  # fmt: skip
+    lines = lines_of_ends(rows, by, lambda key: (settings["budgets"][str(key[1])],))
     columns = [*by, "evaluations", "runs", "median halfway", *QUARTILES, "seconds"]
-    table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, a run", columns, lines)
+    table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, per run", columns, lines)
     return Report(table, {"": lambda: figure(rows, settings)}, [wins(rows, settings)])
 
 
@@ -125,7 +120,7 @@ def wins(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
 
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
-    """A column a problem, a row a batch size: medians of regret against evaluations, quartiles shaded."""
+    """A column per problem, a row per batch size: medians of regret against evaluations, quartiles shaded."""
     from matheron.experiments import style
 
     colors = {name: METHODS[name].color for name in METHODS if any(row["method"] == name for row in rows)}

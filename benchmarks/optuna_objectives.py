@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from seeds import parser, run_and_exit
+from seeds import lines_of_ends, parser, run_and_exit
 
 from matheron.experiments import Experiment, Trial
-from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
+from matheron.experiments.report import QUARTILES, Report, Table
 
 SCALES: dict[str, dict[str, Any]] = {
     "full": {"trials": 8, "length": 40, "startup": 10, "problems": ["Branin-Currin", "ZDT1-5", "DTLZ2-5-3"]},
@@ -101,19 +101,15 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
     order = settings["problems"]
     rows.sort(key=lambda row: (order.index(row["problem"]), SAMPLERS.index(row["sampler"])))
     by = ["problem", "sampler"]
-    half, last, seconds = (grouped(rows, by, name) for name in ("half", "last", "seconds"))
-    lines = [
-        (*key, len(values), quartiles(half[key])[1], *quartiles(values), quartiles(seconds[key])[1])
-        for key, values in last.items()
-    ]
+    lines = lines_of_ends(rows, by)
     length = settings["length"]
-    columns = [*by, "studies", f"median at {length // 2}", *QUARTILES, "seconds a trial"]
+    columns = [*by, "studies", f"median at {length // 2}", *QUARTILES, "seconds per trial"]
     title = f"Share of the hypervolume that is missing after {length} trials: quartiles over studies"
     return Report(Table(title, columns, lines), {"": lambda: figure(rows, settings)})
 
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
-    """A panel a problem: medians of the missing share against trials, quartiles shaded."""
+    """A panel per problem: medians of the missing share against trials, quartiles shaded."""
     from matheron.experiments import style
 
     colors = (style.EXACT, style.LOVE, style.WEIGHT_SPACE, style.FRESH, style.DECOUPLED)

@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from seeds import parser, run_and_exit
+from seeds import lines_of_ends, parser, run_and_exit
 
 from matheron.experiments import Experiment, Trial
-from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
+from matheron.experiments.report import QUARTILES, Report, Table
 
 # Where a sampler has found the minimum to within this, logarithms say no more.
 FLOOR = 1e-6
@@ -116,21 +116,27 @@ def study(trial: Trial, settings: Mapping[str, Any], device: torch.device) -> di
     search = optuna.create_study(sampler=sampler(trial.case["sampler"], seed, startup))
     for _ in range(startup):
         search.enqueue_trial(first.ask(it.space).params)
-    lowest, seconds = math.inf, []
-    regret = []
-    for _ in range(settings["length"]):
+    return in_rounds(search, it, settings["length"], 1)
+
+
+def in_rounds(search: Any, it: Any, rounds: int, k: int) -> dict[str, Any]:
+    """Ask for k trials, then tell all of them, again and again: the lowest value after each round, and its seconds of
+    asking."""
+    lowest, regret, seconds = math.inf, [], []
+    for _ in range(rounds):
         began = time.perf_counter()
-        asked = search.ask(it.space)
+        asked = [search.ask(it.space) for _ in range(k)]
         seconds.append(round(time.perf_counter() - began, 5))
-        value = it.value(asked.params)
-        search.tell(asked, value)
-        lowest = min(lowest, value)
+        for each in asked:
+            value = it.value(each.params)
+            search.tell(each, value)
+            lowest = min(lowest, value)
         regret.append(lowest)
     return {"regret": regret, "seconds": seconds}
 
 
 def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row a study: regrets, and the mean of the seconds of a suggestion once there is a model."""
+    """One row per study: regrets, and the mean of the seconds of a suggestion once there is a model."""
     rows = []
     for record in records:
         regret, seconds = record["result"]["regret"], record["result"]["seconds"][settings["startup"] :]
@@ -142,19 +148,15 @@ def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> l
 
 def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Report:
     rows, by = flat(records, settings), ["function", "sampler"]
-    half, last, seconds = (grouped(rows, by, name) for name in ("half", "last", "seconds"))
-    lines = [
-        (*key, len(values), quartiles(half[key])[1], *quartiles(values), quartiles(seconds[key])[1])
-        for key, values in last.items()
-    ]
+    lines = lines_of_ends(rows, by)
     length = settings["length"]
-    columns = [*by, "studies", f"median at {length // 2}", *QUARTILES, "seconds a trial"]
+    columns = [*by, "studies", f"median at {length // 2}", *QUARTILES, "seconds per trial"]
     title = f"Regret after {length} trials: quartiles over studies; median seconds of a suggestion"
     return Report(Table(title, columns, lines), {"": lambda: figure(rows, settings)})
 
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
-    """A panel a function: medians of regret against trials, quartiles shaded."""
+    """A panel per function: medians of regret against trials, quartiles shaded."""
     from matheron.experiments import style
 
     colors = (style.EXACT, style.LOVE, style.WEIGHT_SPACE, style.DECOUPLED)

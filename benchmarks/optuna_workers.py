@@ -10,19 +10,17 @@ trials and files are those of `optuna_samplers.py`.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from optuna_samplers import FIRST_SEED, FLOOR, SAMPLERS, function, sampler
-from seeds import parser, run_and_exit
+from optuna_samplers import FIRST_SEED, FLOOR, SAMPLERS, function, in_rounds, sampler
+from seeds import lines_of_ends, parser, run_and_exit
 
 from matheron.experiments import Experiment, Trial
-from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
+from matheron.experiments.report import QUARTILES, Report, Table
 
 # Rounds by the number of workers; the first round is of uniform trials.
 SCALES: dict[str, dict[str, Any]] = {
@@ -50,17 +48,7 @@ def study(trial: Trial, settings: Mapping[str, Any], device: torch.device) -> di
     search = optuna.create_study(sampler=sampler(trial.case["sampler"], seed, k))
     for _ in range(k):
         search.enqueue_trial(first.ask(it.space).params)
-    lowest, regret, seconds = math.inf, [], []
-    for _ in range(settings["rounds"][str(k)]):
-        began = time.perf_counter()
-        asked = [search.ask(it.space) for _ in range(k)]
-        seconds.append(round(time.perf_counter() - began, 4))
-        for each in asked:
-            value = it.value(each.params)
-            search.tell(each, value)
-            lowest = min(lowest, value)
-        regret.append(lowest)
-    return {"regret": regret, "seconds": seconds}
+    return in_rounds(search, it, settings["rounds"][str(k)], k)
 
 
 def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -75,19 +63,14 @@ def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> l
 
 def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Report:
     rows, by = flat(records, settings), ["function", "workers", "sampler"]
-    half, last, seconds = (grouped(rows, by, name) for name in ("half", "last", "seconds"))
-    lines = [
-        (*key, settings["rounds"][str(key[1])], len(values), quartiles(half[key])[1], *quartiles(values),
-         quartiles(seconds[key])[1])
-        for key, values in last.items()
-    ]  # fmt: skip
-    columns = [*by, "rounds", "studies", "median halfway", *QUARTILES, "seconds a trial"]
+    lines = lines_of_ends(rows, by, lambda key: (settings["rounds"][str(key[1])],))
+    columns = [*by, "rounds", "studies", "median halfway", *QUARTILES, "seconds per trial"]
     title = "Regret after the last round: quartiles over studies; median seconds of a suggestion"
     return Report(Table(title, columns, lines), {"": lambda: figure(rows, settings)})
 
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
-    """A column a function, a row a number of workers: medians of regret against rounds, quartiles shaded."""
+    """A column per function, a row per number of workers: medians of regret against rounds, quartiles shaded."""
     from matheron.experiments import style
 
     colors = (style.EXACT, style.LOVE, style.WEIGHT_SPACE, style.DECOUPLED)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from matheron.experiments import Experiment, run
+from matheron.experiments.report import grouped, quartiles
 
 
 def parser(words: str | None, seeds: str, quick: str) -> argparse.ArgumentParser:
@@ -28,3 +30,15 @@ def run_and_exit(experiment: Experiment, args: argparse.Namespace, scale: str | 
     scale = scale or ("quick" if args.quick else "full")
     done = run(experiment, scale, out=args.out, workers=args.workers, trials=args.seeds, time_limit=args.time_limit)
     sys.exit(1 if done.failed else 0)
+
+
+def lines_of_ends(
+    rows: Sequence[Mapping[str, Any]], by: list[str], more: Callable[[tuple], tuple] = lambda key: ()
+) -> list[tuple]:
+    """A line of a table per group of runs: what `more` says, their number, the median of "half", the quartiles of
+    "last", and the median of "seconds"."""
+    half, last, seconds = (grouped(rows, by, name) for name in ("half", "last", "seconds"))
+    return [
+        (*key, *more(key), len(ends), quartiles(half[key])[1], *quartiles(ends), quartiles(seconds[key])[1])
+        for key, ends in last.items()
+    ]

@@ -140,7 +140,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
 
 
 def figure(records: Sequence[Mapping[str, Any]]) -> Any:
-    """A panel a dimension: the regret of each run, a column for each way of drawing, medians as bars."""
+    """A panel per dimension: the regret of each run, a column for each way of drawing, medians as bars."""
     from matheron.experiments import style
 
     ends = regrets(records)

@@ -231,7 +231,7 @@ def direct(trial: Trial, settings: Settings, observe: Callable[[Tensor], Tensor]
 
 
 def flat(records: Rows) -> list[Row]:
-    """One row a run, with its regret after each round.
+    """One row per run, with its regret after each round.
 
     A task's minimum is the lowest value that anybody has found: descent's from many starts, or a strategy's.
     """
@@ -277,7 +277,7 @@ def figure(rows: Rows, sizes: Sequence[int], runtimes: bool = False) -> Figure:
             axis.set_title(rf"$d = {d}$, $\ell = {ell}$")
         axes[i, 0].set_ylabel("share of runs" if runtimes else "regret")
     for axis in axes[-1]:
-        axis.set_xlabel("seconds a run" if runtimes else "evaluations")
+        axis.set_xlabel("seconds per run" if runtimes else "evaluations")
     legend_below(drawing, 5 if len(dims) > 2 else 3)
     return drawing
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..checks import ArrayLike, as_noise, as_points, as_tensor
 from ..gp import ExactGP, SparseGP
 from ..kernels import coupled_covariance
+from ..solvers.cholesky import safe_cholesky
 
 # What is added to k(Z, Z), relative to its diagonal: points of a block lie close together.
 _JITTER = 1e-10
@@ -90,11 +91,10 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
     with torch.no_grad():
         K = coupled_covariance(gp.kernel, Z, None, Z, None).double()
         jitter = _JITTER * float(K.diagonal().mean())
-        while int((factor := torch.linalg.cholesky_ex(K + jitter * torch.eye(len(Z)).to(K))).info):
-            jitter *= 10
+        L, added = safe_cholesky(K + jitter * torch.eye(len(Z)).to(K), "k(Z, Z) of data and blocks")
         residual = torch.cat([gp.train_targets.double(), y]) - A @ gp.mean(Z)[:, 0]
         # f(Z) = mean + L u with u ~ N(0, I) before the data, and B u + eps = residual.
-        B, N = A @ factor.L, torch.cat([gp.noise.double(), noise])
+        B, N = A @ L, torch.cat([gp.noise.double(), noise])
         # The data's own factor is taken by QR of [B, N^1/2]: squaring it would lose half of the digits.
         R = torch.linalg.qr(torch.cat([B, N.sqrt().diag_embed()], dim=1).mT).R.mT  # [n + b, n + b], R R^T = B B^T + N
         W = torch.linalg.solve_triangular(R, B, upper=False)
@@ -104,6 +104,6 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
         shrunk = 1 - (1 - s.square()).clamp_min(0).sqrt()
         root = torch.eye(len(Z)).to(K) - (Vh.mT * shrunk) @ Vh
     return SparseGP(
-        gp.kernel, Z, q_mean, root, gp.mean, whitened=True, jitter=jitter,
+        gp.kernel, Z, q_mean, root, gp.mean, whitened=True, jitter=jitter + added,
         input_transform=inward, output_transform=outward,
     )  # fmt: skip

@@ -72,6 +72,6 @@ def as_raster(raster: DataArray) -> tuple[Tensor, Tensor, Tensor]:
     if not np.isfinite(values).all():
         raise ValueError("raster: expected values in every cell, got gaps; fill them, e.g. raster.interpolate_na(...)")
     if min(values.shape) < 2:
-        raise ValueError(f"raster: expected at least two cells a side, got {list(values.T.shape)}")
+        raise ValueError(f"raster: expected at least two cells per side, got {list(values.T.shape)}")
     x_axis, y_axis = (torch.from_numpy(np.array(raster[name].values, dtype=np.float64)) for name in (x, y))
     return x_axis, y_axis, torch.from_numpy(values.copy())

@@ -144,6 +144,22 @@ class Hyperparameters:
         parts = vector.split([leaf.size for leaf in self.leaves])
         return [leaf.decode(part) for leaf, part in zip(self.leaves, parts, strict=True)]
 
+    def pulled_back(self, vector: Tensor, slopes: Callable[[list[Tensor]], Sequence[Tensor | None]]) -> Tensor:
+        """The gradient `[size]` in the vector of what has the given slopes in the values of the leaves.
+
+        `slopes` is called with the values, each the root of a graph of its own: what they are in the vector is one
+        product in the end, however often the values were used. None is no slope.
+        """
+        vector = vector.detach().requires_grad_()
+        with torch.enable_grad():
+            values = self.decode(vector)
+            found = slopes([value.detach().requires_grad_() for value in values])
+            parts = [(v * g.detach()).sum() for v, g in zip(values, found, strict=True) if g is not None]
+            if not parts:
+                return torch.zeros_like(vector)
+            (gradient,) = torch.autograd.grad(torch.stack(parts).sum(), vector)
+        return gradient
+
     def limits(self) -> list[tuple[float | None, float | None]]:
         return [limit for leaf in self.leaves for limit in leaf.limits()]
 

@@ -38,24 +38,23 @@ class Dense:
 
     def __call__(self, vector: Tensor) -> tuple[float, Tensor]:
         """The value and the gradient `[size]`; -inf where the covariance has no factor."""
-        h = self.hyperparameters
-        vector = vector.detach().requires_grad_()
-        with torch.enable_grad():
-            values = h.decode(vector)
-            leaves = [value.detach().requires_grad_() for value in values]
+        h, value = self.hyperparameters, -math.inf
+
+        def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
+            nonlocal value
             kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
             value = likelihood_with_gradient(kernel, self.X, self.y, self.tasks, noise, mean)
             if not math.isfinite(value):
-                return -math.inf, torch.zeros_like(vector)
+                return [None] * len(leaves)
             if self.priors:
                 density = log_prior(h.leaves, leaves, self.priors)
                 value += float(density.detach())
                 if density.requires_grad:  # a uniform prior has no slope
                     density.backward()
-            slopes = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-            total = torch.stack([(v * slope).sum() for v, slope in zip(values, slopes, strict=True)]).sum()
-            (gradient,) = torch.autograd.grad(total, vector)
-        return value, gradient
+            return [leaf.grad for leaf in leaves]
+
+        gradient = h.pulled_back(vector, slopes)
+        return value if math.isfinite(value) else -math.inf, gradient
 
 
 def likelihood_with_gradient(

@@ -13,7 +13,7 @@ gradient costs the same for any number of them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -72,10 +72,8 @@ class OnLattice:
 
     def __call__(self, vector: Tensor) -> Tensor:
         h = self.hyperparameters
-        vector = vector.detach().requires_grad_()
-        with torch.enable_grad():
-            values = h.decode(vector)
-            leaves = [value.detach().requires_grad_() for value in values]
+
+        def slopes(leaves: list[Tensor]) -> Sequence[Tensor | None]:
             kernel, noise, mean = h.model(leaves, len(self.X), None)
             fitted = isinstance(h.noise, Leaf)
             scale = noise[0] if fitted else noise.new_ones(())  # of the relative variances
@@ -89,10 +87,9 @@ class OnLattice:
                 total = total + level * m
             if self.priors:
                 total = total + log_prior(h.leaves, leaves, self.priors)
-            slopes = torch.autograd.grad(total, leaves, allow_unused=True)
-            pulled = [(v * g).sum() for v, g in zip(values, slopes, strict=True) if g is not None]
-            (gradient,) = torch.autograd.grad(torch.stack(pulled).sum(), vector)
-        return gradient
+            return torch.autograd.grad(total, leaves, allow_unused=True)
+
+        return h.pulled_back(vector, slopes)
 
     def _box(self, vector: Tensor, kernel: Kernel, noise: float) -> Box:
         """The box of a lattice with the terms of this kernel: the last one, while hyperparameters are near its own."""

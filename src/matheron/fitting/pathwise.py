@@ -56,10 +56,8 @@ class Pathwise:
 
     def __call__(self, vector: Tensor) -> Tensor:
         h = self.hyperparameters
-        vector = vector.detach().requires_grad_()
-        with torch.enable_grad():
-            values = h.decode(vector)
-            leaves = [value.detach().requires_grad_() for value in values]
+
+        def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
             kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
             m = mean_at(mean, self.X.double(), self.tasks)  # [n]
             V = self._solved(vector.detach(), kernel, noise.detach(), m.detach())  # [n, 1 + s]
@@ -73,10 +71,9 @@ class Pathwise:
                 rest = rest + log_prior(h.leaves, leaves, self.priors).to(rest)
             if rest.requires_grad:
                 rest.backward()
-            slopes = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-            total = torch.stack([(v * slope).sum() for v, slope in zip(values, slopes, strict=True)]).sum()
-            (gradient,) = torch.autograd.grad(total, vector)
-        return gradient
+            return [leaf.grad for leaf in leaves]
+
+        return h.pulled_back(vector, slopes)
 
     @torch.no_grad()
     def _solved(self, vector: Tensor, kernel: Kernel, noise: Tensor, m: Tensor) -> Tensor:
