@@ -160,3 +160,12 @@ def test_a_number_that_does_not_match_is_noticed(module):
     mark = report.MARKS.search(page)
     assert mark is not None
     assert report.refreshed(page.replace(mark[0], mark[1] + "another number\n" + mark[4])) == page
+
+
+@pytest.mark.slow
+def test_thompson_trials_that_go_in_step_find_what_they_find_alone(module):
+    thompson = module("leverage_thompson")
+    case, trials = thompson.Case(0.5, 2, 2, 32), [("leverage", 0), ("sobol", 0), ("leverage", 1)]
+    together = thompson.regrets(2, case, trials, torch.device("cpu"), 64)
+    assert together[2] == thompson.regrets(2, case, trials[2:], torch.device("cpu"), 64)[0]
+    assert together[0] != together[1]
