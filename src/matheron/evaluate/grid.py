@@ -8,10 +8,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ..features.canonical import Canonical
 from ..means import ConstantMean
 from .chunked import block_numbers
 from .record import Record
-from .tensor_grid import add_grid_sums, summands_of, unravelled
+from .tensor_grid import Separated, add_grid_sums, separate, summands_of, unravelled
 from .terms import Term, WeightedSum
 
 # Points of a grid that are in memory at once.
@@ -25,7 +26,8 @@ def on_grid(record: Record, axes: list[Tensor], out: Tensor) -> None:
     """
     out.zero_()
     rows = out.movedim(-1, 1)  # [s, t, n1, n2, ...]
-    left = [term for term in record.terms if not (isinstance(term, WeightedSum) and _separated(term, axes, rows))]
+    kernels = record.derived(_kernels_by_axis)
+    left = [term for term, of in zip(record.terms, kernels, strict=True) if not _separated(term, of, axes, rows)]
     constant = isinstance(record.mean, ConstantMean)
     if constant and bool(record.mean.value.any()):
         out += record.mean.value
@@ -33,8 +35,16 @@ def on_grid(record: Record, axes: list[Tensor], out: Tensor) -> None:
         _in_blocks(record, left, axes, out, constant)
 
 
-def _separated(term: WeightedSum, axes: list[Tensor], rows: Tensor) -> bool:
+def _kernels_by_axis(record: Record) -> list[Separated | None]:
+    """Of each term the kernels of one dimension that its own is made of: to make them looks at their numbers."""
+    bases = [term.basis if isinstance(term, WeightedSum) else None for term in record.terms]
+    return [separate(b.kernel, b.centres.shape[1]) if isinstance(b, Canonical) else None for b in bases]
+
+
+def _separated(term: Term, kernels: Separated | None, axes: list[Tensor], rows: Tensor) -> bool:
     """Add a term to rows `[s, t, n1, n2, ...]`, where it separates."""
+    if not isinstance(term, WeightedSum):
+        return False
     t, n1 = rows.shape[1], len(axes[0])
     axes = axes if term.origin is None else [axis - o for axis, o in zip(axes, term.origin, strict=True)]
     for g, members in term.groups:
@@ -42,7 +52,7 @@ def _separated(term: WeightedSum, axes: list[Tensor], rows: Tensor) -> bool:
         views = [rows[path, output] for path in members for output in range(t)]
         if basis.add_on_axes(term.weights[members].flatten(0, 1), axes, views):
             continue
-        summands = summands_of(basis, axes) if len(axes) > 1 else None  # a line is a list
+        summands = summands_of(basis, axes, kernels) if len(axes) > 1 else None  # a line is a list
         if summands is None:
             return False
         add_grid_sums(summands, term.weights[members].flatten(0, 1), [view.view(n1, -1) for view in views])

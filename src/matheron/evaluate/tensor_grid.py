@@ -18,8 +18,8 @@ from ..features.basis import Basis, Cosines, Pairs
 from ..features.canonical import Canonical
 from ..kernels import RBF, Constant, Kernel, OnDims, Periodic, Product, Scaled, Sum
 
-# Numbers in a block's factors.
-_BLOCK = 1 << 19
+# Numbers in a block's factors: on a CPU those that its caches hold, on a GPU enough to keep it busy.
+_BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}
 
 
 # A separable summand: one factor `[n_i, c]` per axis, and the weights `[r, c]` (perhaps complex) that go with them.
@@ -32,7 +32,8 @@ def add_grid_sums(summands: list[Summand], W: Tensor, into: list[Tensor]) -> Non
         weights = select(W)  # [r, c], perhaps complex
         n1, rest = len(first), [len(other) for other in others]
         numbers = weights.shape[1] * (2 if weights.is_complex() else 1)
-        step = max(1, min(_BLOCK // max(1, numbers), _BLOCK // n1))
+        block = _BLOCK.get(W.device.type, _BLOCK["cpu"])
+        step = max(1, min(block // max(1, numbers), block // n1))
         for start in range(0, prod(rest), step):
             columns = torch.arange(start, min(start + step, prod(rest)), device=W.device)
             right = torch.ones_like(first[:1])  # [b, c]
@@ -55,8 +56,9 @@ def unravelled(index: Tensor, shape: list[int]) -> list[Tensor]:
     return places[::-1]
 
 
-def summands_of(basis: Basis, axes: list[Tensor]) -> list[Summand] | None:
-    """The separable summands of a basis of one version; None where it does not separate."""
+def summands_of(basis: Basis, axes: list[Tensor], kernels: Separated | None) -> list[Summand] | None:
+    """The separable summands of a basis of one version, a canonical one's by kernels of one dimension; None where it
+    does not separate."""
     if isinstance(basis, Pairs | Cosines):
         turns = [torch.outer(axis, theta) for axis, theta in zip(axes, basis.frequencies[0].unbind(-1), strict=True)]
         factors = [torch.polar(torch.ones_like(phase), phase) for phase in turns]  # exp(i theta_j x_j)
@@ -64,14 +66,11 @@ def summands_of(basis: Basis, axes: list[Tensor]) -> list[Summand] | None:
             return [(factors, lambda W: torch.complex(*_cos_and_minus_sin(W)))]
         turn = torch.polar(torch.ones_like(basis.phases[0]), basis.phases[0])
         return [(factors, lambda W: W * turn)]
-    if isinstance(basis, Canonical):
-        separated = separate(basis.kernel, len(axes))
-        if separated is None:
-            return None
+    if isinstance(basis, Canonical) and kernels is not None:
         summands: list[Summand] = []
-        for scale, kernels in separated:
+        for scale, by_axis in kernels:
             factors = []
-            for axis, centre, parts in zip(axes, basis.centres.unbind(-1), kernels, strict=True):
+            for axis, centre, parts in zip(axes, basis.centres.unbind(-1), by_axis, strict=True):
                 K = torch.ones(len(axis), len(centre), dtype=axis.dtype, device=axis.device)
                 for kernel in parts:
                     K = K * kernel.forward(axis[:, None], centre[:, None])  # [n_i, c]
