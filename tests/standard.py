@@ -55,6 +55,8 @@ STATIONARY = {  # each with its number of dimensions, and with k(x, x) = 1
     "a product across coordinates": (K.RBF(0.5).on(0) * K.Periodic(1.0, 0.8).on(1), 2),
     "a product of periodic, radial and cosine": (K.Periodic(0.8, 0.7) * K.RationalQuadratic(2.0) * K.Cosine(1.1), 1),
 }
+# Those without a second derivative at coincident points.
+ROUGH = ("Matern 1/2", "Matern 1.2", "spherical", "spherical in 3 dimensions")
 KERNELS = STATIONARY | {
     "spectral mixture": (K.SpectralMixture([0.7, 0.5], [[0.4, 1.0], [0.0, -0.3]], [[0.3, 0.2], [0.5, 0.0]]), 2),
     "linear": (K.Linear([0.5, 2.0]), 2),

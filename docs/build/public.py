@@ -7,6 +7,7 @@ import inspect
 import re
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import matheron
 
@@ -18,12 +19,12 @@ _REST = re.compile(r"^::: ([\w.]+)\.\*$", re.MULTILINE)
 def public_names() -> dict[str, object]:
     """Every public class and function, by the name under which it is imported."""
     found: dict[str, object] = {}
-    for name in exports(matheron.__file__):
+    for name in exports(matheron):
         thing = getattr(matheron, name)
         if not inspect.ismodule(thing):
             found[f"matheron.{name}"] = thing
         elif hasattr(thing, "__path__"):
-            found |= {f"matheron.{name}.{member}": getattr(thing, member) for member in exports(thing.__file__)}
+            found |= {f"matheron.{name}.{member}": getattr(thing, member) for member in exports(thing)}
         else:
             own = {
                 member for member, value in vars(thing).items() if getattr(value, "__module__", "") == thing.__name__
@@ -32,10 +33,12 @@ def public_names() -> dict[str, object]:
     return {name: found[name] for name in sorted(found) if callable(found[name])}
 
 
-def exports(file: str | None) -> set[str]:
-    """The names that a module gives on: `from .a import b as b`."""
-    nodes = [node for node in ast.parse(Path(file or "").read_text()).body if isinstance(node, ast.ImportFrom)]
-    return {alias.asname for node in nodes for alias in node.names if alias.asname}
+def exports(package: ModuleType) -> set[str]:
+    """The names that a package exports: `from .a import b as b`, and with `from .a import *` the `__all__` of a."""
+    nodes = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.ImportFrom)]
+    whole = [import_module(f".{node.module}", package.__name__) for node in nodes if node.names[0].name == "*"]
+    named = {alias.asname for node in nodes for alias in node.names if alias.asname}
+    return named.union(*(module.__all__ for module in whole))
 
 
 def located(name: str) -> object:

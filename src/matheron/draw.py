@@ -21,6 +21,7 @@ from .describe import describe
 from .features import Features
 from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
+from .kernels.base import as_kernel
 from .lattice_draws import drawn_from_stream, drawn_on_lattice
 from .means import MeanLike, as_mean
 from .operators import KernelOperator
@@ -207,11 +208,9 @@ def draw_prior(
     torch.Size([16, 2])
     """
     s, d = as_count(num_paths, "num_paths"), as_count(input_dim, "input_dim")
-    if not isinstance(kernel, Kernel):
-        raise TypeError(f"kernel: expected a kernel of matheron.kernels, got {type(kernel).__name__}")
     as_dtype(dtype)
     generator = as_generator(generator, seed)
-    kernel = kernel.owned() if detach else kernel
+    kernel = as_kernel(kernel).owned() if detach else as_kernel(kernel)
     mean_function = as_mean(mean)
     mean_function = (mean_function.owned() if detach else mean_function).to(torch.device(device), dtype)
     basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .checks import ArrayLike, as_noise, as_points, as_tensor, positive
 from .kernels import Kernel
+from .kernels.base import as_kernel
 from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from .store import save
 from .transforms import Transform
@@ -91,7 +92,7 @@ class ExactGP(_Snapshot):
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
     ) -> None:
-        kernel = _as_kernel(kernel)
+        kernel = as_kernel(kernel)
         X = as_points(X, "X")
         y = as_tensor(y, "y", like=X)
         if X.shape[0] < 1:
@@ -180,7 +181,7 @@ class SparseGP(_Snapshot):
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
     ) -> None:
-        kernel = _as_kernel(kernel)
+        kernel = as_kernel(kernel)
         Z = as_points(Z, "Z")
         m = Z.shape[0]
         if m < 1:
@@ -342,13 +343,3 @@ def _as_mean(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:
         if outputs not in (1, num_outputs):
             raise ValueError(f"mean: expected a number, or one per output ({num_outputs}), got {outputs} of them")
     return mean
-
-
-def _as_kernel(kernel: Kernel) -> Kernel:
-    if not isinstance(kernel, Kernel):
-        raise TypeError(
-            f"kernel: expected a kernel of matheron.kernels (RBF, Matern, RationalQuadratic, Periodic, Cosine, "
-            f"SpectralMixture, Linear, Polynomial, Constant, Coregional, and sums and products of these), got "
-            f"{type(kernel).__module__}.{type(kernel).__name__}"
-        )
-    return kernel

@@ -145,7 +145,8 @@ class CorrectedOperator(Operator):
         self.K_mn = coupled_covariance(kernel, correction.Z, correction.tasks, X, tasks)  # [m, n]
 
     def product(self, V: Tensor) -> Tensor:
-        return self.operator.product(V) + self.K_mn.mT @ (self.C @ (self.K_mn @ V))
+        K_mn, C = self.K_mn.to(V), self.C.to(V)  # a residual is taken in more digits than the data's
+        return self.operator.product(V) + K_mn.mT @ (C @ (K_mn @ V))
 
     def rows(self, index: Tensor | slice) -> Tensor:
         return self.operator.rows(index) + self.K_mn[:, index].mT @ self.C @ self.K_mn

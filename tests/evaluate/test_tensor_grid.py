@@ -18,6 +18,7 @@ KERNELS = {
     "Matern, which does not separate": K.Matern(2.5, 0.3),
     "sum of separable kernels": 2.0 * K.RBF(0.3) + K.Periodic(1.0, [0.5, 1.0]) + K.Constant(0.5),
     "product over dimensions": K.RBF(0.3).on(0) * K.Matern(1.5, 0.2).on(1),
+    "linear in a coordinate": K.RBF(0.3).on(1) * K.Polynomial(2, 0.5).on(0) + K.Linear(0.3).on(1),
     "separable and not": K.RBF(0.3).on(0) * K.Matern(1.5, 0.2).on(1) + K.Linear(),
     "coupled": K.Coregional(K.RBF(0.3), B) + K.Coregional(K.Matern(0.5, 0.3), B),
 }

@@ -1,19 +1,16 @@
 """What every kernel must pass, whatever it is made of."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from standard import KERNELS, covariance
+from matheron import kernels
+from standard import KERNELS, ROUGH, covariance
 
 every_kernel = pytest.mark.parametrize("name", KERNELS)
-ROUGH = (
-    "Matern 1/2",
-    "Matern 1.2",
-    "spherical",
-    "spherical in 3 dimensions",
-)  # no second derivative at coincident points
 
 
 def case(name: str, n: int = 5, seed: int = 0, dtype=torch.float64):
@@ -26,6 +23,16 @@ def case(name: str, n: int = 5, seed: int = 0, dtype=torch.float64):
 def at(kernel, x: Tensor):
     """The kernel in the points' dtype, as paths hold it."""
     return kernel.to(x.device, x.dtype)
+
+
+def types_in(kernel: kernels.Kernel) -> set[type]:
+    return {type(kernel)}.union(*(types_in(part) for _, part in kernel.operands()))
+
+
+def test_every_kernel_that_is_exported_is_in_the_battery():
+    exported = {kind for kind in vars(kernels).values() if isinstance(kind, type) and not inspect.isabstract(kind)}
+    missing = exported.difference(*(types_in(kernel) for kernel, _ in KERNELS.values()), {kernels.Coregional})
+    assert not missing, f"add to KERNELS in tests/standard.py: {missing}"  # outputs have a test of their own
 
 
 @every_kernel

@@ -42,9 +42,3 @@ def test_what_is_said_of_the_residual_is_true():
         x, stats = BlockDescent(block=10, max_epochs=5).init(operator).solve(b)
     residual = b - (operator.dense() + torch.diag(noise)) @ x
     assert stats.residual == pytest.approx(float(residual.norm() / b.norm())) and not stats.converged
-
-
-def test_a_graph_is_refused():
-    gp = ExactGP(K.RBF(torch.tensor(0.5, requires_grad=True)), rand(4, 2), randn(4), 0.1)
-    with pytest.raises(ValueError, match="BlockDescent keeps no graph"):
-        draw(gp, 1, solver=BlockDescent(), detach=False)

@@ -1,6 +1,5 @@
 """Conjugate gradients: Cholesky's answers, the covariance never formed, and the truth about convergence."""
 
-import warnings
 from typing import Any
 
 import pytest
@@ -9,11 +8,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from examples import B2, gen, model, rand, randn
+from examples import gen, model, rand, randn
 from matheron import ExactGP, SparseGP, draw, draw_prior
 from matheron import kernels as K
 from matheron.operators import KernelOperator
-from matheron.solvers import PCG, Auto, BlockDescent, CholeskyState, ConvergenceWarning, Solver, State, as_solver
+from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver
 from matheron.solvers.pcg import PCGState
 
 TIGHT = PCG(tolerance=1e-7)
@@ -226,34 +225,10 @@ def test_a_draw_beyond_the_dense_limit_is_the_same_function_and_says_what_was_ch
     assert dense.solver_stats.solver == "Cholesky()" and iterative.solver_stats.solver.startswith("PCG(")
 
 
-def test_a_graph_is_refused():
-    gp = ExactGP(K.RBF(torch.tensor(0.5, requires_grad=True)), rand(4, 2), randn(4), 0.1)
-    with pytest.raises(ValueError, match=r"solver=\"cg\" keeps no graph.*use solver=\"cholesky\""):
-        draw(gp, 1, solver="cg", detach=False)
-
-
 def test_a_whitened_q_is_refused():
     gp = SparseGP(K.RBF(0.5), rand(4, 2), randn(4), whitened=True, jitter=0.1)
     with pytest.raises(ValueError, match=r"solver: a whitened q\(u\) is in terms of K_mm's Cholesky factor"):
         draw(gp, 1, solver="cg")
-
-
-def test_several_outputs_are_multiplied_by_blocks_too():
-    kernel, n = K.Coregional(K.RBF(0.4), B2) + 0.5 * K.Matern(1.5, 0.5), 60
-    X, tasks, b = rand(n, 2), torch.arange(n) % 2, randn(n, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        answers = [state_of(kernel, X, tasks, noises(n, 0.1), solver).solve(b)[0] for solver in (TIGHT, "cholesky")]
-    torch.testing.assert_close(*answers, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("solver", [PCG(rank=20), Auto(memory=0), BlockDescent(block=50), "cg"])
-def test_draw_shows_the_progress_of_solvers_that_iterate(solver, capsys):
-    gp = ExactGP(K.RBF(0.3), rand(100, 2), randn(100), 0.1)
-    draw(gp, 2, num_features=16, solver=solver)
-    assert capsys.readouterr().out == ""
-    draw(gp, 2, num_features=16, solver=solver, progress=True)
-    assert "error" in capsys.readouterr().out
 
 
 def test_what_rounding_to_single_precision_hides_is_said():

@@ -8,7 +8,6 @@ product over dimensions (RBF, Periodic, products of kernels on different dimensi
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import singledispatch
 from math import prod
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ..features.basis import Basis, Cosines, Pairs
 from ..features.canonical import Canonical
-from ..kernels import RBF, Constant, Kernel, OnDims, Periodic, Product, Scaled, Sum
+from ..kernels import Constant, Kernel, Linear
 
 # Numbers in a block's factors: on a CPU those that its caches hold, on a GPU enough to keep it busy.
 _BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}
@@ -85,64 +84,28 @@ def _cos_and_minus_sin(W: Tensor) -> tuple[Tensor, Tensor]:
     return W_cos.contiguous(), -W_sin
 
 
-# A kernel as sum_q scale_q prod_i prod_j k_qij(x_i, x'_i): for each q the scale and, an axis, kernels of one dimension.
-Separated = list[tuple[Tensor | float, list[list[Kernel]]]]
+# A kernel as sum_q scale_q prod_i prod_j k_qij(x_i, x'_i): each q's scale and, per axis, kernels of one dimension.
+Separated = list[tuple[Tensor, list[list[Kernel]]]]
 
 
-@singledispatch
 def separate(kernel: Kernel, d: int) -> Separated | None:
     """The kernel as a sum of products over dimensions, or None."""
-    return [(1.0, [[kernel]])] if d == 1 and kernel.num_outputs == 1 else None
-
-
-@separate.register
-def _(kernel: RBF, d: int) -> Separated | None:
-    return [(1.0, [[RBF(lengthscale)] for lengthscale in kernel.lengthscale.expand(d)])]
-
-
-@separate.register
-def _(kernel: Periodic, d: int) -> Separated | None:
-    both = zip(kernel.lengthscale.expand(d), kernel.period.expand(d), strict=True)
-    return [(1.0, [[Periodic(lengthscale, period)] for lengthscale, period in both])]
-
-
-@separate.register
-def _(kernel: Constant, d: int) -> Separated | None:
-    return [(kernel.value, [[] for _ in range(d)])]
-
-
-@separate.register
-def _(kernel: Scaled, d: int) -> Separated | None:
-    inner = separate(kernel.kernel, d)
-    return None if inner is None else [(scale * kernel.outputscale, kernels) for scale, kernels in inner]
-
-
-@separate.register
-def _(kernel: Sum, d: int) -> Separated | None:
-    parts = [separate(part, d) for part in kernel.parts]
-    return None if any(p is None for p in parts) else [term for p in parts if p is not None for term in p]
-
-
-@separate.register
-def _(kernel: Product, d: int) -> Separated | None:
-    total: Separated = [(1.0, [[] for _ in range(d)])]
-    for part in kernel.parts:
-        terms = separate(part, d)
-        if terms is None:
-            return None
-        total = [(s * t, [k + m for k, m in zip(ks, ms, strict=True)]) for s, ks in total for t, ms in terms]
-    return total
-
-
-@separate.register
-def _(kernel: OnDims, d: int) -> Separated | None:
-    inner = separate(kernel.kernel, len(kernel.dims))
-    if inner is None:
-        return None
-    spread: Separated = []
-    for scale, kernels in inner:
+    separated: Separated = []
+    for term in kernel.terms(d):
         axes: list[list[Kernel]] = [[] for _ in range(d)]
-        for i, parts in zip(kernel.dims, kernels, strict=True):
-            axes[i] = parts
-        spread.append((scale, axes))
-    return spread
+        for factors in [*(k.axis_factors(d) for k in term.stationary), *map(_of_one_axis, term.forms)]:
+            if factors is None:
+                return None
+            axes = [known + more for known, more in zip(axes, factors, strict=True)]
+        separated.append((term.variance, axes))
+    return separated
+
+
+def _of_one_axis(form: Tensor) -> list[list[Kernel]] | None:
+    """A linear form of one coordinate and a constant, `[d + 1]`, as a kernel of that coordinate; None of several."""
+    *coefficients, offset = form
+    active = [i for i, c in enumerate(coefficients) if bool(c != 0)]
+    if len(active) > 1:
+        return None
+    parts = [Linear(coefficients[i]) + Constant(offset) for i in active] or [Constant(offset)]
+    return [parts if i == (active or [0])[0] else [] for i in range(len(coefficients))]

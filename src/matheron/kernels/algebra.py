@@ -18,6 +18,8 @@ from .base import Kernel
 from .spectral import Embedded, Mixture, SpectralMeasure
 from .terms import RadialPart, Term
 
+__all__ = ["OnDims", "Product", "Scaled", "Sum"]
+
 # A product of sums multiplies out into this many terms at most; beyond it sums of stationary kernels become mixtures.
 LARGEST_TERM_COUNT = 64
 
@@ -216,6 +218,10 @@ class OnDims(Kernel):
     def radial_parts(self, input_dim: int) -> list[RadialPart] | None:
         parts = self.kernel.radial_parts(len(self.dims))
         return parts and [replace(p, dims=[self.dims[i] for i in p.dims]) for p in parts]
+
+    def axis_factors(self, input_dim: int) -> list[list[Kernel]] | None:
+        inner = self.kernel.axis_factors(len(self.dims))
+        return inner and [inner[self.dims.index(i)] if i in self.dims else [] for i in range(input_dim)]
 
     def inner_dims(self, dims: list[int]) -> list[int]:
         return [dims[i] for i in self.dims]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -14,13 +15,15 @@ from torch import Tensor
 
 from ..checks import ArrayLike, as_tensor, check_dim, transformed
 from ..scratch import empty, frame
-from ..value import Value
+from ..value import REGISTRY, Value
 from ..weigh import weigh
 
 if TYPE_CHECKING:
     from .algebra import OnDims
     from .spectral import SpectralMeasure
     from .terms import RadialPart, Term
+
+__all__ = ["Kernel"]
 
 
 class Kernel(Value):
@@ -86,6 +89,10 @@ class Kernel(Value):
         """The kernel as a sum of scaled radial ones on some coordinates; None where it is not one."""
         return None
 
+    def axis_factors(self, input_dim: int) -> list[list[Kernel]] | None:
+        """A stationary kernel as a product of kernels of one coordinate: those of each; None where it is not one."""
+        return [[self]] if input_dim == 1 else None
+
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         """The kernel as a sum of B (x) k: pairs (B `[t, t]`, k), where None is a B of ones."""
         return [(None, self)]
@@ -143,6 +150,17 @@ class Kernel(Value):
         from .algebra import OnDims
 
         return OnDims(self, list(dims) if isinstance(dims, Iterable) else [dims])
+
+
+def as_kernel(kernel: Kernel) -> Kernel:
+    """The kernel itself, or a TypeError that lists those there are."""
+    if not isinstance(kernel, Kernel):
+        kinds = [kind for kind in REGISTRY.values() if issubclass(kind, Kernel) and not inspect.isabstract(kind)]
+        raise TypeError(
+            f"kernel: expected a kernel of matheron.kernels ({', '.join(sorted(kind.__name__ for kind in kinds))}), "
+            f"got {type(kernel).__module__}.{type(kernel).__name__}"
+        )
+    return kernel
 
 
 def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

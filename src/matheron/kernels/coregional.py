@@ -13,6 +13,8 @@ from ..checks import ArrayLike, as_tensor
 from .base import Kernel
 from .terms import Term
 
+__all__ = ["Coregional", "coupled_covariance"]
+
 
 class Coregional(Kernel):
     """k((x, i), (x', j)) = B[i, j] k(x, x'), B `[t, t]` symmetric and positive semi-definite.

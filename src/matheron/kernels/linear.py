@@ -12,6 +12,8 @@ from ..checks import ArrayLike, as_count, per_dimension, positive
 from .base import Kernel
 from .terms import Term
 
+__all__ = ["Constant", "Linear", "Polynomial"]
+
 
 class Linear(Kernel):
     """k = sum_i variance_i x_i x'_i.

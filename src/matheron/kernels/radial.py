@@ -15,10 +15,12 @@ from torch import Tensor
 from ..checks import ArrayLike, per_dimension, positive, transformed
 from ..scratch import computed
 from ..weigh import weigh, weigh_coordinates
-from .base import centred, squared_distance
+from .base import Kernel, centred, squared_distance
 from .spectral import GammaScaled, Gaussian, SpectralMeasure, Student
 from .stationary import Stationary
 from .terms import RadialPart
+
+__all__ = ["RBF", "Matern", "Radial", "RationalQuadratic"]
 
 
 class Radial(Stationary):
@@ -85,6 +87,9 @@ class RBF(Radial):
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         return -0.5 * (-0.5 * r2).exp()
+
+    def axis_factors(self, input_dim: int) -> list[list[Kernel]]:
+        return [[RBF(l_i)] for l_i in per_dimension(self.lengthscale, input_dim, "lengthscale")]
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         return Gaussian(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"))

@@ -18,6 +18,8 @@ from .measure import SpectralMeasure
 from .radial import Radial
 from .terms import Term
 
+__all__ = ["Rotated", "Spherical"]
+
 # The table of Ball's radii t: its step, and its cells. The density of larger frequencies is that of its tail.
 _BALL_STEP, _BALL_CELLS, _BALL_FAR = 0.02, 100_000, 1e4
 

@@ -16,6 +16,8 @@ from .base import Kernel, centred, squared_distance
 from .spectral import Atom, Gaussian, Lattice, SpectralMeasure
 from .terms import Term
 
+__all__ = ["Cosine", "Periodic", "SpectralMixture", "Stationary"]
+
 
 class Stationary(Kernel):
     """k(x, x) = 1, and one term: itself."""
@@ -66,6 +68,9 @@ class Periodic(Stationary):
             for i, (l_i, p_i) in enumerate(zip(lengthscale, period, strict=True))
         ]
         return K, torch.stack(dK)
+
+    def axis_factors(self, input_dim: int) -> list[list[Kernel]]:
+        return [[Periodic(l_i, p_i)] for l_i, p_i in zip(*self._parameters_in(input_dim), strict=True)]
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         lengthscale, period = self._parameters_in(input_dim)

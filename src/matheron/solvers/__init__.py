@@ -12,7 +12,6 @@ from .block_descent import BlockDescent as BlockDescent
 from .cholesky import Cholesky as Cholesky
 from .cholesky import CholeskyState as CholeskyState
 from .cholesky import JitterWarning as JitterWarning
-from .choose import SOLVERS as SOLVERS
 from .choose import Auto as Auto
 from .choose import as_solver as as_solver
 from .dense import by_rows as by_rows

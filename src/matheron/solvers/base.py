@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -113,7 +113,12 @@ class State(ABC):
 
 
 class Solver(ABC):
-    """A way to solve (K + diag(noise)) x = b: a value with its own settings."""
+    """A way to solve (K + diag(noise)) x = b: a frozen dataclass of its settings, each with a default.
+
+    One that iterates may have a field `progress`, which `draw(..., progress=True)` sets.
+    """
+
+    shorthand: ClassVar[str | None] = None  # `draw(..., solver=shorthand)` takes it with its defaults
 
     @abstractmethod
     def init(self, operator: Operator) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ class Cholesky(Solver):
     Paths(8 paths in 1 dimension, given 3 observations; prior: 1024 by leverage)
     """
 
+    shorthand: ClassVar[str] = "cholesky"
     keep: bool = False
 
     def __repr__(self) -> str:

@@ -1,19 +1,17 @@
-"""Which solver: names for the common ones, and "auto"."""
+"""Which solver: by its shorthand, and "auto"."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
-from .block_descent import BlockDescent
 from .cholesky import Cholesky, working_dtype
-from .lattice import FourierLattice
 from .pcg import PCG
 
-SOLVERS = ("auto", "cholesky", "cg", "lattice")
 # What "auto" lets a dense factor take, in bytes: on a CPU this many (n = 20,000 in float64), on a GPU this share of all
 # the memory it has (n = 100,000 in float64 on one with 139 GiB). Not of what happens to be free: a draw must not
 # depend on that.
@@ -31,6 +29,7 @@ class Auto(Solver):
         progress: of `PCG`.
     """
 
+    shorthand: ClassVar[str] = "auto"
     memory: int | None = None
     tolerance: float = 0.01
     progress: bool = False
@@ -54,17 +53,15 @@ class Auto(Solver):
         return state.solve(b, guess)
 
 
-_SHOWN = (Auto, PCG, BlockDescent, FourierLattice)
-
-
 def as_solver(solver: str | Solver, progress: bool = False) -> Solver:
-    """A solver from its name or from itself; with its progress bar, where it has one and it is asked for."""
+    """A solver from its shorthand or from itself; with its progress bar, where it has one and it is asked for."""
     if isinstance(solver, Solver):
-        return replace(solver, progress=True) if progress and isinstance(solver, _SHOWN) else solver
-    if solver not in SOLVERS:
+        shows = is_dataclass(solver) and any(field.name == "progress" for field in fields(solver))
+        return replace(solver, progress=True) if progress and shows else solver
+    named = {kind.shorthand: kind for kind in Solver.__subclasses__() if kind.shorthand is not None}
+    if solver not in named:
         raise ValueError(
-            f"solver: expected one of {', '.join(SOLVERS)}, got {solver!r}; or give a value such as "
+            f"solver: expected one of {', '.join(sorted(named))}, got {solver!r}; or give a value such as "
             "matheron.solvers.PCG(tolerance=1e-3)"
         )
-    named = {"auto": Auto(), "cholesky": Cholesky(), "cg": PCG(), "lattice": FourierLattice()}
-    return as_solver(named[solver], progress)
+    return as_solver(named[solver](), progress)

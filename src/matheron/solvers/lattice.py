@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ class FourierLattice(Solver):
     True
     """
 
+    shorthand: ClassVar[str] = "lattice"
     tolerance: float = 0.01
     head: int | None = None
     max_iterations: int = 1000

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +59,7 @@ class PCG(Solver):
     True
     """
 
+    shorthand: ClassVar[str] = "cg"
     tolerance: float = 0.01
     rank: int | None = None
     max_iterations: int = 2000
