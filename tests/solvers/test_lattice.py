@@ -130,6 +130,17 @@ def test_mean_and_paths_are_those_of_the_dense_solve_in_posterior_standard_devia
     assert float(((same(x) - paths(x)) / sd).square().mean().sqrt()) < 0.02
 
 
+def test_means_are_right_near_data_that_lie_on_a_line():
+    X = rand(400, 1, seed=3).expand(-1, 2).clone()  # along a diagonal: the rest of the square is left open
+    y = torch.sin(40 * X[:, 0]) + 1e-3**0.5 * randn(400, seed=5)
+    gp = matheron.ExactGP(K.Matern(2.5, [0.05, 5.0]), X, y, noise=1e-3)
+    x = (X[:100] + 0.01 * randn(100, 2, seed=6)).clamp(0, 1)
+    paths = matheron.draw(gp, 2, domain=UNIT, solver="lattice", generator=gen(7))
+    exact = moments(gp, x)
+    z = (paths.mean(x) - exact.mean) / exact.covariance.diagonal().sqrt()
+    assert z.abs().max() < 0.3  # modes that suit the average over the square give 5
+
+
 def small(noise: Any = 0.01, n: int = 200, d: int = 1, **settings):
     X = rand(n, d)
     gp = matheron.ExactGP(K.RBF(0.3), X, torch.sin(6 * X).sum(1), noise=noise)

@@ -12,11 +12,13 @@ _PLACES, _NEIGHBOURS = 32, 128
 
 
 @torch.no_grad()
-def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor) -> float:
+def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool = False) -> float:
     """A typical posterior variance between the data X `[n, d]`, whose noise has variances `[n]`.
 
     An average over places in the data's bounding box, each given its nearest data: local kriging, at a cost linear in
-    n. Of several outputs the one of largest variance counts, as if all data were of it.
+    n. Of several outputs the one of largest variance counts, as if all data were of it. With `at_data` it is the
+    geometric mean of that and of the average at the data: where these lie on a line, at an edge or in clusters, much
+    less is left open near them.
     """
     coupled = [
         (1.0 if B is None else float(B.detach().diagonal().max()), k)
@@ -27,14 +29,17 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor) -> float:
     lower, upper = X.aminmax(dim=0)
     places = lower + (upper - lower) * torch.rand(_PLACES, X.shape[1], generator=generator, dtype=torch.float64)
     scale = (upper - lower).clamp_min(1e-300)
+    if at_data:
+        places = torch.cat([places, X[torch.randint(len(X), (_PLACES,), generator=generator)]])
     near = torch.cdist(places / scale, X / scale).topk(min(_NEIGHBOURS, len(X)), largest=False).indices  # [p, k]
     Z = X[near]  # [p, k, d]
     K, k_p = torch.zeros(()), torch.zeros(())
-    v = torch.zeros(_PLACES, dtype=torch.float64)
+    v = torch.zeros(len(places), dtype=torch.float64)
     for size, k in coupled:
         K = K + size * k.forward(Z, Z)  # [p, k, k]
         k_p = k_p + size * k.forward(places[:, None], Z)  # [p, 1, k]
         v = v + size * k.diag(places)
     L = torch.linalg.cholesky_ex(K + (1e-10 * v.mean() + noise[near]).diag_embed()).L
     explained = torch.linalg.solve_triangular(L, k_p.mT, upper=False).square().sum((-2, -1))
-    return float(torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v).mean())
+    left = torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v)
+    return float(left.unflatten(0, (-1, _PLACES)).mean(1).log().mean().exp())
