@@ -113,6 +113,34 @@ def test_a_mask_s_empty_cells_stay_empty_with_its_own_grid_and_with_another(tabl
 
 
 @pytest.mark.usefixtures("quick_fit")
+def test_a_mask_may_be_of_zeros_and_ones_in_another_coordinate_system(table, tmp_path):
+    y, x = np.linspace(4_649_600, 4_649_200, 41), np.linspace(500_000, 500_600, 61)
+    land = xr.DataArray(np.ones((41, 61), dtype="uint8"), {"y": y, "x": x}, ("y", "x")).rio.write_crs("EPSG:32633")
+    land[:, x < 500_300] = 0
+    land.rio.reproject("EPSG:4326", nodata=255).rio.to_raster(tmp_path / "LAND.TIF")
+    words = ("--mask", tmp_path / "LAND.TIF", "--crs", "EPSG:32633", "--grid", "40x30", "--paths", 2)
+    result = invoke(table, *words, "--out", tmp_path / "f.nc")
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "f.nc") as field:
+        inside = (field["x"] > 500_300) & (field["x"] < 500_600) & (field["y"] > 4_649_200) & (field["y"] < 4_649_600)
+        inside = inside.transpose("y", "x").values
+        assert (field["z"][0].notnull().values == inside).mean() > 0.97 and 0.05 < inside.mean() < 0.4
+    xr.Dataset({"a": land, "b": land}).to_netcdf(tmp_path / "two.nc")
+    result = invoke(table, "--mask", tmp_path / "two.nc", "--out", tmp_path / "g.nc")
+    assert result.exit_code == 1 and "expected one variable in two.nc, got a, b" in result.stderr
+
+
+def test_a_geometry_is_brought_into_the_crs_that_is_asked_for(tmp_path):
+    data = wells()
+    points = geopandas.GeoDataFrame(data[["z"]], geometry=geopandas.points_from_xy(data.x, data.y), crs="EPSG:32633")
+    points.to_crs("EPSG:4326").assign(x=0.0, y=0.0).to_parquet(tmp_path / "wells.parquet")
+    read = read_observations(tmp_path / "wells.parquet", ["x", "y"], "z", "EPSG:32633")
+    np.testing.assert_allclose(read.points, data[["x", "y"]], atol=1e-3)
+    degrees = read_observations(tmp_path / "wells.parquet", ["lon", "lat"], "z")
+    assert np.abs(degrees.points - [15.0, 42.0]).max() < 0.1 and degrees.crs == "EPSG:4326"
+
+
+@pytest.mark.usefixtures("quick_fit")
 def test_polygons_are_a_mask_in_whatever_coordinate_system_they_are(table, tmp_path):
     """A triangle, given in degrees, over data in metres: cells are filled where their centres are inside."""
     shapely = pytest.importorskip("shapely")
@@ -272,6 +300,11 @@ def test_a_grid_that_misses_the_data_is_refused(table, tmp_path):
         (["--out", "nowhere/f.nc"], "--out: no folder nowhere; make it first"),
         (["--mask", "none.tif"], "--mask: no file none.tif"),
         (["--value", "x"], "expected different columns"),
+        (["--x", "y,x"], "--x: expected the eastward coordinate first, as in --x x,y"),
+        (["--x", "x,y,z", "--plot", "f.png"], "--plot: a map has two coordinates, got x, y, z"),
+        (["--x", "x", "--out", "f.tif"], "--out: a raster has two coordinates, got x"),
+        (["--crs", "EPSG:4326"], "expected longitude and latitude in degrees, got x from 500"),
+        (["--x", "east,north"], "--x and --value say which to take"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_any_work(table, tmp_path, words, message, monkeypatch):

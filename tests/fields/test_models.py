@@ -9,6 +9,7 @@ import xarray as xr
 
 import matheron
 from matheron import fields, kernels
+from matheron.fields import models
 from matheron.fields.drift import RasterMean
 
 
@@ -132,6 +133,17 @@ def test_a_drift_is_found_and_is_part_of_the_paths(tmp_path):
     paths.save(tmp_path / "p.safetensors")
     again = matheron.load(tmp_path / "p.safetensors")
     torch.testing.assert_close(again(X), paths(X), rtol=0, atol=1e-11)
+
+
+def test_several_variables_are_fitted_with_all_their_observations(monkeypatch):
+    monkeypatch.setattr(models, "FITTED", 10)
+    X = torch.linspace(0, 1, 12, dtype=torch.float64)[:, None].repeat(1, 2)
+    tasks = torch.arange(12) % 2
+    kernel = kernels.Coregional(kernels.Matern(1.5, 0.5), [[1.0, 0.5], [0.5, 1.0]])
+    gp = fields.fit_field(X, X[:, 0].sin(), kernel, tasks=tasks, num_starts=1)
+    assert gp.num_data == 12 and gp.num_outputs == 2
+    noise = torch.full((12,), 0.1)
+    assert fields.fit_field(X, X[:, 0].sin(), kernels.RBF(0.5), noise=noise, num_starts=1).num_data == 12
 
 
 def test_rasters_that_are_none_are_refused():

@@ -146,6 +146,13 @@ def test_attributes_units_and_crs_are_kept():
     assert np.isnan(field.values[:, 0, 0]).all() and np.isfinite(field.values[:, 0, 1]).all()
 
 
+def test_a_field_has_no_geotransform_of_its_template_s_other_cells():
+    cells = template().rio.write_crs("EPSG:32633").rio.write_transform()
+    field = fields.simulate(drawn(), cells.isel(x=slice(3, None)))
+    assert "GeoTransform" not in field["spatial_ref"].attrs
+    assert field["y"].attrs["standard_name"] == "projection_y_coordinate"
+
+
 def test_a_dataset_s_coordinates_are_a_grid_and_inputs_names_their_order():
     paths = drawn()
     grid = xr.Dataset(coords={"y": Y_AXIS, "x": X_AXIS})
@@ -251,7 +258,10 @@ def test_a_mean_that_is_a_function_travels(monkeypatch):
         (AXES, {"chunks": 0}, "chunks: expected 'auto'"),
         (AXES, {"chunks": {"z": 3}}, r"chunks: expected sizes for \['path', 'y', 'x'\], got \['z'\]"),
         (np.zeros((4, 3)), {}, r"points \[n, 2\]"),
-        (pd.DataFrame({"x": ["a"], "y": [1.0]}), {}, "columns of numbers"),
+        (pd.DataFrame({"x": ["a"], "y": [1.0]}), {}, "expected numbers in column x, got (object|str)"),
+        (pd.DataFrame({"x": pd.date_range("2020", periods=2), "y": 1.0}), {}, "numbers in column x, got datetime64"),
+        ({"x": X_AXIS, "y": pd.date_range("2020", periods=3)}, {}, "along y, got datetime64.*give days or years"),
+        (xr.Dataset(coords={"y": np.array(["2020"], "M8[ns]"), "x": X_AXIS}), {}, "along y, got datetime64"),
         (xr.DataArray(np.zeros((3, 3)), dims=("y", "x")), {}, "expected coordinates for every dimension"),
         (xr.DataArray([["a"]], {"y": [0.0], "x": [0.0]}, ("y", "x")), {}, "numbers or of True and False"),
     ],
@@ -259,6 +269,14 @@ def test_a_mean_that_is_a_function_travels(monkeypatch):
 def test_a_grid_that_does_not_fit_is_refused(grid, settings, message):
     with pytest.raises(ValueError, match=message):
         fields.simulate(drawn(2), grid, **settings)
+
+
+def test_cells_beyond_a_lattice_s_domain_are_refused_before_any_block():
+    paths = drawn(domain=([0, -1], [1, 2]))
+    with pytest.raises(ValueError, match="expected points inside the domain"):
+        fields.simulate(paths, {"x": X_AXIS + 0.1, "y": Y_AXIS})
+    with pytest.raises(ValueError, match="expected points inside the domain"):
+        fields.simulate(paths, np.array([[0.5, 0.5], [np.nan, 0.0], [0.5, 2.1]]))
 
 
 def test_what_is_no_path_is_refused():

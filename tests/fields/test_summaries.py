@@ -54,6 +54,14 @@ def test_the_errors_are_what_another_draw_would_differ_by():
         assert 0.6 < float((z**2).mean()) ** 0.5 < 1.5, name
 
 
+def test_maps_say_what_they_are_and_in_which_units(paths):
+    field = fields.simulate(paths[:3], AXES, name="height").assign_attrs(units="m")
+    maps = fields.summaries_of(field, quantiles=0.5, above=1.0)
+    assert maps["std"].attrs == {"long_name": "standard deviation of height", "units": "m"}
+    assert maps["probability"].attrs["units"] == "1" and maps["threshold"].attrs["units"] == "m"
+    assert maps["quantile"].sizes["quantile_level"] == 1
+
+
 def test_each_block_is_evaluated_once_for_all_its_maps(paths, tmp_path, monkeypatch):
     seen = []
     on = blocks.BlockGrid._on
@@ -82,6 +90,18 @@ def test_functionals_are_one_number_a_path(paths):
     np.testing.assert_allclose(fields.area_above(field, 1.2), ((values > 1.2) * cell).sum((1, 2)))
     np.testing.assert_allclose(fields.volume_above(field, 1.2), (np.clip(values - 1.2, 0, None) * cell).sum((1, 2)))
     assert fields.area_above(field, -1e9).values == pytest.approx(cell.sum())
+
+
+def test_areas_of_degrees_are_those_of_the_earth():
+    """All of it, and a zone of 60 degrees, which has half of it."""
+    earth = 4 * np.pi * 6371.0**2
+    world = {"lon": np.arange(-179.5, 180.0), "lat": np.arange(-89.5, 90.0)}
+    north = xr.DataArray(world["lat"], dims="lat")
+    field = xr.DataArray(np.zeros((1, 180, 360)), {"path": [0], **world}, ("path", "lat", "lon")) + (abs(north) < 30)
+    field = fields.with_crs(field.transpose("path", "lat", "lon"), "EPSG:4326")
+    assert fields.area_above(field, -1.0).values == pytest.approx(earth, rel=1e-9)
+    assert fields.area_above(field, 0.5).values == pytest.approx(earth / 2, rel=1e-9)
+    assert fields.connected_area(field, 0.5).values == pytest.approx(earth / 2, rel=1e-9)
 
 
 def test_connected_areas_are_found_across_blocks():
@@ -130,9 +150,26 @@ def test_the_mean_alone_is_kriging_s(paths):
     mean = fields.mean(paths, AXES, chunks=6)
     assert mean.dims == ("y", "x")
     np.testing.assert_allclose(mean.values, fields.krige(model(), AXES)["mean"].values, atol=1e-8)
+    on_lattice = matheron.draw(model(), 2, domain=([0, 0], [1, 2]), seed=0)
+    np.testing.assert_allclose(fields.mean(on_lattice, AXES).values, mean.values, atol=1e-8)
     own = paths[:2].condition_on([[0.5, 0.5]], [[0.0], [1.0]], noise=0.1)
     with pytest.raises(TypeError, match="have a mean each"):
         fields.mean(own, AXES)
+
+
+def test_kriging_on_the_sphere_is_that_of_its_points():
+    lonlat = np.stack([np.linspace(170, 190, 9), np.linspace(-20, 30, 9) ** 2 / 20], axis=1)
+    X = fields.on_sphere(lonlat)
+    gp = matheron.ExactGP(kernels.Matern(1.5, 900.0), X, np.sin(np.arange(9.0)), noise=1e-2)
+    grid = {"lon": np.array([171.0, 180.0, 183.0]), "lat": np.array([-3.0, 12.0])}
+    maps = fields.krige(fields.OnSphere(gp), grid)
+    lon, lat = np.meshgrid(grid["lon"], grid["lat"])
+    mean, std = dense(gp, fields.on_sphere(np.stack([lon.ravel(), lat.ravel()], axis=1)))
+    np.testing.assert_allclose(maps["mean"].values.ravel(), mean, atol=1e-9)
+    np.testing.assert_allclose(maps["std"].values.ravel(), std, atol=1e-9)
+    alone = fields.mean(fields.OnSphere(matheron.draw(gp, 1, seed=0)), grid)
+    np.testing.assert_allclose(alone.values.ravel(), mean, atol=1e-8)
+    assert alone["lat"].attrs["units"] == "degrees_north"
 
 
 def test_kriging_agrees_with_the_paths_within_their_error():

@@ -54,6 +54,22 @@ def test_what_is_read_back_is_what_was_simulated(field, tmp_path, suffix):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [path.name]
 
 
+def test_gdal_finds_a_netcdf_file_s_cells_and_crs(field, tmp_path):
+    """As QGIS would: by the file's attributes, for the field and for its maps."""
+    import rasterio
+
+    field = fields.with_crs(field, "EPSG:32633")
+    both = fields.summaries_of(field).assign(field=field)
+    path = fields.write(both, tmp_path / "field.nc")
+    assert "grid_mapping" not in field.attrs  # what was given is left as it was
+    for name in ("field", "std"):
+        with rasterio.open(f"NETCDF:{path}:{name}") as file:
+            assert file.crs.to_epsg() == 32633
+            half = (field["x"][1] - field["x"][0]) / 2
+            assert file.bounds.left == pytest.approx(float(field["x"][0] - half))
+            assert file.bounds.bottom < file.bounds.top
+
+
 def test_a_geotiff_is_tiled_and_north_is_up(field, tmp_path):
     import rasterio
 

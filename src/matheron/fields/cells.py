@@ -10,7 +10,7 @@ import numpy as np
 
 from .extras import need
 from .observations import GEOMETRY, Observations
-from .targets import as_targets
+from .targets import EASTWARD, as_targets, crs_of
 
 if TYPE_CHECKING:
     from shapely.geometry.base import BaseGeometry
@@ -43,18 +43,11 @@ def cells_for(
         low[1], high[1] = max(low[1], -90.0), min(high[1], 90.0)
     if mask is not None and mask.suffix.lower() in GEOMETRY:
         return _inside(_polygons(mask, crs), wells.names, sizes)
-    raster = None if mask is None else _raster(mask)
+    raster = None if mask is None else _raster(mask, crs)
     if grid is None and raster is not None:
         return raster
     axes = {name: np.linspace(a, b, n) for name, a, b, n in zip(wells.names, low, high, sizes, strict=True)}
-    if raster is None:
-        return axes
-    xr = need("xarray")
-    y, x = raster.dims
-    where = {dim: xr.DataArray(axes[name], dims=name) for dim, name in zip((x, y), wells.names, strict=True)}
-    shown = raster.sel(where, method="nearest")
-    shown = shown.drop_vars([n for n in (x, y) if n in shown.coords]).assign_coords(axes)
-    return shown.transpose(*reversed(wells.names))
+    return axes if raster is None else _resampled(raster, axes)
 
 
 def sizes_of(grid: str, d: int) -> list[int]:
@@ -88,14 +81,42 @@ def box_of(cells: DataArray | dict[str, np.ndarray], wells: Observations) -> tup
     return low, high
 
 
-def _raster(mask: Path) -> DataArray:
-    if mask.suffix in (".tif", ".tiff"):
-        raster = need("rioxarray").open_rasterio(mask, masked=True).squeeze("band", drop=True)
+def _raster(mask: Path, crs: object) -> DataArray:
+    """True where a raster `(y, x)` has a value, or, if it is one of 0 and 1, where that is 1."""
+    if mask.suffix.lower() in (".tif", ".tiff"):
+        raster = need("rioxarray").open_rasterio(mask, masked=True)
+        raster = raster.squeeze("band", drop=True) if raster.sizes["band"] == 1 else raster
     else:
-        raster = need("xarray").open_dataarray(mask)
+        with need("xarray").open_dataset(mask, decode_coords="all") as opened:
+            if len(opened.data_vars) != 1:
+                raise ValueError(f"--mask: expected one variable in {mask.name}, got {', '.join(map(str, opened))}")
+            raster = opened[next(iter(opened))].load()
     if raster.ndim != 2:
         raise ValueError(f"--mask: expected one layer (y, x), got dimensions {list(raster.dims)}")
-    return raster.load()
+    if str(raster.dims[0]).lower() in EASTWARD:
+        raster = raster.transpose()
+    raster, own = raster.astype(np.float64), crs_of(raster)
+    if crs is not None and own is not None and own != crs:
+        raster = raster.rio.reproject(crs)
+    inside = raster.notnull()
+    if bool(raster.isin([0.0, 1.0]).where(inside, True).all()) and bool((raster == 0).any()):
+        inside = raster == 1
+    if not bool(inside.any()):
+        raise ValueError(f"--mask: {mask.name} is empty everywhere")
+    return inside.drop_attrs(deep=False)
+
+
+def _resampled(raster: DataArray, axes: dict[str, np.ndarray]) -> DataArray:
+    """The raster's nearest cells on other axes, False beyond its edges."""
+    xr, pandas = need("xarray"), need("pandas")
+    values = raster.values
+    for dim, name in enumerate(reversed(axes)):
+        own = raster[raster.dims[dim]].values
+        half = np.abs(np.diff(own)).max(initial=0.0) / 2 * (1 + 1e-9)
+        nearest = pandas.Index(own).get_indexer(axes[name], method="nearest", tolerance=half)  # -1 beyond the edges
+        values = values.take(nearest, axis=dim) & np.expand_dims(nearest >= 0, 1 - dim)
+    scalars = {name: c for name, c in raster.coords.items() if not c.dims}  # the CRS
+    return xr.DataArray(values, {name: axes[name] for name in reversed(axes)} | scalars, tuple(reversed(axes)))
 
 
 def _polygons(mask: Path, crs: object) -> BaseGeometry:

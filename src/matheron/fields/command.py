@@ -8,12 +8,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
 from .extras import need
+from .targets import EASTWARD, NORTHWARD
 
 if TYPE_CHECKING:
-    import numpy as np
     from xarray import DataArray
 
     from ..gp import ExactGP
@@ -36,13 +37,16 @@ def field(
         float | None, typer.Option(help="Threshold of the probability map.", show_default="75% of the data lie below")
     ] = None,
     crs: Annotated[
-        str | None, typer.Option(help="Of the coordinates, e.g. EPSG:32633; a table may have its own.")
+        str | None,
+        typer.Option(
+            help="Of the coordinates, e.g. EPSG:32633. A GeoPackage has its own, and is brought into the one given."
+        ),
     ] = None,
     mask: Annotated[
         Path | None,
         typer.Option(
-            help="A raster, whose empty cells stay empty and, without --grid, whose cells are the grid; or polygons "
-            "(GeoPackage, GeoJSON, Shapefile): the field is inside them."
+            help="A raster, whose cells without a value (or that are 0, of 0 and 1) stay empty and, without --grid, "
+            "whose cells are the grid; or polygons (GeoPackage, GeoJSON, Shapefile): the field is inside them."
         ),
     ] = None,
     sphere: Annotated[
@@ -94,7 +98,6 @@ def run(
     overwrite: bool,
 ) -> None:
     """What the command does, step by step, each said in a line."""
-    import numpy as np
     import torch
 
     from .. import draw
@@ -106,14 +109,17 @@ def run(
     from .write import FORMATS, write
 
     out = Path(table.stem + ".nc") if out is None and plot is None else out
-    _check_outputs(out, plot, FORMATS, overwrite)
     names = [name.strip() for name in x.split(",") if name.strip()]
-    wells = read_observations(table, names, value)
+    _check_outputs(out, plot, FORMATS, overwrite)
+    _check_coordinates(names, out, plot)
+    wells = read_observations(table, names, value, _as_crs(crs))
     typer.echo(f"{table.name}: {len(wells.values)} observations of {value}")
     for remark in wells.remarks:
         typer.echo(f"  {remark}")
-    reference = crs or wells.crs
-    sphere = _is_geographic(reference) if sphere is None else sphere
+    reference = wells.crs
+    sphere = bool(getattr(reference, "is_geographic", False)) if sphere is None else sphere
+    if sphere:
+        _check_degrees(wells)
     cells = cells_for(grid, mask, wells, reference, sphere)
     check_overlap(cells, wells, own_names=isinstance(cells, dict))
     gp = _fitted(wells, log, seed, sphere)
@@ -137,34 +143,52 @@ def run(
         shape = " x ".join(str(n) for n in realised.shape[1:])
         typer.echo(f"written: {written}, {num_paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
     if plot is not None:
-        _draw_figure(where, cells, wells, threshold, plot)
+        _draw_figure(where, cells, wells, threshold, plot, log, sphere)
         typer.echo(f"drawn: {plot}")
 
 
-def _is_geographic(crs: object) -> bool:
-    """Whether a coordinate reference system is one of longitudes and latitudes."""
+def _as_crs(crs: str | None) -> object:
+    """A coordinate reference system by its name."""
     if crs is None:
-        return False
+        return None
+    pyproj = need("pyproj")
     try:
-        return bool(need("pyproj").CRS.from_user_input(crs).is_geographic)
-    except ImportError:
-        raise
-    except Exception as error:  # pyproj's own
+        return pyproj.CRS.from_user_input(crs)
+    except pyproj.exceptions.CRSError as error:
         raise ValueError(f"--crs: expected a name such as EPSG:32633, got {crs!r} ({error})") from None
+
+
+def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) -> None:
+    """Before any work: what cannot be drawn or stored as a map."""
+    lower = [name.lower() for name in names]
+    if len(names) == 2 and lower[0] in NORTHWARD and lower[1] in EASTWARD:
+        raise ValueError(f"--x: expected the eastward coordinate first, as in --x {names[1]},{names[0]}; got {names}")
+    if plot is not None and len(names) != 2:
+        raise ValueError(f"--plot: a map has two coordinates, got {', '.join(names)}; leave it out, and open --out")
+    if out is not None and out.suffix.lower() in (".tif", ".tiff") and len(names) < 2:
+        raise ValueError(f"--out: a raster has two coordinates, got {', '.join(names)}; write to .nc")
+
+
+def _check_degrees(wells: Observations) -> None:
+    """On the sphere coordinates are a longitude and a latitude."""
+    if len(wells.names) != 2:
+        raise ValueError(f"--sphere: expected longitude and latitude, got {', '.join(wells.names)}")
+    for name, column, most in zip(wells.names, wells.points.T, (360.0, 90.0), strict=True):
+        if np.abs(column).max() > most:
+            raise ValueError(
+                f"--crs or --sphere: expected longitude and latitude in degrees, got {name} from {column.min():.6g} to "
+                f"{column.max():.6g}; name another --crs, or add --plane"
+            )
 
 
 def _fitted(wells: Observations, log: bool, seed: int, sphere: bool) -> ExactGP:
     """The model, in the values' own units whether fitted to them or to their logarithms."""
-    import numpy as np
-
     from ..fitting import summary
     from ..kernels import Matern
     from .models import EARTH, fit_field, on_sphere
 
     if log and wells.values.min() <= 0:
         raise ValueError(f"--log: expected positive values of {wells.value_name}, got {wells.values.min():.4g}")
-    if sphere and len(wells.names) != 2:
-        raise ValueError(f"--sphere: expected longitude and latitude, got {', '.join(wells.names)}")
     began = time.monotonic()
     values = np.log(wells.values) if log else wells.values
     points, kernel, names = wells.points, None, list(wells.names)
@@ -201,21 +225,22 @@ def _draw_figure(
     wells: Observations,
     threshold: float,
     plot: Path,
+    log: bool,
+    degrees: bool,
 ) -> None:
     """The figure, of the same functions at the cells that a picture can show."""
     from .picture import picture, thinned
     from .simulate import simulate
     from .summaries import summarise
 
-    if len(wells.names) != 2:
-        raise ValueError(f"--plot: expected two coordinates, got {', '.join(wells.names)}")
     if isinstance(cells, dict):
         few = {name: axis[thinned(axis)] for name, axis in cells.items()}
     else:
         few = cells.isel({dim: thinned(cells[dim].values) for dim in cells.dims})
     maps = summarise(functions, few, quantiles=(), above=[threshold]).compute(scheduler="sync")
     realisations = simulate(functions[:3], few).compute(scheduler="sync")
-    picture(maps, realisations, wells.points, wells.values, plot, units=wells.value_name)
+    data = (wells.points, wells.values)
+    picture(maps, realisations, *data, plot, units=wells.value_name, log=log, degrees=degrees)
 
 
 def _variable(name: str) -> str:

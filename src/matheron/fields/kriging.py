@@ -16,6 +16,7 @@ from ..paths import AbstractPaths
 from ..solvers.cholesky import safe_cholesky
 from ..value import Value
 from .extras import need
+from .models import OnSphere
 from .simulate import Chunks, simulate
 from .targets import Grid
 
@@ -35,7 +36,7 @@ def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequenc
     transformed, take `summarise(paths, grid)`: it estimates both from paths, with the error of the estimate.
 
     Args:
-        model: an `ExactGP`, or a model of another library that is one.
+        model: an `ExactGP`, or a model of another library that is one; `OnSphere(gp)` for longitudes and latitudes.
         grid, chunks, inputs: as for `simulate`.
 
     >>> import numpy as np, matheron
@@ -45,18 +46,19 @@ def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequenc
     >>> round(float(maps["mean"].sel(x=1, y=1)), 6), float(maps["std"].sel(x=1, y=1)) < 1e-6
     (1.0, True)
     """
-    field = simulate(Moments(model), grid, chunks=chunks, inputs=inputs)
+    moments = OnSphere(Moments(model.paths), model.radius) if isinstance(model, OnSphere) else Moments(model)
+    field = simulate(moments, grid, chunks=chunks, inputs=inputs)
     maps = {name: field.isel(path=i, drop=True).rename(name) for i, name in enumerate(("mean", "std"))}
     return need("xarray").Dataset(maps, attrs=field.attrs)
 
 
 def mean(
-    paths: AbstractPaths, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None
+    paths: AbstractPaths | OnSphere, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None
 ) -> DataArray:
     """The posterior mean on a grid as a lazy `xarray.DataArray`, exactly, at the cost of a path for any number of data.
 
     Args:
-        paths: functions drawn from the posterior; `paths.mean` must have a closed form.
+        paths: functions drawn from the posterior, or `OnSphere(paths)`; `paths.mean` must have a closed form.
         grid, chunks, inputs: as for `simulate`.
 
     >>> import matheron
@@ -66,7 +68,8 @@ def mean(
     array([[0.   , 0.004],
            [0.004, 1.   ]])
     """
-    return simulate(MeanPath(paths), grid, chunks=chunks, inputs=inputs, name="mean").isel(path=0, drop=True)
+    whole = OnSphere(MeanPath(paths.paths), paths.radius) if isinstance(paths, OnSphere) else MeanPath(paths)
+    return simulate(whole, grid, chunks=chunks, inputs=inputs, name="mean").isel(path=0, drop=True)
 
 
 class _AsPaths(Value):
@@ -92,8 +95,6 @@ class MeanPath(_AsPaths):
     def __init__(self, paths: AbstractPaths) -> None:
         super().__init__()
         self.paths = paths
-        if self(torch.zeros(2, paths.input_dim, dtype=paths.dtype)).ndim > 2 + (paths.num_outputs > 1):
-            raise TypeError("mean: these paths have a mean each; simulate them instead")
 
     @property
     def num_outputs(self) -> int:
@@ -110,7 +111,10 @@ class MeanPath(_AsPaths):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """`[1, n]`, or `[1, n, t]` for several outputs."""
-        return self.paths.mean(x)[None]
+        mean = self.paths.mean(x)
+        if mean.ndim > 1 + (self.num_outputs > 1):
+            raise TypeError("mean: these paths have a mean each; simulate them instead")
+        return mean[None]
 
 
 class Moments(_AsPaths):

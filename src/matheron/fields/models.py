@@ -14,9 +14,9 @@ from ..fitting import fit
 from ..gp import ExactGP
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
 from ..kernels.coregional import coupled_covariance
-from ..paths import AbstractPaths
 from ..solvers.cholesky import safe_cholesky
 from ..transforms import Affine
+from .carried import Functions
 from .drift import RasterMean, as_raster
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Hyperparameters are fitted to at most so many observations; all of them condition the field.
 FITTED = 1000
+# The coefficients of a drift are found from at most so many.
+_REGRESSED = 4000
 
 
 def covariance(name: str, *, range: ArrayLike, sill: float = 1.0, angle: float = 0.0) -> Kernel:
@@ -61,10 +63,11 @@ def fit_field(
     """`matheron.fit` with a kernel for fields, Matern-3/2 and a nugget, from some of the observations where many.
 
     The likelihood of 1000 observations, picked at random, says as much about two lengthscales as a field needs, and
-    costs seconds where that of 10^5 cannot be had. The model that comes back is given all of them.
+    costs seconds where that of 10^5 cannot be had. The model that comes back is given all of them. Several variables,
+    and noise that is known for each observation, are fitted to all.
 
     Args:
-        X, y: points `[n, d]` and values `[n]`.
+        X, y: points `[n, d]` and values `[n]`, or as `matheron.fit` has them for several variables.
         kernel: where not given, a variance times Matern-3/2 with a lengthscale for each coordinate.
         settings: of `matheron.fit`.
 
@@ -80,10 +83,12 @@ def fit_field(
         spread = points.double().std(0).clamp_min(1e-300)
         kernel = float(values.double().var().clamp_min(1e-300)) * Matern(1.5, spread / 2)
     generator = torch.Generator().manual_seed(seed)
-    some = torch.randperm(len(points), generator=generator)[:FITTED] if len(points) > FITTED else slice(None)
+    noise = settings.get("noise")
+    alike = values.ndim == 1 and settings.get("tasks") is None and (noise is None or torch.as_tensor(noise).ndim == 0)
+    if len(points) <= FITTED or not alike:
+        return fit(kernel, points, values, seed=generator, progress=progress, **settings)
+    some = torch.randperm(len(points), generator=generator)[:FITTED]
     gp = fit(kernel, points[some], values[some], seed=generator, progress=progress, **settings)
-    if len(points) <= FITTED:
-        return gp
     inward, outward = gp.input_transform, gp.output_transform
     assert inward is not None and outward is not None
     model_X, model_y = inward(points.double()).to(points), outward.inverse(values.double()).to(values)
@@ -120,9 +125,11 @@ def fit_drift(
     gp = fit_field(points, values - design @ beta, kernel, seed=seed, mean=0.0, **settings)
     inward, outward = gp.input_transform, gp.output_transform
     assert isinstance(inward, Affine) and outward is not None
-    K = coupled_covariance(gp.kernel, gp.train_inputs, None, gp.train_inputs, None) + gp.noise.diag_embed()
+    some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:_REGRESSED]
+    near = gp.train_inputs[some]
+    K = coupled_covariance(gp.kernel, near, None, near, None) + gp.noise[some].diag_embed()
     L, _ = safe_cholesky(K, "k(X, X) + noise")
-    whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1), upper=False)
+    whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1)[some], upper=False)
     beta = torch.linalg.lstsq(whitened[:, :2], whitened[:, 2:]).solution[:, 0]
     drift = RasterMean(
         *(inward_axis(inward, axis, i) for i, axis in enumerate(axes)),
@@ -173,6 +180,8 @@ def on_sphere(lonlat: ArrayLike, radius: float = EARTH) -> Tensor:
 class OnSphere:
     """Paths over the sphere's points, called with longitudes and latitudes: what `simulate` takes for such a grid.
 
+    `krige` takes a model in place of the paths.
+
     >>> import numpy as np, matheron
     >>> from matheron import fields, kernels
     >>> paths = matheron.draw_prior(kernels.Matern(1.5, 2000.0), 2, input_dim=3)
@@ -182,15 +191,20 @@ class OnSphere:
     """
 
     input_dim = 2
+    coordinate_attrs = (  # as the CF conventions have it
+        {"standard_name": "longitude", "units": "degrees_east"},
+        {"standard_name": "latitude", "units": "degrees_north"},
+    )
     num_paths: int  # these are the paths' own
     num_outputs: int
     dtype: torch.dtype
     named_modules: Callable[..., Iterator[tuple[str, torch.nn.Module]]]
 
-    def __init__(self, paths: AbstractPaths, radius: float = EARTH) -> None:
+    def __init__(self, paths: Functions | ExactGP, radius: float = EARTH) -> None:
         if paths.input_dim != 3:
             raise ValueError(f"paths: expected functions of points on a sphere [n, 3], got of {paths.input_dim} inputs")
-        self.paths, self.radius = paths, radius
+        self.paths: Any = paths
+        self.radius = radius
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "paths":

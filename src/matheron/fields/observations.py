@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..tables import check_columns, numbers, read_table
+from ..tables import PARQUET, check_columns, numbers, read_table
 from .extras import need
 
 if TYPE_CHECKING:
@@ -34,14 +34,15 @@ class Observations:
     remarks: list[str] = field(default_factory=list)
 
 
-def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str) -> Observations:
+def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str, crs: object = None) -> Observations:
     """Observations from a CSV, Parquet or GeoPackage file.
 
     Args:
-        path: the file. A GeoPackage (or GeoJSON, or Shapefile) has its coordinates in its geometry: there `x` may name
-            columns, or be `("x", "y")` for the geometry's own.
+        path: the file. A GeoPackage (or GeoJSON, Shapefile, GeoParquet) has its coordinates in its geometry: there `x`
+            may name columns, or be `("x", "y")` for the geometry's own.
         x: the columns of the coordinates, in order.
         value: the column of the values.
+        crs: of the coordinates. A geometry that is in another is brought into it.
 
     Rows without a value or a coordinate are left out, and a remark says how many.
 
@@ -56,10 +57,16 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
     """
     path = Path(path)
     table = _table(path)
-    if hasattr(table, "geometry") and not set(x) <= set(table.columns):
+    if hasattr(table, "total_bounds") and (list(x) == ["x", "y"] or not set(x) <= set(table.columns)):
+        if crs is not None and table.crs is not None:
+            table = table.to_crs(crs)
+        crs = crs or table.crs
         table = table.assign(**dict(zip(x, _coordinates(table, x, path), strict=True)))
     names = [*x, value]
-    check_columns(table, names, path.name)
+    try:
+        check_columns(table, names, path.name)
+    except ValueError as error:
+        raise ValueError(f"{error}; --x and --value say which to take") from None
     if len(set(names)) != len(names):
         raise ValueError(f"expected different columns for coordinates and value, got {', '.join(names)}")
     if len(table) == 0:
@@ -82,13 +89,16 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
     if repeated:
         verb = "row repeats a place" if repeated == 1 else "rows repeat places"
         remarks.append(f"{repeated} {verb} of others: the fitted noise is to explain how their values differ")
-    return Observations(rows[:, :-1], rows[:, -1], tuple(x), value, getattr(table, "crs", None), remarks)
+    return Observations(rows[:, :-1], rows[:, -1], tuple(x), value, crs, remarks)
 
 
 def _table(path: Path) -> DataFrame:
     """A DataFrame, with a geometry where the file has one."""
     if path.suffix.lower() not in GEOMETRY:
-        return read_table(path)
+        table = read_table(path)
+        if path.suffix.lower() not in PARQUET or "geometry" not in table.columns:
+            return table
+        return need("geopandas").read_parquet(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,14 @@ import numpy as np
 from ..checks import ArrayLike
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.collections import QuadMesh
     from xarray import DataArray, Dataset
 
 # Cells along the longer side of a picture: more than a panel has pixels.
 MOST_CELLS = 600
+# Observations at the most that are drawn on the maps of spread and probability, which they would hide.
+MOST_DOTS = 1000
+# The width of a panel, in inches.
+WIDE = 3.1
 
 
 def thinned(axis: np.ndarray) -> slice:
@@ -24,66 +27,76 @@ def thinned(axis: np.ndarray) -> slice:
 
 
 def picture(
-    maps: Dataset, realisations: DataArray, points: np.ndarray, values: np.ndarray, out: Path | str, *, units: str = ""
+    maps: Dataset,
+    realisations: DataArray,
+    points: np.ndarray,
+    values: np.ndarray,
+    out: Path | str,
+    *,
+    units: str = "",
+    log: bool = False,
+    degrees: bool = False,
 ) -> None:
-    """Draw `maps` (mean, std, probability of one threshold) and realisations `(path, y, x)`, and write the figure.
+    """Draw `maps` (mean, std, probability of one threshold) and three realisations `(path, y, x)`: write the figure.
 
     Args:
         maps, realisations: as `summarise` and `simulate` give them, computed.
         points, values: the observations `[n, 2]`, `[n]`, drawn in the colours of the field.
-        units: label of the values' colour bar.
+        units: label of the values' colour bars.
+        log: colours by the logarithm of the values.
+        degrees: the axes are longitude and latitude; a degree of each is as long as in the middle of the map.
     """
+    from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 
-    shown = list(realisations)
+    shown = list(realisations)[:3]
     y_name, x_name = realisations.dims[-2:]
     x, y = np.asarray(realisations[x_name]), np.asarray(realisations[y_name])
-    lowest = min(float(np.nanmin(v)) for v in (maps["mean"], *shown))
-    highest = max(float(np.nanmax(v)) for v in (maps["mean"], *shown))
-    columns = 3
-    rows = 1 + -(-len(shown) // columns)
-    tall = np.clip((y.max() - y.min()) / (x.max() - x.min()), 0.4, 1.6)
-    figure = Figure(figsize=(12.5, 0.6 + rows * 3.6 * tall), layout="compressed")
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    low, high = _limits([maps["mean"], *shown])
+    colours = LogNorm(low, high) if log else Normalize(low, high)
     probability = maps["probability"].isel(threshold=0)
-    threshold = float(probability["threshold"])
     top = [
-        ("mean", maps["mean"], "viridis", (lowest, highest)),
-        ("standard deviation", maps["std"], "magma", (0.0, float(np.nanmax(maps["std"])))),
-        (f"probability of more than {threshold:.4g}", probability, "cividis", (0.0, 1.0)),
+        ("mean", maps["mean"], "viridis", colours, units),
+        ("standard deviation", maps["std"], "magma", Normalize(0.0, _limits([maps["std"]])[1]), units),
+        (
+            f"probability of more than {float(probability['threshold']):.4g}",
+            probability,
+            "cividis",
+            Normalize(0, 1),
+            "",
+        ),
     ]
-    data = dict(c=values, vmin=lowest, vmax=highest, s=14, edgecolors="white", linewidths=0.5, cmap="viridis")
-    for axis, (title, values_map, colours, (low, high)) in zip(axes[0], top, strict=True):
-        image = _map(axis, x, y, values_map, colours, low, high)
-        axis.set_title(title)
-        if title == "mean":
-            axis.scatter(*points.T, **data)
-        else:
-            axis.scatter(*points.T, s=4, color="white", edgecolors="black", linewidths=0.3)
-        figure.colorbar(image, ax=axis, shrink=0.9, label=units if title == "mean" else "")
-    flat = axes[1:].ravel()
-    image = None
-    for i, axis in enumerate(flat):
-        if i < len(shown):
-            image = _map(axis, x, y, shown[i], "viridis", lowest, highest)
-            axis.set_title(f"realisation {i}")
-            axis.scatter(*points.T, **data)
-        else:
-            axis.set_visible(False)
-    if image is not None:
-        figure.colorbar(image, ax=flat[: len(shown)].tolist(), shrink=0.9, label=units)
-    for axis in axes.ravel():
+    panels = [*top, *((f"realisation {i}", f, "viridis", colours, units) for i, f in enumerate(shown))]
+    stretch = 1 / max(0.05, float(np.cos(np.radians(y.mean())))) if degrees else 1.0
+    ratio = stretch * np.ptp(y) / np.ptp(x)
+    figure = Figure(figsize=(1.0, 1.0))  # the panels are placed in inches, and the figure is cut around them
+    tall = WIDE * float(np.clip(ratio, 0.25, 2.0))
+    size = float(np.clip(2000 / len(points), 0.5, 14))  # many observations are small dots: the map is to be seen
+    for i, (title, values_map, scheme, norm, label) in enumerate(panels):
+        row, column = divmod(i, 3)
+        corner = (column * (WIDE + 1.1), -row * (tall + 0.45))
+        axis = figure.add_axes((*corner, WIDE, tall))
+        image = axis.pcolormesh(x, y, np.asarray(values_map), cmap=scheme, norm=norm, rasterized=True)
+        if scheme == "viridis":
+            axis.scatter(*points.T, c=values, norm=norm, cmap=scheme, s=size, edgecolors="white", linewidths=size / 28)
+        elif len(points) <= MOST_DOTS:
+            axis.scatter(*points.T, c="white", s=size / 3.5, edgecolors="black", linewidths=size / 48)
+        axis.set_title(title, fontsize="medium")
+        axis.set(aspect=stretch if 0.25 < ratio < 2 else "auto", xlim=_ends(x), ylim=_ends(y))
         axis.ticklabel_format(useOffset=False, style="plain")
         axis.locator_params(nbins=3)
-    for axis in axes[-1]:
-        axis.set_xlabel(x_name)
-    for axis in axes[:, 0]:
-        axis.set_ylabel(y_name)
-    figure.savefig(out, dpi=120)
+        axis.set(ylabel=y_name) if column == 0 else axis.set_yticklabels([])
+        axis.set(xlabel=x_name) if row == 1 else axis.set_xticklabels([])
+        bar = figure.add_axes((corner[0] + WIDE + 0.08, corner[1], 0.12, tall))
+        figure.colorbar(image, cax=bar, label=label)
+    figure.savefig(out, dpi=120, bbox_inches="tight")
 
 
-def _map(
-    axis: Axes, x: np.ndarray, y: np.ndarray, values: ArrayLike, colours: str, low: float, high: float
-) -> QuadMesh:
-    axis.set_aspect("equal" if 0.1 < np.ptp(y) / np.ptp(x) < 10 else "auto")
-    return axis.pcolormesh(x, y, np.asarray(values), cmap=colours, vmin=low, vmax=high, rasterized=True)
+def _limits(maps: Sequence[ArrayLike]) -> tuple[float, float]:
+    return min(float(np.nanmin(v)) for v in maps), max(float(np.nanmax(v)) for v in maps)
+
+
+def _ends(axis: np.ndarray) -> tuple[float, float]:
+    """From the first cell's edge to the last one's, increasing."""
+    half = np.ptp(axis) / (len(axis) - 1) / 2
+    return axis.min() - half, axis.max() + half

@@ -9,6 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from ..paths import BatchPaths
 from .blocks import BlockGrid, BlockList, chosen_evaluator
@@ -67,6 +68,7 @@ def simulate(
     if not all(hasattr(paths, name) for name in ("num_paths", "on_grid", "input_dim")) or isinstance(paths, BatchPaths):
         raise TypeError(f"paths: expected paths of one model, as matheron.draw gives, got {type(paths).__name__}")
     targets = as_targets(grid, paths.input_dim, inputs)
+    _check_corners(paths, targets)
     outputs = paths.num_outputs
     cuts = _cuts(targets, paths.num_paths, outputs, chunks)
     graph, key, shape_cuts = _graph(carried(paths), targets, outputs, cuts)
@@ -76,15 +78,51 @@ def simulate(
     extra = {"path": np.arange(paths.num_paths)} | ({"output": np.arange(outputs)} if outputs > 1 else {})
     coords = {name: coord for name, coord in targets.coords.items()} | extra
     field = xr.DataArray(data, dims=dims, coords=coords, name=name, attrs=dict(targets.attrs))
+    for coordinate, about in zip(targets.inputs, getattr(paths, "coordinate_attrs", ()), strict=False):
+        field = field.assign_coords({coordinate: field[coordinate].assign_attrs(about)})
     return field if targets.crs is None else with_crs(field, targets.crs)
 
 
 def with_crs(field: DataArray, crs: object) -> DataArray:
-    """The field with a coordinate reference system, by rioxarray's conventions; `crs` is anything pyproj reads."""
+    """The field with a coordinate reference system, and coordinates described as the CF conventions have it.
+
+    Args:
+        field: of a grid, whose last two dims are y and x; a list of points is given an attribute `crs`.
+        crs: anything that pyproj reads.
+
+    >>> import numpy as np, matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(10.0), 2, input_dim=2)
+    >>> field = fields.simulate(paths, {"x": np.arange(0.0, 50.0), "y": np.arange(0.0, 30.0)})
+    >>> fields.with_crs(field, "EPSG:32633")["x"].attrs["standard_name"]
+    'projection_x_coordinate'
+    """
     need("rioxarray")
     if "point" in field.dims:
         return field.assign_attrs(crs=str(crs))
-    return field.rio.write_crs(crs)
+    # What a template has of it is of the template's own grid: its geotransform would be wrong for another.
+    field = field.drop_vars(field.rio.grid_mapping, errors="ignore")
+    cells = [dim for dim in field.dims if dim not in ("path", "output")]
+    if len(cells) < 2:
+        return field.rio.write_crs(crs)
+    y, x = cells[-2:]
+    described = field.rio.set_spatial_dims(x, y).rio.write_crs(crs).rio.write_coordinate_system()
+    return described.assign_coords({dim: described[dim].assign_attrs(field[dim].attrs) for dim in (y, x)})
+
+
+def _check_corners(paths: Functions, targets: Targets) -> None:
+    """Call a path at the corners of the grid: where it is not defined there, that is said before any work."""
+    if targets.axes is not None:
+        ends = [np.array([axis.min(), axis.max()]) for axis in (targets.axes[i] for i in targets.order)]
+        corners = np.stack([v.ravel() for v in np.meshgrid(*ends)], axis=1)
+    else:
+        assert targets.points is not None
+        known = targets.points[np.isfinite(targets.points).all(axis=1)]
+        if not len(known):
+            return
+        corners = known[np.concatenate([known.argmin(0), known.argmax(0)])]
+    with torch.no_grad():
+        (paths[:1] if paths.num_paths > 2 else paths)(torch.from_numpy(corners))
 
 
 def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> Cuts:

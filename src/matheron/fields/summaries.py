@@ -9,19 +9,28 @@ import numpy as np
 
 from .carried import Functions
 from .extras import need
+from .models import EARTH
 from .simulate import Chunks, simulate, whole_paths
 from .targets import Grid
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
+# The first maps of a summary, in their order.
+_MAPS = {
+    "mean": "mean",
+    "mean_error": "standard error of the mean",
+    "std": "standard deviation",
+    "std_error": "standard error of the standard deviation",
+}
+
 
 def summarise(
     paths: Functions,
     grid: Grid,
     *,
-    quantiles: Sequence[float] = (0.05, 0.5, 0.95),
-    above: Sequence[float] = (),
+    quantiles: float | Sequence[float] = (0.05, 0.5, 0.95),
+    above: float | Sequence[float] = (),
     chunks: Chunks = "auto",
     inputs: Sequence[str] | None = None,
 ) -> Dataset:
@@ -50,11 +59,11 @@ def summarise(
 
 
 def summaries_of(
-    field: DataArray, *, quantiles: Sequence[float] = (0.05, 0.5, 0.95), above: Sequence[float] = ()
+    field: DataArray, *, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95), above: float | Sequence[float] = ()
 ) -> Dataset:
     """`summarise` for a field that is simulated already. Its blocks should have all paths."""
     xr, array = need("xarray"), need("dask.array")
-    levels, thresholds = np.asarray(quantiles, dtype=np.float64), np.asarray(above, dtype=np.float64)
+    levels, thresholds = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (quantiles, above))
     if levels.ndim != 1 or not np.all((levels >= 0) & (levels <= 1)):
         raise ValueError(f"quantiles: expected probabilities from 0 to 1, got {quantiles}")
     if thresholds.ndim != 1 or not np.isfinite(thresholds).all():
@@ -68,13 +77,19 @@ def summaries_of(
     )
     dims = field.dims[1:]
     coords = {name: coord for name, coord in field.coords.items() if "path" not in coord.dims}
-    maps = {name: (dims, table[i]) for i, name in enumerate(("mean", "mean_error", "std", "std_error"))}
+    units = {key: value for key, value in field.attrs.items() if key == "units"}
+    maps = {
+        name: (dims, table[i], {"long_name": f"{about} of {field.name}", **units})
+        for i, (name, about) in enumerate(_MAPS.items())
+    }
     if len(levels):
-        maps["quantile"] = (("quantile_level", *dims), table[4 : 4 + len(levels)])
+        about = {"long_name": f"quantiles of {field.name}", **units}
+        maps["quantile"] = (("quantile_level", *dims), table[4 : 4 + len(levels)], about)
         coords["quantile_level"] = levels
     if len(thresholds):
-        maps["probability"] = (("threshold", *dims), table[4 + len(levels) :])
-        coords["threshold"] = thresholds
+        about = {"long_name": f"probability that {field.name} is above the threshold", "units": "1"}
+        maps["probability"] = (("threshold", *dims), table[4 + len(levels) :], about)
+        coords["threshold"] = ("threshold", thresholds, units)
     return xr.Dataset(maps, coords, {**field.attrs, "num_paths": field.sizes["path"]})
 
 
@@ -105,6 +120,8 @@ def _statistics(values: np.ndarray, levels: np.ndarray, thresholds: np.ndarray) 
 
 def area_above(field: DataArray, threshold: float) -> DataArray:
     """The area where each path is above a threshold, in the units of the axes: lazily, one number per path.
+
+    Longitudes and latitudes, which a field has by `OnSphere` or `with_crs`, give km^2 of the Earth's surface.
 
     >>> import numpy as np, matheron
     >>> from matheron import fields, kernels
@@ -160,10 +177,24 @@ def _cells(field: DataArray) -> list[Hashable]:
 
 
 def _cell_sizes(field: DataArray) -> DataArray:
-    """Every cell's area (or length, or volume): the product of half the distances to its neighbours."""
-    sizes = need("xarray").DataArray(1.0)
-    for dim in _cells(field):
-        axis = field[dim]
-        width = np.abs(np.gradient(axis.values)) if len(axis) > 1 else np.ones(1)
-        sizes = sizes * need("xarray").DataArray(width, {dim: axis.values}, dim)
+    """Every cell's area (or length, or volume), a cell ending halfway to its neighbours.
+
+    Degrees of longitude and latitude, known by their units, are km of the Earth's surface.
+    """
+    xr = need("xarray")
+    cells = _cells(field)
+    units = {dim: field[dim].attrs.get("units") for dim in cells}
+    on_earth = {"degrees_east", "degrees_north"} <= set(units.values())
+    sizes = xr.DataArray(1.0)
+    for dim in cells:
+        axis = field[dim].values.astype(np.float64)
+        steps = np.gradient(axis) if len(axis) > 1 else np.ones(1)
+        if on_earth and units[dim] == "degrees_east":
+            width = EARTH * np.radians(np.abs(steps))
+        elif on_earth and units[dim] == "degrees_north":  # the area between two parallels
+            south, north = (np.sin(np.radians(np.clip(axis + side * steps / 2, -90, 90))) for side in (-1, 1))
+            width = EARTH * np.abs(north - south)
+        else:
+            width = np.abs(steps)
+        sizes = sizes * xr.DataArray(width, {dim: field[dim].values}, dim)
     return sizes

@@ -51,6 +51,12 @@ class Targets:
     attrs: Mapping[Hashable, object] = field(default_factory=dict)
     crs: object = None
 
+    @property
+    def inputs(self) -> list[Hashable]:
+        """The coordinate that each of the paths' inputs is."""
+        names = list(self.coords) if self.axes is None else self.dims
+        return [names[i] for i in self.order]
+
 
 # Where a field is wanted: named axes, an xarray object, a table, or points [n, d].
 Grid = Union[Targets, "DataArray", "Dataset", "DataFrame", Mapping[str, ArrayLike], ArrayLike]
@@ -105,7 +111,7 @@ def _from_xarray(grid: DataArray | Dataset, input_dim: int, inputs: Sequence[str
     mask = _mask(grid) if isinstance(grid, xr.DataArray) else None
     attrs = {name: value for name, value in grid.attrs.items() if name not in _STORAGE}
     order = tuple(dims.index(name) for name in names)
-    return Targets(dims, tuple(map(len, axes)), order, coords, axes, mask=mask, attrs=attrs, crs=_crs(grid))
+    return Targets(dims, tuple(map(len, axes)), order, coords, axes, mask=mask, attrs=attrs, crs=crs_of(grid))
 
 
 def _mask(grid: DataArray) -> Mask:
@@ -130,10 +136,7 @@ def _from_table(table: DataFrame, input_dim: int, inputs: Sequence[str] | None) 
         return _list(points, names, getattr(table, "crs", None))
     names = list(table.columns) if inputs is None else list(inputs)
     _check_names(names, list(table.columns), input_dim, some=True)
-    try:
-        points = np.stack([np.asarray(table[name], dtype=np.float64) for name in names], axis=1)
-    except (TypeError, ValueError):
-        raise ValueError(f"grid: expected columns of numbers {names}, got text or mixed values among them") from None
+    points = np.stack([_numbers(table[name], f"in column {name}") for name in names], axis=1)
     return _list(points, [str(name) for name in names])
 
 
@@ -154,13 +157,21 @@ def _list(points: np.ndarray, names: Sequence[str], crs: object = None) -> Targe
     return Targets(("point",), (len(points),), tuple(range(len(names))), coords, points=points, mask=mask, crs=crs)
 
 
-def _axis(values: ArrayLike, name: str) -> np.ndarray:
+def _numbers(values: ArrayLike, where: str) -> np.ndarray:
+    """As float64. Dates are refused: NumPy would count them in its own unit, which the model's is not."""
+    array = np.asarray(values)
     try:
-        axis = np.asarray(values, dtype=np.float64)
+        if array.dtype.kind in "mM":
+            raise TypeError
+        return array.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError(
-            f"grid: expected numbers along {name}, got {np.asarray(values).dtype}; for times give days or years"
+            f"grid: expected numbers {where}, got {array.dtype}; for times give days or years, as in the data"
         ) from None
+
+
+def _axis(values: ArrayLike, name: str) -> np.ndarray:
+    axis = _numbers(values, f"along {name}")
     if axis.ndim != 1 or len(axis) == 0 or not np.isfinite(axis).all():
         raise ValueError(f"grid: expected finite numbers [n] along {name}, at least one, got shape {list(axis.shape)}")
     return axis
@@ -190,7 +201,7 @@ def _check_directions(names: Sequence[Hashable]) -> None:
         )
 
 
-def _crs(grid: DataArray | Dataset) -> object:
+def crs_of(grid: DataArray | Dataset) -> object:
     """The template's coordinate reference system, where rioxarray is there to read one."""
     try:
         need("rioxarray")

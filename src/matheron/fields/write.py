@@ -99,7 +99,24 @@ def _as_dataset(field: DataArray | Dataset) -> Dataset:
     if not isinstance(field, xr.Dataset):
         raise TypeError(f"field: expected an xarray DataArray or Dataset, got {type(field).__name__}")
     field = field.map(lambda v: v if v.chunks is not None or not v.ndim else v.chunk())
-    return field.unify_chunks()
+    return _with_grid_mapping(field.unify_chunks())
+
+
+def _with_grid_mapping(dataset: Dataset) -> Dataset:
+    """Every map refers to the coordinate that holds the CRS: without that, GDAL and QGIS would not find it.
+
+    As an attribute and not as xarray's encoding, so that the CRS is a coordinate again when the file is opened.
+    """
+    found = [v.encoding.get("grid_mapping", v.attrs.get("grid_mapping")) for v in dataset.data_vars.values()]
+    name = next((name for name in [*found, "spatial_ref"] if name in dataset.coords), None)
+    if name is None:
+        return dataset
+    dataset = dataset.copy()
+    for variable in dataset.data_vars.values():
+        variable.encoding.pop("grid_mapping", None)
+        if variable.ndim > 1:
+            variable.attrs["grid_mapping"] = name
+    return dataset
 
 
 def _lazy(dataset: Dataset) -> dict[str, DataArray]:
