@@ -26,7 +26,7 @@ def drawn_on_lattice(
 ) -> Paths | None:
     """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
     asked, n = isinstance(solver, FourierLattice), 0 if isinstance(gp, SparseGP) else gp.num_data
-    plain = basis.domain is not None and basis.features in ("auto", "lattice") and detach and gp.num_outputs == 1
+    plain = basis.domain is not None and basis.features in ("auto", "lattice") and detach
     enough = n >= SMALLEST_ON_LATTICE.get(gp.input_dim, SMALLEST_ON_LATTICE[3])
     if not asked and not (isinstance(solver, Auto) and plain and enough):
         return None
@@ -34,7 +34,7 @@ def drawn_on_lattice(
     if not plain or not noisy:
         if asked:
             raise ValueError(
-                'solver="lattice" needs an exact model of one output with noise, domain=(lower, upper), features '
+                'solver="lattice" needs an exact model with noise, domain=(lower, upper), features '
                 '"auto" or "lattice", and detach=True; use solver="cholesky"'
             )
         return None
@@ -52,25 +52,25 @@ def drawn_on_lattice(
                 input_transform=gp.input_transform,
                 noise=gp.noise,
                 joined=True,
-                largest=None if asked else largest_worthwhile(n, s, X.shape[1]),
+                largest=None if asked else largest_worthwhile(n, s, X.shape[1], gp.num_outputs),
             )
         except NoJointLattice as reason:
             features, why = None, reason
         joint = None if features is None else Joint.of(features, gp.kernel)
-        if features is None or joint is None or not (asked or worthwhile(joint, gp.noise, n, s)):
+        if features is None or joint is None or not (asked or worthwhile(joint, gp.noise, s, gp.tasks)):
             if asked:
                 reason = why if features is None else features.description
                 raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason))
             generator.set_state(state)  # as if nothing had been tried
             return None
-        prior = prior_on(features, s, 1, X, basis, generator)
+        prior = prior_on(features, s, gp.num_outputs, X, basis, generator)
         none = X.new_zeros(s, 0)
-        empty = UpdatePaths(kernel, X[:0], None, none, none[:1])
+        empty = UpdatePaths(kernel, X[:0], None if gp.tasks is None else gp.tasks[:0], none, none[:1])
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
-        chunk = (X, gp.train_targets, gp.noise)
+        chunk = (X, gp.tasks, gp.train_targets, gp.noise)
         prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
         dense = isinstance(solver, Auto) and isinstance(
-            solver.choose(KernelOperator(kernel, X, None, gp.noise)), Cholesky
+            solver.choose(KernelOperator(kernel, X, gp.tasks, gp.noise)), Cholesky
         )
         if dense and mean_error(update.misfit, basis.tolerance) > LARGEST_MEAN_ERROR:
             generator.set_state(state)
@@ -118,7 +118,7 @@ def drawn_from_stream(
         gp.kernel.to(like.device, like.dtype), like[:0], None, like.new_zeros(s, 0), like.new_zeros(1, 0)
     )
     mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
-    chunks = ((X.to(like.device), y.to(like.device), some.to(like.device)) for X, y, some in again)
+    chunks = ((X.to(like.device), None, y.to(like.device), some.to(like.device)) for X, y, some in again)
     prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)
     if update.num_data != survey.num_data:
         raise ValueError(

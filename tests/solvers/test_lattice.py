@@ -38,7 +38,7 @@ def test_the_system_is_the_dense_one(shape):
     d, half = len(shape), (torch.tensor(shape).prod().item() + 1) // 2
     basis = Lattice(range(d), shape, torch.tensor([2.0, 3.0, 1.7]).double()[:d], rand(int(half)))
     X, precision = rand(50, d, seed=1), 100 * rand(50, seed=2)
-    joint = Joint(basis, [Cosines(torch.zeros(1, 1, d).double(), torch.zeros(1, 1).double(), rand(1, 1))])
+    joint = Joint([basis], [Cosines(torch.zeros(1, 1, d).double(), torch.zeros(1, 1).double(), rand(1, 1))])
     S = torch.cat([basis.values(X[None])[0] * basis.scales(), joint.columns(X)], dim=1)
     M = torch.eye(basis.size + 1, dtype=torch.float64) + S.mT @ (precision[:, None] * S)
     generator, cross, corner = information_of(joint, X, precision)
@@ -262,19 +262,19 @@ def test_auto_solves_densely_for_data_that_the_prior_finds_unlikely():
 def test_refusals():
     X = rand(20, 1)
     gp = matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=0.01)
-    with pytest.raises(ValueError, match=r'solver="lattice" needs an exact model of one output with noise, domain='):
+    with pytest.raises(ValueError, match=r'solver="lattice" needs an exact model with noise, domain='):
         matheron.draw(gp, 1, solver="lattice")
-    with pytest.raises(ValueError, match='solver="lattice" needs an exact model of one output with noise'):
+    with pytest.raises(ValueError, match='solver="lattice" needs an exact model with noise'):
         matheron.draw(matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=0.0), 1, solver="lattice", domain=UNIT)
     with pytest.raises(ValueError, match="the noise is too small"):
         matheron.draw(matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=1e-13), 1, solver="lattice", domain=UNIT)
     growing = matheron.ExactGP(K.RBF(0.2) * K.Linear(), X, X[:, 0], noise=0.01)
     with pytest.raises(ValueError, match=r"needs a kernel whose stationary terms, .* \(0 lattices, and 1 terms"):
         matheron.draw(growing, 1, solver="lattice", domain=UNIT)
-    with pytest.raises(ValueError, match="needs paths of one output whose prior is on one lattice"):
+    with pytest.raises(ValueError, match="needs paths whose prior is on one lattice"):
         matheron.draw(gp, 1).condition_on(X, X[:, 0], noise=0.1, solver="lattice")
     mixed = matheron.draw_prior(K.RBF(0.5).on(0) + K.RBF(1.0), 2, input_dim=4, domain=UNIT, seed=0)  # 4: random
-    with pytest.raises(ValueError, match="needs paths of one output whose prior is on one lattice"):
+    with pytest.raises(ValueError, match="needs paths whose prior is on one lattice"):
         mixed.condition_on(rand(5, 4), torch.zeros(5), noise=0.1, solver="lattice")
     with pytest.warns(ConvergenceWarning, match="the solve on the lattice stopped after 1 iterations"):
         settings = FourierLattice(tolerance=1e-8, head=2, max_iterations=1)

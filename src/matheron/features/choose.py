@@ -14,11 +14,12 @@ from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
 from ..solvers import Posterior
 from .basis import Basis, Cosines
-from .box import JOIN_TIMES, LARGEST_DIM
+from .box import LARGEST_DIM
 from .explicit import explicit, monomial_count
 from .features import Choice, Features, merged, root_of
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
+from .joint import same_modes
 from .lattice import Lattice
 from .leverage import leverage
 from .proposal import Component, components
@@ -49,7 +50,7 @@ class Accuracy(NamedTuple):
     tolerance: float = 1e-3
     posterior_variance: float | None = None
     num_paths: int = 1
-    joined: bool = False  # all terms on one lattice, whatever its modes
+    joined: bool = False  # all terms on the same modes, whatever their number
     largest: int | None = None  # modes beyond which there is to be none
 
 
@@ -121,7 +122,9 @@ def _lattices(
         return [], terms
     discrete = [t for t in terms if t.stationary and not t.forms and _repeats(t, input_dim, num_features)]
     left = [t for t in terms if not any(t is other for other in discrete)]
-    largest = max(1, min(LARGEST_LATTICE, LATTICE_MEMORY // (8 * to.num_paths * kernel.num_outputs)))
+    copies = len({id(t.coupling) for t in left}) if to.joined else 1  # lattices with the modes of all terms
+    weights = to.num_paths * kernel.num_outputs * max(1, copies)
+    largest = max(1, min(LARGEST_LATTICE, LATTICE_MEMORY // (8 * weights)))
     if kind == "equispaced":  # the old name, whose features are counted
         largest = min(largest, num_features)
     graph = torch.is_grad_enabled() and kernel.requires_graph()
@@ -140,7 +143,7 @@ def _lattices(
         images=0.1 * tolerance if to.joined else tolerance,  # a mean by the lattice's kernel errs as much as that does
         largest=largest,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
-        join_times=math.inf if to.joined else JOIN_TIMES,
+        joint=to.joined,
         refused=to.largest,
     )
     if graph and kind == "auto" and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
@@ -156,7 +159,7 @@ def _lattices(
 def _require_joint(made: list[tuple[Lattice, Tensor | None]], rest: list[Term], input_dim: int, count: int) -> None:
     """All of the kernel is on one lattice, but for terms that have exact features of their own."""
     exact = [not t.stationary or (not t.forms and _repeats(t, input_dim, count)) for t in rest]
-    if len(made) != 1 or not all(exact):
+    if not made or not same_modes([lattice for lattice, _ in made]) or not all(exact):
         others = len(exact) - sum(exact)
         raise NoJointLattice(f"{len(made)} lattices, and {others} terms that have none")
 

@@ -39,7 +39,7 @@ def lattices(
     images: float,
     largest: int,
     largest_error: float = LARGEST_ERROR,
-    join_times: float = JOIN_TIMES,
+    joint: bool = False,
     refused: int | None = None,
 ) -> tuple[list[tuple[Lattice, Tensor | None]], list[Term]]:
     """Lattices of the stationary terms with their couplings, and the terms that have none.
@@ -51,11 +51,12 @@ def lattices(
         images: what may be wrong with a correlation because the series repeats itself.
         largest: modes of a lattice at the most.
         largest_error: share of the variance beyond which a series counts as none.
-        join_times: terms share a lattice where it has at most so many times the modes of lattices of their own.
+        joint: whether all terms are to have the same modes, whatever their number; terms of different couplings have
+            lattices of their own in any case.
         refused: more modes than this are a `NoJointLattice`, before they are made.
     """
     plain = [t for t in terms if t.stationary and not t.forms]
-    boxes: list[tuple[Box, Tensor | None]] = []
+    boxes: list[Box] = []
     rest = [t for t in terms if not t.stationary or t.forms]
     for term in plain:
         share = left_out / len(plain) / _scale(term)
@@ -63,21 +64,42 @@ def lattices(
         if box is None:
             rest.append(term)
         else:
-            boxes.append((box, term.coupling))
+            boxes.append(box)
     made: list[tuple[Lattice, Tensor | None]] = []
-    while boxes:
-        coupling = boxes[0][1]
-        same = [box for box, B in boxes if B is coupling]
-        boxes = [(box, B) for box, B in boxes if B is not coupling]
-        for box in joined(same, largest, join_times):
-            if refused is not None and box.num_modes > refused:
-                raise NoJointLattice(f"{box.num_modes} modes")
-            lattice = lattice_of(box, input_dim)
+    groups = [boxes] if joint else _by_coupling(boxes)
+    for box in [box for group in groups for box in joined(group, largest, math.inf if joint else JOIN_TIMES)]:
+        if refused is not None and box.num_modes > refused:
+            raise NoJointLattice(f"{box.num_modes} modes")
+        for part in _parts(box):
+            lattice = lattice_of(part, input_dim)
             if lattice.error > largest_error:  # a narrow band at frequencies beyond the modes that are allowed
-                rest += box.terms
+                rest += part.terms
             else:
-                made.append((lattice, coupling))
+                made.append((lattice, part.terms[0].coupling))
     return made, rest
+
+
+def _by_coupling(boxes: list[Box]) -> list[list[Box]]:
+    """Boxes of one term each, those of the same coupling together."""
+    groups: list[list[Box]] = []
+    for box in boxes:
+        for group in groups:
+            if group[0].terms[0].coupling is box.terms[0].coupling:
+                group.append(box)
+                break
+        else:
+            groups.append([box])
+    return groups
+
+
+def _parts(box: Box) -> list[Box]:
+    """A box of terms of several couplings as one for each of these, with the same modes."""
+    ones = [replace(box, terms=(t,), cut_off=(c,)) for t, c in zip(box.terms, box.cut_off, strict=True)]
+    parts = []
+    for group in _by_coupling(ones):
+        part = replace(box, terms=tuple(b.terms[0] for b in group), cut_off=tuple(b.cut_off[0] for b in group))
+        parts.append(replace(part, left_out=box.left_out * part.variance / box.variance))
+    return parts
 
 
 def _scale(term: Term) -> float:

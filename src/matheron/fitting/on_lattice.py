@@ -124,12 +124,12 @@ class OnLattice:
     def _solved(self, power: Tensor, scale: float, m: Tensor) -> tuple[Tensor, float, float]:
         """Slopes of log p in the logarithms of powers `[pairs + 1]`, in the mean's level, and in the noise's log."""
         lattice = self.lattice.mapped(lambda v: power.sqrt() if v is self.lattice.amplitudes else v)
-        basis = Joint(lattice, [])
-        a, fixed = basis.scales[0], isinstance(self.hyperparameters.mean, Mean)
+        basis = Joint([lattice])
+        a, fixed = lattice.scales()[0], isinstance(self.hyperparameters.mean, Mean)
         data = self.transformed[0] if fixed else self.transformed[0] - m * self.transformed[1]
         b = torch.cat([(a * data / scale)[None], self.w - a * self.transformed[2:] / scale**0.5])  # [1 + s, c]
         none = b.new_zeros(0, len(a))
-        system = System(basis, Information(self.generator / scale, b, none, b.new_zeros(0, 0)))
+        system = System(basis, Information(self.generator[None] / scale, b, none, b.new_zeros(0, 0)))
         if float(system.information.max()) > LARGEST_INFORMATION:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum
-from ..features import Basis, Joint, Lattice
+from ..features import Basis, Joint, Lattice, same_modes
 from ..kernels import Kernel
 from ..means import Mean
 from ..solvers import FourierLattice, JitterWarning, Stats
@@ -26,6 +26,7 @@ from ..solvers.lattice import (
 )
 from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_dense
 from ..value import Parts
+from .conditioning import at_tasks
 from .prior import Prior, PriorPaths
 from .update import UpdatePaths
 
@@ -33,19 +34,20 @@ from .update import UpdatePaths
 _BLOCK = 1 << 23
 # The same limit for statistics that are kept in float32.
 LARGEST_IN_FLOAT32 = 1e5
-# X `[n, d]`, y `[n]` or `[s, n]`, noise `[n]`: some of the data, in the model's own space.
-Chunk = tuple[Tensor, Tensor, Tensor]
-# Points about the origin, precisions, and the rows that the weights are given there.
-_Few = tuple[Tensor, Tensor, Tensor]
+# X `[n, d]`, tasks `[n]` of several outputs, y `[n]` or `[s, n]`, noise `[n]`: some of the data, in the model's space.
+Chunk = tuple[Tensor, Tensor | None, Tensor, Tensor]
+# Points about the origin, their tasks, precisions, and the rows that the weights are given there.
+_Few = tuple[Tensor, Tensor | None, Tensor, Tensor]
 
 
 class LatticeUpdate(UpdatePaths):
     """An update without centres: the paths' weights are given the data already.
 
-    `rhs [s, c + e]` and `rhs_mean [1 or s, c + e]` are the right-hand sides of the paths and of their mean, `generator`
-    (its real and imaginary parts), `cross` and `corner` the matrix (see `solvers.lattice.Information`): all that is
-    left of the data, and all that more data need. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean). `beside` are
-    the explicit functions beside the lattice.
+    `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean,
+    `generator` (its real and imaginary parts), `cross` and `corner` the matrix (see `solvers.lattice.Information`): all
+    that is left of the data, and all that more data need. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean).
+    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on the explicit ones,
+    `beside` it.
     """
 
     fields = ("data_count",)
@@ -69,8 +71,9 @@ class LatticeUpdate(UpdatePaths):
         like = information.rhs
         none = like.new_zeros(len(like), 0)
         y = none if own else none[0]
+        tasks = None if kernel.num_outputs == 1 else torch.zeros(0, dtype=torch.long, device=like.device)
         super().__init__(
-            kernel, like.new_zeros(0, len(origin)), None, none, none[: len(rhs_mean)], y=y, solver_stats=solver_stats
+            kernel, like.new_zeros(0, len(origin)), tasks, none, none[: len(rhs_mean)], y=y, solver_stats=solver_stats
         )
         self.data_count, self.misfit = num_data, misfit
         self.basis, self.beside = basis, Parts(beside)
@@ -89,6 +92,9 @@ class LatticeUpdate(UpdatePaths):
             self.beside = Parts([])
             self.register_buffer("cross", self.rhs.new_zeros(0, self.basis.size))
             self.register_buffer("corner", self.rhs.new_zeros(0, 0))
+        if self.mean_weights.ndim == 2:  # a file from before there were several outputs
+            self.register_buffer("mean_weights", self.mean_weights[:, None])
+            self.register_buffer("generator", self.generator[None])
         if "energy" not in self._buffers:  # a file from before it was kept: unknown
             self.register_buffer("energy", torch.full_like(self.rhs_mean[:, 0], torch.nan))
 
@@ -123,13 +129,27 @@ class LatticeUpdate(UpdatePaths):
         if v is None:
             return []
         bases: list[Basis] = [self.basis, *self.beside]
-        parts = self.mean_weights.split([basis.size for basis in bases], dim=1)
-        return [WeightedSum(basis, W[:, None], None, self.origin) for basis, W in zip(bases, parts, strict=True)]
+        parts = self.mean_weights.split([basis.size for basis in bases], dim=2)
+        return [WeightedSum(basis, W, None, self.origin) for basis, W in zip(bases, parts, strict=True)]
+
+
+def on_same_modes(terms: Sequence[Term]) -> list[Term]:
+    """The same sum, lattices with the same modes (of several couplings) as one."""
+    merged: list[Term] = []
+    for term in terms:
+        last = merged[-1] if merged else None
+        both = isinstance(term, WeightedSum) and isinstance(last, WeightedSum)
+        if both and isinstance(last.basis, Lattice) and isinstance(term.basis, Lattice):
+            if same_modes([last.basis, term.basis]):
+                merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
+                continue
+        merged.append(term)
+    return merged
 
 
 def the_lattice(prior: Prior, kernel: Kernel) -> Joint | None:
-    """The lattice that all of a prior of one output is on, with explicit functions beside it; None if there is none."""
-    return Joint.of(prior.features, kernel) if isinstance(prior, PriorPaths) and prior.num_outputs == 1 else None
+    """The lattice that all of a prior is on, with explicit functions beside it; None if there is none."""
+    return Joint.of(prior.features, kernel) if isinstance(prior, PriorPaths) else None
 
 
 @torch.no_grad()
@@ -152,16 +172,17 @@ def given_on_lattice(
     known = update if isinstance(update, LatticeUpdate) else None
     if basis is None or not isinstance(prior, PriorPaths) or (update.num_data and known is None):
         raise ValueError(
-            'solver="lattice" needs paths of one output whose prior is on one lattice and whose data, if any, were '
-            'solved for on it: draw with domain=(lower, upper), features="lattice" and solver="lattice"'
+            'solver="lattice" needs paths whose prior is on one lattice and whose data, if any, were solved for on it: '
+            'draw with domain=(lower, upper), features="lattice" and solver="lattice"'
         )
     s, dtype, origin = len(prior.w), prior.w.dtype, prior.features.origin.double()
-    w = prior.w[:, 0].double()  # [s, c + e]
+    w = basis.of_paths(prior.w.double())  # [s, t c + e]
     total, rhs_mean, energy, num_data = _nothing(basis, w) if known is None else _before(known)
     few: list[_Few] | None = [] if known is None else None
-    for X, y, noise in chunks:
+    for X, tasks, y, noise in chunks:
         noise = noise if known is None else _with_floor(noise, basis)
-        new, new_mean, new_energy, kept = _information(basis, X.double() - origin, X, y, noise, mean, s, generator)
+        y = y.double() - at_tasks(mean(X[None]).expand(-1, -1, basis.num_outputs), tasks)[0].double()
+        new, new_mean, new_energy, kept = _information(basis, X.double() - origin, tasks, y, noise, s, generator)
         total, rhs_mean, energy = total + new, rhs_mean + new_mean, energy + new_energy
         num_data += len(X)
         few = None if few is None or num_data > largest_dense(w.is_cuda) else [*few, kept]
@@ -171,21 +192,23 @@ def given_on_lattice(
     rows, start = torch.cat([total.rhs, rhs_mean]), None
     precondition: Preconditioner
     if few and num_data <= int((system.information > 0.1).sum()):
-        X, precision = torch.cat([part[0] for part in few]), torch.cat([part[1] for part in few])
-        values = torch.cat([part[2] for part in few], dim=1)  # y - eps of every path, then y
-        precondition = DataSpace(basis, X, precision)
+        X, precision = torch.cat([part[0] for part in few]), torch.cat([part[2] for part in few])
+        each = [part[1] for part in few if part[1] is not None]
+        values = torch.cat([part[3] for part in few], dim=1)  # y - eps of every path, then y
+        precondition = DataSpace(basis, X, precision, torch.cat(each) if each else None)
         start = precondition.given(torch.cat([w, torch.zeros_like(rhs_mean)]), values)
     else:
         precondition = system.head(len(rows), settings.head)
         if known is not None and len(rhs_mean) == len(known.mean_weights):
-            start = torch.cat([w, _divided(known.mean_weights.double(), basis.all_scales)])
+            start = torch.cat([w, basis.weights(known.mean_weights.double())])
     u, stats = system.solve(rows, start, precondition, settings)
     misfit = system.misfit(energy, rhs_mean, u[s:]) / max(1, num_data)
     complex_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
     information = Information(
         total.generator.to(complex_dtype), total.rhs.to(dtype), total.cross.to(dtype), total.corner.to(dtype)
     )
-    lattice, *beside = prior.features.bases
+    lattice, beside = prior.features.bases[0], list(prior.features.bases)[len(basis.lattices) :]
+    assert isinstance(lattice, Lattice)
     kept_update = LatticeUpdate(
         update.kernel,
         lattice,
@@ -194,13 +217,14 @@ def given_on_lattice(
         information,
         rhs_mean.to(dtype),
         energy.to(dtype),
-        (u[s:] * basis.all_scales).to(dtype),
+        basis.coefficients(u[s:]).to(dtype),
         num_data,
         own=len(rhs_mean) > 1 or (known is not None and known.y.ndim == 2),
         solver_stats=stats,
         misfit=misfit,
     )
-    return PriorPaths(prior.features, u[:s, None].to(dtype), prior.basis_index), kept_update
+    weights = basis.with_weights(prior.w.double(), u[:s])  # [s, t, ell]
+    return PriorPaths(prior.features, weights.to(dtype), prior.basis_index), kept_update
 
 
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
@@ -219,9 +243,9 @@ def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> 
 
 def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, Tensor, int]:
     """What is known before any data: the paths' weights are their right-hand sides."""
-    shape, e = [2 * n - 1 for n in basis.lattice.shape], basis.num_beside
+    shape, e = [basis.num_outputs, *(2 * n - 1 for n in basis.lattice.shape)], basis.num_beside
     empty = torch.zeros(shape, dtype=torch.complex128, device=w.device)
-    nothing = Information(empty, w, w.new_zeros(e, basis.lattice.size), w.new_zeros(e, e))
+    nothing = Information(empty, w, w.new_zeros(e, w.shape[1] - e), w.new_zeros(e, e))
     return nothing, torch.zeros_like(w[:1]), w.new_zeros(1), 0
 
 
@@ -233,7 +257,7 @@ def _before(update: LatticeUpdate) -> tuple[Information, Tensor, Tensor, int]:
 
 def _with_floor(noise: Tensor, basis: Joint) -> Tensor:
     """Noise of more data for paths on a lattice: as small as rounding allows where it is zero, or nearly."""
-    smallest = float(basis.scales.square().max()) / (0.1 * LARGEST_INFORMATION)
+    smallest = basis.largest_power / (0.1 * LARGEST_INFORMATION)
     if not bool((noise < smallest).any()):
         return noise
     warnings.warn(
@@ -260,34 +284,28 @@ def _require_digits(largest: float, in_float32: bool) -> None:
 
 def _information(
     basis: Joint,
-    about: Tensor,
     X: Tensor,
+    tasks: Tensor | None,
     y: Tensor,
     noise: Tensor,
-    mean: Mean,
     s: int,
     generator: torch.Generator,
 ) -> tuple[Information, Tensor, Tensor, _Few]:
-    """What some data say: the statistics with the paths' right-hand sides `[s, c + e]`, the mean's `[1 or s, c + e]`
-    and energy `[1 or s]`, and where data are few the data themselves."""
+    """What some data, less the mean, say: the statistics with the paths' right-hand sides `[s, t c + e]`, the mean's
+    `[1 or s, t c + e]` and energy `[1 or s]`, and where data are few the data themselves."""
     if not bool((noise > 0).all()):
         raise ValueError('solver="lattice" needs noise above 0 at every datum; use solver="cholesky"')
-    y = (y.double() - mean(X[None])[0, :, 0].double()).reshape(-1, len(X))  # [1 or s, n]
-    precision = 1 / noise.double().expand(len(X))
-    T, cross, corner = information_of(basis, about, precision)
-    rhs_mean = right_hand_side(basis, about, y, precision)
+    y, precision = y.reshape(-1, len(X)), 1 / noise.double().expand(len(X))  # [1 or s, n], [n]
+    T, cross, corner = information_of(basis, X, precision, tasks)
+    rhs_mean = right_hand_side(basis, X, y, precision, tasks)
     parts, values, step = [], [], max(2, 2 * (_BLOCK // (2 * max(1, len(X)))))
     for i in range(0, s, step):
         count = min(step, s - i)
-        xi = torch.randn(count, len(X), generator=generator, device=generator.device, dtype=torch.float64).to(about)
+        xi = torch.randn(count, len(X), generator=generator, device=generator.device, dtype=torch.float64).to(X)
         eps = xi.mul_((1 / precision).sqrt())
-        parts.append(right_hand_side(basis, about, eps, precision))
+        parts.append(right_hand_side(basis, X, eps, precision, tasks))
         if len(X) <= largest_dense(X.is_cuda):
             values.append(eps)
-    few = (about, precision, torch.cat([y - torch.cat(values), y]) if values else y)
+    few = (X, tasks, precision, torch.cat([y - torch.cat(values), y]) if values else y)
     energy = (y.square() * precision).sum(1)
     return Information(T, rhs_mean - torch.cat(parts), cross, corner), rhs_mean, energy, few
-
-
-def _divided(W: Tensor, scales: Tensor) -> Tensor:
-    return torch.where(scales > 0, W / torch.where(scales > 0, scales, 1.0), 0.0)

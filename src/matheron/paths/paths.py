@@ -19,7 +19,7 @@ from .base import AbstractPaths
 from .conditioning import given_more, posterior_variance
 from .folding import with_folded
 from .observations import Observations, undone
-from .on_lattice import LatticeUpdate, given_on_lattice, warn_of_misfit
+from .on_lattice import LatticeUpdate, given_on_lattice, on_same_modes, warn_of_misfit
 from .prior import Prior, PriorPaths
 from .update import UpdatePaths
 
@@ -167,7 +167,7 @@ def _make_record(paths: PriorPlusUpdate) -> Record:
     if update.folded is not None and isinstance(prior, PriorPaths):
         terms = with_folded(prior, update.centres, update.tasks, update.folded)
     else:
-        terms = [*prior.terms(), *update.terms()]
+        terms = [*on_same_modes(prior.terms()), *update.terms()]
     return Record(
         prior.num_paths,
         prior.num_outputs,
@@ -235,7 +235,7 @@ class Paths(PriorPlusUpdate):
         y, noise = undone(self.output_transform, self.num_outputs, data)
         if isinstance(solver, FourierLattice) or isinstance(old, LatticeUpdate):
             settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
-            chunk = (self._inner(data.x[None])[0], y, noise)
+            chunk = (self._inner(data.x[None])[0], data.tasks, y, noise)
             given = given_on_lattice(self.prior, old, self.mean_function, [chunk], settings, generator)
             warn_of_misfit(given[1], tolerance=1e-3, stacklevel=4)
             return self._with(*given)

@@ -6,7 +6,9 @@ With f = Phi D w, D the amplitudes of the modes and Phi the modes at the data, t
 
 which is Matheron's rule in weight space. Phi* Lambda^-1 Phi is a Toeplitz matrix: its 2^d c numbers, and the
 right-hand sides, are all that is left of the data (equispaced Fourier GPs, Greengard, Rachh and Barnett 2022).
-Explicit functions of a kernel's other terms (a constant, monomials) are more columns of the same system.
+Explicit functions of a kernel's other terms (a constant, monomials) are more columns of the same system. A datum is of
+one output, so that each output has a Toeplitz matrix of its own; outputs meet in the roots L_j of the modes' couplings
+(`features.Joint`), which take the place of D.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class FourierLattice(Solver):
 
     def init(self, operator: Operator) -> State:
         raise ValueError(
-            'solver="lattice" solves for the weights of a lattice, of one output of an exact model with noise: give '
+            'solver="lattice" solves for the weights of a lattice, of an exact model with noise: give '
             "domain=(lower, upper), or use another solver"
         )
 
@@ -79,14 +81,14 @@ class FourierLattice(Solver):
 class Information:
     """What a lattice keeps of data: all of it adds over data.
 
-    `generator` is that of the Toeplitz matrix Phi* Lambda^-1 Phi; with E the explicit functions beside the lattice at
-    the data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has S^T Lambda^-1 (y - eps) for each
-    path, S = (Phi D, E).
+    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each output's data; with E the explicit
+    functions beside the lattice at the data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has
+    S^T Lambda^-1 (y - eps) for each path, S = (Phi D, E).
     """
 
-    generator: Tensor  # complex, [4 m_1 + 1, 4 m_2 + 1, ...]
-    rhs: Tensor  # [r, c + e]
-    cross: Tensor  # [e, c]
+    generator: Tensor  # complex, [t, 4 m_1 + 1, 4 m_2 + 1, ...]
+    rhs: Tensor  # [r, t c + e]
+    cross: Tensor  # [e, t c]
     corner: Tensor  # [e, e]
 
     def __add__(self, other: Information) -> Information:
@@ -98,28 +100,38 @@ class Information:
         )
 
 
+def rows_of(tasks: Tensor | None, num_outputs: int) -> list[Tensor] | list[slice]:
+    """Which data are of each output."""
+    return [slice(None)] if tasks is None else [(tasks == i).nonzero()[:, 0] for i in range(num_outputs)]
+
+
 def accuracy_for(basis: Joint, precision: Tensor) -> float:
     """Of the data's transforms, relative to their size: errors far below one, the prior's precision."""
-    largest = float(basis.scales.square().max()) * float(precision.sum())
+    largest = basis.largest_power * float(precision.sum())
     return min(_ACCURACY, max(_FINEST, 1e-3 / max(largest, 1e-300)))
 
 
-def information_of(basis: Joint, X: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The generator, `cross` and `corner` of data at points `[n, d]` about the origin."""
+def information_of(
+    basis: Joint, X: Tensor, precision: Tensor, tasks: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The generators, `cross` and `corner` of data at points `[n, d]` about the origin, of outputs `tasks`."""
     lattice, accuracy = basis.lattice, accuracy_for(basis, precision)
     shape = [2 * n - 1 for n in lattice.shape]
-    weights = torch.complex(precision, torch.zeros_like(precision))[None]
-    generator = adjoint_at(weights, lattice.angles(X), shape, accuracy=accuracy)[0]
-    E = basis.columns(X) * precision[:, None]  # [n, e]
-    cross = X.new_zeros(0, lattice.size)
+    weights, angles = torch.complex(precision, torch.zeros_like(precision))[None], lattice.angles(X)
+    each = rows_of(tasks, basis.num_outputs)
+    generator = torch.cat([adjoint_at(weights[:, mine], angles[mine], shape, accuracy) for mine in each])
+    columns = basis.columns(X, tasks)
+    E = columns * precision[:, None]  # [n, e]
+    cross = X.new_zeros(0, basis.num_outputs * lattice.size)
     if E.shape[1]:
-        cross = torch.cat([lattice.adjoint(X, v, accuracy) * basis.scales for v in E.mT.split(_ROWS)])
-    return generator, cross, E.mT @ basis.columns(X)
+        rows = [[lattice.adjoint(X[mine], v[:, mine], accuracy) for mine in each] for v in E.mT.split(_ROWS)]
+        cross = torch.cat([basis.unmixed(some) for some in rows])
+    return generator, cross, E.mT @ columns
 
 
-def right_hand_side(basis: Joint, X: Tensor, values: Tensor, precision: Tensor) -> Tensor:
-    """S^T Lambda^-1 values: `[n, d], [r, n] -> [r, c + e]`."""
-    return basis.adjoint(X, values * precision, accuracy=accuracy_for(basis, precision))
+def right_hand_side(basis: Joint, X: Tensor, values: Tensor, precision: Tensor, tasks: Tensor | None = None) -> Tensor:
+    """S^T Lambda^-1 values: `[n, d], [r, n] -> [r, t c + e]`."""
+    return basis.adjoint(X, values * precision, accuracy_for(basis, precision), tasks)
 
 
 class MisfitWarning(UserWarning):
@@ -135,17 +147,15 @@ def mean_error(misfit: float | None, tolerance: float) -> float:
 
 
 class System:
-    """M = I + S^T Lambda^-1 S on real weights `[r, c + e]`, S = (Phi D, E): a Toeplitz matrix, bordered."""
+    """M = I + S^T Lambda^-1 S on real weights `[r, t c + e]`, S = (Phi L, E): Toeplitz matrices, bordered."""
 
     def __init__(self, basis: Joint, information: Information) -> None:
-        self.lattice, self.amplitudes = basis.lattice, basis.scales[0]  # [c]
+        self.basis, self.lattice = basis, basis.lattice
         self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
         self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
-        self.spectrum = self._spectrum()
-        total = float(self.generator.flatten()[self.generator.numel() // 2].real)  # sum of precisions
-        share = torch.full_like(self.amplitudes, 0.5)
-        share[-1] = 1.0
-        self.information = self.amplitudes.square() * share * total  # [c]: data's, over the prior's
+        self.spectra = [self._spectrum(T) for T in self.generator]
+        totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # sums of precisions
+        self.information = basis.information(totals)  # [t c]: data's, over the prior's
 
     def head(self, rows: int, size: int | None) -> Head:
         """The preconditioner that is exact on the heaviest weights, for so many right-hand sides."""
@@ -157,9 +167,8 @@ class System:
         """How many weights the data determine."""
         return float((self.information / (1 + self.information)).sum()) + len(self.corner)
 
-    def _spectrum(self) -> Tensor:
-        """The FFT of the generator, wrapped around; real, since the generator is its own conjugate mirrored."""
-        T = self.generator
+    def _spectrum(self, T: Tensor) -> Tensor:
+        """The FFT of a generator, wrapped around; real, since the generator is its own conjugate mirrored."""
         for axis, (n, size) in enumerate(zip(T.shape, self.size, strict=True)):
             m = n // 2
             gap = list(T.shape)
@@ -168,10 +177,13 @@ class System:
         return torch.fft.fftn(T).real.contiguous()
 
     def product(self, W: Tensor) -> Tensor:
-        """`[r, c + e] -> [r, c + e]`; two real rows share a complex transform."""
-        w, v = W.split([len(self.amplitudes), len(self.corner)], dim=1)
-        G = convolved(self.lattice.joined_coefficients(w * self.amplitudes), self.spectrum)  # [r / 2, *shape]
-        out = torch.addcmul(w, self.lattice.separated_adjoint(G, len(W)), self.amplitudes)
+        """`[r, t c + e] -> [r, t c + e]`; two real rows share a complex transform."""
+        w, v = W.split([len(self.information), len(self.corner)], dim=1)
+        G = [
+            self.lattice.separated_adjoint(convolved(self.lattice.joined_coefficients(V), spectrum), len(W))
+            for V, spectrum in zip(self.basis.mixed(w), self.spectra, strict=True)
+        ]
+        out = self.basis.unmixed(G, onto=w)
         if not len(self.corner):
             return out
         return torch.cat([out + v @ self.cross, v + v @ self.corner + w @ self.cross.mT], dim=1)
@@ -179,14 +191,14 @@ class System:
     def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
         """(y - mean)^T (K + noise)^-1 (y - mean), the largest of several y's.
 
-        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b; errors of u `[r, c + e]` count by their squares.
+        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b; errors of u `[r, t c + e]` count by their squares.
         """
         return float((energy + ((self.product(u) - 2 * b) * u).sum(1)).max())
 
     def solve(
         self, b: Tensor, guess: Tensor | None, precondition: Preconditioner, settings: FourierLattice
     ) -> tuple[Tensor, Stats]:
-        """u for right-hand sides `[r, c + e]`.
+        """u for right-hand sides `[r, t c + e]`.
 
         |phi(x) . e|^2 <= (phi^T M^-1 phi) (e^T M e): the error of a path in posterior standard deviations is at most
         sqrt(r^T M^-1 r), which the preconditioned residual estimates, and in the mean over the directions that the
@@ -238,21 +250,21 @@ def dense_cost(n: int, s: int) -> float:
     return 150 * n**2 + n**3 / 3 + 4 * n**2 * s
 
 
-def largest_worthwhile(n: int, s: int, d: int) -> int:
+def largest_worthwhile(n: int, s: int, d: int, t: int) -> int:
     """Modes beyond which a few transforms alone take longer than a dense solve."""
-    return int(dense_cost(n, s) / (5 * (s + 1) * 5 * 20 * FFT_COST)) // 2**d
+    return int(dense_cost(n, s) / (5 * (s + 1) * 5 * 20 * FFT_COST)) // (2**d * t)
 
 
-def worthwhile(basis: Joint, noise: Tensor, n: int, s: int) -> bool:
+def worthwhile(basis: Joint, noise: Tensor, s: int, tasks: Tensor | None = None) -> bool:
     """Whether the lattice takes less time than a dense factor, by the operations of each; and can be solved at all."""
-    a2 = basis.scales[0].square()
-    information = 0.5 * a2 * float((1 / noise.double()).sum())
+    n, t, precision = len(noise), basis.num_outputs, 1 / noise.double()
+    information = basis.information([float(precision[mine].sum()) for mine in rows_of(tasks, t)])
     if float(information.max()) > 0.1 * LARGEST_INFORMATION:
         return False
     limit, shape = largest_dense(noise.is_cuda), basis.lattice.shape
     if n <= min(limit, int((information > 0.1).sum())):  # a dense factor, of the lattice's covariance, in any case
         return False
-    cells = math.prod(fast_size(2 * k - 1) for k in shape)
+    cells = t * math.prod(fast_size(2 * k - 1) for k in shape)
     head = head_size(information, s + 1, cells, limit)
     lightest = float(information.sort(descending=True).values[max(0, head - 1)])
     iterations = iterations_left(max(lightest, 0.3)) + 3

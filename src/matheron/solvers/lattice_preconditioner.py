@@ -21,7 +21,7 @@ _RATIOS = (10.0, 3.0, 1.0, 0.3)
 
 class Preconditioner(Protocol):
     def __call__(self, R: Tensor) -> Tensor:
-        """About M^-1 R: `[r, c + e] -> [r, c + e]`."""
+        """About M^-1 R: `[r, t c + e] -> [r, t c + e]`."""
         ...
 
 
@@ -78,39 +78,40 @@ class DataSpace:
     than others.
     """
 
-    def __init__(self, basis: Joint, X: Tensor, precision: Tensor) -> None:
-        self.basis, self.X = basis, X
-        self.factor = torch.linalg.cholesky(basis.covariance(X) + (1 / precision).diag())
+    def __init__(self, basis: Joint, X: Tensor, precision: Tensor, tasks: Tensor | None = None) -> None:
+        self.basis, self.X, self.tasks = basis, X, tasks
+        self.factor = torch.linalg.cholesky(basis.covariance(X, tasks) + (1 / precision).diag())
 
     def __call__(self, R: Tensor) -> Tensor:
-        return R - self._weights(self.basis.sums(self.X, R))
+        return R - self._weights(self.basis.sums(self.X, R, self.tasks))
 
     def given(self, w: Tensor, residual: Tensor) -> Tensor:
-        """Weights w `[r, c + e]` given values `[r, n]` with noise at the data: Matheron's rule."""
-        return w + self._weights(residual - self.basis.sums(self.X, w))
+        """Weights w `[r, t c + e]` given values `[r, n]` with noise at the data: Matheron's rule."""
+        return w + self._weights(residual - self.basis.sums(self.X, w, self.tasks))
 
     def _weights(self, v: Tensor) -> Tensor:
-        return self.basis.adjoint(self.X, torch.cholesky_solve(v.mT, self.factor).mT.contiguous())
+        return self.basis.adjoint(self.X, torch.cholesky_solve(v.mT, self.factor).mT.contiguous(), tasks=self.tasks)
 
 
 def dense_block(system: System, index: Tensor) -> Tensor:
-    """Rows and columns of I + D T D on the lattice's weights `index`: from T at sums and differences of modes."""
-    basis = system.lattice
-    h = basis.num_pairs
-    kind = torch.where(index < h, 0, torch.where(index < 2 * h, 1, 0))  # cosines (and the constant), sines
-    place = torch.where(index < 2 * h, index % max(h, 1) + h + 1, torch.full_like(index, h))
-    j = basis.place_modes(place)  # [k, d]
-    T = system.generator.flatten()
-    flat = torch.zeros_like(j[:, 0])  # a place in the flattened box is linear in the mode
-    for axis, n in enumerate(system.generator.shape):
+    """Rows and columns of M on the lattice's weights `index`: from generators at sums and differences of modes."""
+    lattice, h = system.lattice, system.lattice.num_pairs
+    p = index % lattice.size
+    sines = (p >= h) & (p < 2 * h)  # the others are cosines, and the constant
+    place = torch.where(p < 2 * h, p % max(h, 1) + h + 1, torch.full_like(p, h))
+    j = lattice.place_modes(place)  # [k, d]
+    flat = torch.zeros_like(p)  # a place in the flattened box is linear in the mode
+    for axis, n in enumerate(system.generator.shape[1:]):
         flat = flat * n + j[:, axis]
-    middle = len(T) // 2
-    minus, plus = T[middle + flat[:, None] - flat], T[middle + flat[:, None] + flat]  # [k, k]
-    a, b = kind[:, None], kind[None]
-    # sum cos cos, sin sin, cos sin over the data, of angles whose cosines sum to the generator's real part
-    same = 0.5 * (minus.real + torch.where(a == 0, 1.0, -1.0) * plus.real)
-    cross = 0.5 * (-plus.imag + torch.where(a == 0, 1.0, -1.0) * minus.imag)
-    amplitudes = system.amplitudes[index]
-    block = torch.where(a == b, same, cross) * amplitudes[:, None] * amplitudes
+    sign = torch.where(sines, -1.0, 1.0).double()[:, None]
+    block = torch.zeros(len(index), len(index), dtype=torch.float64, device=index.device)
+    for T, row in zip(system.generator.flatten(1), system.basis.planes, strict=True):
+        each = [torch.zeros_like(system.information[: lattice.size]) if plane is None else plane for plane in row]
+        a = torch.cat(each)[index]  # [k], of this output
+        minus, plus = T[len(T) // 2 + flat[:, None] - flat], T[len(T) // 2 + flat[:, None] + flat]  # [k, k]
+        # sum cos cos, sin sin, cos sin over the data, of angles whose cosines sum to the generator's real part
+        same = 0.5 * (minus.real + sign * plus.real)
+        cross = 0.5 * (-plus.imag + sign * minus.imag)
+        block += torch.where(sines[:, None] == sines, same, cross) * a[:, None] * a
     block.diagonal().add_(1)
     return block
