@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum
-from ..features import Basis, Joint, Lattice, same_modes
+from ..features import Basis, Joint, Lattice
 from ..kernels import Kernel
 from ..means import Mean
 from ..solvers import FourierLattice, JitterWarning, Stats
@@ -131,20 +131,6 @@ class LatticeUpdate(UpdatePaths):
         bases: list[Basis] = [self.basis, *self.beside]
         parts = self.mean_weights.split([basis.size for basis in bases], dim=2)
         return [WeightedSum(basis, W, None, self.origin) for basis, W in zip(bases, parts, strict=True)]
-
-
-def on_same_modes(terms: Sequence[Term]) -> list[Term]:
-    """The same sum, lattices with the same modes (of several couplings) as one."""
-    merged: list[Term] = []
-    for term in terms:
-        last = merged[-1] if merged else None
-        both = isinstance(term, WeightedSum) and isinstance(last, WeightedSum)
-        if both and isinstance(last.basis, Lattice) and isinstance(term.basis, Lattice):
-            if same_modes([last.basis, term.basis]):
-                merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
-                continue
-        merged.append(term)
-    return merged
 
 
 def the_lattice(prior: Prior, kernel: Kernel) -> Joint | None:

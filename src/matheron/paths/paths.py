@@ -19,8 +19,8 @@ from .base import AbstractPaths
 from .conditioning import given_more, posterior_variance
 from .folding import with_folded
 from .observations import Observations, undone
-from .on_lattice import LatticeUpdate, given_on_lattice, on_same_modes, warn_of_misfit
-from .prior import Prior, PriorPaths
+from .on_lattice import LatticeUpdate, given_on_lattice, warn_of_misfit
+from .prior import Prior, PriorPaths, on_same_modes
 from .update import UpdatePaths
 
 # Covariances of data and points that are in memory at once, where variances are asked for.

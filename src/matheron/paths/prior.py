@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Self, final
 
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum, sum_of
-from ..features import Features
+from ..features import Features, Lattice, same_modes
 from ..value import Value
 
 
@@ -128,3 +129,17 @@ class PriorPaths(Prior):
             bases = [basis.select(used) for basis in features.bases]
             features = features.with_bases(bases)
         return PriorPaths(features, self.w[index], renumbered)
+
+
+def on_same_modes(terms: Sequence[Term]) -> list[Term]:
+    """The same sum, lattices with the same modes (of several couplings) as one."""
+    merged: list[Term] = []
+    for term in terms:
+        last = merged[-1] if merged else None
+        both = isinstance(term, WeightedSum) and isinstance(last, WeightedSum)
+        if both and isinstance(last.basis, Lattice) and isinstance(term.basis, Lattice):
+            if same_modes([last.basis, term.basis]):
+                merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
+                continue
+        merged.append(term)
+    return merged

@@ -191,7 +191,7 @@ class System:
     def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
         """(y - mean)^T (K + noise)^-1 (y - mean), the largest of several y's.
 
-        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b; errors of u `[r, t c + e]` count by their squares.
+        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b; errors of u `[r, t c + e]` count by the square.
         """
         return float((energy + ((self.product(u) - 2 * b) * u).sum(1)).max())
 
