@@ -363,7 +363,7 @@ BAD = {
     "negative noise": (dict(noise=-0.1), "noise: expected variances >= 0, got a smallest of -0.1"),
     "noise of another shape": (dict(noise=[0.1, 0.2]), r"noise: expected a variance, or one per point \(\[3\]\)"),
     "tasks where there are none": (dict(tasks=[0, 0, 0]), "tasks: given, but the kernel has one output"),
-    "an unknown solver": (dict(solver="magic"), "solver: expected one of auto, cg, cholesky, lattice, got 'magic'"),
+    "an unknown solver": (dict(solver="magic"), "solver: expected one of auto, cg, .*lattice, got 'magic'"),
 }
 
 

@@ -118,7 +118,7 @@ def test_a_covariance_is_factored_with_its_noise(noise):
 
 
 def test_an_unknown_solver_is_named_with_the_list_of_known_ones():
-    with pytest.raises(ValueError, match=r"solver: expected one of auto, cg, cholesky, lattice, got 'lu'; .*PCG"):
+    with pytest.raises(ValueError, match=r"solver: expected one of auto, cg, .*lattice, got 'lu'; .*PCG"):
         as_solver("lu")
 
 
