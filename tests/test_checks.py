@@ -1,7 +1,7 @@
 """What comes in at the border: taken, copied, or refused with the truth; and never written into."""
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -103,6 +103,7 @@ def test_snapshots_and_hyperparameters_own_their_memory():
     for given in (X, y, noise, lengthscale, weights, scale):
         given[...] = 7.0
     held = [gp.train_inputs, gp.train_targets, gp.noise, kernel.lengthscale, gp.mean.weights, constant.value]
+    assert gp.output_transform is not None
     held += [gp.output_transform.scale, sparse.inducing_points, sparse.q_mean, sparse.q_scale_tril]
     assert not any(bool((tensor == 7).any()) for tensor in held)
 
@@ -115,7 +116,7 @@ def test_the_graph_reaches_data_and_hyperparameters_through_the_copies():
 
 
 REFUSED = {
-    "on a fraction": (lambda: K.RBF().on([0.7]), TypeError, "dims: expected whole numbers, got"),
+    "on a fraction": (lambda: K.RBF().on(cast(int, [0.7])), TypeError, "dims: expected whole numbers, got"),
     "one output": (lambda: K.Coregional(K.RBF(), [[2.0]]), ValueError, "at least two outputs"),
     "a tiny lengthscale": (lambda: K.RBF(1e-320), ValueError, "lengthscale: expected numbers from 1e-150"),
     "no dimension": (lambda: ExactGP(K.RBF(), np.zeros((3, 0)), [0.0] * 3, 0.1), ValueError, "at least one dimension"),

@@ -1,5 +1,7 @@
 """Every kind of paths keeps one contract: the battery of standard.py. A batch of models does so member by member."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from matheron import AbstractPaths, BatchPaths, Ensemble, Outputs, SelectedOutpu
 from matheron.samplers import weight_space
 from standard import assert_paths, close
 
-DRAW = dict(num_features=24, paths_per_basis=2)
+DRAW: dict[str, Any] = dict(num_features=24, paths_per_basis=2)
 
 
 def _draw(model) -> AbstractPaths:

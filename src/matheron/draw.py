@@ -10,7 +10,7 @@ device, so a CPU generator gives the same functions in any dtype on any device.
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from .bases import Basis, as_tolerance, features_for, placed, prior_on
 from .checks import ArrayLike, Random, as_count, as_dtype, as_generator
 from .describe import describe
 from .features import Features
-from .gp import Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
+from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
 from .kernels.base import as_kernel
 from .lattice_draws import drawn_from_stream, drawn_on_lattice
@@ -44,13 +44,31 @@ from .streamed import StreamedGP
 from .updates import Data, draws_of_q, exact_update, normals
 
 
+class DrawSettings(TypedDict, total=False):
+    """The settings of `draw`, by name."""
+
+    num_features: int
+    features: str | Features
+    paths_per_basis: int | None
+    domain: tuple[ArrayLike, ArrayLike] | None
+    tolerance: float
+    where: ArrayLike | None
+    solver: str | Solver
+    detach: bool
+    generator: Random
+    seed: int | None
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    progress: bool
+
+
 @overload
-def draw(model: ExactGP | SparseGP | StreamedGP, num_paths: int, **settings: Any) -> Paths: ...
+def draw(model: ExactGP | SparseGP | StreamedGP, num_paths: int, **settings: Unpack[DrawSettings]) -> Paths: ...
 @overload
-def draw(model: Batch, num_paths: int, **settings: Any) -> BatchPaths: ...
+def draw(model: Batch, num_paths: int, **settings: Unpack[DrawSettings]) -> BatchPaths: ...
 @overload
-def draw(model: object, num_paths: int, **settings: Any) -> AbstractPaths: ...
-def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
+def draw(model: object, num_paths: int, **settings: Unpack[DrawSettings]) -> AbstractPaths: ...
+def draw(
     model: object,
     num_paths: int,
     *,
@@ -108,24 +126,27 @@ def draw(  # type: ignore[reportInconsistentOverload] # the settings, by name
     basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
     if isinstance(model, StreamedGP):
         return drawn_from_stream(model, s, basis, solver, detach, as_generator(generator, seed), dtype, device)
-    gp = describe(model, detach=detach)
-    settings: dict[str, Any] = dict(**basis._asdict(), solver=solver, detach=detach, dtype=dtype, device=device)
-    generator = as_generator(generator, seed)
-    if isinstance(gp, SelectedOutputs):
-        return SelectedPaths(draw(gp.model, s, generator=generator, **settings), gp.outputs)
-    if isinstance(gp, Outputs | Batch):
-        members = [draw(member, s, generator=generator, **settings) for member in gp.models]
-        return OutputPaths(members) if isinstance(gp, Outputs) else BatchPaths(members, gp.batch_shape)
-    if isinstance(gp, Ensemble):
-        turns = torch.randperm(len(gp.models), generator=generator, device=generator.device).cpu()
-        used, owner = turns[torch.arange(s) % len(turns)].unique(return_inverse=True)
-        counts = torch.bincount(owner).tolist()
-        members = [
-            draw(gp.models[int(i)], count, generator=generator, **settings)
-            for i, count in zip(used, counts, strict=True)
-        ]
-        return EnsemblePaths(members, owner.to(members[0].device))
-    return _draw_one(placed(gp, dtype, device, detach), s, basis, solver, detach, generator)
+    gp, random = describe(model, detach=detach), as_generator(generator, seed)
+
+    def drawn(one: GP, count: int) -> AbstractPaths:
+        """Paths of a model of the tree: its leaves are exact and sparse ones."""
+        if isinstance(one, SelectedOutputs):
+            return SelectedPaths(drawn(one.model, count), one.outputs)
+        if isinstance(one, Outputs):
+            return OutputPaths([drawn(member, count) for member in one.models])
+        if isinstance(one, Ensemble):
+            turns = torch.randperm(len(one.models), generator=random, device=random.device).cpu()
+            used, owner = turns[torch.arange(count) % len(turns)].unique(return_inverse=True)
+            counts = torch.bincount(owner).tolist()
+            members = [drawn(one.models[int(i)], n) for i, n in zip(used, counts, strict=True)]
+            return EnsemblePaths(members, owner.to(members[0].device))
+        if isinstance(one, Batch):
+            raise TypeError("model: expected a batch of models to be outermost, got one within another model")
+        return _draw_one(placed(one, dtype, device, detach), count, basis, solver, detach, random)
+
+    if isinstance(gp, Batch):
+        return BatchPaths([drawn(member, s) for member in gp.models], gp.batch_shape)
+    return drawn(gp, s)
 
 
 def _draw_one(

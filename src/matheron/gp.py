@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -236,7 +236,7 @@ class _Several(Value):
 
     saveable = False
 
-    def __init__(self, models: Sequence[GP]) -> None:
+    def __init__(self, models: Iterable[GP]) -> None:
         super().__init__()
         models = list(models)
         if not models:
@@ -261,9 +261,8 @@ class _Several(Value):
         return self.models[0].num_outputs
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(map(repr, self.models[:3]))}{', ...' if len(self.models) > 3 else ''})"
-        )
+        first = ", ".join(map(repr, list(self.models)[:3]))
+        return f"{type(self).__name__}({first}{', ...' if len(self.models) > 3 else ''})"
 
 
 class Outputs(_Several):
@@ -281,7 +280,7 @@ class Ensemble(_Several):
 class Batch(_Several):
     """A batch of models: a leading axis `[b, s, n]`."""
 
-    def __init__(self, models: Sequence[GP], batch_shape: Sequence[int] | None = None) -> None:
+    def __init__(self, models: Iterable[GP], batch_shape: Sequence[int] | None = None) -> None:
         super().__init__(models)
         self.batch_shape = list(batch_shape or [len(self.models)])
 

@@ -98,7 +98,7 @@ class _FunctionMean(Mean):
 
 
 class CallableMean(_FunctionMean):
-    """Any function of points. It cannot be saved: a file holds no code."""
+    """A function of points. It cannot be saved: a file holds no code."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -86,7 +86,11 @@ def library_for(x: Tensor) -> ModuleType | None:
     return finufft() if x.device.type == "cpu" else None
 
 
-def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None) -> Any | None:
+class _Plan(Protocol):
+    def execute(self, data: np.ndarray) -> np.ndarray: ...
+
+
+def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None) -> _Plan | None:
     library = library_for(x)
     if library is None:
         return None

@@ -10,7 +10,6 @@ import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -56,7 +55,7 @@ def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | No
         temporary.unlink(missing_ok=True)
 
 
-def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Any:
+def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Value:
     """Read back what `save` wrote.
 
     >>> import tempfile, matheron

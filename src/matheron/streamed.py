@@ -61,7 +61,7 @@ class StreamedGP:
     def __init__(
         self,
         kernel: Kernel,
-        data: Any,
+        data: object,
         noise: ArrayLike | None = None,
         mean: MeanLike = 0.0,
         *,

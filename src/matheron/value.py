@@ -7,7 +7,7 @@ import functools
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ REGISTRY: dict[str, type[Value]] = {}
 class _Frozen(ABCMeta):
     """Makes instances that cannot be changed once their constructors have run."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args, **kwargs):
         value = super().__call__(*args, **kwargs)
         value._frozen = True
         return value
@@ -196,6 +196,9 @@ class Value(nn.Module, metaclass=_Frozen):
         def __getattr__(self, name: str) -> Any: ...
 
 
+V = TypeVar("V", bound=Value)
+
+
 def shown(tensor: Tensor) -> str:
     """A number or a few of them, as one would write them; more by their shape."""
     if tensor.numel() > 8 or tensor.ndim > 2:
@@ -210,19 +213,19 @@ def _restored(value: Value, _: object) -> None:
     value.restore()
 
 
-def _may_write(restore: Callable[[Any], None]) -> Callable[[Any], None]:
+def _may_write(restore: Callable[[V], None]) -> Callable[[V], None]:
     @functools.wraps(restore)
-    def thawed(self: Value) -> None:
+    def thawed(self: V) -> None:
         with self._thawed():
             restore(self)
 
     return thawed
 
 
-class Parts(Value):
+class Parts(Value, Generic[V]):
     """Several values in order."""
 
-    def __init__(self, parts: Iterable[Value]) -> None:
+    def __init__(self, parts: Iterable[V]) -> None:
         super().__init__()
         for i, part in enumerate(parts):
             self.add_module(str(i), part)
@@ -230,11 +233,11 @@ class Parts(Value):
     def __repr__(self) -> str:
         return ", ".join(map(repr, self))
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._modules.values())
+    def __iter__(self) -> Iterator[V]:
+        return iter(cast(dict[str, V], self._modules).values())
 
     def __len__(self) -> int:
         return len(self._modules)
 
-    def __getitem__(self, i: int) -> Any:
-        return list(self._modules.values())[i]
+    def __getitem__(self, i: int) -> V:
+        return list(self)[i]

@@ -1,5 +1,6 @@
 """simulate: the same functions on a grid, whatever it is given as and however it is cut."""
 
+from typing import cast
 from weakref import WeakValueDictionary
 
 import cloudpickle
@@ -281,7 +282,7 @@ def test_cells_beyond_a_lattice_s_domain_are_refused_before_any_block():
 
 def test_what_is_no_path_is_refused():
     with pytest.raises(TypeError, match="expected paths of one model"):
-        fields.simulate(kernels.RBF(), AXES)
+        fields.simulate(cast(matheron.AbstractPaths, kernels.RBF()), AXES)
 
 
 def test_missing_packages_are_named(monkeypatch):

@@ -1,6 +1,6 @@
 """How kernels compose: any expression is a kernel, and has features that converge to it."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -166,7 +166,7 @@ def test_numbers_are_added_and_divided_by_and_kernels_raised_to_powers():
         (k**2, k(x) ** 2),
         (k**1, k(x)),
         (np.float64(2) * k, 2 * k(x)),
-        (k + np.float32(0.5), k(x) + 0.5),
+        (k + cast(float, np.float32(0.5)), k(x) + 0.5),
         (sum([k, K.Linear()]), k(x) + K.Linear()(x)),
         (k + torch.tensor(0.25), k(x) + 0.25),
     ):
@@ -178,11 +178,11 @@ def test_numbers_are_added_and_divided_by_and_kernels_raised_to_powers():
 def test_what_is_no_kernel_is_refused():
     for power in (0, 0.5, -1, True):
         with pytest.raises(ValueError, match="power: expected a whole number of at least 1"):
-            _ = K.RBF() ** power
+            _ = K.RBF() ** cast(int, power)
     with pytest.raises(ZeroDivisionError):
         _ = K.RBF() / 0
     with pytest.raises(ValueError, match="zero or positive"):
         _ = K.RBF() + -1
     for bad in ("1", None, [1]):
         with pytest.raises(TypeError):
-            _ = K.RBF() + bad
+            _ = K.RBF() + cast(float, bad)

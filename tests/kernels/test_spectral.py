@@ -315,7 +315,9 @@ def test_the_density_of_spherical_has_its_derivative_in_the_range(d):
     theta = theta[:, None] * torch.ones(d, dtype=torch.float64) / math.sqrt(d)
 
     def total(scale: Tensor) -> Tensor:
-        return K.Spherical(scale).measure(d).density(theta)
+        density = K.Spherical(scale).measure(d).density(theta)
+        assert density is not None
+        return density
 
     at = torch.tensor(0.8, dtype=torch.float64)
     torch.testing.assert_close(

@@ -1,5 +1,7 @@
 """Block descent: the dense answer in the memory of a block, and the truth about convergence."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -16,9 +18,9 @@ from matheron.solvers import BlockDescent, Cholesky, ConvergenceWarning
 def test_a_path_errs_by_less_than_a_hundredth_of_its_standard_deviation(noise, dtype):
     X = randn(200, 2)
     gp = ExactGP(K.Matern(1.5, 0.5), X, (3 * X[:, 0]).sin(), noise)
-    settings = dict(generator=gen(), num_features=64, features="sobol", dtype=dtype)
-    paths = draw(gp, 4, solver=BlockDescent(block=70), **settings)
-    exact = draw(gp, 4, solver="cholesky", **{**settings, "generator": gen()})
+    settings: dict[str, Any] = dict(num_features=64, features="sobol", dtype=dtype)
+    paths = draw(gp, 4, solver=BlockDescent(block=70), generator=gen(), **settings)
+    exact = draw(gp, 4, solver="cholesky", generator=gen(), **settings)
     assert paths.solver_stats is not None and paths.solver_stats.solver == "BlockDescent(tolerance=0.01, block=70)"
     error = (paths(X) - exact(X)) / noise**0.5  # the posterior's deviation at the data is below the noise's
     assert error.square().mean().sqrt() < 0.01

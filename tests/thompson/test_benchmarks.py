@@ -81,7 +81,7 @@ def test_the_functions_that_samplers_are_compared_on_have_minimum_zero(monkeypat
             assert it.value(study.ask(it.space).params) > 0
 
 
-def test_a_report_of_studies_has_a_line_a_function_and_a_sampler(monkeypatch):
+def test_a_report_of_studies_has_a_line_per_function_and_sampler(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     benchmark = importlib.import_module("optuna_samplers")
     settings = benchmark.SCALES["quick"]
@@ -96,7 +96,7 @@ def test_a_report_of_studies_has_a_line_a_function_and_a_sampler(monkeypatch):
         (function, sampler) for function in settings["functions"] for sampler in benchmark.SAMPLERS
     ]
     for row in rows:
-        assert row["studies"] == 3 and row["median at 4"] == 4.0 and row["seconds a trial"] == 1.0
+        assert row["studies"] == 3 and row["median at 4"] == 4.0 and row["seconds per trial"] == 1.0
         assert (row["25%"], row["median"], row["75%"]) == (0.125, 0.25, 0.625)
     assert len(benchmark.report(records, settings).figures[""]().axes) == 2
 

@@ -20,8 +20,8 @@ def with_transforms(
     """The model with scalers before its input transform, and with what undoes a transform after its output's."""
     if isinstance(gp, Outputs):
         columns = [None if undo is None else _column(undo, i) for i in range(len(gp.models))]
-        members = [with_transforms(g, scalers=scalers, undo=u) for g, u in zip(gp.models, columns, strict=True)]
-        return Outputs([member for member in members if isinstance(member, ExactGP)])
+        each = zip(gp.models, columns, strict=True)
+        return Outputs([with_transforms(g, scalers=scalers, undo=u) for g, u in each if isinstance(g, ExactGP)])
     outputs = [t for t in (gp.output_transform, undo) if t is not None]
     inputs = [t for t in (*scalers, gp.input_transform) if t is not None]
     return ExactGP(

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from ..checks import ArrayLike, Random, as_count, as_generator
-from ..metrics import Moments
 from ..samplers import decoupled_moments, moments
 from ..samplers.linear_model import features_for, one_basis
 from .fourier import KINDS, fourier_constant
@@ -50,7 +49,7 @@ def covariance_bound(
     x: ArrayLike,
     domain: tuple[ArrayLike, ArrayLike],
     *,
-    exact: Moments | None = None,
+    exact: object = None,
     kind: str = "cosine",
     num_bases: int = 32,
     generator: Random = None,

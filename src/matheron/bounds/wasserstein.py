@@ -9,7 +9,7 @@ import torch
 
 from ..checks import ArrayLike, Random, as_array, as_count, as_generator
 from ..features import Features
-from ..metrics import Moments, gaussian_coupling, gaussian_wasserstein
+from ..metrics import gaussian_coupling, gaussian_wasserstein
 from ..paths import PriorPlusUpdate
 from ..samplers import decoupled_moments, moments
 from ..samplers.conditionals import PriorAt, inner_points
@@ -50,7 +50,7 @@ def prior_error(
 ) -> PriorError:
     """W2 in the supremum norm over the points x, between a model's prior and that of a basis: an upper bound.
 
-    Any coupling bounds W2 from above. This one is explicit: f = R zeta and f^(w) = Q zeta with the same zeta, R and Q
+    Every coupling bounds W2 from above. This one is explicit: f = R zeta and f^(w) = Q zeta with the same zeta, R and Q
     the roots that are optimal for the l2 norm (`metrics.gaussian_coupling`); E max_x |f - f^(w)|^2 is then a mean
     over draws of zeta. The supremum is over the points given, so give a mesh of the domain. Over several bases, the
     mean of the squares.
@@ -77,7 +77,7 @@ def wasserstein_bound(
     x: ArrayLike,
     domain: tuple[ArrayLike, ArrayLike],
     *,
-    exact: Moments | None = None,
+    exact: object = None,
     num_draws: int = 4096,
     generator: Random = None,
     seed: int | None = None,

@@ -74,6 +74,7 @@ def learn(num_data: int, num_inducing: int, steps: int, seed: int) -> tuple[list
     models = [
         gp.replaced(input_transform=inputs, output_transform=Affine(scale[i], centre[i]))
         for i, gp in enumerate(snapshot.models)
+        if isinstance(gp, matheron.SparseGP)
     ]
     return models, (torch.as_tensor(likelihood.task_noises).detach() * scale.square()).tolist()
 

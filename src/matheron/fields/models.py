@@ -118,8 +118,8 @@ def fit_drift(
     """
     points = as_points(X, "X", input_dim=2).double()
     values = as_tensor(y, "y", like=points)
-    *axes, cells = as_raster(raster)
-    covariate = RasterMean(*axes, cells)(points)[:, 0]  # [n]
+    x_axis, y_axis, cells = as_raster(raster)
+    covariate = RasterMean(x_axis, y_axis, cells)(points)[:, 0]  # [n]
     design = torch.stack([torch.ones_like(covariate), covariate], dim=1)  # [n, 2]
     beta = torch.linalg.lstsq(design, values[:, None]).solution[:, 0]
     gp = fit_field(points, values - design @ beta, kernel, seed=seed, mean=0.0, **settings)
@@ -132,7 +132,8 @@ def fit_drift(
     whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1)[some], upper=False)
     beta = torch.linalg.lstsq(whitened[:, :2], whitened[:, 2:]).solution[:, 0]
     drift = RasterMean(
-        *(inward_axis(inward, axis, i) for i, axis in enumerate(axes)),
+        inward_axis(inward, x_axis, 0),
+        inward_axis(inward, y_axis, 1),
         outward.inverse(beta[0] + beta[1] * cells),
         coefficients=beta.tolist(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from .units import Buffer
 BOUNDS = {"lengthscale": (1e-3, 1e3), "period": (1e-3, 1e3), "alpha": (1e-3, 1e3), "noise": (1e-6, 1e2)}
 OTHER_BOUNDS = (1e-6, 1e6)
 
-Prior = Any  # a torch distribution, or a function from values to their log density
+Prior = Distribution | Callable[[Tensor], Tensor]  # or a function from values to their log density
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Leaf:
         lower, upper = map(math.log, self.bounds) if self.kind == "positive" else self.bounds
         return [(lower if math.isfinite(lower) else None, upper if math.isfinite(upper) else None)] * self.size
 
-    def within(self, prior: Prior) -> Leaf:
+    def within(self, prior: Prior | None) -> Leaf:
         """The same within the support of a prior: beyond it there is no density to compare."""
         support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
         lower = float(torch.as_tensor(getattr(support, "lower_bound", -math.inf)).max())
@@ -194,7 +194,7 @@ def log_prior(leaves: Sequence[Leaf], values: Sequence[Tensor], priors: Mapping[
     for leaf, value in zip(leaves, values, strict=True):
         prior = prior_of(leaf, priors)
         if prior is not None:
-            density: Callable[[Tensor], Tensor] = prior.log_prob if hasattr(prior, "log_prob") else prior
+            density = cast(Callable[[Tensor], Tensor], getattr(prior, "log_prob", prior))
             total = total + density(value).sum()
     return total
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from ..checks import ArrayLike, as_count, as_tensor
 from ..gp import ExactGP
 from ..kernels import Kernel, Matern, Scaled
-from ..means import CallableMean, ConstantMean, LinearMean, Mean, as_mean
+from ..means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from ..solvers import Solver, as_solver
 from .hyperparameters import Prior
 from .priors import default_kernel_priors
@@ -124,24 +123,24 @@ def _columns(X: ArrayLike) -> int:
     return shape[1] if len(shape) == 2 else 1  # anything else is refused by ExactGP
 
 
-def _mean_in(mean: Any, units: Units, d: int, t: int) -> Mean | str | None:
+def _mean_in(mean: MeanLike | str | None, units: Units, d: int, t: int) -> Mean | str | None:
     """A fixed mean in the model's units; None and "linear" are fitted."""
     if mean is None or (isinstance(mean, str) and mean == "linear"):
         return mean
     if isinstance(mean, str):
         raise ValueError(f'mean: expected None, "linear", a number, a Mean or a callable, got {mean!r}')
-    mean = as_mean(mean)
+    fixed = as_mean(mean)
     centre, scale = units.output_centre, units.output_scale
-    if isinstance(mean, ConstantMean):
-        return ConstantMean((mean.value.to(centre) - centre) / scale)
-    if isinstance(mean, LinearMean):
-        weights, bias = mean.weights.to(centre), mean.bias.to(centre)
+    if isinstance(fixed, ConstantMean):
+        return ConstantMean((fixed.value.to(centre) - centre) / scale)
+    if isinstance(fixed, LinearMean):
+        weights, bias = fixed.weights.to(centre), fixed.bias.to(centre)
         level = bias + weights @ units.input_centre  # [t]
         return LinearMean((weights * units.input_scale).expand(t, d) / scale[:, None], (level - centre) / scale)
-    inner, (x_scale, x_centre) = mean, (units.input_scale, units.input_centre)
+    x_scale, x_centre = units.input_scale, units.input_centre
 
     def rescaled(x: Tensor) -> Tensor:
-        value = inner.to(x.device, x.dtype)(x * x_scale.to(x) + x_centre.to(x))
+        value = fixed.to(x.device, x.dtype)(x * x_scale.to(x) + x_centre.to(x))
         return (value - centre.to(x)) / scale.to(x)
 
     return CallableMean(rescaled)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -211,8 +211,10 @@ def _hyperparameters(
         start = torch.full((t,), first_noise, dtype=torch.float64, device=X.device)
         noise_leaf = Leaf("noise", "positive", start, (floors.get("noise", lower), upper))
     zeros = torch.zeros(t, dtype=torch.float64, device=X.device)
-    means: Any = [Leaf("mean", "real", zeros)] if mean is None else mean
-    if isinstance(mean, str):
+    means: Sequence[Leaf] | Mean = [Leaf("mean", "real", zeros)]
+    if isinstance(mean, Mean):
+        means = mean
+    elif mean is not None:  # "linear"
         means = [Leaf("mean.weights", "real", zeros[:, None].expand(t, d)), Leaf("mean.bias", "real", zeros)]
     assert noise_leaf is not None
     h = Hyperparameters(kernel, leaves, noise_leaf, means)
@@ -223,7 +225,7 @@ def _best_start(
     objective: Dense,
     as_given: Tensor,
     num_starts: int,
-    generator: Any,
+    generator: torch.Generator,
     both: bool,
     report: Callable[[str, float], None],
 ) -> Tensor:
@@ -270,7 +272,7 @@ def _climb(
     start = torch.where(fixed, as_given, start)
     best, best_value = start, -math.inf
 
-    def downhill(numbers: Any) -> tuple[float, Any]:
+    def downhill(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, best_value
         vector = torch.as_tensor(numbers, dtype=torch.float64).to(start)
         value, gradient = objective(vector)

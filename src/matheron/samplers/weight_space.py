@@ -29,6 +29,8 @@ class LinearModelPaths(PriorPlusUpdate):
     `mean_weights` `[g, t, ell]` are the posterior means of w, one per basis.
     """
 
+    prior: PriorPaths
+
     def __init__(
         self,
         prior: PriorPaths,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -112,7 +112,10 @@ class State(ABC):
         return self.solver.solve(self, b, guess)
 
 
-class Solver(ABC):
+S = TypeVar("S", bound=State)
+
+
+class Solver(ABC, Generic[S]):
     """A way to solve (K + diag(noise)) x = b: a frozen dataclass of its settings, each with a default.
 
     One that iterates may have a field `progress`, which `draw(..., progress=True)` sets.
@@ -121,11 +124,11 @@ class Solver(ABC):
     shorthand: ClassVar[str | None] = None  # `draw(..., solver=shorthand)` takes it with its defaults
 
     @abstractmethod
-    def init(self, operator: Operator) -> State:
+    def init(self, operator: Operator) -> S:
         """Factor the operator, or make what iterations need."""
 
     @abstractmethod
-    def solve(self, state: Any, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+    def solve(self, state: S, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         """x `[n, r]` for right-hand sides b `[n, r]`, and how it went; `guess [n, r]` is where iterations start."""
 
 

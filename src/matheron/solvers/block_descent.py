@@ -25,7 +25,7 @@ _CONVEXITY = 0.5
 
 
 @dataclass(frozen=True)
-class BlockDescent(Solver):
+class BlockDescent(Solver["BlockState"]):
     """Solves the equations of one random block of observations after the other, with acceleration.
 
     It holds a block's covariance and four vectors per right-hand side, whatever n is, where `PCG` holds n numbers for

@@ -28,7 +28,7 @@ class CholeskyState(State):
 
 
 @dataclass(frozen=True, repr=False)
-class Cholesky(Solver):
+class Cholesky(Solver[CholeskyState]):
     """A dense factorisation, exact to rounding: n^2 numbers of memory and no more, n^3 / 3 multiplications.
 
     It is made in float64 where the data's float32 would lose too many digits to the condition number.

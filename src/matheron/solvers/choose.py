@@ -20,7 +20,7 @@ SHARE_OF_GPU = 0.55
 
 
 @dataclass(frozen=True)
-class Auto(Solver):
+class Auto(Solver[State]):
     """`Cholesky()` while its n^2 numbers fit in `memory`, `PCG()` beyond; `Cholesky()` wherever a graph is kept.
 
     Args:
@@ -56,8 +56,9 @@ class Auto(Solver):
 def as_solver(solver: str | Solver, progress: bool = False) -> Solver:
     """A solver from its shorthand or from itself; with its progress bar, where it has one and it is asked for."""
     if isinstance(solver, Solver):
-        shows = is_dataclass(solver) and any(field.name == "progress" for field in fields(solver))
-        return replace(solver, progress=True) if progress and shows else solver
+        if progress and is_dataclass(solver) and any(field.name == "progress" for field in fields(solver)):
+            return replace(solver, progress=True)
+        return solver
     named = {kind.shorthand: kind for kind in Solver.__subclasses__() if kind.shorthand is not None}
     if solver not in named:
         raise ValueError(

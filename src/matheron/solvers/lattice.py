@@ -42,7 +42,7 @@ SMALLEST_ON_LATTICE = {1: 500, 2: 1000, 3: 1000}
 
 
 @dataclass(frozen=True)
-class FourierLattice(Solver):
+class FourierLattice(Solver[State]):
     """Conjugate gradients on a lattice's weights; `draw(..., domain=..., solver="lattice")`.
 
     Args:

@@ -33,7 +33,7 @@ class ConvergenceWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class PCG(Solver):
+class PCG(Solver["PCGState"]):
     """Conjugate gradients with a preconditioner of low rank: products with K, which is never formed.
 
     The preconditioner is a block randomly pivoted Cholesky factor of K; products run in the data's dtype, and the

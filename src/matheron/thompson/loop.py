@@ -10,12 +10,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_box, as_count, as_generator
+from ..features import Features
 from ..gp import ExactGP
 from ..kernels import Kernel
 from ..progress import progress_bar
@@ -67,6 +68,16 @@ class Study:
         return X, torch.tensor([y for _, y in kept], dtype=torch.float64)
 
 
+class Suggestions(TypedDict, total=False):
+    """Settings of `suggest`, by name."""
+
+    num_features: int
+    features: str | Features | None
+    mesh_size: int | None
+    num_starts: int
+    pending: ArrayLike | None
+
+
 def minimize_function(
     function: Callable[[Tensor], float],
     bounds: ArrayLike,
@@ -82,7 +93,7 @@ def minimize_function(
     generator: Random = None,
     seed: int | None = None,
     progress: bool = False,
-    **settings: Any,
+    **settings: Unpack[Suggestions],
 ) -> Study:
     """Minimise a Python function by Thompson sampling: rounds of q points, with a model fitted between rounds.
 
@@ -130,9 +141,10 @@ def minimize_function(
             else:
                 model = _model(X, y, box, kernel, noise)
                 count = min(q, budget - len(study.points))
-                if trust_region:
-                    settings["trust_region"] = side_after(study.values, first, q, box.shape[1])
-                points = suggest(model, box, count, strategy=strategy, generator=generator, **settings)
+                side = side_after(study.values, first, q, box.shape[1]) if trust_region else None
+                points = suggest(
+                    model, box, count, strategy=strategy, trust_region=side, generator=generator, **settings
+                )
             for x in points:
                 _evaluate(function, x.double(), study)
                 if state is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -91,9 +91,15 @@ def minimize(
     (torch.Size([4, 2]), torch.Size([4]))
     """
     paths = paths if isinstance(paths, _Negated) else require_paths(paths)
-    sizes: Any = {"num_starts": num_starts, "mesh_size": mesh_size, "max_iterations": max_iterations}
-    generators = [as_generator(generator, seed)]
-    return minimize_together([paths], bounds, **sizes, generators=generators, progress=progress)[0]
+    return minimize_together(
+        [paths],
+        bounds,
+        generators=[as_generator(generator, seed)],
+        num_starts=num_starts,
+        mesh_size=mesh_size,
+        max_iterations=max_iterations,
+        progress=progress,
+    )[0]
 
 
 def minimize_together(
@@ -162,8 +168,19 @@ def minimize_together(
     return [Minima(x, value, list(islice(ends, len(x))), count) for x, value, count in each]
 
 
-def maximize(paths: AbstractPaths, bounds: ArrayLike, **settings: Any) -> Minima:
-    """Find the maximiser of every path in a box: `minimize` of the paths turned upside down.
+class Search(TypedDict, total=False):
+    """The settings of `minimize`, by name."""
+
+    num_starts: int
+    mesh_size: int
+    max_iterations: int
+    generator: Random
+    seed: int | None
+    progress: bool
+
+
+def maximize(paths: AbstractPaths, bounds: ArrayLike, **settings: Unpack[Search]) -> Minima:
+    """Find the maximiser of every path in a box: `minimize` of the paths turned upside down, with its settings.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -180,9 +197,8 @@ class _Negated:
 
     def __init__(self, paths: AbstractPaths) -> None:
         self.paths = require_paths(paths)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.paths, name)
+        self.dtype, self.device = paths.dtype, paths.device
+        self.num_paths, self.num_outputs, self.input_dim = paths.num_paths, paths.num_outputs, paths.input_dim
 
     def __call__(self, x: Tensor) -> Tensor:
         return -self.paths(x)
@@ -205,7 +221,13 @@ def _seed(generator: torch.Generator) -> int:
 
 
 def _screen(
-    paths: AbstractPaths | _Negated, mesh: SobolEngine, lower: Tensor, side: Tensor, size: int, k: int, advance: Any
+    paths: AbstractPaths | _Negated,
+    mesh: SobolEngine,
+    lower: Tensor,
+    side: Tensor,
+    size: int,
+    k: int,
+    advance: Callable[[int], None],
 ) -> Tensor:
     """Each path's k lowest points of the mesh, `[s, k, d]`, while the mesh streams by."""
     s = paths.num_paths

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,8 @@ from torch.quasirandom import SobolEngine
 
 from ..checks import as_count, as_seed
 from ..draw import draw
+from ..paths import Paths
+from ..value import Json
 from .fitting import Refits
 from .fronts import improvements, nondominated
 from .problem import At, Problem, simplex
@@ -116,7 +117,7 @@ class ThompsonSampler(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, Json]:
         if not search_space:
             return {}
         seen = observations(study, search_space)
@@ -129,7 +130,7 @@ class ThompsonSampler(BaseSampler):
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
+    ) -> Json:
         sampler = self._independent_sampler or RandomSampler(self._seed(trial, zlib.crc32(param_name.encode())) % 2**32)
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
@@ -151,7 +152,7 @@ class ThompsonSampler(BaseSampler):
     def _problem(self, study: Study, X: Tensor, seen: Observations, generator: torch.Generator) -> Problem:
         """Functions drawn given trials at X `[n, d]`, for every objective and every constraint."""
 
-        def drawn(kind: str, i: int, known: Tensor, values: Tensor) -> Any:
+        def drawn(kind: str, i: int, known: Tensor, values: Tensor) -> Paths:
             refits = self._refits.setdefault((f"{study.study_name} {kind}", i), Refits())
             model = refits.model(X[known], values[known])
             # Named, so that studies with a seed and the published comparison do not change with the library's defaults.
@@ -170,7 +171,9 @@ class ThompsonSampler(BaseSampler):
         units = _or_one(torch.tensor(scales, dtype=torch.float64))
         return Problem(objectives, constraints, weights, units, lowest, _or_one(highest - lowest))
 
-    def _suggestion(self, cube: UnitCube, X: Tensor, seen: Observations, problem: Problem, generator: Any) -> Tensor:
+    def _suggestion(
+        self, cube: UnitCube, X: Tensor, seen: Observations, problem: Problem, generator: torch.Generator
+    ) -> Tensor:
         """The point `[d]` to try, of a drawn problem, given trials at X `[n, d]`."""
         seed = int(torch.randint(2**31, (1,), generator=generator))
         mesh = SobolEngine(cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)

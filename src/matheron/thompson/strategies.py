@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from ..features import Features
 from ..paths import AbstractPaths, require_paths
 from ..samplers import location_scale, marginals, single, weight_space
 from .minimize import MESH_SIZE, minimize_together
+from .region import MESH_SIZE as REGION_MESH_SIZE
 from .region import minimizers_near_best
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
@@ -66,10 +66,20 @@ def suggest(
     >>> matheron.thompson.suggest(gp, [[0.0], [1.0]], q=3, mesh_size=512).shape
     torch.Size([3, 1])
     """
-    settings: Any = {"num_features": num_features, "features": features, "num_starts": num_starts}
-    settings |= {"strategy": strategy, "mesh_size": mesh_size, "pending": pending, "progress": progress}
-    settings["trust_region"] = trust_region
-    return suggest_together([model], bounds, q, generators=[as_generator(generator, seed)], **settings)[0]
+    return suggest_together(
+        [model],
+        bounds,
+        q,
+        generators=[as_generator(generator, seed)],
+        strategy=strategy,
+        num_features=num_features,
+        features=features,
+        mesh_size=mesh_size,
+        num_starts=num_starts,
+        pending=pending,
+        trust_region=trust_region,
+        progress=progress,
+    )[0]
 
 
 def suggest_together(
@@ -120,26 +130,37 @@ def suggest_together(
         if pending is not None:
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
         return [_function_space(model, as_box(bounds, "bounds"), q, size, generator) for model, generator in each]
-    settings: Any = {"num_features": num_features}
     if strategy == "decoupled":
         kind = "auto" if features is None else features
-        many = [draw(model, q, features=kind, generator=generator, **settings) for model, generator in each]
+        many = [
+            draw(model, q, features=kind, num_features=num_features, generator=generator) for model, generator in each
+        ]
         if pending is not None:
             many = [_given_pending(paths, pending, g) for paths, g in zip(many, generators, strict=True)]
     else:
         if pending is not None:
             raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
         kind = "cosine" if features is None else features
-        many = [weight_space(model, q, features=kind, generator=generator, **settings) for model, generator in each]
+        many = [
+            weight_space(model, q, features=kind, num_features=num_features, generator=generator)
+            for model, generator in each
+        ]
     if trust_region is not None:
         box = as_box(bounds, "bounds")
-        ways: Any = {"num_starts": num_starts} | ({} if mesh_size is None else {"mesh_size": size})
+        size = REGION_MESH_SIZE if mesh_size is None else size
+        settings = {"num_starts": num_starts, "mesh_size": size}
         return [
-            minimizers_near_best(paths, single(describe(model)), box, trust_region, generator=generator, **ways)
+            minimizers_near_best(paths, single(describe(model)), box, trust_region, generator=generator, **settings)
             for paths, (model, generator) in zip(many, each, strict=True)
         ]
-    ways = {"num_starts": num_starts, "mesh_size": size, "progress": progress}
-    found = minimize_together([require_paths(paths) for paths in many], bounds, generators=generators, **ways)
+    found = minimize_together(
+        [require_paths(paths) for paths in many],
+        bounds,
+        generators=generators,
+        num_starts=num_starts,
+        mesh_size=size,
+        progress=progress,
+    )
     return [minima.x for minima in found]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from functools import singledispatch
+from typing import cast
 
 import torch
 from botorch import models
@@ -14,7 +15,7 @@ from botorch.models.model import ModelList
 from gpytorch.models import ExactGP as GPyTorchExactGP
 from torch import Tensor, nn
 
-from ...gp import GP, Batch, Ensemble, Outputs, SelectedOutputs
+from ...gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs
 from ..gpytorch.exact import Around, assembled, exact_members
 from ..gpytorch.variational import translate_strategy
 from ..refusal import BY_HAND, refusal
@@ -53,8 +54,8 @@ def _(model: models.MultiTaskGP) -> GP:
     if asked == list(range(model.num_tasks)):
         return gp
     if isinstance(gp, Ensemble):
-        return Ensemble([SelectedOutputs(member, asked) for member in gp.models])
-    return SelectedOutputs(gp, asked)
+        return Ensemble([SelectedOutputs(cast(ExactGP, member), asked) for member in gp.models])
+    return SelectedOutputs(cast(ExactGP, gp), asked)
 
 
 @describe.register

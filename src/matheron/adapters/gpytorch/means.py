@@ -22,7 +22,7 @@ def translate_mean(mean: nn.Module, place: Place, with_task: bool) -> Mean:
 
 @singledispatch
 def mean_of(mean: nn.Module, place: Place, with_task: bool) -> Mean:
-    """Any module of points: it is copied, and called as it is."""
+    """A module of points: it is copied, and called as it is."""
     return ModuleMean(_At(mean, place, with_task))
 
 

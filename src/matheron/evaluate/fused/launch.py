@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,9 +24,15 @@ WIDEST_PULL = 32
 ROWS = (16, 1)
 
 
-def run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    with torch.cuda.device_of(args[0]):  # Triton launches on the current device
-        kernel[grid](*args, **options)
+class Kernel(Protocol):
+    """What `triton.jit` makes."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]: ...
+
+
+def run(kernel: Kernel, grid: tuple[int, ...], first: Tensor, *args: object, **options: object) -> None:
+    with torch.cuda.device_of(first):  # Triton launches on the current device
+        kernel[grid](first, *args, **options)
 
 
 def sums(plan: Plan, x: Tensor, base: Tensor) -> Tensor:
