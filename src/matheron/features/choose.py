@@ -33,6 +33,9 @@ CAPTURED_SHARE = 0.99
 LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
 # In a graph every mode is summed over by torch's own operations, and kept: few are all that is practical.
 LARGEST_IN_GRAPH, LARGEST_LEFT_OUT_IN_GRAPH = 4096, 1e-2
+# Given data, "auto" has frequencies by leverage where a lattice would lack more of the posterior variance than this share
+# over the root of the number of bases (up to a hundred): random bases average out, and what a lattice lacks does not.
+LARGEST_LACKING, MOST_AVERAGED = 0.23, 100
 # Without data: paths drawn from a prior may be conditioned later, which leaves less of the variance.
 _UNKNOWN_SHARE = 0.01
 # Monomials, each with frequencies of its own by leverage: beyond, products are random.
@@ -79,8 +82,13 @@ def build_features(
     terms = [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
     if kind == "leverage" and posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
-    on_lattices, terms = _lattices(kernel, terms, input_dim, num_features, kind, domain, accuracy or Accuracy())
-    if accuracy is not None and accuracy.joined:
+    accuracy = accuracy or Accuracy()
+    on_lattices, rest = _lattices(kernel, terms, input_dim, num_features, kind, domain, accuracy)
+    largest = LARGEST_LACKING / math.sqrt(min(num_bases, MOST_AVERAGED))
+    if kind == "auto" and posterior is not None and _lacking(on_lattices, accuracy) > largest:
+        on_lattices, rest = [], terms
+    terms = rest
+    if accuracy.joined:
         _require_joint(on_lattices, terms, input_dim, num_features)
     chosen = _by_leverage(terms, input_dim, kind, posterior)
     terms = [t for t in terms if not any(t is other for other, _ in chosen)]
@@ -154,6 +162,19 @@ def _lattices(
         )
         return [], terms
     return made, rest + discrete
+
+
+def _lacking(made: list[tuple[Lattice, Tensor | None]], to: Accuracy) -> float:
+    """The share of the posterior variance that lies beyond the modes; 0 where there is no choice."""
+    if to.joined or to.posterior_variance is None:
+        return 0.0
+    beyond = sum(
+        lattice.left_out
+        * float(lattice.amplitudes.square().sum())
+        * (1.0 if B is None else float(B.detach().diagonal().max()))
+        for lattice, B in made
+    )
+    return beyond / max(to.posterior_variance, 1e-300)
 
 
 def _require_joint(made: list[tuple[Lattice, Tensor | None]], rest: list[Term], input_dim: int, count: int) -> None:
