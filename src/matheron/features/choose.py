@@ -33,8 +33,8 @@ CAPTURED_SHARE = 0.99
 LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
 # In a graph every mode is summed over by torch's own operations, and kept: few are all that is practical.
 LARGEST_IN_GRAPH, LARGEST_LEFT_OUT_IN_GRAPH = 4096, 1e-2
-# Given data, "auto" has frequencies by leverage where a lattice would lack more of the posterior variance than this share
-# over the root of the number of bases (up to a hundred): random bases average out, and what a lattice lacks does not.
+# Given data, "auto" has frequencies by leverage where a lattice would lack more of the posterior variance than this
+# share over the root of the number of bases (up to a hundred): random bases average out, what a lattice lacks does not.
 LARGEST_LACKING, MOST_AVERAGED = 0.23, 100
 # Without data: paths drawn from a prior may be conditioned later, which leaves less of the variance.
 _UNKNOWN_SHARE = 0.01
