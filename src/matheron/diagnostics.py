@@ -6,7 +6,7 @@ import html
 import io
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
 from rich.console import Console, Group
@@ -23,12 +23,9 @@ from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, r
 from .samplers import LinearModelPaths, Moments, decoupled_moments, moments, weight_space_moments
 from .samplers.closed_form import select, side_by_side
 from .samplers.conditionals import inner_points
-from .value import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Settings = dict[str, Json]  # arguments of `draw`
 
 # The law of a draw is good enough when W2, as a share of the posterior's own spread, is at most this: for one basis
 # (what paths that share it look like), and for all paths together.
@@ -37,6 +34,15 @@ _MARGIN = 1.2  # bases differ; what is recommended must hold for others than tho
 # The comparison is cubic in the number of values.
 LARGEST_COUNT = 4096
 _BLOCK = 4096
+
+
+class Settings(TypedDict, total=False):
+    """Those of `draw` that a diagnosis may advise."""
+
+    features: str
+    num_features: int
+    paths_per_basis: int
+    domain: tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Diagnosis:
     num_bases: int
     advice: str
     one_basis: Law | None = None  # the law that one of the bases implies: the median of some
-    settings: Settings = field(default_factory=dict)  # what to give to `draw` instead, where there is advice
+    settings: Settings = field(default_factory=Settings)  # of `draw`, where there is advice
     features: str = ""  # what the prior's basis is, and for a lattice its error
 
     def __rich__(self) -> Group:
@@ -304,11 +310,12 @@ def _advice(
     if lattice:
         return _Advice('More modes: draw with features="lattice" and a smaller tolerance=.', {})
     for factor in (1, 4, 16, 64):
-        settings: Settings = {"features": "leverage", "num_features": factor * prior.num_features}
-        error = _MARGIN * _error_of_one(gp, x, exact, **settings) / spread
+        count = factor * prior.num_features
+        error = _MARGIN * _error_of_one(gp, x, exact, features="leverage", num_features=count) / spread
         needed = math.ceil((error / LARGEST_OF_ALL) ** 2)  # what independent bases err by averages out
         if error <= LARGEST_OF_ONE and needed <= s:
-            settings["paths_per_basis"] = max(1, min(math.ceil(s / prior.num_bases), s // needed))
+            together = max(1, min(math.ceil(s / prior.num_bases), s // needed))
+            settings = Settings(features="leverage", num_features=count, paths_per_basis=together)
             words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
             return _Advice(f"Other settings: draw with {words}.", settings)
     text = "More of everything: not even 64 times as many features, chosen by leverage, are enough for so few paths."
@@ -321,10 +328,18 @@ def _fits_a_lattice(gp: GP, d: int) -> bool:
     return bool(terms) and few
 
 
-def _error_of_one(gp: GP, x: Tensor, exact: Moments, **settings: Json) -> float:
+def _error_of_one(
+    gp: GP,
+    x: Tensor,
+    exact: Moments,
+    *,
+    features: str = "auto",
+    num_features: int = 1024,
+    domain: tuple[ArrayLike, ArrayLike] | None = None,
+) -> float:
     """The largest W2 of three bases drawn with some settings; infinite where they cannot be drawn."""
     try:
-        drawn = draw(gp, 3, paths_per_basis=1, seed=0, **settings)
+        drawn = draw(gp, 3, paths_per_basis=1, seed=0, features=features, num_features=num_features, domain=domain)
     except (ValueError, TypeError):
         return math.inf
     return max(_law(law, exact).w2 for i in range(3) if (law := _implied(drawn[i : i + 1], gp, x)) is not None)

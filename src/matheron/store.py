@@ -8,8 +8,9 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +23,15 @@ FORMAT = "matheron-3"
 # What can be read. The first said what the second says, and was read without a look at the shapes; both describe
 # features in words where the third has a record.
 READABLE = ("matheron-1", "matheron-2", FORMAT)
+
+
+class Tree(TypedDict):
+    """A value as JSON: its class, its fields, which of its tensors there are, and its parts."""
+
+    type: str
+    fields: dict[str, Json]
+    buffers: dict[str, bool]
+    parts: dict[str, Tree | None]
 
 
 class FileError(ValueError):
@@ -100,7 +110,7 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Json]:
     return notes if isinstance(notes, dict) else {}
 
 
-def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Json]:
+def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> Tree:
     """The JSON tree of a value; its tensors go to `tensors` under dotted names."""
     name = type(value).__name__
     if REGISTRY.get(name) is not type(value):
@@ -122,7 +132,7 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> dict[str
     return {"type": name, "fields": {f: getattr(value, f) for f in value.fields}, "buffers": buffers, "parts": parts}
 
 
-def _rebuild(tree: dict[str, Json], prefix: str, tensors: dict[str, Tensor]) -> Value:
+def _rebuild(tree: Tree, prefix: str, tensors: dict[str, Tensor]) -> Value:
     """The value of a tree: attributes of registered classes are set, constructors are not run."""
     kind = REGISTRY.get(tree["type"])
     if kind is None:
@@ -179,11 +189,12 @@ _BASES = ("Kernel", "Mean", "Transform", "Features", "Basis", "PriorPaths", "Upd
 
 def _construct(value: Value, parameters: Mapping[str, inspect.Parameter]) -> None:
     """Let the constructor check kernels, means and transforms: these take what they keep, by the same names."""
-    kept: dict[str, Json] = {**{f: getattr(value, f) for f in value.fields}, **value._buffers, **value._modules}
+    make: Callable[..., Value] = type(value)
+    kept = {f: getattr(value, f) for f in value.fields} | value._buffers | value._modules
     given = {}
     for name, parameter in list(parameters.items())[1:]:
         if parameter.kind is parameter.VAR_POSITIONAL:
-            type(value)(*kept["parts"])  # sums and products
+            make(*kept["parts"])  # sums and products
             return
         if name in kept:
             given[name] = kept[name]
@@ -191,7 +202,7 @@ def _construct(value: Value, parameters: Mapping[str, inspect.Parameter]) -> Non
             if any(isinstance(value, REGISTRY[base]) for base in ("Kernel", "Mean", "Transform")):
                 raise ValueError(f"{type(value).__name__}: expected {name}, got none")
             return  # a value whose constructor takes something else
-    type(value)(**given)
+    make(**given)
 
 
 def _checksum(header: str, tensors: dict[str, Tensor]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import numpy as np
 
@@ -158,7 +158,8 @@ class Columns:
 
     @classmethod
     def from_json(cls, notes: Mapping[str, Json]) -> Columns:
-        return cls(list(notes["inputs"]), dict(notes.get("categories", {})))
+        inputs, categories = notes["inputs"], notes.get("categories", {})
+        return cls(list(cast(Sequence[str], inputs)), dict(cast(Mapping[str, list[str]], categories)))
 
 
 def check_columns(frame: DataFrame, names: Sequence[str], source: str) -> None:
@@ -217,7 +218,7 @@ def _is_parquet(path: Path) -> bool:
     return path.name.endswith(PARQUET)
 
 
-def _dialect(path: Path) -> dict[str, Json]:
+def _dialect(path: Path) -> dict[str, str | bool]:
     """How a CSV file is separated and encoded, from its first lines."""
     with pandas().io.common.get_handle(path, "rb", compression="infer", is_text=False) as handles:
         head = handles.handle.read(1 << 16)
@@ -236,8 +237,8 @@ def _dialect(path: Path) -> dict[str, Json]:
     decimal = "."
     if separator != "," and any(re.search(r"\d,\d", line) for line in lines[1:20]):
         decimal = ","
-    settings = {"sep": separator, "decimal": decimal, "encoding": encoding}
-    return settings | {"skipinitialspace": True, "index_col": False, "low_memory": False}
+    read = {"skipinitialspace": True, "index_col": False, "low_memory": False}
+    return {"sep": separator, "decimal": decimal, "encoding": encoding, **read}
 
 
 def _check_header(frame: DataFrame, path: Path) -> None:

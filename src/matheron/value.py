@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 import functools
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch._C._nn import _parse_to
 
-# What a JSON file holds: numbers, strings, None, and lists and mappings of these. Who reads it says what it is.
-Json = Any
+# What a JSON file holds.
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 # Every concrete Value by name: what a saved file may name, and nothing else.
 REGISTRY: dict[str, type[Value]] = {}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, Quiet, Voice
+from .options import AsJson, Quiet, Voice
 
 
 def evaluate(
@@ -15,7 +15,7 @@ def evaluate(
     points: Annotated[Path, typer.Argument(help="A table with the inputs' columns.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="A table, .csv or .parquet; else CSV is printed.")] = None,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate saved functions at the points of a table, some rows at a time: the table may be larger than memory."""
     from rich.progress import Progress

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Data, Inputs, Json, Quiet, Seed, Target, Voice, check_writable, listed
+from .options import AsJson, Data, Inputs, Quiet, Seed, Target, Voice, check_writable, listed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,7 @@ def minimize(
     out: Annotated[Path | None, typer.Option(help="A table, .csv or .parquet.", dir_okay=False)] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Suggest where to look next for a smaller target: Thompson sampling.
 

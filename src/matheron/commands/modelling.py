@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Data, Encode, Inputs, Json, Quiet, Seed, Target, Voice, check_writable, listed
+from .options import AsJson, Data, Encode, Inputs, Quiet, Seed, Target, Voice, check_writable, listed
 
 
 def fit(
@@ -18,7 +18,7 @@ def fit(
     save: Annotated[Path | None, typer.Option(help="A file for the model, .safetensors.", dir_okay=False)] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a Gaussian process to a column of a table, and say what it found, in the table's own units.
 

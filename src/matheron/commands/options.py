@@ -17,7 +17,7 @@ Inputs = Annotated[str | None, typer.Option(help="Columns it depends on, a,b,c; 
 Encode = Annotated[str | None, typer.Option(help="Columns of categories, each to become columns of 0 and 1.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of all random numbers: the same seed gives the same result.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 Data = Annotated[Path, typer.Argument(help="A table, .csv or .parquet.", show_default=False)]
 
 

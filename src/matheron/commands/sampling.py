@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Encode, Inputs, Json, Quiet, Seed, Voice, check_writable, listed
+from .options import AsJson, Encode, Inputs, Quiet, Seed, Voice, check_writable, listed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ..gp import ExactGP
     from ..tables import Columns
+    from ..value import Json
 
 # A grid's points in all, where the user does not say how many.
 _GRID = {1: 400, 2: 80 * 80}
@@ -34,7 +35,7 @@ def sample(
     save: Annotated[Path | None, typer.Option(help="A file for the functions, .safetensors.", dir_okay=False)] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draw functions that a table's data allow: fit a model, draw, evaluate at points, plot, and save.
 
@@ -88,7 +89,7 @@ def sample(
 
 def _model(
     data: Path, target: str | None, inputs: list[str] | None, encode: list[str] | None, seed: int, voice: Voice
-) -> tuple[ExactGP, Columns, str, dict[str, object], Tensor]:
+) -> tuple[ExactGP, Columns, str, dict[str, Json], Tensor]:
     """The model, its columns, its target, what a file of its paths remembers, and the box of its data."""
     from .data import read_dataset
     from .model import box_of, fitted, loaded_model

@@ -13,7 +13,7 @@ import matheron
 from matheron.bounds import constants, covariance_rate, fourier_constant, lebesgue_constant, wasserstein_bound
 
 from .experiment import Experiment, Settings, Trial, stable_hash
-from .report import Json, Report, Row, Rows, grouped, quartile_table, quartiles
+from .report import Cell, Report, Row, Rows, grouped, quartile_table, quartiles
 from .sampling import problem
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def figure(rows: Rows, slopes: Mapping[int, float]) -> Figure:
         mine = [row for row in rows if row["d"] == d]
         look: Row = {"color": DIMENSIONS[i], "marker": MARKERS[i]}
 
-        def curve(axis: Axes, name: str, mine=mine, **options: Json) -> None:
+        def curve(axis: Axes, name: str, mine=mine, **options: Cell) -> None:
             low, mid, high = zip(*map(quartiles, grouped(mine, ["ell"], name).values()), strict=True)
             band(axis, sizes, low, mid, high, **options)
 

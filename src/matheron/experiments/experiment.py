@@ -10,7 +10,7 @@ from importlib import import_module
 
 import torch
 
-from .report import Json, Report, Row, Rows
+from .report import Cell, Report, Row, Rows
 
 # Which module holds each experiment's EXPERIMENT. A module is imported when its experiment is asked for.
 MODULES = {
@@ -29,8 +29,8 @@ class RefusedError(ValueError):
     """What was asked for cannot be done; the message says why, and what to do."""
 
 
-Settings = Mapping[str, Json]  # numbers, strings and lists of these: what JSON holds
-Case = Mapping[str, Json]  # one combination of what is varied, such as {"d": 2, "n": 64}
+Settings = Mapping[str, Cell]  # numbers, strings and lists of these: what JSON holds
+Case = Mapping[str, Cell]  # one combination of what is varied, such as {"d": 2, "n": 64}
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ def experiment(name: str) -> Experiment:
         raise RefusedError(f"{name}: {error}") from error
 
 
-def canonical(value: Json) -> str:
+def canonical(value: Cell) -> str:
     """JSON that is the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def stable_hash(*parts: Json) -> int:
+def stable_hash(*parts: Cell) -> int:
     """63 bits that are the same in every process and on every machine, as Python's own hash is not."""
     return int.from_bytes(hashlib.sha256(canonical(parts).encode()).digest()[:8]) >> 1

@@ -13,7 +13,7 @@ from matheron.metrics import sinkhorn
 from .experiment import Experiment, Settings, Trial, stable_hash
 from .neuron import FEATURES, METHODS, SETS, learn, seconds_by_steps, simulate, unlearned
 from .neuron_report import figure, remarks
-from .report import Json, Report, Row, Rows, Table, quartiles
+from .report import Cell, Report, Row, Rows, Table, quartiles
 
 # States of each set between which distances are taken: their cost is quadratic.
 _COMPARED = 300
@@ -101,7 +101,7 @@ def _quartiles(v: torch.Tensor) -> list[list[float]]:
     return [[round(x, 4) for x in line] for line in v.nanquantile(q, dim=0).tolist()]
 
 
-def with_distances(law: Mapping[str, Json]) -> Row:
+def with_distances(law: Mapping[str, Cell]) -> Row:
     """Distances between the truth's states and each other set's, at the compared times, in place of the states.
 
     They need a library that not every machine with a GPU has: without it the states stay, for a report elsewhere.

@@ -13,7 +13,7 @@ from matheron.dynamics import IterativeDrift
 from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.transforms import Affine
 
-from .report import Json, Row
+from .report import Cell, Row
 
 try:
     import gpytorch
@@ -144,7 +144,7 @@ def simulate(
 
 
 def seconds_by_steps(
-    method: str, gps: list[matheron.SparseGP], num_paths: int, at: Sequence[int], **sizes: Json
+    method: str, gps: list[matheron.SparseGP], num_paths: int, at: Sequence[int], **sizes: Cell
 ) -> list[float]:
     """Seconds for so many steps: of one iterative simulation on its way, of a simulation each along functions."""
     simulate(method, gps, num_paths, 3, keep_every=3, **sizes)  # warm up

@@ -13,7 +13,7 @@ from matheron.dynamics import fitzhugh_nagumo as neuron
 
 from .experiment import Settings
 from .neuron import METHODS, SETS
-from .report import Json, Rows, quartiles
+from .report import Cell, Rows, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def quadratic(seconds: Mapping[int, float], num_inducing: int) -> Fit:
     return line(x, y)
 
 
-def line(x: Sequence[Json], y: Sequence[float]) -> Fit:
+def line(x: Sequence[Cell], y: Sequence[float]) -> Fit:
     slope, overhead = np.polyfit(x, y, 1)
     rest = np.asarray(y) - overhead - slope * np.asarray(x)
     return Fit(float(overhead), float(slope), float(1 - rest.var() / np.var(y)))
@@ -73,7 +73,7 @@ def remarks(laws: Rows, times: Mapping[str, Mapping[int, float]], settings: Sett
     return said
 
 
-def figure(law: Mapping[str, Json], times: Mapping[str, Mapping[int, float]], settings: Settings) -> Figure:
+def figure(law: Mapping[str, Cell], times: Mapping[str, Mapping[int, float]], settings: Settings) -> Figure:
     """Four panels, as the paper's: the drift, voltage traces, run time, and distance to the truth."""
     from .style import DECOUPLED, EXACT, WEIGHT_SPACE, band, legend_below, panels, plain_ticks
 

@@ -16,7 +16,7 @@ from matheron.samplers import Moments
 
 from ..samplers.values import ValueDraws
 from .experiment import Trial
-from .report import Json
+from .report import Cell
 from .sampling import NOISE, kernel
 
 # Where there are data. The few observations lie in the same bands as the many.
@@ -97,13 +97,13 @@ def w2(one: Moments, other: Moments) -> float:
     return gaussian_wasserstein(*one, *other)
 
 
-def curve(values: Tensor) -> list[Json]:
+def curve(values: Tensor) -> list[Cell]:
     """Values at the test points `[..., *]` as the figure's file holds them: some of the points, to four decimals."""
     step = max(1, values.shape[-1] // _SHOWN)
     return torch.round(values[..., ::step].cpu(), decimals=4).tolist()
 
 
-def law(of: Moments, x: Tensor) -> dict[str, list[Json]]:
+def law(of: Moments, x: Tensor) -> dict[str, list[Cell]]:
     """A mean and standard deviations, as curves, and the points they are at."""
     sd = of.covariance.diagonal().clamp_min(0).sqrt()
     return {"x": curve(x[:, 0]), "mean": curve(of.mean), "sd": curve(sd)}

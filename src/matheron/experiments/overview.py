@@ -13,7 +13,7 @@ from matheron.samplers import decoupled_moments, moments
 from .experiment import Experiment, Settings, Trial
 from .one_dimension import curve, data, empirical, grid, law, sparse, w2
 from .posteriors import corner, dashed, mean_and_deviations, where_data_are
-from .report import Json, Report, Row, Rows, quartile_table
+from .report import Cell, Report, Row, Rows, quartile_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +73,7 @@ def report(records: Rows, settings: Settings) -> Report:
     return Report(quartile_table(title, rows, ["law"], "w2"), {"": lambda: figure(shown[0])} if shown else {})
 
 
-def figure(result: Mapping[str, Json]) -> Figure:
+def figure(result: Mapping[str, Cell]) -> Figure:
     from .style import DECOUPLED, UPDATE, WEIGHT_SPACE, legend_below, panels
 
     shown = result["figure"]

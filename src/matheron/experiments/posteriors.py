@@ -11,7 +11,7 @@ from matheron.samplers import location_scale, moments, weight_space, weight_spac
 
 from .experiment import Experiment, Settings, Trial
 from .one_dimension import BANDS, curve, data, empirical, grid, law, sparse, w2
-from .report import Json, Report, Row, Rows, quartile_table
+from .report import Cell, Report, Row, Rows, quartile_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +79,7 @@ def report(records: Rows, settings: Settings) -> Report:
     return Report(table, {"": lambda: figure(shown, settings)} if complete else {})
 
 
-def figure(shown: Mapping[Json, Mapping[str, Json]], settings: Settings) -> Figure:
+def figure(shown: Mapping[Cell, Mapping[str, Cell]], settings: Settings) -> Figure:
     from .style import EXACT_POSTERIOR, SPARSE, WEIGHT_SPACE, panels
 
     colors = dict(zip(POSTERIORS, (EXACT_POSTERIOR, SPARSE, WEIGHT_SPACE), strict=True))
@@ -98,7 +98,7 @@ def figure(shown: Mapping[Json, Mapping[str, Json]], settings: Settings) -> Figu
     return drawing
 
 
-def panel(axis: Axes, result: Mapping[str, Json], color: str) -> None:
+def panel(axis: Axes, result: Mapping[str, Cell], color: str) -> None:
     """A posterior, some of its paths, and the true posterior dashed."""
     curves = result["figure"]
     where_data_are(axis, curves["data"])

@@ -6,11 +6,9 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from ..value import Json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,9 +16,10 @@ if TYPE_CHECKING:
 
 QUARTILES = ("25%", "median", "75%")
 
-# Of a file of results, as each experiment says.
-Row = dict[str, Json]
-Rows = Sequence[Mapping[str, Json]]
+# What a line of results holds under a name: each experiment knows its own.
+Cell = Any
+Row = dict[str, Cell]
+Rows = Sequence[Mapping[str, Cell]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Table:
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Json]]
+    rows: Sequence[Sequence[Cell]]
     compact: Table | None = None
 
     def markdown(self) -> str:
@@ -91,9 +90,9 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return float(low), float(middle), float(high)
 
 
-def grouped(rows: Rows, by: Sequence[str], value: str) -> dict[tuple[Json, ...], list[float]]:
+def grouped(rows: Rows, by: Sequence[str], value: str) -> dict[tuple[Cell, ...], list[float]]:
     """The values of rows that agree on `by`, in the order in which the groups are first met."""
-    groups: dict[tuple[Json, ...], list[float]] = {}
+    groups: dict[tuple[Cell, ...], list[float]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in by), []).append(row[value])
     return groups
@@ -107,11 +106,11 @@ def quartile_table(title: str, rows: Rows, by: Sequence[str], value: str, across
     return Table(title, [*by, "trials", *QUARTILES], lines, compact)
 
 
-def _across(title: str, groups: Mapping[tuple[Json, ...], Sequence[float]], by: Sequence[str], across: str) -> Table:
+def _across(title: str, groups: Mapping[tuple[Cell, ...], Sequence[float]], by: Sequence[str], across: str) -> Table:
     """Medians, with quartiles in brackets: a column for each value of `across`."""
     i = list(by).index(across)
     columns = sorted({group[i] for group in groups})
-    lines: dict[tuple[Json, ...], dict[Json, Sequence[float]]] = {}
+    lines: dict[tuple[Cell, ...], dict[Cell, Sequence[float]]] = {}
     for group, values in groups.items():
         lines.setdefault(group[:i] + group[i + 1 :], {})[group[i]] = values
     rows = []
@@ -130,7 +129,7 @@ def _cell(values: Sequence[float] | None) -> str:
     return middle if len(values) == 1 else f"{middle} ({low} to {high})"
 
 
-def shown(value: Json) -> str:
+def shown(value: Cell) -> str:
     """A number to three digits, whole numbers and words as they are."""
     if value is None:
         return ""

@@ -19,8 +19,9 @@ try:
 except ImportError:  # not on Windows: there two runs at once on the same file are not noticed
     fcntl = None
 
+from ..value import Json
 from .experiment import RefusedError, never
-from .report import Json, Row
+from .report import Row
 
 FORMAT = 1
 # What the headers of older files do not say; their runs had what the code had then, and has still.

@@ -18,7 +18,7 @@ import torch
 from ..fields.schedulers import client_of
 from .experiment import Experiment, RefusedError, Settings, Trial, canonical
 from .progress import Costs, Progress, duration
-from .report import Json, Report
+from .report import Cell, Report
 from .results import Results
 from .workers import NextBlock, Outcome, Task, cluster_threads, in_processes, in_this_process, on_cluster, usable_cores
 
@@ -194,7 +194,7 @@ def _blocks(trials: list[Trial], size: int) -> list[list[Trial]]:
 
 
 def _report(
-    experiment: Experiment, records: list[Json], settings: Settings, stem: Path, console: Console
+    experiment: Experiment, records: list[Cell], settings: Settings, stem: Path, console: Console
 ) -> tuple[Report, list[Path]]:
     """Write and print what the results say."""
     try:

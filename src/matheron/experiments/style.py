@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from ..checks import ArrayLike
 from ..plots import STYLE
-from .report import Json
+from .report import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ _RC = STYLE
 
 
 def panels(
-    rows: int, columns: int, *, width: float = 9.0, height: float | None = None, **options: Json
+    rows: int, columns: int, *, width: float = 9.0, height: float | None = None, **options: Cell
 ) -> tuple[Figure, np.ndarray]:
     """A figure and its axes `[rows, columns]`."""
     figure = Figure(figsize=(width, height or 2.9 * rows), layout="constrained")
@@ -51,14 +51,14 @@ def legend_below(figure: Figure, ncols: int) -> None:
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols)
 
 
-def tones(color: str, count: int) -> list[Json]:
+def tones(color: str, count: int) -> list[Cell]:
     """Light, medium, dark: one colour in `count` tones."""
     rgb = to_rgb(color)
     shades = [0.55 - 0.85 * i / max(1, count - 1) for i in range(count)] if count > 1 else [0.0]
     return [tuple(c + (1 - c) * s if s > 0 else c * (1 + s) for c in rgb) for s in shades]
 
 
-def band(axis: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: ArrayLike, **options: Json) -> None:
+def band(axis: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: ArrayLike, **options: Cell) -> None:
     """A median with its quartiles shaded."""
     if options.get("marker") == "*":
         options["markersize"] = 8

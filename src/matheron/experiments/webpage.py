@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .experiment import MODULES, RefusedError, experiment
-from .report import QUARTILES, Json, Report, Row, Rows, Table, shown
+from .report import QUARTILES, Cell, Report, Row, Rows, Table, shown
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -172,7 +172,7 @@ def _follows(key: str, across: str, rows: Rows) -> bool:
     return len(pairs) == len({x for x, _ in pairs})
 
 
-def _name(row: Mapping[str, Json], names: Sequence[str]) -> str:
+def _name(row: Mapping[str, Cell], names: Sequence[str]) -> str:
     said = [
         str(row[key]) if isinstance(row[key], str) else f"{key} = {shown(row[key])}"
         for key in names
@@ -198,7 +198,7 @@ def _table(table: Table) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(f"<tr>{row}</tr>" for row in cells)}</table></div>'
 
 
-def _settings(header: Mapping[str, Json], name: str) -> str:
+def _settings(header: Mapping[str, Cell], name: str) -> str:
     said = {"file": name, "seed": header["seed"], **header["settings"], **header.get("made with", {})}
     words = {str(key): value if isinstance(value, str) else json.dumps(value) for key, value in said.items()}
     rows = "".join(f"<tr><th>{escape(key)}</th><td class=word>{escape(word)}</td></tr>" for key, word in words.items())

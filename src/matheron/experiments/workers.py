@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from .experiment import Experiment, Settings, Trial
-from .report import Json, Row
+from .report import Cell, Row
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
     """A trial that has ended, and its record; or, where `died` says how its worker did, one that will be run again."""
 
     trial: Trial
-    record: Mapping[str, Json]
+    record: Mapping[str, Cell]
     died: str | None = None
 
 

@@ -25,7 +25,7 @@ class Manifest:
                 f"{path.name}: an unfinished write of another field (or with other chunks) is there; finish that "
                 "one, delete it, or pass overwrite=True"
             )
-        self.done: set[str] = set(lines[1:])
+        self.done = {line for line in lines[1:] if isinstance(line, str)}
 
     def begin(self) -> None:
         """Start anew: nothing is written yet. The file appears whole, or not at all."""

@@ -18,7 +18,6 @@ from torch.quasirandom import SobolEngine
 from ..checks import as_count, as_seed
 from ..draw import draw
 from ..paths import Paths
-from ..value import Json
 from .fitting import Refits
 from .fronts import improvements, nondominated
 from .problem import At, Problem, simplex
@@ -33,7 +32,7 @@ try:
     from optuna.trial import FrozenTrial, TrialState
 
     from .trials import Observations, observations
-    from .unit_cube import UnitCube
+    from .unit_cube import Parameter, UnitCube
 except ImportError as error:
     raise ImportError(f"matheron.thompson.optuna needs Optuna: pip install 'matheron[optuna]' ({error})") from error
 
@@ -117,7 +116,7 @@ class ThompsonSampler(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Json]:
+    ) -> dict[str, Parameter]:
         if not search_space:
             return {}
         seen = observations(study, search_space)
@@ -130,7 +129,7 @@ class ThompsonSampler(BaseSampler):
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Json:
+    ) -> Parameter:
         sampler = self._independent_sampler or RandomSampler(self._seed(trial, zlib.crc32(param_name.encode())) % 2**32)
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 

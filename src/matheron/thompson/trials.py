@@ -13,7 +13,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
-from ..value import Json
+from .unit_cube import Parameter
 
 # Where Optuna's samplers keep the values of `constraints_func`: other samplers, and the dashboard, read them there.
 CONSTRAINTS = "constraints"
@@ -22,7 +22,7 @@ CONSTRAINTS = "constraints"
 class Observations(NamedTuple):
     """Parameters, values `[n, m]` to be minimised, and constraints `[n, c]`, NaN where a trial has none."""
 
-    params: list[dict[str, Json]]
+    params: list[dict[str, Parameter]]
     values: Tensor
     constraints: Tensor
 

@@ -17,7 +17,8 @@ import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from torch import Tensor
 
-from ..value import Json
+# Of any kind, as Optuna has it.
+Parameter = bool | int | float | str | None
 
 
 class UnitCube:
@@ -45,7 +46,7 @@ class UnitCube:
         self.dim = sum(widths)
         self._widths = widths
 
-    def encode(self, params: Sequence[Mapping[str, Json]]) -> Tensor:
+    def encode(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
         """Points `[n, d]` of parameters."""
         rows = [[u for name, axis in self.axes.items() for u in axis.encode(p[name])] for p in params]
         return torch.tensor(rows, dtype=torch.float64).reshape(-1, self.dim)
@@ -55,7 +56,7 @@ class UnitCube:
         parts = u.split(self._widths, dim=1)
         return torch.cat([axis.snap(part) for axis, part in zip(self.axes.values(), parts, strict=True)], dim=1)
 
-    def decode(self, u: Tensor) -> dict[str, Json]:
+    def decode(self, u: Tensor) -> dict[str, Parameter]:
         """The parameters that a point `[d]` stands for."""
         parts = u.split(self._widths)
         return {name: axis.decode(part) for (name, axis), part in zip(self.axes.items(), parts, strict=True)}
@@ -69,7 +70,8 @@ class _Continuous:
         ends = (self.low, self.high)
         self.start, self.stop = (math.log(v) for v in ends) if self.log else ends
 
-    def encode(self, value: float) -> list[float]:
+    def encode(self, value: Parameter) -> list[float]:
+        assert isinstance(value, int | float)
         inner = math.log(value) if self.log else value
         return [(inner - self.start) / (self.stop - self.start)]
 
@@ -91,13 +93,14 @@ class _Cells:
         self.low, self.high, self.step = distribution.low, distribution.high, distribution.step
         self.count = round((self.high - self.low) / self.step) + 1
 
-    def encode(self, value: float) -> list[float]:
+    def encode(self, value: Parameter) -> list[float]:
+        assert isinstance(value, int | float)
         return [((value - self.low) / self.step + 0.5) / self.count]
 
     def snap(self, u: Tensor) -> Tensor:
         return ((u * self.count).floor().clamp(0, self.count - 1) + 0.5) / self.count
 
-    def decode(self, u: Tensor) -> Json:
+    def decode(self, u: Tensor) -> Parameter:
         index = min(max(math.floor(float(u) * self.count), 0), self.count - 1)
         return min(self.low + index * self.step, self.high)
 
@@ -111,7 +114,8 @@ class _LogCells:
         self.low, self.high = distribution.low, distribution.high
         self.start, self.stop = math.log(self.low - 0.5), math.log(self.high + 0.5)
 
-    def encode(self, value: int) -> list[float]:
+    def encode(self, value: Parameter) -> list[float]:
+        assert isinstance(value, int)
         return [(math.log(value) - self.start) / (self.stop - self.start)]
 
     def snap(self, u: Tensor) -> Tensor:
@@ -128,14 +132,14 @@ class _Choices:
         self.distribution = distribution
         self.width = len(distribution.choices)
 
-    def encode(self, value: Json) -> list[float]:
+    def encode(self, value: Parameter) -> list[float]:
         chosen = int(self.distribution.to_internal_repr(value))
         return [float(i == chosen) for i in range(self.width)]
 
     def snap(self, u: Tensor) -> Tensor:
         return torch.nn.functional.one_hot(u.argmax(1), self.width).to(u)
 
-    def decode(self, u: Tensor) -> Json:
+    def decode(self, u: Tensor) -> Parameter:
         return self.distribution.to_external_repr(int(u.argmax()))
 
 
