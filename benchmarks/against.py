@@ -1,6 +1,6 @@
 """Thompson sampling beside BoTorch's qLogEI and qLogNEI, TuRBO and Optuna's GPSampler: regret, quartiles over seeds.
 
-    python benchmarks/against.py                          3 seeds of modest budgets: hours on one core
+    python benchmarks/against.py                          20 seeds of modest budgets: hours on 16 cores
     python benchmarks/against.py --full --workers 16      20 seeds, up to 1000 evaluations, batches of 1, 10 and 100
     python benchmarks/against.py --quick                  seconds: does it run?
 
@@ -35,7 +35,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "budgets": {"1": 200, "10": 500, "100": 1000},
         "starts": [10, 512],
     },
-    "modest": {"trials": 3, "problems": PROBLEMS, "budgets": {"10": 100}, "starts": [4, 128]},
+    "modest": {"trials": 20, "problems": PROBLEMS, "budgets": {"10": 100, "100": 500}, "starts": [4, 128]},
     "quick": {"trials": 1, "problems": ["rover-12"], "budgets": {"1": 27, "10": 40}, "starts": [1, 8]},
 }
 # What is left to large machines.

@@ -122,6 +122,21 @@ def comparisons(records: Sequence[Mapping[str, Any]]) -> Table:
     return Table(title, ["d", "against", "pairs", "mean", "standard error", "p"], lines)
 
 
+def against_weight_space(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Decoupled draws against weight-space ones with as many basis functions: pairs, and runs that found the basin."""
+    ends, lines = regrets(records), []
+    for d, method, _, ell in sorted(key for key in ends if key[1] == "decoupled"):
+        ours, theirs = ends[d, method, "sobol", ell], ends.get((d, "weight-space", "cosine", ell), {})
+        x = differences(ours, theirs)
+        if len(x) > 1:
+            found = [sum(of[i] < FOUND for i in set(ours) & set(theirs)) for of in (ours, theirs)]
+            error = float(x.std()) / math.sqrt(len(x))
+            lines.append((d, ell, len(x), *found, float(x.mean()), error, permutation_test(x)))
+    title = "Decoupled against weight-space draws with as many basis functions: log10 of the regret's ratio, by task"
+    columns = ["d", "ell", "pairs", "found, decoupled", "found, weight-space", "mean", "standard error", "p"]
+    return Table(title, columns, lines)
+
+
 def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Report:
     rows = [
         {"d": d, "method": method, "features": features, "ell": ell, "last": end}
@@ -200,7 +215,9 @@ def main() -> None:
         return
     if args.test:
         records = [json.loads(line) for line in args.test.read_text().splitlines()[1:]]
-        print(comparisons([record for record in records if "result" in record]).markdown())
+        done = [record for record in records if "result" in record]
+        for table in (comparisons(done), against_weight_space(done)):
+            print(f"{table.title}\n\n{table.markdown()}")
         return
     run_and_exit(EXPERIMENT, args)
 

@@ -254,7 +254,7 @@ def report(records: Rows, settings: Settings) -> Report:
         for key, values in regrets.items()
     ]
     columns = [*by, "evaluations", "runs", *QUARTILES, "seconds"]
-    table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, a run", columns, lines)
+    table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, per run", columns, lines)
     figures = {
         "": lambda: figure(rows, settings["num_features"][:1]),
         "full": lambda: figure(rows, settings["num_features"]),
