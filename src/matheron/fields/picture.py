@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..checks import ArrayLike
-
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
@@ -92,8 +90,8 @@ def picture(
     figure.savefig(out, dpi=120, bbox_inches="tight")
 
 
-def _limits(maps: Sequence[ArrayLike]) -> tuple[float, float]:
-    return min(float(np.nanmin(v)) for v in maps), max(float(np.nanmax(v)) for v in maps)
+def _limits(maps: Sequence[DataArray]) -> tuple[float, float]:
+    return min(float(v.min()) for v in maps), max(float(v.max()) for v in maps)
 
 
 def _ends(axis: np.ndarray) -> tuple[float, float]:
