@@ -22,7 +22,7 @@ from torch.nn.functional import embedding_bag
 # Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
 _DOUBLE, _SINGLE = 1e-11, 1e-7
 # Taps of our own window, in each axis, for the same accuracies with room.
-_WIDTH = {torch.float64: 14, torch.float32: 7}
+WIDTH = {torch.float64: 14, torch.float32: 7}
 # Numbers gathered at a time by our own interpolation.
 _BLOCK = 1 << 23
 # Numbers of a convolution that are transformed at a time on a CPU.
@@ -112,7 +112,7 @@ def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: fl
 
 def grid_shape(shape: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
     """Even sizes with small factors, twice the modes or more."""
-    return tuple(fast_size(max(2 * n, 2 * _WIDTH[dtype])) for n in shape)
+    return tuple(fast_size(max(2 * n, 2 * WIDTH[dtype])) for n in shape)
 
 
 def fine_grid(F: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def fine_grid(F: Tensor) -> Tensor:
     shape, dtype = F.shape[1:], F.real.dtype
     grid = grid_shape(shape, dtype)
     for axis, (n, size) in enumerate(zip(shape, grid, strict=True), start=1):
-        F = F / _transform(n, size, dtype).to(F.device).reshape(-1, *[1] * (len(shape) - axis))
+        F = F / window_transform(n, size, dtype).to(F.device).reshape(-1, *[1] * (len(shape) - axis))
         m = n // 2
         parts = F.split([m, m + 1], dim=axis)  # negative modes go to the end, as an FFT has them
         gap = list(F.shape)
@@ -138,7 +138,7 @@ class Interpolated:
     def __init__(self, grid: Tensor, shape: Sequence[int]) -> None:
         self.shape, self.size = tuple(shape), tuple(grid.shape[1:])
         self.table = grid.flatten(1).contiguous()  # [r, cells]
-        self.width = _WIDTH[grid.dtype]
+        self.width = WIDTH[grid.dtype]
 
     @cached_property
     def rows(self) -> Tensor:
@@ -207,12 +207,12 @@ def nearby(x: Tensor, size: int, w: int) -> tuple[Tensor, Tensor]:
 
 def window(z: Tensor) -> Tensor:
     """exp(beta (sqrt(1 - (2 z / w)^2) - 1)), the "exponential of semicircle"."""
-    w = _WIDTH[z.dtype]
+    w = WIDTH[z.dtype]
     return torch.exp(2.3 * w * (torch.sqrt((1 - (2 * z / w).square()).clamp_min(0)) - 1))
 
 
 def window_slope(z: Tensor) -> Tensor:
-    w = _WIDTH[z.dtype]
+    w = WIDTH[z.dtype]
     root = torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
     return torch.exp(2.3 * w * (root - 1)) * (-2.3 * w * 4 / w**2) * z / root
 
@@ -230,9 +230,9 @@ def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     size = grid_shape(shape, x.dtype)
     values = torch.view_as_real(c).movedim(-1, 1).flatten(0, 1).mT.contiguous()  # [n, 2 r]
     grid = values.new_zeros(math.prod(size), values.shape[1])
-    near = [nearby(axis, n, _WIDTH[x.dtype]) for axis, n in zip(x.unbind(-1), size, strict=True)]
+    near = [nearby(axis, n, WIDTH[x.dtype]) for axis, n in zip(x.unbind(-1), size, strict=True)]
     weights = [window(z) for _, z in near]
-    for taps in itertools.product(range(_WIDTH[x.dtype]), repeat=len(size)):
+    for taps in itertools.product(range(WIDTH[x.dtype]), repeat=len(size)):
         index, weight = torch.zeros_like(near[0][0][:, 0]), None
         for (cell, _), phi, tap, n in zip(near, weights, taps, size, strict=True):
             index = index * n + cell[:, tap]
@@ -244,14 +244,14 @@ def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     for axis, (n, cells) in enumerate(zip(shape, size, strict=True), start=1):
         m = n // 2
         G = torch.cat([G.narrow(axis, cells - m, m), G.narrow(axis, 0, m + 1)], dim=axis)
-        G = G / _transform(n, cells, x.dtype).to(x.device).reshape(-1, *[1] * (len(shape) - axis))
+        G = G / window_transform(n, cells, x.dtype).to(x.device).reshape(-1, *[1] * (len(shape) - axis))
     return G
 
 
 @lru_cache(maxsize=64)
-def _transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
+def window_transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
     """The window's Fourier transform at the modes -m to m of a grid of `size` cells, `[n]`."""
-    w = _WIDTH[dtype]
+    w = WIDTH[dtype]
     nodes, weights = np.polynomial.legendre.leggauss(64)
     z = torch.from_numpy(nodes) * (w / 2)
     phi = torch.exp(2.3 * w * (torch.sqrt(1 - (2 * z / w).square()) - 1))

@@ -9,6 +9,7 @@ from torch import Tensor
 import matheron
 from matheron import kernels as K
 from matheron import nufft
+from matheron.axis_series import AxisSeries, waves
 from matheron.evaluate import chunked
 from matheron.features import Accuracy, Lattice, posterior_scale
 from matheron.features.choose import build_features
@@ -272,15 +273,15 @@ def test_sums_can_be_differentiated_twice(dims, shape, d):
     assert torch.autograd.gradgradcheck(lambda x: lattice.weighted(x, W), x, fast_mode=True)
 
 
-@pytest.mark.parametrize("largest", [1 << 20, 0])
+@pytest.mark.parametrize("by", ["products of matrices", "transforms of points", "transforms of rows"])
 @pytest.mark.parametrize("dims, shape, d", SHAPES)
-def test_a_tensor_grid_has_the_values_of_its_points(dims, shape, d, largest, monkeypatch):
-    monkeypatch.setattr(
-        "matheron.features.lattice._LARGEST_WAVE", {"cpu": largest}
-    )  # products of matrices, or transforms
+def test_a_tensor_grid_has_the_values_of_its_points(dims, shape, d, by, monkeypatch):
+    monkeypatch.setattr("matheron.axis_series._LARGEST_WAVE", {"cpu": 1 << 20 if by == "products of matrices" else 0})
+    monkeypatch.setattr("matheron.axis_series._FEW_ROWS", 0)
     lattice, g = basis(dims, shape)
     W = torch.randn(3, lattice.size, generator=g, dtype=torch.float64)
     axes = [torch.rand(n, generator=g, dtype=torch.float64) for n in (4, 6, 5)[:d]]
+    axes = [axis.sort().values for axis in axes] if by == "transforms of rows" else axes
     listed = W @ lattice.values(torch.cartesian_prod(*axes).reshape(1, -1, d))[0].mT
     out = torch.ones(3, *(len(axis) for axis in axes), dtype=torch.float64)
     assert lattice.add_on_axes(W, axes, list(out))
@@ -348,3 +349,33 @@ def test_own_points_shared_points_grids_and_plain_sums_agree():
         some, slope = paths.value_and_grad(at[:4], of=[2, 0, 0, 1])
         assert (some - value[[2, 0, 0, 1], [0, 1, 2, 3]]).abs().max() < within * scale
         assert (slope - gradient[[2, 0, 0, 1], [0, 1, 2, 3]]).abs().max() < 100 * within * scale
+
+
+# Along the axes of grids
+
+
+AXIS = {
+    "fine": torch.linspace(-2.0, 3.0, 700, dtype=torch.float64),
+    "coarse and downwards": torch.linspace(3.1, -3.1, 90, dtype=torch.float64),
+    "uneven": torch.linspace(-1.7, 1.7, 300, dtype=torch.float64) ** 3,
+    "a point": torch.full((5,), 0.3, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("case", AXIS)
+@pytest.mark.parametrize(("dtype", "error"), [(torch.complex128, 1e-12), (torch.complex64, 5e-6)])
+def test_series_along_an_axis_are_sums_of_waves(case, dtype, error):
+    F = torch.randn(30, 151, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    sums = F.to(torch.complex128) @ waves(AXIS[case], 151).mT
+    f = AxisSeries(AXIS[case], 151, F.real.dtype)(F)
+    assert float((f - sums).abs().max()) < error * float(sums.abs().max())
+
+
+def test_blocks_of_a_grid_agree_whether_they_are_large_or_small():
+    """The first by transforms of rows, the others by products with waves: no seams."""
+    paths = matheron.draw_prior(K.Matern(1.5, 0.05), 3, input_dim=2, domain=(0.0, 1.0), seed=0)
+    x, y = torch.linspace(0, 1, 420, dtype=torch.float64), torch.linspace(0, 1, 390, dtype=torch.float64)
+    whole = paths.on_grid([x, y])
+    small = paths.on_grid([x[100:150], y[200:230]])
+    assert float((whole[:, 100:150, 200:230] - small).abs().max()) < 1e-12
+    assert float((paths.on_grid([x.flip(0), y]).flip(1) - whole).abs().max()) < 1e-12

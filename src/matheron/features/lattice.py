@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ..axis_series import AxisSeries, sums_along, waves
 from ..checks import transformed
 from ..nufft import adjoint_at, as_complex, as_real, grid_shape, series_at
 from .basis import Basis, Cosines, Pairs
@@ -19,8 +20,6 @@ _FEW = 24
 # Nanoseconds on a CPU: to make a function's value at a point (in one dimension by a cosine, in several by a product),
 # to multiply it with a weight, to make a coefficient; of a transform, per cell and its logarithm, per tap of a point.
 _COSINE, _PRODUCT, _MULTIPLY, _COEFFICIENT, _CELL, _TAP = 20.0, 4.0, 0.08, 15.0, 0.35, 0.6
-# Numbers in the matrix of one axis of a grid at the most: beyond, a transform is faster (on a CPU), or fits in memory.
-_LARGEST_WAVE = {"cpu": 1 << 18, "cuda": 1 << 26}
 
 
 class Lattice(Basis):
@@ -202,32 +201,28 @@ class Lattice(Basis):
 
     def wave(self, axis: int, angle: Tensor) -> Tensor:
         """exp(i j angle) for the modes of one axis: `[...] -> [..., N]`."""
-        n = self.shape[axis]
-        j = torch.arange(-(n // 2), n // 2 + 1, dtype=angle.dtype, device=angle.device)
-        phase = angle[..., None] * j
-        return torch.complex(phase.cos(), phase.sin())
+        return waves(angle, self.shape[axis])
 
     def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
-        """A product of matrices for each axis, or a transform where that has too many numbers."""
+        """A product of matrices for each axis, or transforms where that has too many numbers."""
         angles = [axes[i].double() * (2 * math.pi / self.period[k].double()) for k, i in enumerate(self.dims)]
-        waves = [
-            self.wave(k, angle).to(torch.complex64 if W.dtype == torch.float32 else torch.complex128).mT
-            if len(angle) * self.shape[k] <= _LARGEST_WAVE.get(W.device.type, 0)
-            else None
-            for k, angle in enumerate(angles)
-        ]
         order = sorted(range(len(self.dims)), key=lambda k: self.dims[k])
+        rows = math.prod(self.shape)
+        sums = {k: sums_along(angles[k], self.shape[k], rows // self.shape[k], W) for k in order}
         shape = [len(axis) if i in self.dims else 1 for i, axis in enumerate(axes)]
+        last = order[-1]
         for start in range(0, len(W), 2):  # two real functions in one complex sum
-            total = _joined(self.coefficients(W[start : start + 2]))[0].permute(order)
-            for k in order:
-                total, wave = total.movedim(0, -1), waves[k]  # the axis summed over comes last
-                if wave is not None:
-                    total = total @ wave
-                else:
-                    rows = series_at(total.reshape(-1, self.shape[k]), angles[k][:, None])
-                    total = rows.reshape(*total.shape[:-1], len(angles[k]))
-            for view, part in zip(into[start : start + 2], (total.real, total.imag), strict=False):
+            views = into[start : start + 2]
+            total = self.joined_coefficients(W[start : start + 2])[0].permute(order)
+            for k in order[:-1]:
+                total = total.movedim(0, -1)  # the axis summed over comes last
+                total = sums[k](total.reshape(-1, self.shape[k])).unflatten(0, total.shape[:-1])
+            total, by = total.movedim(0, -1).reshape(-1, self.shape[last]), sums[last]
+            if isinstance(by, AxisSeries) and all(v.is_contiguous() and list(v.shape) == shape for v in views):
+                by.add(total, *(view.view(len(total), -1) for view in views))
+                continue
+            total = by(total)
+            for view, part in zip(views, (total.real, total.imag), strict=False):
                 view += part.reshape(shape)
         return True
 

@@ -1,0 +1,97 @@
+"""Fourier series along one axis of a grid, for many rows at once: faster than scattered points, since rows share them.
+
+The series of a row is made on a grid twice as fine as its shortest wavelength by an FFT, and interpolated by the window
+of `nufft`. Every row has the same points, so that the windows of some neighbouring points are one small matrix, and the
+interpolation is a product with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .nufft import WIDTH, grid_shape, series_at, window, window_transform
+
+# Points that share a matrix at the most; cells of the fine grid that such a matrix may span, in windows.
+_TILE, _SPAN = 64, 3
+# Numbers of fine grids at a time: they stay in cache.
+_SLAB = 1 << 18
+# Numbers in the matrix of one axis of a grid at the most: beyond, a transform is faster (on a CPU), or fits in memory.
+_LARGEST_WAVE = {"cpu": 1 << 16, "cuda": 1 << 26}
+# For fewer rows the points of an axis are as good as scattered.
+_FEW_ROWS = 24
+
+
+class AxisSeries:
+    """sum_j F_j exp(i j x) at angles x `[n]`, increasing or decreasing: what is the same for all rows F.
+
+    >>> import torch
+    >>> from matheron.axis_series import AxisSeries
+    >>> x = torch.linspace(0, 1, 5, dtype=torch.float64)
+    >>> f = AxisSeries(x, 3, torch.float64)(torch.tensor([[0.5, 0, 0.5]], dtype=torch.complex128))
+    >>> bool((f[0] - x.cos()).abs().max() < 1e-12)
+    True
+    """
+
+    def __init__(self, angles: Tensor, modes: int, dtype: torch.dtype) -> None:
+        w, self.modes, self.num_points = WIDTH[dtype], modes, len(angles)
+        (self.size,) = grid_shape((modes,), dtype)
+        self.transform = window_transform(modes, self.size, dtype)
+        u = angles.double() * (self.size / (2 * math.pi))
+        first = torch.ceil(u - w / 2).long()  # of the w cells nearest to each point
+        taps = torch.arange(w)
+        phi = window(((u - first)[:, None] - taps).to(dtype))  # [n, w]
+        low = int(first.min())
+        self.cells = torch.arange(low, int(first.max()) + w) % self.size
+        first = first - low
+        spacing = max(1e-9, len(self.cells) / len(angles))
+        step = min(_TILE, max(1, int((_SPAN - 1) * w / spacing)))
+        self.tiles: list[tuple[slice, slice, Tensor]] = []  # points, cells, and the windows between them
+        for start in range(0, len(angles), step):
+            near = first[start : start + step]
+            a, b = int(near.min()), int(near.max()) + w
+            windows = torch.zeros(b - a, len(near), dtype=dtype)
+            windows.scatter_(0, (near - a) + taps[:, None], phi[start : start + step].mT)
+            self.tiles.append((slice(start, start + len(near)), slice(a, b), windows))
+
+    def __call__(self, F: Tensor) -> Tensor:
+        """Of complex rows `[r, modes]`: `[r, n]`."""
+        both = F.real.new_zeros(2, len(F), self.num_points)
+        self.add(F, *both)
+        return torch.complex(*both)
+
+    def add(self, F: Tensor, *into: Tensor) -> None:
+        """Add the series of complex rows F `[r, modes]` to their real part `[r, n]` and, where given, imaginary one."""
+        m = self.modes // 2
+        for rows in torch.arange(len(F)).split(max(1, _SLAB // self.size)):
+            some = slice(int(rows[0]), int(rows[-1]) + 1)
+            fine = F.new_zeros(len(rows), self.size)
+            torch.div(F[some, m:], self.transform[m:], out=fine[:, : m + 1])
+            torch.div(F[some, :m], self.transform[:m], out=fine[:, self.size - m :])
+            fine = torch.fft.ifft(fine, norm="forward").index_select(1, self.cells)
+            for part, out in zip((fine.real, fine.imag), into, strict=False):
+                part = part.contiguous()
+                for points, cells, windows in self.tiles:
+                    out[some, points].addmm_(part[:, cells], windows)
+
+
+def sums_along(angles: Tensor, modes: int, rows: int, like: Tensor) -> Callable[[Tensor], Tensor]:
+    """The fastest way from complex rows `[r, modes]` to their series `[r, n]` at the angles of an axis."""
+    device, dtype = like.device.type, like.dtype
+    if len(angles) * modes <= _LARGEST_WAVE.get(device, 0):
+        matrix = waves(angles, modes).to(torch.complex64 if dtype == torch.float32 else torch.complex128).mT
+        return lambda F: F @ matrix
+    steps = angles.diff()
+    if device == "cpu" and rows >= _FEW_ROWS and bool((steps >= 0).all() or (steps <= 0).all()):
+        return AxisSeries(angles, modes, dtype)
+    return lambda F: series_at(F, angles[:, None])
+
+
+def waves(angles: Tensor, modes: int) -> Tensor:
+    """exp(i j x) for the modes of one axis: `[...] -> [..., modes]`."""
+    j = torch.arange(-(modes // 2), modes // 2 + 1, dtype=angles.dtype, device=angles.device)
+    phase = angles[..., None] * j
+    return torch.complex(phase.cos(), phase.sin())
