@@ -40,6 +40,7 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 # What is left to large machines.
 SLOW = {"qLogNEI"}
+OURS = ("Thompson", "Thompson, local")
 FLOOR = 1e-6
 
 
@@ -92,7 +93,8 @@ def flat(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> l
         regret = [value - found[case["problem"]] for value in result["best"]]
         middle, seconds = regret[len(regret) // 2], sum(result["seconds"])
         at = [result["first"] + case["batch"] * i for i in range(len(regret))]
-        rows.append({**case, "at": at, "regret": regret, "half": middle, "last": regret[-1], "seconds": seconds})
+        rows.append({**case, "at": at, "regret": regret, "half": middle, "last": regret[-1]})
+        rows[-1] |= {"seed": record["trial"], "seconds": seconds}
     names, methods = settings["problems"], list(METHODS)
     return sorted(rows, key=lambda r: (names.index(r["problem"]), r["batch"], methods.index(r["method"])))
 
@@ -102,21 +104,42 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
     lines = lines_of_ends(rows, by, lambda key: (settings["budgets"][str(key[1])],))
     columns = [*by, "evaluations", "runs", "median halfway", *QUARTILES, "seconds"]
     table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, per run", columns, lines)
-    return Report(table, {"": lambda: figure(rows, settings)}, [wins(rows, settings)])
+    return Report(table, {"": lambda: figure(rows, settings)}, [places(rows), pairs(rows)])
 
 
-def wins(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    """In words: by each method's mean rank over problems, batches and seeds, at the end."""
-    ranks: dict[str, list[float]] = {name: [] for name in METHODS}
-    for problem_and_batch in dict.fromkeys((row["problem"], row["batch"]) for row in rows):
-        mine = [row for row in rows if (row["problem"], row["batch"]) == problem_and_batch]
-        medians = {name: quartiles(v)[1] for (name,), v in grouped(mine, ["method"], "last").items()}
-        ordered = sorted(medians, key=lambda name: medians[name])
-        for place, name in enumerate(ordered, start=1):
-            ranks[name].append(place)
-    words = ", ".join(f"{name} {sum(places) / len(places):.2g}" for name, places in ranks.items() if places)
-    panels = max(map(len, ranks.values()))
-    return f"Mean place by the median of regret at the end, over {panels} panels: {words}."
+def places(rows: Sequence[Mapping[str, Any]]) -> str:
+    """In words: each method's mean place by the median of regret at the end, for each size of batches."""
+    lines = []
+    for batch in sorted({row["batch"] for row in rows}):
+        mine = [row for row in rows if row["batch"] == batch]
+        names = list(dict.fromkeys(row["problem"] for row in mine))
+        found: dict[str, list[int]] = {row["method"]: [] for row in mine}
+        for name in names:
+            ends = grouped([row for row in mine if row["problem"] == name], ["method"], "last")
+            medians = {by: quartiles(values)[1] for (by,), values in ends.items()}
+            for place, by in enumerate(sorted(medians, key=lambda by: medians[by]), start=1):
+                found[by].append(place)
+        words = ", ".join(f"{by} {sum(p) / len(p):.2g}" for by, p in found.items() if p)
+        lines.append(f"Batches of {batch}: mean place by the median at the end, over {len(names)} problems: {words}.")
+    return "\n\n".join(lines)
+
+
+def pairs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table: in how many of the seeds that both have run ours ends lower than another method."""
+    ends = {(row["problem"], row["batch"], row["method"], row["seed"]): row["last"] for row in rows}
+    others = [by for by in METHODS if any(row["method"] == by for row in rows)]
+    lines = []
+    for name, batch in dict.fromkeys((row["problem"], row["batch"]) for row in rows):
+        for mine in OURS:
+            cells = []
+            for other in others:
+                seeds = {key[3] for key in ends if key[:3] == (name, batch, mine)}
+                seeds &= {key[3] for key in ends if key[:3] == (name, batch, other)}
+                lower = sum(ends[name, batch, mine, seed] < ends[name, batch, other, seed] for seed in seeds)
+                cells.append(f"{lower} of {len(seeds)}" if seeds and other != mine else "")
+            lines.append((name, batch, mine, *cells))
+    table = Table("Runs that end lower, paired by seed", ["problem", "batch", "ours", *others], lines)
+    return f"{table.title}:\n\n{table.markdown()}"
 
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
