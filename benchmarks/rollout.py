@@ -103,7 +103,7 @@ def ours(
 
 def long_ones(s: int, m: int, ell: int, steps: int, device: torch.device) -> dict[str, dict[str, list[float]]]:
     """Seconds of whole roll-outs on a GPU: in one persistent kernel, and with a CUDA graph for each step."""
-    module: Any = importlib.import_module("matheron.dynamics.rollout")
+    module: Any = importlib.import_module("matheron.dynamics.rollouts")
     fast, times = module.fused_rollout, {}
     noise = {"no noise": (None, None), "noise of a CUDA generator": (torch.Generator(device), 0.01)}
     for name, (generator, diffusion) in (noise | {"noise of a CPU generator": (None, 0.01)}).items():

@@ -14,7 +14,7 @@ from matheron import kernels as K
 from matheron.transforms import Affine, Exp
 from standard import assert_marginals_ks, assert_moments, exact_moments
 
-draw_module = importlib.import_module("matheron.draw")
+draw_module = importlib.import_module("matheron.drawing")
 CLOSE: dict[str, Any] = dict(rtol=1e-7, atol=1e-7)
 NEW_X = rand(3, 2, seed=20)
 AT = rand(6, 2, seed=21)

@@ -155,3 +155,12 @@ def test_imports_go_down_the_list_and_never_up():
         for imported in imports(file, package) - {module, "__version__"}:
             assert imported in order, f"{file} imports {imported}, which the import order does not have"
             assert order[imported] < order[module], f"{file} imports {imported}, further down the import order"
+
+
+def test_no_module_is_hidden_by_a_name_that_its_package_exports():
+    package = ROOT / "src/matheron"
+    for file in sorted(package.rglob("__init__.py")):
+        modules = {path.stem for path in file.parent.iterdir() if path.suffix == ".py" or path.is_dir()}
+        nodes = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ImportFrom) and node.module]
+        names = {alias.asname or alias.name for node in nodes for alias in node.names}
+        assert not modules & names, f"{file}: `import` finds {modules & names} where there is a module of that name"

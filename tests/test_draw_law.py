@@ -12,7 +12,7 @@ from matheron import kernels as K
 from matheron.means import LinearMean
 from standard import assert_marginals_ks, assert_moments, assert_uncorrelated, basis_error, exact_moments
 
-draw_module = importlib.import_module("matheron.draw")
+draw_module = importlib.import_module("matheron.drawing")
 NUM_PATHS = 4000
 FRESH: dict[str, Any] = dict(num_features=128, paths_per_basis=1)  # a basis per path: its covariance averages out
 

@@ -42,7 +42,7 @@ def exports(package: ModuleType) -> set[str]:
 
 
 def located(name: str) -> object:
-    """The object of a full name, where a package may export a function that is named like a module of its own."""
+    """The object of a full name."""
     module, _, member = name.rpartition(".")
     return getattr(import_module(module), member)
 

@@ -19,11 +19,10 @@ from . import samplers as samplers
 from . import solvers as solvers
 from . import thompson as thompson
 from . import transforms as transforms
-from .describe import describe as describe
 from .diagnostics import Diagnosis as Diagnosis
 from .diagnostics import diagnose as diagnose
-from .draw import draw as draw
-from .draw import draw_prior as draw_prior
+from .drawing import draw as draw
+from .drawing import draw_prior as draw_prior
 from .dynamics import DivergenceWarning as DivergenceWarning
 from .dynamics import rollout as rollout
 from .features import Features as Features
@@ -37,6 +36,7 @@ from .gp import ExactGP as ExactGP
 from .gp import Outputs as Outputs
 from .gp import SelectedOutputs as SelectedOutputs
 from .gp import SparseGP as SparseGP
+from .libraries import describe as describe
 from .likelihood import LeaveOneOut as LeaveOneOut
 from .likelihood import leave_one_out as leave_one_out
 from .likelihood import log_marginal_likelihood as log_marginal_likelihood

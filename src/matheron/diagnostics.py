@@ -14,10 +14,10 @@ from rich.table import Table
 from torch import Tensor
 
 from .checks import ArrayLike, as_points
-from .describe import describe
-from .draw import draw
+from .drawing import draw
 from .features import LARGEST_DIM, Lattice
 from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
+from .libraries import describe
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
 from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, require_paths
 from .samplers import LinearModelPaths, Moments, decoupled_moments, moments, weight_space_moments

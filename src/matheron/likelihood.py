@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .describe import describe
 from .gp import Batch, Ensemble, ExactGP, Outputs
+from .libraries import describe
 from .solvers import covariance
 from .solvers.cholesky import safe_cholesky
 from .transforms import Transform

@@ -25,7 +25,7 @@ from matheron.transforms import Affine, Chain, Exp
 
 DEVICE = device_of_kernels()  # before any kernel is loaded
 gpu = pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")
-rollout_module = import_module("matheron.dynamics.rollout")
+rollout_module = import_module("matheron.dynamics.rollouts")
 S = 3
 
 

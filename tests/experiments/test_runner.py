@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from matheron.experiments import Trial, experiment, names, run
-from matheron.experiments.experiment import RefusedError, stable_hash
+from matheron.experiments.base import RefusedError, stable_hash
 from matheron.experiments.report import quartile_table
 from matheron.experiments.results import Results
 from matheron.experiments.workers import Task, perform

@@ -152,8 +152,8 @@ def test_a_killed_write_goes_on_without_the_finished_blocks(writing, tmp_path, s
 
 
 def test_an_unfinished_write_of_another_field_is_not_continued(field, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["matheron.fields.write"], "finished", lambda *_: iter(["y0 x0"]))
-    monkeypatch.setattr(sys.modules["matheron.fields.write"].Manifest, "end", lambda self: None)
+    monkeypatch.setattr(sys.modules["matheron.fields.writing"], "finished", lambda *_: iter(["y0 x0"]))
+    monkeypatch.setattr(sys.modules["matheron.fields.writing"].Manifest, "end", lambda self: None)
     fields.write(field, tmp_path / "field.zarr")
     monkeypatch.undo()
     with pytest.raises(ValueError, match="an unfinished write of another field"):

@@ -6,7 +6,7 @@ from matheron import ExactGP, kernels
 from matheron.metrics import empirical_moments, gaussian_wasserstein
 from matheron.samplers import decoupled_moments, love, moments
 from matheron.samplers.kiss_gp import BlockToeplitz, _GridKernel, grid_column
-from matheron.samplers.love import _padded, regular_grid
+from matheron.samplers.lanczos import _padded, regular_grid
 from samplers.models import exact, points, two_outputs
 
 

@@ -16,7 +16,7 @@ import torch
 
 from .. import kernels
 from ..checks import ArrayLike
-from ..draw import draw, draw_prior
+from ..drawing import draw, draw_prior
 from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
 from ..paths import OutputPaths

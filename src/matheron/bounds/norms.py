@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, as_tensor
-from ..describe import describe
 from ..gp import ExactGP, SparseGP
+from ..libraries import describe
 from ..samplers.conditionals import Factored, PriorAt, inner_points, single
 
 # Up to this many rows the operator norm is found by trying all signs.

@@ -31,7 +31,7 @@ def minimize(
     Each point is the minimiser of a function of its own, drawn from the posterior: some explore, some improve on what
     is known. Try them, add the results to the table, and run the command again.
     """
-    from ..draw import draw
+    from ..drawing import draw
     from ..tables import TableWriter, pandas
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised

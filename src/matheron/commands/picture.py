@@ -59,7 +59,7 @@ def picture(paths: AbstractPaths, gp: ExactGP, names: list[str], target: str, bo
 
 def _deviation(paths: AbstractPaths, gp: ExactGP) -> Callable[[Tensor], Tensor]:
     """The standard deviation at points, `[n]`: the posterior's, or of many data that of the paths."""
-    from ..draw import draw
+    from ..drawing import draw
     from ..solvers import Cholesky
 
     if gp.num_data <= _EXACT:

@@ -42,7 +42,7 @@ def sample(
     Points are those of --at, or a grid; by default a grid for up to two inputs, and the data's own points for more.
     `matheron evaluate` evaluates the saved functions at other points later.
     """
-    from ..draw import draw
+    from ..drawing import draw
     from ..store import save as store
     from ..tables import TableWriter
     from .data import evaluated, rows_per_chunk

@@ -11,12 +11,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..draw import draw, draw_prior
+from ..drawing import draw, draw_prior
 from ..gp import ExactGP
 from ..metrics import gaussian_wasserstein
 from ..paths import Paths
 from ..samplers import decoupled_moments, location_scale, moments
-from .problem import DOMAIN
+from .model import DOMAIN
 
 
 @dataclass(frozen=True)

@@ -4,5 +4,5 @@ from . import fitzhugh_nagumo as fitzhugh_nagumo
 from .episodes import fit_dynamics as fit_dynamics
 from .episodes import transitions as transitions
 from .iterative import IterativeDrift as IterativeDrift
-from .rollout import DivergenceWarning as DivergenceWarning
-from .rollout import rollout as rollout
+from .rollouts import DivergenceWarning as DivergenceWarning
+from .rollouts import rollout as rollout

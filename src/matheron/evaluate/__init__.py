@@ -8,7 +8,7 @@ from . import chunked, fused, lattice, single
 from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
 from .fused.join import joined_plan as joined_plan
 from .grid import on_grid as on_grid
-from .padded import padded as padded
+from .padding import padded as padded
 from .record import Record as Record
 from .record import Recorder as Recorder
 from .terms import Term as Term

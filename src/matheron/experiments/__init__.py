@@ -1,6 +1,6 @@
 """The paper's figures, one module each, and the runner that serves them all.
 
-    an Experiment     its scales, its cases, how one trial is run, how results are reported   (experiment.py)
+    an Experiment     its scales, its cases, how one trial is run, how results are reported   (base.py)
       -> trials       independent, each seeded by its own key
       -> workers      processes that run them                                                 (workers.py)
       -> Results      a file that each finished trial is appended to at once                  (results.py)
@@ -10,8 +10,8 @@
 `EXPERIMENT`, and to name it here.
 """
 
-from .experiment import Experiment as Experiment
-from .experiment import Trial as Trial
-from .experiment import experiment as experiment
-from .experiment import names as names
+from .base import Experiment as Experiment
+from .base import Trial as Trial
+from .base import experiment as experiment
+from .base import names as names
 from .runner import run as run

@@ -12,7 +12,7 @@ from torch.quasirandom import SobolEngine
 import matheron
 from matheron.bounds import constants, covariance_rate, fourier_constant, lebesgue_constant, wasserstein_bound
 
-from .experiment import Experiment, Settings, Trial, stable_hash
+from .base import Experiment, Settings, Trial, stable_hash
 from .report import Cell, Report, Row, Rows, grouped, quartile_table, quartiles
 from .sampling import problem
 

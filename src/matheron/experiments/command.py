@@ -28,7 +28,7 @@ def reproduce(
     """
     from rich.console import Console
 
-    from .experiment import RefusedError, experiment, names
+    from .base import RefusedError, experiment, names
     from .runner import run
 
     console = Console()
@@ -79,7 +79,7 @@ def report(
 def _list(console) -> None:
     from rich.table import Table
 
-    from .experiment import experiment, names
+    from .base import experiment, names
 
     table = Table("name", "what it shows", "trials: quick, paper")
     for name in names():

@@ -10,7 +10,7 @@ import torch
 from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.metrics import sinkhorn
 
-from .experiment import Experiment, Settings, Trial, stable_hash
+from .base import Experiment, Settings, Trial, stable_hash
 from .neuron import FEATURES, METHODS, SETS, learn, seconds_by_steps, simulate, unlearned
 from .neuron_report import figure, remarks
 from .report import Cell, Report, Row, Rows, Table, quartiles

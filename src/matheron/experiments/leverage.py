@@ -14,7 +14,7 @@ from matheron import kernels
 from matheron.metrics import gaussian_wasserstein
 from matheron.samplers import moments
 
-from .experiment import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial
 from .report import Report, Row, Rows, grouped, quartile_table, quartiles
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 
 from matheron.samplers import love
 
-from .experiment import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial
 from .report import Report, Row, Rows
 from .sampling import FEATURES, Blocks, measured, problem
 from .wasserstein import report as wasserstein_report

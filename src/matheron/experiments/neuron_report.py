@@ -11,7 +11,7 @@ import torch
 
 from matheron.dynamics import fitzhugh_nagumo as neuron
 
-from .experiment import Settings
+from .base import Settings
 from .neuron import METHODS, SETS
 from .report import Cell, Rows, quartiles
 

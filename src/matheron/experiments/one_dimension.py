@@ -15,7 +15,7 @@ from matheron.metrics import EmpiricalMoments, blocks, gaussian_wasserstein
 from matheron.samplers import Moments
 
 from ..samplers.values import ValueDraws
-from .experiment import Trial
+from .base import Trial
 from .report import Cell
 from .sampling import NOISE, kernel
 

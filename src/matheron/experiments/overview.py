@@ -10,7 +10,7 @@ import torch
 import matheron
 from matheron.samplers import decoupled_moments, moments
 
-from .experiment import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial
 from .one_dimension import curve, data, empirical, grid, law, sparse, w2
 from .posteriors import corner, dashed, mean_and_deviations, where_data_are
 from .report import Cell, Report, Row, Rows, quartile_table

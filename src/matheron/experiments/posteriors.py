@@ -9,7 +9,7 @@ import torch
 
 from matheron.samplers import location_scale, moments, weight_space, weight_space_moments
 
-from .experiment import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial
 from .one_dimension import BANDS, curve, data, empirical, grid, law, sparse, w2
 from .report import Cell, Report, Row, Rows, quartile_table
 

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Self
 
-from .experiment import Case, Trial, canonical
+from .base import Case, Trial, canonical
 
 if TYPE_CHECKING:
     from rich.console import Console

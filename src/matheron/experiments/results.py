@@ -20,7 +20,7 @@ except ImportError:  # not on Windows: there two runs at once on the same file a
     fcntl = None
 
 from ..value import Json
-from .experiment import RefusedError, never
+from .base import RefusedError, never
 from .report import Row
 
 FORMAT = 1

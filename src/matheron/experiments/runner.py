@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..fields.schedulers import client_of
-from .experiment import Experiment, RefusedError, Settings, Trial, canonical
+from .base import Experiment, RefusedError, Settings, Trial, canonical
 from .progress import Costs, Progress, duration
 from .report import Cell, Report
 from .results import Results

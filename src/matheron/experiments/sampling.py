@@ -17,7 +17,7 @@ from matheron import Paths, kernels
 from matheron.metrics import EmpiricalMoments, gaussian_wasserstein
 from matheron.samplers import location_scale, moments, weight_space
 
-from .experiment import Trial
+from .base import Trial
 from .report import Row
 
 NOISE = 1e-3

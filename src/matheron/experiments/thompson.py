@@ -20,7 +20,7 @@ from torch import Tensor
 import matheron
 from matheron import Paths, thompson
 
-from .experiment import Case, Experiment, Settings, Trial
+from .base import Case, Experiment, Settings, Trial
 from .report import QUARTILES, Report, Row, Rows, Table, grouped, quartiles
 from .sampling import NOISE, kernel
 

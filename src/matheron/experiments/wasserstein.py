@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .experiment import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial
 from .report import Report, Row, Rows, grouped, quartile_table, quartiles
 from .sampling import FEATURES, Blocks, decoupled, exact, fresh, measured, problem, weights
 

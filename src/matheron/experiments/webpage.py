@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .experiment import MODULES, RefusedError, experiment
+from .base import MODULES, RefusedError, experiment
 from .report import QUARTILES, Cell, Report, Row, Rows, Table, shown
 
 if TYPE_CHECKING:

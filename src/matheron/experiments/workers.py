@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .experiment import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial
 from .report import Cell, Row
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from .averages import block as block
 from .averages import given_averages as given_averages
+from .example_data import stations as stations
 from .kriging import krige as krige
 from .kriging import mean as mean
 from .models import OnSphere as OnSphere
@@ -9,16 +10,15 @@ from .models import covariance as covariance
 from .models import fit_drift as fit_drift
 from .models import fit_field as fit_field
 from .models import on_sphere as on_sphere
-from .simulate import simulate as simulate
-from .simulate import with_crs as with_crs
-from .stations import stations as stations
+from .simulation import simulate as simulate
+from .simulation import with_crs as with_crs
 from .summaries import area_above as area_above
 from .summaries import connected_area as connected_area
 from .summaries import maximum as maximum
 from .summaries import summaries_of as summaries_of
 from .summaries import summarise as summarise
 from .summaries import volume_above as volume_above
-from .variogram import Variogram as Variogram
-from .variogram import model_variogram as model_variogram
-from .variogram import variogram as variogram
-from .write import write as write
+from .variograms import Variogram as Variogram
+from .variograms import model_variogram as model_variogram
+from .variograms import variogram as variogram
+from .writing import write as write

@@ -104,9 +104,9 @@ def run(
     from .cells import box_of, cells_for, check_overlap
     from .models import OnSphere
     from .observations import read_observations
-    from .simulate import simulate, whole_paths, with_crs
+    from .simulation import simulate, whole_paths, with_crs
     from .summaries import summaries_of
-    from .write import FORMATS, write
+    from .writing import FORMATS, write
 
     out = Path(table.stem + ".nc") if out is None and plot is None else out
     names = [name.strip() for name in x.split(",") if name.strip()]
@@ -230,7 +230,7 @@ def _draw_figure(
 ) -> None:
     """The figure, of the same functions at the cells that a picture can show."""
     from .picture import picture, thinned
-    from .simulate import simulate
+    from .simulation import simulate
     from .summaries import summarise
 
     if isinstance(cells, dict):

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike
-from ..describe import describe
 from ..gp import ExactGP
 from ..kernels.coregional import coupled_covariance
+from ..libraries import describe
 from ..paths import AbstractPaths
 from ..solvers.cholesky import safe_cholesky
 from ..value import Value
 from .extras import need
 from .models import OnSphere
-from .simulate import Chunks, simulate
+from .simulation import Chunks, simulate
 from .targets import Grid
 
 if TYPE_CHECKING:

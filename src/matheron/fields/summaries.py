@@ -10,7 +10,7 @@ import numpy as np
 from .carried import Functions
 from .extras import need
 from .models import EARTH
-from .simulate import Chunks, simulate, whole_paths
+from .simulation import Chunks, simulate, whole_paths
 from .targets import Grid
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..draw import draw_prior
+from ..drawing import draw_prior
 from ..kernels import Kernel
 from ..operators import KernelOperator
 from ..solvers import PCG, ConvergenceWarning, Solver, State

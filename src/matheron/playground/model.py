@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels as K
-from ..draw import draw, draw_prior
+from ..drawing import draw, draw_prior
 from ..gp import ExactGP
 from ..metrics import gaussian_wasserstein
 from ..paths import AbstractPaths

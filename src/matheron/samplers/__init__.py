@@ -11,11 +11,11 @@ from .closed_form import moments as moments
 from .conditionals import single as single
 from .decompositions import orthogonal as orthogonal
 from .decompositions import weight_space_sparse as weight_space_sparse
+from .function_space import location_scale as location_scale
 from .implied import decoupled_moments as decoupled_moments
 from .implied import weight_space_moments as weight_space_moments
+from .lanczos import love as love
 from .linear_model import feature_covariance as feature_covariance
-from .location_scale import location_scale as location_scale
-from .love import love as love
+from .linear_posterior import LinearModelPaths as LinearModelPaths
+from .linear_posterior import weight_space as weight_space
 from .values import ValueDraws as ValueDraws
-from .weight_space import LinearModelPaths as LinearModelPaths
-from .weight_space import weight_space as weight_space

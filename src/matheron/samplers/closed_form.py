@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike
-from ..describe import describe
 from ..gp import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
+from ..libraries import describe
 from .conditionals import Factored, PriorAt, inner_points, single
 
 # Points whose marginals are computed at once.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 
 from ..checks import ArrayLike, Random, as_count, as_generator
-from ..describe import describe
 from ..features import Features
 from ..gp import SparseGP
+from ..libraries import describe
 from ..updates import normals, weight_space_update
 from .conditionals import Factored, PriorAt, single
 from .linear_model import design, features_for, one_basis, weight_count
-from .weight_space import LinearModelPaths, linear_model_paths
+from .linear_posterior import LinearModelPaths, linear_model_paths
 
 
 def weight_space_sparse(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..checks import ArrayLike
-from ..describe import describe
 from ..features import Features
+from ..libraries import describe
 from ..paths import PriorPlusUpdate
 from ..solvers.cholesky import safe_cholesky
 from .closed_form import Moments, mixture, outer, shaped

@@ -3,10 +3,10 @@
 from .loop import EvaluationWarning as EvaluationWarning
 from .loop import Study as Study
 from .loop import minimize_function as minimize_function
-from .minimize import Minima as Minima
-from .minimize import maximize as maximize
-from .minimize import minimize as minimize
-from .minimize import minimize_together as minimize_together
+from .minima import Minima as Minima
+from .minima import maximize as maximize
+from .minima import minimize as minimize
+from .minima import minimize_together as minimize_together
 from .strategies import STRATEGIES as STRATEGIES
 from .strategies import suggest as suggest
 from .strategies import suggest_together as suggest_together

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..checks import as_count, as_seed
-from ..draw import draw
+from ..drawing import draw
 from ..paths import Paths
 from .fitting import Refits
 from .fronts import improvements, nondominated

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_box, as_count, as_generator, as_tensor
-from ..describe import describe
-from ..draw import draw
+from ..drawing import draw
 from ..features import Features
+from ..libraries import describe
 from ..paths import AbstractPaths, require_paths
 from ..samplers import location_scale, marginals, single, weight_space
-from .minimize import MESH_SIZE, minimize_together
+from .minima import MESH_SIZE, minimize_together
 from .region import MESH_SIZE as REGION_MESH_SIZE
 from .region import minimizers_near_best
 

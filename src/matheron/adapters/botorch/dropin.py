@@ -20,9 +20,9 @@ from botorch.utils.sampling import optimize_posterior_samples
 from botorch.utils.transforms import is_ensemble
 from torch import Size, Tensor
 
-from ...describe import describe
-from ...draw import draw
+from ...drawing import draw
 from ...gp import GP, Batch, Ensemble, Outputs
+from ...libraries import describe
 from .view import PathModel
 
 

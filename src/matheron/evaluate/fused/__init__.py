@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...means import ConstantMean, LinearMean, Mean
 from ..chunked import transformed
-from ..padded import padded
+from ..padding import padded
 from ..record import Record
 from .plan import Plan
 from .read import make_plan

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...means import ConstantMean
-from ..padded import padded
+from ..padding import padded
 from ..record import Record
 from . import can, plan_of
 from .plan import Fourier, Plan, Radial

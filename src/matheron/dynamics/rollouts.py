@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
-from ..describe import ADAPTERS
 from ..gp import GP
+from ..libraries import ADAPTERS
 from ..paths import AbstractPaths, OutputPaths, require_paths
 from ..value import Value
 from .driving import Actions, Control, Controls, Noise

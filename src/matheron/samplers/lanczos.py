@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_count, as_generator
-from ..describe import describe
 from ..gp import ExactGP
+from ..libraries import describe
 from ..updates import normals
 from .conditionals import inner_points, prior_mean, single
 from .values import DrawValues, ValueDraws

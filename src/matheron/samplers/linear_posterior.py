@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_count, as_generator
-from ..describe import describe
 from ..features import Features
 from ..gp import ExactGP, SparseGP
+from ..libraries import describe
 from ..means import Mean
 from ..paths import Paths, PriorPaths, PriorPlusUpdate, UpdatePaths
 from ..solvers.cholesky import safe_cholesky

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_generator
-from ..describe import describe
 from ..gp import GP, ExactGP, Outputs, SelectedOutputs, SparseGP
+from ..libraries import describe
 from ..updates import normals
 from .closed_form import inner_moments, selected
 from .conditionals import Factored, PriorAt, inner_points, single

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from .bases import Basis, as_tolerance, features_for, placed, prior_on
 from .checks import ArrayLike, Random, as_count, as_dtype, as_generator
-from .describe import describe
 from .features import Features
 from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
 from .kernels.base import as_kernel
 from .lattice_draws import drawn_from_stream, drawn_on_lattice
+from .libraries import describe
 from .means import MeanLike, as_mean
 from .operators import KernelOperator
 from .paths import (
