@@ -136,10 +136,13 @@ def on_same_modes(terms: Sequence[Term]) -> list[Term]:
     merged: list[Term] = []
     for term in terms:
         last = merged[-1] if merged else None
-        both = isinstance(term, WeightedSum) and isinstance(last, WeightedSum)
-        if both and isinstance(last.basis, Lattice) and isinstance(term.basis, Lattice):
-            if same_modes([last.basis, term.basis]):
-                merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
-                continue
-        merged.append(term)
+        if _on_same_modes(last, term) and isinstance(last, WeightedSum) and isinstance(term, WeightedSum):
+            merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
+        else:
+            merged.append(term)
     return merged
+
+
+def _on_same_modes(*terms: Term | None) -> bool:
+    bases = [term.basis for term in terms if isinstance(term, WeightedSum) and isinstance(term.basis, Lattice)]
+    return len(bases) == len(terms) and same_modes([basis for basis in bases if isinstance(basis, Lattice)])
