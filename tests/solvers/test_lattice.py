@@ -1,5 +1,6 @@
 """The solve on a lattice, against dense algebra; and paths that are conditioned on one."""
 
+import math
 import pickle
 from typing import Any
 
@@ -15,8 +16,9 @@ from matheron.nufft import convolved
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
 from matheron.solvers import ConvergenceWarning, FourierLattice, JitterWarning, MisfitWarning
-from matheron.solvers.lattice import Information, System, information_of, right_hand_side
+from matheron.solvers.lattice import information_of, right_hand_side
 from matheron.solvers.lattice_preconditioner import DataSpace, dense_block
+from matheron.solvers.toeplitz import Information, System
 
 UNIT = (0.0, 1.0)
 
@@ -292,3 +294,22 @@ def test_a_million_data_give_the_same_mean_at_half_the_tolerance():
     ]
     spread = drawn[1](x).std(0)
     assert float(((drawn[0].mean(x) - drawn[1].mean(x)) / spread).square().mean().sqrt()) < 0.02
+
+
+def test_single_precision_is_corrected_by_residuals_in_double(monkeypatch):
+    import matheron.solvers.toeplitz as toeplitz
+
+    X = rand(3000, 2, seed=3)
+    gp = matheron.ExactGP(K.RBF(0.1), X, torch.sin(9 * X).sum(1) + 0.1 * randn(3000, seed=5), noise=1e-2)
+    x, drawn, steps = rand(50, 2, seed=6), [], []
+    for numbers, largest in ((1 << 40, 1e7), (1, 1e7), (1, math.inf)):
+        monkeypatch.setattr(toeplitz, "_SINGLE_FROM", numbers)
+        monkeypatch.setattr(toeplitz, "_LARGEST_IN_SINGLE", largest)
+        precise = FourierLattice(tolerance=1e-7)  # beyond what single precision reaches in one pass
+        paths = matheron.draw(gp, 4, domain=UNIT, solver=precise, generator=gen(7))
+        assert paths.solver_stats.converged
+        drawn.append(paths(x))
+        steps.append(paths.solver_stats.iterations)
+    assert steps[1] > steps[0]  # it was in single precision, and started again
+    torch.testing.assert_close(drawn[1], drawn[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(drawn[2], drawn[0], rtol=1e-5, atol=1e-5)

@@ -11,8 +11,9 @@ from matheron.features.basis import Cosines
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
 from matheron.solvers import FourierLattice
-from matheron.solvers.lattice import Information, System, information_of, right_hand_side
+from matheron.solvers.lattice import information_of, right_hand_side
 from matheron.solvers.lattice_preconditioner import DataSpace, dense_block
+from matheron.solvers.toeplitz import Information, System
 
 UNIT = (0.0, 1.0)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..nufft import series_at
+from ..nufft import as_complex, as_real, series_at
 from ..solvers.lattice import rows_of
 from .basis import Basis, Cosines, Pairs
 from .features import Features
@@ -19,6 +19,10 @@ from .products import Products
 LARGEST_BESIDE = 512
 # Differences of points that a covariance is computed at together.
 _BLOCK = 1 << 22
+
+
+# L[i][r] `[c]`: None where zero.
+Planes = list[list[Tensor | None]]
 
 
 class Joint:
@@ -42,7 +46,7 @@ class Joint:
         self.num_beside = sum(self.num_outputs * basis.size for basis in self.beside)
         self.mixing, self.planes = self._planes()
 
-    def _planes(self) -> tuple[list[list[Tensor]] | None, list[list[Tensor | None]]]:
+    def _planes(self) -> tuple[list[list[Tensor]] | None, Planes]:
         """L[i][r] `[c]`, None where zero; and U[q t + r'][r] `[c]` with orthonormal columns, (a_qj R_q)^T = U_j L_j^T,
         None for a lattice that is alone."""
         t, R = self.num_outputs, torch.stack(self.roots[: len(self.lattices)])  # [q, t, t]
@@ -85,10 +89,10 @@ class Joint:
 
     # Weights of the basis, of the lattice's outputs, and of prior paths.
 
-    def mixed(self, z: Tensor) -> list[Tensor]:
+    def mixed(self, z: Tensor, planes: Planes | None = None) -> list[Tensor]:
         """L z, the coefficients of each output: `[r, t c] -> t times [r, c]`."""
-        parts, outputs = z.split(self.size, dim=1), []
-        for row in self.planes:
+        parts, outputs = z.chunk(self.num_outputs, dim=1), []
+        for row in self.planes if planes is None else planes:
             total: Tensor | None = None
             for part, plane in zip(parts, row, strict=True):
                 if plane is not None:
@@ -96,16 +100,46 @@ class Joint:
             outputs.append(torch.zeros_like(parts[0]) if total is None else total)
         return outputs
 
-    def unmixed(self, G: Sequence[Tensor], onto: Tensor | None = None) -> Tensor:
+    def unmixed(self, G: Sequence[Tensor], planes: Planes | None = None, onto: Tensor | None = None) -> Tensor:
         """The transpose: `t times [r, c] -> [r, t c]`, added to rows `onto`."""
-        parts = []
-        for r in range(self.num_outputs):
-            total = None if onto is None else onto[:, r * self.size : (r + 1) * self.size]
-            for row, G_i in zip(self.planes, G, strict=True):
+        parts, before = [], [None] * self.num_outputs if onto is None else onto.chunk(self.num_outputs, dim=1)
+        for r, total in enumerate(before):
+            for row, G_i in zip(self.planes if planes is None else planes, G, strict=True):
                 if (plane := row[r]) is not None:
                     total = G_i * plane if total is None else torch.addcmul(total, G_i, plane)
             parts.append(torch.zeros_like(G[0]) if total is None else total)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    # Rows two by two: real weights as coefficients of complex waves, scaled so that inner products stay the same.
+
+    def packed(self, W: Tensor) -> Tensor:
+        """Real rows, two in each complex one, the lattice's in the order of its box: `[r, t c + e] -> [r / 2, ...]`."""
+        w, v = W.split([self.num_outputs * self.size, self.num_beside], dim=1)
+        factor = self._unitary()
+        parts = [self.lattice.joined_coefficients(part).flatten(1) * factor for part in w.split(self.size, dim=1)]
+        return torch.cat([*parts, as_complex(v)], dim=1)
+
+    def unpacked(self, Z: Tensor, r: int) -> Tensor:
+        """The rows that `packed` joined: `[r / 2, t c + e] -> [r, t c + e]`."""
+        z, v = Z.split([self.num_outputs * self.size, self.num_beside], dim=1)
+        factor = self._unitary()
+        parts = [self.lattice.separated_adjoint(part * factor, r) for part in z.split(self.size, dim=1)]
+        return torch.cat([*parts, as_real(v, r)], dim=1)
+
+    def _unitary(self) -> Tensor:
+        factor = torch.full_like(self.lattice.scales()[0], 2**0.5)
+        factor[self.lattice.num_pairs] = 1.0
+        return factor
+
+    def box_planes(self, dtype: torch.dtype) -> Planes:
+        """L for packed rows that are seen as real ones, twice as long: `[2 c]`."""
+        h, factor = self.lattice.num_pairs, self._unitary()
+
+        def boxed(plane: Tensor) -> Tensor:
+            each = torch.cat([plane[:h].flip(0), plane[2 * h :], plane[:h]]) / factor
+            return each.repeat_interleave(2).to(dtype)
+
+        return [[None if plane is None else boxed(plane) for plane in row] for row in self.planes]
 
     def coefficients(self, z: Tensor) -> Tensor:
         """Of each output's functions, amplitudes included: `[r, t c + e] -> [r, t, c + k]`."""

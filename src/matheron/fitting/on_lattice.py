@@ -26,7 +26,8 @@ from ..kernels import Kernel
 from ..means import Mean
 from ..nufft import adjoint_at
 from ..solvers import ConvergenceWarning, FourierLattice
-from ..solvers.lattice import LARGEST_INFORMATION, Information, System
+from ..solvers.lattice import LARGEST_INFORMATION
+from ..solvers.toeplitz import Information, System
 from .hyperparameters import Hyperparameters, Leaf, Prior, log_prior
 from .likelihood import mean_at
 

@@ -17,14 +17,13 @@ from ..solvers import FourierLattice, JitterWarning, Stats
 from ..solvers.lattice import (
     LARGEST_INFORMATION,
     LARGEST_MEAN_ERROR,
-    Information,
     MisfitWarning,
-    System,
     information_of,
     mean_error,
     right_hand_side,
 )
 from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_dense
+from ..solvers.toeplitz import Information, System
 from ..value import Parts
 from .conditioning import at_tasks
 from .prior import Prior, PriorPaths

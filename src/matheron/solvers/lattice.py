@@ -14,24 +14,22 @@ one output, so that each output has a Toeplitz matrix of its own; outputs meet i
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..nufft import adjoint_at, convolved, fast_size
+from ..nufft import adjoint_at, fast_size
 from .base import Operator, Solver, State, Stats
-from .lattice_preconditioner import FFT_COST, Head, Preconditioner, head_size, iterations_left, largest_dense
-from .pcg import ConvergenceWarning
+from .lattice_preconditioner import FFT_COST, head_size, iterations_left, largest_dense
 
 if TYPE_CHECKING:
     from ..features.joint import Joint  # which comes later in the import order
 
 # Errors of the data's transforms, relative to their size: at the most, and at the least.
 _ACCURACY, _FINEST = 1e-9, 1e-14
-# Right-hand sides iterated on together.
+# Explicit functions that are transformed together.
 _ROWS = 16
 # Beyond this ratio of a mode's information to its prior precision rounding spoils the Toeplitz matrix.
 LARGEST_INFORMATION = 1e11
@@ -75,29 +73,6 @@ class FourierLattice(Solver[State]):
 
     def solve(self, state: State, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         raise TypeError('solver="lattice" has no state of its own')
-
-
-@dataclass(frozen=True)
-class Information:
-    """What a lattice keeps of data: all of it adds over data.
-
-    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each output's data; with E the explicit
-    functions beside the lattice at the data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has
-    S^T Lambda^-1 (y - eps) for each path, S = (Phi D, E).
-    """
-
-    generator: Tensor  # complex, [t, 4 m_1 + 1, 4 m_2 + 1, ...]
-    rhs: Tensor  # [r, t c + e]
-    cross: Tensor  # [e, t c]
-    corner: Tensor  # [e, e]
-
-    def __add__(self, other: Information) -> Information:
-        return Information(
-            self.generator + other.generator,
-            self.rhs + other.rhs,
-            self.cross + other.cross,
-            self.corner + other.corner,
-        )
 
 
 def rows_of(tasks: Tensor | None, num_outputs: int) -> list[Tensor] | list[slice]:
@@ -144,105 +119,6 @@ def mean_error(misfit: float | None, tolerance: float) -> float:
     `misfit` is (y - mean)^T (K + noise)^-1 (y - mean) per datum: about one where the model holds.
     """
     return 0.0 if misfit is None else 20 * min(tolerance, 1e-3) * math.sqrt(max(0.0, misfit))
-
-
-class System:
-    """M = I + S^T Lambda^-1 S on real weights `[r, t c + e]`, S = (Phi L, E): Toeplitz matrices, bordered."""
-
-    def __init__(self, basis: Joint, information: Information) -> None:
-        self.basis, self.lattice = basis, basis.lattice
-        self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
-        self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
-        self.spectra = [self._spectrum(T) for T in self.generator]
-        totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # sums of precisions
-        self.information = basis.information(totals)  # [t c]: data's, over the prior's
-
-    def head(self, rows: int, size: int | None) -> Head:
-        """The preconditioner that is exact on the heaviest weights, for so many right-hand sides."""
-        limit = size or largest_dense(self.generator.is_cuda)
-        return Head(self, head_size(self.information, rows, math.prod(self.size), limit))
-
-    @property
-    def effective_dimension(self) -> float:
-        """How many weights the data determine."""
-        return float((self.information / (1 + self.information)).sum()) + len(self.corner)
-
-    def _spectrum(self, T: Tensor) -> Tensor:
-        """The FFT of a generator, wrapped around; real, since the generator is its own conjugate mirrored."""
-        for axis, (n, size) in enumerate(zip(T.shape, self.size, strict=True)):
-            m = n // 2
-            gap = list(T.shape)
-            gap[axis] = size - n
-            T = torch.cat([T.narrow(axis, m, m + 1), T.new_zeros(gap), T.narrow(axis, 0, m)], dim=axis)
-        return torch.fft.fftn(T).real.contiguous()
-
-    def product(self, W: Tensor) -> Tensor:
-        """`[r, t c + e] -> [r, t c + e]`; two real rows share a complex transform."""
-        w, v = W.split([len(self.information), len(self.corner)], dim=1)
-        G = [
-            self.lattice.separated_adjoint(convolved(self.lattice.joined_coefficients(V), spectrum), len(W))
-            for V, spectrum in zip(self.basis.mixed(w), self.spectra, strict=True)
-        ]
-        out = self.basis.unmixed(G, onto=w)
-        if not len(self.corner):
-            return out
-        return torch.cat([out + v @ self.cross, v + v @ self.corner + w @ self.cross.mT], dim=1)
-
-    def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
-        """(y - mean)^T (K + noise)^-1 (y - mean), the largest of several y's.
-
-        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b; errors of u `[r, t c + e]` count by the square.
-        """
-        return float((energy + ((self.product(u) - 2 * b) * u).sum(1)).max())
-
-    def solve(
-        self, b: Tensor, guess: Tensor | None, precondition: Preconditioner, settings: FourierLattice
-    ) -> tuple[Tensor, Stats]:
-        """u for right-hand sides `[r, t c + e]`.
-
-        |phi(x) . e|^2 <= (phi^T M^-1 phi) (e^T M e): the error of a path in posterior standard deviations is at most
-        sqrt(r^T M^-1 r), which the preconditioned residual estimates, and in the mean over the directions that the
-        data determine it is that over the root of their number.
-        """
-        directions = max(1.0, 0.1 * self.effective_dimension)
-        target = settings.tolerance**2 * directions
-        parts, iterations, worst = [], 0, 0.0
-        for start in range(0, len(b), _ROWS):
-            cut = slice(start, start + _ROWS)
-            u = precondition(b[cut]) if guess is None else guess[cut].clone()
-            u, steps, left = self._descend(b[cut], u, target, precondition, settings.max_iterations)
-            parts.append(u)
-            iterations, worst = max(iterations, steps), max(worst, left)
-        converged, residual = worst <= target, math.sqrt(max(0.0, worst) / directions)
-        if not converged:
-            warnings.warn(
-                f"the solve on the lattice stopped after {iterations} iterations at an estimated error of "
-                f"{residual:.1e} posterior standard deviations, not {settings.tolerance:g}; give a larger head "
-                '(solvers.FourierLattice(head=...)), or solver="cholesky"',
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        return torch.cat(parts), Stats(repr(settings), iterations, residual, converged)
-
-    def _descend(
-        self, b: Tensor, u: Tensor, target: float, precondition: Preconditioner, most: int
-    ) -> tuple[Tensor, int, float]:
-        """Conjugate gradients from u: the weights, the iterations, and the largest preconditioned residual."""
-        residual = b - self.product(u)
-        z = precondition(residual)
-        p, rz = z.clone(), (residual * z).sum(1)  # [r]
-        steps = 0
-        while steps < most and bool((rz > target).any()):
-            Mp = self.product(p)
-            curvature = (p * Mp).sum(1)
-            step = torch.where(curvature > 0, rz / curvature.clamp_min(1e-300), 0.0)[:, None]
-            u.addcmul_(step, p)
-            residual.addcmul_(step, Mp, value=-1)
-            z = precondition(residual)
-            next_rz = (residual * z).sum(1)
-            p.mul_((next_rz / rz.clamp_min(1e-300))[:, None]).add_(z)
-            rz, steps = next_rz, steps + 1
-        return u, steps, float(rz.max())
 
 
 def dense_cost(n: int, s: int) -> float:

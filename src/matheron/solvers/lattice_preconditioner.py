@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from ..features.joint import Joint
-    from .lattice import System
+    from .toeplitz import System
 
 # An operation of an FFT, or of spreading, in those of a matrix product (measured on a CPU).
 FFT_COST = 8.0
@@ -21,8 +22,18 @@ _RATIOS = (10.0, 3.0, 1.0, 0.3)
 
 class Preconditioner(Protocol):
     def __call__(self, R: Tensor) -> Tensor:
-        """About M^-1 R: `[r, t c + e] -> [r, t c + e]`."""
+        """About M^-1 R of packed rows (see `toeplitz`), `[p, t c + e]`."""
         ...
+
+
+def real_rows(Z: Tensor) -> Tensor:
+    """Complex rows as real ones, a view: `[p, c] -> [p, 2 c]`. Products with real numbers are faster so."""
+    return torch.view_as_real(Z).flatten(1)
+
+
+def complex_rows(W: Tensor) -> Tensor:
+    """The reverse."""
+    return torch.view_as_complex(W.unflatten(1, (-1, 2)))
 
 
 def largest_dense(cuda: bool) -> int:
@@ -53,21 +64,44 @@ class Head:
     """The exact Cholesky factor of the heaviest weights and of the explicit ones; the diagonal of the others."""
 
     def __init__(self, system: System, size: int) -> None:
-        order = system.information.argsort(descending=True)[:size]
-        self.index, e = order.sort().values, len(system.corner)
-        self.diagonal = torch.cat([1 + system.information, system.information.new_ones(e)])
-        block = dense_block(system, self.index)
-        cross = system.cross[:, self.index]  # [e, k]
-        corner = system.corner + torch.eye(e, dtype=block.dtype, device=block.device)
+        lattice, information = system.lattice, system.information
+        h, e, device = lattice.num_pairs, len(system.corner), information.device
+        each = information.view(-1, lattice.size)  # [t, c]
+        once = torch.cat([each[:, :h], each[:, 2 * h :]], dim=1).flatten()  # a pair's cosine and sine have the same
+        order = once.argsort(descending=True)[: (size + 1) // 2].sort().values
+        r, q = order // (h + 1), order % (h + 1)
+        pairs = q < h
+        r, one, q = r[pairs], r[~pairs], q[pairs]
+        index = torch.cat([r * lattice.size + q, r * lattice.size + h + q, one * lattice.size + 2 * h])
+        block = dense_block(system, index)
+        cross = system.cross[:, index]  # [e, k]
+        corner = system.corner + torch.eye(e, dtype=block.dtype, device=device)
         block = torch.cat([torch.cat([block, cross.mT], dim=1), torch.cat([cross, corner], dim=1)])
-        beside = torch.arange(e, device=order.device) + len(system.information)
-        self.index = torch.cat([self.index, beside])
-        self.factor = torch.linalg.cholesky(block) if len(block) else None
+        self.factor = torch.linalg.cholesky(block)
+        # where packed rows have these: the waves j and -j of pairs, and constants and explicit functions
+        self.up, self.down = r * lattice.size + h + 1 + q, r * lattice.size + h - 1 - q
+        self.ones = torch.cat([one * lattice.size + h, torch.arange(e, device=device) + len(information)])
+        boxed = torch.cat([each[:, :h].flip(1), each[:, 2 * h :], each[:, :h]], dim=1).flatten()
+        self.diagonal = torch.cat([1 / (1 + boxed), boxed.new_ones(e)]).repeat_interleave(2)  # of M^-1
+
+    def to_single(self) -> Head:
+        """The same in single precision."""
+        other = copy(self)
+        other.factor, other.diagonal = self.factor.float(), self.diagonal.float()
+        return other
 
     def __call__(self, R: Tensor) -> Tensor:
-        Z = R / self.diagonal
-        if self.factor is not None:
-            Z[:, self.index] = torch.cholesky_solve(R[:, self.index].mT, self.factor).mT
+        Z = complex_rows(real_rows(R) * self.diagonal)
+        if not len(self.factor):
+            return Z
+        up, down = R[:, self.up], R[:, self.down]
+        # weights of cosines and of sines, a + i b for rows a and b
+        W = torch.cat([(up + down) * 0.5**0.5, (up - down) * (1j * 0.5**0.5), R[:, self.ones]], dim=1)  # [p, k]
+        columns = torch.view_as_real(W).movedim(0, 1)  # [k, p, 2]
+        X = torch.cholesky_solve(columns.flatten(1), self.factor).view(columns.shape).movedim(1, 0).contiguous()
+        C, S, ones = torch.view_as_complex(X).split([up.shape[1], up.shape[1], len(self.ones)], dim=1)
+        Z[:, self.up], Z[:, self.down] = (C - 1j * S) * 0.5**0.5, (C + 1j * S) * 0.5**0.5
+        Z[:, self.ones] = ones
         return Z
 
 
@@ -83,7 +117,8 @@ class DataSpace:
         self.factor = torch.linalg.cholesky(basis.covariance(X, tasks) + (1 / precision).diag())
 
     def __call__(self, R: Tensor) -> Tensor:
-        return R - self._weights(self.basis.sums(self.X, R, self.tasks))
+        rows = self.basis.unpacked(R, 2 * len(R))
+        return R - self.basis.packed(self._weights(self.basis.sums(self.X, rows, self.tasks)))
 
     def given(self, w: Tensor, residual: Tensor) -> Tensor:
         """Weights w `[r, t c + e]` given values `[r, n]` with noise at the data: Matheron's rule."""
@@ -98,20 +133,20 @@ def dense_block(system: System, index: Tensor) -> Tensor:
     lattice, h = system.lattice, system.lattice.num_pairs
     p = index % lattice.size
     sines = (p >= h) & (p < 2 * h)  # the others are cosines, and the constant
-    place = torch.where(p < 2 * h, p % max(h, 1) + h + 1, torch.full_like(p, h))
-    j = lattice.place_modes(place)  # [k, d]
-    flat = torch.zeros_like(p)  # a place in the flattened box is linear in the mode
+    place, inverse = torch.where(p < 2 * h, p % max(h, 1) + h + 1, torch.full_like(p, h)).unique(return_inverse=True)
+    j = lattice.place_modes(place)  # [m, d]
+    flat = torch.zeros_like(place)  # a place in the flattened box is linear in the mode
     for axis, n in enumerate(system.generator.shape[1:]):
         flat = flat * n + j[:, axis]
-    sign = torch.where(sines, -1.0, 1.0).double()[:, None]
+    here = inverse + sines * len(place)
+    zero = torch.zeros_like(system.information[: lattice.size])
     block = torch.zeros(len(index), len(index), dtype=torch.float64, device=index.device)
     for T, row in zip(system.generator.flatten(1), system.basis.planes, strict=True):
-        each = [torch.zeros_like(system.information[: lattice.size]) if plane is None else plane for plane in row]
-        a = torch.cat(each)[index]  # [k], of this output
-        minus, plus = T[len(T) // 2 + flat[:, None] - flat], T[len(T) // 2 + flat[:, None] + flat]  # [k, k]
-        # sum cos cos, sin sin, cos sin over the data, of angles whose cosines sum to the generator's real part
-        same = 0.5 * (minus.real + sign * plus.real)
-        cross = 0.5 * (-plus.imag + sign * minus.imag)
-        block += torch.where(sines[:, None] == sines, same, cross) * a[:, None] * a
+        a = torch.cat([zero if plane is None else plane for plane in row])[index]  # [k], of this output
+        minus, plus = T[len(T) // 2 + flat[:, None] - flat], T[len(T) // 2 + flat[:, None] + flat]  # [m, m]
+        # sums over the data of cos cos, cos sin, sin sin; the generator is that of exp(-i theta . x)
+        cosines = torch.cat([minus.real + plus.real, minus.imag - plus.imag], dim=1)
+        both = torch.cat([cosines, torch.cat([-minus.imag - plus.imag, minus.real - plus.real], dim=1)])  # [2 m, 2 m]
+        block += both[here][:, here] * (0.5 * a[:, None]) * a
     block.diagonal().add_(1)
     return block

@@ -1,0 +1,219 @@
+"""The system that data are given by on a lattice: Toeplitz matrices, bordered by explicit functions; how it is solved.
+
+Real weights are kept two rows in a complex one, as coefficients of exp(i theta_j . x) in the order of the box. The
+system is real, and linear in these too, so that iterations need no other form: amplitudes, a convolution, amplitudes.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..nufft import convolved, fast_size
+from .base import Stats
+from .lattice_preconditioner import Head, Preconditioner, complex_rows, head_size, largest_dense, real_rows
+from .pcg import ConvergenceWarning
+
+if TYPE_CHECKING:
+    from ..features.joint import Joint  # which comes later in the import order
+    from .lattice import FourierLattice
+
+# Right-hand sides iterated on together.
+_ROWS = 32
+# Iterations are in single precision where transforms have this many numbers at the least, and the data's information
+# is at most so many times the prior's; residuals are in double precision, and what they leave is solved for again.
+_SINGLE_FROM, _LARGEST_IN_SINGLE = 1 << 14, 1e7
+# A pass in single precision that reduces the squared error by less than this is the last one.
+_PROGRESS = 0.1
+
+
+@dataclass(frozen=True)
+class Information:
+    """What a lattice keeps of data: all of it adds over data.
+
+    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each output's data; with E the explicit
+    functions beside the lattice at the data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has
+    S^T Lambda^-1 (y - eps) for each path, S = (Phi D, E).
+    """
+
+    generator: Tensor  # complex, [t, 4 m_1 + 1, 4 m_2 + 1, ...]
+    rhs: Tensor  # [r, t c + e]
+    cross: Tensor  # [e, t c]
+    corner: Tensor  # [e, e]
+
+    def __add__(self, other: Information) -> Information:
+        return Information(
+            self.generator + other.generator,
+            self.rhs + other.rhs,
+            self.cross + other.cross,
+            self.corner + other.corner,
+        )
+
+
+class System:
+    """M = I + S^T Lambda^-1 S on real weights `[r, t c + e]`, S = (Phi L, E): Toeplitz matrices, bordered."""
+
+    def __init__(self, basis: Joint, information: Information) -> None:
+        self.basis, self.lattice = basis, basis.lattice
+        self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
+        self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
+        totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # sums of precisions
+        self.information = basis.information(totals)  # [t c]: data's, over the prior's
+        self._double = _Operator(
+            [self._spectrum(T) for T in self.generator], basis, self._packed_cross(), self.corner.to(torch.complex128)
+        )
+
+    def head(self, rows: int, size: int | None) -> Head:
+        """The preconditioner that is exact on the heaviest weights, for so many right-hand sides."""
+        limit = size or largest_dense(self.generator.is_cuda)
+        return Head(self, head_size(self.information, rows, math.prod(self.size), limit))
+
+    @property
+    def effective_dimension(self) -> float:
+        """How many weights the data determine."""
+        return float((self.information / (1 + self.information)).sum()) + len(self.corner)
+
+    def _spectrum(self, T: Tensor) -> Tensor:
+        """The FFT of a generator, wrapped around; real, since the generator is its own conjugate mirrored."""
+        for axis, (n, size) in enumerate(zip(T.shape, self.size, strict=True)):
+            m = n // 2
+            gap = list(T.shape)
+            gap[axis] = size - n
+            T = torch.cat([T.narrow(axis, m, m + 1), T.new_zeros(gap), T.narrow(axis, 0, m)], dim=axis)
+        return torch.fft.fftn(T).real.contiguous()
+
+    def _packed_cross(self) -> Tensor:
+        """`cross`, each row by itself: `[e, t c]`, complex."""
+        if not len(self.cross):
+            return self.cross.to(torch.complex128)
+        rows = torch.stack([self.cross, torch.zeros_like(self.cross)], dim=1).flatten(0, 1)  # each with a row of zeros
+        rows = torch.cat([rows, rows.new_zeros(len(rows), len(self.corner))], dim=1)
+        return self.basis.packed(rows)[:, : self.cross.shape[1]]
+
+    def product(self, W: Tensor) -> Tensor:
+        """`[r, t c + e] -> [r, t c + e]`."""
+        return self.basis.unpacked(self._double(self.basis.packed(W)), len(W))
+
+    def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
+        """(y - mean)^T (K + noise)^-1 (y - mean), the largest of several y's.
+
+        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b; errors of u `[r, t c + e]` count by the square.
+        """
+        return float((energy + ((self.product(u) - 2 * b) * u).sum(1)).max())
+
+    def solve(
+        self, b: Tensor, guess: Tensor | None, precondition: Preconditioner, settings: FourierLattice
+    ) -> tuple[Tensor, Stats]:
+        """u for right-hand sides `[r, t c + e]`.
+
+        |phi(x) . e|^2 <= (phi^T M^-1 phi) (e^T M e): the error of a path in posterior standard deviations is at most
+        sqrt(r^T M^-1 r), which the preconditioned residual estimates, and in the mean over the directions that the
+        data determine it is that over the root of their number.
+        """
+        directions = max(1.0, 0.1 * self.effective_dimension)
+        target = settings.tolerance**2 * directions
+        single = None
+        if isinstance(precondition, Head) and self._suits_single():
+            single = (self._double.to_single(), precondition.to_single())
+        parts, iterations, worst = [], 0, 0.0
+        for start in range(0, len(b), _ROWS):
+            rows = b[start : start + _ROWS]
+            first = None if guess is None else self.basis.packed(guess[start : start + _ROWS])
+            right = self.basis.packed(rows)
+            u, steps, left = self._refined(right, first, target, precondition, single, settings.max_iterations)
+            parts.append(self.basis.unpacked(u, len(rows)))
+            iterations, worst = max(iterations, steps), max(worst, left)
+        converged, residual = worst <= target, math.sqrt(max(0.0, worst) / directions)
+        if not converged:
+            warnings.warn(
+                f"the solve on the lattice stopped after {iterations} iterations at an estimated error of "
+                f"{residual:.1e} posterior standard deviations, not {settings.tolerance:g}; give a larger head "
+                '(solvers.FourierLattice(head=...)), or solver="cholesky"',
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return torch.cat(parts), Stats(repr(settings), iterations, residual, converged)
+
+    def _suits_single(self) -> bool:
+        large = math.prod(self.size) >= _SINGLE_FROM
+        return large and float(self.information.max()) <= _LARGEST_IN_SINGLE
+
+    def _refined(
+        self,
+        b: Tensor,
+        u: Tensor | None,
+        target: float,
+        precondition: Preconditioner,
+        single: tuple[_Operator, Head] | None,
+        most: int,
+    ) -> tuple[Tensor, int, float]:
+        """The solution for packed rows b from u, the iterations, and the largest preconditioned residual."""
+        residual = b if u is None else b - self._double(u)
+        u, before, steps = torch.zeros_like(b) if u is None else u, math.inf, 0
+        while single is not None and steps < most:
+            left = float(_inner(residual, precondition(residual)).max())
+            if left <= target:
+                return u, steps, left
+            if left > _PROGRESS * before:  # single precision has no more digits
+                break
+            change, more, _ = descend(*single, residual.to(torch.complex64), 0.5 * target, most - steps)
+            u = u + change
+            residual, before, steps = b - self._double(u), left, steps + more
+        change, more, left = descend(self._double, precondition, residual, target, most - steps)
+        return u + change, steps + more, left
+
+
+class _Operator:
+    """M on packed rows `[p, t c + e]`, in one precision."""
+
+    def __init__(self, spectra: list[Tensor], basis: Joint, cross: Tensor, corner: Tensor) -> None:
+        self.spectra, self.basis, self.cross, self.corner = spectra, basis, cross, corner
+        self.planes = basis.box_planes(spectra[0].dtype)
+
+    def to_single(self) -> _Operator:
+        spectra = [spectrum.float() for spectrum in self.spectra]
+        return _Operator(spectra, self.basis, self.cross.to(torch.complex64), self.corner.to(torch.complex64))
+
+    def __call__(self, Z: Tensor) -> Tensor:
+        z, v = Z.split([Z.shape[1] - len(self.corner), len(self.corner)], dim=1)
+        shape = self.basis.lattice.shape
+        G = [
+            real_rows(convolved(complex_rows(V).unflatten(1, shape), spectrum).flatten(1))
+            for V, spectrum in zip(self.basis.mixed(real_rows(z), self.planes), self.spectra, strict=True)
+        ]
+        out = complex_rows(self.basis.unmixed(G, self.planes, onto=real_rows(z)))
+        if not len(self.corner):
+            return out
+        return torch.cat([out + v @ self.cross, v + v @ self.corner + z @ self.cross.mH], dim=1)
+
+
+def descend(
+    operator: _Operator, precondition: Preconditioner, b: Tensor, target: float, most: int
+) -> tuple[Tensor, int, float]:
+    """Conjugate gradients for packed rows b `[p, t c + e]`: the solution, the iterations, and the largest
+    preconditioned residual. Two real rows that are packed as one are solved for as one."""
+    u, residual = torch.zeros_like(b), b.clone()
+    z = precondition(residual)
+    p, rz = z.clone(), _inner(residual, z)  # [p]
+    steps = 0
+    while steps < most and bool((rz > target).any()):
+        Mp = operator(p)
+        curvature = _inner(p, Mp)
+        step = torch.where(curvature > 0, rz / curvature.clamp_min(1e-30), 0.0)[:, None]
+        real_rows(u).addcmul_(step, real_rows(p))
+        real_rows(residual).addcmul_(step, real_rows(Mp), value=-1)
+        z = precondition(residual)
+        next_rz = _inner(residual, z)
+        real_rows(p).mul_((next_rz / rz.clamp_min(1e-30))[:, None]).add_(real_rows(z))
+        rz, steps = next_rz, steps + 1
+    return u, steps, float(rz.max())
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """The real inner products of packed rows, `[p]`."""
+    return torch.stack([torch.dot(x, y) for x, y in zip(real_rows(a), real_rows(b), strict=True)])
