@@ -88,6 +88,12 @@ def test_the_default_blocks_are_bounded_whatever_the_grid_and_the_paths():
         assert 2**18 <= np.prod([max(c) for c in field.chunksizes.values()]) <= 2**25
 
 
+def test_blocks_of_paths_on_a_lattice_have_few_paths_and_many_cells():
+    paths = matheron.draw_prior(kernels.RBF(0.3), 6, input_dim=2, domain=(0.0, 1.0))
+    large, small = (fields.simulate(paths, {"x": np.linspace(0, 1, n), "y": np.linspace(0, 1, n)}) for n in (2000, 50))
+    assert large.chunks == ((2, 2, 2), (2000,), (2000,)) and small.chunks == ((6,), (50,), (50,))
+
+
 # An xarray object as the grid
 
 

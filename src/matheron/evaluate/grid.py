@@ -66,10 +66,11 @@ def _in_blocks(record: Record, terms: list[Term], axes: list[Tensor], out: Tenso
     flat = out.view(s, count, t)
     step = min(_POINTS, max(1, block_numbers(out) // (max((term.width for term in terms), default=1) + s * t)))
     for start in range(0, count, step):
-        places = unravelled(torch.arange(start, min(start + step, count), device=out.device), shape)
-        x = torch.stack([axis[place] for axis, place in zip(axes, places, strict=True)], dim=-1)[None]  # [1, b, d]
         f = flat[:, start : start + step]  # [s, b, t]
-        for term in terms:
-            f = f + cast(Tensor, term.sums(x, None)).mT
-        f = f if with_mean else f + record.mean(x)
+        if terms or not with_mean:
+            places = unravelled(torch.arange(start, min(start + step, count), device=out.device), shape)
+            x = torch.stack([axis[place] for axis, place in zip(axes, places, strict=True)], dim=-1)[None]  # [1, b, d]
+            for term in terms:
+                f = f + cast(Tensor, term.sums(x, None)).mT
+            f = f if with_mean else f + record.mean(x)
         flat[:, start : start + step] = f if record.output_transform is None else record.output_transform(f)

@@ -57,7 +57,7 @@ class BlockGrid:
         dims = [1 + self.order.index(dim) for dim in range(len(axes))]
         if self.outputs > 1:
             dims = [f.ndim - 1, *dims]
-        return np.ascontiguousarray(f.permute(0, *dims).cpu().numpy())
+        return f.permute(0, *dims).cpu().numpy()  # strided: whoever writes it copies it anyway
 
     def _cells(self, mask: np.ndarray) -> np.ndarray:
         """The points `[n, d]` of the cells where the mask is True."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..evaluate import Record, WeightedSum
+from ..features import Lattice
 from ..paths import BatchPaths
 from .blocks import BlockGrid, BlockList, chosen_evaluator
 from .carried import Carried, Functions, carried
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
 
 # Numbers in a block by default: 64 MB in float64.
 BLOCK = 1 << 23
-# Paths in a block by default. Their functions k(., x_j) are made once for all of them, but a block must not become
-# small: on a lattice a block with fewer cells a side than there are modes costs more a cell.
+# Paths in a block by default. Functions k(., x_j) are made once for all of them.
 PATHS = 64
+# On a lattice paths share nothing, two at a time, and a block with few cells a side costs more per cell.
+PATHS_ON_LATTICE = 2
 
 Chunks = str | int | Mapping[Hashable, int] | Mapping[str, int]
 # The sizes of blocks along each dim.
@@ -49,7 +52,7 @@ def simulate(
             and CRS are kept. Or a table of points (a DataFrame, a GeoDataFrame), or points `[n, d]`: dims
             `(path, point)`.
         chunks: cells along each axis of a block, or a mapping of dims to sizes, where a dim left out is not cut.
-            "auto" makes blocks of about 64 MB, with up to 64 paths in each.
+            "auto" makes blocks of about 64 MB, with up to 64 paths in each; fewer, of more cells, on a lattice.
         inputs: names of the coordinates or columns that are the paths' inputs, in order, where not as above.
         name: of the DataArray.
 
@@ -70,7 +73,7 @@ def simulate(
     targets = as_targets(grid, paths.input_dim, inputs)
     _check_corners(paths, targets)
     outputs = paths.num_outputs
-    cuts = _cuts(targets, paths.num_paths, outputs, chunks)
+    cuts = _cuts(targets, paths, chunks)
     graph, key, shape_cuts = _graph(carried(paths), targets, outputs, cuts)
     dtype = np.dtype(str(paths.dtype).removeprefix("torch."))
     data = array.Array(graph, key, shape_cuts, dtype=dtype)
@@ -125,11 +128,11 @@ def _check_corners(paths: Functions, targets: Targets) -> None:
         (paths[:1] if paths.num_paths > 2 else paths)(torch.from_numpy(corners))
 
 
-def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> Cuts:
+def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> Cuts:
     """The sizes of the blocks along the paths and each of the targets' dims."""
     core = need("dask.array.core")
     dims = ("path", *targets.dims)
-    shape = (num_paths, *targets.shape)
+    shape = (paths.num_paths, *targets.shape)
     if isinstance(chunks, Mapping):
         unknown = [dim for dim in chunks if dim not in dims]
         if unknown:
@@ -139,10 +142,21 @@ def _cuts(targets: Targets, num_paths: int, outputs: int, chunks: Chunks) -> Cut
     elif isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
         sizes = (-1, *(chunks for _ in targets.dims))
     elif chunks == "auto":
-        sizes = (min(num_paths, PATHS), *_sides(targets, min(num_paths, PATHS) * outputs))
+        few = min(paths.num_paths, PATHS_ON_LATTICE if _on_lattice(paths) else PATHS)
+        sides = _sides(targets, few * paths.num_outputs)
+        more = BLOCK // (math.prod(sides) * paths.num_outputs)  # where all cells are in one block
+        sizes = (min(paths.num_paths, PATHS, max(few, more)), *sides)
     else:
         raise ValueError(f"chunks: expected 'auto', a whole number of cells, or a mapping of dims, got {chunks!r}")
     return core.normalize_chunks(sizes, shape)
+
+
+def _on_lattice(paths: Functions) -> bool:
+    """Whether the paths are sums of functions on lattices alone."""
+    record = getattr(paths, "record", None)
+    return isinstance(record, Record) and all(
+        isinstance(term, WeightedSum) and isinstance(term.basis, Lattice) for term in record.terms
+    )
 
 
 def whole_paths(paths: Functions, grid: Grid, inputs: Sequence[str] | None = None) -> dict[Hashable, int]:

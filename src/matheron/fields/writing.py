@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import warnings
@@ -44,7 +45,7 @@ def write(
         field: what `simulate` gives, or anything made of it.
         path: where to; on a cluster a folder that all workers see.
         scheduler: "sync", "threads", the address of a Dask scheduler, or a `distributed.Client`. None is the Client
-            of this process where there is one, else "sync".
+            of this process where there is one, else "threads".
         progress: show a bar.
         overwrite: replace what is there already.
 
@@ -81,7 +82,7 @@ def write(
             _create(dataset, store)
             manifest.add("ready")
         tasks = _tasks(dataset, store, manifest.done)
-        for block in tracked(finished(tasks, client or scheduler or "sync"), len(tasks), path.name, show=progress):
+        for block in tracked(finished(tasks, client or scheduler or "threads"), len(tasks), path.name, show=progress):
             manifest.add(block)
     if not direct:
         _assemble(store, path, list(dataset.data_vars))
@@ -126,10 +127,20 @@ def _lazy(dataset: Dataset) -> dict[str, DataArray]:
 def _create(dataset: Dataset, store: Path) -> None:
     """The store with its coordinates and attributes, and no values."""
     shutil.rmtree(store, ignore_errors=True)
-    encoding = {name: {"chunks": tuple(max(c) for c in v.chunks or ())} for name, v in _lazy(dataset).items()}
+    encoding = {
+        name: {"chunks": tuple(max(c) for c in v.chunks or ()), **_packing(v)} for name, v in _lazy(dataset).items()
+    }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Consolidated metadata")  # readers ask for it, the format not yet
         dataset.drop_encoding().to_zarr(store, mode="w", compute=False, encoding=encoding, consolidated=True)
+
+
+def _packing(variable: DataArray) -> dict[str, object]:
+    """Bytes shuffled and packed by LZ4: three times as fast as Zarr's default, and smaller for numbers of a field."""
+    block = variable.dtype.itemsize * math.prod(max(c) for c in variable.chunks or ())
+    if block >= 2**31 - 64:  # more than Blosc takes
+        return {}
+    return {"compressors": (need("zarr.codecs").BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"),)}
 
 
 def _tasks(dataset: Dataset, store: Path, done: set[str]) -> list[Delayed]:
