@@ -100,7 +100,7 @@ def test_amplitudes_wrong_by_five_percent_are_noticed():
     [
         (K.Matern(2.5, 0.3), 1, 20, 4.0),
         (K.Matern(1.5, 1.2), 2, 30, 3.0),
-        (K.Matern(2.5, 1.0), 6, 100, 1.8),
+        (K.Matern(2.5, 1.0), 6, 100, 1.4),
         (K.RBF(1.0) + 1e-3 * K.Matern(1.5, 0.05), 1, 40, 4.0),
         (K.Matern(2.5, [0.2, 2.0]), 2, 60, 3.0),
         (K.Rotated(K.Matern(2.5, [0.3, 1.5]), 30.0), 2, 60, 3.0),
@@ -129,6 +129,8 @@ def test_several_outputs_gain_too():
 
 ELSEWHERE = {
     "far from data": (model(K.Matern(2.5, 0.5), 4, 60), 5 + rand(100, 4, seed=7)),
+    "far from many data, and apart": (model(K.Matern(2.5, 0.5), 4, 150), 5 + 10 * rand(100, 4, seed=7)),
+    "far from many data in six dimensions": (model(K.Matern(0.5, 1.8), 6, 100), 5 + 5 * rand(100, 6, seed=7)),
     "outside of their box": (model(K.Matern(2.5, 0.5), 2, 40), 2 * rand(100, 2, seed=7) - 0.5),
     "one datum": (model(K.Matern(2.5, 0.5), 3, 1), rand(100, 3, seed=7)),
     "noise so large that data say nothing": (model(K.Matern(2.5, 0.5), 3, 50, noise=100.0), rand(100, 3, seed=7)),

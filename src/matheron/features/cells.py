@@ -21,12 +21,16 @@ class Factor(ABC):
 
     masses: Tensor  # [c]
     index: Tensor  # [c], increasing with the frequency
-    num_uniforms: int  # of a direction, or a sign
+    num_uniforms: int
     input_dim: int
 
     @abstractmethod
-    def draw(self, cell: Tensor, fraction: Tensor, U: Tensor) -> Tensor:
-        """Frequencies `[k, d]` in cells `[k]`, a fraction `[k]` of the way through; directions come from U `[k, p]`."""
+    def located(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """A uniform number `[k]` that chooses the cell, and what else of U `[k, p]` says where in it: independent."""
+
+    @abstractmethod
+    def draw(self, cell: Tensor, fraction: Tensor, rest: Tensor) -> Tensor:
+        """Frequencies `[k, d]` in cells `[k]`, a fraction `[k]` of the way through; the rest is from `located`."""
 
     @abstractmethod
     def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
@@ -64,7 +68,7 @@ class Shells(Factor):
         # A frequency and its negative are the same pair of features: alone, half of the directions (or signs) will do.
         self.half = alone and self.shift is None
         self.signed = self.shift is not None and not alone
-        self.num_uniforms = {1: 0 if self.half else 1, 2: 1}.get(d, d) + self.signed
+        self.num_uniforms = d + self.signed
         self.log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
         with torch.no_grad():
             step = 0.5
@@ -88,19 +92,29 @@ class Shells(Factor):
         """The log density of log |theta / scale|."""
         return self.measure.log_radial((2 * log_radius).exp()) + self.own_dim * log_radius + self.log_area
 
-    def draw(self, cell: Tensor, fraction: Tensor, U: Tensor) -> Tensor:
-        radius = (self.low + self.step * (cell + fraction)).exp()[:, None]
-        d = self.own_dim
+    def located(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """Of d uniform numbers no more than d are needed: a net of few dimensions is the more even. In three dimensions
+        and more they are a standard normal vector, as for plain features; its norm and its direction are independent.
+        """
+        d, sign = self.own_dim, U[:, self.own_dim :]
         if d == 1:
-            direction = torch.ones_like(radius) if self.half else _sign(U[:, :1])
+            u = U[:, 0] if self.half else (2 * U[:, 0] - 1).abs()
+            direction = torch.ones_like(U[:, :1]) if self.half else _sign(U[:, :1])
         elif d == 2:
-            angle = (math.pi if self.half else 2 * math.pi) * U[:, 0]
+            u, angle = U[:, 0], (math.pi if self.half else 2 * math.pi) * U[:, 1]
             direction = torch.stack([angle.cos(), angle.sin()], dim=-1)
         else:
-            direction = torch.nn.functional.normalize(torch.special.ndtri(U[:, :d]), dim=-1)
-        theta = self.scale * direction * radius
+            z = torch.special.ndtri(U[:, :d])
+            squared = z.square().sum(-1)
+            u = torch.special.gammainc(torch.full_like(squared, d / 2), squared / 2)  # of a chi-squared variable
+            direction = z / squared.sqrt()[:, None]
+        return u, torch.cat([direction, sign], dim=-1)
+
+    def draw(self, cell: Tensor, fraction: Tensor, rest: Tensor) -> Tensor:
+        radius = (self.low + self.step * (cell + fraction)).exp()[:, None]
+        theta = self.scale * rest[:, : self.own_dim] * radius
         if self.shift is not None:
-            theta = theta + (_sign(U[:, -1:]) * self.shift if self.signed else self.shift)
+            theta = theta + (_sign(rest[:, -1:]) * self.shift if self.signed else self.shift)
         return theta if self.whole else theta @ self.frame
 
     def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
@@ -131,7 +145,7 @@ class Shells(Factor):
 class Atoms(Factor):
     """A discrete measure: a cell is an atom."""
 
-    num_uniforms = 0
+    num_uniforms = 1
 
     def __init__(self, theta: Tensor, mass: Tensor, alone: bool) -> None:
         kept = mass.detach() > 1e-14 * mass.detach().max()
@@ -145,7 +159,10 @@ class Atoms(Factor):
         self.index = self.theta.detach().norm(dim=-1)
         self.masses = self.mass.detach() / self.mass.detach().sum()
 
-    def draw(self, cell: Tensor, fraction: Tensor, U: Tensor) -> Tensor:
+    def located(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        return U[:, 0], U[:, 1:]
+
+    def draw(self, cell: Tensor, fraction: Tensor, rest: Tensor) -> Tensor:
         return self.theta[cell]
 
     def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ posterior covariance is the integral of S(theta) r_theta(x) conj r_theta(x') plu
 from S are spent where |r_theta| is nearly zero, since data have pinned the smooth and heavy part of the spectrum.
 Here they are drawn from
 
-    q(theta)  ~  S(theta) ((1 - a) lev(theta) + a),        lev(theta) = mean over x of |r_theta(x)|^2 / Var f(x),
+    q(theta)  ~  S(theta) sqrt(lev(theta)^2 + b),        lev(theta) = mean over x of |r_theta(x)|^2 / Var f(x),
 
 with amplitudes sqrt(S / q): the kernel stays unbiased, and errors fall where the posterior's variance is. Residuals
 are computed for one pilot set of frequencies; lev is a smooth function of the radius (of each factor of each term)
@@ -28,11 +28,12 @@ from .cells import Atoms
 from .explicit import as_cosines, monomials
 from .fourier import rand, sobol
 from .products import Products
-from .proposal import Component, Draws, draw
+from .proposal import Component, Draws, draw, num_uniforms
 from .reference import Reference, monomial, net
+from .tilt import Tilted, tilt
 
-# The share of the draws that follow the spectrum itself: it bounds S / q, so nothing is much worse than plain features.
-PLAIN_SHARE = 0.25
+# Data have pinned most of the variance where they leave no more than this share of it.
+PINNED = 0.15
 # Pilot frequencies: at least; for each component of a sum; while there are few of them.
 NUM_PILOT, PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 256, 192, 64, 1024
 # The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
@@ -124,17 +125,16 @@ def adapt(
     variance = reference.noise_variance.cpu()  # [r]
     for p, e in zip(pilots, squares, strict=True):
         variance = variance + e @ p.weight / len(p.weight)
-    plain = [[pool.size(c, reference.x.cpu()) for c in pool.parts] for pool in pools]
-    total, sizes = sum(map(sum, plain)), []
-    masses = []
+    parts, sizes, told = [], [], domain is not None or where is not None
     for pool, p, e in zip(pools, pilots, squares, strict=True):
         lev = (e / variance.clamp_min(1e-300)[:, None]).mean(0)  # [k]
-        masses.append([_adapt_component(c, p, lev, t) for t, c in enumerate(pool.parts)])
-    all_masses = sum(map(sum, masses))
-    for pool, own, prior in zip(pools, masses, plain, strict=True):
-        shares = [(1 - PLAIN_SHARE) * m / all_masses + PLAIN_SHARE * v / total for m, v in zip(own, prior, strict=True)]
-        sizes.append(sum(shares))
-        for c, share in zip(pool.parts, shares, strict=True):
+        parts += [_by_cells(c, p, lev, t, pool.size(c, reference.x.cpu())) for t, c in enumerate(pool.parts)]
+    pinned = float(variance.mean()) <= PINNED * sum(p.size for p in parts)
+    shares = iter(tilt(parts, told, pinned).tolist())
+    for pool in pools:
+        own = [next(shares) for _ in pool.parts]
+        sizes.append(sum(own))
+        for c, share in zip(pool.parts, own, strict=True):
             c.share = share / sizes[-1]
     return sizes
 
@@ -148,22 +148,21 @@ def _pilot(pool: list[Component], num_pools: int, least: float) -> Draws:
         c.proposal, c.share = [q / q.sum() for q in wide], 1 / len(pool)
     number = min(PER_COMPONENT * len(pool), max(LARGEST_PILOT, FEWEST_PER_COMPONENT * len(pool)))
     number = max(NUM_PILOT, number) if num_pools <= 4 else max(FEWEST_PER_COMPONENT, 4 * number // num_pools)
-    return draw(pool, net(number, max(c.num_uniforms for c in pool)))
+    return draw(pool, net(number, num_uniforms(pool)))
 
 
-def _adapt_component(c: Component, pilot: Draws, lev: Tensor, t: int) -> float:
-    """Set a component's proposal from the leverage `[k]` of the pilot's frequencies; its mass, E S lev, is returned."""
+def _by_cells(c: Component, pilot: Draws, lev: Tensor, t: int, size: float) -> Tilted:
+    """The leverage of a component's cells, from that `[k]` of the pilot's frequencies."""
     own = (pilot.component == t).nonzero()[:, 0]
-    lev, mass = lev[own], 1.0
+    lev, mean, cells = lev[own], 1.0, []
     for f, factor in enumerate(c.factors):
         others = pilot.log_others[own, f].exp()
         fitted = smooth(factor.index[pilot.cells[own, f]], lev, others, factor.index)
         if isinstance(factor, Atoms) and len(c.factors) == 1:  # known, for those that were drawn
             fitted = fitted.index_put((pilot.cells[own, f],), lev)
-        weighted = factor.masses * fitted
-        mass = float(weighted.sum())
-        c.proposal[f] = PLAIN_SHARE * factor.masses + (1 - PLAIN_SHARE) * weighted / mass
-    return mass * float(c.variance)
+        mean = max(float(factor.masses @ fitted), 1e-300)
+        cells.append(fitted / mean)
+    return Tilted(c, size, mean * float(c.variance), cells)
 
 
 def smooth(at: Tensor, values: Tensor, weights: Tensor, index: Tensor) -> Tensor:
@@ -192,7 +191,7 @@ def _bases(pool: list[Component], count: int, num_bases: int, generator: torch.G
         return bases
     singles = count % 2
     pairs = (count - singles) // 2
-    U = sobol(num_bases, pairs + singles, max(c.num_uniforms for c in pool), generator).cpu()
+    U = sobol(num_bases, pairs + singles, num_uniforms(pool), generator).cpu()
     draws = draw(pool, U.flatten(0, 1))
     theta = draws.theta.unflatten(0, U.shape[:2])
     amplitude = (2 / count * draws.weight).sqrt().unflatten(0, U.shape[:2])

@@ -3,7 +3,7 @@
 A term's spectral measure is a convolution of factors. Each factor is cut into cells: shells of a radius, or single
 atoms. A proposal gives every cell a probability; within a shell the direction is uniform, and so is log radius. The
 density of what is drawn is then known exactly, and weights S / q make the kernel unbiased whatever the probabilities.
-Nothing here needs special functions of single draws: shells are tabulated once for all bases (`cells.py`).
+Shells are tabulated once for all bases (`cells.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Component:
 
     @property
     def num_uniforms(self) -> int:
-        return len(self.factors) + sum(f.num_uniforms for f in self.factors)
+        return sum(f.num_uniforms for f in self.factors)
 
     @property
     def density_dims(self) -> tuple[int, ...] | None:
@@ -147,17 +147,19 @@ class Draws:
     weight: Tensor
 
 
+def num_uniforms(pool: Sequence[Component]) -> int:
+    """Of a draw from the pool."""
+    return max(c.num_uniforms for c in pool)
+
+
 def draw(pool: Sequence[Component], U: Tensor) -> Draws:
     """Frequencies from the components' proposals, by their shares: one for each row of uniforms `[k, p]`.
 
-    The first uniform chooses component and cell and the place in it, so that one stratified coordinate serves all.
+    The first uniform chooses the component, and how far into its share it lies is a uniform again.
     """
     shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
-    cells = torch.cat([c.share * c.proposal[0] for c in pool])
-    sizes = torch.tensor([len(c.proposal[0]) for c in pool])
-    first = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
-    chosen, fraction = _located(cells, U[:, 0])
-    component = torch.searchsorted(first, chosen, right=True) - 1
+    component, within = _located(shares, U[:, 0])
+    U = torch.cat([within.clamp(2**-40, 1 - 2**-40)[:, None], U[:, 1:]], dim=1)
     width = max(len(c.factors) for c in pool)
     theta = U.new_zeros(len(U), pool[0].factors[0].input_dim)
     places = torch.zeros(len(U), width, dtype=torch.long)
@@ -166,15 +168,12 @@ def draw(pool: Sequence[Component], U: Tensor) -> Draws:
         rows = (component == t).nonzero()[:, 0]
         if len(rows) == 0:
             continue
-        total, own, used = 0.0, U[rows], 1
+        total, own, used = 0.0, U[rows], 0
         for f, factor in enumerate(c.factors):
-            if f == 0:
-                cell, within = chosen[rows] - first[t], fraction[rows]
-            else:
-                cell, within = _located(c.proposal[f], own[:, used])
-                used += 1
-            part = factor.draw(cell, within, own[:, used : used + factor.num_uniforms])
+            u, rest = factor.located(own[:, used : used + factor.num_uniforms])
             used += factor.num_uniforms
+            cell, within = _located(c.proposal[f], u)
+            part = factor.draw(cell, within, rest)
             total = total + part
             places[rows, f] = cell
             ratio = factor.log_mass(part, cell) - factor.log_proposal(c.proposal[f], part, cell)
