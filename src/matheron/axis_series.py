@@ -8,7 +8,10 @@ interpolation is a product with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -64,18 +67,35 @@ class AxisSeries:
         return torch.complex(*both)
 
     def add(self, F: Tensor, *into: Tensor) -> None:
-        """Add the series of complex rows F `[r, modes]` to their real part `[r, n]` and, where given, imaginary one."""
-        m = self.modes // 2
-        for rows in torch.arange(len(F)).split(max(1, _SLAB // self.size)):
-            some = slice(int(rows[0]), int(rows[-1]) + 1)
-            fine = F.new_zeros(len(rows), self.size)
-            torch.div(F[some, m:], self.transform[m:], out=fine[:, : m + 1])
-            torch.div(F[some, :m], self.transform[:m], out=fine[:, self.size - m :])
-            fine = torch.fft.ifft(fine, norm="forward").index_select(1, self.cells)
-            for part, out in zip((fine.real, fine.imag), into, strict=False):
-                part = part.contiguous()
-                for points, cells, windows in self.tiles:
-                    out[some, points].addmm_(part[:, cells], windows)
+        """Add the series of complex rows F `[r, modes]` to their real part `[r, n]` and, where given, imaginary one.
+
+        Rows are shared out among threads of our own, each of which works alone: products this small would wait for each
+        other in those of torch.
+        """
+        step = max(1, _SLAB // self.size)
+        slabs = [slice(start, start + step) for start in range(0, len(F), step)]
+        threads = torch.get_num_threads()
+        if threads == 1 or len(slabs) == 1:
+            for rows in slabs:
+                self._add(F, into, rows)
+            return
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                deque(pool.map(partial(self._add, F, into), slabs), maxlen=0)
+        finally:
+            torch.set_num_threads(threads)
+
+    @torch.no_grad()
+    def _add(self, F: Tensor, into: Sequence[Tensor], rows: slice) -> None:
+        m, F = self.modes // 2, F[rows]
+        fine = F.new_zeros(len(F), self.size)
+        torch.div(F[:, m:], self.transform[m:], out=fine[:, : m + 1])
+        torch.div(F[:, :m], self.transform[:m], out=fine[:, self.size - m :])
+        fine = torch.fft.ifft(fine, norm="forward").index_select(1, self.cells)
+        for part, out in zip((fine.real, fine.imag), into, strict=False):
+            part = part.contiguous()
+            for points, cells, windows in self.tiles:
+                out[rows, points].addmm_(part[:, cells], windows)
 
 
 def sums_along(angles: Tensor, modes: int, rows: int, like: Tensor) -> Callable[[Tensor], Tensor]:
