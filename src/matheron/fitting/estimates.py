@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from .likelihood import Dense
 from .newton import climb
 from .on_lattice import NotOnLattice, OnLattice
 from .pathwise import Pathwise
+from .starts import woken
 
 # Steps at the most, and gains per hyperparameter below which a search ends: a fifth of its sampling error, and a tenth
 # on a lattice, where steps are cheap.
@@ -19,7 +21,7 @@ _STEPS, _TOLERANCE, _ON_LATTICE = 30, 0.02, 0.005
 # Draws of the prior (and the data: a tile of 64 on a GPU). With s of them an estimate adds 1 / s to the sampling
 # variance of hyperparameters.
 _PROBES = {"cpu": 15, "cuda": 63}
-_SOLVER = PCG(tolerance=0.05, max_iterations=300)
+_SOLVER = PCG(tolerance=0.1, max_iterations=300)
 
 # Where a search ended, and whether it was at its top.
 Found = tuple[Tensor, bool]
@@ -40,7 +42,7 @@ def by_solves(
     inputs = X.float() if device.type == "cuda" else X
     probes = _PROBES.get(device.type, 15)
     estimate = Pathwise(h, inputs, objective.y, objective.tasks, objective.priors, chosen, probes, _seed(generator))
-    best, converged = climb(estimate, start, curve, h.limits(), _STEPS, _TOLERANCE, report)
+    best, converged = climb(estimate, start, curve, partial(woken, h), h.limits(), _STEPS, _TOLERANCE, report)
     return best, converged
 
 
@@ -59,7 +61,7 @@ def on_lattice(
         if not OnLattice.can(h, X, objective.tasks):
             raise NotOnLattice("the model has another form")
         estimate = OnLattice(h, X, objective.y, objective.priors, _PROBES["cpu"], _seed(generator))
-        best, converged = climb(estimate, start, curve, h.limits(), _STEPS, _ON_LATTICE, report)
+        best, converged = climb(estimate, start, curve, partial(woken, h), h.limits(), _STEPS, _ON_LATTICE, report)
     except NotOnLattice as reason:
         if not required:
             return None

@@ -58,7 +58,7 @@ def fit(
             draws no random numbers.
         solver: "cholesky": exact gradients from dense factors, and L-BFGS. "cg", or a value such as
             `matheron.solvers.PCG(tolerance=0.05)`: the covariance is never formed; gradients are estimated from solves
-            with draws of the prior, each step's starting where the last one's ended, in float32 on a GPU. "lattice":
+            with random probes, each step's starting where the last one's ended, in float32 on a GPU. "lattice":
             the same on a Fourier lattice, in up to 3 dimensions, at a cost per step that does not depend on how many
             observations there are. "auto" is the first for up to 8000 observations (16,000 on a GPU), then the second;
             and the lattice from 4000 observations on, where a model has one.

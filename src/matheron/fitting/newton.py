@@ -54,6 +54,7 @@ def climb(
     gradient: Callable[[Tensor], Tensor],
     start: Tensor,
     curve: Callable[[Tensor], Tensor],
+    wake: Callable[[Tensor, Tensor, Tensor], Tensor],
     limits: Limits,
     steps: int,
     tolerance: float,
@@ -61,12 +62,20 @@ def climb(
 ) -> tuple[Tensor, bool]:
     """`ascend` with a curvature `curve(x)` of where it begins, again and again until it ends where it begins.
 
-    Far from where it was taken a curvature may promise nothing where there is much to gain.
+    Far from where it was taken a curvature may promise nothing where there is much to gain. `wake(x, g, b)`, with b the
+    curvature's diagonal, is x with the entries moved on whose effect vanishes there, so that a small slope hides much
+    to gain; each entry moves once.
     """
-    x, left = start, steps
+    x, g, left = start, gradient(start), steps
+    asleep = torch.ones_like(start, dtype=torch.bool)
     while left > 0:
+        B = curve(x)
+        moved = (woken := wake(x, g, B.diagonal())).ne(x) & asleep
+        if bool(moved.any()):
+            x, asleep = torch.where(moved, woken, x), asleep & ~moved
+            g, B = gradient(x), curve(x)
         before = x
-        x, used, converged = ascend(gradient, x, curve(x), limits, left, tolerance, report)
+        x, g, used, converged = ascend(gradient, x, g, B, limits, left, tolerance, report)
         if converged and torch.equal(x, before):
             return x, True
         left -= used
@@ -76,27 +85,28 @@ def climb(
 def ascend(
     gradient: Callable[[Tensor], Tensor],
     start: Tensor,
+    g: Tensor,
     B: Tensor,
     limits: Limits,
     steps: int,
     tolerance: float,
     report: Callable[[int, float], None],
-) -> tuple[Tensor, int, bool]:
-    """BFGS uphill from `start` and a curvature B `[p, p]`, within the limits.
+) -> tuple[Tensor, Tensor, int, bool]:
+    """BFGS uphill from `start`, the gradient g and a curvature B `[p, p]` there, within the limits.
 
     It ends where a step is expected to gain less than `tolerance` per hyperparameter. A step after which much more is
     expected than before it, or one to where there is no gradient (NaN), went too far: the next is from where it began,
-    and shorter. Returns where it ended, after how many steps, and whether it ended so.
+    and shorter. Returns where it ended, the gradient there, after how many steps, and whether it ended so.
     """
     lower = start.new_tensor([-math.inf if low is None else low for low, _ in limits])
     upper = start.new_tensor([math.inf if high is None else high for _, high in limits])
-    x, g = start, gradient(start)
+    x = start
     longest, scaled = _LONGEST, False
     for k in range(1, steps + 1):
         direction, gain = _step(x, g, B, lower, upper)
         report(k, gain)
         if gain <= tolerance * len(x):
-            return x, k, True
+            return x, g, k, True
         direction = direction * min(1.0, longest / float(direction.abs().max()))
         new = torch.minimum(torch.maximum(x + direction, lower), upper)
         new_g = gradient(new)
@@ -110,7 +120,7 @@ def ascend(
             longest = 0.3 * float(s.abs().max())
         else:
             x, g, longest = new, new_g, min(_LONGEST, 2 * longest)
-    return x, steps, False
+    return x, g, steps, False
 
 
 def _step(x: Tensor, g: Tensor, B: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:

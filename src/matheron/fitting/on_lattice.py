@@ -5,9 +5,9 @@ With f = Phi D w on a lattice, D^2 = diag(c) its modes' powers, Lambda the noise
     d log p / d log c_j  =  1/2 (u_j^2 - E[(w_j - v_j)^2]),
     M u  =  D Phi' Lambda^-1 (y - m),      M v  =  w - D Phi' Lambda^-1 eps,
 
-since D Phi' K^-1 (y - m) = u and w - v has the covariance D Phi' K^-1 Phi D: the estimator of `pathwise`, in weight
-space. Powers depend on the kernel, modes do not: while one box serves, the data are transformed once and for all, and a
-gradient costs the same for any number of them.
+since D Phi' K^-1 (y - m) = u and w - v has the covariance D Phi' K^-1 Phi D: the pathwise estimator of Lin et al.
+(2024), in weight space. Powers depend on the kernel, modes do not: while one box serves, the data are transformed once
+and for all, and a gradient costs the same for any number of them.
 """
 
 from __future__ import annotations

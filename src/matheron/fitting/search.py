@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from .likelihood import Dense
 from .newton import climb, curvature, for_all
 from .on_lattice import OnLattice
 from .priors import weak_priors
-from .starts import candidates, spread_and_near
+from .starts import candidates, spread_and_near, woken
 from .threads import threads_for
 from .units import Units, buffers
 
@@ -189,7 +190,8 @@ def _by_exact_gradients(
         far = not value > best_value - 10 * abs(len(vector))  # or no factor at all
         return slope * math.nan if far else slope
 
-    climb(gradient, start, curve, objective.hyperparameters.limits(), _STEPS, 2e-3, lambda *_: None)
+    h = objective.hyperparameters
+    climb(gradient, start, curve, partial(woken, h), h.limits(), _STEPS, 2e-3, lambda *_: None)
     if len(objective.y) > _LARGEST_POLISHED:
         return best, best_value
     fixed = _without_effect(objective, best)

@@ -12,6 +12,10 @@ from .hyperparameters import Hyperparameters, Leaf
 
 # Log-uniform ranges: a tenth of a standard deviation to ten of them, noise from next to nothing to half the variance.
 _SHORTEST = 0.1
+# By which power of a hyperparameter the likelihood depends on it where it has little effect, and where it has some.
+_ASLEEP = {"lengthscale": (-2.0, 5.0), "outputscale": (1.0, 0.03), "weights": (1.0, 0.03)}
+# The log likelihood that it must promise to gain, and the curvature (at least 1, see `newton`) of what has no effect.
+_PROMISE, _FLAT = 1.0, 2.0
 _RANGES = {"lengthscale": (_SHORTEST, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.5), "alpha": (0.1, 10.0)}
 _OTHER = (0.1, 3.0)
 
@@ -53,6 +57,26 @@ def spread_and_near(X: Tensor, generator: torch.Generator) -> Tensor:
         0, both, torch.arange(2 * len(X), device=X.device), "amin"
     )
     return first.argsort()
+
+
+def woken(h: Hyperparameters, vector: Tensor, gradient: Tensor, curvature: Tensor) -> Tensor:
+    """A vector with what is asleep set to where it has an effect, if its slope promises to gain by it.
+
+    The likelihood depends on a long lengthscale l by 1 / l^2, and on a small variance by itself: on a logarithmic scale
+    slopes vanish with these, however much there is to gain further on. Curvatures `[p]` vanish with them, and tell what
+    is asleep from what is long for a reason.
+    """
+    sizes = [leaf.size for leaf in h.leaves]
+    parts = list(vector.split(sizes))
+    flat = (curvature < _FLAT + 4 * gradient.abs()).split(sizes)
+    for i, (leaf, slope) in enumerate(zip(h.leaves, gradient.split(sizes), strict=True)):
+        if leaf.short not in _ASLEEP or leaf.kind != "positive":
+            continue
+        power, value = _ASLEEP[leaf.short]
+        t, there = (power * parts[i]).exp(), value**power
+        promise = slope / (power * t) * (there - t)
+        parts[i] = torch.where((t < there) & (promise > _PROMISE) & flat[i], math.log(value), parts[i])
+    return h.clamped(torch.cat(parts))
 
 
 def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: float) -> list[Tensor]:

@@ -29,19 +29,21 @@ def default_rank(operator: Operator) -> int:
 
 
 class LowRank:
-    """P = F F^T + D with F `[n, k]` from K and D = noise + 0.1 (diagonal(K) - diagonal(F F^T)).
+    """P = F F^T + D with F `[n, k]` from K and D = noise + share (diagonal(K) - diagonal(F F^T)).
+
+    The share is 0.1 where P is there for few iterations, 1 where it is there to be near K.
 
     It is applied as P^-1 = D^-1/2 (I - Q Q^T) D^-1/2 with Q = D^-1/2 F L^-T, L L^T = I + F^T D^-1 F in float64:
     symmetric to the last bit whatever Q's rounding, and one product each way.
     """
 
-    def __init__(self, operator: Operator, rank: int) -> None:
+    def __init__(self, operator: Operator, rank: int, share: float = _LEFT) -> None:
         diagonal = operator.diagonal()
         F, left = pivoted_cholesky(operator, diagonal, rank)
         self.processes = operator.processes
         mean = self.processes.sum(diagonal.sum()) / operator.size
         floor = max(1e-8, 10 * torch.finfo(F.dtype).eps) * mean
-        D = operator.noise + _LEFT * left.to(F.dtype) + floor
+        D = operator.noise + share * left.to(F.dtype) + floor
         self.root_D = D.sqrt()[:, None]  # [n, 1]
         F.div_(self.root_D)
         gram = torch.zeros(F.shape[1], F.shape[1], dtype=torch.float64, device=F.device)  # its digits are needed
@@ -54,13 +56,35 @@ class LowRank:
         L = torch.linalg.cholesky(gram)
         for piece in pieces:  # in place: F is the largest array there is
             piece.copy_(torch.linalg.solve_triangular(L, piece.double().mT, upper=False).mT)
-        self.Q = F
+        self.Q, self.L = F, L
         # I - Q Q^T must stay positive definite under the rounding of Q.
         self.shrink = 1 - 8 * torch.finfo(F.dtype).eps
 
     @property
     def rank(self) -> int:
         return self.Q.shape[1]
+
+    def probes(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws u `[n, count]` from N(0, P), and v = P^-1 u, without cancellation:
+
+        u = D^1/2 (xi - Q L^T omega),      v = D^-1/2 (xi - Q (Q^T xi + L^-1 omega)),      xi and omega standard normal
+        """
+        Q, L = self.Q, self.L
+        shape = [(len(Q), count), (len(L), count)]
+        xi, omega = (torch.randn(size, generator=generator, dtype=torch.float64).to(L) for size in shape)
+        inner = torch.linalg.solve_triangular(L, omega, upper=False).to(Q)
+        xi, outer = xi.to(Q), (L.mT @ omega).to(Q)
+        return self.root_D * (xi - Q @ outer), (xi - Q @ (Q.mT @ xi + inner)) / self.root_D
+
+    def inverse(self, rows: slice, columns: slice) -> Tensor:
+        """Some rows and columns of P^-1; the columns begin where the rows do."""
+        block = (self.Q[rows] @ self.Q[columns].mT).mul_(-self.shrink)
+        block.diagonal().add_(1)
+        return block.div_(self.root_D[rows]).div_(self.root_D[columns, 0])
+
+    def inverse_diagonal(self) -> Tensor:
+        """The diagonal of P^-1, `[n]`."""
+        return (1 - self.shrink * self.Q.square().sum(1)) / self.root_D[:, 0].square()
 
     def __call__(self, V: Tensor) -> Tensor:
         """P^-1 V for V `[n, r]`, in V's dtype."""
