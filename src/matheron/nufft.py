@@ -1,23 +1,24 @@
 """Non-uniform Fourier transforms: sums of exp(i j . x) over a box of modes j at scattered angles x, and their adjoints.
 
-finufft on a CPU, where it is installed; elsewhere (a GPU) the same method in torch: a Fourier series on a grid twice as
-fine, and a narrow window to interpolate it (Barnett, Magland and af Klinteberg 2019). Modes run from -m to m in each
-axis, in order; points are angles, of which only the remainder modulo 2 pi matters.
+finufft on a CPU and cufinufft on a CUDA device, where these are installed; elsewhere the same method in torch: a
+Fourier series on a grid twice as fine, and a narrow window to interpolate it (Barnett, Magland and af Klinteberg 2019).
+Modes run from -m to m in each axis, in order; points are angles, of which only the remainder modulo 2 pi matters.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, lru_cache
 from types import ModuleType
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
+
+from .convolution import fast_size
 
 # Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
 _DOUBLE, _SINGLE = 1e-11, 1e-7
@@ -25,8 +26,6 @@ _DOUBLE, _SINGLE = 1e-11, 1e-7
 WIDTH = {torch.float64: 14, torch.float32: 7}
 # Numbers gathered at a time by our own interpolation.
 _BLOCK = 1 << 23
-# Numbers of a convolution that are transformed at a time on a CPU.
-_SLAB = 1 << 16
 
 
 def series_at(F: Tensor, x: Tensor, accuracy: float | None = None) -> Tensor:
@@ -46,7 +45,7 @@ def series_at(F: Tensor, x: Tensor, accuracy: float | None = None) -> Tensor:
     if plan is None:
         at = Interpolated(torch.view_as_real(fine_grid(F)).movedim(-1, 1).flatten(0, 1), shape)  # [2 r, ...]
         return torch.view_as_complex(at(x).unflatten(0, (len(F), 2)).movedim(1, -1).contiguous())
-    return torch.from_numpy(plan.execute(F.contiguous().numpy()).reshape(len(F), len(x)))
+    return plan(F, (len(F), len(x)))
 
 
 def adjoint_at(c: Tensor, x: Tensor, shape: Sequence[int], accuracy: float | None = None) -> Tensor:
@@ -56,7 +55,7 @@ def adjoint_at(c: Tensor, x: Tensor, shape: Sequence[int], accuracy: float | Non
     plan = _plan(1, tuple(shape), len(c), x, accuracy)
     if plan is None:
         return _spread(c, x, tuple(shape))
-    return torch.from_numpy(plan.execute(c.contiguous().numpy()).reshape(len(c), *shape))
+    return plan(c, (len(c), *shape))
 
 
 def as_complex(real: Tensor) -> Tensor:
@@ -73,7 +72,7 @@ def as_real(both: Tensor, r: int) -> Tensor:
 
 @cache
 def finufft() -> ModuleType | None:
-    """The library; None where it is not installed."""
+    """The library for CPUs; None where it is not installed."""
     try:
         import finufft as library
     except ImportError:
@@ -81,30 +80,54 @@ def finufft() -> ModuleType | None:
     return library
 
 
+@cache
+def cufinufft() -> ModuleType | None:
+    """The library for CUDA devices; None where it is not installed, or finds no CUDA."""
+    try:
+        import cufinufft as library  # pyright: ignore[reportMissingImports]
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return library
+
+
 def library_for(x: Tensor) -> ModuleType | None:
-    """finufft, where it is installed and the points are on a CPU."""
-    return finufft() if x.device.type == "cpu" else None
+    """The library for the device of the points, where it is installed."""
+    return {"cpu": finufft, "cuda": cufinufft}.get(x.device.type, _none)()
 
 
-class _Plan(Protocol):
-    def execute(self, data: np.ndarray) -> np.ndarray: ...
+def _none() -> None:
+    return None
 
 
-def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None) -> _Plan | None:
+Transform = Callable[[Tensor, tuple[int, ...]], Tensor]
+
+
+def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None) -> Transform | None:
+    """From complex128 data to a result of a shape, by the library for the device; None where there is none."""
     library = library_for(x)
     if library is None:
         return None
-    plan = library.Plan(
-        kind,
-        shape,
-        count,
-        _DOUBLE if accuracy is None else accuracy,
-        -1 if kind == 1 else 1,
-        "complex128",
-        nthreads=torch.get_num_threads(),
-    )
+    settings = (kind, shape, count, _DOUBLE if accuracy is None else accuracy, -1 if kind == 1 else 1, "complex128")
+    if x.device.type == "cuda":
+        stream = torch.cuda.current_stream(x.device).cuda_stream
+        return on_device(library, settings, x, gpu_device_id=x.device.index or 0, gpu_stream=stream)
+    plan = library.Plan(*settings, nthreads=torch.get_num_threads())
     plan.setpts(*(np.ascontiguousarray(axis.numpy()) for axis in x.detach().double().unbind(-1)))
-    return plan
+    return lambda data, result: torch.from_numpy(plan.execute(data.contiguous().numpy()).reshape(result))
+
+
+def on_device(library: ModuleType, settings: tuple[object, ...], x: Tensor, **options: int) -> Transform:
+    """A plan of cufinufft's, which takes tensors as they are; older versions want angles between -pi and pi."""
+    plan = library.Plan(*settings, **options)
+    angles = torch.remainder(x.detach().double() + math.pi, 2 * math.pi) - math.pi
+    plan.setpts(*(axis.contiguous() for axis in angles.unbind(-1)))
+
+    def transform(data: Tensor, result: tuple[int, ...]) -> Tensor:
+        out = torch.empty(result, dtype=torch.complex128, device=data.device)
+        plan.execute(data.contiguous(), out=out)
+        return out
+
+    return transform
 
 
 # Our own: a window of w taps on a grid of at least twice the modes.
@@ -257,40 +280,3 @@ def window_transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
     phi = torch.exp(2.3 * w * (torch.sqrt(1 - (2 * z / w).square()) - 1))
     j = torch.arange(-(n // 2), n // 2 + 1, dtype=torch.float64)
     return ((phi * torch.from_numpy(weights) * (w / 2)) @ torch.cos(torch.outer(z, 2 * math.pi / size * j))).to(dtype)
-
-
-def fast_size(n: int) -> int:
-    """The next even number with no prime factor above 5."""
-    best = 2 ** math.ceil(math.log2(n))
-    for a in range(9):
-        for b in range(5):
-            odd = 3**a * 5**b
-            if odd < best:
-                best = min(best, odd * 2 ** max(1, math.ceil(math.log2(n / odd))))
-    return best
-
-
-def convolved(F: Tensor, spectrum: Tensor) -> Tensor:
-    """Coefficients `[r, *shape]` times a Toeplitz matrix, given the spectrum `[*size]` of the circulant one around it.
-
-    On a CPU zeros are not transformed: one axis whole, then the others a slab of it at a time, which stays in cache.
-    """
-    shape, size = F.shape[1:], spectrum.shape
-    if len(shape) == 1 or F.device.type != "cpu" or spectrum.numel() <= _SLAB:
-        axes = tuple(range(1, F.ndim))
-        G = torch.fft.ifftn(torch.fft.fftn(F, s=tuple(size), dim=axes).mul_(spectrum), dim=axes)
-        return G[tuple(slice(n) for n in (None, *shape))]
-    out, step = torch.empty_like(F), max(1, _SLAB // math.prod(size[1:]))
-    inner = tuple(slice(n) for n in (None, *shape[1:]))
-    for row, into in zip(F, out, strict=True):
-        G = torch.fft.fft(row, n=size[0], dim=0)
-        for start in range(0, size[0], step):
-            H = G[start : start + step]
-            for axis in range(len(shape) - 1, 0, -1):
-                H = torch.fft.fft(H, n=size[axis], dim=axis)
-            H = H.mul_(spectrum[start : start + step])
-            for axis in range(1, len(shape)):
-                H = torch.fft.ifft(H, dim=axis).narrow(axis, 0, shape[axis])
-            G[start : start + step] = H[inner]
-        into.copy_(torch.fft.ifft(G, dim=0)[: shape[0]])
-    return out

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import matheron
 from matheron import kernels as K
+from matheron.convolution import convolved
 from matheron.features import Joint, Lattice
 from matheron.features.basis import Cosines
-from matheron.nufft import convolved
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
 from matheron.solvers import ConvergenceWarning, FourierLattice, JitterWarning, MisfitWarning
@@ -65,7 +65,7 @@ def test_slabs_of_a_product_are_the_whole(shape, size, monkeypatch):
     axes = tuple(range(1, F.ndim))
     whole = torch.fft.ifftn(torch.fft.fftn(F, s=size, dim=axes) * spectrum, dim=axes)
     for numbers in (1, 40, 1 << 20):
-        monkeypatch.setattr("matheron.nufft._SLAB", numbers)
+        monkeypatch.setattr("matheron.convolution._SLAB", numbers)
         torch.testing.assert_close(convolved(F, spectrum), whole[(slice(None), *(slice(n) for n in shape))])
 
 

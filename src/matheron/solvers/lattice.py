@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ..nufft import adjoint_at, fast_size
+from ..convolution import fast_size
+from ..nufft import adjoint_at
 from .base import Operator, Solver, State, Stats
 from .lattice_preconditioner import FFT_COST, head_size, iterations_left, largest_dense
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..nufft import convolved, fast_size
+from ..convolution import convolved, fast_size
 from .base import Stats
 from .lattice_preconditioner import Head, Preconditioner, complex_rows, head_size, largest_dense, real_rows
 from .pcg import ConvergenceWarning
