@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from matheron.experiments import Trial, experiment, run, thompson
+from matheron.experiments.thompson_report import flat
 from matheron.thompson import Minima
 
 CPU = torch.device("cpu")
@@ -39,7 +40,7 @@ def test_it_leaves_a_table_and_three_figures(finished):
 
 @pytest.mark.slow
 def test_regret_falls_and_is_never_negative(finished):
-    for row in thompson.flat(finished[1]):
+    for row in flat(finished[1]):
         assert row["regret"] == sorted(row["regret"], reverse=True) and row["regret"][-1] >= 0
         assert len(row["regret"]) == SETTINGS["rounds"]
 

@@ -11,7 +11,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,12 +20,9 @@ import matheron
 from matheron import Paths, thompson
 
 from .base import Case, Experiment, Settings, Trial
-from .report import QUARTILES, Report, Row, Rows, Table, grouped, quartiles
+from .report import Row
 from .sampling import NOISE, kernel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from .thompson_report import METHODS, report
 
 # Equispaced features represent a task best, in few dimensions.
 _EQUISPACED_UP_TO = 2
@@ -37,9 +33,6 @@ FEATURES = {
     "task, small d": "equispaced",
     "task, large d": "cosine",
 }
-# Where a strategy has found the minimum to within this, logarithms say no more.
-FLOOR = 1e-6
-
 # Rounds are of d points. Function-space draws have a mesh of their own; 2048 of its points are kept for the joint draw.
 SCALES: dict[str, Row] = {
     "paper": {
@@ -75,7 +68,6 @@ SCALES: dict[str, Row] = {
 }
 # Trials of a case that a GPU runs together.
 TOGETHER = 32
-METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled")
 
 
 def cases(settings: Settings) -> list[Row]:
@@ -228,90 +220,6 @@ def direct(trial: Trial, settings: Settings, observe: Callable[[Tensor], Tensor]
     limits: Row = {"maxfun": budget, "maxiter": 10 * budget, "vol_tol": 0, "len_tol": 0}
     scipy_direct(objective, [(0.0, 1.0)] * d, locally_biased=False, **limits)
     return time.perf_counter() - began - observing
-
-
-def flat(records: Rows) -> list[Row]:
-    """One row per run, with its regret after each round.
-
-    A task's minimum is the lowest value that anybody has found: descent's from many starts, or a strategy's.
-    """
-    lowest: dict[tuple[int, int], float] = {}
-    for record in records:
-        key, result = (record["case"]["d"], record["trial"]), record["result"]
-        lowest[key] = min(lowest.get(key, math.inf), result["minimum"], result["best"][-1])
-    rows = []
-    for record in records:
-        regret = [best - lowest[record["case"]["d"], record["trial"]] for best in record["result"]["best"]]
-        rows.append({**record["case"], "regret": regret, "last": regret[-1], "seconds": record["result"]["seconds"]})
-    return sorted(rows, key=lambda row: (row["d"], METHODS.index(row["method"]), row["ell"] or 0))
-
-
-def report(records: Rows, settings: Settings) -> Report:
-    rows, by = flat(records), ["d", "method", "ell"]
-    regrets, seconds = grouped(rows, by, "last"), grouped(rows, by, "seconds")
-    lines = [
-        (*key, settings["rounds"] * key[0], len(values), *quartiles(values), quartiles(seconds[key])[1])
-        for key, values in regrets.items()
-    ]
-    columns = [*by, "evaluations", "runs", *QUARTILES, "seconds"]
-    table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, per run", columns, lines)
-    figures = {
-        "": lambda: figure(rows, settings["num_features"][:1]),
-        "full": lambda: figure(rows, settings["num_features"]),
-        "runtimes": lambda: figure(rows, settings["num_features"], runtimes=True),
-    }
-    return Report(table, figures)
-
-
-def figure(rows: Rows, sizes: Sequence[int], runtimes: bool = False) -> Figure:
-    """A panel for each dimension and number of features: regret against evaluations, or how long runs took."""
-    from .style import legend_below, panels
-
-    dims = sorted({row["d"] for row in rows})
-    height = 0.9 + (2.9 if len(sizes) == 1 else 2.3 * len(sizes))
-    drawing, axes = panels(len(sizes), len(dims), width=3.4 * len(dims) + 0.6, height=height, sharey=runtimes)
-    for i, ell in enumerate(sizes):
-        for axis, d in zip(axes[i], dims, strict=True):
-            mine = [row for row in rows if row["d"] == d and row["ell"] in (None, ell)]
-            (run_times if runtimes else curves)(axis, mine)
-            axis.set_title(rf"$d = {d}$, $\ell = {ell}$")
-        axes[i, 0].set_ylabel("share of runs" if runtimes else "regret")
-    for axis in axes[-1]:
-        axis.set_xlabel("seconds per run" if runtimes else "evaluations")
-    legend_below(drawing, 5 if len(dims) > 2 else 3)
-    return drawing
-
-
-def curves(axis: Axes, rows: Rows) -> None:
-    """Medians of regret on a logarithmic scale, quartiles shaded."""
-    from .style import band
-
-    for method in METHODS:
-        regret = torch.tensor([row["regret"] for row in rows if row["method"] == method], dtype=torch.float64)
-        if len(regret):
-            probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-            low, middle, high = regret.clamp_min(FLOOR).quantile(probabilities, dim=0)
-            x = rows[0]["d"] * torch.arange(1, regret.shape[1] + 1)
-            band(axis, x, low, middle, high, **_style(method))
-    axis.set_yscale("log")
-
-
-def run_times(axis: Axes, rows: Rows) -> None:
-    """The share of runs that took no longer than so many seconds."""
-    for method in METHODS:
-        seconds = [max(row["seconds"], 1e-4) for row in rows if row["method"] == method]
-        if seconds:
-            axis.ecdf(seconds, **_style(method))
-    axis.set_xscale("log")
-
-
-def _style(method: str) -> Row:
-    from .style import DECOUPLED, EXACT, EXACT_POSTERIOR, FRESH, WEIGHT_SPACE
-
-    colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED)
-    lines = (":", "--", "-.", "-", "-")
-    i = METHODS.index(method)
-    return {"label": method, "color": colors[i], "linestyle": lines[i]}
 
 
 def unchanged(version: int, case: Case) -> bool:

@@ -13,7 +13,8 @@ from torch import Tensor
 from .. import store
 from ..checks import ArrayLike, Random, as_array, as_generator
 from ..solvers import Solver
-from .base import AbstractPaths, Index
+from .base import AbstractPaths
+from .functions import Index
 from .members import OfMembers
 
 

@@ -13,7 +13,7 @@ from ..checks import ArrayLike, as_array, as_real, check_points
 from ..evaluate import padded
 
 if TYPE_CHECKING:
-    from .base import AbstractPaths
+    from .functions import AbstractFunctions
 
 
 def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device: torch.device) -> Tensor:
@@ -31,7 +31,7 @@ def as_index(index: int | slice | Sequence[int] | Tensor, num_paths: int, device
     return chosen
 
 
-def as_rows(paths: AbstractPaths, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
+def as_rows(paths: AbstractFunctions, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
     """A point x `[p, d]` for each of the paths `of` `[p]`."""
     of = as_array(of)
     if of.numel() == 0 or of.is_floating_point():
@@ -45,7 +45,7 @@ def as_rows(paths: AbstractPaths, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, 
     return x, owner
 
 
-def padded_value_and_grad(paths: AbstractPaths, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+def padded_value_and_grad(paths: AbstractFunctions, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
     """Values and gradients of path `of[i]` at x[i]: `[p, d], [p] -> [p, t], [p, t, d]`.
 
     By asking for every path's own points `[s, n, d]`, as many as the most that any has.

@@ -1,0 +1,104 @@
+"""Regret and run times of parallel Thompson sampling, as tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from .base import Settings
+from .report import QUARTILES, Report, Row, Rows, Table, grouped, quartiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled")
+# Where a strategy has found the minimum to within this, logarithms say no more.
+FLOOR = 1e-6
+
+
+def flat(records: Rows) -> list[Row]:
+    """One row per run, with its regret after each round.
+
+    A task's minimum is the lowest value that anybody has found: descent's from many starts, or a strategy's.
+    """
+    lowest: dict[tuple[int, int], float] = {}
+    for record in records:
+        key, result = (record["case"]["d"], record["trial"]), record["result"]
+        lowest[key] = min(lowest.get(key, math.inf), result["minimum"], result["best"][-1])
+    rows = []
+    for record in records:
+        regret = [best - lowest[record["case"]["d"], record["trial"]] for best in record["result"]["best"]]
+        rows.append({**record["case"], "regret": regret, "last": regret[-1], "seconds": record["result"]["seconds"]})
+    return sorted(rows, key=lambda row: (row["d"], METHODS.index(row["method"]), row["ell"] or 0))
+
+
+def report(records: Rows, settings: Settings) -> Report:
+    rows, by = flat(records), ["d", "method", "ell"]
+    regrets, seconds = grouped(rows, by, "last"), grouped(rows, by, "seconds")
+    lines = [
+        (*key, settings["rounds"] * key[0], len(values), *quartiles(values), quartiles(seconds[key])[1])
+        for key, values in regrets.items()
+    ]
+    columns = [*by, "evaluations", "runs", *QUARTILES, "seconds"]
+    table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, per run", columns, lines)
+    figures = {
+        "": lambda: figure(rows, settings["num_features"][:1]),
+        "full": lambda: figure(rows, settings["num_features"]),
+        "runtimes": lambda: figure(rows, settings["num_features"], runtimes=True),
+    }
+    return Report(table, figures)
+
+
+def figure(rows: Rows, sizes: Sequence[int], runtimes: bool = False) -> Figure:
+    """A panel for each dimension and number of features: regret against evaluations, or how long runs took."""
+    from .style import legend_below, panels
+
+    dims = sorted({row["d"] for row in rows})
+    height = 0.9 + (2.9 if len(sizes) == 1 else 2.3 * len(sizes))
+    drawing, axes = panels(len(sizes), len(dims), width=3.4 * len(dims) + 0.6, height=height, sharey=runtimes)
+    for i, ell in enumerate(sizes):
+        for axis, d in zip(axes[i], dims, strict=True):
+            mine = [row for row in rows if row["d"] == d and row["ell"] in (None, ell)]
+            (run_times if runtimes else curves)(axis, mine)
+            axis.set_title(rf"$d = {d}$, $\ell = {ell}$")
+        axes[i, 0].set_ylabel("share of runs" if runtimes else "regret")
+    for axis in axes[-1]:
+        axis.set_xlabel("seconds per run" if runtimes else "evaluations")
+    legend_below(drawing, 5 if len(dims) > 2 else 3)
+    return drawing
+
+
+def curves(axis: Axes, rows: Rows) -> None:
+    """Medians of regret on a logarithmic scale, quartiles shaded."""
+    from .style import band
+
+    for method in METHODS:
+        regret = torch.tensor([row["regret"] for row in rows if row["method"] == method], dtype=torch.float64)
+        if len(regret):
+            probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+            low, middle, high = regret.clamp_min(FLOOR).quantile(probabilities, dim=0)
+            x = rows[0]["d"] * torch.arange(1, regret.shape[1] + 1)
+            band(axis, x, low, middle, high, **_style(method))
+    axis.set_yscale("log")
+
+
+def run_times(axis: Axes, rows: Rows) -> None:
+    """The share of runs that took no longer than so many seconds."""
+    for method in METHODS:
+        seconds = [max(row["seconds"], 1e-4) for row in rows if row["method"] == method]
+        if seconds:
+            axis.ecdf(seconds, **_style(method))
+    axis.set_xscale("log")
+
+
+def _style(method: str) -> Row:
+    from .style import DECOUPLED, EXACT, EXACT_POSTERIOR, FRESH, WEIGHT_SPACE
+
+    colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED)
+    lines = (":", "--", "-.", "-", "-")
+    i = METHODS.index(method)
+    return {"label": method, "color": colors[i], "linestyle": lines[i]}

@@ -1,0 +1,10 @@
+"""Snapshots: all that paths must know of a model, or of several, as Values."""
+
+from .several import GP as GP
+from .several import Batch as Batch
+from .several import Ensemble as Ensemble
+from .several import Outputs as Outputs
+from .several import SelectedOutputs as SelectedOutputs
+from .single import ExactGP as ExactGP
+from .single import SparseGP as SparseGP
+from .single import as_tasks as as_tasks
