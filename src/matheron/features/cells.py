@@ -14,6 +14,9 @@ from ..kernels.spectral import Elliptical
 NUM_SHELLS, LOST_MASS = 512, 1e-10
 # Where the range of shells is searched: radii from 1e-35 to 1e100, in units of the measure's scale.
 _SEARCHED = (-80.0, 230.0)
+# Tables of shells that are kept, by the measure's shape: they are the same for all lengthscales.
+_TABLES: dict[tuple | None, tuple[float, float, Tensor, Tensor]] = {}
+_MOST_TABLES = 64
 
 
 class Factor(ABC):
@@ -70,19 +73,42 @@ class Shells(Factor):
         self.signed = self.shift is not None and not alone
         self.num_uniforms = d + self.signed
         self.log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
-        with torch.no_grad():
-            step = 0.5
-            coarse = torch.arange(*_SEARCHED, step, dtype=torch.float64)
-            mass = self._log_shell(coarse + step / 2).exp() * step
-            below, above = mass.cumsum(0), mass.flip(0).cumsum(0).flip(0)
-            kept = ((below > LOST_MASS * below[-1]) & (above > LOST_MASS * below[-1])).nonzero()[:, 0]
-            self.low, high = float(coarse[kept[0]]), float(coarse[kept[-1]]) + step
-            self.step = (high - self.low) / NUM_SHELLS
-            self.index = self.low + self.step * (torch.arange(NUM_SHELLS, dtype=torch.float64) + 0.5)
-            waves = measure.waves
-            within = self.step * ((torch.arange(waves, dtype=torch.float64) + 0.5) / waves - 0.5)
-            masses = self._log_shell(self.index[:, None] + within).exp().mean(-1)
-            self.masses = masses / masses.sum()
+        self.low, self.step, self.index, self.masses = self._tabulated()
+
+    @torch.no_grad()
+    def _tabulated(self) -> tuple[float, float, Tensor, Tensor]:
+        """The first shell's lower end and the shells' width, in log radius; their middles `[c]` and masses `[c]`.
+
+        All in units of the scale: the same for every lengthscale, and kept.
+        """
+        key = self._key()
+        if key in _TABLES:
+            return _TABLES[key]
+        step = 0.5
+        coarse = torch.arange(*_SEARCHED, step, dtype=torch.float64)
+        mass = self._log_shell(coarse + step / 2).exp() * step
+        below, above = mass.cumsum(0), mass.flip(0).cumsum(0).flip(0)
+        kept = ((below > LOST_MASS * below[-1]) & (above > LOST_MASS * below[-1])).nonzero()[:, 0]
+        low, high = float(coarse[kept[0]]), float(coarse[kept[-1]]) + step
+        step = (high - low) / NUM_SHELLS
+        index = low + step * (torch.arange(NUM_SHELLS, dtype=torch.float64) + 0.5)
+        waves = self.measure.waves
+        within = step * ((torch.arange(waves, dtype=torch.float64) + 0.5) / waves - 0.5)
+        masses = self._log_shell(index[:, None] + within).exp().mean(-1)
+        table = low, step, index, masses / masses.sum()
+        if key is not None:
+            if len(_TABLES) >= _MOST_TABLES:
+                _TABLES.clear()
+            _TABLES[key] = table
+        return table
+
+    def _key(self) -> tuple | None:
+        """What the table depends on: the kind of measure, its dimension and shape; None where that is not numbers."""
+        shape = [v for name, v in sorted(vars(self.measure).items()) if name not in ("scale", "shift")]
+        if any(isinstance(v, Tensor) and v.numel() > 1 for v in shape):
+            return None
+        numbers = tuple(float(v.detach()) if isinstance(v, Tensor) else v for v in shape)
+        return (type(self.measure), *numbers) if all(isinstance(v, int | float) for v in numbers) else None
 
     def own(self, theta: Tensor) -> Tensor:
         """Frequencies `[k, d]` in the measure's own coordinates `[k, p]`."""

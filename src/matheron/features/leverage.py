@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -130,7 +131,7 @@ def adapt(
         lev = (e / variance.clamp_min(1e-300)[:, None]).mean(0)  # [k]
         parts += [_by_cells(c, p, lev, t, pool.size(c, reference.x.cpu())) for t, c in enumerate(pool.parts)]
     pinned = float(variance.mean()) <= PINNED * sum(p.size for p in parts)
-    shares = iter(tilt(parts, told, pinned).tolist())
+    shares = iter(tilt(parts, told, pinned))
     for pool in pools:
         own = [next(shares) for _ in pool.parts]
         sizes.append(sum(own))
@@ -167,21 +168,14 @@ def _by_cells(c: Component, pilot: Draws, lev: Tensor, t: int, size: float) -> T
 
 def smooth(at: Tensor, values: Tensor, weights: Tensor, index: Tensor) -> Tensor:
     """Weighted means of positive values over runs of neighbours, interpolated in logarithms; flat beyond the ends."""
-    order = at.argsort(stable=True)
-    count = max(1, min(24, len(at) // 12))
-    run = torch.arange(len(at)) * count // max(1, len(at))  # of the i-th in order
-
-    def sums(v: Tensor) -> Tensor:
-        return torch.zeros(count, dtype=v.dtype).index_add(0, run, v[order])
-
-    x = sums(at) / sums(torch.ones_like(at)).clamp_min(1.0)
-    y = sums(weights * values) / sums(weights).clamp_min(1e-300)
-    y = y.clamp_min(1e-12 * float(y.max().clamp_min(1e-300))).log()
-    if len(x) == 1:
-        return y.exp().expand(len(index))
-    i = torch.searchsorted(x, index).clamp(1, len(x) - 1)
-    along = ((index - x[i - 1]) / (x[i] - x[i - 1]).clamp_min(1e-300)).clamp(0, 1)
-    return torch.lerp(y[i - 1], y[i], along).exp()
+    order = np.argsort(at.numpy(), kind="stable")
+    count = max(1, min(24, len(order) // 12))
+    first = -(-np.arange(count) * len(order) // count)  # of every run
+    x, v, w = (tensor.numpy()[order] for tensor in (at, values, weights))
+    middle = np.add.reduceat(x, first) / np.diff(first, append=len(order))
+    y = np.add.reduceat(w * v, first) / np.maximum(np.add.reduceat(w, first), 1e-300)
+    y = np.log(np.maximum(y, 1e-12 * max(y.max(), 1e-300)))
+    return torch.from_numpy(np.exp(np.interp(index.numpy(), middle, y)))
 
 
 def _bases(pool: list[Component], count: int, num_bases: int, generator: torch.Generator) -> list[Basis]:

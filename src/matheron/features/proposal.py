@@ -157,33 +157,49 @@ def draw(pool: Sequence[Component], U: Tensor) -> Draws:
 
     The first uniform chooses the component, and how far into its share it lies is a uniform again.
     """
+    if len(pool) == 1:
+        (c,) = pool
+        theta, cells, log_ratio = _drawn(c, U)
+        component = torch.zeros(len(U), dtype=torch.long)
+        log_weight = log_ratio.sum(-1)
+        return Draws(theta, component, cells, _others(log_ratio), (log_weight + c.variance.log()).exp())
     shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
     component, within = _located(shares, U[:, 0])
     U = torch.cat([within.clamp(2**-40, 1 - 2**-40)[:, None], U[:, 1:]], dim=1)
     width = max(len(c.factors) for c in pool)
     theta = U.new_zeros(len(U), pool[0].factors[0].input_dim)
-    places = torch.zeros(len(U), width, dtype=torch.long)
+    cells = torch.zeros(len(U), width, dtype=torch.long)
     log_ratio = U.new_zeros(len(U), width)
     for t, c in enumerate(pool):
         rows = (component == t).nonzero()[:, 0]
         if len(rows) == 0:
             continue
-        total, own, used = 0.0, U[rows], 0
-        for f, factor in enumerate(c.factors):
-            u, rest = factor.located(own[:, used : used + factor.num_uniforms])
-            used += factor.num_uniforms
-            cell, within = _located(c.proposal[f], u)
-            part = factor.draw(cell, within, rest)
-            total = total + part
-            places[rows, f] = cell
-            ratio = factor.log_mass(part, cell) - factor.log_proposal(c.proposal[f], part, cell)
-            log_ratio = log_ratio.index_put((rows, torch.full_like(rows, f)), ratio)
-        theta = theta.index_put((rows,), torch.as_tensor(total))
-    log_weight = log_ratio.sum(-1)
-    log_others = (log_weight[:, None] - log_ratio).detach()
+        own, cells[rows, : len(c.factors)], ratios = _drawn(c, U[rows])
+        theta = theta.index_put((rows,), own)
+        log_ratio = log_ratio.index_put((rows,), torch.nn.functional.pad(ratios, (0, width - ratios.shape[1])))
     variances = torch.stack([c.variance for c in pool])
-    log_weight = log_weight + (variances.log() - shares.log())[component]
-    return Draws(theta, component, places, log_others, _combined(pool, theta, component, log_weight).exp())
+    log_weight = log_ratio.sum(-1) + (variances.log() - shares.log())[component]
+    weight = _combined(pool, theta, component, log_weight).exp()
+    return Draws(theta, component, cells, _others(log_ratio), weight)
+
+
+def _drawn(c: Component, U: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Frequencies `[k, d]` of one component, the cells `[k, f]` of its factors, and the factors' log p / q `[k, f]`."""
+    parts, cells, ratios, used = [], [], [], 0
+    for factor, q in zip(c.factors, c.proposal, strict=True):
+        u, rest = factor.located(U[:, used : used + factor.num_uniforms])
+        used += factor.num_uniforms
+        cell, within = _located(q, u)
+        part = factor.draw(cell, within, rest)
+        parts.append(part)
+        cells.append(cell)
+        ratios.append(factor.log_mass(part, cell) - factor.log_proposal(q, part, cell))
+    return sum(parts[1:], start=parts[0]), torch.stack(cells, dim=-1), torch.stack(ratios, dim=-1)
+
+
+def _others(log_ratio: Tensor) -> Tensor:
+    """Log p / q of all factors but each, `[k, f]`."""
+    return (log_ratio.sum(-1, keepdim=True) - log_ratio).detach()
 
 
 def _located(probability: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

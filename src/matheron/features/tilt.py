@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from .proposal import Component
 _LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.7}
 _OF_SMALL_GAIN, _GAIN_ASKED, _WHERE_TOLD = 1.35, 3.2, 4.0
 # The values of b that are tried, with lev scaled to a mean of one.
-_BLENDS = torch.logspace(-2, 4, 37, dtype=torch.float64)
+_BLENDS = np.logspace(-2, 4, 25)
 
 
 @dataclass
@@ -41,38 +42,40 @@ class Tilted:
         return int(torch.cat([frame.any(0)[None] for frame in frames]).any(0).sum())
 
 
-def tilt(parts: list[Tilted], told: bool, pinned: bool) -> Tensor:
-    """Set every component's proposal; their shares of the draws `[p]` are returned."""
+def tilt(parts: list[Tilted], told: bool, pinned: bool) -> list[float]:
+    """Set every component's proposal; their shares of the draws are returned."""
     total, left = sum(p.size for p in parts) or 1.0, sum(p.left for p in parts) or 1.0
-    plain = torch.tensor([[0.5 * p.size / total + 0.5 / len(parts)] for p in parts], dtype=torch.float64)  # [p, 1]
-    level = torch.tensor([[p.left / left] for p in parts], dtype=torch.float64) / plain
-    far, near = (torch.ones(len(parts), len(_BLENDS), dtype=torch.float64) for _ in range(2))
-    near_plain = torch.ones(len(parts), 1, dtype=torch.float64)
+    plain = np.array([[0.5 * p.size / total + 0.5 / len(parts)] for p in parts])  # [p, 1]
+    level = np.array([[p.left / left] for p in parts]) / plain
+    far, near = (np.ones((len(parts), len(_BLENDS))) for _ in range(2))
+    near_plain = np.ones((len(parts), 1))
     tilts = []
     for i, p in enumerate(parts):
         for factor, lev in zip(p.component.factors, p.cells, strict=True):
-            m = factor.masses
-            tilts.append(((float(level[i]) * lev).square() + _BLENDS[:, None]).sqrt())  # [b, c]
+            m, squared = factor.masses.numpy(), lev.numpy() ** 2
+            tilts.append(np.sqrt(level[i] ** 2 * squared + _BLENDS[:, None]))  # [b, c]
             scale, inverse = tilts[-1] @ m, 1 / tilts[-1]
             far[i] *= scale * (inverse @ m)  # sum of m^2 / q
-            near[i] *= scale * (inverse @ (m * lev.square()))
-            near_plain[i] *= m @ lev.square()
-    far, near, near_plain = (plain.square() * v for v in (far, level.square() * near, level.square() * near_plain))
-    shares = (near + _BLENDS * far).sqrt()  # [p, b]
-    shares = shares / shares.sum(0)
+            near[i] *= scale * (inverse @ (m * squared))
+            near_plain[i] *= m @ squared
+    far, near, near_plain = (plain**2 * v for v in (far, level**2 * near, level**2 * near_plain))
+    shares = np.sqrt(near + _BLENDS * far)  # [p, b]
+    shares /= shares.sum(0)
     far, near = ((v / shares).sum(0) for v in (far, near))  # [b]
-    gain = ((near_plain / plain).sum() / near).sqrt()
+    gain = np.sqrt((near_plain / plain).sum() / near)
     chosen = _chosen(far, gain, max((p.num_dims for p in parts if p.size >= 0.01 * total), default=1), told, pinned)
     of = iter(tilts)
     for p in parts:
-        p.component.proposal = [(q := f.masses * next(of)[chosen]) / q.sum() for f in p.component.factors]
-    return shares[:, chosen]
+        p.component.proposal = [
+            (q := f.masses * torch.from_numpy(next(of)[chosen])) / q.sum() for f in p.component.factors
+        ]
+    return shares[:, chosen].tolist()
 
 
-def _chosen(far: Tensor, gain: Tensor, num_dims: int, told: bool, pinned: bool) -> int:
+def _chosen(far: np.ndarray, gain: np.ndarray, num_dims: int, told: bool, pinned: bool) -> int:
     """Which of the blends, by what each of them costs `[b]` far from data, and gains `[b]` among them."""
     largest = _WHERE_TOLD if told else _OF_PINNED_IN.get(num_dims, _OF_PINNED) if pinned else _LARGEST_FAR
     allowed = far <= largest
     if pinned and not told:
         allowed |= (far <= max(largest, _OF_SMALL_GAIN)) & (gain <= _GAIN_ASKED)
-    return int(allowed.nonzero()[0]) if bool(allowed.any()) else len(far) - 1
+    return int(allowed.argmax()) if allowed.any() else len(far) - 1
