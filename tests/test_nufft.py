@@ -1,6 +1,7 @@
 """Non-uniform transforms, by the libraries and by our own."""
 
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import finufft
 import pytest
@@ -45,12 +46,13 @@ def test_cufinufft_is_called_as_it_asks_and_gives_what_our_own_transforms_give(s
 
 
 def fake_plan(kind, shape, count, x, accuracy=None):
-    library = SimpleNamespace(Plan=FakePlan)
+    library: Any = ModuleType("cufinufft")
+    library.Plan = FakePlan
     settings = (kind, shape, count, accuracy or 1e-11, -1 if kind == 1 else 1, "complex128")
     return nufft.on_device(library, settings, x, gpu_device_id=0, gpu_stream=0)
 
 
 def test_each_device_has_its_library_and_other_devices_have_none(monkeypatch):
     monkeypatch.setattr(nufft, "cufinufft", lambda: "for a GPU")
-    devices = [SimpleNamespace(device=SimpleNamespace(type=name)) for name in ("cpu", "cuda", "mps")]
+    devices: list[Any] = [SimpleNamespace(device=SimpleNamespace(type=name)) for name in ("cpu", "cuda", "mps")]
     assert [nufft.library_for(x) for x in devices] == [finufft, "for a GPU", None]
