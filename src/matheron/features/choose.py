@@ -170,7 +170,7 @@ def _lacking(made: list[tuple[Lattice, Tensor | None]], to: Accuracy) -> float:
         return 0.0
     beyond = sum(
         lattice.left_out
-        * float(lattice.amplitudes.square().sum())
+        * float(lattice.amplitudes.detach().square().sum())
         * (1.0 if B is None else float(B.detach().diagonal().max()))
         for lattice, B in made
     )

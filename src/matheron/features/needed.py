@@ -9,6 +9,8 @@ from ..kernels import Kernel
 
 # Points at which the posterior variance is estimated, and data that each of them is given: the nearest ones.
 _PLACES, _NEIGHBOURS = 32, 128
+# Places whose distances to all data are in memory at once.
+_TOGETHER = 8
 
 
 @torch.no_grad()
@@ -31,14 +33,16 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     scale = (upper - lower).clamp_min(1e-300)
     if at_data:
         places = torch.cat([places, X[torch.randint(len(X), (_PLACES,), generator=generator)]])
-    near = torch.cdist(places / scale, X / scale).topk(min(_NEIGHBOURS, len(X)), largest=False).indices  # [p, k]
+    points, k = X / scale, min(_NEIGHBOURS, len(X))
+    some = (places / scale).split(_TOGETHER)
+    near = torch.cat([torch.cdist(part, points).topk(k, largest=False).indices for part in some])  # [p, k]
     Z = X[near]  # [p, k, d]
     K, k_p = torch.zeros(()), torch.zeros(())
     v = torch.zeros(len(places), dtype=torch.float64)
-    for size, k in coupled:
-        K = K + size * k.forward(Z, Z)  # [p, k, k]
-        k_p = k_p + size * k.forward(places[:, None], Z)  # [p, 1, k]
-        v = v + size * k.diag(places)
+    for size, part in coupled:
+        K = K + size * part.forward(Z, Z)  # [p, k, k]
+        k_p = k_p + size * part.forward(places[:, None], Z)  # [p, 1, k]
+        v = v + size * part.diag(places)
     L = torch.linalg.cholesky_ex(K + (1e-10 * v.mean() + noise[near]).diag_embed()).L
     explained = torch.linalg.solve_triangular(L, k_p.mT, upper=False).square().sum((-2, -1))
     left = torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v)
