@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from .nufft import WIDTH, grid_shape, series_at, window, window_transform
+from .scratch import arena, empty
 
 # Points that share a matrix at the most; cells of the fine grid that such a matrix may span, in windows.
 _TILE, _SPAN = 64, 3
 # Numbers of fine grids at a time: they stay in cache.
-_SLAB = 1 << 18
+_SLAB = 1 << 16
 # Numbers in the matrix of one axis of a grid at the most: beyond, a transform is faster (on a CPU), or fits in memory.
 _LARGEST_WAVE = {"cpu": 1 << 16, "cuda": 1 << 26}
 # For fewer rows the points of an axis are as good as scattered.
@@ -48,10 +49,10 @@ class AxisSeries:
         taps = torch.arange(w)
         phi = window(((u - first)[:, None] - taps).to(dtype))  # [n, w]
         low = int(first.min())
-        self.cells = torch.arange(low, int(first.max()) + w) % self.size
+        self.num_cells = int(first.max()) + w - low
+        self.pieces = _unwrapped(low, self.num_cells, self.size)
         first = first - low
-        spacing = max(1e-9, len(self.cells) / len(angles))
-        step = min(_TILE, max(1, int((_SPAN - 1) * w / spacing)))
+        step = min(_TILE, max(1, (_SPAN - 1) * w * len(angles) // self.num_cells))
         self.tiles: list[tuple[slice, slice, Tensor]] = []  # points, cells, and the windows between them
         for start in range(0, len(angles), step):
             near = first[start : start + step]
@@ -88,14 +89,29 @@ class AxisSeries:
     @torch.no_grad()
     def _add(self, F: Tensor, into: Sequence[Tensor], rows: slice) -> None:
         m, F = self.modes // 2, F[rows]
-        fine = F.new_zeros(len(F), self.size)
-        torch.div(F[:, m:], self.transform[m:], out=fine[:, : m + 1])
-        torch.div(F[:, :m], self.transform[:m], out=fine[:, self.size - m :])
-        fine = torch.fft.ifft(fine, norm="forward").index_select(1, self.cells)
-        for part, out in zip((fine.real, fine.imag), into, strict=False):
-            part = part.contiguous()
-            for points, cells, windows in self.tiles:
-                out[rows, points].addmm_(part[:, cells], windows)
+        with arena():
+            padded, fine = empty((len(F), self.size), F), empty((len(F), self.size), F)
+            torch.div(F[:, m:], self.transform[m:], out=padded[:, : m + 1])
+            padded[:, m + 1 : self.size - m] = 0
+            torch.div(F[:, :m], self.transform[:m], out=padded[:, self.size - m :])
+            torch.fft.ifft(padded, norm="forward", out=fine)
+            near = empty((len(F), self.num_cells), self.transform)
+            for part, out in zip((fine.real, fine.imag), into, strict=False):
+                for here, there in self.pieces:
+                    near[:, here] = part[:, there]
+                for points, cells, windows in self.tiles:
+                    out[rows, points].addmm_(near[:, cells], windows)
+
+
+def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
+    """Cells from low on of a periodic grid: which of the count, and which of the grid's own, piece by piece."""
+    pieces, done = [], 0
+    while done < count:
+        start = (low + done) % size
+        step = min(size - start, count - done)
+        pieces.append((slice(done, done + step), slice(start, start + step)))
+        done += step
+    return pieces
 
 
 def sums_along(angles: Tensor, modes: int, rows: int, like: Tensor) -> Callable[[Tensor], Tensor]:
