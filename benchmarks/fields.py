@@ -12,7 +12,7 @@
 (b) `many`: 100 fields on 2000 x 2000 cells from 100,000 data, drawn and evaluated block by block, nothing kept.
 (c) `large`: one field of 10,000 x 10,000 cells from 1,000,000 data, written block by block; the peak of memory is the
     process's own (VmHWM), libraries included.
-(d) `workers`: maps (mean, deviation, quantiles, a probability) of 32 fields on 2048 x 2048 cells, computed and written
+(d) `workers`: maps (mean, deviation, quantiles, a probability) of 16 fields on 2048 x 2048 cells, computed and written
     to Zarr by a Dask cluster of one worker and of two, one thread each.
 (e) `rates`: what one core evaluates, in CPU seconds, which other work on the machine disturbs little: the rates that
     docs/scaling.md reasons from.
@@ -49,7 +49,7 @@ SIZES = {
     "quick": {"n": 50, "side": 100, "paths": 3, "theirs": 30, "dense": 10, "many": (500, 100, 4)},
 }
 LARGE = {"full": (1_000_000, 10_000), "quick": (2000, 400)}
-WORKERS = {"full": (2048, 32), "quick": (128, 4)}
+WORKERS = {"full": (2048, 16), "quick": (128, 4)}
 RATES = {"full": 1024, "quick": 128}
 
 
@@ -197,7 +197,7 @@ def workers(scale: str) -> list[dict[str, Any]]:
 
     (side, s), rows = WORKERS[scale], []
     paths = draw(model(2000), s)
-    maps = fields.summarise(paths, axes(side), above=[1.0])
+    maps = fields.summarise(paths, axes(side), above=[1.0], chunks=side // 4)
     for count in (1, 2):
         with (
             tempfile.TemporaryDirectory(dir=".") as folder,
