@@ -40,7 +40,7 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 # What is left to large machines.
 SLOW = {"qLogNEI"}
-OURS = ("Thompson", "Thompson, local")
+OURS = ("Thompson", "Thompson, local", "Thompson, greedy")
 FLOOR = 1e-6
 
 

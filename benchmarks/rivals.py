@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -44,17 +45,28 @@ def random(cube: Cube, trial: Trial) -> Choose:
     return lambda X, y, q: torch.rand(q, cube.dim, generator=generator, dtype=torch.float64)
 
 
-def thompson(cube: Cube, trial: Trial) -> Choose:
-    """As `matheron.thompson.minimize_function`: a model fitted to all values, minimisers of q functions drawn of it."""
-    from matheron.thompson import suggest
-    from matheron.thompson.fitting import fitted
+def thompson(greedy: bool) -> Callable[[Cube, Trial], Choose]:
+    """A model fitted to all values, minimisers of q functions drawn of it. Greedy: one of q points is the posterior
+    mean's minimiser (of four, where q is one), as in `matheron.thompson.minimize_function`."""
 
-    generator = trial.generator("search")
-    return lambda X, y, q: suggest(fitted(X, y), cube.box, q, generator=generator)
+    def make(cube: Cube, trial: Trial) -> Choose:
+        from matheron.thompson import suggest
+        from matheron.thompson.fitting import fitted
+
+        generator = trial.generator("search")
+        rounds = itertools.count(1)
+
+        def choose(X: Tensor, y: Tensor, q: int) -> Tensor:
+            due = greedy and (q > 1 or next(rounds) % 4 == 0)
+            return suggest(fitted(X, y), cube.box, q, greedy=due, generator=generator)
+
+        return choose
+
+    return make
 
 
 def local_thompson(cube: Cube, trial: Trial) -> Choose:
-    """The same with `trust_region=True`."""
+    """Draws alone, in a trust region."""
     from matheron.thompson import suggest
     from matheron.thompson.fitting import fitted
     from matheron.thompson.region import side_after
@@ -202,6 +214,7 @@ METHODS = {
     "qLogNEI": Method(expected_improvement(noisy=True), style.LOVE, "-."),
     "TuRBO": Method(turbo, style.FRESH, "--", hundred=True),
     "GPSampler": Method(gp_sampler, style.EXACT_POSTERIOR, "--"),
-    "Thompson": Method(thompson, style.DECOUPLED, "--", hundred=True),
-    "Thompson, local": Method(local_thompson, style.DECOUPLED, hundred=True),
+    "Thompson": Method(thompson(greedy=False), style.DECOUPLED, "--", hundred=True),
+    "Thompson, local": Method(local_thompson, style.DECOUPLED, ":", hundred=True),
+    "Thompson, greedy": Method(thompson(greedy=True), style.DECOUPLED, hundred=True),
 }

@@ -210,3 +210,49 @@ def test_a_search_with_a_trust_region_goes_on_where_it_was(tmp_path):
     assert len(study.values) == 18 and study.best_value < 0.01
     with pytest.raises(ValueError, match="trust_region: expected a share of the box above zero"):
         suggest(None, BOX, 1, strategy="random", trust_region=0.5)
+
+
+def test_a_greedy_point_is_the_minimiser_of_the_mean_and_the_others_are_draws_own(gp):
+    settings: dict[str, Any] = {"num_features": 128, "mesh_size": 500, "num_starts": 4, "seed": 0}
+    plain, greedy = suggest(gp, BOX, 3, **settings), suggest(gp, BOX, 3, greedy=True, **settings)
+    assert torch.equal(plain[1:], greedy[1:]) and not torch.equal(plain[0], greedy[0])
+    axis = torch.linspace(0, 1, 101, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    lowest = float(moments(gp, grid).mean.min())
+    assert float(moments(gp, greedy[:1]).mean) <= lowest + 1e-9
+    in_region = suggest(gp, BOX, 3, greedy=True, trust_region=0.1, **settings)
+    torch.testing.assert_close(in_region[0], greedy[0], atol=1e-4, rtol=0.0)
+
+
+def test_a_mean_that_is_lowest_at_a_datum_leaves_the_draws(generator):
+    rough = matheron.ExactGP(K.Matern(0.5, 1.0), [[0.2, 0.2], [0.7, 0.6]], [0.0, -1.0], 1e-6)
+    settings: dict[str, Any] = {"num_features": 64, "mesh_size": 200, "num_starts": 2, "seed": 0}
+    assert torch.equal(suggest(rough, BOX, 2, **settings), suggest(rough, BOX, 2, greedy=True, **settings))
+
+
+def test_a_greedy_point_in_ten_dimensions_is_found_from_the_data(generator):
+    X = torch.rand(40, 10, dtype=torch.float64, generator=generator)
+    gp = matheron.ExactGP(K.Matern(2.5, 1.0), X, (X - 0.5).square().sum(1), 1e-4)
+    x = suggest(gp, [[0.0] * 10, [1.0] * 10], 1, greedy=True, num_features=64, mesh_size=64, num_starts=2, seed=0)
+    assert float(moments(gp, x).mean) < float(moments(gp, X).mean.min()) - 0.05
+
+
+def test_greedy_needs_functions_that_are_drawn(gp):
+    with pytest.raises(ValueError, match="greedy: expected a strategy that draws functions, got 'function-space'"):
+        suggest(gp, BOX, 2, greedy=True, strategy="function-space")
+
+
+def test_one_round_of_four_is_greedy_where_a_round_is_one_point(monkeypatch):
+    asked = []
+
+    def watched(*args, greedy=False, **settings):
+        asked.append((args[2], greedy))
+        return suggest(*args, greedy=greedy, **settings)
+
+    monkeypatch.setattr("matheron.thompson.loop.suggest", watched)
+    settings: dict[str, Any] = {"kernel": K.RBF(0.3), "mesh_size": 32, "num_starts": 2, "num_features": 32, "seed": 0}
+    minimize_function(lambda x: float(x.square().sum()), BOX, budget=14, num_initial=6, **settings)
+    assert asked == [(6, False)] + 2 * [(1, False), (1, False), (1, False), (1, True)]
+    asked.clear()
+    minimize_function(lambda x: float(x.square().sum()), BOX, budget=12, q=3, num_initial=6, **settings)
+    assert asked == [(6, False), (3, True), (3, True)]

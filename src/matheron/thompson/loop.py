@@ -22,9 +22,11 @@ from ..kernels import Kernel
 from ..progress import progress_bar
 from .fitting import fitted
 from .region import side_after
-from .strategies import suggest
+from .strategies import DRAWN, suggest
 
 FORMAT = "matheron-study-1"
+# Rounds of one point, of which the last has the posterior mean's minimiser.
+_ROUNDS = 4
 
 
 class EvaluationWarning(UserWarning):
@@ -97,6 +99,9 @@ def minimize_function(
 ) -> Study:
     """Minimise a Python function by Thompson sampling: rounds of q points, with a model fitted between rounds.
 
+    Points are minimisers of drawn functions, but one of a round is that of the posterior mean (with q = 1, one of four
+    rounds): draws ask what might be better, and the mean uses what is known to be good.
+
     Args:
         function: takes a point `[d]`, answers a number. If it raises, or answers NaN, that is reported and survived:
             the point is remembered as failed and the search goes on.
@@ -142,8 +147,17 @@ def minimize_function(
                 model = _model(X, y, box, kernel, noise)
                 count = min(q, budget - len(study.points))
                 side = side_after(study.values, first, q, box.shape[1]) if trust_region else None
+                # Of what is known, not of how often this process has gone round: a study may be resumed.
+                due = count > 1 or (len(study.points) - first) % _ROUNDS == _ROUNDS - 1
                 points = suggest(
-                    model, box, count, strategy=strategy, trust_region=side, generator=generator, **settings
+                    model,
+                    box,
+                    count,
+                    strategy=strategy,
+                    trust_region=side,
+                    greedy=due and strategy in DRAWN,
+                    generator=generator,
+                    **settings,
                 )
             for x in points:
                 _evaluate(function, x.double(), study)

@@ -13,11 +13,13 @@ from ..features import Features
 from ..libraries import describe
 from ..paths import AbstractPaths, require_paths
 from ..samplers import location_scale, marginals, single, weight_space
+from .greedy import minimizer_of_mean
 from .minima import MESH_SIZE, minimize_together
 from .region import MESH_SIZE as REGION_MESH_SIZE
 from .region import minimizers_near_best
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
+DRAWN = STRATEGIES[:2]  # of functions that are drawn whole
 # Points of the mesh by default. Where the best are not polished it is the paper's, `apdx:additional_experiments_ts`.
 MESH_SIZES = {"decoupled": MESH_SIZE, "weight-space": MESH_SIZE, "function-space": 1_000_000}
 ACTIVE_SET = 2048
@@ -35,6 +37,7 @@ def suggest(
     num_starts: int = 32,
     pending: ArrayLike | None = None,
     trust_region: float | None = None,
+    greedy: bool = False,
     generator: Random = None,
     seed: int | None = None,
     progress: bool = False,
@@ -57,6 +60,8 @@ def suggest(
             here, the drawn functions pass through the posterior mean there, and so have less to find near them.
         trust_region: a share of the box's sides. Each function is then minimised in a region of such sides about the
             data point where it is lowest: for ten dimensions and more, see `minimize_function`.
+        greedy: whether the first point is the minimiser of the posterior mean, where that is at no datum, instead of a
+            draw's: see `minimize_function`.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
 
@@ -78,6 +83,7 @@ def suggest(
         num_starts=num_starts,
         pending=pending,
         trust_region=trust_region,
+        greedy=greedy,
         progress=progress,
     )[0]
 
@@ -95,6 +101,7 @@ def suggest_together(
     num_starts: int = 32,
     pending: ArrayLike | None = None,
     trust_region: float | None = None,
+    greedy: bool = False,
     progress: bool = False,
 ) -> list[Tensor]:
     """`suggest` for several models, each with a generator of its own: the functions of all are minimised together.
@@ -115,11 +122,13 @@ def suggest_together(
         raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
     if not models or len(models) != len(generators):
         raise ValueError(f"generators: expected one for each model, got {len(models)} models and {len(generators)}")
-    if trust_region is not None and (strategy not in ("decoupled", "weight-space") or not trust_region > 0):
+    if trust_region is not None and (strategy not in DRAWN or not trust_region > 0):
         raise ValueError(
             f"trust_region: expected a share of the box above zero, for functions that are drawn whole, got "
             f'{trust_region!r} with strategy={strategy!r}; use strategy="decoupled"'
         )
+    if greedy and strategy not in DRAWN:
+        raise ValueError(f'greedy: expected a strategy that draws functions, got {strategy!r}; use "decoupled"')
     if strategy == "random":
         lower, upper = as_box(bounds, "bounds")
         uniform = [torch.rand(q, len(lower), generator=g, device=g.device, dtype=torch.float64) for g in generators]
@@ -149,19 +158,29 @@ def suggest_together(
         box = as_box(bounds, "bounds")
         size = REGION_MESH_SIZE if mesh_size is None else size
         settings = {"num_starts": num_starts, "mesh_size": size}
-        return [
+        points = [
             minimizers_near_best(paths, single(describe(model)), box, trust_region, generator=generator, **settings)
             for paths, (model, generator) in zip(many, each, strict=True)
         ]
-    found = minimize_together(
-        [require_paths(paths) for paths in many],
-        bounds,
-        generators=generators,
-        num_starts=num_starts,
-        mesh_size=size,
-        progress=progress,
-    )
-    return [minima.x for minima in found]
+    else:
+        found = minimize_together(
+            [require_paths(paths) for paths in many],
+            bounds,
+            generators=generators,
+            num_starts=num_starts,
+            mesh_size=size,
+            progress=progress,
+        )
+        points = [minima.x for minima in found]
+    if greedy:
+        points = [_greedy(x, *of, bounds) for x, *of in zip(points, many, models, generators, strict=True)]
+    return points
+
+
+def _greedy(x: Tensor, paths: AbstractPaths, model: object, generator: torch.Generator, bounds: ArrayLike) -> Tensor:
+    """The points x `[q, d]`, the first of them the minimiser of the posterior mean where that is at no datum."""
+    best = minimizer_of_mean(paths, single(describe(model)), as_box(bounds, "bounds"), generator=generator)
+    return x if best is None else torch.cat([best[None].to(x), x[1:]])
 
 
 def _given_pending(paths: AbstractPaths, pending: ArrayLike, generator: torch.Generator) -> AbstractPaths:
