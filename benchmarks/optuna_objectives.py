@@ -119,10 +119,8 @@ def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> An
         for label, color, line in zip(SAMPLERS, colors, (":", "--", "-.", "--", "-"), strict=True):
             mine = [row["left"] for row in rows if row["problem"] == name and row["sampler"] == label]
             if mine:
-                probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-                low, middle, high = torch.tensor(mine, dtype=torch.float64).quantile(probabilities, dim=0)
-                x = torch.arange(1, len(middle) + 1)
-                style.band(axis, x, low, middle, high, label=label, color=color, linestyle=line)
+                trials = range(1, len(mine[0]) + 1)
+                style.quartile_band(axis, mine, trials, label=label, color=color, linestyle=line)
         axis.axvline(settings["startup"], color="#bbbbbb", linewidth=0.8)
         axis.set_yscale("log")
         axis.set_title(name)

@@ -166,11 +166,8 @@ def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> An
         for label, color, line in zip(SAMPLERS, colors, (":", "--", "-.", "-"), strict=True):
             mine = [row["regret"] for row in rows if row["function"] == name and row["sampler"] == label]
             if mine:
-                probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-                regret = torch.tensor(mine, dtype=torch.float64).clamp_min(FLOOR)  # [studies, trials]
-                low, middle, high = regret.quantile(probabilities, dim=0)
-                x = torch.arange(1, len(middle) + 1)
-                style.band(axis, x, low, middle, high, label=label, color=color, linestyle=line)
+                trials = range(1, len(mine[0]) + 1)
+                style.quartile_band(axis, mine, trials, floor=FLOOR, label=label, color=color, linestyle=line)
         axis.axvline(settings["startup"], color="#bbbbbb", linewidth=0.8)
         axis.set_yscale("log")
         axis.set_title(name)

@@ -84,11 +84,8 @@ def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> An
                 key = (name, workers, label)
                 mine = [r["regret"] for r in rows if (r["function"], r["workers"], r["sampler"]) == key]
                 if mine:
-                    probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-                    regret = torch.tensor(mine, dtype=torch.float64).clamp_min(FLOOR)  # [studies, rounds]
-                    low, middle, high = regret.quantile(probabilities, dim=0)
-                    x = torch.arange(1, len(middle) + 1)
-                    style.band(axis, x, low, middle, high, label=label, color=color, linestyle=line)
+                    rounds = range(1, len(mine[0]) + 1)
+                    style.quartile_band(axis, mine, rounds, floor=FLOOR, label=label, color=color, linestyle=line)
             axis.set_yscale("log")
             axis.set_title(f"{name}, {workers} workers")
         axes[i, 0].set_ylabel("regret")

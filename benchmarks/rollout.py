@@ -1,4 +1,4 @@
-"""Roll-outs: milliseconds a step and output of 1000 paths, 2 outputs, m = 32, ell = 1024, against BoTorch's paths.
+"""Roll-outs: milliseconds per step and output of 1000 paths, 2 outputs, m = 32, ell = 1024, against BoTorch's paths.
 
     python benchmarks/rollout.py [--quick] [--device cuda] [--out results.json]
 
@@ -167,7 +167,7 @@ def main() -> None:
     for name, row in whole.items():
         medians = ", ".join(f"{way} {1e3 * statistics.median(seconds):.2f} ms" for way, seconds in row.items())
         print(f"{steps * 20} steps of {s} trajectories, {name}: {medians}")
-    table = Table(title=f"ms a step and output: {s} paths, m = {m}, ell = {ell}, {options.threads} threads, {device}")
+    table = Table(title=f"ms per step and output: {s} paths, m = {m}, ell = {ell}, {options.threads} threads, {device}")
     for column in ("dtype", "library", "median", "min", "max", "floor"):
         table.add_column(column, justify="left" if column in ("dtype", "library") else "right")
     for row in rows:

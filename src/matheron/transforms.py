@@ -93,7 +93,7 @@ class Log(Transform):
 
 
 class Kumaraswamy(Transform):
-    """x -> 1 - (1 - x^a)^b on (0, 1), concentrations a and b a coordinate: BoTorch's input warping.
+    """x -> 1 - (1 - x^a)^b on (0, 1), concentrations a and b per coordinate: BoTorch's input warping.
 
     `eps` keeps x inside the open interval, as BoTorch does; coordinates not warped have a = b = 1 and `mask` False.
     """

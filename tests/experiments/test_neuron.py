@@ -100,5 +100,5 @@ def test_remarks_name_the_step_at_which_the_quadratic_part_passes(results):
         if record["case"] == {"part": "time", "method": "decoupled"}:
             record["result"]["seconds"] = [0.5 + 0.002 * n for n in settings["timed_steps"]]
     said = " ".join(fitzhugh_nagumo.report(records, settings).remarks)
-    assert "0.5 s to draw the functions and to start, and 2 ms a step (R² = 1.000)" in said
+    assert "0.5 s to draw the functions and to start, 2 ms per step (R² = 1.000)" in said
     assert "0.9 ms + 1e+04 ns (m + t)²" in said and "from step 7 on" in said

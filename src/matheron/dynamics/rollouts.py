@@ -72,7 +72,7 @@ def rollout(
         states `[s, steps // keep_every + 1, d_s]`; with `actions`, `[a, s, steps // keep_every + 1, d_s]`.
 
     On a CUDA device the whole roll-out is a kernel (see `persistent`), or where it cannot be, as under a policy, a
-    CUDA graph a step.
+    CUDA graph per step.
 
     A trajectory that diverges is NaN from its first bad step on, which a `DivergenceWarning` names.
 

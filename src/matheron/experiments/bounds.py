@@ -93,7 +93,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
 
 
 def flat(records: Rows) -> list[Row]:
-    """One row an ell a trial, with how many times each bound is what it bounds."""
+    """One row per ell and trial, with how many times each bound is what it bounds."""
     rows = [{**r["case"], **row} for r in records for row in r["result"]["rows"]]
     for row in rows:
         row["covariance ratio"] = row["covariance bound"] / row["covariance error"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Fit(NamedTuple):
-    """Seconds a step = overhead + slope * x, by least squares, between the first timed step and the last."""
+    """Seconds per step = overhead + slope * x, by least squares, between the first timed step and the last."""
 
     overhead: float
     slope: float
@@ -61,7 +61,7 @@ def remarks(laws: Rows, times: Mapping[str, Mapping[int, float]], settings: Sett
     if "decoupled" in times:
         start, slope, r2 = line(list(times["decoupled"]), list(times["decoupled"].values()))
         if r2 > 0.5:
-            text = f"{start:.3g} s to draw the functions and to start, and {1e3 * slope:.3g} ms a step (R² = {r2:.3f})"
+            text = f"{start:.3g} s to draw the functions and to start, {1e3 * slope:.3g} ms per step (R² = {r2:.3f})"
         else:  # what is fitted is noise
             low, middle, high = quartiles(list(times["decoupled"].values()))
             text = f"{middle:.3g} s (quartiles {low:.3g} to {high:.3g}) for any number of steps: drawing and starting"

@@ -62,7 +62,7 @@ def run(
         seed: runs with different seeds are independent.
         workers: how many processes; 1 is this one.
         device: "cpu" or "cuda".
-        trials: how many a case; None is the scale's own number. More can be added later.
+        trials: how many per case; None is the scale's own number. More can be added later.
         time_limit: in seconds. No trial is started that would, by what its like have taken, end later.
         dask: the address of a Dask scheduler, whose workers then run the trials.
     """

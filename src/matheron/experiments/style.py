@@ -66,6 +66,13 @@ def band(axis: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: Arra
     axis.fill_between(np.asarray(x), np.asarray(low), np.asarray(high), color=line.get_color(), alpha=0.2, linewidth=0)
 
 
+def quartile_band(axis: Axes, runs: ArrayLike, x: ArrayLike, *, floor: float | None = None, **options: Cell) -> None:
+    """The median of runs `[r, n]` against x `[n]`, with their quartiles shaded; values below `floor` count as it."""
+    values = np.asarray(runs, dtype=float)
+    low, middle, high = np.quantile(values if floor is None else values.clip(floor), [0.25, 0.5, 0.75], axis=0)
+    band(axis, x, low, middle, high, **options)
+
+
 def plain_ticks(axis: Axes, x: Sequence[float]) -> None:
     """On logarithmic axes: ticks at the x that there are, and y written out, or as powers where it spans many."""
     axis.set_xticks(x, [f"{v:g}" for v in x])

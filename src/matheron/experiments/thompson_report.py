@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from .base import Settings
 from .report import QUARTILES, Report, Row, Rows, Table, grouped, quartiles
 
@@ -74,15 +72,13 @@ def figure(rows: Rows, sizes: Sequence[int], runtimes: bool = False) -> Figure:
 
 def curves(axis: Axes, rows: Rows) -> None:
     """Medians of regret on a logarithmic scale, quartiles shaded."""
-    from .style import band
+    from .style import quartile_band
 
     for method in METHODS:
-        regret = torch.tensor([row["regret"] for row in rows if row["method"] == method], dtype=torch.float64)
-        if len(regret):
-            probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-            low, middle, high = regret.clamp_min(FLOOR).quantile(probabilities, dim=0)
-            x = rows[0]["d"] * torch.arange(1, regret.shape[1] + 1)
-            band(axis, x, low, middle, high, **_style(method))
+        regret = [row["regret"] for row in rows if row["method"] == method]
+        if regret:
+            evaluations = [rows[0]["d"] * (i + 1) for i in range(len(regret[0]))]
+            quartile_band(axis, regret, evaluations, floor=FLOOR, **_style(method))
     axis.set_yscale("log")
 
 

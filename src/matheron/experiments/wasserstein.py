@@ -76,7 +76,7 @@ def samplers(gp: ExactGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tup
 
 
 def flat(records: Rows) -> list[Row]:
-    """One row a sampler a trial, in the order in which the table shows them."""
+    """One row per sampler and trial, in the order in which the table shows them."""
     rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
     order = {method: i for i, method in enumerate(METHODS)}
     return sorted(rows, key=lambda row: (row["d"], row["n"], order[row["method"]], row["ell"] or 0))
@@ -90,7 +90,7 @@ METHODS = {
     "decoupled": "decoupled",
     "leverage": "decoupled, by leverage",
     "equispaced": "decoupled, equispaced features",
-    "fresh bases": "decoupled, a basis every 64 paths",
+    "fresh bases": "decoupled, a basis for every 64 paths",
 }
 
 

@@ -60,7 +60,7 @@ def rand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
-    """One Sobol net a basis, `[g, count, p]`: the plain net under a digital shift of its own, so bases are independent.
+    """One Sobol net per basis, `[g, count, p]`: the plain net under a digital shift of its own: independent bases.
 
     The coordinates of a point (frequencies and mixing variables of all factors) come from one net: that is what makes
     them jointly uniform. The net's dimension is p, never the number of features, which may therefore be any.

@@ -34,7 +34,7 @@ def write(
     progress: bool = False,
     overwrite: bool = False,
 ) -> Path:
-    """Write a field, or a Dataset of several, to `.zarr`, `.nc` (NetCDF) or `.tif` (a tiled GeoTIFF, a band a path).
+    """Write a field, or a Dataset of several, to `.zarr`, `.nc` (NetCDF) or `.tif` (a tiled GeoTIFF, a band per path).
 
     Blocks are computed and written one by one, on a cluster by many workers at once, so that a field may be larger
     than memory. Killed, the same call goes on without the blocks that were finished. NetCDF and GeoTIFF cannot be

@@ -47,7 +47,7 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) ->
     deviation = _deviation(X)
     deviation = torch.where(deviation > 1e-10 * X.abs().amax(0), deviation, 0.0)
     scale = deviation.clone()
-    for group in _tied(kernel, list(range(X.shape[1]))):
+    for group in _sharing_a_scale(kernel, list(range(X.shape[1]))):
         varying = deviation[group][deviation[group] > 0]
         scale[group] = varying.square().mean().sqrt() if len(varying) else 1.0
     scale = torch.where(scale > 0, scale, 1.0)
@@ -105,16 +105,16 @@ def _units(kernel: Kernel, scale: Tensor, variance: Tensor) -> tuple[dict[str, T
     return own, inner
 
 
-def _tied(kernel: Kernel, dims: list[int]) -> list[list[int]]:
+def _sharing_a_scale(kernel: Kernel, dims: list[int]) -> list[list[int]]:
     """Groups of columns that share a hyperparameter of length."""
     groups = [[i] for i in dims]
-    for tie in _ties(kernel, dims):
-        hit = [g for g in groups if set(g) & set(tie)]
+    for shared in _of_one_scale(kernel, dims):
+        hit = [g for g in groups if set(g) & set(shared)]
         groups = [g for g in groups if g not in hit] + [sorted({i for g in hit for i in g})]
     return [g for g in groups if len(g) > 1]
 
 
-def _ties(kernel: Kernel, dims: list[int]) -> Iterator[list[int]]:
+def _of_one_scale(kernel: Kernel, dims: list[int]) -> Iterator[list[int]]:
     yield kernel.of_one_scale(dims)
     for _, part in kernel.operands():
-        yield from _ties(part, kernel.inner_dims(dims))
+        yield from _of_one_scale(part, kernel.inner_dims(dims))

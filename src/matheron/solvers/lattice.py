@@ -1,4 +1,4 @@
-"""The solve on a Fourier lattice: weights given data, at a cost an iteration that does not depend on how many data.
+"""The solve on a Fourier lattice: weights given data, at a cost per iteration that does not depend on how many data.
 
 With f = Phi D w, D the amplitudes of the modes and Phi the modes at the data, the weights given y solve
 

@@ -30,7 +30,7 @@ _ROUNDS = 4
 
 
 class EvaluationWarning(UserWarning):
-    """The user's function raised, or answered something that is not a finite number; the search went on without it."""
+    """The user's function raised, or returned something that is not a finite number; the search went on without it."""
 
 
 @dataclass
@@ -103,12 +103,12 @@ def minimize_function(
     rounds): draws ask what might be better, and the mean uses what is known to be good.
 
     Args:
-        function: takes a point `[d]`, answers a number. If it raises, or answers NaN, that is reported and survived:
+        function: takes a point `[d]`, returns a number. If it raises, or returns NaN, that is reported and survived:
             the point is remembered as failed and the search goes on.
         bounds: the box, `[2, d]`.
         budget: evaluations in all.
-        q: evaluations a round.
-        kernel: of a model with known hyperparameters; None fits one after each round (Matern-5/2 with a lengthscale a
+        q: evaluations per round.
+        kernel: of a model with known hyperparameters; None fits one after each round (Matern-5/2 with a lengthscale per
             coordinate).
         noise: variance of the function's noise where it is known; None learns it, or is 1e-6 with a given kernel.
         strategy: as for `suggest`.
@@ -177,7 +177,7 @@ def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: floa
 def _evaluate(function: Callable[[Tensor], float], x: Tensor, study: Study) -> None:
     try:
         value = float(function(x.clone()))
-        trouble = "" if math.isfinite(value) else f"answered {value}"
+        trouble = "" if math.isfinite(value) else f"returned {value}"
     except Exception as error:
         value, trouble = math.nan, f"raised {type(error).__name__}: {error}"
     study.points.append(x.tolist())

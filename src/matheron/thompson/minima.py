@@ -26,7 +26,7 @@ _SCREENED_VALUES = 1 << 23
 
 
 class Minima(NamedTuple):
-    """One minimiser a path: points x `[s, d]`, values `[s]`, and how each search ended."""
+    """One minimiser per path: points x `[s, d]`, values `[s]`, and how each search ended."""
 
     x: Tensor
     value: Tensor
@@ -77,7 +77,7 @@ def minimize(
     Args:
         paths: drawn functions of one output.
         bounds: the box, `[2, d]`: lower bounds, then upper.
-        num_starts: points of the mesh that are polished, a path.
+        num_starts: points of the mesh that are polished, per path.
         mesh_size: points of the mesh; the paper's budget is 250,000, and rarely finds a lower value.
         max_iterations: of the polish.
         generator, seed: scrambles the mesh, a generator or a seed.
@@ -114,7 +114,7 @@ def minimize_together(
 ) -> list[Minima]:
     """`minimize` of the paths of several models, all of them polished in one call; each has a generator of its own.
 
-    On a CPU the answers are those of `minimize`, bit for bit: searches go in step, and no search depends on another. On
+    On a CPU the results are those of `minimize`, bit for bit: searches go in step, and no search depends on another. On
     a GPU they agree to rounding, and hundreds of small searches take little longer than one.
 
     >>> import torch, matheron

@@ -1,4 +1,4 @@
-"""suggest: where to evaluate next, one point a drawn function, by each strategy of the paper."""
+"""suggest: where to evaluate next, one point per drawn function, by each strategy of the paper."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def suggest(
         features: their kind, as for `matheron.draw`; None is "auto" for the first and "cosine" for the second.
         mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; if not given 16,384 as
             for `minimize`, and for "function-space", where they are all there is, the paper's 1,000,000.
-        num_starts: points of the mesh that are polished, a function; of the first two.
+        num_starts: points of the mesh that are polished, per function; of the first two.
         pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
             here, the drawn functions pass through the posterior mean there, and so have less to find near them.
         trust_region: a share of the box's sides. Each function is then minimised in a region of such sides about the

@@ -1,9 +1,9 @@
 """Optuna's parameters as coordinates of a unit cube, and back.
 
     float                 one coordinate, its logarithm's where log
-    int, or with a step   one coordinate cut into equal cells, one a value, at the cell's centre; for log ints the cell
+    int, or with a step   one coordinate cut into equal cells, one per value, at its centre; for log ints the cell
                           of v is (v - 1/2, v + 1/2), on the scale of logarithms
-    categorical           one coordinate a choice: the choice's is 1, the others' 0
+    categorical           one coordinate per choice: the choice's is 1, the others' 0
 
 A point of the cube that is no parameters' is *snapped* to the cell, or the choice, that it lies in.
 """
@@ -52,12 +52,12 @@ class UnitCube:
         return torch.tensor(rows, dtype=torch.float64).reshape(-1, self.dim)
 
     def snap(self, u: Tensor) -> Tensor:
-        """The points `[n, d]` of parameters that points `[n, d]` of the cube stand for."""
+        """The points `[n, d]` of the parameters at points `[n, d]` of the cube."""
         parts = u.split(self._widths, dim=1)
         return torch.cat([axis.snap(part) for axis, part in zip(self.axes.values(), parts, strict=True)], dim=1)
 
     def decode(self, u: Tensor) -> dict[str, Parameter]:
-        """The parameters that a point `[d]` stands for."""
+        """The parameters at a point `[d]`."""
         parts = u.split(self._widths)
         return {name: axis.decode(part) for (name, axis), part in zip(self.axes.items(), parts, strict=True)}
 

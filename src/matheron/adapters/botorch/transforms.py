@@ -84,7 +84,7 @@ def _concentrations(transform: bi.Warp) -> tuple[Tensor, Tensor]:
 
 
 def _spread(values: Tensor, transform: bi.InputTransform, at: Coordinates, otherwise: float) -> Tensor:
-    """One value a coordinate of a path, from those of the transform's indices. It must leave a task feature alone."""
+    """One value per coordinate of a path, from those of the transform's indices. It must leave a task feature alone."""
     indices = getattr(transform, "indices", None)
     if indices is not None:
         values = torch.full((at.number,), otherwise, dtype=values.dtype, device=values.device).index_copy(

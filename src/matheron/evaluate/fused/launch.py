@@ -12,7 +12,7 @@ from torch import Tensor
 from . import own, pull, shared
 from .plan import Fourier, Plan, Radial
 
-# Up to this many sums (rows times points) a program a row finishes sooner than tensor cores fed by few programs.
+# Up to this many sums (rows times points) a program per row finishes sooner than tensor cores fed by few programs.
 FEW_SUMS = 1 << 13
 # What the pulled-back gradients of rows may take in memory at a time, in numbers.
 _ROOM = 1 << 25

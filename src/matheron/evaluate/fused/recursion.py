@@ -78,7 +78,7 @@ class Recursion:
 
 
 def block_and_warps(s: int) -> tuple[int, int]:
-    """Basis functions at a time, and warps a path: few where many paths fill the device, more where they do not."""
+    """Basis functions at a time, and warps per path: few where many paths fill the device, more where they do not."""
     return (64, 2) if s > 512 else (128, 4)
 
 

@@ -1,7 +1,7 @@
 """Many steps of a recursion x' = x + f(x) in one launch: a program keeps its path's state and goes from step to step.
 
 Each step evaluates the path's own functions at one point, all outputs in one tile `[outputs, basis]`, so that one
-reduction a step is all that threads wait for. Frequencies and weights are read again at every step, from the caches.
+reduction per step is all that threads wait for. Frequencies and weights are read again at every step, from the caches.
 """
 
 from __future__ import annotations
