@@ -13,6 +13,7 @@ from matheron import ExactGP, SparseGP, draw, draw_prior
 from matheron import kernels as K
 from matheron.operators import KernelOperator
 from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver
+from matheron.solvers.block_descent import BlockState
 from matheron.solvers.pcg import PCGState
 
 TIGHT = PCG(tolerance=1e-7)
@@ -207,6 +208,14 @@ def test_auto_takes_cholesky_while_the_matrix_fits_and_conjugate_gradients_beyon
     kernel, auto = K.RBF(0.5), Auto(memory=8 * 10**2)
     assert isinstance(state_of(kernel, rand(10, 2), None, noises(10, 0.1), auto), CholeskyState)
     assert isinstance(state_of(kernel, rand(11, 2), None, noises(11, 0.1), auto), PCGState)
+
+
+def test_auto_takes_block_descent_where_memory_holds_no_useful_preconditioner(monkeypatch):
+    """A rank of 5 sqrt(n) is what it takes: with 400 observations 100, of 3200 bytes each."""
+    kernel, X, noise = K.RBF(0.5), rand(400, 2), noises(400, 0.1)
+    for memory, kind in ((100 * 3200, PCGState), (100 * 3200 - 1, BlockState)):
+        monkeypatch.setattr("matheron.solvers.preconditioner.MEMORY_ON_CPU", memory)
+        assert isinstance(state_of(kernel, X, None, noise, Auto(memory=1)), kind)
 
 
 def test_auto_keeps_a_graph_with_cholesky():

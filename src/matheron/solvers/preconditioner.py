@@ -20,12 +20,17 @@ _LEFT = 0.1
 
 
 def default_rank(operator: Operator) -> int:
-    """20 sqrt(n), or what the memory allows: all that there is, not what is free, so that runs can be repeated."""
+    """20 sqrt(n), or what the memory allows."""
+    return max(1, min(operator.size, math.ceil(RANK * operator.size**0.5), largest_rank(operator)))
+
+
+def largest_rank(operator: Operator) -> int:
+    """What the memory allows: all that there is, not what is free, so that runs can be repeated."""
     n, device, memory = operator.size, operator.device, MEMORY_ON_CPU
     if device.type == "cuda":
         memory = int(SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory)
     column = -(-n // operator.processes.count) * torch.finfo(operator.dtype).bits // 8
-    return max(1, min(n, math.ceil(RANK * n**0.5), memory // column))
+    return memory // column
 
 
 class LowRank:
