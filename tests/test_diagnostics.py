@@ -148,8 +148,9 @@ def test_too_few_modes_should_be_more_and_the_lattice_s_record_is_shown(generato
     paths = matheron.draw(gp, 4000, num_features=9, features="equispaced", domain=(0.0, 1.0), generator=generator)
     few = diagnose(paths, gp, x)
     assert few.advice.startswith("More modes: draw with features=")
-    paths = matheron.draw(gp, 4000, features="lattice", tolerance=1e-4, domain=(0.0, 1.0), generator=generator)
+    paths = matheron.draw(gp, 4000, generator=generator, **few.settings)
     many = diagnose(paths, gp, x)
+    assert many.advice.startswith("Good enough")
     assert basis(many).w2 < 0.1 * basis(few).w2
     assert paths.prior.features.description in str(many).replace("\n", " ")
 
@@ -162,6 +163,8 @@ def test_a_weight_space_posterior_is_found_out(generator):
     assert basis(theirs).w2 > 2 * basis(ours).w2 and basis(theirs).mean_error > 0.01
     assert theirs.paths.w2 == pytest.approx(basis(theirs).w2, rel=0.1)
     assert theirs.advice.startswith("Another sampler")
+    followed = matheron.draw(gp, 2000, generator=generator, **theirs.settings)
+    assert diagnose(followed, gp, X_TEST).advice.startswith("Good enough")
 
 
 @pytest.mark.parametrize("whitened", [False, True])

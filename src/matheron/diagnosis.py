@@ -24,6 +24,7 @@ class Settings(TypedDict, total=False):
     num_features: int
     paths_per_basis: int
     domain: tuple[list[float], list[float]]
+    tolerance: float
 
 
 @dataclass(frozen=True)

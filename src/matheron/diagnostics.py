@@ -24,6 +24,7 @@ from .samplers.conditionals import inner_points
 # (what paths that share it look like), and for all paths together.
 LARGEST_OF_ONE, LARGEST_OF_ALL = 0.2, 0.1
 _MARGIN = 1.2  # bases differ; what is recommended must hold for others than those that were tried
+_FEW = 64  # paths of a lattice that is tried, which has weights by the million for each
 # The comparison is cubic in the number of values.
 LARGEST_COUNT = 4096
 _BLOCK = 4096
@@ -211,28 +212,56 @@ def _advice(
     if one <= LARGEST_OF_ONE and every <= LARGEST_OF_ALL:
         errors = f"within {one:.2g} of a standard deviation for one basis, {every:.2g} for all paths together"
         return _Advice(f"Good enough: the law of these paths is {errors}.", {})
-    if any(isinstance(member, LinearModelPaths) for member in members):
-        text = "Another sampler: this one holds the data in weight space; matheron.draw holds them in function space."
-        return _Advice(text, {})
     s, prior = members[0].num_paths, members[0].prior
     lattice = any(isinstance(part, Lattice) for part in prior.features.bases)
-    if not lattice and _fits_a_lattice(gp, members[0].input_dim):
-        box = (x.amin(0).tolist(), x.amax(0).tolist())
-        if _error_of_one(gp, x, exact, domain=box) <= LARGEST_OF_ALL * spread:
-            return _Advice("Other features: a lattice errs far less; draw with domain=(lower, upper).", {"domain": box})
-    if lattice:
-        return _Advice('More modes: draw with features="lattice" and a smaller tolerance=.', {})
+    weight_space = any(isinstance(member, LinearModelPaths) for member in members)
+    words, settings = "", Settings()
+    if not weight_space and _fits_a_lattice(gp, members[0].input_dim):
+        words, settings = _advised_lattice(gp, x, exact, spread, s, lattice)
+    if not settings:
+        settings = _advised_features(gp, x, exact, spread, s, prior.num_features, prior.num_bases)
+        words = "Other settings: draw with " if settings else _NOTHING
+    if weight_space:
+        words = "Another sampler: this one holds the data in weight space; use matheron.draw, with "
+    return _Advice(words + ", ".join(f"{name}={value!r}" for name, value in settings.items()) + ".", settings)
+
+
+_NOTHING = "More of everything: not even 64 times as many features, chosen by leverage, are enough for so few paths"
+
+
+def _advised_lattice(gp: GP, x: Tensor, exact: Moments, spread: float, s: int, lattice: bool) -> tuple[str, Settings]:
+    """A lattice that is good enough for s paths, and why; or no settings."""
+    box = (x.amin(0).tolist(), x.amax(0).tolist())
+    if not lattice:
+        tried, words = [Settings(domain=box)], "Other features: a lattice errs far less; draw with "
+    else:
+        tried = [Settings(features="lattice", domain=box, tolerance=t) for t in (1e-3, 1e-4, 1e-6)]
+        words = "More modes: draw with "
+    for settings in tried:
+        try:
+            drawn = draw(gp, min(s, _FEW), seed=0, **settings)
+        except (ValueError, TypeError):
+            continue
+        every, one = _implied(drawn, gp, x), _one_basis(drawn, gp, x, exact)
+        if every is None or one is None:
+            continue
+        if max(one.w2, _law(every, exact).w2) <= LARGEST_OF_ALL / _MARGIN * spread:
+            return words, settings
+    return words, Settings()
+
+
+def _advised_features(
+    gp: GP, x: Tensor, exact: Moments, spread: float, s: int, num_features: int, num_bases: int
+) -> Settings:
+    """As many features by leverage, and as many bases, as are good enough for s paths; or no settings."""
     for factor in (1, 4, 16, 64):
-        count = factor * prior.num_features
-        error = _MARGIN * _error_of_one(gp, x, exact, features="leverage", num_features=count) / spread
+        count = factor * num_features
+        error = _MARGIN * _error_of_one(gp, x, exact, count) / spread
         needed = math.ceil((error / LARGEST_OF_ALL) ** 2)  # what independent bases err by averages out
         if error <= LARGEST_OF_ONE and needed <= s:
-            together = max(1, min(math.ceil(s / prior.num_bases), s // needed))
-            settings = Settings(features="leverage", num_features=count, paths_per_basis=together)
-            words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
-            return _Advice(f"Other settings: draw with {words}.", settings)
-    text = "More of everything: not even 64 times as many features, chosen by leverage, are enough for so few paths."
-    return _Advice(text, {})
+            together = max(1, min(math.ceil(s / num_bases), s // needed))
+            return Settings(features="leverage", num_features=count, paths_per_basis=together)
+    return Settings()
 
 
 def _fits_a_lattice(gp: GP, d: int) -> bool:
@@ -241,18 +270,10 @@ def _fits_a_lattice(gp: GP, d: int) -> bool:
     return bool(terms) and few
 
 
-def _error_of_one(
-    gp: GP,
-    x: Tensor,
-    exact: Moments,
-    *,
-    features: str = "auto",
-    num_features: int = 1024,
-    domain: tuple[ArrayLike, ArrayLike] | None = None,
-) -> float:
-    """The largest W2 of three bases drawn with some settings; infinite where they cannot be drawn."""
+def _error_of_one(gp: GP, x: Tensor, exact: Moments, num_features: int) -> float:
+    """The largest W2 of three bases by leverage; infinite where they cannot be drawn."""
     try:
-        drawn = draw(gp, 3, paths_per_basis=1, seed=0, features=features, num_features=num_features, domain=domain)
+        drawn = draw(gp, 3, paths_per_basis=1, seed=0, features="leverage", num_features=num_features)
     except (ValueError, TypeError):
         return math.inf
     return max(_law(law, exact).w2 for i in range(3) if (law := _implied(drawn[i : i + 1], gp, x)) is not None)

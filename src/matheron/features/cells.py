@@ -27,6 +27,11 @@ class Factor(ABC):
     num_uniforms: int
     input_dim: int
 
+    @property
+    @abstractmethod
+    def directions(self) -> Tensor:
+        """Vectors `[c, d]` that span the frequencies."""
+
     @abstractmethod
     def located(self, U: Tensor) -> tuple[Tensor, Tensor]:
         """A uniform number `[k]` that chooses the cell, and what else of U `[k, p]` says where in it: independent."""
@@ -110,6 +115,10 @@ class Shells(Factor):
         numbers = tuple(float(v.detach()) if isinstance(v, Tensor) else v for v in shape)
         return (type(self.measure), *numbers) if all(isinstance(v, int | float) for v in numbers) else None
 
+    @property
+    def directions(self) -> Tensor:
+        return self.frame
+
     def own(self, theta: Tensor) -> Tensor:
         """Frequencies `[k, d]` in the measure's own coordinates `[k, p]`."""
         return theta if self.whole else theta @ self.frame.mT
@@ -184,6 +193,10 @@ class Atoms(Factor):
         self.input_dim = theta.shape[1]
         self.index = self.theta.detach().norm(dim=-1)
         self.masses = self.mass.detach() / self.mass.detach().sum()
+
+    @property
+    def directions(self) -> Tensor:
+        return self.theta.detach()
 
     def located(self, U: Tensor) -> tuple[Tensor, Tensor]:
         return U[:, 0], U[:, 1:]

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cells import Shells
 from .proposal import Component
 
 # int S^2 / q may be so many times that of plain features, by whether data have pinned most of the variance: near 1.1
@@ -38,8 +37,7 @@ class Tilted:
     @property
     def num_dims(self) -> int:
         """Of the coordinates that the component depends on."""
-        frames = [f.frame if isinstance(f, Shells) else f.theta.detach() for f in self.component.factors]
-        return int(torch.cat([frame.any(0)[None] for frame in frames]).any(0).sum())
+        return int(torch.cat([f.directions for f in self.component.factors]).any(0).sum())
 
 
 def tilt(parts: list[Tilted], told: bool, pinned: bool) -> list[float]:
