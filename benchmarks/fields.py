@@ -175,7 +175,7 @@ def rates(scale: str) -> list[dict[str, Any]]:
     cases = [
         ("one path, its data in the lattice's coefficients", on_lattice, 1, {"solver": "lattice"}),
         ("16 such paths", on_lattice, 16, {"solver": "lattice"}),
-        ("one path with 400 data as centres", model(400), 1, {}),
+        ("one path with 400 data and a dense factor", model(400), 1, {}),
         ("10 such paths", model(400), 10, {}),
     ]
     threads, rows = torch.get_num_threads(), []
