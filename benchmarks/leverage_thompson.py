@@ -88,6 +88,7 @@ def regrets(
                 case.batch,
                 num_features=case.num_features,
                 features=kind,
+                domain=(0.0, 1.0),  # which plain features make nothing of
                 seed=100 * seed + round_number,
             )
             for i, (kind, seed) in enumerate(trials)
