@@ -216,9 +216,8 @@ def test_a_greedy_point_is_the_minimiser_of_the_mean_and_the_others_are_draws_ow
     settings: dict[str, Any] = {"num_features": 128, "mesh_size": 500, "num_starts": 4, "seed": 0}
     plain, greedy = suggest(gp, BOX, 3, **settings), suggest(gp, BOX, 3, greedy=True, **settings)
     assert torch.equal(plain[1:], greedy[1:]) and not torch.equal(plain[0], greedy[0])
-    axis = torch.linspace(0, 1, 101, dtype=torch.float64)
-    grid = torch.cartesian_prod(axis, axis)
-    lowest = float(moments(gp, grid).mean.min())
+    axis = torch.linspace(0, 1, 41, dtype=torch.float64)
+    lowest = float(marginals(gp, torch.cartesian_prod(axis, axis))[0].min())
     assert float(moments(gp, greedy[:1]).mean) <= lowest + 1e-9
     in_region = suggest(gp, BOX, 3, greedy=True, trust_region=0.1, **settings)
     torch.testing.assert_close(in_region[0], greedy[0], atol=1e-4, rtol=0.0)
