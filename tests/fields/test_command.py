@@ -182,7 +182,7 @@ def test_longitudes_and_latitudes_are_of_the_sphere_where_the_crs_says_so(tmp_pa
     across = [field.isel(lat=-1).std("lon").mean() for field in (by_crs, flat)]
     assert across[0] < 0.3 * across[1] and float(by_crs["lat"].max()) == 90
     swapped = invoke(tmp_path / "ice.csv", "--x", "lat,lon", "--sphere", "--out", tmp_path / "d.nc")
-    assert swapped.exit_code == 1 and "expected columns longitude, latitude in degrees" in swapped.output
+    assert swapped.exit_code == 1 and "expected the eastward coordinate first, as in --x lon,lat" in swapped.output
 
 
 def test_a_crs_that_is_none_is_refused(table, tmp_path):

@@ -16,9 +16,9 @@ from torch import Tensor
 from .proposal import Component
 
 # int S^2 / q may be so many times that of plain features, by whether data have pinned most of the variance: near 1.1
-# squared. In one and two dimensions, even frequencies err less than plain ones anyway. Where the gain among data is
+# squared. In up to three dimensions even frequencies err less than plain ones anyway. Where the gain among data is
 # below the one asked for it may be a little more; and where it was said where paths will be called, no place is far.
-_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.7}
+_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.7, 3: 1.4}
 _OF_SMALL_GAIN, _GAIN_ASKED, _WHERE_TOLD = 1.35, 3.2, 4.0
 # The values of b that are tried, with lev scaled to a mean of one.
 _BLENDS = np.logspace(-2, 4, 25)
