@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import matheron
+from examples import gen, rand, randn
 from matheron import kernels as K
 from matheron.convolution import convolved
 from matheron.features import Joint, Lattice
@@ -21,18 +22,6 @@ from matheron.solvers.lattice_preconditioner import DataSpace, dense_block
 from matheron.solvers.toeplitz import Information, System
 
 UNIT = (0.0, 1.0)
-
-
-def gen(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def rand(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=gen(seed), dtype=torch.float64)
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=gen(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("shape", [(9,), (5, 9), (5, 7, 3)])

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import matheron
+from examples import gen, rand, randn
 from matheron import kernels as K
 from matheron.features import Joint, Lattice
 from matheron.features.basis import Cosines
@@ -16,18 +17,6 @@ from matheron.solvers.lattice_preconditioner import DataSpace, dense_block
 from matheron.solvers.toeplitz import Information, System
 
 UNIT = (0.0, 1.0)
-
-
-def gen(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def rand(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=gen(seed), dtype=torch.float64)
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=gen(seed), dtype=torch.float64)
 
 
 def coupling(t: int, rank: int, seed: int = 0) -> Tensor:

@@ -14,6 +14,7 @@ from torch.quasirandom import SobolEngine
 from ..gp import ExactGP, SparseGP
 from ..paths import AbstractPaths
 from .quasi_newton import minimize_in_unit_box
+from .region import data_in_box
 
 MESH_SIZE = 4096
 # Nearer to a datum than this share of the box, in every coordinate, the mean's minimiser would tell nothing new.
@@ -35,11 +36,9 @@ def minimizer_of_mean(
     """
     lower, upper = box.to(paths.device, paths.dtype)
     side = upper - lower
-    X = gp.centres.detach().to(lower)
-    X = (X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)).clamp(lower, upper)
     seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
     mesh = SobolEngine(len(side), scramble=True, seed=seed).draw(mesh_size, dtype=torch.float64).to(lower)
-    known = (X - lower) / side
+    known = (data_in_box(gp, lower, upper) - lower) / side
     with torch.no_grad():
         points = torch.cat([known, mesh])  # of the unit cube
         best = paths.mean(torch.addcmul(lower, points, side)).topk(min(num_starts, len(points)), largest=False).indices

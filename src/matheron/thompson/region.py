@@ -70,8 +70,7 @@ def minimizers_near_best(
     """
     lower, upper = box.to(paths.device, paths.dtype)
     whole, (s, d) = upper - lower, (paths.num_paths, len(lower))
-    X = gp.centres.detach().to(lower)
-    X = (X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)).clamp(lower, upper)
+    X = data_in_box(gp, lower, upper)
     with torch.no_grad():
         centres = X[paths(X).argmin(1)]  # [s, d]
         half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
@@ -95,6 +94,13 @@ def minimizers_near_best(
     values = found.value.unflatten(0, (s, k))
     chosen = torch.where(torch.isfinite(values), values, torch.inf).argmin(1) + k * torch.arange(s, device=low.device)
     return torch.addcmul(low, found.x[chosen], span).clamp(lower, upper)
+
+
+def data_in_box(gp: ExactGP | SparseGP, lower: Tensor, upper: Tensor) -> Tensor:
+    """The data (or inducing points) `[n, d]` in the user's units, those outside of the box at its bounds."""
+    X = gp.centres.detach().to(lower)
+    X = X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)
+    return X.clamp(lower, upper)
 
 
 def _relative_lengthscales(gp: ExactGP | SparseGP, whole: Tensor) -> Tensor:
