@@ -241,7 +241,7 @@ SHAPES = [([0], (9,), 1), ([1], (7,), 2), ([0, 2], (5, 9), 3), ([0, 1, 2], (5, 7
 def test_sums_gradients_and_adjoints_are_those_of_the_functions(dims, shape, d, dtype, way, monkeypatch):
     if way == "own":
         monkeypatch.setattr(nufft, "finufft", lambda: None)
-    monkeypatch.setattr(Lattice, "_suits_matrix", lambda self, x, r: way == "matrix")
+    monkeypatch.setattr(Lattice, "suits_matrix", lambda self, x, r: way == "matrix")
     lattice, g = basis(dims, shape)
     x = torch.randn(1, 40, d, generator=g, dtype=torch.float64)
     W = torch.randn(1, 5, lattice.size, generator=g, dtype=torch.float64)
@@ -261,7 +261,7 @@ def test_sums_gradients_and_adjoints_are_those_of_the_functions(dims, shape, d, 
 
 def test_a_few_points_of_many_functions_are_a_matrix_product_and_many_points_a_transform():
     lattice, _ = basis([0, 1], (99, 99))
-    assert lattice._suits_matrix(torch.zeros(1, 40, 2), 64) and not lattice._suits_matrix(torch.zeros(1, 9999, 2), 64)
+    assert lattice.suits_matrix(torch.zeros(1, 40, 2), 64) and not lattice.suits_matrix(torch.zeros(1, 9999, 2), 64)
 
 
 @pytest.mark.parametrize("dims, shape, d", SHAPES)
