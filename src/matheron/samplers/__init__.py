@@ -6,11 +6,14 @@ only: each call draws anew.
 """
 
 from .closed_form import Moments as Moments
+from .closed_form import Posterior as Posterior
 from .closed_form import marginals as marginals
 from .closed_form import moments as moments
+from .conditionals import inner_points as inner_points
 from .conditionals import single as single
 from .decompositions import orthogonal as orthogonal
 from .decompositions import weight_space_sparse as weight_space_sparse
+from .function_space import joint_draws as joint_draws
 from .function_space import location_scale as location_scale
 from .implied import decoupled_moments as decoupled_moments
 from .implied import weight_space_moments as weight_space_moments

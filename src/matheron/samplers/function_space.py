@@ -9,7 +9,7 @@ from ..checks import ArrayLike, Random, as_generator
 from ..gp import GP, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ..libraries import describe
 from ..updates import normals
-from .closed_form import inner_moments, selected
+from .closed_form import Posterior, selected
 from .conditionals import Factored, PriorAt, inner_points, single
 from .values import DrawValues, ValueDraws
 
@@ -60,7 +60,9 @@ class LocationScale(ValueDraws):
     def _member(self, gp: ExactGP | SparseGP, x: ArrayLike) -> DrawValues:
         inner = inner_points(gp, x)
         draw_rows = (
-            self._of_u(gp, inner) if isinstance(gp, SparseGP) and gp.q_mean is None else self._gaussian(gp, inner)
+            self._of_u(gp, inner)
+            if isinstance(gp, SparseGP) and gp.q_mean is None
+            else joint_draws(Posterior(gp), inner, self.generator)
         )
         dtype = (gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points).dtype
         transform = None if gp.output_transform is None else gp.output_transform.to(inner.device, inner.dtype)
@@ -71,12 +73,6 @@ class LocationScale(ValueDraws):
             return f[..., 0] if gp.num_outputs == 1 else f
 
         return draw
-
-    def _gaussian(self, gp: ExactGP | SparseGP, x: Tensor) -> DrawValues:
-        mean, C = inner_moments(gp, x)
-        mean = mean.reshape(-1)
-        R = root(C.reshape(len(mean), -1))
-        return lambda count: mean + normals((count, R.shape[1]), self.generator).to(R) @ R.mT
 
     def _of_u(self, gp: SparseGP, x: Tensor) -> DrawValues:
         """For a q(u) known by its draws alone: u, then f given u, which is Gaussian."""
@@ -91,6 +87,14 @@ class LocationScale(ValueDraws):
             return f + normals((count, R.shape[1]), self.generator).to(R) @ R.mT
 
         return draw
+
+
+def joint_draws(posterior: Posterior, x: Tensor, generator: torch.Generator) -> DrawValues:
+    """Draws of values `[count, n t]` at points `[n, d]` of the model's own space."""
+    mean, C = posterior.moments(x)
+    mean = mean.reshape(-1)
+    R = root(C.reshape(len(mean), -1))
+    return lambda count: mean + normals((count, R.shape[1]), generator).to(R) @ R.mT
 
 
 def root(C: Tensor) -> Tensor:

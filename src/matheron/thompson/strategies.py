@@ -12,7 +12,7 @@ from ..drawing import draw
 from ..features import Features
 from ..libraries import describe
 from ..paths import AbstractPaths, require_paths
-from ..samplers import location_scale, marginals, single, weight_space
+from ..samplers import Posterior, inner_points, joint_draws, single, weight_space
 from .greedy import minimizer_of_mean
 from .minima import MESH_SIZE, minimize_together
 from .region import MESH_SIZE as REGION_MESH_SIZE
@@ -195,11 +195,12 @@ def _function_space(model: object, bounds: Tensor, q: int, size: int, generator:
     lower, upper = bounds
     uniform = torch.rand(size, len(lower), generator=generator, device=generator.device, dtype=torch.float64)
     mesh = torch.addcmul(lower, uniform.to(lower), upper - lower)  # [M, d]
-    mean, deviation = marginals(gp, mesh)
+    posterior, inner = Posterior(gp), inner_points(gp, mesh)
+    mean, deviation = posterior.marginals(inner)
     chosen = []
     for _ in range(q):
         zeta = torch.randn(size, generator=generator, device=generator.device, dtype=torch.float64).to(mean)
         best = (mean + deviation * zeta).topk(min(ACTIVE_SET, size), largest=False).indices
-        joint = location_scale(gp, 1, generator=generator)(mesh[best])[0]  # [2048]
+        joint = joint_draws(posterior, inner[best], generator)(1)[0]  # [2048]
         chosen.append(mesh[best[joint.argmin()]])
     return torch.stack(chosen)
