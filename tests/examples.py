@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ def _sparse(kernel: K.Kernel, **settings: Any) -> SparseGP:
     return SparseGP(kernel, rand(5, 2, seed=1), randn(5, seed=2), 0.4 * randn(5, 5, seed=3), **settings)
 
 
+@cache
 def _models() -> dict[str, Any]:
     noises = torch.tensor([0.0, 0.1, 0.3, 0.0, 0.2], dtype=torch.float64)
     return {

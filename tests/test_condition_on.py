@@ -1,6 +1,7 @@
 """The same draw, given more data."""
 
 import importlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -206,11 +207,16 @@ def conditioned_moments(gp: Any, x: Tensor, x_new: Tensor, y: Tensor, noise: flo
     return torch.from_numpy(new_mean), torch.from_numpy(cov[:n, :n] - gain @ cov[n:, :n])
 
 
+@cache
+def many_paths(name: str) -> Any:
+    return draw(model(name), 4000, num_features=96, paths_per_basis=1, generator=gen())
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 @pytest.mark.parametrize("name", [name for name in MODELS if "transforms" not in name])
 def test_the_law_given_more_data_is_the_posterior_s_own_conditional(name, noise):
     gp, x = model(name), AT[:4]
-    paths = draw(gp, 4000, num_features=96, paths_per_basis=1, generator=gen())
+    paths = many_paths(name)
     y = new_y(paths[0])
     f = paths.condition_on(NEW_X, y, noise=noise, generator=gen(1))(x)
     mean, cov = conditioned_moments(gp, x, NEW_X, y, noise)
@@ -234,8 +240,7 @@ def test_a_sparse_posterior_of_every_form_is_conditioned_on(root):
 
 def test_a_sparse_posterior_conditioned_as_if_it_were_the_prior_is_found():
     """The update with k in place of k_q has another law, and the check above would see it."""
-    gp, y = model("sparse"), randn(3, seed=5)
-    paths = draw(gp, 4000, num_features=96, paths_per_basis=1, generator=gen())
+    gp, y, paths = model("sparse"), randn(3, seed=5), many_paths("sparse")
     residual = y - paths(NEW_X) - 0.1**0.5 * randn(4000, 3)
     k_nn = gp.kernel(NEW_X) + 0.1 * torch.eye(3)
     wrong = paths(AT[:4]) + torch.linalg.solve(k_nn, residual.mT).mT @ gp.kernel(AT[:4], NEW_X).mT

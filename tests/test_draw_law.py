@@ -1,6 +1,7 @@
 """The law of drawn paths, against the closed form: every kernel, model, basis, noise and mean."""
 
 import importlib
+from functools import cache
 from typing import Any
 
 import pytest
@@ -117,8 +118,9 @@ FEATURES = ["cosine", "sincos", "sobol", "orthogonal", "equispaced", "auto"]
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("model", [exact_gp, sparse_gp], ids=["exact", "sparse"])
 def test_every_basis_gives_the_law(features, model):
-    domain = (-0.2, 1.2) if features in ("equispaced", "auto") else None
-    assert_law(model(K.Matern(1.5, 0.7), 2), features=features, domain=domain)
+    settings = dict(domain=(-0.2, 1.2)) if features in ("equispaced", "auto") else {}
+    settings |= dict(tolerance=1e-2) if features == "auto" else {}  # fewer modes, and still far below what is seen here
+    assert_law(model(K.Matern(1.5, 0.7), 2), features=features, **settings)
 
 
 @pytest.mark.parametrize("features", ["cosine", "sincos", "sobol", "equispaced"])
@@ -244,17 +246,17 @@ def test_every_output_at_every_point_is_the_same_as_tasks():
 # The checks above are worth something: each finds a mistake.
 
 
-@pytest.mark.parametrize("wrong", [0.95, 1.05])
 @pytest.mark.parametrize("name", ["RBF", "Matern 3/2", "Matern 5/2"])
-def test_a_lengthscale_wrong_by_five_percent_is_found(name, wrong):
+def test_a_lengthscale_wrong_by_five_percent_is_found(name):
     """By the covariance alone: the reference's mean is right."""
     kernel, d = KERNELS[name]
     gp, x = exact_gp(kernel, d), points(5, d, seed=6)
     f = draw(gp, 4 * NUM_PATHS, generator=gen(), **FRESH)(x)  # with NUM_PATHS one seed of ten would not find it
     mean, _ = exact_moments(gp, x)
-    _, cov = exact_moments(exact_gp(kernel.mapped(lambda b: b * wrong), d), x)
-    with pytest.raises(AssertionError, match="covariance"):
-        assert_moments(f, mean, cov)
+    for wrong in (0.95, 1.05):
+        _, cov = exact_moments(exact_gp(kernel.mapped(lambda b, wrong=wrong: b * wrong), d), x)
+        with pytest.raises(AssertionError, match="covariance"):
+            assert_moments(f, mean, cov)
 
 
 def test_noise_dropped_from_the_update_is_found(monkeypatch):
@@ -290,21 +292,18 @@ def test_a_mean_that_is_added_but_never_subtracted_is_found():
 # Independence.
 
 
-def test_two_paths_of_one_draw_are_uncorrelated_over_seeds():
-    gp = exact_gp(K.RBF(0.5), 1)
-    x = points(2, 1, seed=6)
-    mean, _ = exact_moments(gp, x)
-    f = torch.stack([draw(gp, 2, num_features=16, generator=gen(seed))(x) - mean for seed in range(600)])  # [r, 2, n]
-    assert_uncorrelated(f[:, 0], f[:, 1])
-
-
-def pairs_of_paths(paths_per_basis: int) -> tuple[Tensor, Tensor]:
+@cache
+def pairs_of_paths(paths_per_basis: int, num_pairs: int = NUM_PATHS, **settings: Any) -> tuple[Tensor, Tensor]:
     """Neighbours in one large draw, less their mean: `[r, n]` each. Pairs share a basis where two paths do."""
     gp, x = exact_gp(K.RBF(0.5), 1), points(3, 1, seed=6)
     mean, _ = exact_moments(gp, x)
-    settings: dict[str, Any] = dict(num_features=1, features="cosine", paths_per_basis=paths_per_basis)
-    f = draw(gp, 2 * NUM_PATHS, generator=gen(), **settings)(x) - mean
+    settings = dict(num_features=1, features="cosine", paths_per_basis=paths_per_basis) | settings
+    f = draw(gp, 2 * num_pairs, generator=gen(), **settings)(x) - mean
     return f[::2], f[1::2]
+
+
+def test_two_paths_of_one_basis_are_uncorrelated_over_bases():
+    assert_uncorrelated(*pairs_of_paths(2, 1000, features="auto", num_features=16))
 
 
 @pytest.mark.parametrize("paths_per_basis", [1, 2])

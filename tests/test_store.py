@@ -6,6 +6,7 @@ import os
 import pickle
 import stat
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def test_paths_come_back_as_the_same_functions(name, layout, tmp_path):
     torch.testing.assert_close(*given, rtol=1e-10, atol=1e-10)
 
 
+@cache
 def everything() -> dict[str, Any]:
     """Paths that together hold every kind of value there is."""
     X, y = rand(3, 2, seed=1), randn(3, seed=2)
@@ -106,11 +108,11 @@ def everything() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", list(everything()))
-def test_every_kind_of_value_comes_back(name, tmp_path):
-    paths = everything()[name]
-    x = rand(4, paths.input_dim) * 0.8 + 0.1
-    assert_same(round_trip(paths, tmp_path), paths, x)
+def test_every_kind_of_value_comes_back(tmp_path):
+    for name, paths in everything().items():
+        (tmp_path / name).mkdir()
+        x = rand(4, paths.input_dim) * 0.8 + 0.1
+        assert_same(round_trip(paths, tmp_path / name), paths, x)
 
 
 def test_every_kernel_of_the_battery_comes_back(tmp_path):

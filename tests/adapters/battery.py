@@ -57,7 +57,7 @@ class Case:
         return self.name
 
 
-def check(case: Case, generator: torch.Generator, *, num_paths: int = NUM_PATHS, num_features: int = 1024) -> Any:
+def check(case: Case, generator: torch.Generator, *, num_paths: int = NUM_PATHS, num_features: int = 256) -> Any:
     """The paths drawn from the case's model have its posterior's moments. Answers the model, for more questions."""
     model = case.fit()
     before = _state(model)

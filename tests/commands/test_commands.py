@@ -266,6 +266,7 @@ def test_a_saved_model_takes_the_table_s_place(folder, tmp_path):
     np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_tutorial_run_as_they_stand(folder, tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "tutorials" / "tables.md").read_text()
     table = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]

@@ -141,7 +141,7 @@ def setting(drift: Any, steps: int = 3) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64])
 @pytest.mark.parametrize("name", DRIFTS)
 def test_the_states_are_those_of_single_steps(name: str, dtype: torch.dtype, launches) -> None:
     drift = DRIFTS[name]()

@@ -90,7 +90,7 @@ def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
     tied = x.clone().requires_grad_()
     value = fused.values(paths.record, tied)
     (pulled,) = torch.autograd.grad(value, tied, seed)
-    plain = fused.values(paths.record, x)
+    plain = fused.values(paths.record, x) if dtype == torch.float64 else value.detach()
     both, slope = fused.values_and_gradients(paths.record, x)
     assert value.dtype == slope.dtype == pulled.dtype == dtype and not plain.requires_grad
     if len(x) == 1:
@@ -126,13 +126,17 @@ CASES = {  # kernel, dimensions, and how the paths are drawn
     "two outputs": (K.Coregional(K.RBF(0.5), B2) + K.Coregional(K.Matern(2.5, 0.7), torch.eye(2)), 2, {}),
     "two outputs with a basis each": (K.Coregional(K.RBF(0.5), B2), 2, dict(paths_per_basis=1)),
 }
-WIDE = pytest.param("seventeen dimensions", marks=pytest.mark.slow)  # the interpreter takes seconds
-SOME = [WIDE if case == "seventeen dimensions" else case for case in CASES]
+HOW = {"shared points": False, "own points": True}
+SOME = [  # the interpreter takes a second each: by default half of them, with every case, precision and kind of points
+    pytest.param(case, own, dtype, id=f"{case}, {how}, {dtype}", marks=[] if first else [pytest.mark.slow])
+    for case in CASES
+    for how, own in HOW.items()
+    for dtype in (torch.float32, torch.float64)
+    for first in [case != "seventeen dimensions" and own == (dtype == torch.float64)]
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize(("case", "own", "dtype"), SOME)
 def test_fused_is_the_chunked_path(case: str, own: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, d, settings = CASES[case]
     monkeypatch.setattr(launch, "FEW_SUMS", 0)  # shared points by tensor cores however few they are
@@ -140,15 +144,14 @@ def test_fused_is_the_chunked_path(case: str, own: bool, dtype: torch.dtype, mon
     assert_same(paths, points(len(paths) if own else 1, 6, d), dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64])
 def test_few_shared_points_row_by_row_are_the_same(dtype: torch.dtype) -> None:
     paths = paths_of(EVERY_KIND, 2)
     assert launch._by_rows(fused.plan_of(paths.record), fused.plan_of(paths.record).radial[0], points(1, 6, 2))  # type: ignore
     assert_same(paths, points(1, 6, 2), dtype)
 
 
-@pytest.mark.parametrize("offset", [0.0, 1000.0])  # near zero the points have more digits than their differences
-@pytest.mark.parametrize("own", [False, True], ids=["shared points", "own points"])
+@pytest.mark.parametrize(("own", "offset"), [(True, 0.0), (False, 1000.0)])  # near zero points have more digits
 def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own, offset, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(K.RBF(0.0005), 1, offset=offset, ell=64).to(torch.float32)
@@ -178,16 +181,18 @@ def test_some_paths_in_another_order_are_the_same(few: int, monkeypatch) -> None
     monkeypatch.setattr(launch, "FEW_SUMS", few)
     paths = paths_of(K.RBF(0.5), 2, s=6, paths_per_basis=2)
     for some in (paths[[4, 1, 5]], paths[[3, 3, 0]], paths[2]):
-        assert_same(some, points(1, 5, 2), torch.float64)
+        x = points(1, 5, 2)
+        got = fused.values_and_gradients(some.record, x)
+        torch.testing.assert_close(got, reference(some, x), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("mean", [1.5, LinearMean([1.0, -2.0], 0.3), lambda x: (3 * x[..., 0]).sin()])
-def test_the_mean_is_added(mean: Any, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("mean", "problems"), [(1.5, 1), (LinearMean([1.0, -2.0], 0.3), 3), (lambda x: (3 * x[..., 0]).sin(), 1)]
+)
+def test_the_mean_is_added(mean: Any, problems: int, monkeypatch) -> None:
     monkeypatch.setattr(fused, "_MEAN_BLOCK", 4)
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
-    paths = paths_of(K.RBF(0.5), 2, mean=mean)
-    assert_same(paths, points(1, 6, 2), torch.float64)
-    assert_same(paths, points(3, 6, 2), torch.float64)
+    assert_same(paths_of(K.RBF(0.5), 2, mean=mean), points(problems, 6, 2), torch.float64)
 
 
 def test_priors_conditioned_paths_and_no_points_are_served() -> None:

@@ -13,7 +13,7 @@ import rioxarray
 import xarray as xr
 
 from matheron import fields
-from matheron.fields import blocks
+from matheron.fields import blocks, schedulers
 from matheron.fields.manifest import Manifest
 
 HERE = Path(__file__).parent
@@ -186,7 +186,7 @@ def test_a_manifest_survives_torn_lines(tmp_path):
     assert Manifest(tmp_path / "m", {"a": 1}).done == {"x", "z"}
 
 
-def test_what_cannot_be_written_is_refused_before_any_work(field, tmp_path):
+def test_what_cannot_be_written_is_refused_before_any_work(field, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"ends in \.zarr, \.nc"):
         fields.write(field, tmp_path / "field.csv")
     with pytest.raises(FileNotFoundError, match="make it first"):
@@ -200,6 +200,7 @@ def test_what_cannot_be_written_is_refused_before_any_work(field, tmp_path):
         fields.write(field[:, 0], tmp_path / "field.tif")
     with pytest.raises(ValueError, match="scheduler: expected 'sync'"):
         fields.write(field, tmp_path / "field.nc", scheduler="fast")
+    monkeypatch.setattr(schedulers, "PATIENCE", "0.2s")
     with pytest.raises(OSError, match="no Dask scheduler answers at"):
         fields.write(field, tmp_path / "field.nc", scheduler="tcp://127.0.0.1:1")
     assert not list(tmp_path.iterdir())

@@ -30,6 +30,7 @@ class _OnOurs:
         return make
 
 
+@pytest.mark.slow  # many short studies
 class TestBasics(_OnOurs, BasicSamplerTestCase):
     pass
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # None, "sync" (one block after the other, each on all cores), "threads", a scheduler's address, or a Client.
 Scheduler = Union[str, "Client", None]
+# How long a scheduler may take to answer.
+PATIENCE = "5s"
 
 
 @contextmanager
@@ -50,7 +52,7 @@ def _connected(address: str) -> Client:
     """A Client of the scheduler at the address, or an OSError that says that there is none."""
     distributed = need("distributed")
     try:
-        return distributed.Client(address, timeout="5s", set_as_default=False)
+        return distributed.Client(address, timeout=PATIENCE, set_as_default=False)
     except OSError:
         raise OSError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`") from None
 
