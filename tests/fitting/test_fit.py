@@ -340,6 +340,16 @@ def test_single_precision_data_are_fitted_in_double_and_kept_single():
     assert float(single.kernel.kernel.lengthscale) == pytest.approx(float(gp.kernel.kernel.lengthscale), rel=1e-3)
 
 
+def test_a_caller_s_graph_and_inference_mode_change_nothing():
+    X, y = simulated(K.RBF(0.7), 15, 1, 0.02)
+    expected = float(fit(K.RBF(1.0), X, y, noise=0.1, mean=0.5, num_starts=1).kernel.lengthscale)
+    tied = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.1, 0.5)]
+    gp = fit(K.RBF(1.0), X.requires_grad_(), y, noise=tied[0], mean=tied[1], num_starts=1)
+    with torch.inference_mode():
+        other = fit(K.RBF(1.0), X.detach().clone(), y.clone(), noise=0.1, mean=0.5, num_starts=1)
+    assert [float(g.kernel.lengthscale) for g in (gp, other)] == [expected] * 2 and expected != 1.0
+
+
 def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
     """Starts are followed on some of the data: the end must still have no slope on all of them."""
     monkeypatch.setattr("matheron.fitting.search._SCREENED", 32)
@@ -357,6 +367,7 @@ def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
         ({"y": [0.0, 1.0, torch.inf, 2.0, 3.0]}, ValueError, "y: expected finite numbers, got 1 NaN or infinite"),
         ({"y": [0.0, 1.0]}, ValueError, r"y: expected \[5\]"),
         ({"X": torch.zeros(0, 1), "y": torch.zeros(0)}, ValueError, "at least one observation"),
+        ({"kernel": None, "X": torch.zeros(5, 0)}, ValueError, "in at least one dimension"),
         ({"kernel": "rbf"}, TypeError, "kernel: expected a kernel of matheron.kernels"),
         ({"num_starts": 0}, ValueError, "num_starts: expected a whole number of at least 1"),
         ({"mean": "quadratic"}, ValueError, 'mean: expected None, "linear", a number'),

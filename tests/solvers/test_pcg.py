@@ -160,6 +160,17 @@ def test_by_default_a_path_errs_by_less_than_a_hundredth_of_its_standard_deviati
     assert ((paths.mean(x) - exact.mean(x)) / sd).square().mean().sqrt() < 0.01
 
 
+@pytest.mark.parametrize("rank", [15, None])
+@pytest.mark.parametrize("kernel", [K.RBF(0.4), K.Matern(1.5, 0.3)], ids=lambda k: type(k).__name__)
+def test_among_clustered_data_too_where_a_residual_is_no_independent_noise(kernel, rank):
+    X = rand(8, 3).repeat_interleave(50, 0) + 0.003 * randn(400, 3)
+    gp = ExactGP(kernel, X, (5 * X).sin().sum(1) + 0.1 * randn(400, seed=3), 1e-2)
+    exact, paths = (draw(gp, 8, solver=s, generator=gen(), num_features=64) for s in ("cholesky", PCG(rank=rank)))
+    x = X[::4] + 0.003 * randn(100, 3, seed=6)
+    error = (paths(x) - exact(x)) / posterior_sd(kernel, X, gp.noise, x)
+    assert error.square().mean().sqrt() < 0.01 and error.square().mean(1).sqrt().max() < 0.02
+
+
 def test_every_right_hand_side_stops_on_its_own():
     """One that the preconditioner has solved already leaves the batch; products have fewer columns then."""
 

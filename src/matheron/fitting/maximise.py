@@ -19,6 +19,7 @@ from .search import FitWarning, maximised
 from .units import Units, standardising
 
 
+@torch.inference_mode(False)  # gradients are needed, whoever calls
 def fit(
     kernel: Kernel | None,
     X: ArrayLike,
@@ -83,13 +84,13 @@ def fit(
             usual = default_kernel_priors(d).items()
             priors = {name: prior for name, prior in usual if name != "noise" or noise is None}
     data = ExactGP(kernel, X, y, 0.0 if noise is None else noise, tasks=tasks)  # checks, and one row per observation
-    user_X, user_y = data.train_inputs.double(), data.train_targets.double()
+    user_X, user_y = (_apart(value) for value in (data.train_inputs, data.train_targets))
     units = standardising(kernel, user_X, user_y, data.tasks)
     _say_constant_columns(user_X, kernel)
     of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device) if data.tasks is None else data.tasks
     model_X = (user_X - units.input_centre) / units.input_scale  # [n, d]
     model_y = (user_y - units.output_centre[of]) / units.output_scale[of]  # [n]
-    model_noise = None if noise is None else data.noise.double() / units.output_scale[of].square()
+    model_noise = None if noise is None else _apart(data.noise) / units.output_scale[of].square()
     found = maximised(
         kernel,
         model_X,
@@ -118,9 +119,14 @@ def fit(
     )
 
 
+def _apart(value: Tensor) -> Tensor:
+    """The numbers in float64, of no graph and no inference mode of the caller's."""
+    return value.detach().double().clone()
+
+
 def _columns(X: ArrayLike) -> int:
     shape = as_tensor(X, "X").shape
-    return shape[1] if len(shape) == 2 else 1  # anything else is refused by ExactGP
+    return max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
 
 
 def _mean_in(mean: MeanLike | str | None, units: Units, d: int, t: int) -> Mean | str | None:
@@ -129,7 +135,7 @@ def _mean_in(mean: MeanLike | str | None, units: Units, d: int, t: int) -> Mean 
         return mean
     if isinstance(mean, str):
         raise ValueError(f'mean: expected None, "linear", a number, a Mean or a callable, got {mean!r}')
-    fixed = as_mean(mean)
+    fixed = as_mean(mean).owned()
     centre, scale = units.output_centre, units.output_scale
     if isinstance(fixed, ConstantMean):
         return ConstantMean((fixed.value.to(centre) - centre) / scale)

@@ -42,8 +42,9 @@ class PCG(Solver["PCGState"]):
     Args:
         tolerance: a path's error in posterior standard deviations, root mean square over points. A residual acts on a
             path as an error in the data's noise would, so it is compared with the noise: twice its root mean square
-            and a fifth of its largest entry, in standard deviations of the noise, must be below the tolerance. Noise
-            counts as at least 1e-8 of the variance.
+            and a fifth of its largest entry, in standard deviations of the noise, must be below the tolerance, and so
+            must the error at the data that the preconditioner makes of it. Noise counts as at least 1e-8 of the
+            variance.
         rank: of the preconditioner; None is 20 sqrt(n), as far as 2 GB on a CPU or 30% of a GPU's memory hold it, and
             less where less noise than that leaves nothing to explain.
         max_iterations: after so many it stops, with a `ConvergenceWarning`.
@@ -92,18 +93,34 @@ class PCGState(State):
 
 
 class Errors:
-    """What residuals `[n, r]` leave in a path, in posterior standard deviations, `[r]`: see `PCG`."""
+    """What residuals `[n, r]` leave in a path, in posterior standard deviations, `[r]`: see `PCG`.
 
-    def __init__(self, operator: Operator) -> None:
-        self.size, self.everyone = operator.size, operator.processes
+    With a preconditioner P comes an estimate of the error at the data, residual - noise P^-1 residual, in the posterior
+    standard deviations that P knows of: a residual that is alike within a cluster is no independent noise.
+    """
+
+    def __init__(self, operator: Operator, P: LowRank | None = None) -> None:
+        self.size, self.everyone, self.P = operator.size, operator.processes, P
         noise = operator.noise.double()
+        self.noise = noise[:, None]
         floor = _SMALLEST_NOISE * self.everyone.sum(operator.diagonal().double().sum()) / self.size
         self.scale = torch.maximum(noise, floor).sqrt()[:, None]  # [n, 1]
 
-    def __call__(self, residual: Tensor) -> Tensor:
-        scaled = residual / self.scale.to(residual.dtype)
-        rms = (self.everyone.sum(scaled.square().sum(0, dtype=torch.float64)) / self.size).sqrt()
-        return torch.maximum(2 * rms, self.everyone.max(_largest(scaled)) / 5)
+    def __call__(self, residual: Tensor, z: Tensor | None = None) -> Tensor:
+        """`z` is P^-1 residual, where it is known already."""
+        scale = self.scale.to(residual.dtype)
+        scaled = residual / scale
+        found = torch.maximum(2 * self._rms(scaled), self.everyone.max(_largest(scaled)) / 5)
+        if self.P is None:
+            return found
+        z = self.P(residual) if z is None else z
+        at_data = torch.addcmul(residual, self.noise.to(z.dtype), z, value=-1) / (
+            scale * self.P.open.to(z.dtype).sqrt()
+        )
+        return torch.maximum(found, 2 * self._rms(at_data))
+
+    def _rms(self, a: Tensor) -> Tensor:
+        return (self.everyone.sum(a.square().sum(0, dtype=torch.float64)) / self.size).sqrt()
 
 
 class _Solve:
@@ -112,9 +129,8 @@ class _Solve:
     def __init__(self, state: PCGState, settings: PCG, b: Tensor, report: Report) -> None:
         self.operator, self.precondition, self.settings = state.operator, state.preconditioner, settings
         self.b, self.dtype, self.report = b.double(), b.dtype, report
-        self.everyone, self.errors = self.operator.processes, Errors(self.operator)
-        noise = self.operator.noise.double()
-        self.noise, self.iterations = noise[:, None], 0
+        self.everyone, self.errors = self.operator.processes, Errors(self.operator, self.precondition)
+        self.noise, self.iterations = self.errors.noise, 0
 
     def _dot(self, a: Tensor, b: Tensor) -> Tensor:
         """Column by column, `[r]`, added up in float64."""
@@ -157,11 +173,11 @@ class _Solve:
         """
         x = torch.zeros_like(b, dtype=torch.float64)
         columns = torch.arange(b.shape[1], device=b.device)
-        errors = self.errors(b)
+        p = z = self.precondition(b)
+        errors = self.errors(b, z)
         target = torch.maximum(torch.full_like(errors, 0.9 * self.settings.tolerance), factor * errors)  # [r]
         noise = self.noise.to(b.dtype)
         y, r = torch.zeros_like(b), b
-        p = z = self.precondition(r)
         rz = self._dot(r, z)
         is_open = errors > target
         count = int(is_open.sum())
@@ -181,7 +197,7 @@ class _Solve:
             p = torch.addcmul(z, p, torch.where(is_open, rz_next / torch.where(is_open, rz, 1.0), 0.0).to(b.dtype))
             rz = rz_next
             self.iterations += 1
-            errors = self.errors(r)
+            errors = self.errors(r, z)
             is_open = is_open & (errors > target)
             number, largest = torch.stack([is_open.sum().double(), errors.max().double()]).tolist()  # waits once
             count = int(number)
