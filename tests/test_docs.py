@@ -7,6 +7,7 @@ import io
 import re
 import shlex
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -135,14 +136,26 @@ def import_order() -> dict[str, int]:
 
 def imports(file: Path, package: Path) -> set[str]:
     """The modules of the package, by their first name, that a file imports when it is imported."""
-    own = file.relative_to(package).parts[:-1]
     found = set()
-    for node in ast.parse(file.read_text()).body:
+    for node in parsed(file).body:
         if isinstance(node, ast.ImportFrom) and node.level:
-            base = own[: len(own) - node.level + 1] + tuple((node.module or "").split("."))
-            parts = [part for part in base if part]
+            parts = imported_from(node, file, package)
             found |= {parts[0]} if parts else {alias.name for alias in node.names}
     return found
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+def imported_from(node: ast.ImportFrom, file: Path, package: Path) -> list[str] | None:
+    """The module that names are imported from, by its parts within the package; None where it is of another."""
+    parts = [part for part in (node.module or "").split(".") if part]
+    if not node.level:
+        return parts[1:] if parts[:1] == [package.name] else None
+    own = file.relative_to(package).parts[:-1]
+    return [*own[: len(own) - node.level + 1], *parts]
 
 
 def test_imports_go_down_the_list_and_never_up():
@@ -157,10 +170,34 @@ def test_imports_go_down_the_list_and_never_up():
             assert order[imported] < order[module], f"{file} imports {imported}, further down the import order"
 
 
+# What is beneath the type of paths, and what its own modules alone may ask of it.
+BENEATH = {"evaluate", "updates", "operators", "bases", "lattice_draws", "nufft", "weigh", "scratch", "convolution"}
+WITHIN = {"record", "_records", "_values", "_values_and_gradients", "_on_grid", "_mean", "_variance", "_given"}
+APPLICATIONS = ("thompson", "dynamics", "fields", "commands", "playground", "demo", "experiments", "plots", "adapters")
+
+
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_applications_know_the_type_of_paths_and_nothing_beneath(application):
+    package = ROOT / "src/matheron"
+    files = sorted(package.glob(f"{application}/**/*.py")) or [package / f"{application}.py"]
+    for file in files:
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.ImportFrom):
+                parts = imported_from(node, file, package) or [None]
+                names = {alias.name for alias in node.names}
+                assert parts[0] not in BENEATH, f"{file} imports {names} from {parts[0]}"
+                assert parts[0] != "features" or names <= {"Features"}, f"{file} imports {names} from features"
+                assert parts[0] != "paths" or len(parts) == 1, f"{file} imports {names} from a module of paths"
+            elif isinstance(node, ast.Attribute) and node.attr in WITHIN:
+                assert ast.unparse(node.value) in ("self", "outcome"), (
+                    f"{file}: {ast.unparse(node)} is beneath the type"
+                )
+
+
 def test_no_module_is_hidden_by_a_name_that_its_package_exports():
     package = ROOT / "src/matheron"
     for file in sorted(package.rglob("__init__.py")):
         modules = {path.stem for path in file.parent.iterdir() if path.suffix == ".py" or path.is_dir()}
-        nodes = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ImportFrom) and node.module]
+        nodes = [node for node in parsed(file).body if isinstance(node, ast.ImportFrom) and node.module]
         names = {alias.asname or alias.name for node in nodes for alias in node.names}
         assert not modules & names, f"{file}: `import` finds {modules & names} where there is a module of that name"

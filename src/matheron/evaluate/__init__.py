@@ -19,6 +19,11 @@ from .terms import sum_of as sum_of
 EVALUATORS = (fused, lattice, single, chunked)
 
 
+def shares_work(record: Record) -> bool:
+    """Whether several functions at the same points cost less than each alone: their basis is computed once."""
+    return not lattice.is_all(record)
+
+
 def values(record: Record, x: Tensor) -> Tensor:
     """The functions at inner points `[1 or s, n, d]`: `[s, n, t]`, differentiable in x."""
     return next(each for each in EVALUATORS if each.can(record, x, None)).values(record, x)

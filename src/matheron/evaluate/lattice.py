@@ -36,6 +36,11 @@ def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
     return bool(terms) and ((len(x) == 1 and of is None) or record.derived(_tables) is not None)
 
 
+def is_all(record: Record) -> bool:
+    """Whether every term is on a lattice."""
+    return not record.derived(_on_lattices)[1].terms
+
+
 @torch.no_grad()
 def values(record: Record, x: Tensor) -> Tensor:
     """The functions at inner points `[1 or s, n, d]`: `[s, n, t]`."""

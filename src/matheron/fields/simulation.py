@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..evaluate import Record, WeightedSum
-from ..features import Lattice
 from ..paths import BatchPaths
 from .blocks import BlockGrid, BlockList, chosen_evaluator
 from .carried import Carried, Functions, carried
@@ -25,10 +23,10 @@ if TYPE_CHECKING:
 
 # Numbers in a block by default: 64 MB in float64.
 BLOCK = 1 << 23
-# Paths in a block by default. Functions k(., x_j) are made once for all of them.
+# Paths in a block by default, where they share the work of a point.
 PATHS = 64
-# On a lattice paths share nothing, two at a time, and a block with few cells a side costs more per cell.
-PATHS_ON_LATTICE = 2
+# Where they share nothing, as on a lattice: a block with few cells a side costs more per cell.
+PATHS_ALONE = 2
 
 Chunks = str | int | Mapping[Hashable, int] | Mapping[str, int]
 # The sizes of blocks along each dim.
@@ -142,21 +140,13 @@ def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> Cuts:
     elif isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
         sizes = (-1, *(chunks for _ in targets.dims))
     elif chunks == "auto":
-        few = min(paths.num_paths, PATHS_ON_LATTICE if _on_lattice(paths) else PATHS)
+        few = min(paths.num_paths, PATHS if getattr(paths, "share_work", True) else PATHS_ALONE)
         sides = _sides(targets, few * paths.num_outputs)
         more = BLOCK // (math.prod(sides) * paths.num_outputs)  # where all cells are in one block
         sizes = (min(paths.num_paths, PATHS, max(few, more)), *sides)
     else:
         raise ValueError(f"chunks: expected 'auto', a whole number of cells, or a mapping of dims, got {chunks!r}")
     return core.normalize_chunks(sizes, shape)
-
-
-def _on_lattice(paths: Functions) -> bool:
-    """Whether the paths are sums of functions on lattices alone."""
-    record = getattr(paths, "record", None)
-    return isinstance(record, Record) and all(
-        isinstance(term, WeightedSum) and isinstance(term.basis, Lattice) for term in record.terms
-    )
 
 
 def whole_paths(paths: Functions, grid: Grid, inputs: Sequence[str] | None = None) -> dict[Hashable, int]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import store
 from ..checks import ArrayLike, as_real, as_tensor, check_dim, check_points
-from ..evaluate import Record
+from ..evaluate import Record, shares_work
 from ..evaluate.fused.recursion import Recursion, recursion_of
 from ..value import Value
 from .rows import as_index, as_rows
@@ -177,6 +177,13 @@ class AbstractFunctions(Value, ABC):
     def _records(self) -> list[Record] | None:
         """The records of which these are the outputs side by side; None where they are not so made."""
         return None
+
+    @property
+    @final
+    def share_work(self) -> bool:
+        """Whether several paths at the same points cost less than each alone; not so where all is on a lattice."""
+        records = self._records()
+        return records is None or any(map(shares_work, records))
 
     @final
     def recursion(self, dt: float, state: Tensor) -> Recursion | None:
