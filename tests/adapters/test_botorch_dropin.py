@@ -54,7 +54,7 @@ def test_signatures_are_botorchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("as_batch", [False, True])
-@pytest.mark.parametrize("sample_shape", [None, (5,), (2, 3)], ids=str)
+@pytest.mark.parametrize("sample_shape", [None, (1,), (5,), (2, 3)], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_path_model_has_the_shapes_of_botorchs(name: str, sample_shape: Any, as_batch: bool) -> None:
     model, shape = made(name), None if sample_shape is None else torch.Size(sample_shape)

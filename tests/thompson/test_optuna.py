@@ -381,12 +381,24 @@ def test_constraints_are_met_where_the_objective_alone_would_not(direction):
 
 
 def test_constraints_that_nothing_meets_are_violated_as_little_as_can_be():
-    sampler = ThompsonSampler(
-        **{**SMALL, "num_features": 256, "mesh_size": 512}, seed=1, constraints_func=lambda t: (1 + t.params["x"],)
-    )
-    study = optuna.create_study(sampler=sampler)
-    study.optimize(lambda trial: -trial.suggest_float("x", 0, 1), n_trials=12)
+    """Half of the trials have it by `constraints_func`, half by a name, as from Optuna 5 on; and the sampler reads it
+    either way."""
+    small = {**SMALL, "num_features": 256, "mesh_size": 512}
+    by_function = ThompsonSampler(**small, seed=1, constraints_func=lambda t: (1 + t.params["x"],))
+    study = optuna.create_study(sampler=by_function)
+    study.optimize(lambda trial: -trial.suggest_float("x", 0, 1), n_trials=6)
+    study.sampler = ThompsonSampler(**small, seed=1)
+
+    def objective(trial):
+        x = trial.suggest_float("x", 0, 1)
+        trial.storage.set_trial_system_attr(
+            trial._trial_id, "constraints:0", 1 + x
+        )  # what set_constraint("0", ...) does
+        return -x
+
+    study.optimize(objective, n_trials=6)
     assert np.median([t.params["x"] for t in study.trials[6:]]) < 0.1
+    assert observations(study, {"x": FloatDistribution(0, 1)}).constraints.isnan().sum() == 0
 
 
 def test_a_long_study_is_refitted_now_and_then_and_always_has_all_its_data(monkeypatch):

@@ -57,8 +57,8 @@ class ThompsonSampler(BaseSampler):
       workers differ even when given one seed, and a study resumed with its old seed does not repeat itself.
     - Several objectives: a function is drawn for each, and of their own Pareto front the point is tried that adds most
       hypervolume to that of the trials; without `hypervolume` the minimiser of one random scalarisation.
-    - Constraints: a function is drawn for each, and the objective's is minimised where they are all zero or below; if
-      that is nowhere, their violation is minimised.
+    - Constraints (`constraints_func`, or Optuna 5's `trial.set_constraint`): a function is drawn for each, and the
+      objective's is minimised where they are all zero or below; if that is nowhere, their violation is minimised.
     - Long studies: hyperparameters are fitted anew for every trial at first, and from 100 trials on whenever there are
       5% more, from at most 500 of them; the model itself always has all trials.
 
@@ -69,7 +69,7 @@ class ThompsonSampler(BaseSampler):
         num_starts: how many of the best are polished.
         independent_sampler: of parameters that the model does not cover; uniform where not given.
         constraints_func: of a finished trial, to its constraints: numbers that are zero or below where they are met, as
-            for Optuna's other samplers.
+            for Optuna's other samplers. From Optuna 5 on `trial.set_constraint` does the same without it.
         hypervolume: how a point of a drawn Pareto front is chosen, where there are several objectives.
         seed: None takes one from the operating system.
 
@@ -162,7 +162,7 @@ class ThompsonSampler(BaseSampler):
         everywhere = torch.ones(len(X), dtype=torch.bool)
         objectives = [drawn("objective", i, everywhere, y) for i, y in enumerate(seen.values.mT)]
         known = ~seen.constraints.isnan()  # [n, c]
-        limits = [i for i in range(known.shape[1]) if bool(known[:, i].any())] if self._constraints_func else []
+        limits = [i for i in range(known.shape[1]) if bool(known[:, i].any())]
         constraints = [drawn("constraint", i, known[:, i], seen.constraints[:, i]) for i in limits]
         lowest, highest = seen.values.aminmax(dim=0)
         scales = [seen.constraints[known[:, i], i].std(correction=0) for i in limits]

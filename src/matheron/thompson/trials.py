@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .unit_cube import Parameter
 
-# Where Optuna's samplers keep the values of `constraints_func`: other samplers, and the dashboard, read them there.
+# Where Optuna keeps constraints: other samplers, and the dashboard, read them there.
 CONSTRAINTS = "constraints"
 
 
@@ -60,11 +60,20 @@ def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> 
 
 
 def _constraints(trials: Sequence[FrozenTrial]) -> Tensor:
-    rows = [trial.system_attrs.get(CONSTRAINTS) or () for trial in trials]
-    count = max(map(len, rows))
-    table = np.array([[*row, *[np.nan] * (count - len(row))] for row in rows], dtype=float).reshape(len(rows), count)
+    rows = [_named_constraints(trial) for trial in trials]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = np.array([[row.get(name, np.nan) for name in names] for row in rows], dtype=float)
+    table = table.reshape(len(rows), len(names))
     for column in table.T:  # infinite ones are held to the finite ones; a column without any says nothing but its sign
         finite = column[np.isfinite(column)]
         limit = float(np.abs(finite).max()) if len(finite) else 1.0
         np.clip(column, -limit, limit, out=column)  # NaN stays
     return torch.from_numpy(table)
+
+
+def _named_constraints(trial: FrozenTrial) -> dict[str, float]:
+    """Those of `constraints_func`, by their number, and those of Optuna 5's `trial.set_constraint`, by their name."""
+    listed = trial.system_attrs.get(CONSTRAINTS) or ()
+    prefix = f"{CONSTRAINTS}:"
+    named = {key[len(prefix) :]: value for key, value in trial.system_attrs.items() if key.startswith(prefix)}
+    return {str(i): value for i, value in enumerate(listed)} | named

@@ -46,7 +46,7 @@ class PathModel(DeterministicModel):
     def forward(self, X: Tensor) -> Tensor:
         """The paths at X, `[..., n, d] -> [..., n, m]`."""
         n, d = X.shape[-2:]
-        own, s, b = self.batch_shape, len(self.sample_shape), len(self._models)
+        own = self.batch_shape
         try:
             lead = torch.broadcast_shapes(X.shape[:-2], own)
         except RuntimeError as error:
@@ -54,14 +54,20 @@ class PathModel(DeterministicModel):
                 f"X: expected a batch that broadcasts with {list(own)}, the paths', got {list(X.shape)}; use "
                 "X.unsqueeze(-3) for points that all paths share"
             ) from error
-        e = len(lead) - len(own)
-        if X.shape[e:-2].numel() == 1 or X.ndim - 2 <= e:  # shared points
-            points = X.reshape(-1, d)  # [e n, d]
-        else:  # a path's own: [e, s, b, n, d] -> [b, s, e n, d]
-            order = (*range(e + s, e + s + b), *range(e, e + s), *range(e), e + s + b, e + s + b + 1)
-            points = X.expand(lead + X.shape[-2:]).permute(order).reshape(*self._models, self.paths.num_paths, -1, d)
-        f = self.paths(points).reshape(self._models + self.sample_shape + lead[:e] + (n, self.num_outputs))
-        return f.permute(*range(b + s, b + s + e), *range(b, b + s), *range(b), b + s + e, b + s + e + 1)
+        X = X.reshape((1,) * (len(lead) + 2 - X.ndim) + X.shape)
+        first = len(lead) - len(own)
+        several = [first + i for i, size in enumerate(own) if size != 1]  # axes along which paths differ
+        models = first + len(self.sample_shape)
+        several = [i for i in several if i >= models] + [i for i in several if i < models]
+        rest = [i for i in range(len(lead)) if i not in several]
+        if all(X.shape[i] == 1 for i in several):  # shared points
+            points = X.expand([1 if i in several else lead[i] for i in range(len(lead))] + [n, d]).reshape(-1, d)
+        else:
+            points = X.expand(lead + X.shape[-2:]).permute(*several, *rest, -2, -1)
+            points = points.reshape(*self._models, self.paths.num_paths, -1, d)
+        order = several + rest
+        f = self.paths(points).reshape([lead[i] for i in order] + [n, self.num_outputs])
+        return f.permute(*(order.index(i) for i in range(len(lead))), -2, -1)
 
     def subset_output(self, idcs: list[int]) -> DeterministicModel:
         """The model of some outputs, in the order asked."""
