@@ -1,8 +1,10 @@
 """Thompson sampling beside BoTorch's qLogEI and qLogNEI, TuRBO and Optuna's GPSampler: regret, quartiles over seeds.
 
     python benchmarks/against.py                          20 seeds of modest budgets: hours on 16 cores
+    python benchmarks/against.py --single                 batches of one: 100 evaluations
     python benchmarks/against.py --full --workers 16      20 seeds, up to 1000 evaluations, batches of 1, 10 and 100
     python benchmarks/against.py --quick                  seconds: does it run?
+    python benchmarks/against.py --full --problems rover-60 --batches 10 --methods qLogNEI "Thompson, half"
 
 Each run is stored as it ends, seed by seed over all problems and methods; the same command goes on where a run was
 stopped, or killed. `docs/results/against.md` shows the results in `docs/results/files`.
@@ -10,6 +12,8 @@ stopped, or killed. `docs/results/against.md` shows the results in `docs/results
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import os
 import sys
@@ -36,21 +40,30 @@ SCALES: dict[str, dict[str, Any]] = {
         "starts": [10, 512],
     },
     "modest": {"trials": 20, "problems": PROBLEMS, "budgets": {"10": 100, "100": 500}, "starts": [4, 128]},
+    "single": {"trials": 20, "problems": PROBLEMS, "budgets": {"1": 100}, "starts": [4, 128]},
     "quick": {"trials": 1, "problems": ["rover-12"], "budgets": {"1": 27, "10": 40}, "starts": [1, 8]},
 }
-# What is left to large machines.
+# What is left to large machines, but where it is asked for by name.
 SLOW = {"qLogNEI"}
-OURS = ("Thompson", "Thompson, local", "Thompson, greedy")
+OURS = tuple(name for name in METHODS if name.startswith("Thompson"))
 FLOOR = 1e-6
 
 
-def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def cases(
+    settings: Mapping[str, Any],
+    problems: Sequence[str] = (),
+    batches: Sequence[int] = (),
+    methods: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """All that a scale has, or those of them that are named."""
     return [
         {"problem": name, "batch": int(batch), "method": by}
         for name in settings["problems"]
         for batch in settings["budgets"]
         for by in METHODS
-        if (int(batch) < 100 or METHODS[by].hundred) and (settings["starts"][0] >= 10 or by not in SLOW)
+        if (int(batch) < 100 or METHODS[by].hundred)
+        and (settings["starts"][0] >= 10 or by not in SLOW or by in methods)
+        if name in (problems or [name]) and int(batch) in (batches or [int(batch)]) and by in (methods or [by])
     ]
 
 
@@ -176,8 +189,20 @@ EXPERIMENT = Experiment("against", "Thompson sampling beside the best.", SCALES,
 def main() -> None:
     options = parser(__doc__, "runs of each problem, batch size and method", "few and short runs")
     options.add_argument("--full", action="store_true", help="20 seeds, large budgets, batches of 100 too")
+    options.add_argument("--single", action="store_true", help="batches of one point")
+    options.add_argument("--problems", nargs="+", choices=[*PROBLEMS, "rover-60"], default=[], help="these alone")
+    options.add_argument("--batches", nargs="+", type=int, default=[], help="batches of these sizes alone")
+    options.add_argument("--evaluations", type=int, help="of a run, in place of the scale's; needs an --out of its own")
+    options.add_argument("--methods", nargs="+", choices=list(METHODS), default=[], help="these alone")
     args = options.parse_args()
-    run_and_exit(EXPERIMENT, args, "quick" if args.quick else "full" if args.full else "modest")
+    chosen = functools.partial(cases, problems=args.problems, batches=args.batches, methods=args.methods)
+    scale = "quick" if args.quick else "full" if args.full else "single" if args.single else "modest"
+    settings = SCALES[scale]
+    if args.evaluations is not None:
+        settings = {**settings, "budgets": dict.fromkeys(settings["budgets"], args.evaluations)}
+    if not chosen(settings):
+        options.error(f"the {scale} scale has no such runs: rover-60 and batches of all sizes are of --full")
+    run_and_exit(dataclasses.replace(EXPERIMENT, scales={scale: settings}, cases=chosen), args, scale)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,13 @@ def random(cube: Cube, trial: Trial) -> Choose:
     return lambda X, y, q: torch.rand(q, cube.dim, generator=generator, dtype=torch.float64)
 
 
-def thompson(greedy: bool) -> Callable[[Cube, Trial], Choose]:
-    """A model fitted to all values, minimisers of q functions drawn of it. Greedy: one of q points is the posterior
-    mean's minimiser (of four, where q is one), as in `matheron.thompson.minimize_function`."""
+def thompson(greedy: bool = False, spread: float = 1.0) -> Callable[[Cube, Trial], Choose]:
+    """A model fitted to all values, and minimisers of q functions drawn of it.
+
+    Args:
+        greedy: one of q points is the posterior mean's minimiser (of four, where q is one).
+        spread: as for `matheron.thompson.suggest`.
+    """
 
     def make(cube: Cube, trial: Trial) -> Choose:
         from matheron.thompson import suggest
@@ -58,7 +62,7 @@ def thompson(greedy: bool) -> Callable[[Cube, Trial], Choose]:
 
         def choose(X: Tensor, y: Tensor, q: int) -> Tensor:
             due = greedy and (q > 1 or next(rounds) % 4 == 0)
-            return suggest(fitted(X, y), cube.box, q, greedy=due, generator=generator)
+            return suggest(fitted(X, y), cube.box, q, greedy=due, spread=spread, generator=generator)
 
         return choose
 
@@ -214,7 +218,9 @@ METHODS = {
     "qLogNEI": Method(expected_improvement(noisy=True), style.LOVE, "-."),
     "TuRBO": Method(turbo, style.FRESH, "--", hundred=True),
     "GPSampler": Method(gp_sampler, style.EXACT_POSTERIOR, "--"),
-    "Thompson": Method(thompson(greedy=False), style.DECOUPLED, "--", hundred=True),
+    "Thompson": Method(thompson(), style.DECOUPLED, "--", hundred=True),
     "Thompson, local": Method(local_thompson, style.DECOUPLED, ":", hundred=True),
     "Thompson, greedy": Method(thompson(greedy=True), style.DECOUPLED, hundred=True),
+    "Thompson, half": Method(thompson(spread=0.5), style.DECOUPLED, "-.", hundred=True),
+    "Thompson, half, greedy": Method(thompson(greedy=True, spread=0.5), style.LOVE, hundred=True),
 }

@@ -16,6 +16,7 @@ import matheron
 from matheron import kernels as K
 from matheron.samplers import marginals, moments
 from matheron.thompson import STRATEGIES, EvaluationWarning, minimize_function, suggest
+from matheron.thompson.greedy import TowardMean
 
 BOX = [[0.0, 0.0], [1.0, 1.0]]
 
@@ -165,7 +166,7 @@ def test_the_mesh_of_suggestions_is_that_of_minimize(gp, monkeypatch):
 
     monkeypatch.setattr("matheron.thompson.strategies.minimize_together", minimize_together)
     suggest(gp, BOX, 1, num_features=8)
-    assert sizes == [inspect.signature(matheron.minimize).parameters["mesh_size"].default]
+    assert sizes == [inspect.signature(matheron.thompson.minimize_together).parameters["mesh_size"].default]
 
 
 def test_each_model_needs_a_generator(gp):
@@ -239,6 +240,34 @@ def test_a_greedy_point_in_ten_dimensions_is_found_from_the_data(generator):
 def test_greedy_needs_functions_that_are_drawn(gp):
     with pytest.raises(ValueError, match="greedy: expected a strategy that draws functions, got 'function-space'"):
         suggest(gp, BOX, 2, greedy=True, strategy="function-space")
+
+
+def test_functions_of_less_spread_are_nearer_to_the_mean_by_that_share(gp):
+    """Their values and gradients, and the minimiser that is found: of the same draws with smaller deviations."""
+    settings: dict[str, Any] = {"num_features": 128, "mesh_size": 500, "num_starts": 4}
+    paths = matheron.draw(gp, 3, num_features=128, seed=0)
+    near = TowardMean(paths, 0.3)
+    x = torch.rand(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    expected = paths.mean(x) + 0.3 * (paths(x) - paths.mean(x))  # [s, n]
+    torch.testing.assert_close(near(x), expected)
+    torch.testing.assert_close(near(x.expand(3, -1, -1)), expected)
+    value, gradient = near.value_and_grad(x.detach(), of=torch.tensor([0, 2, 1, 1, 0]))
+    chosen = expected[torch.tensor([0, 2, 1, 1, 0]), torch.arange(5)]
+    torch.testing.assert_close(value, chosen.detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(chosen.sum(), x)[0])
+    found = suggest(gp, BOX, 3, spread=0.3, seed=0, **settings)
+    axis = torch.linspace(0, 1, 41, dtype=torch.float64)
+    mesh = near(torch.cartesian_prod(axis, axis)).amin(1)
+    assert bool((near.value_and_grad(found, of=torch.arange(3))[0] <= mesh.detach() + 1e-9).all())
+    in_region = suggest(gp, BOX, 3, spread=0.3, trust_region=2.0, seed=0, **settings)
+    torch.testing.assert_close(in_region, found, atol=1e-4, rtol=0.0)
+
+
+def test_a_spread_is_positive_and_of_functions(gp):
+    with pytest.raises(ValueError, match="spread: expected a positive number, got 0"):
+        suggest(gp, BOX, 2, spread=0)
+    with pytest.raises(ValueError, match="spread: expected a strategy that draws functions, got 'function-space'"):
+        suggest(gp, BOX, 2, spread=0.5, strategy="function-space")
 
 
 def test_one_round_of_four_is_greedy_where_a_round_is_one_point(monkeypatch):

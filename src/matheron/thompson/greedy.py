@@ -1,8 +1,9 @@
-"""The posterior mean's minimiser: what is known to be good, beside draws that ask what might be better.
+"""Less exploration: draws nearer to the posterior mean, and the mean's own minimiser.
 
 A draw in ten dimensions is lowest where little is known, round after round, and what the data say of the best point so
-far is hardly used. One point of a round at the mean's own minimum uses it (epsilon-greedy Thompson sampling, Do et al.,
-2024): `docs/results/against.md` has what it is worth.
+far is hardly used. Draws whose deviations from the mean are halved, as in an average of four draws, use it; so does one
+point of a round at the mean's own minimum (Do et al., epsilon-greedy Thompson sampling, 2024, have both):
+`docs/results/against.md` has what they are worth.
 """
 
 from __future__ import annotations
@@ -13,12 +14,38 @@ from torch.quasirandom import SobolEngine
 
 from ..gp import ExactGP, SparseGP
 from ..paths import AbstractPaths
+from .minima import Altered
 from .quasi_newton import minimize_in_unit_box
 from .region import data_in_box
 
 MESH_SIZE = 4096
 # Nearer to a datum than this share of the box, in every coordinate, the mean's minimiser would tell nothing new.
 _NEAR = 1e-4
+
+
+class TowardMean(Altered):
+    """mean + spread (f - mean): drawn functions with their deviations from the posterior mean on another scale."""
+
+    def __init__(self, paths: AbstractPaths, spread: float) -> None:
+        super().__init__(paths)
+        self.spread = spread
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mean = self.paths.mean(x.flatten(0, -2)).view(x.shape[:-1])  # [n], or [s, n] at own points
+        return torch.lerp(mean.expand(self.num_paths, -1), self.paths(x), self.spread)
+
+    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        mean, slope = _mean_and_gradient(self.paths, x)  # [n], [n, d]
+        value, gradient = self.paths.value_and_grad(x, of=of)  # [n], [n, d], or [s, n], [s, n, d]
+        return mean + self.spread * (value - mean), slope + self.spread * (gradient - slope)
+
+
+def _mean_and_gradient(paths: AbstractPaths, x: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        mean = paths.mean(x)
+        (gradient,) = torch.autograd.grad(mean.sum(), x)
+    return mean.detach(), gradient
 
 
 def minimizer_of_mean(
@@ -44,11 +71,8 @@ def minimizer_of_mean(
         best = paths.mean(torch.addcmul(lower, points, side)).topk(min(num_starts, len(points)), largest=False).indices
 
     def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            u = u.detach().requires_grad_()
-            value = paths.mean(torch.addcmul(lower, u, side))
-            (gradient,) = torch.autograd.grad(value.sum(), u)
-        return value.detach(), gradient
+        value, gradient = _mean_and_gradient(paths, torch.addcmul(lower, u, side))
+        return value, gradient * side
 
     found = minimize_in_unit_box(objective, points[best])
     u = found.x[torch.where(torch.isfinite(found.value), found.value, torch.inf).argmin()]

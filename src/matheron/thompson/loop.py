@@ -10,19 +10,18 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_box, as_count, as_generator
-from ..features import Features
 from ..gp import ExactGP
 from ..kernels import Kernel
 from ..progress import progress_bar
 from .fitting import fitted
 from .region import side_after
-from .strategies import DRAWN, suggest
+from .strategies import DRAWN, Drawing, suggest
 
 FORMAT = "matheron-study-1"
 # Rounds of one point, of which the last has the posterior mean's minimiser.
@@ -70,16 +69,6 @@ class Study:
         return X, torch.tensor([y for _, y in kept], dtype=torch.float64)
 
 
-class Suggestions(TypedDict, total=False):
-    """Settings of `suggest`, by name."""
-
-    num_features: int
-    features: str | Features | None
-    mesh_size: int | None
-    num_starts: int
-    pending: ArrayLike | None
-
-
 def minimize_function(
     function: Callable[[Tensor], float],
     bounds: ArrayLike,
@@ -95,7 +84,7 @@ def minimize_function(
     generator: Random = None,
     seed: int | None = None,
     progress: bool = False,
-    **settings: Unpack[Suggestions],
+    **settings: Unpack[Drawing],
 ) -> Study:
     """Minimise a Python function by Thompson sampling: rounds of q points, with a model fitted between rounds.
 

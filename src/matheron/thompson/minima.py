@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
@@ -58,16 +59,22 @@ class Minima(NamedTuple):
         return plot_minima(self, paths=paths, bounds=bounds, axes=axes)
 
 
+class Search(TypedDict, total=False):
+    """The settings of `minimize`, by name; `minimize_together` has their defaults."""
+
+    num_starts: int
+    mesh_size: int
+    max_iterations: int
+    progress: bool
+
+
 def minimize(
-    paths: AbstractPaths | _Negated,
+    paths: AbstractPaths | Altered,
     bounds: ArrayLike,
     *,
-    num_starts: int = 32,
-    mesh_size: int = MESH_SIZE,
-    max_iterations: int = 200,
     generator: Random = None,
     seed: int | None = None,
-    progress: bool = False,
+    **settings: Unpack[Search],
 ) -> Minima:
     """Find the minimiser of every path in a box.
 
@@ -77,9 +84,10 @@ def minimize(
     Args:
         paths: drawn functions of one output.
         bounds: the box, `[2, d]`: lower bounds, then upper.
-        num_starts: points of the mesh that are polished, per path.
-        mesh_size: points of the mesh; the paper's budget is 250,000, and rarely finds a lower value.
-        max_iterations: of the polish.
+        num_starts: points of the mesh that are polished, per path; 32 where not given.
+        mesh_size: points of the mesh, 16,384 where not given; the paper's budget is 250,000, and rarely finds a lower
+            value.
+        max_iterations: of the polish, 200 where not given.
         generator, seed: scrambles the mesh, a generator or a seed.
         progress: show a progress bar.
 
@@ -90,20 +98,12 @@ def minimize(
     >>> minima.x.shape, minima.value.shape
     (torch.Size([4, 2]), torch.Size([4]))
     """
-    paths = paths if isinstance(paths, _Negated) else require_paths(paths)
-    return minimize_together(
-        [paths],
-        bounds,
-        generators=[as_generator(generator, seed)],
-        num_starts=num_starts,
-        mesh_size=mesh_size,
-        max_iterations=max_iterations,
-        progress=progress,
-    )[0]
+    paths = paths if isinstance(paths, Altered) else require_paths(paths)
+    return minimize_together([paths], bounds, generators=[as_generator(generator, seed)], **settings)[0]
 
 
 def minimize_together(
-    many: Sequence[AbstractPaths | _Negated],
+    many: Sequence[AbstractPaths | Altered],
     bounds: ArrayLike,
     *,
     generators: Sequence[torch.Generator],
@@ -168,18 +168,14 @@ def minimize_together(
     return [Minima(x, value, list(islice(ends, len(x))), count) for x, value, count in each]
 
 
-class Search(TypedDict, total=False):
-    """The settings of `minimize`, by name."""
-
-    num_starts: int
-    mesh_size: int
-    max_iterations: int
-    generator: Random
-    seed: int | None
-    progress: bool
-
-
-def maximize(paths: AbstractPaths, bounds: ArrayLike, **settings: Unpack[Search]) -> Minima:
+def maximize(
+    paths: AbstractPaths,
+    bounds: ArrayLike,
+    *,
+    generator: Random = None,
+    seed: int | None = None,
+    **settings: Unpack[Search],
+) -> Minima:
     """Find the maximiser of every path in a box: `minimize` of the paths turned upside down, with its settings.
 
     >>> import matheron
@@ -188,27 +184,37 @@ def maximize(paths: AbstractPaths, bounds: ArrayLike, **settings: Unpack[Search]
     >>> bool((matheron.maximize(paths, [[0.0], [1.0]], mesh_size=100).value >= paths([[0.5]])[:, 0]).all())
     True
     """
-    minima = minimize(_Negated(paths), bounds, **settings)
+    minima = minimize(_Negated(paths), bounds, generator=generator, seed=seed, **settings)
     return minima._replace(value=-minima.value)
 
 
-class _Negated:
-    """Paths upside down: as much of Paths as `minimize` needs."""
+class Altered(ABC):
+    """Functions made of paths, one of each: as much of Paths as `minimize` needs."""
 
     def __init__(self, paths: AbstractPaths) -> None:
         self.paths = require_paths(paths)
         self.dtype, self.device = paths.dtype, paths.device
         self.num_paths, self.num_outputs, self.input_dim = paths.num_paths, paths.num_outputs, paths.input_dim
 
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+class _Negated(Altered):
+    """Paths upside down."""
+
     def __call__(self, x: Tensor) -> Tensor:
         return -self.paths(x)
 
-    def value_and_grad(self, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
         value, gradient = self.paths.value_and_grad(x, of=of)
         return -value, -gradient
 
 
-def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | _Negated) -> tuple[Tensor, Tensor]:
+def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tensor, Tensor]:
     like = torch.empty(0, dtype=paths.dtype, device=paths.device)
     if paths.num_outputs != 1:
         raise ValueError(f"paths: expected functions of one output, got {paths.num_outputs} outputs")
@@ -221,7 +227,7 @@ def _seed(generator: torch.Generator) -> int:
 
 
 def _screen(
-    paths: AbstractPaths | _Negated,
+    paths: AbstractPaths | Altered,
     mesh: SobolEngine,
     lower: Tensor,
     side: Tensor,

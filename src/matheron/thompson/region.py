@@ -16,6 +16,7 @@ from torch.quasirandom import SobolEngine
 
 from ..gp import ExactGP, SparseGP
 from ..paths import AbstractPaths
+from .minima import Altered
 from .quasi_newton import minimize_in_unit_box
 
 # The side of a region, as a share of the box: at first, at the most, and when it begins anew.
@@ -54,7 +55,7 @@ def side_after(values: Sequence[float | None], first: int, q: int, dim: int) -> 
 
 
 def minimizers_near_best(
-    paths: AbstractPaths,
+    paths: AbstractPaths | Altered,
     gp: ExactGP | SparseGP,
     box: Tensor,
     side: float,

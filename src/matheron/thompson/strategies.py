@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -13,8 +15,8 @@ from ..features import Features
 from ..libraries import describe
 from ..paths import AbstractPaths, require_paths
 from ..samplers import Posterior, inner_points, joint_draws, single, weight_space
-from .greedy import minimizer_of_mean
-from .minima import MESH_SIZE, minimize_together
+from .greedy import TowardMean, minimizer_of_mean
+from .minima import MESH_SIZE, Search, minimize, minimize_together
 from .region import MESH_SIZE as REGION_MESH_SIZE
 from .region import minimizers_near_best
 
@@ -25,22 +27,34 @@ MESH_SIZES = {"decoupled": MESH_SIZE, "weight-space": MESH_SIZE, "function-space
 ACTIVE_SET = 2048
 
 
+class Drawing(TypedDict, total=False):
+    """Settings of `suggest` that say how functions are drawn and minimised, by name."""
+
+    num_features: int
+    features: str | Features | None
+    mesh_size: int | None
+    num_starts: int
+    pending: ArrayLike | None
+
+
+class Suggestions(Drawing, total=False):
+    """The settings of `suggest`, by name; `suggest_together` has their defaults."""
+
+    strategy: str
+    trust_region: float | None
+    spread: float
+    greedy: bool
+    progress: bool
+
+
 def suggest(
     model: object,
     bounds: ArrayLike,
     q: int,
     *,
-    strategy: str = "decoupled",
-    num_features: int = 1024,
-    features: str | Features | None = None,
-    mesh_size: int | None = None,
-    num_starts: int = 32,
-    pending: ArrayLike | None = None,
-    trust_region: float | None = None,
-    greedy: bool = False,
     generator: Random = None,
     seed: int | None = None,
-    progress: bool = False,
+    **settings: Unpack[Suggestions],
 ) -> Tensor:
     """q points to evaluate, each the minimiser of a function of its own drawn from the model: `[q, d]`.
 
@@ -48,20 +62,22 @@ def suggest(
         model: a model of one output that `matheron.describe` understands.
         bounds: the box, `[2, d]`.
         q: how many points.
-        strategy: "decoupled" (this library's paths), "weight-space" (paths of the random-feature linear model),
-            "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there decides),
-            or "random" (uniform points, which need no model).
-        num_features: of the first two.
+        strategy: "decoupled" (this library's paths; the default), "weight-space" (paths of the random-feature linear
+            model), "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there
+            decides), or "random" (uniform points, which need no model).
+        num_features: of the first two; 1024 where not given.
         features: their kind, as for `matheron.draw`; None is "auto" for the first and "cosine" for the second.
         mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; if not given 16,384 as
             for `minimize`, and for "function-space", where they are all there is, the paper's 1,000,000.
-        num_starts: points of the mesh that are polished, per function; of the first two.
+        num_starts: points of the mesh that are polished, per function; of the first two; 32 where not given.
         pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
             here, the drawn functions pass through the posterior mean there, and so have less to find near them.
         trust_region: a share of the box's sides. Each function is then minimised in a region of such sides about the
             data point where it is lowest: for ten dimensions and more, see `minimize_function`.
+        spread: how far drawn functions are from the posterior mean, in their own deviations. With 1, the default, they
+            are the posterior's; with less they explore less: see `minimize_function`.
         greedy: whether the first point is the minimiser of the posterior mean, where that is at no datum, instead of a
-            draw's: see `minimize_function`.
+            draw's.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
 
@@ -71,21 +87,7 @@ def suggest(
     >>> matheron.thompson.suggest(gp, [[0.0], [1.0]], q=3, mesh_size=512).shape
     torch.Size([3, 1])
     """
-    return suggest_together(
-        [model],
-        bounds,
-        q,
-        generators=[as_generator(generator, seed)],
-        strategy=strategy,
-        num_features=num_features,
-        features=features,
-        mesh_size=mesh_size,
-        num_starts=num_starts,
-        pending=pending,
-        trust_region=trust_region,
-        greedy=greedy,
-        progress=progress,
-    )[0]
+    return suggest_together([model], bounds, q, generators=[as_generator(generator, seed)], **settings)[0]
 
 
 def suggest_together(
@@ -101,6 +103,7 @@ def suggest_together(
     num_starts: int = 32,
     pending: ArrayLike | None = None,
     trust_region: float | None = None,
+    spread: float = 1.0,
     greedy: bool = False,
     progress: bool = False,
 ) -> list[Tensor]:
@@ -127,8 +130,11 @@ def suggest_together(
             f"trust_region: expected a share of the box above zero, for functions that are drawn whole, got "
             f'{trust_region!r} with strategy={strategy!r}; use strategy="decoupled"'
         )
-    if greedy and strategy not in DRAWN:
-        raise ValueError(f'greedy: expected a strategy that draws functions, got {strategy!r}; use "decoupled"')
+    if not (spread > 0 and math.isfinite(spread)):
+        raise ValueError(f"spread: expected a positive number, got {spread!r}; the mean's minimiser is greedy=True")
+    if (greedy or spread != 1) and strategy not in DRAWN:
+        name = "greedy" if greedy else "spread"
+        raise ValueError(f'{name}: expected a strategy that draws functions, got {strategy!r}; use "decoupled"')
     if strategy == "random":
         lower, upper = as_box(bounds, "bounds")
         uniform = [torch.rand(q, len(lower), generator=g, device=g.device, dtype=torch.float64) for g in generators]
@@ -154,23 +160,21 @@ def suggest_together(
             weight_space(model, q, features=kind, num_features=num_features, generator=generator)
             for model, generator in each
         ]
+    functions = [require_paths(paths) if spread == 1 else TowardMean(paths, spread) for paths in many]
     if trust_region is not None:
         box = as_box(bounds, "bounds")
         size = REGION_MESH_SIZE if mesh_size is None else size
         settings = {"num_starts": num_starts, "mesh_size": size}
         points = [
-            minimizers_near_best(paths, single(describe(model)), box, trust_region, generator=generator, **settings)
-            for paths, (model, generator) in zip(many, each, strict=True)
+            minimizers_near_best(drawn, single(describe(model)), box, trust_region, generator=generator, **settings)
+            for drawn, (model, generator) in zip(functions, each, strict=True)
         ]
     else:
-        found = minimize_together(
-            [require_paths(paths) for paths in many],
-            bounds,
-            generators=generators,
-            num_starts=num_starts,
-            mesh_size=size,
-            progress=progress,
-        )
+        search = Search(num_starts=num_starts, mesh_size=size, progress=progress)
+        if spread == 1:
+            found = minimize_together(functions, bounds, generators=generators, **search)
+        else:
+            found = [minimize(f, bounds, generator=g, **search) for f, g in zip(functions, generators, strict=True)]
         points = [minima.x for minima in found]
     if greedy:
         points = [_greedy(x, *of, bounds) for x, *of in zip(points, many, models, generators, strict=True)]
