@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
 from ..checks import ArrayLike
+from ..drawing import draw
 from ..gp import ExactGP
-from ..kernels.coregional import coupled_covariance
 from ..libraries import describe
 from ..paths import AbstractPaths
-from ..solvers.cholesky import safe_cholesky
+from ..solvers import Cholesky
 from ..value import Value
 from .extras import need
 from .models import OnSphere
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 # Beyond this many observations a factor takes too much memory and n^2 per cell too much time.
 LARGEST = 8000
-# Numbers of k(X, x) at a time.
-_BLOCK = 1 << 22
 
 
 def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None) -> Dataset:
@@ -117,13 +115,12 @@ class MeanPath(_AsPaths):
         return mean[None]
 
 
-class Moments(_AsPaths):
+class Moments(MeanPath):
     """The mean and standard deviation of a posterior, as if they were two paths."""
 
     num_paths = 2
 
     def __init__(self, model: object) -> None:
-        super().__init__()
         gp = describe(model)
         if not isinstance(gp, ExactGP) or gp.num_data > LARGEST:
             raise TypeError(
@@ -135,57 +132,11 @@ class Moments(_AsPaths):
                 "krige: under this output transform the moments have no closed form; estimate them from paths: "
                 "fields.summarise(matheron.draw(model, 500), grid)"
             )
-        gp = gp.owned()
-        X, y = gp.train_inputs.double(), gp.train_targets.double()
-        self.kernel, self.mean_function = gp.kernel, gp.mean
-        self.register_module("input_transform", gp.input_transform)
-        self.register_module("output_transform", gp.output_transform)
-        self.register_buffer("X", X)
-        self.register_buffer("tasks", gp.tasks)
-        K = coupled_covariance(gp.kernel, X, gp.tasks, X, gp.tasks)
-        L, _ = safe_cholesky(K + gp.noise.double().diag_embed(), "k(X, X) + noise")
-        m = gp.mean(X)  # [n, 1 or t]
-        m = m[:, 0] if gp.tasks is None else m.expand(-1, gp.num_outputs).gather(1, gp.tasks[:, None])[:, 0]
-        self.register_buffer("L", L)
-        self.register_buffer("v", torch.cholesky_solve((y - m)[:, None], L)[:, 0])
-        self.outputs = gp.num_outputs
-
-    @property
-    def num_outputs(self) -> int:
-        return self.outputs
-
-    @property
-    def input_dim(self) -> int:
-        return self.X.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.X.dtype
+        # Neither moment depends on the features: one will do.
+        few: dict[str, Any] = dict(features="cosine", num_features=1, seed=0)
+        super().__init__(draw(gp, 1, solver=Cholesky(keep=True), dtype=torch.float64, **few))
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Mean and standard deviation at x `[n, d]`: `[2, n]`, or `[2, n, t]` for several outputs."""
-        x = torch.as_tensor(x).to(self.X)
-        x = x if self.input_transform is None else self.input_transform(x)
-        out = torch.empty(2, len(x), self.outputs, dtype=x.dtype)
-        for block in torch.arange(len(x)).split(max(1, _BLOCK // len(self.X))):
-            m = self.mean_function(x[block]).expand(-1, self.outputs)
-            for j in range(self.outputs):
-                out[0, block, j], out[1, block, j] = self._moments(x[block], m[:, j], j)
-        if self.output_transform is not None:
-            out[0], out[1] = self.output_transform(out[0]), out[1] * self.output_transform.derivative(out[0]).abs()
-        return out[..., 0] if self.outputs == 1 else out
-
-    def _moments(self, x: Tensor, m: Tensor, output: int) -> tuple[Tensor, Tensor]:
-        tasks = None if self.tasks is None else torch.full((len(x),), output)
-        K = coupled_covariance(self.kernel, self.X, self.tasks, x, tasks)  # [n, b]
-        mean = m + self.v @ K
-        prior = self._prior_variance(x, output)
-        A = torch.linalg.solve_triangular(self.L, K, upper=False)
-        return mean, (prior - A.square_().sum(0)).clamp_min(0).sqrt()
-
-    def _prior_variance(self, x: Tensor, output: int) -> Tensor:
-        total = torch.zeros(len(x), dtype=x.dtype)
-        for B, k in self.kernel.coupled():
-            total += k.diag(x) * (1.0 if B is None else B[output, output])
-        return total
+        return torch.stack([self.paths.mean(x), self.paths.std(x)])

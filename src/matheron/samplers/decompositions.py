@@ -37,18 +37,8 @@ def weight_space_sparse(
 
     Arguments are those of `weight_space`.
     """
-    return _draw(
-        model,
-        num_paths,
-        num_features,
-        features,
-        paths_per_basis,
-        domain,
-        as_generator(generator, seed),
-        dtype,
-        device,
-        orthogonal=False,
-    )
+    basis = num_features, features, paths_per_basis, domain, as_generator(generator, seed)
+    return _draw(model, num_paths, *basis, dtype, device, orthogonal=False)
 
 
 def orthogonal(
@@ -71,18 +61,8 @@ def orthogonal(
 
     The features are of k - k(., Z) K_mm^-1 k(Z, .), the covariance of f_perp. Arguments are those of `weight_space`.
     """
-    return _draw(
-        model,
-        num_paths,
-        num_features,
-        features,
-        paths_per_basis,
-        domain,
-        as_generator(generator, seed),
-        dtype,
-        device,
-        orthogonal=True,
-    )
+    basis = num_features, features, paths_per_basis, domain, as_generator(generator, seed)
+    return _draw(model, num_paths, *basis, dtype, device, orthogonal=True)
 
 
 def _draw(
