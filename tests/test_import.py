@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+import matheron
+
 # Optional libraries, and parts of others that take long to import and serve a few functions.
 HEAVY = (
     *(
@@ -25,13 +29,20 @@ HEAVY = (
 )
 
 
-def test_the_import_leaves_to_others_what_takes_long_and_no_draw_imports_sympy():
+# Parts of the library that are imported when they are first asked for.
+LATER = {f"matheron.{name}" for name in ("bounds", "diagnostics", "dynamics", "fields", "fitting", "plots", "samplers")}
+
+
+def test_the_import_leaves_to_others_what_takes_long_and_no_draw_imports_sympy(tmp_path):
     """SymPy takes a second or two, and some of torch's functions import it."""
-    code = """
+    gp = matheron.ExactGP(matheron.kernels.RBF(), [[0.0]], [1.0], noise=0.1)
+    matheron.samplers.weight_space(gp, 1, num_features=2).save(tmp_path / "paths")
+    code = f"""
 import sys, torch
 before = set(sys.modules)
 import matheron
 print(*(set(sys.modules) - before))
+assert type(matheron.load({str(tmp_path / "paths")!r})).__name__ == "LinearModelPaths"  # of a part not imported yet
 X = torch.rand(5, 2, dtype=torch.float64)
 kernel = matheron.kernels.Matern(2.5, 0.4) + matheron.kernels.Linear(0.1)
 gp = matheron.ExactGP(kernel, X, X[:, 0], noise=1e-4)
@@ -43,4 +54,10 @@ assert "sympy" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert not set(HEAVY) & set(done.stdout.split())
+    assert not {*HEAVY, *LATER, "matheron.thompson"} & set(done.stdout.split())
+
+
+def test_what_is_imported_later_is_listed_and_what_is_not_there_is_said_not_to_be():
+    assert {"fields", "fit", "rollout", "minimize", "draw"} <= set(dir(matheron))
+    with pytest.raises(AttributeError, match="module 'matheron' has no attribute 'nothing'"):
+        matheron.nothing  # noqa: B018

@@ -35,9 +35,9 @@ def public_names() -> dict[str, object]:
 
 def exports(package: ModuleType) -> set[str]:
     """The names that a package exports: `from .a import b as b`, and with `from .a import *` the `__all__` of a."""
-    nodes = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in ast.walk(ast.parse(inspect.getsource(package))) if isinstance(node, ast.ImportFrom)]
     whole = [import_module(f".{node.module}", package.__name__) for node in nodes if node.names[0].name == "*"]
-    named = {alias.asname for node in nodes for alias in node.names if alias.asname}
+    named = {alias.asname for node in nodes for alias in node.names if alias.asname and alias.asname[0] != "_"}
     return named.union(*(module.__all__ for module in whole))
 
 

@@ -8,28 +8,17 @@ a kernel and data    matheron.kernels, ExactGP, SparseGP
   -> evaluate/       how Paths are computed
 """
 
-from . import bounds as bounds
-from . import fields as fields
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from . import kernels as kernels
 from . import means as means
-from . import metrics as metrics
 from . import operators as operators
-from . import plots as plots
-from . import samplers as samplers
 from . import solvers as solvers
-from . import thompson as thompson
 from . import transforms as transforms
-from .diagnostics import Diagnosis as Diagnosis
-from .diagnostics import diagnose as diagnose
 from .drawing import draw as draw
 from .drawing import draw_prior as draw_prior
-from .dynamics import DivergenceWarning as DivergenceWarning
-from .dynamics import rollout as rollout
 from .features import Features as Features
-from .fitting import FitWarning as FitWarning
-from .fitting import Summary as Summary
-from .fitting import fit as fit
-from .fitting import summary as summary
 from .gp import Batch as Batch
 from .gp import Ensemble as Ensemble
 from .gp import ExactGP as ExactGP
@@ -49,10 +38,47 @@ from .paths import SelectedPaths as SelectedPaths
 from .solvers import JitterWarning as JitterWarning
 from .store import load as load
 from .streamed import StreamedGP as StreamedGP
-from .thompson import Minima as Minima
-from .thompson import maximize as maximize
-from .thompson import minimize as minimize
 from .updates import matheron as matheron
 from .updates import weight_space_update as weight_space_update
 
+# The applications, and what judges draws: imported when first asked for, since they take half of the time.
+if _TYPE_CHECKING:
+    from . import bounds as bounds
+    from . import fields as fields
+    from . import metrics as metrics
+    from . import plots as plots
+    from . import samplers as samplers
+    from . import thompson as thompson
+    from .diagnostics import Diagnosis as Diagnosis
+    from .diagnostics import diagnose as diagnose
+    from .dynamics import DivergenceWarning as DivergenceWarning
+    from .dynamics import rollout as rollout
+    from .fitting import FitWarning as FitWarning
+    from .fitting import Summary as Summary
+    from .fitting import fit as fit
+    from .fitting import summary as summary
+    from .thompson import Minima as Minima
+    from .thompson import maximize as maximize
+    from .thompson import minimize as minimize
+
+_MODULES = ("bounds", "diagnostics", "dynamics", "fields", "fitting", "metrics", "plots", "samplers", "thompson")
+_LATER = {
+    **dict(zip(_MODULES, _MODULES, strict=True)),
+    **dict.fromkeys(("Diagnosis", "diagnose"), "diagnostics"),
+    **dict.fromkeys(("DivergenceWarning", "rollout"), "dynamics"),
+    **dict.fromkeys(("FitWarning", "Summary", "fit", "summary"), "fitting"),
+    **dict.fromkeys(("Minima", "maximize", "minimize"), "thompson"),
+}
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'matheron' has no attribute {name!r}")
+    module = _import_module(f".{_LATER[name]}", __name__)
+    return module if name == _LATER[name] else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

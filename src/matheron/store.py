@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TypedDict
 
@@ -134,6 +135,9 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> Tree:
 
 def _rebuild(tree: Tree, prefix: str, tensors: dict[str, Tensor]) -> Value:
     """The value of a tree: attributes of registered classes are set, constructors are not run."""
+    if tree["type"] not in REGISTRY:  # some are of parts of the library that are imported when first used
+        for part in ("samplers", "fields"):
+            import_module(f".{part}", __package__)
     kind = REGISTRY.get(tree["type"])
     if kind is None:
         raise KeyError(f"no saved value is called {tree['type']!r}")

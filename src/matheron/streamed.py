@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from .checks import ArrayLike, as_count, as_noise, as_points, as_tensor
 from .gp import ExactGP
 from .kernels import Kernel
 from .means import MeanLike
-from .progress import progress_bar
 from .transforms import Transform
 
 # Rows that are read at a time, and rows of a sample that represent all where a lattice is sized.
@@ -198,6 +196,10 @@ def _checked(X: ArrayLike, y: ArrayLike, noise: ArrayLike, row: int, input_dim: 
 
 def tracked(chunks: Iterable[Chunk], total: int | None, label: str, *, show: bool) -> Iterator[Chunk]:
     """The chunks as they come, counted by a bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    from .progress import progress_bar
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("chunks"))
     with progress_bar(*columns, TimeElapsedColumn(), show=show) as bar:
         task = bar.add_task(label, total=total)
