@@ -37,6 +37,8 @@ from .tilt import Tilted, tilt
 PINNED = 0.15
 # Pilot frequencies: at least; for each component of a sum; while there are few of them.
 NUM_PILOT, PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 256, 192, 64, 1024
+# From this many dimensions each component of a sum has a net of its own.
+OWN_NETS_FROM_DIM = 3
 # The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
 _STRETCH = 3.0
 
@@ -74,7 +76,7 @@ def leverage(
     """
     pools = _pools(terms, roots)
     with torch.no_grad():
-        sizes = adapt(pools, posterior, origin, domain, where)
+        sizes = adapt(pools, posterior, origin, domain, where, num_bases)
     blocks: list[tuple[Basis, Tensor | None]] = []
     for pool, number in zip(pools, _whole(count, sizes), strict=True):
         bases = _bases(pool.parts, number, num_bases, generator)
@@ -110,7 +112,12 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
 
 
 def adapt(
-    pools: Sequence[Pool], posterior: Posterior, origin: Tensor, domain: Tensor | None, where: Tensor | None
+    pools: Sequence[Pool],
+    posterior: Posterior,
+    origin: Tensor,
+    domain: Tensor | None,
+    where: Tensor | None,
+    num_bases: int,
 ) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
     # What data leave of the variance is hardly less than this share of it: there the tail ends.
@@ -131,7 +138,7 @@ def adapt(
         lev = (e / variance.clamp_min(1e-300)[:, None]).mean(0)  # [k]
         parts += [_by_cells(c, p, lev, t, pool.size(c, reference.x.cpu())) for t, c in enumerate(pool.parts)]
     pinned = float(variance.mean()) <= PINNED * sum(p.size for p in parts)
-    shares = iter(tilt(parts, told, pinned))
+    shares = iter(tilt(parts, told, pinned, num_bases))
     for pool in pools:
         own = [next(shares) for _ in pool.parts]
         sizes.append(sum(own))
@@ -185,7 +192,7 @@ def _bases(pool: list[Component], count: int, num_bases: int, generator: torch.G
         return bases
     singles = count % 2
     pairs = (count - singles) // 2
-    U = sobol(num_bases, pairs + singles, num_uniforms(pool), generator).cpu()
+    U = _uniforms(pool, pairs + singles, num_bases, generator)
     draws = draw(pool, U.flatten(0, 1))
     theta = draws.theta.unflatten(0, U.shape[:2])
     amplitude = (2 / count * draws.weight).sqrt().unflatten(0, U.shape[:2])
@@ -195,6 +202,31 @@ def _bases(pool: list[Component], count: int, num_bases: int, generator: torch.G
         tau = 2 * math.pi * rand((num_bases, singles), generator).cpu()
         bases.append(Cosines(theta[:, pairs:], tau, amplitude[:, pairs:]))
     return bases
+
+
+def _uniforms(pool: list[Component], count: int, num_bases: int, generator: torch.Generator) -> Tensor:
+    """Uniforms `[g, count, p]` for `draw`. In many dimensions each of several components has a net of its own, as
+    terms with plain features have; in few, one net for all is the more even."""
+    p = num_uniforms(pool)
+    if len(pool) == 1 or max(c.num_dims for c in pool) < OWN_NETS_FROM_DIM:
+        return sobol(num_bases, count, p, generator).cpu()
+    shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
+    upper = (shares / shares.sum()).cumsum(0)
+    # As many of each component as its share says, up to one: which of the two is random, and the kernel unbiased.
+    positions = (torch.arange(count) + rand((num_bases, 1), generator).cpu()) / count
+    component = torch.searchsorted(upper, positions).clamp_max(len(pool) - 1)  # [g, count]
+    U = torch.full((num_bases, count, p), 0.5, dtype=torch.float64)
+    for t, c in enumerate(pool):
+        own = component == t
+        most = int(own.sum(1).max())
+        if most:
+            basis, _ = own.nonzero(as_tuple=True)
+            rank = (own.cumsum(1) - 1)[own]
+            U[own] = torch.nn.functional.pad(
+                sobol(num_bases, most, c.num_uniforms, generator).cpu()[basis, rank], (0, p - c.num_uniforms), value=0.5
+            )
+            U[..., 0] = torch.where(own, upper[t] - (upper[t] - (upper[t - 1] if t else 0.0)) * U[..., 0], U[..., 0])
+    return U
 
 
 def _certain(pool: list[Component], count: int, num_bases: int) -> tuple[list[Basis], list[Component], int]:

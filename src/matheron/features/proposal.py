@@ -38,6 +38,11 @@ class Component:
         return sum(f.num_uniforms for f in self.factors)
 
     @property
+    def num_dims(self) -> int:
+        """Of the coordinates that the component depends on."""
+        return int(torch.cat([f.directions for f in self.factors]).any(0).sum())
+
+    @property
     def density_dims(self) -> tuple[int, ...] | None:
         """The coordinates over which the term has a density that can be added to others'; None where it has none."""
         first = self.factors[0]

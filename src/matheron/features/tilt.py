@@ -15,13 +15,17 @@ from torch import Tensor
 
 from .proposal import Component
 
-# int S^2 / q may be so many times that of plain features, by whether data have pinned most of the variance: near 1.1
-# squared. In up to three dimensions even frequencies err less than plain ones anyway. Where the gain among data is
-# below the one asked for it may be a little more; and where it was said where paths will be called, no place is far.
-_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.7, 3: 1.4}
-_OF_SMALL_GAIN, _GAIN_ASKED, _WHERE_TOLD = 1.35, 3.2, 4.0
+# int S^2 / q may be so many times that of plain features, by whether data have pinned most of the variance, and by the
+# number of dimensions. Near 1.1 squared; in one dimension weighted frequencies are the more even whatever they weigh,
+# and in four to six plain ones are even, which weights spoil.
+_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.3, 4: 1.15, 5: 1.15, 6: 1.15}
+# Twice as far above one with as many bases: what they err by averages out, and far from data little of it is left
+# beside what a finite number of paths errs by. Where it was said where paths will be called, no place is far.
+_MANY_BASES, _WHERE_TOLD = 16, 4.0
+# A gain among data that is worth weights at all.
+_SMALLEST_GAIN = 1.15
 # The values of b that are tried, with lev scaled to a mean of one.
-_BLENDS = np.logspace(-2, 4, 25)
+_BLENDS = np.logspace(-2, 4, 73)
 
 
 @dataclass
@@ -34,13 +38,8 @@ class Tilted:
     left: float
     cells: list[Tensor]  # [c] each
 
-    @property
-    def num_dims(self) -> int:
-        """Of the coordinates that the component depends on."""
-        return int(torch.cat([f.directions for f in self.component.factors]).any(0).sum())
 
-
-def tilt(parts: list[Tilted], told: bool, pinned: bool) -> list[float]:
+def tilt(parts: list[Tilted], told: bool, pinned: bool, num_bases: int) -> list[float]:
     """Set every component's proposal; their shares of the draws are returned."""
     total, left = sum(p.size for p in parts) or 1.0, sum(p.left for p in parts) or 1.0
     plain = np.array([[0.5 * p.size / total + 0.5 / len(parts)] for p in parts])  # [p, 1]
@@ -59,9 +58,16 @@ def tilt(parts: list[Tilted], told: bool, pinned: bool) -> list[float]:
     far, near, near_plain = (plain**2 * v for v in (far, level**2 * near, level**2 * near_plain))
     shares = np.sqrt(near + _BLENDS * far)  # [p, b]
     shares /= shares.sum(0)
-    far, near = ((v / shares).sum(0) for v in (far, near))  # [b]
-    gain = np.sqrt((near_plain / plain).sum() / near)
-    chosen = _chosen(far, gain, max((p.num_dims for p in parts if p.size >= 0.01 * total), default=1), told, pinned)
+    variance = np.array([[p.size / total] for p in parts])
+    true = (
+        variance**2 / (variance**2 / plain).sum() * far / plain**2
+    )  # terms by their variance, which is all there is far
+    far, near, true = ((v / shares).sum(0) for v in (far, near, true))  # [b]
+    chosen = _chosen(
+        np.maximum(far, true),
+        np.sqrt((near_plain / plain).sum() / near),
+        _largest_far(parts, total, told, pinned, num_bases),
+    )
     of = iter(tilts)
     for p in parts:
         p.component.proposal = [
@@ -70,10 +76,18 @@ def tilt(parts: list[Tilted], told: bool, pinned: bool) -> list[float]:
     return shares[:, chosen].tolist()
 
 
-def _chosen(far: np.ndarray, gain: np.ndarray, num_dims: int, told: bool, pinned: bool) -> int:
+def _largest_far(parts: list[Tilted], total: float, told: bool, pinned: bool, num_bases: int) -> float:
+    if told:
+        return _WHERE_TOLD
+    if not pinned:
+        return _LARGEST_FAR
+    num_dims = max((p.component.num_dims for p in parts if p.size >= 0.01 * total), default=1)
+    largest = _OF_PINNED_IN.get(num_dims, _OF_PINNED)
+    return 2 * largest - 1 if num_bases >= _MANY_BASES else largest
+
+
+def _chosen(far: np.ndarray, gain: np.ndarray, largest: float) -> int:
     """Which of the blends, by what each of them costs `[b]` far from data, and gains `[b]` among them."""
-    largest = _WHERE_TOLD if told else _OF_PINNED_IN.get(num_dims, _OF_PINNED) if pinned else _LARGEST_FAR
     allowed = far <= largest
-    if pinned and not told:
-        allowed |= (far <= max(largest, _OF_SMALL_GAIN)) & (gain <= _GAIN_ASKED)
-    return int(allowed.argmax()) if allowed.any() else len(far) - 1
+    first = int(allowed.argmax())
+    return first if allowed[first] and gain[first] >= _SMALLEST_GAIN else len(far) - 1
