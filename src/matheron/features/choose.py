@@ -139,8 +139,9 @@ def _lattices(
     if graph:
         largest = min(largest, LARGEST_IN_GRAPH)
     scale = _UNKNOWN_SHARE * sum(_size(t, None) for t in left if t.stationary and not t.forms)
-    # Modes are few in one dimension, where a smooth posterior sees all of an image.
-    tolerance = to.tolerance / 2 if input_dim == 1 else to.tolerance
+    tolerance, images = to.tolerance, to.tolerance
+    if input_dim == 1:  # where modes are few, and a smooth posterior sees all of an image
+        tolerance, images = tolerance / 2, tolerance / 5
     # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
     left_out = 0.25 * tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
     made, rest = lattices(
@@ -148,7 +149,7 @@ def _lattices(
         input_dim,
         domain,
         left_out=left_out,
-        images=0.1 * tolerance if to.joined else tolerance,  # a mean by the lattice's kernel errs as much as that does
+        images=0.1 * images if to.joined else images,  # a mean by the lattice's kernel errs as much as that does
         largest=largest,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
         joint=to.joined,
