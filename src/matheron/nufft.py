@@ -23,7 +23,7 @@ from .convolution import fast_size
 # Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
 _DOUBLE, _SINGLE = 1e-11, 1e-7
 # Taps of our own window, in each axis, for the same accuracies with room.
-WIDTH = {torch.float64: 14, torch.float32: 7}
+WIDTH = {torch.float64: 14, torch.float32: 9}
 # Numbers gathered at a time by our own interpolation.
 _BLOCK = 1 << 23
 
