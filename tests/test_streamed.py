@@ -96,7 +96,7 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"a StreamedGP is solved for on a lattice"):
         matheron.draw(gp, 1, domain=UNIT, solver="cholesky")
     with pytest.raises(ValueError, match="needs a kernel whose stationary terms"):
-        matheron.draw(matheron.StreamedGP(kernel * K.Linear(), (X, y), 0.1), 1, domain=UNIT)
+        matheron.draw(matheron.StreamedGP(kernel * K.Polynomial(12, 1.0), (X, y), 0.1), 1, domain=UNIT)
     broken = y.copy()
     broken[15] = np.nan
     with pytest.raises(ValueError, match=r"data from row 10: y: expected finite numbers, got 1 NaN"):

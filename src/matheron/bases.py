@@ -58,7 +58,9 @@ def features_for(
         box = as_domain(basis.domain, d, input_transform, data)
         accuracy = None
         if box is not None and features in ("auto", *LATTICE_KINDS):
-            needed = None if data is None or noise is None else posterior_scale(kernel, data, noise, at_data=joined or d == 1)
+            needed = None
+            if data is not None and noise is not None:  # in one dimension modes for clusters of data, too, are few
+                needed = posterior_scale(kernel, data, noise, at_data=joined or d == 1)
             # Given data on the lattice itself, ten times the share errs as little: variances by a thousandth.
             needed = None if needed is None else needed * (10 if joined else 1)
             accuracy = Accuracy(basis.tolerance, needed, s, joined, largest)

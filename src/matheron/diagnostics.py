@@ -11,7 +11,7 @@ from torch import Tensor
 from .checks import ArrayLike, as_points
 from .diagnosis import Diagnosis, Law, Settings
 from .drawing import draw
-from .features import LARGEST_DIM, Lattice
+from .features import LARGEST_DIM, OnLattice
 from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .libraries import describe
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
@@ -213,7 +213,7 @@ def _advice(
         errors = f"within {one:.2g} of a standard deviation for one basis, {every:.2g} for all paths together"
         return _Advice(f"Good enough: the law of these paths is {errors}.", {})
     s, prior = members[0].num_paths, members[0].prior
-    lattice = any(isinstance(part, Lattice) for part in prior.features.bases)
+    lattice = any(isinstance(part, OnLattice) for part in prior.features.bases)
     weight_space = any(isinstance(member, LinearModelPaths) for member in members)
     words, settings = "", Settings()
     if not weight_space and _fits_a_lattice(gp, members[0].input_dim):

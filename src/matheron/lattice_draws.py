@@ -16,8 +16,9 @@ from .solvers.lattice import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, largest_wo
 from .streamed import Chunk, StreamedGP, tracked
 
 _NO_LATTICE = (
-    'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice, and whose '
-    'others are constant, linear, polynomial or periodic; got {kernel!r} ({why}); use solver="cholesky" or "cg"'
+    'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice (alone or times '
+    "linear ones), and whose others are constant, linear, polynomial or periodic; got {kernel!r} ({why}); use "
+    'solver="cholesky" or "cg"'
 )
 
 
@@ -57,7 +58,11 @@ def drawn_on_lattice(
         except NoJointLattice as reason:
             features, why = None, reason
         joint = None if features is None else Joint.of(features, gp.kernel)
-        if features is None or joint is None or not (asked or worthwhile(joint, gp.noise, s, gp.tasks)):
+        if (
+            features is None
+            or joint is None
+            or not (asked or worthwhile(joint, X.double() - features.origin.double(), gp.noise, s, gp.tasks))
+        ):
             if asked:
                 reason = why if features is None else features.description
                 raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason))

@@ -33,7 +33,7 @@ CHOICES = {  # kernel, dimensions, features, domain, what is said
     "a domain and a sum": (K.RBF(0.3) + K.Linear() + 2 * K.Matern(2.5, 0.2), 1, 8, UNIT, "lattice of"),
     "linear": (K.Linear(), 3, 100, None, "3 explicit"),
     "constant": (K.Constant(), 3, 100, None, "1 constant"),
-    "stationary times linear": (K.RBF() * K.Linear(), 3, 100, UNIT, "100 products with sobol"),
+    "stationary times linear": (K.RBF() * K.Linear(), 3, 100, UNIT, "monomials times a lattice of"),
     "a sum": (K.RBF() + K.Linear() + 3 * K.Matern(0.5), 1, 100, None, "38 sobol; 1 explicit; 62 sobol"),
 }
 
@@ -53,7 +53,7 @@ def test_what_was_chosen_is_a_record_that_files_keep(tmp_path):
     paths = draw_prior(kernel, 2, input_dim=1, num_features=40, domain=UNIT, seed=0)
     lattice, *others = paths.prior.features.choices
     assert lattice.kind == "lattice" and lattice.num_features == lattice.modes[0] and 0 < lattice.error < 0.01
-    assert sorted((c.kind, c.products) for c in others) == [("harmonics", False), ("sobol", True)]
+    assert sorted((c.kind, c.products) for c in others) == [("harmonics", False), ("lattice", True)]
     paths.save(tmp_path / "draw")
     assert load(tmp_path / "draw").prior.features.choices == paths.prior.features.choices
 

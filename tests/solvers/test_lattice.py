@@ -12,7 +12,7 @@ import matheron
 from examples import gen, rand, randn
 from matheron import kernels as K
 from matheron.convolution import convolved
-from matheron.features import Joint, Lattice
+from matheron.features import Joint, Lattice, Modulated
 from matheron.features.basis import Cosines
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
@@ -48,6 +48,40 @@ def test_the_system_is_the_dense_one(shape):
         torch.testing.assert_close(u, exact, rtol=1e-4, atol=1e-5)
 
 
+def test_the_system_of_a_lattice_times_monomials_is_the_dense_one():
+    shape, origin, t = (5, 9), torch.tensor([0.2, -0.1]).double(), 2
+    period, root = torch.tensor([2.0, 3.0]).double(), torch.tensor([[1.0, 0.0], [0.5, 0.8]]).double()
+    plain = [Lattice(range(2), shape, period, rand(23, seed=q)) for q in range(4)]
+    bases = [plain[0], Modulated(plain[1], (1, 0), origin), plain[2], Modulated(plain[3], (1, 2), origin)]
+    constant = Cosines(torch.zeros(1, 1, 2).double(), torch.zeros(1, 1).double(), rand(1, 1))
+    joint, c = Joint(bases, [constant], [root, root, root.mT, root, root]), 45
+    X, precision, tasks = rand(60, 2, seed=1), 100 * rand(60, seed=2), torch.arange(60) % 3 % 2
+    assert joint.num_channels == 3 * t and len(joint.pairs) == 6 * t
+    size = joint.num_channels * c + t
+    S = joint.sums(X, torch.eye(size, dtype=torch.float64), tasks).mT  # [n, t c + e]
+    each = [b.values(X[None])[0] * b.scales() for b in (*bases, constant)]
+    K_exact = sum((E @ E.mT) * (R @ R.mT)[tasks[:, None], tasks] for E, R in zip(each, joint.roots, strict=True))
+    torch.testing.assert_close(S @ S.mT, K_exact)
+    torch.testing.assert_close(joint.covariance(X, tasks), K_exact)
+    M = torch.eye(size, dtype=torch.float64) + S.mT @ (precision[:, None] * S)
+    generator, cross, corner = information_of(joint, X, precision, tasks)
+    system = System(joint, Information(generator, S[:0], cross, corner))
+    W, v, inner = randn(5, size), randn(5, 60), slice(0, size - t)
+    torch.testing.assert_close(system.product(W), W @ M, rtol=1e-7, atol=1e-6)
+    torch.testing.assert_close(dense_block(system, torch.arange(size - t)), M[inner, inner], rtol=1e-7, atol=1e-6)
+    rhs = right_hand_side(joint, X, v, precision, tasks)
+    torch.testing.assert_close(rhs, (v * precision) @ S, rtol=1e-6, atol=1e-5)
+    w = torch.cat(
+        [R @ randn(3, t, b.size, seed=b.size) for R, b in zip(joint.roots, (*bases, constant), strict=True)], dim=2
+    )
+    f = torch.cat(each, dim=1) @ w.mT  # [s, n, t]
+    torch.testing.assert_close(joint.sums(X, joint.of_paths(w), tasks), f[:, torch.arange(60), tasks])
+    torch.testing.assert_close(joint.with_weights(w, joint.of_paths(w)), w)
+    z = randn(3, size, seed=5)
+    torch.testing.assert_close(joint.sums(X, joint.of_paths(joint.with_weights(w, z)), tasks), joint.sums(X, z, tasks))
+    torch.testing.assert_close(joint.coefficients(joint.weights(joint.coefficients(z))), joint.coefficients(z))
+
+
 @pytest.mark.parametrize("shape, size", [((5, 9), (10, 18)), ((5, 7, 3), (10, 15, 6))])
 def test_slabs_of_a_product_are_the_whole(shape, size, monkeypatch):
     F, spectrum = torch.complex(randn(3, *shape), randn(3, *shape, seed=1)), rand(*size)
@@ -55,7 +89,7 @@ def test_slabs_of_a_product_are_the_whole(shape, size, monkeypatch):
     whole = torch.fft.ifftn(torch.fft.fftn(F, s=size, dim=axes) * spectrum, dim=axes)
     for numbers in (1, 40, 1 << 20):
         monkeypatch.setattr("matheron.convolution._SLAB", numbers)
-        torch.testing.assert_close(convolved(F, spectrum), whole[(slice(None), *(slice(n) for n in shape))])
+        torch.testing.assert_close(convolved([F], [[spectrum]])[0], whole[(slice(None), *(slice(n) for n in shape))])
 
 
 def data(kind: str, n: int, d: int) -> Tensor:
@@ -83,9 +117,17 @@ CASES = {
     "a sum": (K.RBF(0.4) + 0.1 * K.Matern(1.5, 0.1), 1, 300, 1e-2, "uniform"),
     "explicit terms beside it": (K.RBF(0.3) + 2 * K.Constant() + 3 * K.Linear(), 1, 300, 1e-2, "uniform"),
     "terms that repeat beside it": (K.RBF(0.3) + K.Periodic(0.4, 1.0) + K.Periodic(0.23, 1.0), 1, 300, 1e-2, "uniform"),
+    "a product with a linear kernel": (K.RBF(0.3) * K.Linear(4.0), 1, 300, 1e-2, "uniform"),
     "a quadratic in two dimensions": (K.RBF(0.3) + K.Polynomial(2, 1.0), 2, 300, 1e-2, "clustered"),
 }
 SLOW = {
+    "products beside others": (
+        K.RBF(0.3) * K.Polynomial(2, 1.0) + K.Matern(2.5, 0.5).on(0) * K.Linear() + K.Constant(2.0),
+        2,
+        300,
+        1e-2,
+        "clustered",
+    ),
     "Matern in two dimensions": (K.Matern(2.5, 0.3), 2, 400, 1e-2, "uniform"),
     "Matern, clustered": (K.Matern(2.5, 0.3), 2, 400, 1e-2, "clustered"),
     "10,000 data": (K.Matern(2.5, 0.2), 2, 10_000, 1e-2, "uniform"),
@@ -259,7 +301,7 @@ def test_refusals():
         matheron.draw(matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=0.0), 1, solver="lattice", domain=UNIT)
     with pytest.raises(ValueError, match="the noise is too small"):
         matheron.draw(matheron.ExactGP(K.RBF(0.2), X, X[:, 0], noise=1e-13), 1, solver="lattice", domain=UNIT)
-    growing = matheron.ExactGP(K.RBF(0.2) * K.Linear(), X, X[:, 0], noise=0.01)
+    growing = matheron.ExactGP(K.RBF(0.2) * K.Polynomial(12, 1.0), X, X[:, 0], noise=0.01)
     with pytest.raises(ValueError, match=r"needs a kernel whose stationary terms, .* \(0 lattices, and 1 terms"):
         matheron.draw(growing, 1, solver="lattice", domain=UNIT)
     with pytest.raises(ValueError, match="needs paths whose prior is on one lattice"):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..checks import transformed
-from ..features import Lattice
+from ..features import Modulated, OnLattice, lattice_in
 from ..nufft import Interpolated, fine_grid, grid_shape
 from ..weigh import Sums, add
 from . import chunked
@@ -58,7 +58,7 @@ def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[
 
 def _on_lattices(record: Record) -> tuple[list[WeightedSum], Record]:
     """The terms on lattices, and the record of all others."""
-    mine = [t for t in record.terms if isinstance(t, WeightedSum) and isinstance(t.basis, Lattice)]
+    mine = [t for t in record.terms if isinstance(t, WeightedSum) and isinstance(t.basis, OnLattice)]
     return mine, replace(record, terms=[t for t in record.terms if t not in mine])
 
 
@@ -98,26 +98,29 @@ def _tables(record: Record) -> list[Interpolated] | None:
     tables, size = [], 0
     for term in record.derived(_on_lattices)[0]:
         cells = 1
-        for n in grid_shape(term.basis.shape, record.dtype):
+        for n in grid_shape(lattice_in(term.basis).shape, record.dtype):
             cells *= n
         size += term.weights.shape[0] * term.weights.shape[1] * cells * term.weights.element_size()
     if size > _TABLES:
         return None
     for term in record.derived(_on_lattices)[0]:
-        W = term.weights.flatten(0, 1)
-        grids = [fine_grid(term.basis.coefficients(rows)).real for rows in W.split(_ROWS)]
-        tables.append(Interpolated(torch.cat(grids), term.basis.shape))
+        W, lattice = term.weights.flatten(0, 1), lattice_in(term.basis)
+        grids = [fine_grid(lattice.coefficients(rows)).real for rows in W.split(_ROWS)]
+        tables.append(Interpolated(torch.cat(grids), lattice.shape))
     return tables
 
 
 def _own(term: WeightedSum, table: Interpolated, x: Tensor, of: Tensor | None, gradient: bool) -> Sums:
     s, t, _ = term.weights.shape
     paths = torch.arange(s, device=x.device) if of is None else of
-    angles = term.basis.angles(x)
-    f = x.new_empty(len(paths), x.shape[1], t)
-    df = torch.zeros(len(paths), x.shape[1], t, x.shape[2], dtype=x.dtype, device=x.device) if gradient else None
+    lattice = lattice_in(term.basis)
+    angles = lattice.angles(x)
+    f = x.new_empty(len(paths), t, x.shape[1])
+    df = x.new_zeros(len(paths), t, *x.shape[1:]) if gradient else None
     for j in range(t):
-        f[..., j], slope = table.own(angles, paths * t + j, gradient)
+        f[:, j], slope = table.own(angles, paths * t + j, gradient)
         if df is not None and slope is not None:
-            df[:, :, j][..., term.basis.dims] = slope * (2 * torch.pi / term.basis.period)
-    return f if df is None else (f, df)
+            df[:, j][..., lattice.dims] = slope * (2 * torch.pi / lattice.period)
+    if isinstance(term.basis, Modulated):
+        f, df = term.basis.modulated(x, f, df)
+    return f.mT if df is None else (f.mT, df.transpose(1, 2))

@@ -12,5 +12,8 @@ from .features import Features as Features
 from .joint import Joint as Joint
 from .joint import same_modes as same_modes
 from .lattice import Lattice as Lattice
+from .modulated import Modulated as Modulated
+from .modulated import OnLattice as OnLattice
+from .modulated import lattice_in as lattice_in
 from .needed import posterior_scale as posterior_scale
 from .series import NoJointLattice as NoJointLattice

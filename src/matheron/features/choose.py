@@ -20,10 +20,10 @@ from .features import Choice, Features, merged, root_of
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .joint import same_modes
-from .lattice import Lattice
 from .leverage import leverage
+from .modulated import OnLattice, largest_square, lattice_in, powers_in, powers_of
 from .proposal import Component, components
-from .series import LARGEST_ERROR, NoJointLattice, lattices
+from .series import LARGEST_ERROR, NoJointLattice, lattices, pieces_of
 
 LATTICE_KINDS = ("lattice", "equispaced")
 KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
@@ -83,9 +83,9 @@ def build_features(
     if kind == "leverage" and posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
     accuracy = accuracy or Accuracy()
-    on_lattices, rest = _lattices(kernel, terms, input_dim, num_features, kind, domain, accuracy)
+    on_lattices, rest = _lattices(kernel, terms, input_dim, num_features, kind, domain, origin, accuracy)
     largest = LARGEST_LACKING / math.sqrt(min(num_bases, MOST_AVERAGED))
-    if kind == "auto" and posterior is not None and _lacking(on_lattices, accuracy) > largest:
+    if kind == "auto" and posterior is not None and _lacking(on_lattices, domain, accuracy) > largest:
         on_lattices, rest = [], terms
     terms = rest
     if accuracy.joined:
@@ -95,7 +95,7 @@ def build_features(
     sizes = [_size(t, reference) for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [*[sum(_size(t, reference) for t, _ in chosen)][: len(chosen)], *sizes]))
     blocks: list[tuple[Basis, Tensor | None]] = [*on_lattices]
-    choices = [Choice("lattice", b.size, left_out=b.left_out, error=b.error, modes=b.shape) for b, _ in on_lattices]
+    choices = [_choice(basis) for basis, _ in on_lattices]
     used_domain = domain if on_lattices else None
     if chosen and posterior is not None:
         roots = [root_of(t.coupling, kernel.num_outputs) for t, _ in chosen]
@@ -123,14 +123,22 @@ def build_features(
 
 
 def _lattices(
-    kernel: Kernel, terms: list[Term], input_dim: int, num_features: int, kind: str, domain: Tensor | None, to: Accuracy
-) -> tuple[list[tuple[Lattice, Tensor | None]], list[Term]]:
+    kernel: Kernel,
+    terms: list[Term],
+    input_dim: int,
+    num_features: int,
+    kind: str,
+    domain: Tensor | None,
+    origin: Tensor,
+    to: Accuracy,
+) -> tuple[list[tuple[OnLattice, Tensor | None]], list[Term]]:
     """The terms that go on lattices, and the others."""
     if kind in ("leverage", *RANDOM_KINDS) or domain is None:
         return [], terms
     discrete = [t for t in terms if t.stationary and not t.forms and _repeats(t, input_dim, num_features)]
     left = [t for t in terms if not any(t is other for other in discrete)]
-    copies = len({id(t.coupling) for t in left}) if to.joined else 1  # lattices with the modes of all terms
+    alike = {(id(t.coupling), powers_of(piece)) for t, piece in pieces_of(left)}
+    copies = len(alike) if to.joined else 1  # lattices with the modes of all terms
     weights = to.num_paths * kernel.num_outputs * max(1, copies)
     largest = max(1, min(LARGEST_LATTICE, LATTICE_MEMORY // (8 * weights)))
     if kind == "equispaced":  # the old name, whose features are counted
@@ -138,7 +146,7 @@ def _lattices(
     graph = torch.is_grad_enabled() and kernel.requires_graph()
     if graph:
         largest = min(largest, LARGEST_IN_GRAPH)
-    scale = _UNKNOWN_SHARE * sum(_size(t, None) for t in left if t.stationary and not t.forms)
+    scale = _UNKNOWN_SHARE * sum(_size(t, domain) for t in left if t.stationary)
     tolerance, images = to.tolerance, to.tolerance
     if input_dim == 1:  # where modes are few, and a smooth posterior sees all of an image
         tolerance, images = tolerance / 2, tolerance / 5
@@ -148,6 +156,7 @@ def _lattices(
         left,
         input_dim,
         domain,
+        origin.cpu().double(),
         left_out=left_out,
         images=0.1 * images if to.joined else images,  # a mean by the lattice's kernel errs as much as that does
         largest=largest,
@@ -155,7 +164,7 @@ def _lattices(
         joint=to.joined,
         refused=to.largest,
     )
-    if graph and kind == "auto" and any(lattice.left_out > LARGEST_LEFT_OUT_IN_GRAPH for lattice, _ in made):
+    if graph and kind == "auto" and any(lattice_in(basis).left_out > LARGEST_LEFT_OUT_IN_GRAPH for basis, _ in made):
         warnings.warn(
             f"draw: with detach=False a lattice has at most {LARGEST_IN_GRAPH} modes, too few for this kernel on this "
             "domain; its features are random instead, and keep the graph",
@@ -165,23 +174,29 @@ def _lattices(
     return made, rest + discrete
 
 
-def _lacking(made: list[tuple[Lattice, Tensor | None]], to: Accuracy) -> float:
+def _choice(basis: OnLattice) -> Choice:
+    of, powers = lattice_in(basis), powers_in(basis)
+    return Choice("lattice", of.size, bool(powers), left_out=of.left_out, error=of.error, modes=of.shape)
+
+
+def _lacking(made: list[tuple[OnLattice, Tensor | None]], domain: Tensor | None, to: Accuracy) -> float:
     """The share of the posterior variance that lies beyond the modes; 0 where there is no choice."""
-    if to.joined or to.posterior_variance is None:
+    if to.joined or to.posterior_variance is None or domain is None:
         return 0.0
     beyond = sum(
-        lattice.left_out
-        * float(lattice.amplitudes.detach().square().sum())
+        lattice_in(basis).left_out
+        * float(lattice_in(basis).amplitudes.detach().square().sum())
         * (1.0 if B is None else float(B.detach().diagonal().max()))
-        for lattice, B in made
+        * largest_square(powers_in(basis), domain)
+        for basis, B in made
     )
     return beyond / max(to.posterior_variance, 1e-300)
 
 
-def _require_joint(made: list[tuple[Lattice, Tensor | None]], rest: list[Term], input_dim: int, count: int) -> None:
+def _require_joint(made: list[tuple[OnLattice, Tensor | None]], rest: list[Term], input_dim: int, count: int) -> None:
     """All of the kernel is on one lattice, but for terms that have exact features of their own."""
     exact = [not t.stationary or (not t.forms and _repeats(t, input_dim, count)) for t in rest]
-    if not made or not same_modes([lattice for lattice, _ in made]) or not all(exact):
+    if not made or not same_modes([lattice_in(basis) for basis, _ in made]) or not all(exact):
         others = len(exact) - sum(exact)
         raise NoJointLattice(f"{len(made)} lattices, and {others} terms that have none")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
 import torch
 from torch import Tensor
 
+from ..kernels import Kernel
 from ..kernels.terms import Term
-from .basis import Basis, Cosines
+from .basis import Basis, Cosines, Pairs
 from .fourier import fourier, rand
 from .products import Products
 
@@ -91,6 +93,17 @@ def monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
     return one_hot[torch.tensor(indices, dtype=torch.long)].transpose(0, 1), torch.stack(coefficients)
 
 
+def expanded(term: Term) -> list[Term]:
+    """A term as one for each of its monomials, whose forms are single coordinates (or one)."""
+    if not term.forms:
+        return [term]
+    A, coefficients = monomials([form.cpu() for form in term.forms])
+    return [
+        replace(term, variance=term.variance.cpu() * c, forms=tuple(forms))
+        for forms, c in zip(A.unbind(1), coefficients, strict=True)
+    ]
+
+
 def _powers(form: Tensor, power: int) -> Iterator[tuple[tuple[int, ...], Tensor]]:
     """(sum_i c_i x_i x'_i)^power, multinomially: index tuples and their coefficients."""
     support = form.nonzero()[:, 0].tolist()
@@ -105,3 +118,31 @@ def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: to
     signs = torch.where(rand((num_bases, len(forms), count, len(forms[0])), generator) < 0.5, -1.0, 1.0).cpu()
     roots = torch.stack([torch.where(c > 0, c, 1.0).sqrt() * (c > 0) for c in forms])  # a root's slope at 0 is infinite
     return signs * roots[:, None]
+
+
+def is_exact(bases: list[Basis], kernel: Kernel, input_dim: int) -> bool:
+    """Whether bases have those terms of a kernel exactly that are not on lattices."""
+    return all(_explicit(basis) for basis in bases) and _has_variance(bases, kernel, input_dim)
+
+
+def _explicit(basis: Basis) -> bool:
+    """Whether a basis has its kernel exactly: no products with random frequencies, no random signs."""
+    if basis.num_bases > 1:
+        return False
+    if isinstance(basis, Products):
+        one_hot = bool((basis.projections.count_nonzero(-1) == 1).all())
+        return basis.fourier is None and one_hot
+    if isinstance(basis, Cosines):
+        return not bool(basis.frequencies.any())  # a constant: other cosines have random phases
+    return isinstance(basis, Pairs)
+
+
+def _has_variance(beside: list[Basis], kernel: Kernel, input_dim: int) -> bool:
+    """Whether waves and constants hold the variance of the terms that repeat themselves, and of no others: those of
+    other terms have random frequencies."""
+    held = sum(float(basis.amplitudes.square().sum()) for basis in beside if isinstance(basis, Pairs | Cosines))
+    exact = 0.0
+    for term in kernel.terms(input_dim):
+        if not term.forms and (not term.stationary or term.measure(input_dim).atoms() is not None):
+            exact += float(term.variance.detach())
+    return abs(held - exact) <= 1e-3 * exact

@@ -44,7 +44,8 @@ class Choice(NamedTuple):
         left_out = self.left_out or 0.0
         if self.kind == "lattice":
             beyond = f", {left_out:.1g} of the variance beyond them" if left_out > 1e-12 else ""
-            return f"lattice of {' x '.join(map(str, self.modes or ()))} modes, kernel within {self.error:.1g}{beyond}"
+            what = f"{'monomials times a ' * self.products}lattice of {' x '.join(map(str, self.modes or ()))} modes"
+            return f"{what}, kernel within {self.error:.1g}{beyond}"
         how = {"leverage": "by leverage", "harmonics": f"harmonics holding {1 - left_out:.2%} of the variance"}
         return f"{self.num_features} {'products with ' * self.products}{how.get(self.kind, self.kind)}"
 
@@ -104,7 +105,7 @@ class Features(Value):
     @property
     def description(self) -> str:
         """What was chosen, in words."""
-        return "; ".join(map(str, self.choices))
+        return "; ".join(dict.fromkeys(map(str, self.choices)))  # lattices of several monomials are alike
 
     @property
     def roots(self) -> list[Tensor | None]:

@@ -145,9 +145,9 @@ class Lattice(Basis):
         step = max(2, _BLOCK // self.size // 2 * 2)  # functions whose coefficients are in memory at once
         for b in range(B):
             for some in (slice(i, i + step) for i in range(0, r, step)):
-                F = self.coefficients(W[b, some])
-                sums = series_at(F if r == 1 else _joined(F), angles[b if len(angles) > 1 else 0])
-                out[b, some] = sums.real if r == 1 else as_real(sums, len(F))
+                rows = W[b, some]
+                sums = series_at(self.joined_coefficients(rows), angles[b if len(angles) > 1 else 0])
+                out[b, some] = as_real(sums, len(rows))
         return out
 
     def suits_matrix(self, x: Tensor, r: int) -> bool:
@@ -267,13 +267,6 @@ class Lattice(Basis):
             columns.append(index % n - n // 2)
             index = index // n
         return torch.stack(columns[::-1], dim=-1)
-
-
-def _joined(F: Tensor) -> Tensor:
-    """Coefficients of real functions, two in each complex function: `[r, ...] -> [ceil(r / 2), ...]`."""
-    if len(F) % 2:
-        F = torch.cat([F, torch.zeros_like(F[:1])])
-    return F[0::2] + 1j * F[1::2]
 
 
 def _needs_graph(x: Tensor, W: Tensor) -> bool:

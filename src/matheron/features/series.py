@@ -16,10 +16,14 @@ from ..kernels.terms import Term
 from ..nufft import series_at
 from .box import JOIN_TIMES, LARGEST_DIM, Box, joined, own_period
 from .coefficients import by_transform, coefficients, continued, largest_error, near, stationary
+from .explicit import expanded, monomial_count
 from .lattice import Lattice
+from .modulated import Modulated, OnLattice, largest_square, powers_of
 
 # A series that errs by more of the variance than this is none.
 LARGEST_ERROR = 0.2
+# Monomials that a stationary part is multiplied with, each with a lattice, at the most.
+LARGEST_MONOMIALS = 10
 # Points of the longest FFT of a kernel along one axis, which says how many modes the axis needs, by the number of axes.
 _LONGEST = {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}
 # Points in each axis of the FFT that tries a cut-off, by the number of axes.
@@ -33,7 +37,8 @@ class NoJointLattice(ValueError):
 def lattices(
     terms: list[Term],
     input_dim: int,
-    domain: Tensor | None,
+    domain: Tensor,
+    origin: Tensor,
     *,
     left_out: float,
     images: float,
@@ -41,69 +46,89 @@ def lattices(
     largest_error: float = LARGEST_ERROR,
     joint: bool = False,
     refused: int | None = None,
-) -> tuple[list[tuple[Lattice, Tensor | None]], list[Term]]:
-    """Lattices of the stationary terms with their couplings, and the terms that have none.
+) -> tuple[list[tuple[OnLattice, Tensor | None]], list[Term]]:
+    """Lattices of the terms that have a stationary part, times each monomial of their linear forms, with their
+    couplings; and the terms that have none.
 
     Args:
-        terms: of one kernel; those that are not purely stationary have no lattice.
-        domain: the box `[2, d]` where the functions will be called; None for kernels that repeat themselves alone.
+        terms: of one kernel.
+        domain: the box `[2, d]` where the functions will be called.
+        origin: about which these are summed, `[d]`.
         left_out: variance that may lie beyond the modes.
         images: what may be wrong with a correlation because the series repeats itself.
         largest: modes of a lattice at the most.
         largest_error: share of the variance beyond which a series counts as none.
-        joint: whether all terms are to have the same modes, whatever their number; terms of different couplings have
-            lattices of their own in any case.
+        joint: whether all terms are to have the same modes, whatever their number; different couplings and monomials
+            have lattices of their own in any case.
         refused: more modes than this are a `NoJointLattice`, before they are made.
     """
-    plain = [t for t in terms if t.stationary and not t.forms]
+    pieces = pieces_of(terms)
+    rest = [t for t in terms if not any(t is other for other, _ in pieces)]
     boxes: list[Box] = []
-    rest = [t for t in terms if not t.stationary or t.forms]
-    for term in plain:
-        share = left_out / len(plain) / _scale(term)
-        box = sized_box(term, input_dim, domain, left_out=share, images=images, largest=largest)
+    failed: list[Term] = []
+    for term, piece in pieces:
+        share = left_out / len(pieces) / _scale(piece, domain)
+        box = sized_box(piece, input_dim, domain, left_out=share, images=images, largest=largest)
         if box is None:
-            rest.append(term)
+            failed.append(term)
         else:
             boxes.append(box)
-    made: list[tuple[Lattice, Tensor | None]] = []
-    groups = [boxes] if joint else _by_coupling(boxes)
+    made: list[tuple[OnLattice, Tensor | None]] = []
+    groups = [boxes] if joint else _alike(boxes)
     for box in [box for group in groups for box in joined(group, largest, math.inf if joint else JOIN_TIMES)]:
         if refused is not None and box.num_modes > refused:
             raise NoJointLattice(f"{box.num_modes} modes")
         for part in _parts(box):
             lattice = lattice_of(part, input_dim)
             if lattice.error > largest_error:  # a narrow band at frequencies beyond the modes that are allowed
-                rest += part.terms
-            else:
-                made.append((lattice, part.terms[0].coupling))
-    return made, rest
+                failed += [t for t, piece in pieces if any(piece is other for other in part.terms)]
+            powers = powers_of(part.terms[0])
+            made.append((Modulated(lattice, powers, origin) if powers else lattice, part.terms[0].coupling))
+    if not failed:
+        return made, rest
+    made, more = lattices(
+        [t for t in terms if not any(t is other for other in rest + failed)],
+        input_dim,
+        domain,
+        origin,
+        left_out=left_out,
+        images=images,
+        largest=largest,
+        largest_error=largest_error,
+        joint=joint,
+        refused=refused,
+    )
+    return made, rest + more + [t for t in terms if any(t is other for other in failed)]
 
 
-def _by_coupling(boxes: list[Box]) -> list[list[Box]]:
-    """Boxes of one term each, those of the same coupling together."""
-    groups: list[list[Box]] = []
+def pieces_of(terms: list[Term]) -> list[tuple[Term, Term]]:
+    """The terms that may have a lattice, each with every one of its monomials times its stationary part."""
+    fit = [t for t in terms if t.stationary and monomial_count(list(t.forms)) <= LARGEST_MONOMIALS]
+    return [(t, piece) for t in fit for piece in expanded(t)]
+
+
+def _alike(boxes: list[Box]) -> list[list[Box]]:
+    """Boxes of one term each, those of the same coupling and the same monomial together."""
+    groups: dict[tuple[int, tuple[int, ...]], list[Box]] = {}
     for box in boxes:
-        for group in groups:
-            if group[0].terms[0].coupling is box.terms[0].coupling:
-                group.append(box)
-                break
-        else:
-            groups.append([box])
-    return groups
+        groups.setdefault((id(box.terms[0].coupling), powers_of(box.terms[0])), []).append(box)
+    return list(groups.values())
 
 
 def _parts(box: Box) -> list[Box]:
-    """A box of terms of several couplings as one for each of these, with the same modes."""
+    """A box of terms of several couplings and monomials as one for each of these, with the same modes."""
     ones = [replace(box, terms=(t,), cut_off=(c,)) for t, c in zip(box.terms, box.cut_off, strict=True)]
     parts = []
-    for group in _by_coupling(ones):
+    for group in _alike(ones):
         part = replace(box, terms=tuple(b.terms[0] for b in group), cut_off=tuple(b.cut_off[0] for b in group))
         parts.append(replace(part, left_out=box.left_out * part.variance / box.variance))
     return parts
 
 
-def _scale(term: Term) -> float:
-    return 1.0 if term.coupling is None else max(1e-300, float(term.coupling.detach().diagonal().max()))
+def _scale(term: Term, domain: Tensor) -> float:
+    """The largest variance of what a term's stationary part, of variance one, is multiplied with."""
+    size = 1.0 if term.coupling is None else float(term.coupling.detach().diagonal().max())
+    return max(1e-300, size * largest_square(powers_of(term), domain))
 
 
 def sized_box(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum, sum_of
-from ..features import Basis, Features, Lattice
+from ..features import Basis, Features, OnLattice, lattice_in
 from ..kernels import Kernel, coupled_covariance
 from ..nufft import grid_shape
 from ..solvers import coupled_diagonal
@@ -93,7 +93,7 @@ def with_folded(prior: PriorPaths, X: Tensor, tasks: Tensor | None, v: Tensor) -
 
 
 def _pays(features: Features, s: int, n: int) -> bool:
-    lattices = [basis for basis in features.bases if isinstance(basis, Lattice)]
+    lattices = [lattice_in(basis) for basis in features.bases if isinstance(basis, OnLattice)]
     if n < FEWEST or not lattices or features.num_bases > 1:
         return False
     cost, t = 0.0, max(1 if root is None else len(root) for root in features.roots)
@@ -116,7 +116,7 @@ def _update(features: Features, X: Tensor, tasks: Tensor | None, v: Tensor) -> l
 
 def _adjoint(basis: Basis, X: Tensor, rows: Tensor) -> Tensor:
     """`[n, d], [r, n] -> [r, c]`."""
-    return basis.adjoint(X, rows) if isinstance(basis, Lattice) else rows @ basis.values(X[None])[0]
+    return basis.adjoint(X, rows) if isinstance(basis, OnLattice) else rows @ basis.values(X[None])[0]
 
 
 def _at(terms: list[Term], x: Tensor, tasks: Tensor | None) -> Tensor:

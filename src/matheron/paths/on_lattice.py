@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum
-from ..features import Basis, Joint, Lattice
+from ..features import Basis, Joint, OnLattice
 from ..kernels import Kernel
 from ..means import Mean
 from ..solvers import FourierLattice, JitterWarning, Stats
@@ -45,8 +45,8 @@ class LatticeUpdate(UpdatePaths):
     `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean,
     `generator` (its real and imaginary parts), `cross` and `corner` the matrix (see `solvers.lattice.Information`): all
     that is left of the data, and all that more data need. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean).
-    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on the explicit ones,
-    `beside` it.
+    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on those `beside` it:
+    the lattice times (other) monomials, and explicit ones.
     """
 
     fields = ("data_count",)
@@ -55,7 +55,7 @@ class LatticeUpdate(UpdatePaths):
     def __init__(
         self,
         kernel: Kernel,
-        basis: Lattice,
+        basis: OnLattice,
         beside: Sequence[Basis],
         origin: Tensor,
         information: Information,
@@ -165,7 +165,7 @@ def given_on_lattice(
     total, rhs_mean, energy, num_data = _nothing(basis, w) if known is None else _before(known)
     few: list[_Few] | None = [] if known is None else None
     for X, tasks, y, noise in chunks:
-        noise = noise if known is None else _with_floor(noise, basis)
+        noise = noise if known is None else _with_floor(noise, X.double() - origin, basis)
         y = y.double() - at_tasks(mean(X[None]).expand(-1, -1, basis.num_outputs), tasks)[0].double()
         new, new_mean, new_energy, kept = _information(basis, X.double() - origin, tasks, y, noise, s, generator)
         total, rhs_mean, energy = total + new, rhs_mean + new_mean, energy + new_energy
@@ -192,12 +192,13 @@ def given_on_lattice(
     information = Information(
         total.generator.to(complex_dtype), total.rhs.to(dtype), total.cross.to(dtype), total.corner.to(dtype)
     )
-    lattice, beside = prior.features.bases[0], list(prior.features.bases)[len(basis.lattices) :]
-    assert isinstance(lattice, Lattice)
+    bases = list(prior.features.bases)
+    lattice, *others = [bases[group[0]] for group in basis.groups]  # of the mean: one for each monomial
+    assert isinstance(lattice, OnLattice)
     kept_update = LatticeUpdate(
         update.kernel,
         lattice,
-        beside,
+        [*others, *bases[len(basis.lattices) :]],
         prior.features.origin,
         information,
         rhs_mean.to(dtype),
@@ -228,7 +229,7 @@ def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> 
 
 def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, Tensor, int]:
     """What is known before any data: the paths' weights are their right-hand sides."""
-    shape, e = [basis.num_outputs, *(2 * n - 1 for n in basis.lattice.shape)], basis.num_beside
+    shape, e = [len(basis.pairs), *(2 * n - 1 for n in basis.lattice.shape)], basis.num_beside
     empty = torch.zeros(shape, dtype=torch.complex128, device=w.device)
     nothing = Information(empty, w, w.new_zeros(e, w.shape[1] - e), w.new_zeros(e, e))
     return nothing, torch.zeros_like(w[:1]), w.new_zeros(1), 0
@@ -240,9 +241,9 @@ def _before(update: LatticeUpdate) -> tuple[Information, Tensor, Tensor, int]:
     return double, update.rhs_mean.double(), update.energy.double(), update.num_data
 
 
-def _with_floor(noise: Tensor, basis: Joint) -> Tensor:
+def _with_floor(noise: Tensor, X: Tensor, basis: Joint) -> Tensor:
     """Noise of more data for paths on a lattice: as small as rounding allows where it is zero, or nearly."""
-    smallest = basis.largest_power / (0.1 * LARGEST_INFORMATION)
+    smallest = basis.largest_power(X) / (0.1 * LARGEST_INFORMATION)
     if not bool((noise < smallest).any()):
         return noise
     warnings.warn(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..bases import as_domain
 from ..checks import ArrayLike, as_count
-from ..features import Features, Lattice, build_features
+from ..features import Features, OnLattice, build_features
 from ..gp import ExactGP, SparseGP
 from ..paths import PriorPlusUpdate
 
@@ -77,7 +77,7 @@ def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor,
 
     Sums over bases of share * Phi Phi^T are then products of wide matrices, and few.
     """
-    on_lattices = [isinstance(basis, Lattice) for basis in features.bases]
+    on_lattices = [isinstance(basis, OnLattice) for basis in features.bases]
     if any(on_lattices):
         for basis, root, lattice in zip(features.bases, features.roots, on_lattices, strict=True):
             for part in basis.parts(_WIDTH, features.origin.shape[0]) if lattice else [basis]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from .lattice_rows import complex_rows, packed, real_rows, unpacked
+
 if TYPE_CHECKING:
     from ..features.joint import Joint
     from .toeplitz import System
@@ -24,16 +26,6 @@ class Preconditioner(Protocol):
     def __call__(self, R: Tensor) -> Tensor:
         """About M^-1 R of packed rows (see `toeplitz`), `[p, t c + e]`."""
         ...
-
-
-def real_rows(Z: Tensor) -> Tensor:
-    """Complex rows as real ones, a view: `[p, c] -> [p, 2 c]`. Products with real numbers are faster so."""
-    return torch.view_as_real(Z).flatten(1)
-
-
-def complex_rows(W: Tensor) -> Tensor:
-    """The reverse."""
-    return torch.view_as_complex(W.unflatten(1, (-1, 2)))
 
 
 def largest_dense(cuda: bool) -> int:
@@ -117,8 +109,8 @@ class DataSpace:
         self.factor = torch.linalg.cholesky(basis.covariance(X, tasks) + (1 / precision).diag())
 
     def __call__(self, R: Tensor) -> Tensor:
-        rows = self.basis.unpacked(R, 2 * len(R))
-        return R - self.basis.packed(self._weights(self.basis.sums(self.X, rows, self.tasks)))
+        rows = unpacked(self.basis, R, 2 * len(R))
+        return R - packed(self.basis, self._weights(self.basis.sums(self.X, rows, self.tasks)))
 
     def given(self, w: Tensor, residual: Tensor) -> Tensor:
         """Weights w `[r, t c + e]` given values `[r, n]` with noise at the data: Matheron's rule."""
@@ -141,12 +133,13 @@ def dense_block(system: System, index: Tensor) -> Tensor:
     here = inverse + sines * len(place)
     zero = torch.zeros_like(system.information[: lattice.size])
     block = torch.zeros(len(index), len(index), dtype=torch.float64, device=index.device)
-    for T, row in zip(system.generator.flatten(1), system.basis.planes, strict=True):
-        a = torch.cat([zero if plane is None else plane for plane in row])[index]  # [k], of this output
+    planes = [torch.cat([zero if p is None else p for p in row])[index] for row in system.basis.planes]  # [k] each
+    for T, (a, b) in zip(system.generator.flatten(1), system.basis.pairs, strict=True):
         minus, plus = T[len(T) // 2 + flat[:, None] - flat], T[len(T) // 2 + flat[:, None] + flat]  # [m, m]
         # sums over the data of cos cos, cos sin, sin sin; the generator is that of exp(-i theta . x)
         cosines = torch.cat([minus.real + plus.real, minus.imag - plus.imag], dim=1)
         both = torch.cat([cosines, torch.cat([-minus.imag - plus.imag, minus.real - plus.real], dim=1)])  # [2 m, 2 m]
-        block += both[here][:, here] * (0.5 * a[:, None]) * a
+        part = both[here][:, here] * (0.5 * planes[a][:, None]) * planes[b]
+        block += part if a == b else part + part.mT
     block.diagonal().add_(1)
     return block

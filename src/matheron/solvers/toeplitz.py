@@ -1,7 +1,7 @@
 """The system that data are given by on a lattice: Toeplitz matrices, bordered by explicit functions; how it is solved.
 
-Real weights are kept two rows in a complex one, as coefficients of exp(i theta_j . x) in the order of the box. The
-system is real, and linear in these too, so that iterations need no other form: amplitudes, a convolution, amplitudes.
+Real weights are kept two rows in a complex one (`lattice_rows`). The system is real, and linear in these too, so that
+iterations need no other form: amplitudes, a convolution, amplitudes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..convolution import convolved, fast_size
 from .base import Stats
-from .lattice_preconditioner import Head, Preconditioner, complex_rows, head_size, largest_dense, real_rows
+from .lattice_preconditioner import Head, Preconditioner, head_size, largest_dense
+from .lattice_rows import complex_rows, packed, packed_planes, real_rows, unpacked
 from .pcg import ConvergenceWarning
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ _PROGRESS = 0.1
 class Information:
     """What a lattice keeps of data: all of it adds over data.
 
-    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each output's data; with E the explicit
-    functions beside the lattice at the data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has
-    S^T Lambda^-1 (y - eps) for each path, S = (Phi D, E).
+    `generator` has those of the Toeplitz matrices Phi* h_e Lambda^-1 h_f Phi, one of each output's data for each pair
+    of monomials (`Joint.pairs`; most often one pair, 1 and 1). With E the explicit functions beside the lattice at the
+    data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has S^T Lambda^-1 (y - eps) for each path,
+    S = (Phi D, E).
     """
 
-    generator: Tensor  # complex, [t, 4 m_1 + 1, 4 m_2 + 1, ...]
+    generator: Tensor  # complex, [pairs, 4 m_1 + 1, 4 m_2 + 1, ...]
     rhs: Tensor  # [r, t c + e]
     cross: Tensor  # [e, t c]
     corner: Tensor  # [e, e]
@@ -62,7 +64,9 @@ class System:
         self.basis, self.lattice = basis, basis.lattice
         self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
         self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
-        totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # sums of precisions
+        of = zip(basis.pairs, self.generator, strict=True)
+        sums = {a: float(T.flatten()[T.numel() // 2].real) for (a, b), T in of if a == b}  # of precisions
+        totals = [sums[a] for a in range(basis.num_channels)]
         self.information = basis.information(totals)  # [t c]: data's, over the prior's
         self._double = _Operator(
             [self._spectrum(T) for T in self.generator], basis, self._packed_cross(), self.corner.to(torch.complex128)
@@ -93,11 +97,11 @@ class System:
             return self.cross.to(torch.complex128)
         rows = torch.stack([self.cross, torch.zeros_like(self.cross)], dim=1).flatten(0, 1)  # each with a row of zeros
         rows = torch.cat([rows, rows.new_zeros(len(rows), len(self.corner))], dim=1)
-        return self.basis.packed(rows)[:, : self.cross.shape[1]]
+        return packed(self.basis, rows)[:, : self.cross.shape[1]]
 
     def product(self, W: Tensor) -> Tensor:
         """`[r, t c + e] -> [r, t c + e]`."""
-        return self.basis.unpacked(self._double(self.basis.packed(W)), len(W))
+        return unpacked(self.basis, self._double(packed(self.basis, W)), len(W))
 
     def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
         """(y - mean)^T (K + noise)^-1 (y - mean), the largest of several y's.
@@ -123,10 +127,10 @@ class System:
         parts, iterations, worst = [], 0, 0.0
         for start in range(0, len(b), _ROWS):
             rows = b[start : start + _ROWS]
-            first = None if guess is None else self.basis.packed(guess[start : start + _ROWS])
-            right = self.basis.packed(rows)
+            first = None if guess is None else packed(self.basis, guess[start : start + _ROWS])
+            right = packed(self.basis, rows)
             u, steps, left = self._refined(right, first, target, precondition, single, settings.max_iterations)
-            parts.append(self.basis.unpacked(u, len(rows)))
+            parts.append(unpacked(self.basis, u, len(rows)))
             iterations, worst = max(iterations, steps), max(worst, left)
         converged, residual = worst <= target, math.sqrt(max(0.0, worst) / directions)
         if not converged:
@@ -173,7 +177,12 @@ class _Operator:
 
     def __init__(self, spectra: list[Tensor], basis: Joint, cross: Tensor, corner: Tensor) -> None:
         self.spectra, self.basis, self.cross, self.corner = spectra, basis, cross, corner
-        self.planes = basis.box_planes(spectra[0].dtype)
+        self.planes = packed_planes(basis, spectra[0].dtype)
+        of = {pair: spectrum for pair, spectrum in zip(basis.pairs, spectra, strict=True)}
+        of |= {(b, a): spectrum for (a, b), spectrum in of.items()}
+        # the channels of each output, and the matrix of their spectra
+        each = [range(i, basis.num_channels, basis.num_outputs) for i in range(basis.num_outputs)]
+        self.outputs = [(some, [[of[a, b] for b in some] for a in some]) for some in each]
 
     def to_single(self) -> _Operator:
         spectra = [spectrum.float() for spectrum in self.spectra]
@@ -182,10 +191,11 @@ class _Operator:
     def __call__(self, Z: Tensor) -> Tensor:
         z, v = Z.split([Z.shape[1] - len(self.corner), len(self.corner)], dim=1)
         shape = self.basis.lattice.shape
-        G = [
-            real_rows(convolved(complex_rows(V).unflatten(1, shape), spectrum).flatten(1))
-            for V, spectrum in zip(self.basis.mixed(real_rows(z), self.planes), self.spectra, strict=True)
-        ]
+        G = self.basis.mixed(real_rows(z), self.planes)
+        for channels, spectra in self.outputs:
+            sums = convolved([complex_rows(G[a]).unflatten(1, shape) for a in channels], spectra)
+            for a, sum_a in zip(channels, sums, strict=True):
+                G[a] = real_rows(sum_a.flatten(1))
         out = complex_rows(self.basis.unmixed(G, self.planes, onto=real_rows(z)))
         if not len(self.corner):
             return out
