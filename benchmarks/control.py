@@ -1,6 +1,6 @@
 """Learn to control a system from nothing: trials until a pendulum, or the pole of a cart, stands upright.
 
-    python benchmarks/control.py --seeds 8               # goes on where it stopped
+    python benchmarks/control.py --seeds 8               # resumes where it stopped
     python benchmarks/control.py --quick                 # a smoke test, not a result
 
 The first trial applies random controls. After each trial a Gaussian process of the system's changes is fitted to all

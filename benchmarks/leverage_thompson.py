@@ -1,6 +1,6 @@
 """What frequencies by leverage are worth: Thompson sampling on functions drawn from the prior, against Sobol ones.
 
-    python benchmarks/leverage_thompson.py --seeds 32 --results regret.jsonl   # goes on where it stopped
+    python benchmarks/leverage_thompson.py --seeds 32 --results regret.jsonl   # resumes where it stopped
     python benchmarks/leverage_thompson.py --seeds 32 --results regret.jsonl --device cuda --full   # all seeds in step
 
 Noise 1e-6, the same number of features, the same tasks and first points. Each round draws a batch of paths, minimises

@@ -1,6 +1,6 @@
 """Do more features make Thompson sampling worse? Paired runs on the same tasks, and a permutation test.
 
-    python benchmarks/thompson_features.py --workers 1 --seeds 24      # goes on where it stopped
+    python benchmarks/thompson_features.py --workers 1 --seeds 24      # resumes where it stopped
     python benchmarks/thompson_features.py --test docs/results/files/thompson-paper.jsonl
     python benchmarks/thompson_features.py --minimiser
 

@@ -29,7 +29,7 @@ LEVEL = 1e-4
 K = kernels
 STATIONARY = {  # each with its number of dimensions, and with k(x, x) = 1
     "RBF": (K.RBF(0.6), 2),
-    "RBF, one lengthscale a dimension": (K.RBF([0.3, 2.0, 0.7]), 3),
+    "RBF, one lengthscale per dimension": (K.RBF([0.3, 2.0, 0.7]), 3),
     "RBF in 20 dimensions": (K.RBF(2.0), 20),
     "Matern 1/2": (K.Matern(0.5, 0.8), 2),
     "Matern 3/2": (K.Matern(1.5, [0.5, 0.9]), 2),

@@ -280,7 +280,7 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "num_features: expected a whole number of at least 1",
     ),
-    "no paths a basis": (
+    "no paths per basis": (
         lambda: draw(GP, 1, paths_per_basis=0),
         ValueError,
         "paths_per_basis: expected a whole number",

@@ -122,7 +122,7 @@ def test_blocks_give_everything_back_and_no_answer_lies_in_the_arena(paths, own,
     x = x if own else x[0]
     whole, (value, gradient) = paths(x), paths.value_and_grad(x)
     monkeypatch.setattr(chunked, "_SMALL", 0)
-    monkeypatch.setattr(chunked, "_CPU_BLOCK", 200)  # a few points a block
+    monkeypatch.setattr(chunked, "_CPU_BLOCK", 200)  # a few points per block
     blocked, (blocked_value, blocked_gradient) = paths(x), paths.value_and_grad(x)
     arena = scratch._local.spare
     assert arena.used == 0

@@ -50,7 +50,7 @@ def read_table(path: str | os.PathLike[str]) -> DataFrame:
 
 
 def read_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[DataFrame]:
-    """A file as DataFrames of at most so many rows."""
+    """A file as DataFrames of at most this many rows."""
     path = _existing(path)
     if _is_parquet(path):
         import pyarrow

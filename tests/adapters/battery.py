@@ -58,10 +58,10 @@ class Case:
 
 
 def check(case: Case, generator: torch.Generator, *, num_paths: int = NUM_PATHS, num_features: int = 256) -> Any:
-    """The paths drawn from the case's model have its posterior's moments. Answers the model, for more questions."""
+    """The paths drawn from the case's model have its posterior's moments. Returns the model."""
     model = case.fit()
     before = _state(model)
-    # A basis a path: the covariance over draws is then exact, and nothing is left but sampling error.
+    # A basis per path: the covariance over draws is then exact, and nothing is left but sampling error.
     paths = matheron.draw(model, num_paths, num_features=num_features, paths_per_basis=1, generator=generator)
     assert _state(model) == before, "the draw changed the model"
     expected = case.moments(model, case.x)

@@ -49,7 +49,7 @@ def test_ctrl_c_is_answered_with_how_to_go_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runner, "_run_open", interrupted)
     result = invoke("overview", "--scale", "tiny", "--out", tmp_path)
-    assert result.exit_code == 130 and "the same command goes on" in result.output
+    assert result.exit_code == 130 and "the same command resumes" in result.output
 
 
 def test_failed_trials_make_the_exit_code_one(tmp_path, monkeypatch):

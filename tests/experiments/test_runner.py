@@ -271,7 +271,7 @@ def test_a_time_limit_stops_before_a_trial_that_would_end_late(toy, tmp_path):
     assert time.monotonic() - began < 10  # of 12 in all; the report is made after the limit
     assert 1 <= summary.finished <= 5 and summary.left == 60 - summary.finished
     assert "stopped before the time limit" in text(console)
-    assert f"{summary.left} trials left; the same command goes on with them" in text(console)
+    assert f"{summary.left} trials left; the same command resumes with them" in text(console)
     assert (tmp_path / "toy-quick.png").exists()
 
 

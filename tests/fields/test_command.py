@@ -230,7 +230,7 @@ def test_a_stopped_command_goes_on(table, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(blocks.BlockGrid, "_on", stopped)
         result = invoke(*words)
-    assert result.exit_code == 130 and "the same command goes on" in result.stderr
+    assert result.exit_code == 130 and "the same command resumes" in result.stderr
     result = invoke(*words)
     assert result.exit_code == 0 and "6/6 blocks" in result.output, result.output
 

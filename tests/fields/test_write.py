@@ -1,4 +1,4 @@
-"""write: what is read back is what was simulated, and a killed write goes on."""
+"""write: what is read back is what was simulated, and a killed write resumes."""
 
 import os
 import signal

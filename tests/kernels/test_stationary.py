@@ -15,7 +15,7 @@ from standard import covariance
 THREE: Any = [0.3, 2.0, 0.7]
 PEERS = {
     "RBF": (K.RBF(0.6), sklearn.RBF(0.6), 3),
-    "RBF, one lengthscale a dimension": (K.RBF(THREE), sklearn.RBF(THREE), 3),
+    "RBF, one lengthscale per dimension": (K.RBF(THREE), sklearn.RBF(THREE), 3),
     "Matern 1/2": (K.Matern(0.5, 0.8), sklearn.Matern(0.8, nu=0.5), 2),
     "Matern 3/2": (K.Matern(1.5, THREE), sklearn.Matern(THREE, nu=1.5), 3),
     "Matern 5/2": (K.Matern(2.5, 0.8), sklearn.Matern(0.8, nu=2.5), 64),

@@ -37,7 +37,7 @@ def test_some_outputs_have_their_own_law(generator):
 
 def test_each_path_at_its_own_points_has_that_points_law(generator):
     gp = exact()
-    x = points(500, seed=4)[:, None]  # one point a path
+    x = points(500, seed=4)[:, None]  # one point per path
     draws = location_scale(gp, 500, generator=generator)(x)[:, 0]
     mean, cov = moments(gp, x[:, 0])
     assert_marginals_ks(((draws - mean) / cov.diagonal().sqrt())[:, None], torch.zeros(1), torch.eye(1))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ENDINGS = (".png", ".pdf", ".svg")
 POSTERIOR, EXACT = "#2a72c8", "#000000"
 _SHOWN, _LARGEST_PANELS = 12, 6
-_EXACT = 2000  # up to so many data the band is the posterior's own; a few paths know theirs poorly
+_EXACT = 2000  # up to this many data the band is the posterior's own; a few paths know theirs poorly
 
 
 class _Shown(NamedTuple):

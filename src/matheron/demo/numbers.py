@@ -28,7 +28,7 @@ class Sizes:
     many: int = 100_000  # points at which paths are evaluated
     few: int = 2048  # points at which dense sampling still is possible
     draws: int = 10_000  # for an empirical covariance ...
-    compared: int = 256  # ... at so many points
+    compared: int = 256  # ... at this many points
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from .terms import Which
 MEMORY_BUDGET = 256 * 2**20
 # Arrays of a block's size alive at once in the worst kernel, counted from above.
 _TEMPORARIES = 8
-# On a CPU a block that stays in cache is faster than the largest that fits the budget: so many float64 numbers, or
+# On a CPU a block that stays in cache is faster than the largest that fits the budget: this many float64 numbers, or
 # twice as many float32 (measured: from there to 4 times as many alike).
 _CPU_BLOCK = 1 << 20
 # Below this many numbers in all, allocating is cheaper than keeping accounts.

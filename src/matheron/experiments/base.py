@@ -84,7 +84,7 @@ class Experiment:
         features: the kind of features that each method draws with, named here so that the library's defaults may
             change and published figures do not; part of the header, so that a resumed run does not mix two kinds.
         run_together: (trials of one case, settings, device, advance) -> their results, as `run` has them one by one;
-            `advance` is told the share that is done. None where a GPU runs trials one by one, too.
+            `advance` is called with the share that is done. None where a GPU runs trials one by one, too.
         together: how many trials a GPU runs together, at the most.
         unchanged: (older version, case) -> whether trials of that case still mean what they meant in that version.
     """

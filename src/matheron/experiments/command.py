@@ -23,7 +23,7 @@ def reproduce(
 ) -> None:
     """Reproduce one of the paper's figures, or all of them, with its table.
 
-    Every finished trial is stored at once. A run that was stopped, or killed, goes on where it was when the same
+    Every finished trial is stored at once. A run that was stopped, or killed, resumes where it was when the same
     command is given again.
     """
     from rich.console import Console
@@ -60,7 +60,7 @@ def reproduce(
         console.print(f"error: {where}{error.strerror or error}", style="red", highlight=False, markup=False)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        console.print("stopped; the same command goes on with the trials that are left", highlight=False)
+        console.print("stopped; the same command resumes with the trials that are left", highlight=False)
         raise typer.Exit(130) from None
     raise typer.Exit(1 if failed else 0)
 

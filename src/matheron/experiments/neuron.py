@@ -146,7 +146,7 @@ def simulate(
 def seconds_by_steps(
     method: str, gps: list[matheron.SparseGP], num_paths: int, at: Sequence[int], **sizes: Cell
 ) -> list[float]:
-    """Seconds for so many steps: of one iterative simulation on its way, of a simulation each along functions."""
+    """Seconds for a number of steps: of one iterative simulation on its way, and per simulation along functions."""
     simulate(method, gps, num_paths, 3, keep_every=3, **sizes)  # warm up
     if method == "iterative":
         watch = Stopwatch(at, sizes["device"])

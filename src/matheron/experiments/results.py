@@ -118,7 +118,7 @@ class Results:
         except OSError as error:  # what was written of the line is cut away when the file is next opened
             raise ResultsError(
                 f"{self.path}: a trial could not be written ({error.strerror or error}); make room, and the same "
-                "command goes on with the trials that are left"
+                "command resumes with the trials that are left"
             ) from error
 
     def _take(self, record: Row) -> None:

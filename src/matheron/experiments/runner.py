@@ -1,6 +1,6 @@
 """run: an experiment from its trials to its table and figures.
 
-It can be stopped at any moment, and goes on from there.
+It can be stopped at any moment, and resumes from there.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def run(
     if failed:
         console.print(f"{len(failed)} trials failed; the same command tries them again", highlight=False)
     if left:
-        console.print(f"{left} trials left; the same command goes on with them", highlight=False)
+        console.print(f"{left} trials left; the same command resumes with them", highlight=False)
     return Summary(len(wanted) - len(failed) - left, len(failed), left, [results.path, *files], report)
 
 

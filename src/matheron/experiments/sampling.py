@@ -132,7 +132,7 @@ def measured(
 
 
 def _counts(num_draws: int, x: Tensor, width: int) -> Iterator[int]:
-    """The sizes of the blocks that make up so many draws of so many weights each."""
+    """The sizes of blocks of draws that fit in memory, by the number of draws and of weights for each."""
     device = x.device.type
     groups = min(_DRAWS[device], _WEIGHTS[device] // width) // PATHS_PER_BASIS  # of paths that share a basis
     block = max(1, groups) * PATHS_PER_BASIS

@@ -1,6 +1,6 @@
 """Figure 4 and the appendix's two: parallel Thompson sampling by each way of drawing, and two baselines.
 
-A task is a function drawn from a known prior (`apdx:additional_experiments_ts`). A strategy is told the prior and the
+A task is a function drawn from a known prior (`apdx:additional_experiments_ts`). A strategy is given the prior and the
 noise, sees noisy values, and is judged by its simple regret: the lowest of the task's own values at the points that it
 chose, less the task's minimum.
 """
@@ -91,7 +91,7 @@ def run_together(
 
     On a CPU each trial's result is that of a run alone, bit for bit. On a GPU sums are taken in another order, so that
     points differ by rounding, and in time a trial may take another way. Seconds are shared out evenly. `advance` is
-    told the share of the rounds that are done.
+    called with the share of the rounds that are done.
     """
     case = trials[0].case
     objectives = [Objective(trial, settings, device) for trial in trials]

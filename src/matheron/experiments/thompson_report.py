@@ -83,7 +83,7 @@ def curves(axis: Axes, rows: Rows) -> None:
 
 
 def run_times(axis: Axes, rows: Rows) -> None:
-    """The share of runs that took no longer than so many seconds."""
+    """The share of runs that took at most a number of seconds."""
     for method in METHODS:
         seconds = [max(row["seconds"], 1e-4) for row in rows if row["method"] == method]
         if seconds:

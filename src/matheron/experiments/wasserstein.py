@@ -125,7 +125,7 @@ def figure(rows: Rows, settings: Settings) -> Figure:
 
 
 def curves(axis: Axes, rows: Rows, sizes: Sequence[int]) -> None:
-    """W2 against n for every sampler: a colour a sampler, a tone and a marker a number of features."""
+    """W2 against n for every sampler: a colour per sampler, a tone and a marker per number of features."""
     from .style import (
         DECOUPLED,
         DIMENSIONS,

@@ -2,7 +2,7 @@
 
 Each worker process has a pipe of its own and one trial at a time (or a block of trials that a GPU runs together), so
 when one dies it is known which trial it took with it. That trial is run once more; when it kills a second worker it is
-marked as failed, and the rest go on. The trials of a block are then run one by one.
+marked as failed, and the rest continue. The trials of a block are then run one by one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Outcomes = Generator[Outcome, None, None]
 
 
 def perform(task: Task, trial: Trial) -> Row:
-    """Run one trial, here. An exception is a result too: it is recorded, and the other trials go on."""
+    """Run one trial, here. An exception is a result too: it is recorded, and the other trials continue."""
     began = time.perf_counter()
     record: Row = {"case": dict(trial.case), "trial": trial.number}
     try:
@@ -89,7 +89,7 @@ def perform_block(task: Task, block: Block, advance: Callable[[float], None] | N
 
 
 def in_this_process(task: Task, next_block: NextBlock, advance: Callable[[float], None]) -> Outcomes:
-    """Outcomes, one after the other; `advance` is told how many trials' worth of a block is done."""
+    """Outcomes, one after the other; `advance` is called with the number of a block's trials that are done."""
     while (block := next_block()) is not None:
         yield from _outcomes(block, perform_block(task, block, advance))
 
@@ -173,7 +173,7 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
             if future.status == "finished":
                 try:
                     records = future.result()
-                except CancelledError:  # its worker died before it had handed over what it had finished
+                except CancelledError:  # its worker died before it had sent what it had finished
                     submit(block)
                     continue
             else:

@@ -87,7 +87,7 @@ class Basis(Value):
 
 
 class CutBasis(Basis):
-    """A basis that can be cut into pieces: no block holds more than so many of its functions at a point."""
+    """A basis that can be cut into pieces: no block holds more than this many of its functions at a point."""
 
     @property
     def width(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from ..kernels.terms import Term
 
 LARGEST_DIM = 3
-# Boxes are joined where one for all of their terms has at most so many times their modes, or so many in all.
+# Boxes are joined where one for all of their terms has at most this many times their modes, or this many in all.
 JOIN_TIMES, _JOIN_BELOW = 2.0, 4096
 
 

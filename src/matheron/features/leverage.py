@@ -133,12 +133,12 @@ def adapt(
     variance = reference.noise_variance.cpu()  # [r]
     for p, e in zip(pilots, squares, strict=True):
         variance = variance + e @ p.weight / len(p.weight)
-    parts, sizes, told = [], [], domain is not None or where is not None
+    parts, sizes, given = [], [], domain is not None or where is not None
     for pool, p, e in zip(pools, pilots, squares, strict=True):
         lev = (e / variance.clamp_min(1e-300)[:, None]).mean(0)  # [k]
         parts += [_by_cells(c, p, lev, t, pool.size(c, reference.x.cpu())) for t, c in enumerate(pool.parts)]
     pinned = float(variance.mean()) <= PINNED * sum(p.size for p in parts)
-    shares = iter(tilt(parts, told, pinned, num_bases))
+    shares = iter(tilt(parts, given, pinned, num_bases))
     for pool in pools:
         own = [next(shares) for _ in pool.parts]
         sizes.append(sum(own))

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from .proposal import Component
 
-# int S^2 / q may be so many times that of plain features, by whether data have pinned most of the variance, and by the
+# int S^2 / q may be this many times that of plain features, by whether data have pinned most of the variance and by the
 # number of dimensions. Near 1.1 squared; in one dimension weighted frequencies are the more even whatever they weigh,
 # and in four to six plain ones are even, which weights spoil.
 _LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.3, 4: 1.15, 5: 1.15, 6: 1.15}
 # Twice as far above one with as many bases: what they err by averages out, and far from data little of it is left
 # beside what a finite number of paths errs by. Where it was said where paths will be called, no place is far.
-_MANY_BASES, _WHERE_TOLD = 16, 4.0
+_MANY_BASES, _WHERE_GIVEN = 16, 4.0
 # A gain among data that is worth weights at all.
 _SMALLEST_GAIN = 1.15
 # The values of b that are tried, with lev scaled to a mean of one.
@@ -39,7 +39,7 @@ class Tilted:
     cells: list[Tensor]  # [c] each
 
 
-def tilt(parts: list[Tilted], told: bool, pinned: bool, num_bases: int) -> list[float]:
+def tilt(parts: list[Tilted], given: bool, pinned: bool, num_bases: int) -> list[float]:
     """Set every component's proposal; their shares of the draws are returned."""
     total, left = sum(p.size for p in parts) or 1.0, sum(p.left for p in parts) or 1.0
     plain = np.array([[0.5 * p.size / total + 0.5 / len(parts)] for p in parts])  # [p, 1]
@@ -66,7 +66,7 @@ def tilt(parts: list[Tilted], told: bool, pinned: bool, num_bases: int) -> list[
     chosen = _chosen(
         np.maximum(far, true),
         np.sqrt((near_plain / plain).sum() / near),
-        _largest_far(parts, total, told, pinned, num_bases),
+        _largest_far(parts, total, given, pinned, num_bases),
     )
     of = iter(tilts)
     for p in parts:
@@ -76,9 +76,9 @@ def tilt(parts: list[Tilted], told: bool, pinned: bool, num_bases: int) -> list[
     return shares[:, chosen].tolist()
 
 
-def _largest_far(parts: list[Tilted], total: float, told: bool, pinned: bool, num_bases: int) -> float:
-    if told:
-        return _WHERE_TOLD
+def _largest_far(parts: list[Tilted], total: float, given: bool, pinned: bool, num_bases: int) -> float:
+    if given:
+        return _WHERE_GIVEN
     if not pinned:
         return _LARGEST_FAR
     num_dims = max((p.component.num_dims for p in parts if p.size >= 0.01 * total), default=1)

@@ -65,7 +65,7 @@ def field(
 ) -> None:
     """Fit a Gaussian process to observations, and simulate fields that agree with them.
 
-    A command that was stopped goes on where it was when it is given again.
+    A command that was stopped resumes where it was when it is given again.
     """
     try:
         for name in ("xarray", "dask", "pandas"):
@@ -75,7 +75,7 @@ def field(
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.secho("stopped; the same command goes on with the blocks that are left", err=True)
+        typer.secho("stopped; the same command resumes with the blocks that are left", err=True)
         raise typer.Exit(130) from None
 
 

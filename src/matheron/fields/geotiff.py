@@ -28,7 +28,9 @@ def check_raster(dataset: Dataset) -> None:
         axis = np.asarray(dataset[name], dtype=np.float64)
         steps = np.diff(axis)
         if len(steps) == 0 or steps[0] == 0 or np.abs(steps - steps[0]).max() > 1e-6 * abs(steps[0]):
-            raise ValueError(f"field: a GeoTIFF's cells are evenly spaced, at least two a side; {name} is not; use .nc")
+            raise ValueError(
+                f"field: a GeoTIFF's cells are evenly spaced, two per side or more; {name} is not; use .nc"
+            )
 
 
 def assemble_geotiff(dataset: Dataset, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Manifest: which blocks of a file are written, so that a write that was killed goes on where it was."""
+"""Manifest: which blocks of a file are written, so that a write that was killed resumes where it was."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ from .drift import RasterMean, as_raster
 if TYPE_CHECKING:
     from xarray import DataArray
 
-# Hyperparameters are fitted to at most so many observations; all of them condition the field.
+# Hyperparameters are fitted to at most this many observations; all of them condition the field.
 FITTED = 1000
-# The coefficients of a drift are found from at most so many.
+# The coefficients of a drift are found from at most this many.
 _REGRESSED = 4000
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BLOCK = 1 << 23
 # Paths in a block by default, where they share the work of a point.
 PATHS = 64
-# Where they share nothing, as on a lattice: a block with few cells a side costs more per cell.
+# Where they share nothing, as on a lattice: a block with few cells per side costs more per cell.
 PATHS_ALONE = 2
 
 Chunks = str | int | Mapping[Hashable, int] | Mapping[str, int]
@@ -157,7 +157,7 @@ def whole_paths(paths: Functions, grid: Grid, inputs: Sequence[str] | None = Non
 
 
 def _sides(targets: Targets, numbers: int) -> list[int]:
-    """A block's sides, with so many numbers per cell: all of a short axis, a long one cut evenly in whole tiles."""
+    """A block's sides, with this many numbers per cell: all of a short axis, a long one cut evenly in whole tiles."""
     side = max(1, math.floor((BLOCK / numbers) ** (1 / len(targets.dims))))
     sides = []
     for n in targets.shape:

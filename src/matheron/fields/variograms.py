@@ -14,7 +14,7 @@ from ..gp import ExactGP
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Pairs are taken of at most so many observations, picked at random.
+# Pairs are taken of at most this many observations, picked at random.
 MOST = 3000
 
 

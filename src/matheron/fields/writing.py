@@ -37,7 +37,7 @@ def write(
     """Write a field, or a Dataset of several, to `.zarr`, `.nc` (NetCDF) or `.tif` (a tiled GeoTIFF, a band per path).
 
     Blocks are computed and written one by one, on a cluster by many workers at once, so that a field may be larger
-    than memory. Killed, the same call goes on without the blocks that were finished. NetCDF and GeoTIFF cannot be
+    than memory. Killed, the same call resumes without the blocks that were finished. NetCDF and GeoTIFF cannot be
     written by several processes: their blocks are gathered in a Zarr store beside the file, and the file is made of it
     at the end; until then there is none under its name.
 

@@ -35,7 +35,7 @@ from .likelihood import mean_at
 _FRESH = 0.3
 # Modes at the most; the share of the noise's variance that may lie beyond them; and a correlation's error.
 _LARGEST, _BEYOND, _IMAGES = 200_000, 3e-4, 1e-6
-# Up to so many data a box that leaves out more of the noise's variance than this is not used.
+# Up to this many data a box that leaves out more of the noise's variance than this is not used.
 _FEW, _TOO_MUCH = 30_000, 0.3
 _SETTINGS = FourierLattice(tolerance=0.02, head=2000, max_iterations=200)
 _ACCURACY = 1e-9  # of the data's transforms

@@ -29,7 +29,7 @@ from .units import Units, buffers
 # Starts are compared on this many observations, and followed on that many; the best goes on with all of them.
 _SCREENED, _FOLLOWED = 256, 512
 _ITERATIONS, _FIRST_ITERATIONS = 500, 60
-# Beyond so many observations the search begins with the top for some of them; so many say how sharp it is.
+# Beyond this many observations the search begins with the top for some of them; this many say how sharp it is.
 _FIRST_OBSERVATIONS, _CURVED = 2000, 1000
 # The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
 _LONG = math.log(30.0)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-# Up to so many observations a dense likelihood is faster on one thread.
+# Up to this many observations a dense likelihood is faster on one thread.
 SMALL = 1000
 
 _lock = threading.Lock()

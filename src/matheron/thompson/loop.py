@@ -93,7 +93,7 @@ def minimize_function(
 
     Args:
         function: takes a point `[d]`, returns a number. If it raises, or returns NaN, that is reported and survived:
-            the point is remembered as failed and the search goes on.
+            the point is remembered as failed and the search continues.
         bounds: the box, `[2, d]`.
         budget: evaluations in all.
         q: evaluations per round.
@@ -105,7 +105,7 @@ def minimize_function(
         trust_region: minimise drawn functions near the best point so far, in a region that grows while values fall and
             shrinks when they do not. For many local minima in some ten dimensions or more, where a drawn function's
             minimum in the whole box is mostly in a corner that nobody has been to.
-        state: a file that holds the study after every evaluation. If it is there, the search goes on from it.
+        state: a file that holds the study after every evaluation. If it is there, the search resumes from it.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
         settings: passed to `suggest` (num_features, features, mesh_size, num_starts).

@@ -32,7 +32,7 @@ _MOVED = 20
 def side_after(values: Sequence[float | None], first: int, q: int, dim: int) -> float:
     """The side of the region after rounds of q values (None: failed) that came after the `first` ones.
 
-    It follows from the values alone, so that a search that goes on after a restart goes on with the same region.
+    It follows from the values alone, so that a search that resumes after a restart has the same region.
 
     >>> side_after([3.0, 2.0, 1.5, 1.2, 1.0], first=2, q=1, dim=4)  # three rounds that improve
     1.6

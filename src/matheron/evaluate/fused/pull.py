@@ -45,7 +45,7 @@ def times_weights(high, low, w, step, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def leave(acc, unit, i, inside, out, D: tl.constexpr, DP: tl.constexpr):
+def write(acc, unit, i, inside, out, D: tl.constexpr, DP: tl.constexpr):
     """Write `[BN, d]` where `out` points."""
     k = tl.arange(0, DP)[None, :]
     tl.store(out + i[:, None] * D + k, acc * unit[:, None], mask=inside[:, None] & (k < D))
@@ -82,7 +82,7 @@ def fourier_pull(
         if PAIRS:
             u += c * times_weights(G, G_low, w + j + PARTS * step, step, SPLIT)
         acc = wave_slopes(acc, u, slopes + j, slopes, F, D, DP, False, False)
-    leave(acc, size, i, inside, out + (tile * n + start) * D, D, DP)
+    write(acc, size, i, inside, out + (tile * n + start) * D, D, DP)
 
 
 @triton.jit
@@ -107,4 +107,4 @@ def radial_pull(
         _, slope = radial(q, alpha, KIND)
         acc = radial_slopes(acc, H * slope, x, i, inside, z, j + f, M, units, D, DP, False)
     acc = acc * squared_units(units, D, DP)[None, :]
-    leave(acc, size, i, inside, out + (tile * n + start) * D, D, DP)
+    write(acc, size, i, inside, out + (tile * n + start) * D, D, DP)
