@@ -80,7 +80,7 @@ def _shared(term: WeightedSum, x: Tensor, gradient: bool) -> Sums:
     W = term.weights.reshape(s * t, c)
     f = x.new_empty(s * t, n)
     df = x.new_empty(s * t, n, d) if gradient else None
-    step = s * t if df is None and term.basis.suits_matrix(x[:, :_POINTS], s * t) else _ROWS
+    step = s * t if df is None and lattice_in(term.basis).suits_matrix(x[:, :_POINTS], s * t) else _ROWS
     for i in range(0, n, _POINTS):
         for j in range(0, s * t, step):
             rows, points = slice(j, j + step), slice(i, i + _POINTS)
