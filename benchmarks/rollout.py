@@ -1,6 +1,7 @@
 """Roll-outs: milliseconds per step and output of 1000 paths, 2 outputs, m = 32, ell = 1024, against BoTorch's paths.
 
     python benchmarks/rollout.py [--quick] [--device cuda] [--out results.json]
+    python benchmarks/rollout.py --device cuda --actions      sequences of actions alone
 
 One process; the libraries take turns; medians of several runs. A step evaluates each path at one point of its own. The
 floor counts the step's trigonometric functions (paths x ell / 2 on a CPU, where a cosine and its sine are one cosine of
@@ -8,7 +9,8 @@ another phase; paths x ell on a GPU), its kernel values (paths x m: exp and sqrt
 measured on the spot.
 
 On a GPU whole roll-outs are timed too, in one persistent kernel and with a CUDA graph for each step, without noise and
-with a generator's on either side; and, by the graph alone, under a policy, which the kernel does not serve.
+with a generator's on either side, and with 100 sequences of actions on each of 100 paths; and, by the graph alone,
+under a policy, which the kernel does not serve.
 """
 
 from __future__ import annotations
@@ -87,6 +89,7 @@ def ours(
     generator: torch.Generator | None = None,
     diffusion: float | None = 0.01,
     controls: Any = None,
+    actions: int = 0,
 ) -> Callable[[], Any]:
     """`steps` steps of `matheron.rollout` along 2 outputs."""
     Z = torch.rand(m, 3, dtype=dtype, device=device)
@@ -95,29 +98,47 @@ def ours(
         for _ in range(2)
     ]
     paths = matheron.draw(matheron.Outputs(gps), s, num_features=ell, features="sobol", paths_per_basis=None)
-    controls = torch.rand(steps, 1, dtype=dtype, device=device) if controls is None else controls
+    if actions:
+        driven: dict[str, Any] = {"actions": torch.rand(actions, steps, 1, dtype=dtype, device=device)}
+    else:
+        driven = {"controls": torch.rand(steps, 1, dtype=dtype, device=device) if controls is None else controls}
     start = torch.full((2,), 0.5, dtype=dtype, device=device)
-    how: dict[str, Any] = dict(controls=controls, diffusion=diffusion, keep_every=steps, generator=generator)
-    return lambda: matheron.rollout(paths, start, steps, 0.01, **how)
+    how: dict[str, Any] = dict(diffusion=diffusion, keep_every=steps, generator=generator)
+    return lambda: matheron.rollout(paths, start, steps, 0.01, **driven, **how)
+
+
+def both_ways(run: Callable[[], Any], device: torch.device) -> dict[str, list[float]]:
+    """Seconds of a whole roll-out on a GPU: in one persistent kernel, and with a CUDA graph for each step."""
+    module: Any = importlib.import_module("matheron.dynamics.rollouts")
+    fast, times = module.fused_rollout, {}
+    for way, chosen in (("persistent", fast), ("graph", lambda *_: None)):
+        module.fused_rollout = chosen
+        times[way] = clocked(run, 9 if chosen is fast else 3, device)
+    module.fused_rollout = fast
+    return times
 
 
 def long_ones(s: int, m: int, ell: int, steps: int, device: torch.device) -> dict[str, dict[str, list[float]]]:
-    """Seconds of whole roll-outs on a GPU: in one persistent kernel, and with a CUDA graph for each step."""
-    module: Any = importlib.import_module("matheron.dynamics.rollouts")
-    fast, times = module.fused_rollout, {}
+    """Whole roll-outs of `steps` steps, with controls and noise."""
+    times = {}
     noise = {"no noise": (None, None), "noise of a CUDA generator": (torch.Generator(device), 0.01)}
     for name, (generator, diffusion) in (noise | {"noise of a CPU generator": (None, 0.01)}).items():
         for dtype in (torch.float32, torch.float64):
-            run = ours(s, m, ell, dtype, device, steps, generator, diffusion)
-            row = times[f"{str(dtype)[6:]}, {name}"] = {}
-            for way, chosen in (("persistent", fast), ("graph", lambda *_: None)):
-                module.fused_rollout = chosen
-                row[way] = clocked(run, 9 if chosen is fast else 3, device)
-            module.fused_rollout = fast
-            row["floor"] = [2 * steps * floor(s, m, ell, dtype, device)]
+            row = both_ways(ours(s, m, ell, dtype, device, steps, generator, diffusion), device)
+            times[f"{str(dtype)[6:]}, {name}"] = row | {"floor": [2 * steps * floor(s, m, ell, dtype, device)]}
     run = ours(s, m, ell, torch.float32, device, steps, None, None, lambda time, state: state[:, :1] * 0.1)
     least = 2 * steps * floor(s, m, ell, torch.float32, device)
     times["float32, no noise, a policy"] = {"graph": clocked(run, 3, device), "floor": [least]}
+    return times
+
+
+def with_actions(s: int, m: int, ell: int, steps: int, device: torch.device) -> dict[str, dict[str, list[float]]]:
+    """Whole roll-outs of s sequences of actions on each of s paths."""
+    times = {}
+    for dtype in (torch.float32, torch.float64):
+        row = both_ways(ours(s, m, ell, dtype, device, steps, None, None, actions=s), device)
+        name = f"{str(dtype)[6:]}, no noise, {s} actions on {s} paths, {steps} steps"
+        times[name] = row | {"floor": [2 * steps * floor(s * s, m, ell, dtype, device)]}
     return times
 
 
@@ -146,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--actions", action="store_true", help="sequences of actions alone, on a GPU")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", help="write the numbers as JSON")
     options = parser.parse_args()
@@ -154,7 +176,7 @@ def main() -> None:
     device = torch.device(options.device)
     s, m, ell, steps, repeats = (20, 8, 64, 3, 2) if options.quick else (1000, 32, 1024, 50, 5)
     rows = []
-    for dtype in (torch.float64, torch.float32):
+    for dtype in (torch.float64, torch.float32) if not options.actions else ():
         least = floor(s, m, ell, dtype, device)
         for name, make in (("matheron", ours), ("BoTorch", botorchs)):
             try:
@@ -163,10 +185,13 @@ def main() -> None:
                 continue
             each = [1e3 * seconds / steps / 2 for seconds in runs]
             rows.append((str(dtype)[6:], name, statistics.median(each), min(each), max(each), 1e3 * least))
-    whole = long_ones(s, m, ell, steps * 20, device) if device.type == "cuda" else {}
+    whole: dict[str, dict[str, list[float]]] = {}
+    if device.type == "cuda":
+        whole = {} if options.actions else long_ones(s, m, ell, steps * 20, device)
+        whole |= with_actions(s // 10, m, ell, steps, device)
     for name, row in whole.items():
         medians = ", ".join(f"{way} {1e3 * statistics.median(seconds):.2f} ms" for way, seconds in row.items())
-        print(f"{steps * 20} steps of {s} trajectories, {name}: {medians}")
+        print(f"whole roll-outs, {name}: {medians}")
     table = Table(title=f"ms per step and output: {s} paths, m = {m}, ell = {ell}, {options.threads} threads, {device}")
     for column in ("dtype", "library", "median", "min", "max", "floor"):
         table.add_column(column, justify="left" if column in ("dtype", "library") else "right")

@@ -46,9 +46,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     advance = recursion.Recursion.advance
 
-    def counted(self: Any, x: Tensor, drive: Any, kept: Tensor, first: int, count: int, every: int) -> None:
+    def counted(self: Any, x: Tensor, drive: Any, kept: Tensor, first: int, count: int, every: int, adds: bool) -> None:
         counts.append(count)
-        advance(self, x, drive, kept, first, count, every)
+        advance(self, x, drive, kept, first, count, every, adds)
 
     monkeypatch.setattr(recursion.Recursion, "advance", counted)
     return counts
@@ -183,6 +183,33 @@ def test_any_controls_and_noise_give_the_same_states(controls: str, diffusion: s
     got = matheron.rollout(drift, [0.1, 0.9], steps, 0.1, generator=gen(7), **how)
     assert launches == [steps]
     torch.testing.assert_close(got, stepwise(drift, [0.1, 0.9], steps, 0.1, generator=gen(7), **how))
+
+
+@pytest.mark.parametrize("diffusion", [None, 0.04])
+@pytest.mark.parametrize("method", ["euler", "change", "next"])
+def test_actions_and_maps_in_discrete_time_give_the_same_states(method: str, diffusion: Any, launches) -> None:
+    """Three sequences for two paths: every sequence on every path, each trajectory with noise of its own."""
+    drift = [sparse(K.RBF(0.7), s=2, seed=i) for i in range(2)]
+    start = torch.tensor([[0.1, 0.9], [0.4, 0.2]], dtype=torch.float64)
+    how: dict[str, Any] = dict(
+        dt=0.1, method=method, actions=torch.rand(3, 3, 1, generator=gen()), diffusion=diffusion, keep_every=2
+    )
+    got = matheron.rollout(drift, start, 3, generator=gen(7), **how)
+    assert launches == [3] and got.shape == (3, 2, 2, 2) and len(got[:, :, 1].flatten(0, 1).unique(dim=0)) == 6
+    torch.testing.assert_close(got, stepwise(drift, start, 3, generator=gen(7), **how))
+
+
+@pytest.mark.parametrize("diffusion", [None, 0.04])
+def test_actions_over_several_launches_are_the_same(diffusion: Any, launches, monkeypatch) -> None:
+    drift = [sparse(K.RBF(0.7), s=2, seed=i) for i in range(2)]
+    how: dict[str, Any] = dict(actions=torch.rand(2, 3, 1, generator=gen()), diffusion=diffusion)
+    expected = stepwise(drift, [0.1, 0.9], 3, 0.1, generator=gen(7), **how)
+    monkeypatch.setattr(
+        persistent, "_TABLE", 2 * 2 * 3 + 1
+    )  # two steps of two sequences in three inputs, or one of four
+    got = matheron.rollout(drift, [0.1, 0.9], 3, 0.1, generator=gen(7), **how)
+    assert launches == ([2, 1] if diffusion is None else [1, 1, 1])
+    torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.parametrize("keep_every", [1, 2, 3, 6])

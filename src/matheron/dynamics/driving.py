@@ -72,6 +72,8 @@ def _check_number(given: int | None, number: int, name: str) -> None:
 class Actions:
     """Candidate sequences of controls: at step t `[s, a, d_c]`, the same for every path."""
 
+    function, policy = None, False  # as of a Control that is given
+
     def __init__(self, actions: ArrayLike, controls: Controls | None, steps: int, state: Tensor) -> None:
         if controls is not None:
             raise ValueError("actions: expected actions or controls, got both")

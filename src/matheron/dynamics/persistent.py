@@ -2,7 +2,7 @@
 
 The same states as step by step, to rounding, and the same noise from the same generator. For paths that the fused
 kernels serve (see `evaluate.fused`) in up to 16 inputs, with affine transforms and means and without a domain, and
-controls that do not depend on the state; all else goes step by step.
+controls that do not depend on the state; for maps in discrete time, and Euler's method. All else goes step by step.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..paths import AbstractPaths
-from .driving import Control, Noise
-from .stepper import Drift
+from .driving import Actions, Control, Noise
+from .stepper import DISCRETE, Drift
 
 # Numbers in a launch's table of noise and controls, and steps in a launch.
 _TABLE = 1 << 20
@@ -20,42 +20,54 @@ _STEPS = 1 << 12
 
 
 def fused_rollout(
-    drift: Drift, dt: float, state: Tensor, steps: int, control: Control, noise: Noise, keep_every: int
+    drift: Drift,
+    dt: float,
+    state: Tensor,
+    steps: int,
+    control: Control | Actions,
+    noise: Noise,
+    keep_every: int,
+    method: str = "euler",
 ) -> Tensor | None:
-    """The kept states `[s, steps // keep_every + 1, d_s]` from `state` on; None where this is not for the kernel."""
-    if control.policy or not isinstance(drift, AbstractPaths):
+    """The kept states `[s, (a,) steps // keep_every + 1, d_s]` from `state` `[s, (a,) d_s]` on; None where this is not
+    for the kernel."""
+    if control.policy or not isinstance(drift, AbstractPaths) or method not in ("euler", *DISCRETE):
         return None
-    s, d_s = state.shape
+    start = state.flatten(0, -2)  # [r, d_s], the trajectories of a path one after the other
+    rows, d_s = start.shape
     D = drift.input_dim
     d_c = D - d_s
-    increments = drift.recursion(dt, state) if _fits(control, d_c) else None
-    if increments is None:
+    one = start[:: rows // len(state)]  # a state of each path
+    f = drift.recursion(dt if method == "euler" else 1.0, one) if _fits(control, d_c) else None
+    if f is None:
         return None
-    x = torch.zeros(s, D, dtype=state.dtype, device=state.device)
-    x[:, :d_s] = state
-    kept = torch.empty(s, steps // keep_every + 1, d_s, dtype=state.dtype, device=state.device)
-    kept[:, 0] = state
-    count = max(1, min(_STEPS, _TABLE // (s * D)))
+    x = torch.zeros(rows, D, dtype=state.dtype, device=state.device)
+    x[:, :d_s] = start
+    kept = torch.empty(rows, steps // keep_every + 1, d_s, dtype=state.dtype, device=state.device)
+    kept[:, 0] = start
+    driven = control.number if noise.root is None and isinstance(control, Actions) else rows
+    count = max(1, min(_STEPS, _TABLE // (driven * D)))
     for first in range(0, steps, count):
         count = min(count, steps - first)
         drive = _drive(x, first, count, d_c, control, noise)
-        increments.advance(x, drive, kept, first, count, keep_every)
-    return kept
+        f.advance(x, drive, kept, first, count, keep_every, adds=method != "next")
+    return kept.view(*state.shape[:-1], -1, d_s)
 
 
-def _fits(control: Control, d_c: int) -> bool:
+def _fits(control: Control | Actions, d_c: int) -> bool:
     """Whether there are as many controls as the drift has further inputs; the step refuses what does not fit."""
     if control.function is not None:
         return d_c > 0
     return d_c == (0 if control.given is None else control.given.shape[-1])
 
 
-def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control, noise: Noise) -> Tensor | None:
-    """What each step adds, `[count, s, D]`: its noise, and the next step's controls. The first step's go into x.
+def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control | Actions, noise: Noise) -> Tensor | None:
+    """What each step adds, `[count, g, D]`: its noise, and the next step's controls. The first step's go into x.
 
-    Functions of time and the generator are asked in the order of the steps.
+    g is the number of trajectories, or of the actions that all paths share. Functions of time and the generator are
+    asked in the order of the steps.
     """
-    s, d_s = len(x), x.shape[1] - d_c
+    (rows, D), d_s = x.shape, x.shape[1] - d_c
     applied, eps = [], []
     if control.function is None:
         eps.append(_normals(noise, count))
@@ -64,17 +76,20 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control, noise:
         eps.append(_normals(noise, 1))
     if noise.root is None and d_c == 0:
         return None
-    drive = torch.zeros(count, s, d_s + d_c, dtype=x.dtype, device=x.device)
+    if not d_c:
+        table = x.new_zeros(count, rows, 0)
+    elif control.given is None:
+        table = torch.stack(applied).to(x)
+    else:
+        table = control.given[:, first : first + count].transpose(0, 1)  # [count, g, d_c]
     coloured = noise.coloured(torch.cat(eps))
+    g = table.shape[1]
+    drive = torch.zeros(count, g if coloured is None else rows, D, dtype=x.dtype, device=x.device)
     if coloured is not None:
-        drive[..., :d_s] = coloured
+        drive[..., :d_s] = coloured.flatten(1, -2)
     if d_c:
-        if control.given is None:
-            table = torch.stack(applied).to(x)
-        else:
-            table = control.given[:, first : first + count].transpose(0, 1)
-        x[:, d_s:] = table[0]
-        drive[:-1, :, d_s:] = table[1:]
+        x.view(-1, g, D)[..., d_s:] = table[0]
+        drive.view(count, -1, g, D)[:-1, ..., d_s:] = table[1:, None]
     return drive
 
 

@@ -71,8 +71,8 @@ def rollout(
     Returns:
         states `[s, steps // keep_every + 1, d_s]`; with `actions`, `[a, s, steps // keep_every + 1, d_s]`.
 
-    On a CUDA device the whole roll-out is a kernel (see `persistent`), or where it cannot be, as under a policy, a
-    CUDA graph per step.
+    On a CUDA device the whole roll-out is a kernel (see `persistent`), or where it cannot be, as under a policy or with
+    Heun's method, a CUDA graph per step.
 
     A trajectory that diverges is NaN from its first bad step on, which a `DivergenceWarning` names.
 
@@ -105,10 +105,9 @@ def rollout(
         if gradients:
             step = make_stepper(f, dt, state, method)
             return _report(_with_checkpoints(step, state, steps, control, noise, keep_every))
-        if isinstance(control, Control) and method == "euler":
-            kept = fused_rollout(f, dt, state, steps, control, noise, keep_every)
-            if kept is not None:
-                return _report(kept, keep_every)
+        kept = fused_rollout(f, dt, state, steps, control, noise, keep_every, method)
+        if kept is not None:
+            return _report(kept if kept.ndim == 3 else kept.transpose(0, 1).contiguous(), keep_every)
         step = make_stepper(f, dt, state, method, fast=True)
         kept = torch.empty(steps // keep_every + 1, *state.shape, dtype=state.dtype, device=state.device)
         kept[0] = state

@@ -54,32 +54,37 @@ class Recursion:
     kinds: list[int]
     linear: bool
 
-    def advance(self, x: Tensor, drive: Tensor | None, kept: Tensor, first: int, count: int, every: int) -> None:
-        """`count` steps of x `[s, D]`, in place; states of steps that `every` divides into kept `[s, n, T]`.
+    def advance(
+        self, x: Tensor, drive: Tensor | None, kept: Tensor, first: int, count: int, every: int, adds: bool = True
+    ) -> None:
+        """`count` steps of x `[r, D]`, in place, x' = x + f(x) or, where it does not add, f(x); states of steps that
+        `every` divides into kept `[r, n, T]`. The r trajectories are equally many of each path, one after the other.
 
-        drive `[count, s, D]` is added after each step, to states and to other inputs, which are else zero.
+        drive `[count, g, D]`, again and again for g trajectories, is added after each step, to states and to other
+        inputs, which are else zero.
         """
         from . import steps
 
         s, T, _, F = self.weights.shape
-        D = x.shape[1]
-        block, warps = block_and_warps(s)
+        rows, D = x.shape
+        block, warps = block_and_warps(rows)
         assert x.is_contiguous() and kept.is_contiguous() and (drive is None or drive.is_contiguous())
         with torch.cuda.device_of(x):  # Triton launches on the current device
-            steps.advance[(s,)](
+            steps.advance[(rows,)](
                 x, x if drive is None else drive, kept, self.origin, self.theta, self.low, self.at, self.weights,
                 self.centres, self.inverse, self.alpha, self.radial, self.slope, self.gain, self.level,
-                s, count, first, every, kept.stride(0), F, self.centres.shape[-1],
+                rows // s, 1 if drive is None else drive.shape[1], count, first, every, kept.stride(0), F,
+                self.centres.shape[-1],
                 T=T, TP=power_of_two(T), D=D, DP=power_of_two(D), BITS=self.bits,
                 KINDS=sum(kind << (3 * i) for i, kind in enumerate(self.kinds)), SLOTS=len(self.kinds),
-                LINEAR=self.linear, DRIVEN=drive is not None, SPLIT=x.dtype == torch.float32, BF=block,
+                LINEAR=self.linear, DRIVEN=drive is not None, ADDS=adds, SPLIT=x.dtype == torch.float32, BF=block,
                 num_warps=warps,
             )  # fmt: skip
 
 
-def block_and_warps(s: int) -> tuple[int, int]:
-    """Basis functions at a time, and warps per path: few where many paths fill the device, more where they do not."""
-    return (64, 2) if s > 512 else (128, 4)
+def block_and_warps(rows: int) -> tuple[int, int]:
+    """Basis functions at a time, and warps per trajectory: few where many fill the device, more where they do not."""
+    return (64, 2) if rows > 512 else (128, 4)
 
 
 def readable(members: Sequence[Record], state: Tensor) -> bool:

@@ -1,4 +1,5 @@
-"""Many steps of a recursion x' = x + f(x) in one launch: a program keeps its path's state and goes from step to step.
+"""Many steps of a recursion x' = x + f(x), or x' = f(x), in one launch: a program keeps the state of a trajectory and
+goes from step to step.
 
 Each step evaluates the path's own functions at one point, all outputs in one tile `[outputs, basis]`, so that one
 reduction per step is all that threads wait for. Frequencies and weights are read again at every step, from the caches.
@@ -57,32 +58,36 @@ def update_sums(total, x, z, a, alpha, w, M, D: tl.constexpr, DP: tl.constexpr, 
     return total
 
 
-@triton.jit(do_not_specialize=["s", "count", "first", "every", "kept_s"])
+@triton.jit(do_not_specialize=["each", "driven", "count", "first", "every", "kept_s"])
 def advance(
     x, drive, kept, origin, theta, low, at, w, z, a, alpha, v, slope, gain, level,
-    s, count, first, every, kept_s, F, M,
+    each, driven, count, first, every, kept_s, F, M,
     T: tl.constexpr, TP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BITS: tl.constexpr, KINDS: tl.constexpr,
-    SLOTS: tl.constexpr, LINEAR: tl.constexpr, DRIVEN: tl.constexpr, SPLIT: tl.constexpr, BF: tl.constexpr,
+    SLOTS: tl.constexpr, LINEAR: tl.constexpr, DRIVEN: tl.constexpr, ADDS: tl.constexpr, SPLIT: tl.constexpr,
+    BF: tl.constexpr,
 ):  # fmt: skip
-    """`count` steps of the inputs x `[s, D]`, of which the first T are states, from step `first` on.
+    """`count` steps of the inputs x `[r, D]`, of which the first T are states, from step `first` on: each path has so
+    many trajectories, one after the other.
 
-    A step adds f to the states, puts zero in place of the other inputs, and adds `drive[step] [s, D]` to all. Every so
-    many states are kept. See `recursion.Recursion` for the rest.
+    A step adds f to the states, or replaces them by it, puts zero in place of the other inputs, and adds
+    `drive[step] [driven, D]` to all, again and again over the trajectories. Every so many states are kept. See
+    `recursion.Recursion` for the rest.
     """
-    path = tl.program_id(0).to(tl.int64)
+    trajectory = tl.program_id(0).to(tl.int64)
+    path = trajectory // each
     k = tl.arange(0, DP)
     o = tl.load(origin + k, mask=k < D, other=0.0)
-    state = tl.load(x + path * D + k, mask=k < D, other=0.0)
+    state = tl.load(x + trajectory * D + k, mask=k < D, other=0.0)
     r = tl.arange(0, TP)
     row = tl.minimum(r, T - 1)[:, None]  # rows beyond the last repeat it, and are not used
     c = tl.arange(0, BF)[None, :]
     offset = tl.load(at + path * T + row) + c
     w += (path * T + row) * 2 * F + c
-    drive += path * D
+    drive += (trajectory % driven) * D
     for i in range(count):
         if DRIVEN:
             push = tl.load(drive + k, mask=k < D, other=0.0)
-            drive += s * D
+            drive += driven * D
         from_origin, lost = about(state, o)
         total = tl.zeros([TP, BF], w.dtype.element_ty)
         if LINEAR:
@@ -96,10 +101,13 @@ def advance(
                 M, D, DP, (KINDS >> (3 * slot)) & 7, BF,
             )  # fmt: skip
         f = tl.sum(total, 1)[:, None] * tl.load(gain + row) + tl.load(level + row)
-        state = tl.where(k < T, state + tl.sum(tl.where(r[:, None] == k[None, :], f, 0.0), 0), 0.0)
+        following = tl.sum(tl.where(r[:, None] == k[None, :], f, 0.0), 0)
+        if ADDS:
+            following += state
+        state = tl.where(k < T, following, 0.0)
         if DRIVEN:
             state += push
         step = first + i + 1
         if step % every == 0:
-            tl.store(kept + path * kept_s + (step // every) * T + k, state, mask=k < T)
-    tl.store(x + path * D + k, state, mask=k < D)
+            tl.store(kept + trajectory * kept_s + (step // every) * T + k, state, mask=k < T)
+    tl.store(x + trajectory * D + k, state, mask=k < D)
