@@ -144,3 +144,9 @@ def test_trials_together_give_what_each_gives_alone_bit_for_bit(method):
 def test_runs_of_the_first_version_count_where_tasks_are_still_the_same():
     assert thompson.unchanged(1, {"d": 4}) and not thompson.unchanged(1, {"d": 2})
     assert not thompson.unchanged(0, {"d": 4})
+
+
+def test_only_strategies_that_polish_their_points_run_together_so_that_others_are_stored_one_by_one():
+    sizes = {case["method"]: thompson.together(case) for case in thompson.cases(SETTINGS)}
+    assert {method for method, size in sizes.items() if size == thompson.TOGETHER} == {"weight-space", "decoupled"}
+    assert {size for method, size in sizes.items() if method not in ("weight-space", "decoupled")} == {1}

@@ -46,6 +46,10 @@ def run_together(trials, settings, device, advance):
     return [run_trial(trial, settings, device) for trial in trials]
 
 
+def three(case):
+    return 3
+
+
 def report(records, settings):
     rows = [{**record["case"], **record["result"]} for record in records]
     return Report(quartile_table("A toy", rows, ["d", "method"], "value"), {"": figure}, ["a remark"])
@@ -61,7 +65,7 @@ def figure():
 
 def toy(**settings):
     scales = {"quick": {"trials": 2, **settings}}
-    blocks = {"run_together": run_together, "together": 3}
+    blocks = {"run_together": run_together, "together": three}
     return Experiment("toy", "A toy.", scales, cases, run_trial, report, **blocks)
 
 

@@ -62,6 +62,11 @@ class Trial:
         return f"{' '.join(f'{k}={v}' for k, v in self.case.items())} trial {self.number}".strip()
 
 
+def alone(case: Case) -> int:
+    """A trial at a time."""
+    return 1
+
+
 def never(version: int, case: Case) -> bool:
     """Trials of an older version count no more."""
     return False
@@ -85,7 +90,7 @@ class Experiment:
             change and published figures do not; part of the header, so that a resumed run does not mix two kinds.
         run_together: (trials of one case, settings, device, advance) -> their results, as `run` has them one by one;
             `advance` is called with the share that is done. None where a GPU runs trials one by one, too.
-        together: how many trials a GPU runs together, at the most.
+        together: case -> how many of its trials a GPU runs together, at the most; they are stored when all have ended.
         unchanged: (older version, case) -> whether trials of that case still mean what they meant in that version.
     """
 
@@ -98,7 +103,7 @@ class Experiment:
     version: int = field(default=1, kw_only=True)
     features: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     run_together: Together | None = field(default=None, kw_only=True)
-    together: int = field(default=1, kw_only=True)
+    together: Callable[[Case], int] = field(default=alone, kw_only=True)
     unchanged: Callable[[int, Case], bool] = field(default=never, kw_only=True)
 
     def settings(self, scale: str) -> Settings:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..fields.schedulers import client_of
-from .base import Experiment, RefusedError, Settings, Trial, canonical
+from .base import Case, Experiment, RefusedError, Settings, Trial, alone, canonical
 from .progress import Costs, Progress, duration
 from .report import Cell, Report
 from .results import Results
@@ -120,7 +120,8 @@ def _run_open(
     costs = Costs()
     together = _together(task)
     for record in results.records.values():  # what a trial alone took says nothing of one among others
-        if "error" not in record and record["device"] == task.device and ("together" in record) == (together > 1):
+        shared = together(record["case"]) > 1
+        if "error" not in record and record["device"] == task.device and ("together" in record) == shared:
             costs.add(record["case"], record["seconds"])
     waiting = iter(_blocks(open_, together))
     unfinished = {trial.key: trial for trial in open_}
@@ -174,19 +175,19 @@ def _outcomes(
     return in_this_process(task, next_block, progress.part)
 
 
-def _together(task: Task) -> int:
-    """How many trials of a case are run together: on a GPU those that the experiment can, on a CPU one."""
+def _together(task: Task) -> Callable[[Case], int]:
+    """How many trials of a case are run together: on a GPU as many as the experiment can, on a CPU one."""
     several = task.experiment.run_together is not None and task.device.startswith("cuda")
-    return task.experiment.together if several else 1
+    return task.experiment.together if several else alone
 
 
-def _blocks(trials: list[Trial], size: int) -> list[list[Trial]]:
+def _blocks(trials: list[Trial], size: Callable[[Case], int]) -> list[list[Trial]]:
     """Trials in blocks of one case, in the order of their first ones."""
     by_case: dict[str, list[list[Trial]]] = {}
     blocks: list[list[Trial]] = []
     for trial in trials:
         mine = by_case.setdefault(canonical(dict(trial.case)), [])
-        if not mine or len(mine[-1]) == size:
+        if not mine or len(mine[-1]) == size(trial.case):
             mine.append([])
             blocks.append(mine[-1])
         mine[-1].append(trial)

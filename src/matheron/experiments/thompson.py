@@ -66,7 +66,7 @@ SCALES: dict[str, Row] = {
         "task": {"num_features": 256, "mesh_size": 1024, "num_starts": 16},
     },
 }
-# Trials of a case that a GPU runs together.
+# Trials of a case that a GPU runs together, where their functions are minimised together.
 TOGETHER = 32
 
 
@@ -222,6 +222,10 @@ def direct(trial: Trial, settings: Settings, observe: Callable[[Tensor], Tensor]
     return time.perf_counter() - began - observing
 
 
+def together(case: Case) -> int:
+    return TOGETHER if case["ell"] is not None else 1
+
+
 def unchanged(version: int, case: Case) -> bool:
     """Version 1 had other equispaced features, and so other tasks in few dimensions; in more it had these."""
     return version == 1 and case["d"] > _EQUISPACED_UP_TO
@@ -237,6 +241,6 @@ EXPERIMENT = Experiment(
     version=2,  # equispaced features are a lattice since
     features=FEATURES,
     run_together=run_together,
-    together=TOGETHER,
+    together=together,
     unchanged=unchanged,
 )
