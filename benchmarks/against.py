@@ -143,7 +143,7 @@ def pairs(rows: Sequence[Mapping[str, Any]]) -> str:
     others = [by for by in METHODS if any(row["method"] == by for row in rows)]
     lines = []
     for name, batch in dict.fromkeys((row["problem"], row["batch"]) for row in rows):
-        for mine in OURS:
+        for mine in (by for by in OURS if by in others):
             cells = []
             for other in others:
                 seeds = {key[3] for key in ends if key[:3] == (name, batch, mine)}
