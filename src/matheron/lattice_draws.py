@@ -13,7 +13,7 @@ from .operators import KernelOperator
 from .paths import Paths, UpdatePaths, given_on_lattice, warn_of_misfit
 from .solvers import Auto, Cholesky, FourierLattice, Solver
 from .solvers.lattice import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, largest_worthwhile, mean_error, worthwhile
-from .streamed import Chunk, StreamedGP, tracked
+from .streamed import Chunk, StreamedGP
 
 _NO_LATTICE = (
     'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice (alone or times '
@@ -106,7 +106,9 @@ def drawn_from_stream(
     gp: ExactGP = placed(streamed.model, dtype or torch.float64, device, True)
 
     def reading(label: str, total: int | None) -> Iterator[Chunk]:
-        return tracked(streamed.chunks(), total, label, show=settings.progress)
+        from .progress import tracked
+
+        return tracked(streamed.chunks(), total, label, "chunks", show=settings.progress)
 
     survey = streamed.survey(reading("sizing the lattice", streamed.num_chunks))
     corners = survey.noise.mean().expand(2)  # as two more data: the lattice must cover them

@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import io
 import time
+from collections.abc import Iterable, Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import rich
+from rich import progress as bars
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID
 
+T = TypeVar("T")
 # Seconds between two pictures of a bar in a notebook, and its width in characters.
 _REFRESH, _WIDTH = 0.1, 100
 
@@ -28,6 +31,17 @@ def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: b
     """
     kind = _NotebookProgress if show and rich.get_console().is_jupyter else Progress
     return kind(*columns, disable=not show, transient=transient)
+
+
+def tracked(items: Iterable[T], total: int | None, label: str, unit: str, *, show: bool) -> Iterator[T]:
+    """The items as they come, counted by a bar where `show`."""
+    columns = [bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()]
+    columns += [bars.TextColumn(unit), bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn()]
+    with progress_bar(*columns, show=show) as bar:
+        task = bar.add_task(label, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
 
 
 class _NotebookProgress(Progress):

@@ -192,17 +192,3 @@ def _checked(X: ArrayLike, y: ArrayLike, noise: ArrayLike, row: int, input_dim: 
     except (TypeError, ValueError) as error:
         raise type(error)(f"data from row {row}: {error}") from error
     return X, y, noise
-
-
-def tracked(chunks: Iterable[Chunk], total: int | None, label: str, *, show: bool) -> Iterator[Chunk]:
-    """The chunks as they come, counted by a bar."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-
-    from .progress import progress_bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("chunks"))
-    with progress_bar(*columns, TimeElapsedColumn(), show=show) as bar:
-        task = bar.add_task(label, total=total)
-        for chunk in chunks:
-            yield chunk
-            bar.advance(task)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ def run(
         raise RefusedError(f"expected at least one trial and one worker, got {count} and {workers}")
     if dask is not None and workers is not None:
         raise RefusedError("workers: the Dask cluster has its own; give either --dask or --workers")
-    console = console or _console()
+    console = console or import_module("rich.console").Console()
     stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
     with (
         _cluster(dask) as client,
@@ -87,7 +88,8 @@ def run(
         wanted = experiment.trials(settings, seed, count)
         done = results.done
         open_ = [trial for trial in wanted if trial.key not in done]
-        most = cluster_threads(client) if client is not None else workers or _default_workers(device)
+        usual = 1 if device.startswith("cuda") else min(MOST_WORKERS, usable_cores())
+        most = cluster_threads(client) if client is not None else workers or usual
         workers = min(most, max(1, len(open_)))
         console.print(_first_line(experiment, scale, len(wanted), len(open_), workers), highlight=False)
         if open_:
@@ -223,17 +225,7 @@ def _first_line(experiment: Experiment, scale: str, wanted: int, open_: int, wor
     return line + (f"; {workers} processes" if open_ and workers > 1 else "")
 
 
-def _default_workers(device: str) -> int:
-    return 1 if device.startswith("cuda") else min(MOST_WORKERS, usable_cores())
-
-
 def _made_with() -> dict[str, str]:
     from .. import __version__
 
     return {"matheron": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console()

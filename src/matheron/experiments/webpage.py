@@ -116,7 +116,7 @@ def interactive(table: Table) -> Figure:
     from plotly.subplots import make_subplots
 
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    keys = [name for name in table.columns[: _first_measured(table.columns)]]
+    keys = table.columns[: min(i for i, name in enumerate(table.columns) if name in _MEASURED)]
     across = next((key for key in _ACROSS if key in keys and len({row[key] for row in rows}) > 1), None)
     if across is None:
         names = [", ".join(shown(row[key]) for key in keys) for row in rows]
@@ -160,10 +160,6 @@ def _finished(figure: Figure) -> Figure:
         template="plotly_white", height=440, margin={"t": 40, "r": 20}, font_family="system-ui, sans-serif"
     )
     return figure
-
-
-def _first_measured(columns: Sequence[str]) -> int:
-    return min(i for i, name in enumerate(columns) if name in _MEASURED)
 
 
 def _follows(key: str, across: str, rows: Rows) -> bool:

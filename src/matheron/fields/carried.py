@@ -115,11 +115,7 @@ def fingerprint(value: Functions) -> str:
             if tensor is not None:
                 array = tensor.detach().cpu().contiguous()
                 total.update(f"{key}{array.dtype}{list(array.shape)}".encode())
-                total.update(array.view(torch.uint8).numpy().data if array.numel() and array.ndim else _bytes(array))
+                total.update(array.reshape(-1).view(torch.uint8).numpy().data)
         if isinstance(module, Value) and not module.saveable:  # what is not in tensors and fields: a function
             total.update(_packed({k: v for k, v in vars(module).items() if not k.startswith("_")}))
     return total.hexdigest()[:32]
-
-
-def _bytes(array: torch.Tensor) -> bytes:
-    return array.numpy().tobytes()

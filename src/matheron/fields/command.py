@@ -67,37 +67,8 @@ def field(
 
     A command that was stopped resumes where it was when it is given again.
     """
-    try:
-        for name in ("xarray", "dask", "pandas"):
-            need(name)
-        run(table, x, value, grid, paths, out, plot, above, crs, mask, sphere, log, chunks, dask, seed, overwrite)
-    except (OSError, ValueError, TypeError, ImportError) as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        typer.secho("stopped; the same command resumes with the blocks that are left", err=True)
-        raise typer.Exit(130) from None
-
-
-def run(
-    table: Path,
-    x: str,
-    value: str,
-    grid: str | None,
-    num_paths: int,
-    out: Path | None,
-    plot: Path | None,
-    above: float | None,
-    crs: str | None,
-    mask: Path | None,
-    sphere: bool | None,
-    log: bool,
-    chunks: int | None,
-    scheduler: str | None,
-    seed: int,
-    overwrite: bool,
-) -> None:
-    """What the command does, step by step, each said in a line."""
+    for name in ("xarray", "dask", "pandas"):
+        need(name)
     import torch
 
     from .. import draw
@@ -108,43 +79,47 @@ def run(
     from .summaries import summaries_of
     from .writing import FORMATS, write
 
-    out = Path(table.stem + ".nc") if out is None and plot is None else out
-    names = [name.strip() for name in x.split(",") if name.strip()]
-    _check_outputs(out, plot, FORMATS, overwrite)
-    _check_coordinates(names, out, plot)
-    wells = read_observations(table, names, value, _as_crs(crs))
-    typer.echo(f"{table.name}: {len(wells.values)} observations of {value}")
-    for remark in wells.remarks:
-        typer.echo(f"  {remark}")
-    reference = wells.crs
-    sphere = bool(getattr(reference, "is_geographic", False)) if sphere is None else sphere
-    if sphere:
-        _check_degrees(wells)
-    cells = cells_for(grid, mask, wells, reference, sphere)
-    check_overlap(cells, wells, own_names=isinstance(cells, dict))
-    gp = _fitted(wells, log, seed, sphere)
-    began = time.monotonic()
-    box = None if sphere else box_of(cells, wells)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
-        functions = draw(gp, num_paths, domain=box, generator=torch.Generator().manual_seed(seed))
-    typer.echo(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
-    where = OnSphere(functions) if sphere else functions
-    side = whole_paths(where, cells)
-    size = side if chunks is None else {dim: n if dim == "path" else chunks for dim, n in side.items()}
-    realised = simulate(where, cells, chunks=size, name=_variable(value))
-    realised = realised if reference is None else with_crs(realised, reference)
-    threshold = float(np.quantile(wells.values, 0.75)) if above is None else above
-    maps = summaries_of(realised, quantiles=(0.05, 0.5, 0.95), above=[threshold])
-    if out is not None:
+    try:
+        out = Path(table.stem + ".nc") if out is None and plot is None else out
+        names = [name.strip() for name in x.split(",") if name.strip()]
+        _check_outputs(out, plot, FORMATS, overwrite)
+        _check_coordinates(names, out, plot)
+        wells = read_observations(table, names, value, _as_crs(crs))
+        typer.echo(f"{table.name}: {len(wells.values)} observations of {value}")
+        for remark in wells.remarks:
+            typer.echo(f"  {remark}")
+        reference = wells.crs
+        sphere = bool(getattr(reference, "is_geographic", False)) if sphere is None else sphere
+        if sphere:
+            _check_degrees(wells)
+        cells = cells_for(grid, mask, wells, reference, sphere)
+        check_overlap(cells, wells, own_names=isinstance(cells, dict))
+        gp = _fitted(wells, log, seed, sphere)
         began = time.monotonic()
-        whole = maps.assign({realised.name: realised}) if out.suffix not in (".tif", ".tiff") else realised
-        written = write(whole, out, scheduler=scheduler, progress=True, overwrite=overwrite)
-        shape = " x ".join(str(n) for n in realised.shape[1:])
-        typer.echo(f"written: {written}, {num_paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
-    if plot is not None:
-        _draw_figure(where, cells, wells, threshold, plot, log, sphere)
-        typer.echo(f"drawn: {plot}")
+        box = None if sphere else box_of(cells, wells)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
+            functions = draw(gp, paths, domain=box, generator=torch.Generator().manual_seed(seed))
+        typer.echo(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
+        where = OnSphere(functions) if sphere else functions
+        side = whole_paths(where, cells)
+        size = side if chunks is None else {dim: n if dim == "path" else chunks for dim, n in side.items()}
+        realised = simulate(where, cells, chunks=size, name=_variable(value))
+        realised = realised if reference is None else with_crs(realised, reference)
+        threshold = float(np.quantile(wells.values, 0.75)) if above is None else above
+        maps = summaries_of(realised, quantiles=(0.05, 0.5, 0.95), above=[threshold])
+        if out is not None:
+            began = time.monotonic()
+            whole = maps.assign({realised.name: realised}) if out.suffix not in (".tif", ".tiff") else realised
+            written = write(whole, out, scheduler=dask, progress=True, overwrite=overwrite)
+            shape = " x ".join(str(n) for n in realised.shape[1:])
+            typer.echo(f"written: {written}, {paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
+        if plot is not None:
+            _draw_figure(where, cells, wells, threshold, plot, log, sphere)
+            typer.echo(f"drawn: {plot}")
+    except KeyboardInterrupt:
+        typer.secho("stopped; the same command resumes with the blocks that are left", err=True)
+        raise typer.Exit(130) from None
 
 
 def _as_crs(crs: str | None) -> object:

@@ -36,7 +36,8 @@ def check_raster(dataset: Dataset) -> None:
 def assemble_geotiff(dataset: Dataset, path: Path) -> None:
     """Write a lazy Dataset, one block at a time."""
     rasterio = need("rasterio")
-    variables = {str(n): _floating(v) for n, v in dataset.data_vars.items() if v.ndim >= 2}
+    layers = {str(n): v for n, v in dataset.data_vars.items() if v.ndim >= 2}
+    variables = {n: v if np.issubdtype(v.dtype, np.floating) else v.astype(np.float64) for n, v in layers.items()}
     first = next(iter(variables.values()))
     y, x = (np.asarray(dataset[name], dtype=np.float64) for name in first.dims[-2:])
     flip = y[-1] > y[0]  # rows go from north to south
@@ -82,10 +83,6 @@ def _regions(variable: DataArray) -> Iterator[tuple[slice, ...]]:
     ends = [np.cumsum(sizes_along).tolist() for sizes_along in sizes]
     for index in product(*(range(len(sizes_along)) for sizes_along in sizes)):
         yield tuple(slice(e[i] - s[i], e[i]) for e, s, i in zip(ends, sizes, index, strict=True))
-
-
-def _floating(variable: DataArray) -> DataArray:
-    return variable if np.issubdtype(variable.dtype, np.floating) else variable.astype(np.float64)
 
 
 def _crs(dataset: Dataset) -> object:

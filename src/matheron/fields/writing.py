@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..progress import tracked
 from .extras import need
 from .geotiff import assemble_geotiff, check_raster
 from .manifest import Manifest
-from .progress import tracked
 from .schedulers import Scheduler, client_of, finished
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def write(
             _create(dataset, store)
             manifest.add("ready")
         tasks = _tasks(dataset, store, manifest.done)
-        for block in tracked(finished(tasks, client or scheduler or "threads"), len(tasks), path.name, show=progress):
+        found = finished(tasks, client or scheduler or "threads")
+        for block in tracked(found, len(tasks), path.name, "blocks", show=progress):
             manifest.add(block)
     if not direct:
         _assemble(store, path, list(dataset.data_vars))

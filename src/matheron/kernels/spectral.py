@@ -135,7 +135,10 @@ class Convolution(SpectralMeasure):
     def log_density(self, theta: Tensor) -> Tensor | None:
         if (gaussian := self._as_gaussian()) is not None:
             return gaussian.log_density(theta)
-        return None if self.density_dims is None else _total([m.log_density(theta) for m in self.measures])
+        if self.density_dims is None:
+            return None
+        parts = [part for m in self.measures if (part := m.log_density(theta)) is not None]
+        return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
 
 
 class Mixture(SpectralMeasure):
@@ -219,7 +222,3 @@ def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tenso
         keep = mass > 1e-17
         theta, mass = theta[keep], mass[keep]
     return theta, mass
-
-
-def _total(parts: Sequence[Tensor | None]) -> Tensor:
-    return torch.stack(torch.broadcast_tensors(*(part for part in parts if part is not None))).sum(0)

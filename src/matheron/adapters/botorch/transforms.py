@@ -52,7 +52,8 @@ def _(transform: bi.Normalize | bi.InputStandardize | bi.AffineInputTransform, a
 def _(transform: bi.Warp, at: Coordinates) -> Transform:
     if transform.reverse:
         raise TypeError(f"input transform: Warp with reverse=True is not understood; apply it to your data, {BY_HAND}")
-    c0, c1 = (at.pick(c, c.ndim - len(transform.batch_shape)).reshape(-1) for c in _concentrations(transform))
+    both = tensor(transform.concentration0), tensor(transform.concentration1)
+    c0, c1 = (at.pick(c, c.ndim - len(transform.batch_shape)).reshape(-1) for c in both)
     a, b = (_spread(c.double(), transform, at, 1.0) for c in (c1, c0))
     mask = _spread(torch.ones_like(c0), transform, at, 0.0) > 0
     warp = Kumaraswamy(a, b, mask, transform._eps)
@@ -77,10 +78,6 @@ def _(transform: bi.ChainedInputTransform, at: Coordinates) -> Transform | None:
         if part is not None
     ]
     return Chain(parts) if len(parts) > 1 else parts[0] if parts else None
-
-
-def _concentrations(transform: bi.Warp) -> tuple[Tensor, Tensor]:
-    return tensor(transform.concentration0), tensor(transform.concentration1)
 
 
 def _spread(values: Tensor, transform: bi.InputTransform, at: Coordinates, otherwise: float) -> Tensor:
