@@ -41,6 +41,33 @@ def test_files_mappings_and_chunks_give_the_posterior_of_all_data(tmp_path):
     assert abs(float(more.mean([[0.5]])) - 2) < abs(float(paths.mean([[0.5]])) - 2)
 
 
+def test_data_of_several_outputs_give_their_posterior():
+    rng, B = np.random.default_rng(0), torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=torch.float64)
+    kernel = K.Coregional(K.Matern(2.5, 0.3), B) + K.Coregional(K.RBF(0.3) * K.Linear(), torch.eye(2))
+    X, tasks = rng.random((150, 1)), rng.integers(0, 2, 150)
+    y = np.sin(6 * X[:, 0] + tasks) + 0.1 * rng.standard_normal(150)
+    x = torch.rand(20, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    chunks = [(X[i : i + 99], y[i : i + 99], None, tasks[i : i + 99]) for i in range(0, 150, 99)]
+    every = np.stack([np.sin(6 * X[:, 0]), np.cos(6 * X[:, 0])], axis=1)
+    for data, given in (
+        ((X, y), {"tasks": tasks}),
+        ({"X": X, "y": y, "tasks": tasks}, {}),
+        (chunks, {}),
+        ((X, every), {}),
+    ):
+        gp = matheron.StreamedGP(kernel, data, 0.01, 0.3, chunk=120, **given)
+        if isinstance(data, tuple) and data[1].ndim == 2:
+            exact = moments(matheron.ExactGP(kernel, X, every, 0.01, 0.3), x)
+        else:
+            exact = moments(matheron.ExactGP(kernel, X, y, 0.01, 0.3, tasks=tasks), x)
+        paths = matheron.draw(gp, 100, domain=UNIT, seed=0)
+        sd = exact.covariance.reshape(40, 40).diagonal().sqrt()
+        assert ((paths.mean(x) - exact.mean).flatten() / sd).abs().max() < 0.05
+        z = (paths(x) - exact.mean).flatten(1) / sd
+        assert float(z.square().mean()) == pytest.approx(1, abs=0.3)
+    assert paths.update.num_data == 300  # two numbers at each point
+
+
 @pytest.mark.slow
 def test_a_zarr_group_is_read_where_it_lies(tmp_path):
     zarr = pytest.importorskip("zarr")
@@ -73,7 +100,7 @@ def test_refusals():
     kernel = K.RBF(0.3)
     with pytest.raises(TypeError, match="can be read once; give a list, or an object"):
         matheron.StreamedGP(kernel, ((X, y) for _ in range(2)), 0.1)
-    with pytest.raises(ValueError, match=r"expected X \[n, d\] and y \[n\], got \[20, 1\] and \[19\]"):
+    with pytest.raises(ValueError, match=r"expected X \[n, d\] and y \[n\], or \[n, t\], got \[20, 1\] and \[19\]"):
         matheron.StreamedGP(kernel, (X, y[1:]), 0.1)
     with pytest.raises(ValueError, match="expected arrays X and y, got"):
         matheron.StreamedGP(kernel, {"X": X}, 0.1)
@@ -83,12 +110,21 @@ def test_refusals():
         matheron.StreamedGP(kernel, [(X, y)])
     with pytest.raises(ValueError, match="data from row 0: noise: expected variances above 0"):
         matheron.StreamedGP(kernel, (X, y), 0.0)
-    with pytest.raises(ValueError, match=r"expected chunks \(X, y\) or \(X, y, noise\), got ndarray"):
+    with pytest.raises(
+        ValueError, match=r"expected chunks \(X, y\), \(X, y, noise\) or \(X, y, noise, tasks\), got ndarray"
+    ):
         matheron.StreamedGP(kernel, [X, y], 0.1)
     with pytest.raises(ValueError, match="expected at least one observation"):
         matheron.StreamedGP(kernel, [], 0.1)
-    with pytest.raises(ValueError, match="kernel: expected one output, got 2"):
-        matheron.StreamedGP(K.Coregional(kernel, torch.eye(2)), [(X, y)], 0.1)
+    two = K.Coregional(kernel, torch.eye(2))
+    with pytest.raises(ValueError, match=r"row 0: y: expected \[20, 2\], every output at every point, got \[20\]; or"):
+        matheron.StreamedGP(two, [(X, y)], 0.1)
+    with pytest.raises(ValueError, match=r"tasks: expected \[20\], one per observation, got \[19\]"):
+        matheron.StreamedGP(two, (X, y), 0.1, tasks=[0] * 19)
+    with pytest.raises(ValueError, match=r"tasks: expected none where data come in chunks; give each chunk"):
+        matheron.StreamedGP(two, [(X, y)], 0.1, tasks=[0] * 20)
+    with pytest.raises(ValueError, match=r"row 0: tasks: expected whole numbers from 0 to 1, got up to 2"):
+        matheron.StreamedGP(two, [(X, y, None, [2] * 20)], 0.1)
     gp = matheron.StreamedGP(kernel, (X, y), 0.1, chunk=10)
     assert repr(gp) == "StreamedGP(RBF(0.3), 20 observations in 1 dimension)"
     with pytest.raises(ValueError, match=r"a StreamedGP is solved for on a lattice: it needs domain="):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from .bases import Basis, features_for, placed, prior_on
 from .features import Joint, NoJointLattice
@@ -84,6 +85,10 @@ def drawn_on_lattice(
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
 
 
+def _on(device: torch.device, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor) -> Chunk:
+    return X.to(device), None if tasks is None else tasks.to(device), y.to(device), noise.to(device)
+
+
 @torch.no_grad()
 def drawn_from_stream(
     streamed: StreamedGP,
@@ -120,12 +125,11 @@ def drawn_from_stream(
     except NoJointLattice as reason:
         raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None
     like = gp.train_inputs
-    prior = prior_on(features.to(like.device, like.dtype), s, 1, like, basis, generator)
-    empty = UpdatePaths(
-        gp.kernel.to(like.device, like.dtype), like[:0], None, like.new_zeros(s, 0), like.new_zeros(1, 0)
-    )
+    prior = prior_on(features.to(like.device, like.dtype), s, gp.num_outputs, like, basis, generator)
+    kernel, tasks = gp.kernel.to(like.device, like.dtype), None if gp.tasks is None else gp.tasks[:0]
+    empty = UpdatePaths(kernel, like[:0], tasks, like.new_zeros(s, 0), like.new_zeros(1, 0))
     mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
-    chunks = ((X.to(like.device), None, y.to(like.device), some.to(like.device)) for X, y, some in again)
+    chunks = (_on(like.device, *chunk) for chunk in again)
     prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)
     if update.num_data != survey.num_data:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -9,9 +10,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_count, as_noise, as_points, as_tensor
+from .checks import ArrayLike, as_count, as_points
 from .gp import ExactGP
+from .gp.single import as_observations
 from .kernels import Kernel
+from .kernels.base import as_kernel
 from .means import MeanLike
 from .transforms import Transform
 
@@ -19,8 +22,8 @@ from .transforms import Transform
 CHUNK, _SAMPLE = 1 << 20, 20_000
 
 
-# X `[n, d]`, y `[n]`, noise `[n]`.
-Chunk = tuple[Tensor, Tensor, Tensor]
+# X `[n, d]`, tasks `[n]` of several outputs, y `[n]` (or `[s, n]`), noise `[n]`: some of the data.
+Chunk = tuple[Tensor, Tensor | None, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,14 @@ class StreamedGP:
     """An exact model of more data than memory holds: `matheron.draw` reads them twice, chunk by chunk.
 
     Args:
-        kernel: of one output, in up to 3 dimensions.
+        kernel: in up to 3 dimensions.
         data: (X, y), arrays `[n, d]` and `[n]` that can be sliced (memory-mapped files, Zarr or HDF5 arrays); a Zarr
-            group, or any mapping, with arrays "X", "y" and perhaps "noise"; or chunks (X, y) or (X, y, noise) in a list
-            or any object that can be iterated over again from the start.
-        noise: variance of the observation noise: a number, or an array `[n]` where data are arrays. Above 0.
+            group, or any mapping, with arrays "X", "y" and perhaps "noise" and "tasks"; or chunks (X, y), (X, y, noise)
+            or (X, y, noise, tasks) in a list or any object that can be iterated over again from the start. For a kernel
+            of several outputs y is `[n, t]`, or `[n]` with `tasks`.
+        noise: variance of the observation noise: a number, or an array like y where data are arrays. Above 0.
         mean, input_transform, output_transform: as in `ExactGP`; data are in the model's own space.
+        tasks: which output each observation is of, an array `[n]` where data are arrays.
         chunk: rows that are read at a time.
 
     >>> import numpy as np, matheron
@@ -62,19 +67,20 @@ class StreamedGP:
         data: object,
         noise: ArrayLike | None = None,
         mean: MeanLike = 0.0,
+        tasks: ArrayLike | None = None,
         *,
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
         chunk: int = CHUNK,
     ) -> None:
         self.chunk = as_count(chunk, "chunk")
-        if getattr(kernel, "num_outputs", 1) > 1:
-            raise ValueError(f"kernel: expected one output, got {kernel.num_outputs}; use ExactGP")
-        self._arrays, self._chunks, self._noise = _source(data, noise)
-        first = next((c for c in (_checked(*raw, 0, None) for raw in self._raw()) if len(c[0])), None)
+        kernel = as_kernel(kernel)
+        self._arrays, self._chunks, self._noise, self._tasks = _source(data, noise, tasks)
+        each = (_checked(*raw, kernel.num_outputs, 0, None) for raw in self._raw())
+        first = next((c for c in each if len(c[0])), None)
         if first is None:
             raise ValueError("data: expected at least one observation, got none")
-        X, y, some = first
+        X, of, y, some = first
         # The model of one datum: all that there is to it but data, checked.
         self.model = ExactGP(
             kernel,
@@ -82,6 +88,7 @@ class StreamedGP:
             y[:1],
             some[:1],
             mean,
+            None if of is None else of[:1],
             input_transform=input_transform,
             output_transform=output_transform,
         )
@@ -95,25 +102,31 @@ class StreamedGP:
     def num_chunks(self) -> int | None:
         """How many chunks a reading has; None where the source does not tell."""
         if self._arrays is not None:
-            return -(-self._arrays[0].shape[0] // self.chunk)
+            return -(-self._arrays[0].shape[0] // self._rows)
         return None
 
+    @property
+    def _rows(self) -> int:
+        """Of arrays, at a time: as many observations as a chunk has, of all outputs together."""
+        each = self._arrays[1].shape[1:] if self._arrays is not None else ()
+        return max(1, self.chunk // max(1, math.prod(each)))
+
     def chunks(self) -> Iterator[Chunk]:
-        """X `[n, d]`, y `[n]` and noise `[n]` of some data at a time, float64, checked; from the start."""
+        """X `[n, d]`, tasks `[n]`, y `[n]` and noise `[n]` of some data at a time, float64, checked; from the start."""
         row = 0
-        for X, y, noise in self._raw():
-            X, y, noise = _checked(X, y, noise, row, self.model.input_dim)
+        for raw in self._raw():
+            X, tasks, y, noise = _checked(*raw, self.model.num_outputs, row, self.model.input_dim)
             row += len(X)
             for i in range(0, len(X), self.chunk):
                 cut = slice(i, i + self.chunk)
-                yield X[cut], y[cut], noise[cut]
+                yield X[cut], None if tasks is None else tasks[cut], y[cut], noise[cut]
 
     def survey(self, chunks: Iterable[Chunk]) -> Survey:
         """One reading of the data, `chunks`."""
         generator = torch.Generator().manual_seed(0x57EA)  # for the size of a lattice alone
         count, num_chunks, lower, upper = 0, 0, None, None
         keys, sample, noise = torch.empty(0), torch.empty(0, self.model.input_dim), torch.empty(0)
-        for X, _, some in chunks:
+        for X, _, _, some in chunks:
             count, num_chunks = count + len(X), num_chunks + 1
             low, high = X.aminmax(dim=0)
             lower = low if lower is None else torch.minimum(lower, low)
@@ -128,45 +141,54 @@ class StreamedGP:
         assert lower is not None and upper is not None
         return Survey(count, num_chunks, torch.stack([lower, upper]), sample, noise * (len(sample) / count))
 
-    def _raw(self) -> Iterator[tuple[ArrayLike, ArrayLike, ArrayLike]]:
+    def _raw(self) -> Iterator[tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]]:
+        """X, y, noise and tasks as they come."""
         if self._chunks is not None:
             for chunk in self._chunks:
-                if not isinstance(chunk, tuple | list) or len(chunk) not in (2, 3):
+                if not isinstance(chunk, tuple | list) or len(chunk) not in (2, 3, 4):
                     raise ValueError(
-                        f"data: expected chunks (X, y) or (X, y, noise), got {type(chunk).__name__}; two arrays of all "
-                        "data are a tuple (X, y)"
+                        f"data: expected chunks (X, y), (X, y, noise) or (X, y, noise, tasks), got "
+                        f"{type(chunk).__name__}; two arrays of all data are a tuple (X, y)"
                     )
-                noise = chunk[2] if len(chunk) == 3 else self._noise
+                X, y, own, tasks = (*chunk, None, None)[:4]
+                noise = self._noise if own is None else own
                 if noise is None:
                     raise ValueError("noise: expected a number, or chunks (X, y, noise), got neither")
-                yield chunk[0], chunk[1], noise
+                yield X, y, noise, tasks
             return
         assert self._arrays is not None
         X, y = self._arrays
-        for i in range(0, X.shape[0], self.chunk):
-            cut = slice(i, i + self.chunk)
-            yield X[cut], y[cut], self._noise[cut] if getattr(self._noise, "ndim", 0) else self._noise
+        for i in range(0, X.shape[0], self._rows):
+            cut = slice(i, i + self._rows)
+            noise = self._noise[cut] if getattr(self._noise, "ndim", 0) else self._noise
+            yield X[cut], y[cut], noise, None if self._tasks is None else self._tasks[cut]
 
 
-def _source(data: Any, noise: Any) -> tuple[tuple[Any, Any] | None, Iterable[Any] | None, Any]:
-    """A pair of arrays, or else chunks that can be read again; and the noise that goes with them."""
+def _source(data: Any, noise: Any, tasks: Any) -> tuple[tuple[Any, Any] | None, Iterable[Any] | None, Any, Any]:
+    """A pair of arrays, or else chunks that can be read again; and the noise and the tasks that go with them."""
     if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "__getitem__")):
         missing = [name for name in ("X", "y") if name not in data]
         if missing:
             raise ValueError(f"data: expected arrays X and y, got {sorted(data.keys())}")
         if "noise" in data and noise is None:
             noise = data["noise"]
+        if "tasks" in data and tasks is None:
+            tasks = data["tasks"]
         data = (data["X"], data["y"])
     if isinstance(data, tuple) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
         X, y = data
-        if len(X.shape) != 2 or tuple(y.shape) != (X.shape[0],):
-            raise ValueError(f"data: expected X [n, d] and y [n], got {list(X.shape)} and {list(y.shape)}")
+        if len(X.shape) != 2 or len(y.shape) not in (1, 2) or y.shape[0] != X.shape[0]:
+            raise ValueError(f"data: expected X [n, d] and y [n], or [n, t], got {list(X.shape)} and {list(y.shape)}")
         if noise is None:
             raise ValueError("noise: expected a number, or one per observation, got none")
         shape = tuple(getattr(noise, "shape", ()))
-        if shape not in ((), (X.shape[0],)):
+        if shape not in ((), (X.shape[0],), tuple(y.shape)):
             raise ValueError(f"noise: expected a number or [{X.shape[0]}], one per observation, got {list(shape)}")
-        return (X, y), None, noise
+        if tasks is not None and not hasattr(tasks, "shape"):
+            tasks = torch.as_tensor(tasks)
+        if tasks is not None and tuple(tasks.shape) != (X.shape[0],):
+            raise ValueError(f"tasks: expected [{X.shape[0]}], one per observation, got {list(tasks.shape)}")
+        return (X, y), None, noise, tasks
     if not hasattr(data, "__iter__"):
         raise TypeError(f"data: expected (X, y), a Zarr group or chunks, got {type(data).__name__}")
     if iter(data) is data:
@@ -176,19 +198,28 @@ def _source(data: Any, noise: Any) -> tuple[tuple[Any, Any] | None, Iterable[Any
         )
     if getattr(noise, "ndim", 0):
         raise ValueError("noise: expected a number where data come in chunks; give each chunk its own, (X, y, noise)")
-    return None, data, noise
+    if tasks is not None:
+        raise ValueError(
+            "tasks: expected none where data come in chunks; give each chunk its own, (X, y, noise, tasks)"
+        )
+    return None, data, noise, None
 
 
-def _checked(X: ArrayLike, y: ArrayLike, noise: ArrayLike, row: int, input_dim: int | None) -> Chunk:
-    """One chunk as float64, finite, of one length; errors name the row that it starts at."""
+def _checked(
+    X: ArrayLike,
+    y: ArrayLike,
+    noise: ArrayLike,
+    tasks: ArrayLike | None,
+    num_outputs: int,
+    row: int,
+    input_dim: int | None,
+) -> Chunk:
+    """One chunk as float64, finite, one row per observation; errors name the row that it starts at."""
     try:
         X = as_points(X, "X", input_dim=input_dim).double()
-        y = as_tensor(y, "y", like=X)
-        if y.shape != X.shape[:1]:
-            raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}")
-        noise = as_noise(noise, len(X), like=X)
+        X, tasks, y, noise = as_observations(X, y, noise, tasks, num_outputs)
         if not bool((noise > 0).all()):
             raise ValueError("noise: expected variances above 0, which the solve on a lattice needs")
     except (TypeError, ValueError) as error:
         raise type(error)(f"data from row {row}: {error}") from error
-    return X, y, noise
+    return X, tasks, y, noise

@@ -93,30 +93,10 @@ class ExactGP(_Snapshot):
         output_transform: Transform | None = None,
     ) -> None:
         kernel = as_kernel(kernel)
-        X = as_points(X, "X")
-        y = as_tensor(y, "y", like=X)
-        if X.shape[0] < 1:
-            raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
         t = kernel.num_outputs
-        if t > 1 and tasks is None:
-            if y.shape != (len(X), t):
-                raise ValueError(
-                    f"y: expected [{len(X)}, {t}], every output at every point, got {list(y.shape)}; "
-                    "or give tasks=, the output that each observation is of"
-                )
-            noise = as_tensor(noise, "noise", like=X)
-            noise = (
-                noise.reshape(-1) if noise.shape == y.shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
-            )
-            tasks = torch.arange(t).repeat(len(X))
-            X, y = X.repeat_interleave(t, dim=0), y.reshape(-1)
-        if y.shape != X.shape[:1]:
-            hint = "; use y[:, 0]" if y.ndim == 2 and y.shape[1] == 1 else ""
-            raise ValueError(
-                f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}"
-            )
-        noise = as_noise(noise, len(X), like=X)  # [n]
-        tasks = as_tasks(tasks, len(X), t, "tasks")
+        X, tasks, y, noise = as_observations(X, y, noise, tasks, t)
+        if len(X) < 1:
+            raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
         kernel.terms(X.shape[1])  # says at once if the kernel does not fit the points
         super().__init__(kernel, _as_mean(mean, X, t), tasks, input_transform, output_transform)
         # Clones: the caller may write into what was given. They stay in the graph where there is one.
@@ -233,6 +213,34 @@ class SparseGP(_Snapshot):
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def as_observations(
+    X: ArrayLike,
+    y: ArrayLike,
+    noise: ArrayLike,
+    tasks: ArrayLike | None,
+    num_outputs: int,
+    input_dim: int | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """X `[n, d]`, tasks `[n]` (None for one output), y `[n]` and noise `[n]`, checked: one row per observation, also
+    where y has every output at every point, `[n, t]`."""
+    X, t = as_points(X, "X", input_dim=input_dim), num_outputs
+    y = as_tensor(y, "y", like=X)
+    if t > 1 and tasks is None:
+        if y.shape != (len(X), t):
+            raise ValueError(
+                f"y: expected [{len(X)}, {t}], every output at every point, got {list(y.shape)}; "
+                "or give tasks=, the output that each observation is of"
+            )
+        noise = as_tensor(noise, "noise", like=X)
+        noise = noise.reshape(-1) if noise.shape == y.shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
+        tasks = torch.arange(t).repeat(len(X))
+        X, y = X.repeat_interleave(t, dim=0), y.reshape(-1)
+    if y.shape != X.shape[:1]:
+        hint = "; use y[:, 0]" if y.ndim == 2 and y.shape[1] == 1 else ""
+        raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}")
+    return X, as_tasks(tasks, len(X), t, "tasks"), y, as_noise(noise, len(X), like=X)
 
 
 def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int, name: str) -> Tensor | None:

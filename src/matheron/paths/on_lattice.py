@@ -24,6 +24,7 @@ from ..solvers.lattice import (
 )
 from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_dense
 from ..solvers.toeplitz import Information, System
+from ..streamed import Chunk
 from ..value import Parts
 from .conditioning import at_tasks
 from .prior import Prior, PriorPaths
@@ -33,8 +34,6 @@ from .update import UpdatePaths
 _BLOCK = 1 << 23
 # The same limit for statistics that are kept in float32.
 LARGEST_IN_FLOAT32 = 1e5
-# X `[n, d]`, tasks `[n]` of several outputs, y `[n]` or `[s, n]`, noise `[n]`: some of the data, in the model's space.
-Chunk = tuple[Tensor, Tensor | None, Tensor, Tensor]
 # Points about the origin, their tasks, precisions, and the rows that the weights are given there.
 _Few = tuple[Tensor, Tensor | None, Tensor, Tensor]
 
