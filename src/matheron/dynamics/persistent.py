@@ -69,11 +69,12 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control | Actio
     """
     (rows, D), d_s = x.shape, x.shape[1] - d_c
     applied, eps = [], []
-    if control.function is None:
+    if isinstance(control, Actions) or control.function is None:
         eps.append(_normals(noise, count))
-    for t in range(first, first + count) if control.function is not None else ():
-        applied.append(_checked(control.value(t), d_c))
-        eps.append(_normals(noise, 1))
+    else:
+        for t in range(first, first + count):
+            applied.append(_checked(control.value(t), d_c))
+            eps.append(_normals(noise, 1))
     if noise.root is None and d_c == 0:
         return None
     if not d_c:

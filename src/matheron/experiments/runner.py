@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +75,7 @@ def run(
         raise RefusedError(f"expected at least one trial and one worker, got {count} and {workers}")
     if dask is not None and workers is not None:
         raise RefusedError("workers: the Dask cluster has its own; give either --dask or --workers")
-    console = console or import_module("rich.console").Console()
+    console = console or _console()
     stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
     with (
         _cluster(dask) as client,
@@ -106,6 +105,12 @@ def run(
     if left:
         console.print(f"{left} trials left; the same command resumes with them", highlight=False)
     return Summary(len(wanted) - len(failed) - left, len(failed), left, [results.path, *files], report)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
 
 
 def _run_open(

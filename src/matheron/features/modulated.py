@@ -99,9 +99,11 @@ class Modulated(Basis):
 OnLattice = Lattice | Modulated
 
 
-def lattice_in(basis: OnLattice) -> Lattice:
+def lattice_in(basis: Basis) -> Lattice:
     """The lattice that a basis's functions are of, as they are or times a monomial."""
-    return basis.lattice if isinstance(basis, Modulated) else basis
+    found = basis.lattice if isinstance(basis, Modulated) else basis
+    assert isinstance(found, Lattice)
+    return found
 
 
 def powers_in(basis: OnLattice) -> tuple[int, ...]:
