@@ -192,10 +192,10 @@ def _sparse(gp: SparseGP, prior: PriorPaths, posterior: Posterior, generator: to
     eps = (jitter + state.jitter).sqrt() * _normals((s, m), generator).to(Z)
     if q is None:
         v, stats = exact_update(state, u, f_m[:s], eps)  # [s, m]
-        v_mean = None
+        v, v_mean = v.to(Z), None
     else:  # the mean is one more path, the one with w = 0 and u at its mean
         both, stats = exact_update(state, torch.cat([u, q.mean[None]]), f_m, torch.cat([eps, 0 * eps[:1]]))
-        v, v_mean = both[:s], both[s]
+        v, v_mean = both[:s].to(Z), both[s].to(Z)
     inducing = Inducing(v, v_mean, None if q is None else q.root, jitter[0] + state.jitter)
     mean_row = None if v_mean is None else v_mean[None]
     return UpdatePaths(kernel, Z, tasks, v, mean_row, inducing=inducing, solver_stats=stats)

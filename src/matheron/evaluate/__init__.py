@@ -13,6 +13,7 @@ from .record import Record as Record
 from .record import Recorder as Recorder
 from .terms import Term as Term
 from .terms import WeightedSum as WeightedSum
+from .terms import Wide as Wide
 from .terms import sum_of as sum_of
 
 # In order of speed; the last serves all. Each has `can`, `values` and `values_and_gradients`.

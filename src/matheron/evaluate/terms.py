@@ -137,6 +137,23 @@ class WeightedSum(Term):
         return self.weights[first : last + 1] if last - first < len(members) else self.weights[members]
 
 
+@dataclass(eq=False)
+class Wide(Term):
+    """A term that is summed in float64, whatever the dtype of points and paths: its weights cancel."""
+
+    term: Term
+
+    @property
+    def width(self) -> int:
+        return 2 * self.term.width
+
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
+        return of_each(lambda o: o.to(x.dtype), self.term.sums(x.double(), paths, gradient))
+
+    def pulled(self, x: Tensor, paths: Which, G: Tensor) -> Tensor:
+        return self.term.pulled(x.double(), paths, G.double()).to(x.dtype)
+
+
 def _fewest(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     """Weights `[1, r, c]` and gradients `[1, r, n]` with the same pull-back, and one row where that is enough.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,9 +25,11 @@ from ..solvers import (
     covariance,
 )
 from ..solvers.blocked import solve_lower
+from ..solvers.cholesky import deviations_by
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
 from .folding import folded
 from .prior import Prior
+from .rounding import in_enough_digits
 from .update import Inducing, UpdatePaths
 
 
@@ -67,6 +70,8 @@ def update_given(
     if inducing is None and isinstance(state, CholeskyState) and not (torch.is_grad_enabled() and v.requires_grad):
         b = y - f[:s] - eps[:s]
         on_lattice = folded(prior, kernel, X, tasks, noise + state.jitter, b, v[:s], *_by_factor(state))
+    plain = inducing is None and not (torch.is_grad_enabled() and v.requires_grad)
+    v = in_enough_digits(kernel, X, tasks, v, state.deviations) if plain else v.to(X)
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
         v_Z = operator.centre_weights(v) + torch.cat([inducing.v, inducing.v_mean.expand(len(f) - s, -1)])
@@ -156,7 +161,9 @@ def extended_update(old: UpdatePaths, prior: Prior, mean: Mean, data: Data) -> U
     y_new = y[..., n:]
     residual = ((torch.cat([y_new, y_new]) if own else y_new) - f - eps).to(C) - v_old @ B.to(C)  # [s + 1, m]
     v_new = torch.cholesky_solve(residual.mT, C).mT
-    v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1).to(X)
+    v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1)
+    deviations = partial(deviations_by, factor.lower, KernelOperator(kernel, X, tasks, noise), float(jitter))
+    v = in_enough_digits(kernel, X, tasks, v.double(), deviations)
     stats = Stats("Cholesky(keep=True), extended", jitter=float(factor.jitter))
     return UpdatePaths(kernel, X, tasks, v[:s], v[s:], y=y, noise=noise, xi=xi, solver_stats=stats, factor=factor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..evaluate import Term, WeightedSum, sum_of
+from ..evaluate import Term, WeightedSum, Wide, sum_of
 from ..features import Canonical
 from ..kernels import Kernel
 from ..solvers import Factor, Stats
@@ -41,7 +41,8 @@ class UpdatePaths(Value):
     The centres are the m inducing points of a sparse model (none for an exact one), then the n observations y `[n]` or
     `[s, n]`, whose noise in each path is sqrt(noise) xi, xi `[s, n]`. v_mean `[1 or s, c]` gives the mean. `folded
     [s, c]`, where there are such, are weights for the kernel of the lattice that the prior is on (`folding.py`): then
-    evaluators see no centres.
+    evaluators see no centres. Weights are in float64 where the dtype of the centres has too few digits for their sums
+    (`rounding.py`).
     """
 
     shapes = "centres: c d, tasks: c, v: s c, v_mean: r c, noise: n, xi: s n, folded: s c"
@@ -136,9 +137,12 @@ class UpdatePaths(Value):
         if self.num_centres == 0:
             return []
         weights: Tensor = self.v if v is None else v
-        return [
-            WeightedSum(Canonical(k, self.centres), self._coupled_weights(B, weights)) for B, k in self.kernel.coupled()
-        ]
+        kernel, centres = self.kernel, self.centres
+        wide = weights.dtype != centres.dtype  # `rounding.py`
+        if wide:
+            kernel, centres = kernel.to(weights.dtype), centres.to(weights.dtype)
+        terms = [WeightedSum(Canonical(k, centres), self._coupled_weights(B, weights)) for B, k in kernel.coupled()]
+        return [Wide(term) if wide else term for term in terms]
 
     def sums(self, x: Tensor) -> Tensor | None:
         """The updates at inner points `[1, n, d]`: `[s, t, n]`; None without centres."""

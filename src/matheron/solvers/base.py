@@ -16,6 +16,9 @@ from torch import Tensor
 from ..kernels import Kernel
 from .processes import ALONE, Processes
 
+# Noise counts as at least this share of the mean variance where errors are compared with it.
+_SMALLEST = 1e-8
+
 
 class Operator(ABC):
     """A covariance K + diag(noise) of n observations, K symmetric and positive semi-definite.
@@ -99,6 +102,12 @@ class Stats:
         return asdict(self)
 
 
+def floored(variances: Tensor, operator: Operator) -> Tensor:
+    """Variances of noise, or of a posterior at data, as at least 1e-8 of the prior's: what errors are compared with."""
+    mean = operator.processes.sum(operator.diagonal().double().sum()) / operator.size
+    return torch.maximum(variances.double(), _SMALLEST * mean)
+
+
 class State(ABC):
     """What a solver made of an operator: a factor, or a preconditioner."""
 
@@ -108,8 +117,12 @@ class State(ABC):
     jitter: float = 0.0
 
     def solve(self, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
-        """(K + diag(noise))^-1 b by the solver that made this state."""
+        """(K + diag(noise))^-1 b by the solver that made this state, in the dtype of b."""
         return self.solver.solve(self, b, guess)
+
+    def deviations(self, rows: Tensor) -> Tensor:
+        """The posterior standard deviation of the function at some observations `[k]`, or about as much."""
+        return floored(self.operator.noise, self.operator)[rows].sqrt()
 
 
 S = TypeVar("S", bound=State)

@@ -56,7 +56,8 @@ class BlockDescent(Solver["BlockState"]):
 
     @torch.no_grad()
     def solve(self, state: BlockState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
-        operator, n = state.operator, state.operator.size
+        operator, n, dtype = state.operator, state.operator.size, b.dtype
+        b = b.to(operator.dtype)
         size = min(n, self.block or min(10_000, max(1000, n // 20)))
         errors = Errors(operator)
         generator = torch.Generator().manual_seed(0)
@@ -80,7 +81,7 @@ class BlockDescent(Solver["BlockState"]):
                 better = new < error  # [r]; what is not a number is not better
                 best, error = torch.where(better, x, best), torch.where(better, new, error)
                 report(epoch, float(error.max()))
-        return best, self._stats(operator, b, best, error, size, epoch)
+        return best.to(dtype), self._stats(operator, b, best, error, size, epoch)
 
     def _stats(self, operator: Operator, b: Tensor, x: Tensor, error: Tensor, size: int, epochs: int) -> Stats:
         residual, wide = _residual(operator, b, x), b.double()

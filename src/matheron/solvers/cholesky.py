@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from .base import Operator, Solver, State, Stats
-from .blocked import cholesky_in_place, restore, solve_in_blocks
+from .base import Operator, Solver, State, Stats, floored
+from .blocked import cholesky_in_place, restore, solve_in_blocks, solve_lower
 
 # Beyond this many rows a matrix is factored in place, in blocks.
 IN_BLOCKS_FROM = 4096
@@ -25,6 +26,9 @@ class CholeskyState(State):
 
     def __init__(self, solver: Solver, operator: Operator, L: Tensor, jitter: float) -> None:
         self.solver, self.operator, self.L, self.jitter = solver, operator, L, jitter
+
+    def deviations(self, rows: Tensor) -> Tensor:
+        return deviations_by(lambda b: solve_lower(self.L, b.to(self.L)), self.operator, self.jitter, rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,6 +71,14 @@ class Cholesky(Solver[CholeskyState]):
         L = state.L
         x = solve_in_blocks(L, b.to(L)) if _large(L) else torch.cholesky_solve(b.to(L), L)
         return x.to(b.dtype), Stats(repr(self), jitter=state.jitter)
+
+
+def deviations_by(lower: Callable[[Tensor], Tensor], operator: Operator, jitter: float, rows: Tensor) -> Tensor:
+    """sqrt(noise - noise^2 (K + noise)^-1_ii), the posterior deviation at some observations, by L^-1 of columns."""
+    one = torch.zeros(operator.size, len(rows), dtype=torch.float64, device=rows.device)
+    one[rows, torch.arange(len(rows), device=rows.device)] = 1
+    noise = operator.noise[rows].double() + jitter
+    return floored(noise * (1 - noise * lower(one).double().square().sum(0)), operator).sqrt()
 
 
 def working_dtype(operator: Operator) -> torch.dtype:

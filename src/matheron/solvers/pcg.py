@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Operator, Solver, State, Stats
+from .base import Operator, Solver, State, Stats, floored
 from .preconditioner import LowRank, default_rank
 from .processes import Group
 
@@ -21,8 +21,6 @@ from .processes import Group
 _REACH = {torch.float32: 1e-4, torch.float64: 1e-9}
 # From so many data on a product on a GPU takes longer than to compile one of fewer columns.
 _LARGE_ON_GPU = 1 << 18
-# Noise counts as at least this share of the mean variance where residuals are compared with it.
-_SMALLEST_NOISE = 1e-8
 
 
 Report = Callable[[int, float], None]
@@ -91,6 +89,12 @@ class PCGState(State):
     def __init__(self, solver: Solver, operator: Operator, preconditioner: LowRank) -> None:
         self.solver, self.operator, self.preconditioner = solver, operator, preconditioner
 
+    def deviations(self, rows: Tensor) -> Tensor:
+        """As the preconditioner has it."""
+        operator = self.operator
+        variances = floored(operator.noise * self.preconditioner.open[:, 0], operator)
+        return operator.processes.gather(variances, operator.size)[rows].sqrt()
+
 
 class Errors:
     """What residuals `[n, r]` leave in a path, in posterior standard deviations, `[r]`: see `PCG`.
@@ -101,10 +105,8 @@ class Errors:
 
     def __init__(self, operator: Operator, P: LowRank | None = None) -> None:
         self.size, self.everyone, self.P = operator.size, operator.processes, P
-        noise = operator.noise.double()
-        self.noise = noise[:, None]
-        floor = _SMALLEST_NOISE * self.everyone.sum(operator.diagonal().double().sum()) / self.size
-        self.scale = torch.maximum(noise, floor).sqrt()[:, None]  # [n, 1]
+        self.noise = operator.noise.double()[:, None]
+        self.scale = floored(operator.noise, operator).sqrt()[:, None]  # [n, 1]
 
     def __call__(self, residual: Tensor, z: Tensor | None = None) -> Tensor:
         """`z` is P^-1 residual, where it is known already."""
@@ -147,7 +149,7 @@ class _Solve:
             trial = self.residual(start)
             better = self.errors(trial) < self.errors(residual)
             x, residual = torch.where(better, start, x), torch.where(better, trial, residual)
-        work, errors = self.dtype, self.errors(residual)
+        work, errors = self._first_dtype(), self.errors(residual)
         while self.iterations < left and bool((errors > tolerance).any()):
             open_ = (errors > tolerance).nonzero()[:, 0]
             step = self._descend(residual[:, open_].to(work), _REACH[work])
@@ -164,6 +166,17 @@ class _Solve:
                     break
                 work = torch.float64  # rounding of float32 products is the limit
         return x.to(self.dtype), self._stats(residual, errors)
+
+    def _first_dtype(self) -> torch.dtype:
+        """The operator's dtype; float64 on a CPU where the condition number may leave float32 no digits at all.
+
+        There it costs twice as much per product, and takes a tenth of the iterations. On a GPU it would cost more.
+        """
+        operator = self.operator
+        trace = self.everyone.sum(operator.magnitude().double().sum())
+        least = -self.everyone.max(-operator.noise.double().amin() if len(operator.noise) else -trace)
+        lost = torch.finfo(operator.dtype).eps * float(trace) > float(least)
+        return torch.float64 if lost and operator.device.type == "cpu" else operator.dtype
 
     def _descend(self, b: Tensor, factor: float) -> Tensor:
         """Conjugate gradients from zero, until every residual has fallen to 0.9 of its target or by `factor`.
