@@ -52,6 +52,11 @@ class Factor(ABC):
     def stretched(self, factor: float) -> Tensor:
         """Masses `[c]` of the measure with its frequencies times a factor, or something as wide."""
 
+    @property
+    def beyond_twice_the_median(self) -> float:
+        """The share of the measure at more than twice its median radius; one where cells are in no order."""
+        return 1.0
+
     def tail(self, least: float) -> Tensor:
         """Even masses `[c]` from the median out to where this share of the measure lies beyond."""
         beyond = self.masses.flip(0).cumsum(0).flip(0)
@@ -118,6 +123,11 @@ class Shells(Factor):
     @property
     def directions(self) -> Tensor:
         return self.frame
+
+    @property
+    def beyond_twice_the_median(self) -> float:
+        median = self.index[(self.masses.cumsum(0) >= 0.5).nonzero()[0, 0]]
+        return float(self.masses[self.index > median + math.log(2)].sum())
 
     def own(self, theta: Tensor) -> Tensor:
         """Frequencies `[k, d]` in the measure's own coordinates `[k, p]`."""

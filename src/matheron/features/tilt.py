@@ -15,10 +15,12 @@ from torch import Tensor
 
 from .proposal import Component
 
-# int S^2 / q may be this many times that of plain features, by whether data have pinned most of the variance and by the
-# number of dimensions. Near 1.1 squared; in one dimension weighted frequencies are the more even whatever they weigh,
-# and in four to six plain ones are even, which weights spoil.
-_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.3, 4: 1.15, 5: 1.15, 6: 1.15}
+# int S^2 / q may be this many times that of plain features: little more than one where data leave most of the variance;
+# else near 1.1 squared. In few dimensions weighted frequencies are more even than plain ones, and may weigh more; but
+# up to six plain ones of a spectrum with a light tail are even too (fewer than a share of it beyond twice the median),
+# which weights spoil, as they do in products on the same coordinates.
+_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.3, 3: 1.25}
+_OF_EVEN, _EVEN_IN, _LIGHT_TAIL = 1.15, (3, 4, 5, 6), 0.03
 # Twice as far above one with as many bases: what they err by averages out, and far from data little of it is left
 # beside what a finite number of paths errs by. Where it was said where paths will be called, no place is far.
 _MANY_BASES, _WHERE_GIVEN = 16, 4.0
@@ -81,9 +83,16 @@ def _largest_far(parts: list[Tilted], total: float, given: bool, pinned: bool, n
         return _WHERE_GIVEN
     if not pinned:
         return _LARGEST_FAR
-    num_dims = max((p.component.num_dims for p in parts if p.size >= 0.01 * total), default=1)
-    largest = _OF_PINNED_IN.get(num_dims, _OF_PINNED)
+    largest = min((_of_pinned(p.component) for p in parts if p.size >= 0.01 * total), default=_OF_PINNED)
     return 2 * largest - 1 if num_bases >= _MANY_BASES else largest
+
+
+def _of_pinned(c: Component) -> float:
+    d = c.num_dims
+    overlap = sum(int(f.directions.any(0).sum()) for f in c.factors) > d
+    if overlap or (d in _EVEN_IN and all(f.beyond_twice_the_median <= _LIGHT_TAIL for f in c.factors)):
+        return _OF_EVEN
+    return _OF_PINNED_IN.get(d, _OF_PINNED)
 
 
 def _chosen(far: np.ndarray, gain: np.ndarray, largest: float) -> int:
