@@ -60,25 +60,24 @@ if _TYPE_CHECKING:
     from .thompson import Minima as Minima
     from .thompson import maximize as maximize
     from .thompson import minimize as minimize
+else:
+    _MODULES = ("bounds", "diagnostics", "dynamics", "fields", "fitting", "metrics", "plots", "samplers", "thompson")
+    _LATER = {
+        **dict(zip(_MODULES, _MODULES, strict=True)),
+        **dict.fromkeys(("Diagnosis", "diagnose"), "diagnostics"),
+        **dict.fromkeys(("DivergenceWarning", "rollout"), "dynamics"),
+        **dict.fromkeys(("FitWarning", "Summary", "fit", "summary"), "fitting"),
+        **dict.fromkeys(("Minima", "maximize", "minimize"), "thompson"),
+    }
 
-_MODULES = ("bounds", "diagnostics", "dynamics", "fields", "fitting", "metrics", "plots", "samplers", "thompson")
-_LATER = {
-    **dict(zip(_MODULES, _MODULES, strict=True)),
-    **dict.fromkeys(("Diagnosis", "diagnose"), "diagnostics"),
-    **dict.fromkeys(("DivergenceWarning", "rollout"), "dynamics"),
-    **dict.fromkeys(("FitWarning", "Summary", "fit", "summary"), "fitting"),
-    **dict.fromkeys(("Minima", "maximize", "minimize"), "thompson"),
-}
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            raise AttributeError(f"module 'matheron' has no attribute {name!r}")
+        module = _import_module(f".{_LATER[name]}", __name__)
+        return module if name == _LATER[name] else getattr(module, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LATER})
+
 
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module 'matheron' has no attribute {name!r}")
-    module = _import_module(f".{_LATER[name]}", __name__)
-    return module if name == _LATER[name] else getattr(module, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
