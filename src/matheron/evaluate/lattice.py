@@ -30,10 +30,11 @@ _TABLES = 1 << 29
 
 def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
     """Whether there is a term on a lattice, the points are in no graph, and tables for own points are not too large."""
-    if record.requires_grad or (x.requires_grad and torch.is_grad_enabled()) or transformed(x):
+    if record.requires_grad or not record.derived(_on_lattices)[0]:
         return False
-    terms = record.derived(_on_lattices)[0]
-    return bool(terms) and ((len(x) == 1 and of is None) or record.derived(_tables) is not None)
+    if (x.requires_grad and torch.is_grad_enabled()) or transformed(x):
+        return False
+    return (len(x) == 1 and of is None) or record.derived(_tables) is not None
 
 
 def is_all(record: Record) -> bool:
