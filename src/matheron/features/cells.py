@@ -91,7 +91,7 @@ class Shells(Factor):
 
         All in units of the scale: the same for every lengthscale, and kept.
         """
-        key = self._key()
+        key = self.key
         if key in _TABLES:
             return _TABLES[key]
         step = 0.5
@@ -112,7 +112,8 @@ class Shells(Factor):
             _TABLES[key] = table
         return table
 
-    def _key(self) -> tuple | None:
+    @property
+    def key(self) -> tuple | None:
         """What the table depends on: the kind of measure, its dimension and shape; None where that is not numbers."""
         shape = [v for name, v in sorted(vars(self.measure).items()) if name not in ("scale", "shift")]
         if any(isinstance(v, Tensor) and v.numel() > 1 for v in shape):

@@ -25,7 +25,7 @@ from torch import Tensor
 from ..kernels.terms import Term
 from ..solvers import Posterior
 from .basis import Basis, Cosines, Pairs
-from .cells import Atoms
+from .cells import Atoms, Shells
 from .explicit import as_cosines, monomials
 from .fourier import rand, sobol
 from .products import Products
@@ -41,6 +41,9 @@ NUM_PILOT, PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 256, 192, 64, 10
 OWN_NETS_FROM_DIM = 3
 # The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
 _STRETCH = 3.0
+# Pilots of a single spectrum in units of its scale, by its shape: the same for all lengthscales.
+_PILOTS: dict[tuple, Draws] = {}
+_MOST_PILOTS = 64
 
 
 @dataclass
@@ -149,13 +152,30 @@ def adapt(
 
 def _pilot(pool: list[Component], num_pools: int, least: float) -> Draws:
     """Frequencies from every component alike, as far out as leverage may be looking: the same at every draw."""
+    least = 10 ** (round(2 * math.log10(max(least, 1e-300))) / 2)  # to half a decade: pilots are kept
+    number = min(PER_COMPONENT * len(pool), max(LARGEST_PILOT, FEWEST_PER_COMPONENT * len(pool)))
+    number = max(NUM_PILOT, number) if num_pools <= 4 else max(FEWEST_PER_COMPONENT, 4 * number // num_pools)
+    first = pool[0].factors[0]
+    key = first.key if len(pool) == len(pool[0].factors) == 1 and isinstance(first, Shells) and first.whole else None
+    if key is None or first.shift is not None:
+        return _drawn_pilot(pool, number, least)
+    if (key, number, least) not in _PILOTS:
+        drawn = _drawn_pilot(pool, number, least)
+        if len(_PILOTS) >= _MOST_PILOTS:
+            _PILOTS.clear()
+        _PILOTS[key, number, least] = replace(
+            drawn, theta=drawn.theta / first.scale, weight=drawn.weight / pool[0].variance
+        )
+    kept = _PILOTS[key, number, least]
+    return replace(kept, theta=first.scale * kept.theta, weight=pool[0].variance * kept.weight)
+
+
+def _drawn_pilot(pool: list[Component], number: int, least: float) -> Draws:
     for c in pool:
         d = len(set(c.density_dims or range(c.factors[0].input_dim)))
         stretch = 1 + _STRETCH / math.sqrt(d)
         wide = [(f.masses + f.stretched(stretch) + f.tail(least)) for f in c.factors]
         c.proposal, c.share = [q / q.sum() for q in wide], 1 / len(pool)
-    number = min(PER_COMPONENT * len(pool), max(LARGEST_PILOT, FEWEST_PER_COMPONENT * len(pool)))
-    number = max(NUM_PILOT, number) if num_pools <= 4 else max(FEWEST_PER_COMPONENT, 4 * number // num_pools)
     return draw(pool, net(number, num_uniforms(pool)))
 
 

@@ -27,7 +27,7 @@ _MANY_BASES, _WHERE_GIVEN = 16, 4.0
 # A gain among data that is worth weights at all.
 _SMALLEST_GAIN = 1.15
 # The values of b that are tried, with lev scaled to a mean of one.
-_BLENDS = np.logspace(-2, 4, 73)
+_BLENDS = np.logspace(-2, 4, 37)
 
 
 @dataclass
