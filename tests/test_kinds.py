@@ -12,6 +12,7 @@ from matheron import AbstractPaths, BatchPaths, Ensemble, Outputs, SelectedOutpu
 from matheron.samplers import weight_space
 from standard import assert_paths, close
 
+WHERE = (-0.1, 2.0)  # the battery's points, and more
 DRAW: dict[str, Any] = dict(num_features=24, paths_per_basis=2)
 
 
@@ -25,6 +26,10 @@ KINDS = {
     "paths with transforms": lambda: paths_of("exact, transforms"),
     "paths of coupled outputs": lambda: paths_of("exact, coupled"),
     "paths of a sparse model": lambda: paths_of("sparse"),
+    "paths on a lattice": lambda: matheron.draw(example("exact"), 5, domain=WHERE, seed=0),
+    "paths given data on a lattice": lambda: matheron.draw(
+        example("exact"), 5, domain=WHERE, solver="lattice", tolerance=1e-2, seed=0
+    ),
     "outputs": lambda: _draw(Outputs([example("exact"), example("exact, coupled"), example("sparse")])),
     "one output": lambda: _draw(Outputs([example("exact")])),
     "an ensemble": lambda: _draw(Ensemble([example("exact"), example("exact, transforms"), example("sparse")])),
@@ -39,6 +44,16 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_paths_keeps_the_contract(kind, tmp_path):
     assert_paths(KINDS[kind](), tmp_path)
+
+
+def test_what_applications_ask_of_paths_is_asked_of_all_their_parts():
+    free = example("exact")
+    lattice: dict[str, Any] = dict(domain=WHERE, seed=0)
+    on_lattice = matheron.draw(free, 2, **lattice)
+    assert on_lattice.bounded and not KINDS["an ensemble"]().bounded
+    assert matheron.draw(Outputs([free, free]), 2, **lattice).bounded
+    prior = matheron.draw_prior(free.kernel, 2, input_dim=2, **lattice)
+    assert not prior.share_work and KINDS["paths"]().share_work and on_lattice.share_work  # it has centres, too
 
 
 def test_paths_of_a_linear_model_keep_it_but_take_no_data(tmp_path):

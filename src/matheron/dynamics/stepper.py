@@ -39,7 +39,9 @@ def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", 
         following = _advanced(method, lambda at: f(at, control), state, dt)
         return following if noise is None else following + noise
 
-    return _Replayed(step) if fast and state.device.type == "cuda" and _capturable(drift) else step
+    # What is captured as a graph cannot look at points, to check them against a domain.
+    capturable = isinstance(drift, AbstractPaths) and not drift.bounded
+    return _Replayed(step) if fast and state.device.type == "cuda" and capturable else step
 
 
 def _advanced(method: str, f: Callable[[Tensor], Tensor], s: Tensor, dt: float) -> Tensor:
@@ -56,11 +58,6 @@ def _advanced(method: str, f: Callable[[Tensor], Tensor], s: Tensor, dt: float) 
     k2 = f(s + dt / 2 * k1)
     k3 = f(s + dt / 2 * k2)
     return s + dt / 6 * (k1 + 2 * k2 + 2 * k3 + f(s + dt * k3))
-
-
-def _capturable(drift: Drift) -> bool:
-    """Whether the step can be captured as a graph: a check of points against a domain has to look at them."""
-    return isinstance(drift, AbstractPaths) and all(getattr(part, "domain", None) is None for part in drift.modules())
 
 
 class _Replayed:

@@ -185,6 +185,12 @@ class AbstractFunctions(Value, ABC):
         records = self._records()
         return records is None or any(map(shares_work, records))
 
+    @property
+    @final
+    def bounded(self) -> bool:
+        """Whether these are functions on a box, as on a lattice: points outside of it are refused."""
+        return any(getattr(part, "domain", None) is not None for part in self.modules())
+
     @final
     def recursion(self, dt: float, state: Tensor) -> Recursion | None:
         """x' = x + dt f(x) from states `[s, d_s]` on, as a GPU kernel; None where there is none for these paths."""

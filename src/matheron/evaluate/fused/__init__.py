@@ -31,7 +31,7 @@ def plan_of(record: Record) -> Plan | None:
 
 def can(record: Record, x: Tensor, of: Tensor | None = None) -> bool:
     """Whether the kernels serve this record at inner points x `[1 or s, n, d]`, or `[p, n, d]` of the paths `of`."""
-    if x.device.type != "cuda" or not _usable(x.device.index) or transformed(x):
+    if x.device.type != "cuda" or not usable(x.device.index) or transformed(x):
         return False
     return plan_of(record) is not None
 
@@ -72,7 +72,7 @@ def _mean(mean: Mean, x: Tensor) -> Tensor:
 
 
 @cache
-def _usable(device: int | None) -> bool:
+def usable(device: int | None) -> bool:
     """Whether there is Triton, and a CUDA device that it can use."""
     if importlib.util.find_spec("triton") is None or torch.version.cuda is None:
         return False

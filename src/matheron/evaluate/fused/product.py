@@ -43,9 +43,9 @@ class Products:
 
 def plan_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products | None:
     """How to multiply with k(X, X) in fused kernels; None where they do not serve: no GPU, or a kernel not radial."""
-    from . import _usable
+    from . import usable
 
-    return make_products(kernel, X, tasks) if X.device.type == "cuda" and _usable(X.device.index) else None
+    return make_products(kernel, X, tasks) if X.device.type == "cuda" and usable(X.device.index) else None
 
 
 def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products | None:
