@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import matheron
 from matheron import demo, kernels, store
 from matheron.cli import app
-from matheron.demo.comparison import duration
+from matheron.demo.numbers import duration
 from matheron.info import expression
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .comparison import notes as notes
-from .comparison import table as table
 from .figure import picture as picture
-from .model import problem as problem
 from .numbers import Row as Row
 from .numbers import Sizes as Sizes
 from .numbers import measure as measure
+from .numbers import notes as notes
+from .numbers import problem as problem
 from .numbers import same_draws as same_draws
+from .numbers import table as table
 
 SUFFIXES = (".png", ".pdf", ".svg")
 QUICK = Sizes(num_features=256, many=5_000, few=256, draws=500, compared=64)

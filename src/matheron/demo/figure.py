@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..gp import ExactGP
 from ..paths import Paths
+from ..plots import EXACT, POSTERIOR, PRIOR, UPDATE
 from ..samplers import moments
 from .numbers import Row, Sizes, grid
 
-PRIOR, UPDATE, POSTERIOR, EXACT = "#ee8722", "#8250b4", "#2a72c8", "black"  # the paper's orange, purple, blue and black
 SHOWN_PATHS, SHOWN_FEATURES = 12, 6
 
 
@@ -65,14 +65,8 @@ def _posterior(ax: Axes, gp: ExactGP, x: Tensor, values: Tensor, rows: list[Row]
     _data(ax, gp)
     _finish(ax, f"3. {sizes.draws:,} functions against the exact posterior")
     ours, dense = rows[0].empirical, rows[-1].empirical
-    ax.text(
-        0.985,
-        0.03,
-        f"$W_2 = {ours:.3f}$\nexact sampling: ${dense:.3f}$",
-        transform=ax.transAxes,
-        ha="right",
-        va="bottom",
-    )
+    words = f"$W_2 = {ours:.3f}$\nexact sampling: ${dense:.3f}$"
+    ax.text(0.985, 0.03, words, transform=ax.transAxes, ha="right", va="bottom")
 
 
 def _strips(axes, gp: ExactGP, x: Tensor, Phi: Tensor, sd: Tensor) -> None:
@@ -83,9 +77,8 @@ def _strips(axes, gp: ExactGP, x: Tensor, Phi: Tensor, sd: Tensor) -> None:
     exact_sd = moments(gp, x).covariance.diagonal().clamp_min(0).sqrt()
     axes[2].plot(x, sd, color=POSTERIOR, linewidth=2)
     axes[2].plot(x, exact_sd, color=EXACT, linestyle="--", linewidth=1.2)
-    for ax, label in zip(
-        axes, ("some of the $\\phi_i(x)$, scaled", "all $k(x, x_j)$", "standard deviation"), strict=True
-    ):
+    labels = ("some of the $\\phi_i(x)$, scaled", "all $k(x, x_j)$", "standard deviation")
+    for ax, label in zip(axes, labels, strict=True):
         _finish(ax, label, small=True)
         ax.set_xlabel("$x$")
 

@@ -40,14 +40,7 @@ SCALES: dict[str, Row] = {
         "num_test": 128,
         "num_bases": 16,
     },
-    "tiny": {
-        "trials": 2,
-        "dims": [1, 4],
-        "num_features": [16, 64, 256],
-        "num_data": 4,
-        "num_test": 24,
-        "num_bases": 8,
-    },
+    "tiny": {"trials": 2, "dims": [1, 4], "num_features": [16, 64, 256], "num_data": 4, "num_test": 24, "num_bases": 8},
 }
 
 

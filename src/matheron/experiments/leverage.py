@@ -49,14 +49,7 @@ SCALES: dict[str, Row] = {
         "num_features": 1024,
         "num_test": 200,
     },
-    "tiny": {
-        "trials": 2,
-        "dims": [2],
-        "num_data": [4, 32],
-        "noise": [1e-4, 1e-2],
-        "num_features": 128,
-        "num_test": 40,
-    },
+    "tiny": {"trials": 2, "dims": [2], "num_data": [4, 32], "noise": [1e-4, 1e-2], "num_features": 128, "num_test": 40},
 }
 
 

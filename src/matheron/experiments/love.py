@@ -33,13 +33,7 @@ SCALES: dict[str, Row] = {
         "num_test": 256,
         "num_draws": 8192,
     },
-    "tiny": {
-        "trials": 1,
-        "sides": {"2": [3, 6], "4": [2]},
-        "num_features": [16, 64],
-        "num_test": 32,
-        "num_draws": 512,
-    },
+    "tiny": {"trials": 1, "sides": {"2": [3, 6], "4": [2]}, "num_features": [16, 64], "num_test": 32, "num_draws": 512},
 }
 
 

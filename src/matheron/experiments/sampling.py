@@ -108,11 +108,7 @@ def weights(gp: matheron.ExactGP, x: Tensor, b: int) -> Blocks:
 
 
 def measured(
-    gp: matheron.ExactGP,
-    x: Tensor,
-    samplers: Iterable[tuple[str, int | None, Blocks]],
-    trial: Trial,
-    num_draws: int,
+    gp: matheron.ExactGP, x: Tensor, samplers: Iterable[tuple[str, int | None, Blocks]], trial: Trial, num_draws: int
 ) -> list[Row]:
     """W2 between the posterior at x and the empirical moments of each sampler's draws, and the seconds drawing took."""
     truth = moments(gp, x)

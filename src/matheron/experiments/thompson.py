@@ -27,12 +27,7 @@ from .thompson_report import METHODS, report
 # Equispaced features represent a task best, in few dimensions.
 _EQUISPACED_UP_TO = 2
 # The kind of features of each strategy's functions, and of the tasks.
-FEATURES = {
-    "decoupled": "sobol",
-    "weight-space": "cosine",
-    "task, small d": "equispaced",
-    "task, large d": "cosine",
-}
+FEATURES = {"decoupled": "sobol", "weight-space": "cosine", "task, small d": "equispaced", "task, large d": "cosine"}
 # Rounds are of d points. Function-space draws have a mesh of their own; 2048 of its points are kept for the joint draw.
 SCALES: dict[str, Row] = {
     "paper": {

@@ -2,7 +2,6 @@
 
 from .averages import block as block
 from .averages import given_averages as given_averages
-from .example_data import stations as stations
 from .kriging import krige as krige
 from .kriging import mean as mean
 from .models import OnSphere as OnSphere
@@ -10,6 +9,7 @@ from .models import covariance as covariance
 from .models import fit_drift as fit_drift
 from .models import fit_field as fit_field
 from .models import on_sphere as on_sphere
+from .observations import stations as stations
 from .simulation import simulate as simulate
 from .simulation import with_crs as with_crs
 from .summaries import area_above as area_above

@@ -121,3 +121,18 @@ def _check_spread(rows: np.ndarray, names: Sequence[str], path: Path) -> None:
         if column.min() == column.max():
             what = "varies nowhere: there is nothing to fit" if name == names[-1] else "is the same in all rows"
             raise ValueError(f"{path.name}: {name} {what}")
+
+
+def stations() -> DataFrame:
+    """Heights above sea level, in metres, of 1200 gravity stations in and around Lesotho, as a DataFrame.
+
+    They are a sample of the stations between 24 and 32 degrees east and 26.5 and 32.5 degrees south in the gravity data
+    of southern Africa that NOAA's National Centers for Environmental Information distribute in the public domain
+    (14,559 records received in January 1986; as repackaged in the Fatiando a Terra collection of open data).
+
+    >>> from matheron import fields
+    >>> table = fields.stations()
+    >>> list(table.columns), len(table)
+    (['longitude', 'latitude', 'height'], 1200)
+    """
+    return read_table(Path(__file__).with_name("stations.csv"))

@@ -187,11 +187,7 @@ def _graph(paths: Carried, targets: Targets, outputs: int, cuts: Cuts) -> tuple[
         tasks[place] = (_block(targets, where, evaluator, bounds[0], outputs), paths_key, part)
     graph = highlevel.HighLevelGraph(
         {paths_key: {paths_key: paths}, key: tasks, **layers},
-        {
-            paths_key: set(),
-            key: {paths_key, lazy} - {None},
-            **dependencies,
-        },
+        {paths_key: set(), key: {paths_key, lazy} - {None}, **dependencies},
     )
     return graph, key, (cuts[0], *(((outputs,),) if outputs > 1 else ()), *cuts[1:])
 

@@ -82,6 +82,5 @@ def coupled_covariance(kernel: Kernel, x: Tensor, i: Tensor | None, z: Tensor, j
     if i is None or j is None:
         return kernel.forward(x, z)
     return functools.reduce(
-        torch.add,
-        (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled()),
+        torch.add, (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled())
     )

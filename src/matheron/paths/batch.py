@@ -15,7 +15,7 @@ from ..checks import ArrayLike, Random, as_array, as_generator
 from ..solvers import Solver
 from .base import AbstractPaths
 from .functions import Index
-from .members import OfMembers
+from .joined import OfMembers
 
 
 @final

@@ -7,7 +7,7 @@ with settings of its own; `init` makes its state from an operator (a factor, a p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 import torch
@@ -97,9 +97,6 @@ class Stats:
     residual: float | None = None
     converged: bool = True
     jitter: float = 0.0
-
-    def as_dict(self) -> dict[str, float | str | None]:
-        return asdict(self)
 
 
 def floored(variances: Tensor, operator: Operator) -> Tensor:

@@ -16,8 +16,4 @@ from .models import describe as describe
 from .transforms import input_transform_of, outcome_transform_of
 from .view import PathModel as PathModel
 
-REGISTRIES = {
-    "models": describe,
-    "input transforms": input_transform_of,
-    "outcome transforms": outcome_transform_of,
-}
+REGISTRIES = {"models": describe, "input transforms": input_transform_of, "outcome transforms": outcome_transform_of}

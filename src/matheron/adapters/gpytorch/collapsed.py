@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 def collapsed_regression(
-    prior: Prior,
-    index: tuple[int, ...],
-    X: Tensor,
-    tasks: Tensor | None,
-    y: Tensor,
-    noise: Tensor,
-    transforms: Around,
+    prior: Prior, index: tuple[int, ...], X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor, transforms: Around
 ) -> SparseGP:
     """The q(u) with which GPyTorch predicts. With K_mm = L L^T, R = K_nm L^-T and M = I + R^T D^-1 R, whitened:
 
