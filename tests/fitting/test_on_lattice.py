@@ -14,63 +14,77 @@ from matheron.fitting.search import _hyperparameters
 DOUBLE = torch.float64
 
 
+COUPLED = torch.tensor([[1.2, 0.7], [0.7, 0.9]], dtype=DOUBLE)
+
+
 def data(kernel, n, d, noise, seed=0):
+    """Points, values, and where there are several outputs whose they are."""
     generator = torch.Generator().manual_seed(seed)
     X = 4 * torch.rand(n, d, generator=generator, dtype=DOUBLE)
-    f = matheron.draw_prior(kernel, 1, input_dim=d, domain=(0, 4), seed=seed)
-    return X, 1.0 + f(X)[0] + noise**0.5 * torch.randn(n, generator=generator, dtype=DOUBLE)
+    f = matheron.draw_prior(kernel, 1, input_dim=d, domain=(0, 4), seed=seed)(X)[0]
+    tasks = None if f.ndim == 1 else torch.arange(n) % 3 % 2
+    f = f if tasks is None else f.gather(1, tasks[:, None])[:, 0]
+    return X, 1.0 + f + noise**0.5 * torch.randn(n, generator=generator, dtype=DOUBLE), tasks
 
 
-@pytest.mark.parametrize("given", [None, "per observation"])
 @pytest.mark.parametrize(
-    "kernel, d",
+    "kernel, d, given",
     [
-        (1.3 * K.RBF(0.4), 1),
-        (K.Matern(1.5, [0.4]) + 0.5 * K.Periodic(1.0, 0.7) * K.RBF(2.0), 1),
-        (K.RBF([0.9, 1.4]), 2),
+        (1.3 * K.RBF(0.4), 1, True),
+        (K.Matern(1.5, [0.4]) + 0.5 * K.Periodic(1.0, 0.7) * K.RBF(2.0), 1, False),
+        (K.RBF([0.9, 1.4]), 2, False),
+        (K.Coregional(K.RBF(0.6), COUPLED) + 0.3 * K.Matern(2.5, 0.8), 1, False),
+        (K.Coregional(K.RBF(0.6), COUPLED[:1] * COUPLED[0, :, None]), 1, True),
+        (0.5 * K.RBF(0.5) * K.Polynomial(1, 0.4) + 0.3 * K.Matern(2.5, 0.8), 1, False),
     ],
-    ids=["RBF", "a sum with a product", "two dimensions"],
+    ids=["noise that is given", "a sum with a product", "two dimensions", "outputs", "of rank one", "times linear"],
 )
 def test_estimates_on_a_lattice_have_the_exact_mean(kernel, d, given):
-    X, y = data(kernel, 150, d, 0.05)
-    noise = None if given is None else torch.linspace(0.02, 0.2, len(y), dtype=DOUBLE)
+    X, y, tasks = data(kernel, 150, d, 0.05)
+    noise = None if not given else torch.linspace(0.02, 0.2, len(y), dtype=DOUBLE)
     h, _ = _hyperparameters(kernel, X, noise, None, {}, 0.05, None)
     v = h.encode() + 0.1
-    _, exact = Dense(h, X, y, None, {})(v)
-    estimates = torch.stack([OnLattice(h, X, y, {}, 40, seed)(v) for seed in range(6)])
+    _, exact = Dense(h, X, y, tasks, {})(v)
+    estimates = torch.stack([OnLattice(h, X, y, tasks, {}, 40, seed)(v) for seed in range(6)])
     error = estimates.std(0) / len(estimates) ** 0.5
     assert bool(((estimates.mean(0) - exact).abs() < 4.5 * error + 0.02 * exact.norm()).all())
 
 
 def test_a_fit_on_a_lattice_says_what_it_cannot_do():
     X = torch.rand(30, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
-    with pytest.raises(ValueError, match='solver="lattice" fits one output'):
+    with pytest.raises(ValueError, match='solver="lattice" fits a model with noise'):
         matheron.fit(1.0 * K.RBF(1.0), X, X.sum(1), solver="lattice", num_starts=1)
-    with pytest.raises(ValueError, match='solver="lattice" fits one output'):
+    with pytest.raises(ValueError, match='solver="lattice" fits a model with noise'):
         matheron.fit(1.0 * K.RBF(1.0) + K.Linear(1.0), X[:, :1], X.sum(1), solver="lattice", num_starts=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel, d", [(1.5 * K.Matern(1.5, 0.3), 1), (1.5 * K.RBF([0.5, 0.8]), 2)], ids=["1", "2"])
+@pytest.mark.parametrize(
+    "kernel, d",
+    [(1.5 * K.Matern(1.5, 0.3), 1), (1.5 * K.RBF([0.5, 0.8]), 2), (K.Coregional(K.RBF(0.4), COUPLED), 1)],
+    ids=["1", "2", "outputs"],
+)
 def test_a_fit_on_a_lattice_ends_where_the_exact_one_does(kernel, d, monkeypatch):
     """Within the estimates' own noise, which is a quarter of the sampling error."""
     monkeypatch.setattr("matheron.fitting.search._FIRST_OBSERVATIONS", 300)
     monkeypatch.setattr("matheron.fitting.search._CURVED", 300)
-    X, y = data(kernel, 2000, d, 0.05)
+    X, y, tasks = data(kernel, 2000, d, 0.05)
     exact, estimated = (
-        matheron.summary(matheron.fit(kernel, X, y, num_starts=1, solver=solver, seed=0))
+        matheron.summary(matheron.fit(kernel, X, y, tasks=tasks, num_starts=1, solver=solver, seed=0))
         for solver in ("cholesky", "lattice")
     )
     assert exact.log_likelihood is not None and estimated.log_likelihood is not None
     assert exact.log_likelihood - 0.75 < estimated.log_likelihood < exact.log_likelihood + 0.05
-    assert estimated.rows["noise standard dev"] == pytest.approx(exact.rows["noise standard dev"], rel=0.02)
+    for label, value in exact.rows.items():
+        if "noise" in label:
+            assert estimated.rows[label] == pytest.approx(value, rel=0.02)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("d", [1, 2])
 def test_a_hundred_thousand_data_give_back_the_hyperparameters_that_made_them(d):
     lengthscales = [0.05] if d == 1 else [0.2, 0.3]
-    X, y = data(1.5 * K.Matern(2.5, lengthscales), 100_000, d, 0.05)
+    X, y, _ = data(1.5 * K.Matern(2.5, lengthscales), 100_000, d, 0.05)
     gp = matheron.fit(1.0 * K.Matern(2.5, [0.2] * d), X, y, seed=0)
     rows = matheron.summary(gp).rows
     found = [value for label, value in rows.items() if "lengthscale" in label]

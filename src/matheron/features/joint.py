@@ -141,21 +141,30 @@ class Joint:
 
     def weights(self, coefficients: Tensor) -> Tensor:
         """Weights with these coefficients: `[r, t, c + k] -> [r, t c + e]`."""
-        t, c = self.num_outputs, self.size
-        zero, parts = torch.zeros_like(self.lattice.scales()[0]), []
-        for e in range(len(self.groups)):
-            block = [row[e * t : (e + 1) * t] for row in self.planes[e * t : (e + 1) * t]]
-            L = torch.stack([torch.stack([zero if p is None else p for p in row], -1) for row in block], -2)
-            H = L @ L.mT  # [c, t, t]
-            H.diagonal(dim1=-2, dim2=-1).add_(1e-13 * H.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + 1e-300)
-            V = coefficients[..., e * c : (e + 1) * c].permute(2, 1, 0)  # [c, t, r]
-            parts.append((L.mT @ torch.linalg.solve(H, V)).permute(2, 1, 0).flatten(1))
-        start = len(self.groups) * c
+        start = len(self.groups) * self.size
+        each = coefficients[..., :start].split(self.size, dim=2)
+        parts = [self.unmixed(self.normalised([V for part in each for V in part.unbind(1)]))]
         for basis, R in zip(self.beside, self.roots[len(self.lattices) :], strict=True):
             some = _divided(coefficients[..., start : start + basis.size], basis.scales())
             parts.append((torch.linalg.pinv(R) @ some).flatten(1))
             start += basis.size
         return torch.cat(parts, dim=1)
+
+    def normalised(self, V: Sequence[Tensor]) -> list[Tensor]:
+        """(L L^T)^-1 V, of coefficients of each channel: `t times [r, c]`."""
+        t, out = self.num_outputs, []
+        zero = torch.zeros_like(self.lattice.scales()[0])
+        if t == 1:
+            each = [zero if (plane := self.planes[e][e]) is None else plane for e in range(len(V))]
+            return [_divided(V_e, L * L) for V_e, L in zip(V, each, strict=True)]
+        for e in range(len(self.groups)):
+            block = [row[e * t : (e + 1) * t] for row in self.planes[e * t : (e + 1) * t]]
+            L = torch.stack([torch.stack([zero if p is None else p for p in row], -1) for row in block], -2)
+            H = L @ L.mT  # [c, t, t]
+            H.diagonal(dim1=-2, dim2=-1).add_(1e-13 * H.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + 1e-300)
+            some = torch.stack(list(V[e * t : (e + 1) * t]), dim=-1).transpose(0, 1)  # [c, r, t]
+            out += [part.mT for part in torch.linalg.solve(H, some.mT).mT.unbind(-1)]
+        return out
 
     def of_paths(self, w: Tensor) -> Tensor:
         """Weights of prior paths, `[s, t, ell] -> [s, t c + e]`."""
@@ -238,9 +247,13 @@ class Joint:
 
     def lattice_adjoint(self, X: Tensor, v: Tensor, accuracy: float | None, tasks: Tensor | None) -> Tensor:
         """The same for the lattice's weights: `[r, t c]`."""
+        return self.unmixed(self.adjoints(X, v, accuracy, tasks))
+
+    def adjoints(self, X: Tensor, v: Tensor, accuracy: float | None, tasks: Tensor | None) -> list[Tensor]:
+        """The lattice's functions times values at the data, `[r, c]` for each channel."""
         each = self.channels(X, tasks)
         G = {a: self.lattice.adjoint(X[mine], _times(v[:, mine], h), accuracy) for a, mine, h in each}
-        return self.unmixed([G[a] for a in range(self.num_channels)])
+        return [G[a] for a in range(self.num_channels)]
 
     def covariance(self, X: Tensor, tasks: Tensor | None = None) -> Tensor:
         """That of f at points, `[n, n]`: the lattices' series at their differences."""

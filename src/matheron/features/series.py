@@ -18,7 +18,7 @@ from .box import JOIN_TIMES, LARGEST_DIM, Box, joined, own_period
 from .coefficients import by_transform, coefficients, continued, largest_error, near, stationary
 from .explicit import expanded, monomial_count
 from .lattice import Lattice
-from .modulated import Modulated, OnLattice, largest_square, powers_of
+from .modulated import Modulated, OnLattice, largest_square, lattice_in, powers_of
 
 # A series that errs by more of the variance than this is none.
 LARGEST_ERROR = 0.2
@@ -67,7 +67,7 @@ def lattices(
     boxes: list[Box] = []
     failed: list[Term] = []
     for term, piece in pieces:
-        share = left_out / len(pieces) / _scale(piece, domain)
+        share = left_out / len(pieces) / scale_of(piece, domain)
         box = sized_box(piece, input_dim, domain, left_out=share, images=images, largest=largest)
         if box is None:
             failed.append(term)
@@ -78,12 +78,10 @@ def lattices(
     for box in [box for group in groups for box in joined(group, largest, math.inf if joint else JOIN_TIMES)]:
         if refused is not None and box.num_modes > refused:
             raise NoJointLattice(f"{box.num_modes} modes")
-        for part in _parts(box):
-            lattice = lattice_of(part, input_dim)
-            if lattice.error > largest_error:  # a narrow band at frequencies beyond the modes that are allowed
+        for basis, part in bases_of(box, input_dim, origin):
+            if lattice_in(basis).error > largest_error:  # a narrow band at frequencies beyond the modes allowed
                 failed += [t for t, piece in pieces if any(piece is other for other in part.terms)]
-            powers = powers_of(part.terms[0])
-            made.append((Modulated(lattice, powers, origin) if powers else lattice, part.terms[0].coupling))
+            made.append((basis, part.terms[0].coupling))
     if not failed:
         return made, rest
     made, more = lattices(
@@ -115,17 +113,20 @@ def _alike(boxes: list[Box]) -> list[list[Box]]:
     return list(groups.values())
 
 
-def _parts(box: Box) -> list[Box]:
-    """A box of terms of several couplings and monomials as one for each of these, with the same modes."""
+def bases_of(box: Box, input_dim: int, origin: Tensor) -> list[tuple[OnLattice, Box]]:
+    """The lattices of a box, all with its modes, one for each coupling and monomial of its terms; and each one's part
+    of the box."""
     ones = [replace(box, terms=(t,), cut_off=(c,)) for t, c in zip(box.terms, box.cut_off, strict=True)]
-    parts = []
+    made: list[tuple[OnLattice, Box]] = []
     for group in _alike(ones):
         part = replace(box, terms=tuple(b.terms[0] for b in group), cut_off=tuple(b.cut_off[0] for b in group))
-        parts.append(replace(part, left_out=box.left_out * part.variance / box.variance))
-    return parts
+        part = replace(part, left_out=box.left_out * part.variance / box.variance)
+        lattice, powers = lattice_of(part, input_dim), powers_of(part.terms[0])
+        made.append((Modulated(lattice, powers, origin) if powers else lattice, part))
+    return made
 
 
-def _scale(term: Term, domain: Tensor) -> float:
+def scale_of(term: Term, domain: Tensor) -> float:
     """The largest variance of what a term's stationary part, of variance one, is multiplied with."""
     size = 1.0 if term.coupling is None else float(term.coupling.detach().diagonal().max())
     return max(1e-300, size * largest_square(powers_of(term), domain))

@@ -1,13 +1,15 @@
 """The gradient of the log marginal likelihood in up to three dimensions, estimated on a Fourier lattice.
 
-With f = Phi D w on a lattice, D^2 = diag(c) its modes' powers, Lambda the noise and M = I + D Phi' Lambda^-1 Phi D,
+With f = Phi L w on a lattice, L_j L_j^T = H_j the covariance of its mode j (of several outputs a matrix; of one a
+number), Lambda the noise and M = I + L' Phi' Lambda^-1 Phi L,
 
-    d log p / d log c_j  =  1/2 (u_j^2 - E[(w_j - v_j)^2]),
-    M u  =  D Phi' Lambda^-1 (y - m),      M v  =  w - D Phi' Lambda^-1 eps,
+    d log p / d H_j  =  1/2 (a_j a_j' - E[b_j b_j']),      a = L'^-1 u,    b = L'^-1 (w - v),
+    M u  =  L' Phi' Lambda^-1 (y - m),      M v  =  w - L' Phi' Lambda^-1 eps,
 
-since D Phi' K^-1 (y - m) = u and w - v has the covariance D Phi' K^-1 Phi D: the pathwise estimator of Lin et al.
-(2024), in weight space. Powers depend on the kernel, modes do not: while one box serves, the data are transformed once
-and for all, and a gradient costs the same for any number of them.
+since L' Phi' K^-1 (y - m) = u and w - v has the covariance L' Phi' K^-1 Phi L: the pathwise estimator of Lin et al.
+(2024), in weight space. Powers and couplings depend on the kernel, modes do not: while one box serves, the data are
+transformed once and for all, and a gradient costs the same for any number of them. A kernel that is multiplied with a
+linear one has a lattice times each monomial (`features.Modulated`).
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..features import LARGEST_DIM, Joint
+from ..features import LARGEST_DIM, Joint, lattice_in
 from ..features.box import Box, joined
-from ..features.series import LARGEST_ERROR, lattice_of, sized_box
+from ..features.features import root_of
+from ..features.modulated import powers_in
+from ..features.series import LARGEST_ERROR, bases_of, lattice_of, pieces_of, scale_of, sized_box
 from ..kernels import Kernel
 from ..means import Mean
-from ..nufft import adjoint_at
 from ..solvers import ConvergenceWarning, FourierLattice
-from ..solvers.lattice import LARGEST_INFORMATION
+from ..solvers.lattice import LARGEST_INFORMATION, information_of, rows_of
 from ..solvers.toeplitz import Information, System
 from .hyperparameters import Hyperparameters, Leaf, Prior, log_prior
 from .likelihood import mean_at
@@ -49,52 +52,75 @@ class OnLattice:
     """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
 
     def __init__(
-        self, h: Hyperparameters, X: Tensor, y: Tensor, priors: Mapping[str, Prior], num_probes: int, seed: int
+        self,
+        h: Hyperparameters,
+        X: Tensor,
+        y: Tensor,
+        tasks: Tensor | None,
+        priors: Mapping[str, Prior],
+        num_probes: int,
+        seed: int,
     ) -> None:
-        self.hyperparameters, self.X, self.y, self.priors = h, X, y, priors
+        self.hyperparameters, self.X, self.y, self.tasks, self.priors = h, X, y, tasks, priors
         lower, upper = X.aminmax(dim=0)
-        self.domain, self.centred = torch.stack([lower, upper]), X - (lower + upper) / 2
+        self.domain, self.origin = torch.stack([lower, upper]), (lower + upper) / 2
         generator = torch.Generator().manual_seed(seed)
         self.xi = torch.randn(num_probes, len(X), generator=generator, dtype=torch.float64)  # [s, n]
         self.seed = int(torch.randint(2**31, (1,), generator=generator))
-        # fixed variances [n], or one that is fitted, in the units of which the data's transforms are kept
+        # fixed variances [n], or ones that are fitted, in the units of which the data's transforms are kept
         self.relative = torch.ones_like(y) if isinstance(h.noise, Leaf) else h.noise.expand(len(y))
+        self.rows = rows_of(tasks, h.kernel.num_outputs)
+        if any(not len(y[mine]) for mine in self.rows):
+            raise NotOnLattice("an output has no data")
         self.made: tuple[Tensor, Box, list[int]] | None = None
         self.guess: Tensor | None = None
 
     @staticmethod
-    def can(h: Hyperparameters, X: Tensor, tasks: Tensor | None) -> bool:
-        """Whether a model may be on one lattice: one output, noise, stationary terms, a constant or fixed mean."""
+    def can(h: Hyperparameters, X: Tensor) -> bool:
+        """Whether a model may be on one lattice: noise, stationary terms (or these times linear ones), a constant or
+        fixed mean."""
         d = X.shape[1]
-        plain = tasks is None and h.kernel.num_outputs == 1 and d <= LARGEST_DIM and X.device.type == "cpu"
         noisy = isinstance(h.noise, Leaf) or bool((h.noise > 0).all())
         level = isinstance(h.mean, Mean) or len(h.mean) == 1
-        return plain and noisy and level and all(t.stationary and not t.forms for t in h.kernel.terms(d))
+        terms = h.kernel.terms(d)
+        every = {id(t) for t, _ in pieces_of(terms)} == {id(t) for t in terms}
+        return d <= LARGEST_DIM and X.device.type == "cpu" and noisy and level and every
 
     def __call__(self, vector: Tensor) -> Tensor:
-        h = self.hyperparameters
+        h, d = self.hyperparameters, self.X.shape[1]
 
         def slopes(leaves: list[Tensor]) -> Sequence[Tensor | None]:
-            kernel, noise, mean = h.model(leaves, len(self.X), None)
+            kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
             fitted = isinstance(h.noise, Leaf)
-            scale = noise[0] if fitted else noise.new_ones(())  # of the relative variances
+            scale = self._of_outputs(noise if fitted else torch.ones_like(noise))  # [t], of the relative variances
             box = self._box(vector.detach(), kernel, float(noise.detach().min()))
-            power = lattice_of(box, self.X.shape[1]).amplitudes.square()  # [pairs + 1]
-            m = mean_at(mean, self.X, None) if isinstance(h.mean, Mean) else mean(self.X[:1])[0, 0]
-            slope, level, spread = self._solved(power.detach(), float(scale.detach()), m.detach())
-            seen = power > 0
-            total = (slope[seen] * power[seen].log()).sum() + spread * scale.log()
-            if not isinstance(h.mean, Mean):
-                total = total + level * m
+            bases = [(basis, part.terms[0].coupling) for basis, part in bases_of(box, d, self.origin)]
+            m = None if isinstance(h.mean, Mean) else mean(self.X[:1])[0].expand(len(self.rows))  # [t]
+            joint = Joint(
+                [basis.mapped(Tensor.detach) for basis, _ in bases],
+                roots=[root_of(None if B is None else B.detach(), len(self.rows)) for _, B in bases],
+            )
+            slope, level, spread = self._solved(joint, scale.detach(), None if m is None else m.detach())
+            total = (spread * scale.log()).sum()
+            for q, (basis, B) in enumerate(bases):
+                (G,) = [slope[e] for e, group in enumerate(joint.groups) if q in group]  # [h + 1, t, t]
+                each = G.sum((1, 2)) if B is None else (G * B).sum((1, 2))
+                total = total + (each * lattice_in(basis).amplitudes.square()).sum()
+            if m is not None:
+                total = total + (level * m).sum()
             if self.priors:
                 total = total + log_prior(h.leaves, leaves, self.priors)
             return torch.autograd.grad(total, leaves, allow_unused=True)
 
         return h.pulled_back(vector, slopes)
 
+    def _of_outputs(self, values: Tensor) -> Tensor:
+        """One number for each output, `[t]`, of numbers `[n]` that are the same for all of its data."""
+        return torch.stack([values[mine][0] for mine in self.rows])
+
     def _box(self, vector: Tensor, kernel: Kernel, noise: float) -> Box:
         """The box of a lattice with the terms of this kernel: the last one, while hyperparameters are near its own."""
-        terms = kernel.terms(self.X.shape[1])
+        d = self.X.shape[1]
         if self.made is None or float((vector - self.made[0]).abs().max()) > _FRESH:
             box, order = one_box(kernel, self.domain, noise)
             if box.left_out > _TOO_MUCH * noise and len(self.X) <= _FEW:
@@ -102,62 +128,74 @@ class OnLattice:
             self.made, self.guess = (vector, box, order), None
             self._transform(box)
         _, box, order = self.made
-        return replace(box, terms=tuple(terms[i] for i in order))
+        pieces = [piece for _, piece in pieces_of(kernel.terms(d))]
+        return replace(box, terms=tuple(pieces[i] for i in order))
 
     @torch.no_grad()
     def _transform(self, box: Box) -> None:
-        """What is left of the data: Phi' Lambda^-1 Phi, and Phi' Lambda^-1 times y, one, and the probes' noise."""
-        lattice = lattice_of(box, self.X.shape[1])
-        precision = 1 / self.relative
-        weights = torch.complex(precision, torch.zeros_like(precision))[None]
-        shape = [2 * k - 1 for k in lattice.shape]
-        self.generator = adjoint_at(weights, lattice.angles(self.centred), shape, accuracy=_ACCURACY)[0]
+        """What is left of the data: the Toeplitz matrices, and for each channel Phi' Lambda^-1 times y, one, and the
+        probes' noise."""
+        bases = bases_of(box, self.X.shape[1], self.origin)
+        roots = [root_of(part.terms[0].coupling, len(self.rows)) for _, part in bases]
+        joint, X, precision = Joint([basis for basis, _ in bases], roots=roots), self.X - self.origin, 1 / self.relative
+        self.generator, _, _ = information_of(joint, X, precision, self.tasks)
         mean = self.hyperparameters.mean
-        self.residual = self.y - mean_at(mean, self.X, None) if isinstance(mean, Mean) else self.y
-        rows = [self.residual * precision, precision, *(self.xi * precision.sqrt())]
-        parts = [lattice.adjoint(self.centred, torch.stack(rows[i : i + 4]), _ACCURACY) for i in range(0, len(rows), 4)]
-        self.transformed = torch.cat(parts)  # [2 + s, c]
-        self.lattice = lattice
+        self.residual = self.y - mean_at(mean, self.X, self.tasks) if isinstance(mean, Mean) else self.y
+        rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])
+        parts = [list(joint.adjoints(X, some, _ACCURACY, self.tasks)) for some in rows.split(4)]
+        self.transformed = [torch.cat(of_rows) for of_rows in zip(*parts, strict=True)]  # a channel's [2 + s, c]
         generator = torch.Generator().manual_seed(self.seed)
-        self.w = torch.randn(len(self.xi), lattice.size, generator=generator, dtype=torch.float64)  # [s, c]
+        size = joint.num_channels * joint.size
+        self.w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64)  # [s, t c]
 
     @torch.no_grad()
-    def _solved(self, power: Tensor, scale: float, m: Tensor) -> tuple[Tensor, float, float]:
-        """Slopes of log p in the logarithms of powers `[pairs + 1]`, in the mean's level, and in the noise's log."""
-        lattice = self.lattice.mapped(lambda v: power.sqrt() if v is self.lattice.amplitudes else v)
-        basis = Joint([lattice])
-        a, fixed = lattice.scales()[0], isinstance(self.hyperparameters.mean, Mean)
-        data = self.transformed[0] if fixed else self.transformed[0] - m * self.transformed[1]
-        b = torch.cat([(a * data / scale)[None], self.w - a * self.transformed[2:] / scale**0.5])  # [1 + s, c]
-        none = b.new_zeros(0, len(a))
-        system = System(basis, Information(self.generator[None] / scale, b, none, b.new_zeros(0, 0)))
+    def _solved(self, joint: Joint, scale: Tensor, m: Tensor | None) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Slopes of log p in the covariances of modes, `[h + 1, t, t]` for each monomial, in the mean's levels `[t]`,
+        and in the logarithms of the noise's scales `[t]`."""
+        t, h, count = len(self.rows), joint.lattice.num_pairs, joint.num_channels
+        level = torch.zeros_like(scale) if m is None else m
+        each = [scale[a % t] for a in range(count)]  # of each channel
+        data = [(T[0] - level[a % t] * T[1]) / each[a] for a, T in enumerate(self.transformed)]  # [c]
+        eps = joint.unmixed([T[2:] / each[a].sqrt() for a, T in enumerate(self.transformed)])
+        b = torch.cat([joint.unmixed([row[None] for row in data]), self.w - eps])  # [1 + s, t c]
+        generator = torch.stack([T / each[a] for (a, _), T in zip(joint.pairs, self.generator, strict=True)])
+        system = System(joint, Information(generator, b, b.new_zeros(0, b.shape[1]), b.new_zeros(0, 0)))
         if float(system.information.max()) > LARGEST_INFORMATION:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a step that is a little off is corrected by the next
             U, _ = system.solve(b, self.guess, system.head(len(b), _SETTINGS.head), _SETTINGS)
         self.guess = U
-        explained = (self.w - U[1:]).square().mean(0)  # [c]
-        each = 0.5 * (U[0].square() - explained)
-        h = lattice.num_pairs
-        slope = torch.cat([each[:h] + each[h : 2 * h], each[2 * h :]])
-        r = self.residual if fixed else self.residual - m
-        # |y - m - Phi D u|^2 over the noise, from what is left of the data
-        left = float((r.square() / self.relative).sum()) / scale - float(U[0] @ b[0]) - float(U[0].square().sum())
-        spread = 0.5 * (left - (len(r) - float(explained.sum())))
-        level = float(U[0, -1] / a[-1]) if float(a[-1]) > 0 else 0.0
-        return slope, level, spread
+        explained = joint.mixed(torch.cat([U[:1], self.w - U[1:]]))
+        a = torch.stack(joint.normalised(explained), dim=-1)  # [1 + s, c, t] of all channels
+        slopes, levels = [], torch.zeros_like(scale)
+        for own, group in zip(a.split(t, dim=-1), joint.groups, strict=True):
+            probes = own[1:].transpose(0, 1)  # [c, s, t]
+            G = 0.5 * (own[0, :, :, None] * own[0, :, None] - probes.mT @ probes / len(self.xi))  # [c, t, t]
+            slopes.append(torch.cat([G[:h] + G[h : 2 * h], G[2 * h :]]))
+            if not powers_in(joint.lattices[group[0]]):
+                levels = own[0, -1]  # what the constant mode says is what a level would
+        # |y - m - f|^2 over the noise, from what is left of the data; and how many weights these determine
+        left, determined = system.energies(U[:1]), system.energies(U[1:]) / len(self.xi)
+        for i, mine in enumerate(self.rows):
+            r = self.residual[mine] - level[i]
+            left[i] += (r.square() / self.relative[mine]).sum() / scale[i] - (len(r) - determined[i])
+            left[i] -= 2 * sum(V[0] @ data[a] for a, V in enumerate(joint.mixed(U[:1])) if a % t == i)
+        return slopes, levels, 0.5 * left
 
 
 def one_box(kernel: Kernel, domain: Tensor, noise: float) -> tuple[Box, list[int]]:
     """A box for a kernel's terms on a domain `[2, d]`, that leaves out little of the noise's variance; and the numbers
-    of its terms among the kernel's."""
+    of its terms among the kernel's (`pieces_of`)."""
     d = domain.shape[1]
     with torch.no_grad():
-        every = kernel.owned().terms(d)
+        every = [piece for _, piece in pieces_of(kernel.owned().terms(d))]
         terms = [t for t in every if bool(t.variance > 0)]
         share = _BEYOND * noise / max(1, len(terms))
-        boxes = [sized_box(t, d, domain, left_out=share, images=_IMAGES, largest=_LARGEST) for t in terms]
+        boxes = [
+            sized_box(t, d, domain, left_out=share / scale_of(t, domain), images=_IMAGES, largest=_LARGEST)
+            for t in terms
+        ]
         if any(box is None for box in boxes):
             raise NotOnLattice("the kernel has no Fourier series on the data's box")
         made = joined([box for box in boxes if box is not None], _LARGEST, float("inf"))

@@ -127,9 +127,7 @@ def _is_dense(solver: str | Solver, X: Tensor) -> bool:
 def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
     if isinstance(solver, FourierLattice) or solver == "lattice":
         return True
-    possible = len(objective.X) > _SMALLEST_ON_LATTICE and OnLattice.can(
-        objective.hyperparameters, objective.X, objective.tasks
-    )
+    possible = len(objective.X) > _SMALLEST_ON_LATTICE and OnLattice.can(objective.hyperparameters, objective.X)
     return solver == "auto" and possible
 
 

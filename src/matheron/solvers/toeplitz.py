@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,10 @@ class System:
         """`[r, t c + e] -> [r, t c + e]`."""
         return unpacked(self.basis, self._double(packed(self.basis, W)), len(W))
 
+    def energies(self, W: Tensor) -> Tensor:
+        """w^T S_i^T Lambda^-1 S_i w of each output's data, summed over rows `[r, t c]`: `[t]`; none are explicit."""
+        return self._double.energies(packed(self.basis, W))
+
     def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
         """(y - mean)^T (K + noise)^-1 (y - mean), the largest of several y's.
 
@@ -188,14 +193,23 @@ class _Operator:
         spectra = [spectrum.float() for spectrum in self.spectra]
         return _Operator(spectra, self.basis, self.cross.to(torch.complex64), self.corner.to(torch.complex64))
 
+    def _convolved(self, V: list[Tensor]) -> Iterator[tuple[range, list[Tensor]]]:
+        """The channels of each output, and these times their Toeplitz matrices: `[p, 2 c]` each."""
+        for channels, spectra in self.outputs:
+            F = [complex_rows(V[a]).unflatten(1, self.basis.lattice.shape) for a in channels]
+            yield channels, [real_rows(G.flatten(1)) for G in convolved(F, spectra)]
+
+    def energies(self, Z: Tensor) -> Tensor:
+        V = self.basis.mixed(real_rows(Z), self.planes)
+        each = [sum((V[a] * G).sum() for a, G in zip(*some, strict=True)) for some in self._convolved(V)]
+        return torch.stack([torch.as_tensor(energy) for energy in each])
+
     def __call__(self, Z: Tensor) -> Tensor:
         z, v = Z.split([Z.shape[1] - len(self.corner), len(self.corner)], dim=1)
-        shape = self.basis.lattice.shape
         G = self.basis.mixed(real_rows(z), self.planes)
-        for channels, spectra in self.outputs:
-            sums = convolved([complex_rows(G[a]).unflatten(1, shape) for a in channels], spectra)
+        for channels, sums in self._convolved(G):
             for a, sum_a in zip(channels, sums, strict=True):
-                G[a] = real_rows(sum_a.flatten(1))
+                G[a] = sum_a
         out = complex_rows(self.basis.unmixed(G, self.planes, onto=real_rows(z)))
         if not len(self.corner):
             return out
