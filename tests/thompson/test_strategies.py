@@ -15,7 +15,7 @@ import torch
 import matheron
 from matheron import kernels as K
 from matheron.samplers import marginals, moments
-from matheron.thompson import STRATEGIES, EvaluationWarning, minimize_function, suggest
+from matheron.thompson import STRATEGIES, EvaluationWarning, minimize_function, strategies, suggest
 from matheron.thompson.greedy import TowardMean
 
 BOX = [[0.0, 0.0], [1.0, 1.0]]
@@ -169,6 +169,22 @@ def test_the_mesh_of_suggestions_is_that_of_minimize(gp, monkeypatch):
     assert sizes == [inspect.signature(matheron.thompson.minimize_together).parameters["mesh_size"].default]
 
 
+@pytest.mark.parametrize("features", [None, "auto", "sobol"])
+def test_functions_are_drawn_for_the_box_and_on_no_lattice(features, gp, monkeypatch):
+    drawn = []
+
+    def recorded(*args, **settings):
+        drawn.append((settings["domain"], draw(*args, **settings)))
+        return drawn[-1][1]
+
+    draw = strategies.draw
+    monkeypatch.setattr(strategies, "draw", recorded)
+    suggest(gp, BOX, 2, features=features, mesh_size=64, num_starts=2, seed=0)
+    ((domain, paths),) = drawn
+    torch.testing.assert_close(torch.stack(domain), torch.tensor(BOX).double())
+    assert [choice.kind for choice in paths.prior.features.choices] == [features if features == "sobol" else "leverage"]
+
+
 def test_each_model_needs_a_generator(gp):
     with pytest.raises(ValueError, match="expected one for each model, got 2 models and 1"):
         matheron.thompson.suggest_together([gp, gp], BOX, 1, generators=[torch.Generator()])
@@ -181,7 +197,7 @@ def test_with_a_trust_region_points_are_near_the_best_and_lower_there(gp):
     x = suggest(gp, box, 4, trust_region=0.2, seed=0, num_features=64)
     half = 0.1 * (box[1] - box[0]) + 1e-9
     assert bool(((x - best).abs() <= half).all()) and bool(((x >= box[0]) & (x <= box[1])).all())
-    paths = matheron.draw(gp, 4, num_features=64, seed=0)
+    paths = matheron.draw(gp, 4, num_features=64, seed=0, features="leverage", domain=(0.0, 1.0))
     low, high = torch.maximum(best - half, box[0]), torch.minimum(best + half, box[1])
     mesh = low + (high - low) * torch.rand(2000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert bool((paths.value_and_grad(x, of=range(4))[0] <= paths(mesh).amin(1) + 1e-6).all())
@@ -245,7 +261,7 @@ def test_greedy_needs_functions_that_are_drawn(gp):
 def test_functions_of_less_spread_are_nearer_to_the_mean_by_that_share(gp):
     """Their values and gradients, and the minimiser that is found: of the same draws with smaller deviations."""
     settings: dict[str, Any] = {"num_features": 128, "mesh_size": 500, "num_starts": 4}
-    paths = matheron.draw(gp, 3, num_features=128, seed=0)
+    paths = matheron.draw(gp, 3, num_features=128, seed=0, features="leverage", domain=(0.0, 1.0))
     near = TowardMean(paths, 0.3)
     x = torch.rand(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     expected = paths.mean(x) + 0.3 * (paths(x) - paths.mean(x))  # [s, n]

@@ -66,7 +66,8 @@ def suggest(
             model), "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there
             decides), or "random" (uniform points, which need no model).
         num_features: of the first two; 1024 where not given.
-        features: their kind, as for `matheron.draw`; None is "auto" for the first and "cosine" for the second.
+        features: their kind, as for `matheron.draw`; None or "auto" is "leverage" for the first, with frequencies
+            chosen for the box, and None is "cosine" for the second.
         mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; if not given 16,384 as
             for `minimize`, and for "function-space", where they are all there is, the paper's 1,000,000.
         num_starts: points of the mesh that are polished, per function; of the first two; 32 where not given.
@@ -146,9 +147,13 @@ def suggest_together(
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
         return [_function_space(model, as_box(bounds, "bounds"), q, size, generator) for model, generator in each]
     if strategy == "decoupled":
-        kind = "auto" if features is None else features
+        # Frequencies are chosen for the box. A lattice, which a domain would bring in few dimensions, is for grids: in
+        # three dimensions a search at points of its own takes several times as long on one.
+        kind = "leverage" if features in (None, "auto") else features
+        where = tuple(as_box(bounds, "bounds"))
         many = [
-            draw(model, q, features=kind, num_features=num_features, generator=generator) for model, generator in each
+            draw(model, q, features=kind, num_features=num_features, domain=where, generator=generator)
+            for model, generator in each
         ]
         if pending is not None:
             many = [_given_pending(paths, pending, g) for paths, g in zip(many, generators, strict=True)]
