@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -105,7 +106,8 @@ class Features(Value):
     @property
     def description(self) -> str:
         """What was chosen, in words."""
-        return "; ".join(dict.fromkeys(map(str, self.choices)))  # lattices of several monomials are alike
+        counts = Counter(map(str, self.choices))
+        return "; ".join(what if n == 1 else f"{n} times: {what}" for what, n in counts.items())
 
     @property
     def roots(self) -> list[Tensor | None]:
