@@ -45,7 +45,7 @@ def test_a_frame_an_array_and_a_list_have_the_same_transitions(generator):
     for X, Y in (
         transitions(list(states), list(torque)),
         transitions(states.numpy(), torque.numpy()),
-        transitions(frame, ["torque"], states=["angle", "velocity"], episode="run"),
+        transitions(frame, "torque", states=["angle", "velocity"], episode="run"),
         transitions(unknown_at_the_end, ["torque"], states=["angle", "velocity"], episode="run"),
     ):
         torch.testing.assert_close(X, expected[0])
@@ -74,7 +74,12 @@ def test_methods_say_what_is_learned():
             "controls: expected 3 of episode 0, one between states, got 2",
         ),
         (pd.DataFrame({"a": [1.0, 2.0]}), {}, "states: expected the names of the state columns among a"),
-        (pd.DataFrame({"a": [1.0, 2.0]}), {"states": ["b"]}, "'b' is not a column; expected one of a"),
+        (pd.DataFrame({"a": [1.0, 2.0]}), {"states": "whole"}, "'whole' is not a column; expected one of a"),
+        (
+            pd.DataFrame({"a": [1.0, 2.0, 3.0], "run": ["one", None, None]}),
+            {"states": ["a"], "episode": "run"},
+            "episode: expected a value in every row of 'run', got 2 missing",
+        ),
     ],
 )
 def test_what_is_no_record_of_a_system_is_refused(data, settings, message):

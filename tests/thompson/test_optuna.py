@@ -15,9 +15,11 @@ import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+import matheron
+from matheron import Paths
 from matheron.thompson.fitting import FitWarning, Refits, fitted
 from matheron.thompson.optuna import ThompsonSampler
-from matheron.thompson.problem import simplex
+from matheron.thompson.problem import Problem, simplex
 from matheron.thompson.trials import observations
 from matheron.thompson.unit_cube import UnitCube
 
@@ -399,6 +401,53 @@ def test_constraints_that_nothing_meets_are_violated_as_little_as_can_be():
     study.optimize(objective, n_trials=6)
     assert np.median([t.params["x"] for t in study.trials[6:]]) < 0.1
     assert observations(study, {"x": FloatDistribution(0, 1)}).constraints.isnan().sum() == 0
+
+
+def test_one_trial_of_four_is_at_the_minimum_of_the_mean_and_no_other_worker_tries_it_too(monkeypatch):
+    """Eight workers ask at once, twice; the first eight trials are uniform."""
+    asked = []
+    real = Problem.of_means
+
+    def spied(self):
+        asked.append(len(study.trials) - 1)
+        return real(self)
+
+    monkeypatch.setattr(Problem, "of_means", spied)
+    space: dict[str, Any] = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
+    study = optuna.create_study(sampler=ThompsonSampler(**{**SMALL, "n_startup_trials": 8}, seed=0))
+    for _ in range(2):
+        trials = [study.ask(space) for _ in range(8)]
+        for trial in trials:
+            study.tell(trial, (trial.params["x"] - 0.3) ** 2 + (trial.params["y"] - 0.6) ** 2)
+    assert asked == [11]  # and not 15, which was asked for while 11 was running
+    model = fitted(*_told(study, 8))
+    greedy = study.trials[11].params
+    axis = torch.linspace(0, 1, 41, dtype=torch.float64)
+    mean = matheron.draw(model, 1).mean
+    lowest = float(mean(torch.cartesian_prod(axis, axis)).min())
+    assert float(mean([[greedy["x"], greedy["y"]]])) <= lowest + 1e-9
+
+
+def test_a_mean_that_is_lowest_at_a_trial_leaves_the_draw(monkeypatch):
+    """Five values of one int, all tried: the mean's minimiser is among them, and the trial is a draw's."""
+    drawn = []
+    real = ThompsonSampler._suggestion
+
+    def spied(self, cube, X, seen, problem, generator):
+        drawn.append(isinstance(problem.objectives[0], Paths))
+        return real(self, cube, X, seen, problem, generator)
+
+    monkeypatch.setattr(ThompsonSampler, "_suggestion", spied)
+    study = optuna.create_study(sampler=ThompsonSampler(**{**SMALL, "n_startup_trials": 3}, seed=0))
+    for n in (0, 1, 2):
+        study.enqueue_trial({"n": n})
+    study.optimize(lambda trial: (trial.suggest_int("n", 0, 2) - 1) ** 2, n_trials=4)
+    assert drawn == [False, True]
+
+
+def _told(study, count):
+    points = [[t.params["x"], t.params["y"]] for t in study.trials[:count]]
+    return torch.tensor(points, dtype=torch.float64), torch.tensor([t.value for t in study.trials[:count]]).double()
 
 
 def test_a_long_study_is_refitted_now_and_then_and_always_has_all_its_data(monkeypatch):

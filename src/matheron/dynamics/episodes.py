@@ -22,7 +22,7 @@ def fit_dynamics(
     data: ArrayLike | DataFrame,
     controls: ArrayLike | Sequence[str] | None = None,
     *,
-    states: Sequence[str] | None = None,
+    states: str | Sequence[str] | None = None,
     episode: str | None = None,
     dt: float | None = None,
     method: str = "change",
@@ -63,7 +63,7 @@ def transitions(
     data: ArrayLike | DataFrame,
     controls: ArrayLike | Sequence[str] | None = None,
     *,
-    states: Sequence[str] | None = None,
+    states: str | Sequence[str] | None = None,
     episode: str | None = None,
     dt: float | None = None,
     method: str = "change",
@@ -84,7 +84,7 @@ def transitions(
     if method == "euler" and not (dt is not None and dt > 0):
         raise ValueError(f'dt: expected a positive time between states for method="euler", got {dt!r}')
     if _is_frame(data):
-        S, C = _from_frame(data, states, cast("Sequence[str] | None", controls), episode)
+        S, C = _from_frame(data, states, cast("str | Sequence[str] | None", controls), episode)
     else:
         S = _episodes(cast(ArrayLike, data), "data")
         C = None if controls is None else _episodes(cast(ArrayLike, controls), "controls")
@@ -121,14 +121,19 @@ def _is_frame(data: ArrayLike | DataFrame) -> TypeGuard[DataFrame]:
 
 
 def _from_frame(
-    frame: DataFrame, states: Sequence[str] | None, controls: Sequence[str] | None, episode: str | None
+    frame: DataFrame, states: str | Sequence[str] | None, controls: str | Sequence[str] | None, episode: str | None
 ) -> tuple[list[Tensor], list[Tensor] | None]:
     """Episodes from a DataFrame, in the order in which they first appear."""
     if states is None:
         raise ValueError(f"states: expected the names of the state columns among {', '.join(map(str, frame.columns))}")
+    states, controls = ([names] if isinstance(names, str) else names for names in (states, controls))
     for name in [*states, *(controls or []), *([] if episode is None else [episode])]:
         if name not in frame.columns:
             raise ValueError(f"{name!r} is not a column; expected one of {', '.join(map(str, frame.columns))}")
+    if episode is not None and (missing := int(frame[episode].isna().sum())):
+        raise ValueError(
+            f"episode: expected a value in every row of {episode!r}, got {missing} missing; remove the rows"
+        )
     groups = [frame] if episode is None else [group for _, group in frame.groupby(episode, sort=False)]
 
     def parts(columns: Sequence[str], rows: slice, name: str) -> list[Tensor]:

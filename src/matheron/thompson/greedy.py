@@ -20,7 +20,7 @@ from .region import data_in_box
 
 MESH_SIZE = 4096
 # Nearer to a datum than this share of the box, in every coordinate, the mean's minimiser would tell nothing new.
-_NEAR = 1e-4
+NEAR = 1e-4
 
 
 class TowardMean(Altered):
@@ -76,6 +76,6 @@ def minimizer_of_mean(
 
     found = minimize_in_unit_box(objective, points[best])
     u = found.x[torch.where(torch.isfinite(found.value), found.value, torch.inf).argmin()]
-    if bool(((known - u).abs().amax(1) < _NEAR).any()):
+    if bool(((known - u).abs().amax(1) < NEAR).any()):
         return None
     return torch.addcmul(lower, u, side).clamp(lower, upper)

@@ -108,7 +108,7 @@ def minimize_function(
         state: a file that holds the study after every evaluation. If it is there, the search resumes from it.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
-        settings: passed to `suggest` (num_features, features, mesh_size, num_starts).
+        settings: passed to `suggest` (num_features, features, mesh_size, num_starts, spread).
 
     >>> import matheron
     >>> from matheron import kernels

@@ -20,6 +20,7 @@ from ..drawing import draw
 from ..paths import Paths
 from .fitting import Refits
 from .fronts import improvements, nondominated
+from .greedy import NEAR
 from .problem import At, Problem, simplex
 from .quasi_newton import minimize_in_unit_box
 
@@ -37,6 +38,8 @@ except ImportError as error:
     raise ImportError(f"matheron.thompson.optuna needs Optuna: pip install 'matheron[optuna]' ({error})") from error
 
 
+# Trials of one objective, of which the last is at the posterior mean's minimum.
+_TRIALS = 4
 # Scalarisations by which a drawn Pareto front is found, between the points of the mesh.
 _SCALARISATIONS = 8
 
@@ -55,6 +58,8 @@ class ThompsonSampler(BaseSampler):
     - Infinite values count as the worst, or best, finite one.
     - Workers: random numbers depend on the seed and on the trial's number, and numbers are unique within a study. So
       workers differ even when given one seed, and a study resumed with its old seed does not repeat itself.
+    - One trial of four, where no such one is running, is at the minimum of the posterior mean instead (or at a draw's,
+      where that is at a trial's): draws ask what might be better, and the mean uses what is known to be good.
     - Several objectives: a function is drawn for each, and of their own Pareto front the point is tried that adds most
       hypervolume to that of the trials; without `hypervolume` the minimiser of one random scalarisation.
     - Constraints (`constraints_func`, or Optuna 5's `trial.set_constraint`): a function is drawn for each, and the
@@ -125,7 +130,12 @@ class ThompsonSampler(BaseSampler):
         cube = UnitCube(search_space)
         X = cube.encode(seen.params)
         generator = torch.Generator().manual_seed(self._seed(trial))
-        return cube.decode(self._suggestion(cube, X, seen, self._problem(study, X, seen, generator), generator))
+        problem = self._problem(study, X, seen, generator)
+        if _is_greedy(study, trial):
+            x = self._suggestion(cube, X, seen, problem.of_means(), generator)
+            if not bool(((X - x).abs().amax(1) < NEAR).any()):
+                return cube.decode(x)
+        return cube.decode(self._suggestion(cube, X, seen, problem, generator))
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -220,6 +230,17 @@ class ThompsonSampler(BaseSampler):
         if bool(cube.moves.any()):
             starts = polished(starts, cube.moves)
         return best(starts)[:, 0]
+
+
+def _is_greedy(study: Study, trial: FrozenTrial) -> bool:
+    """Whether this trial is one of every so many, of a single objective, and no such one is running.
+
+    The mean has one minimiser: two workers would try it twice.
+    """
+    if len(study.directions) > 1 or trial.number % _TRIALS != _TRIALS - 1:
+        return False
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return all(other.number == trial.number or other.number % _TRIALS != _TRIALS - 1 for other in running)
 
 
 def _lowest(rank: Tensor, count: int) -> Tensor:

@@ -6,13 +6,15 @@ front, and weights drawn uniformly spread the points over all of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..paths import Paths
+from ..paths import AbstractPaths
+from .greedy import TowardMean
 
 # The augmented Chebyshev scalarisation max_j w_j z_j + SHARE sum_j w_j z_j, its maximum smoothed over SMOOTH.
 SHARE, SMOOTH = 0.05, 0.02
@@ -31,8 +33,8 @@ class At(NamedTuple):
 class Problem:
     """`objectives` and `constraints` are single paths; `lowest` and `span` `[m]` put objectives on one scale."""
 
-    objectives: list[Paths]
-    constraints: list[Paths]
+    objectives: Sequence[AbstractPaths | TowardMean]
+    constraints: Sequence[AbstractPaths]
     weights: Tensor  # [m]
     scales: Tensor  # [c], of the constraints
     lowest: Tensor  # [m]
@@ -47,6 +49,11 @@ class Problem:
         lowest = F.min(1).values
         span = F[:, F.argmin(1)].max(1).values - lowest
         return replace(self, lowest=lowest, span=torch.where(span > 0, span, 1.0))
+
+    def of_means(self) -> Problem:
+        """The problem with its objectives' posterior means in place of drawn functions."""
+        means = [TowardMean(f, 0.0) for f in self.objectives if isinstance(f, AbstractPaths)]
+        return replace(self, objectives=means)
 
     def units(self, F: Tensor) -> Tensor:
         """Values `[n, m]` on the objectives' scale."""
