@@ -79,5 +79,7 @@ else:
     def __dir__() -> list[str]:
         return sorted({*globals(), *_LATER})
 
+    __all__ = [name for name in __dir__() if not name.startswith("_")]  # `import *` brings what is imported later, too
+
 
 __version__ = "0.1.0"
