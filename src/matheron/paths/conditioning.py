@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -24,7 +23,6 @@ from ..solvers import (
     coupled_diagonal,
     covariance,
 )
-from ..solvers.blocked import solve_lower
 from ..solvers.cholesky import deviations_by
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
 from .folding import folded
@@ -67,10 +65,11 @@ def update_given(
     eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
     v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, guess)
     centres, centre_tasks, on_lattice = X, tasks, None
-    if inducing is None and isinstance(state, CholeskyState) and not (torch.is_grad_enabled() and v.requires_grad):
-        b = y - f[:s] - eps[:s]
-        on_lattice = folded(prior, kernel, X, tasks, noise + state.jitter, b, v[:s], *_by_factor(state))
     plain = inducing is None and not (torch.is_grad_enabled() and v.requires_grad)
+    if plain and isinstance(state, CholeskyState):
+        b = y - f[:s] - eps[:s]
+        args = (kernel, X, tasks, noise + state.jitter, b, v[:s])
+        on_lattice = folded(prior, *args, lambda rhs: state.solve(rhs)[0], state.lower)
     v = in_enough_digits(kernel, X, tasks, v, state.deviations) if plain else v.to(X)
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
@@ -118,11 +117,6 @@ def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: So
     return update_given(
         prior, mean, old.kernel, data, solver, guess=guess, Z=old.centres[:m], Z_tasks=tasks, inducing=old.inducing
     )
-
-
-def _by_factor(state: CholeskyState) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """(K + noise)^-1 and L^-1, of columns `[n, r]`."""
-    return lambda b: state.solve(b)[0], lambda b: solve_lower(state.L, b.to(state.L)).to(b)
 
 
 def _kept(state: State) -> Factor | None:

@@ -67,6 +67,11 @@ class Operator(ABC):
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
 
+    def residual(self, b: Tensor, x: Tensor) -> Tensor:
+        """b - (K + diag(noise)) x for b and x `[n, r]`, in float64."""
+        x = x.double()
+        return b.double() - self.product(x) - self.noise.double()[:, None] * x
+
     def shared(self, processes: Processes) -> Operator:
         """This process's part of the operator."""
         raise TypeError(f"{type(self).__name__} cannot be shared among processes")

@@ -68,7 +68,7 @@ class BlockDescent(Solver["BlockState"]):
         alpha = 1 / (1 + gamma * steps)
         start = torch.zeros_like(b) if guess is None else guess.to(b)
         x, v, z = start, start.clone(), start.clone()
-        best, error = start, errors(_residual(operator, b, start))
+        best, error = start, errors(operator.residual(b, start))
         epoch = 0
         with progress_bar(self.progress, "block descent", self.tolerance) as report:
             while epoch < self.max_epochs and bool((error > self.tolerance).any()):
@@ -77,14 +77,14 @@ class BlockDescent(Solver["BlockState"]):
                     for rows in order.split(size):
                         x, v, z = _step(operator, b, rows, v, z, alpha, beta, gamma)
                     epoch += 1
-                new = errors(_residual(operator, b, x))
+                new = errors(operator.residual(b, x))
                 better = new < error  # [r]; what is not a number is not better
                 best, error = torch.where(better, x, best), torch.where(better, new, error)
                 report(epoch, float(error.max()))
         return best.to(dtype), self._stats(operator, b, best, error, size, epoch)
 
     def _stats(self, operator: Operator, b: Tensor, x: Tensor, error: Tensor, size: int, epochs: int) -> Stats:
-        residual, wide = _residual(operator, b, x), b.double()
+        residual, wide = operator.residual(b, x), b.double()
         relative = residual.norm(dim=0) / wide.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
         worst, converged = float(relative.max()), bool((error <= self.tolerance).all())
         if not converged:
@@ -103,11 +103,6 @@ class BlockState(State):
 
     def __init__(self, solver: BlockDescent, operator: Operator) -> None:
         self.solver, self.operator = solver, operator
-
-
-def _residual(operator: Operator, b: Tensor, x: Tensor) -> Tensor:
-    wide = x.double()
-    return b.double() - operator.product(wide) - operator.noise.double()[:, None] * wide
 
 
 def _step(

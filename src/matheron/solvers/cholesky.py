@@ -27,8 +27,12 @@ class CholeskyState(State):
     def __init__(self, solver: Solver, operator: Operator, L: Tensor, jitter: float) -> None:
         self.solver, self.operator, self.L, self.jitter = solver, operator, L, jitter
 
+    def lower(self, b: Tensor) -> Tensor:
+        """L^-1 b for b `[n, r]`, in the dtype of b."""
+        return solve_lower(self.L, b.to(self.L)).to(b.dtype)
+
     def deviations(self, rows: Tensor) -> Tensor:
-        return deviations_by(lambda b: solve_lower(self.L, b.to(self.L)), self.operator, self.jitter, rows)
+        return deviations_by(self.lower, self.operator, self.jitter, rows)
 
 
 @dataclass(frozen=True, repr=False)

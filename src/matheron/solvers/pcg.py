@@ -132,21 +132,18 @@ class _Solve:
         self.operator, self.precondition, self.settings = state.operator, state.preconditioner, settings
         self.b, self.dtype, self.report = b.double(), b.dtype, report
         self.everyone, self.errors = self.operator.processes, Errors(self.operator, self.precondition)
-        self.noise, self.iterations = self.errors.noise, 0
+        self.iterations = 0
 
     def _dot(self, a: Tensor, b: Tensor) -> Tensor:
         """Column by column, `[r]`, added up in float64."""
         return self.everyone.sum((a * b).sum(0, dtype=torch.float64))
-
-    def residual(self, x: Tensor) -> Tensor:
-        return self.b - self.operator.product(x) - self.noise * x
 
     def run(self, guess: Tensor | None) -> tuple[Tensor, Stats]:
         tolerance, left = self.settings.tolerance, self.settings.max_iterations
         x, residual = torch.zeros_like(self.b), self.b
         if guess is not None:
             start = guess.to(self.dtype).double()
-            trial = self.residual(start)
+            trial = self.operator.residual(self.b, start)
             better = self.errors(trial) < self.errors(residual)
             x, residual = torch.where(better, start, x), torch.where(better, trial, residual)
         work, errors = self._first_dtype(), self.errors(residual)
@@ -154,7 +151,7 @@ class _Solve:
             open_ = (errors > tolerance).nonzero()[:, 0]
             step = self._descend(residual[:, open_].to(work), _REACH[work])
             trial_x = (x[:, open_] + step).to(self.dtype).double()  # what is returned, and judged
-            trial = self.b[:, open_] - self.operator.product(trial_x) - self.noise * trial_x
+            trial = self.operator.residual(self.b[:, open_], trial_x)
             trial_errors = self.errors(trial)
             better = trial_errors < errors[open_]  # what is not a number is not better
             x[:, open_] = torch.where(better, trial_x, x[:, open_])
@@ -189,7 +186,7 @@ class _Solve:
         p = z = self.precondition(b)
         errors = self.errors(b, z)
         target = torch.maximum(torch.full_like(errors, 0.9 * self.settings.tolerance), factor * errors)  # [r]
-        noise = self.noise.to(b.dtype)
+        noise = self.errors.noise.to(b.dtype)
         y, r = torch.zeros_like(b), b
         rz = self._dot(r, z)
         is_open = errors > target
