@@ -204,8 +204,7 @@ def scaling(data: dict[str, Any]) -> str:
             cells = [f"{count(row['size'])}: {seconds(row['seconds'])}" for row in (mine[0], mine[-1])]
             rows.append([f"{lattice_scaling.PANELS[panel]}, {name}", *cells])
     table = markdown(["", "smallest", "largest"], rows)
-    note = f"{data['note']}\n\n" if "note" in data else ""
-    return f"![{title}](assets/performance-lattice-figure.svg)\n\n*{title}*\n\n{note}{table}"
+    return f"![{title}](assets/performance-lattice-figure.svg)\n\n*{title}*\n\n{table}"
 
 
 SECTIONS: dict[str, Callable[[Results], str]] = {
