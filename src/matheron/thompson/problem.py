@@ -52,8 +52,8 @@ class Problem:
 
     def of_means(self) -> Problem:
         """The problem with its objectives' posterior means in place of drawn functions."""
-        means = [TowardMean(f, 0.0) for f in self.objectives if isinstance(f, AbstractPaths)]
-        return replace(self, objectives=means)
+        drawn = (f.paths if isinstance(f, TowardMean) else f for f in self.objectives)
+        return replace(self, objectives=[TowardMean(f, 0.0) for f in drawn])
 
     def units(self, F: Tensor) -> Tensor:
         """Values `[n, m]` on the objectives' scale."""
