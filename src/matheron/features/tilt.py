@@ -18,14 +18,14 @@ from .proposal import Component
 # int S^2 / q may be this many times that of plain features: little more than one where data leave most of the variance;
 # else near 1.1 squared. In few dimensions weighted frequencies are more even than plain ones, and may weigh more; but
 # up to six plain ones of a spectrum with a light tail are even too (fewer than a share of it beyond twice the median),
-# which weights spoil, as they do in products on the same coordinates.
+# which weights spoil, as they do in products on the same few coordinates.
 _LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.3, 3: 1.25}
 _OF_EVEN, _EVEN_IN, _LIGHT_TAIL = 1.15, (3, 4, 5, 6), 0.03
 # Twice as far above one with as many bases: what they err by averages out, and far from data little of it is left
 # beside what a finite number of paths errs by. Where it was said where paths will be called, no place is far.
 _MANY_BASES, _WHERE_GIVEN = 16, 4.0
 # A gain among data that is worth weights at all.
-_SMALLEST_GAIN = 1.15
+_SMALLEST_GAIN = 1.05
 # The values of b that are tried, with lev scaled to a mean of one.
 _BLENDS = np.logspace(-2, 4, 37)
 
@@ -90,7 +90,8 @@ def _largest_far(parts: list[Tilted], total: float, given: bool, pinned: bool, n
 def _of_pinned(c: Component) -> float:
     d = c.num_dims
     overlap = sum(int(f.directions.any(0).sum()) for f in c.factors) > d
-    if overlap or (d in _EVEN_IN and all(f.beyond_twice_the_median <= _LIGHT_TAIL for f in c.factors)):
+    light = all(f.beyond_twice_the_median <= _LIGHT_TAIL for f in c.factors)
+    if (overlap and d <= _EVEN_IN[0]) or (light and d in _EVEN_IN):
         return _OF_EVEN
     return _OF_PINNED_IN.get(d, _OF_PINNED)
 
