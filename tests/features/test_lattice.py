@@ -198,6 +198,15 @@ def test_the_law_is_that_of_exact_draws(name):
     assert distance_ratio(gp, x, paths) < 1.1
 
 
+@pytest.mark.parametrize("kernel", [K.Matern(2.5, 0.17), K.RBF(2.3)], ids=["clusters", "a long lengthscale"])
+def test_one_dimension_has_modes_for_clusters_of_data_and_for_small_noise(kernel):
+    gp, x = problem(kernel, 1, 80, 1e-6, seed=3)
+    X = gp.train_inputs[:5].repeat(16, 1) + 0.004 * gp.train_inputs
+    gp = matheron.ExactGP(kernel, X, gp.train_targets, noise=1e-6)
+    paths = matheron.draw(gp, 2, domain=(0.0, 1.01), solver="cholesky", generator=torch.Generator().manual_seed(0))
+    assert distance_ratio(gp, x, paths) < 1.07
+
+
 @pytest.mark.slow
 def test_the_law_is_that_of_exact_draws_given_3000_data():
     gp, x = problem(K.Matern(2.5, 0.2), 2, 3000, 1e-3)

@@ -147,9 +147,10 @@ def _lattices(
     if graph:
         largest = min(largest, LARGEST_IN_GRAPH)
     scale = _UNKNOWN_SHARE * sum(_size(t, domain) for t in left if t.stationary)
-    tolerance, images = to.tolerance, to.tolerance
-    if input_dim == 1:  # where modes are few, and a smooth posterior sees all of an image
-        tolerance, images = tolerance / 2, tolerance / 5
+    tolerance = to.tolerance / 2 if input_dim == 1 else to.tolerance
+    # A mean by the lattice's kernel errs as much as that does; in one dimension modes are few, and a smooth posterior
+    # sees all of an image.
+    images = tolerance * (0.04 if input_dim == 1 else 0.1 if to.joined else 1.0)
     # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
     left_out = 0.25 * tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
     made, rest = lattices(
@@ -158,7 +159,7 @@ def _lattices(
         domain,
         origin.cpu().double(),
         left_out=left_out,
-        images=0.1 * images if to.joined else images,  # a mean by the lattice's kernel errs as much as that does
+        images=images,
         largest=largest,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
         joint=to.joined,
