@@ -50,12 +50,12 @@ def test_data_of_several_outputs_give_their_posterior():
     chunks = [(X[i : i + 99], y[i : i + 99], None, tasks[i : i + 99]) for i in range(0, 150, 99)]
     every = np.stack([np.sin(6 * X[:, 0]), np.cos(6 * X[:, 0])], axis=1)
     for data, given in (
-        ((X, y), {"tasks": tasks}),
-        ({"X": X, "y": y, "tasks": tasks}, {}),
-        (chunks, {}),
-        ((X, every), {}),
+        ((X, y), tasks),
+        ({"X": X, "y": y, "tasks": tasks}, None),
+        (chunks, None),
+        ((X, every), None),
     ):
-        gp = matheron.StreamedGP(kernel, data, 0.01, 0.3, chunk=120, **given)
+        gp = matheron.StreamedGP(kernel, data, 0.01, 0.3, chunk=120, tasks=given)
         if isinstance(data, tuple) and data[1].ndim == 2:
             exact = moments(matheron.ExactGP(kernel, X, every, 0.01, 0.3), x)
         else:

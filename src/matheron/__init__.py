@@ -79,7 +79,8 @@ else:
     def __dir__() -> list[str]:
         return sorted({*globals(), *_LATER})
 
-    __all__ = [name for name in __dir__() if not name.startswith("_")]  # `import *` brings what is imported later, too
+    # `import *` brings what is imported later, too.
+    globals()["__all__"] = [name for name in __dir__() if not name.startswith("_")]
 
 
 __version__ = "0.1.0"

@@ -150,7 +150,8 @@ class StreamedGP:
                         f"data: expected chunks (X, y), (X, y, noise) or (X, y, noise, tasks), got "
                         f"{type(chunk).__name__}; two arrays of all data are a tuple (X, y)"
                     )
-                X, y, own, tasks = (*chunk, None, None)[:4]
+                X, y, *others = chunk
+                own, tasks = (*others, None, None)[:2]
                 noise = self._noise if own is None else own
                 if noise is None:
                     raise ValueError("noise: expected a number, or chunks (X, y, noise), got neither")
@@ -161,6 +162,7 @@ class StreamedGP:
         for i in range(0, X.shape[0], self._rows):
             cut = slice(i, i + self._rows)
             noise = self._noise[cut] if getattr(self._noise, "ndim", 0) else self._noise
+            assert noise is not None
             yield X[cut], y[cut], noise, None if self._tasks is None else self._tasks[cut]
 
 

@@ -126,11 +126,12 @@ def _from_frame(
     """Episodes from a DataFrame, in the order in which they first appear."""
     if states is None:
         raise ValueError(f"states: expected the names of the state columns among {', '.join(map(str, frame.columns))}")
-    states, controls = ([names] if isinstance(names, str) else names for names in (states, controls))
+    states = [states] if isinstance(states, str) else states
+    controls = [controls] if isinstance(controls, str) else controls
     for name in [*states, *(controls or []), *([] if episode is None else [episode])]:
         if name not in frame.columns:
             raise ValueError(f"{name!r} is not a column; expected one of {', '.join(map(str, frame.columns))}")
-    if episode is not None and (missing := int(frame[episode].isna().sum())):
+    if episode is not None and (missing := int(frame[episode].isna().to_numpy().sum())):
         raise ValueError(
             f"episode: expected a value in every row of {episode!r}, got {missing} missing; remove the rows"
         )

@@ -156,9 +156,10 @@ def _pilot(pool: list[Component], num_pools: int, least: float) -> Draws:
     number = min(PER_COMPONENT * len(pool), max(LARGEST_PILOT, FEWEST_PER_COMPONENT * len(pool)))
     number = max(NUM_PILOT, number) if num_pools <= 4 else max(FEWEST_PER_COMPONENT, 4 * number // num_pools)
     first = pool[0].factors[0]
-    key = first.key if len(pool) == len(pool[0].factors) == 1 and isinstance(first, Shells) and first.whole else None
-    if key is None or first.shift is not None:
+    alone = len(pool) == len(pool[0].factors) == 1
+    if not (alone and isinstance(first, Shells) and first.whole and first.key is not None and first.shift is None):
         return _drawn_pilot(pool, number, least)
+    key = first.key
     if (key, number, least) not in _PILOTS:
         drawn = _drawn_pilot(pool, number, least)
         if len(_PILOTS) >= _MOST_PILOTS:

@@ -150,9 +150,9 @@ def suggest_together(
         # Frequencies are chosen for the box. A lattice, which a domain would bring in few dimensions, is for grids: in
         # three dimensions a search at points of its own takes several times as long on one.
         kind = "leverage" if features in (None, "auto") else features
-        where = tuple(as_box(bounds, "bounds"))
+        lower, upper = as_box(bounds, "bounds")
         many = [
-            draw(model, q, features=kind, num_features=num_features, domain=where, generator=generator)
+            draw(model, q, features=kind, num_features=num_features, domain=(lower, upper), generator=generator)
             for model, generator in each
         ]
         if pending is not None:
