@@ -183,12 +183,22 @@ def test_little_noise_among_clusters_leaves_single_precision_its_digits(noise, s
     exact = draw(gp, 4, solver="cholesky", dtype=torch.float64, seed=0, features="sobol", num_features=64)
     paths = draw(gp, 4, solver=solver, seed=0, features="sobol", num_features=64)
     assert paths.dtype == paths(x).dtype == paths.value_and_grad(x)[1].dtype == torch.float32
+    assert torch.equal(paths.to(torch.float32)(x), paths(x))
     sd = posterior_sd(kernel, X.double(), gp.noise.double(), x.double())
     for values in (paths(x), paths(x.expand(4, -1, -1))):
         assert ((values - exact(x.double())) / sd).square().mean().sqrt() < 0.02
     assert ((paths.mean(x) - exact.mean(x.double())) / sd).square().mean().sqrt() < 0.02
     gradients = [p.value_and_grad(x.to(p.dtype))[1] for p in (paths, exact)]
     assert (gradients[0] - gradients[1]).norm() < 1e-3 * gradients[1].norm()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_datum_where_the_prior_has_no_variance_is_no_obstacle():
+    X = torch.linspace(-0.1, 0.1, 51)[:, None]
+    X[25] = 0
+    gp = ExactGP(K.Linear(), X, 3 * X[:, 0] + 0.2, 1.0)
+    by_cg, by_cholesky = (draw(gp, 2, num_features=16, generator=gen(0), solver=s) for s in (PCG(), "cholesky"))
+    torch.testing.assert_close(by_cg(X), by_cholesky(X), rtol=1e-3, atol=1e-4)
 
 
 def test_every_right_hand_side_stops_on_its_own():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -96,6 +99,15 @@ class UpdatePaths(Value):
             self.register_module("factor", None)
         if "folded" not in self._buffers:  # a file from before updates were folded
             self.register_buffer("folded", None)
+
+    def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """A copy with `fn` applied to every tensor. Weights that need float64 beside centres in float32 keep it where
+        the centres' dtype stays the same: `.to(torch.float32)` changes nothing."""
+        new = super().mapped(fn)
+        if new.v.dtype != self.v.dtype and new.centres.dtype == self.centres.dtype:
+            wide = (None if b is None else b.to(new.v.device) for b in (self.v, self.v_mean))
+            new._buffers["v"], new._buffers["v_mean"] = wide
+        return new
 
     @property
     def weights(self) -> Tensor:

@@ -62,8 +62,10 @@ class LowRank:
         for piece in pieces:  # in place: F is the largest array there is
             piece.copy_(torch.linalg.solve_triangular(L, piece.double().mT, upper=False).mT)
         self.Q, self.L = F, L
-        # 1 - noise P^-1_ii: the posterior variance at each observation, as P has it, in units of its noise; [n, 1]
-        self.open = (D - operator.noise + operator.noise * F.square().sum(1)).div(D)[:, None]
+        # 1 - noise P^-1_ii: the posterior variance at each observation, as P has it, in units of its noise; [n, 1].
+        # Rounding leaves none where the prior has hardly any, as a linear kernel's at zero.
+        left_open = (D - operator.noise + operator.noise * F.square().sum(1)).div(D)
+        self.open = left_open.clamp_min(torch.finfo(F.dtype).eps)[:, None]
         # I - Q Q^T must stay positive definite under the rounding of Q.
         self.shrink = 1 - 8 * torch.finfo(F.dtype).eps
 
