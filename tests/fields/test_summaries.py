@@ -144,6 +144,9 @@ def test_kriging_is_the_posterior_in_closed_form():
     np.testing.assert_allclose(maps["std"].values.ravel(), std, atol=1e-9)
     paths = matheron.draw(gp, 2)
     np.testing.assert_allclose(maps["mean"].values.ravel(), paths.mean(np.stack([x.ravel(), y.ravel()], 1)), atol=1e-9)
+    gp = matheron.ExactGP(kernels.RBF(0.4) * kernels.Linear(), gp.train_inputs, gp.train_targets, 0.01)
+    _, std = dense(gp, np.stack([x.ravel(), y.ravel()], 1))
+    np.testing.assert_allclose(fields.krige(gp, AXES)["std"].values.ravel(), std, atol=1e-7)
 
 
 def test_the_mean_alone_is_kriging_s(paths):

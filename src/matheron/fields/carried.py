@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -113,9 +114,9 @@ def fingerprint(value: Functions) -> str:
             total.update(f"{plain}={getattr(module, plain)!r}".encode())
         for key, tensor in module._buffers.items():
             if tensor is not None:
-                array = tensor.detach().cpu().contiguous()
-                total.update(f"{key}{array.dtype}{list(array.shape)}".encode())
-                total.update(array.reshape(-1).view(torch.uint8).numpy().data)
+                array = np.ascontiguousarray(tensor.detach().cpu().numpy())  # a stride of zero, too, as bytes
+                total.update(f"{key}{tensor.dtype}{list(tensor.shape)}".encode())
+                total.update(array)
         if isinstance(module, Value) and not module.saveable:  # what is not in tensors and fields: a function
             total.update(_packed({k: v for k, v in vars(module).items() if not k.startswith("_")}))
     return total.hexdigest()[:32]
