@@ -137,6 +137,8 @@ def test_refusals():
     broken[15] = np.nan
     with pytest.raises(ValueError, match=r"data from row 10: y: expected finite numbers, got 1 NaN"):
         matheron.draw(matheron.StreamedGP(kernel, (X, broken), 0.1, chunk=10), 1, domain=UNIT)
+    with pytest.raises(ValueError, match=r"data from row 15: y: expected finite numbers, got 1 NaN"):
+        list(matheron.StreamedGP(two, (X, np.stack([y, broken], 1)), 0.1, chunk=10).chunks())
     with pytest.raises(TypeError, match="StreamedGP"):
         matheron.log_marginal_likelihood(gp)
 

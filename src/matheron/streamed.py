@@ -116,7 +116,7 @@ class StreamedGP:
         row = 0
         for raw in self._raw():
             X, tasks, y, noise = _checked(*raw, self.model.num_outputs, row, self.model.input_dim)
-            row += len(X)
+            row += len(X) // (self.model.num_outputs if raw[3] is None else 1)  # of the source
             for i in range(0, len(X), self.chunk):
                 cut = slice(i, i + self.chunk)
                 yield X[cut], None if tasks is None else tasks[cut], y[cut], noise[cut]
