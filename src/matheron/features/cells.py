@@ -92,8 +92,8 @@ class Shells(Factor):
         All in units of the scale: the same for every lengthscale, and kept.
         """
         key = self.key
-        if key in _TABLES:
-            return _TABLES[key]
+        if (known := _TABLES.get(key)) is not None:  # asked once: another thread may clear them
+            return known
         step = 0.5
         coarse = torch.arange(*_SEARCHED, step, dtype=torch.float64)
         mass = self._log_shell(coarse + step / 2).exp() * step

@@ -159,15 +159,14 @@ def _pilot(pool: list[Component], num_pools: int, least: float) -> Draws:
     alone = len(pool) == len(pool[0].factors) == 1
     if not (alone and isinstance(first, Shells) and first.whole and first.key is not None and first.shift is None):
         return _drawn_pilot(pool, number, least)
-    key = first.key
-    if (key, number, least) not in _PILOTS:
+    key = (first.key, number, least)
+    kept = _PILOTS.get(key)  # asked once: another thread may clear them
+    if kept is None:
         drawn = _drawn_pilot(pool, number, least)
+        kept = replace(drawn, theta=drawn.theta / first.scale, weight=drawn.weight / pool[0].variance)
         if len(_PILOTS) >= _MOST_PILOTS:
             _PILOTS.clear()
-        _PILOTS[key, number, least] = replace(
-            drawn, theta=drawn.theta / first.scale, weight=drawn.weight / pool[0].variance
-        )
-    kept = _PILOTS[key, number, least]
+        _PILOTS[key] = kept
     return replace(kept, theta=first.scale * kept.theta, weight=pool[0].variance * kept.weight)
 
 
