@@ -5,6 +5,9 @@ Without a CUDA device the kernel runs in Triton's interpreter on the CPU; with o
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -372,3 +375,31 @@ def test_the_graph_of_a_step_or_the_step_itself_serves_the_rest(name: str, launc
     single: dict[str, Any] = dict(rtol=1e-3, atol=1e-4) if name == "members of two dtypes" else {}
     torch.testing.assert_close(there.cpu(), expected, **single)
     assert launches == []
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from matheron.evaluate.fused.steps import advance
+
+names = advance.arg_names
+numbers = {"each", "driven", "count", "first", "every", "kept_s", "F", "M"}
+fixed = dict(T=3, TP=4, D=4, DP=4, BITS=10, KINDS=2, SLOTS=1, LINEAR=True, BF=64)
+for split in (True, False):
+    for choice in (True, False):
+        constants = {**fixed, "SPLIT": split, "ADDS": choice, "DRIVEN": choice}
+        types = {"at": "*i64", **dict.fromkeys(numbers, "i32"), **dict.fromkeys(constants, "constexpr")}
+        signature = {name: types.get(name, "*fp32" if split else "*fp64") for name in names}
+        source = ASTSource(advance, signature, {(names.index(name),): value for name, value in constants.items()})
+        print(len(compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]))
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_compiles_for_a_gpu_where_there_is_none(tmp_path):
+    """The interpreter takes what the compiler does not; Triton brings its own assembler."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 4 and min(map(int, done.stdout.split())) > 1000
