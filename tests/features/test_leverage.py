@@ -136,7 +136,7 @@ ELSEWHERE = {
     "far from data": (model(K.Matern(2.5, 0.5), 4, 60), 5 + rand(100, 4, seed=7)),
     "far from many data, and apart": (model(K.Matern(2.5, 0.5), 4, 150), 5 + 10 * rand(100, 4, seed=7)),
     "far from many data in six dimensions": (model(K.Matern(0.5, 1.8), 6, 100), 5 + 5 * rand(100, 6, seed=7)),
-    "far from data in three dimensions, and apart": (model(K.Matern(2.5, 0.3), 3, 100), 5 + 10 * rand(100, 3, seed=7)),
+    "far from data in three dimensions, and apart": (model(K.Matern(2.5, 0.7), 3, 60), 5 + 10 * rand(60, 3, seed=7)),
     "outside of their box": (model(K.Matern(2.5, 0.5), 2, 40), 2 * rand(100, 2, seed=7) - 0.5),
     "one datum": (model(K.Matern(2.5, 0.5), 3, 1), rand(100, 3, seed=7)),
     "noise so large that data say nothing": (model(K.Matern(2.5, 0.5), 3, 50, noise=100.0), rand(100, 3, seed=7)),
