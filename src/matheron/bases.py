@@ -60,7 +60,8 @@ def features_for(
         if box is not None and features in ("auto", *LATTICE_KINDS):
             needed = None
             if data is not None and noise is not None:  # in one dimension modes for clusters of data, too, are few
-                needed = posterior_scale(kernel, data, noise, at_data=joined or d == 1)
+                # zero where the prior has no variance at the data, which then say nothing
+                needed = posterior_scale(kernel, data, noise, at_data=joined or d == 1) or None
             # Given data on the lattice itself, ten times the share errs as little: variances by a thousandth.
             needed = None if needed is None else needed * (10 if joined else 1)
             accuracy = Accuracy(basis.tolerance, needed, s, joined, largest)

@@ -85,3 +85,11 @@ def test_monomials_of_no_powers_are_one():
     x = rand(3, 2)
     assert torch.equal(monomial(x, ()), torch.ones(3).double())
     torch.testing.assert_close(monomial(x, (0, 3)), x[:, 1] ** 3)
+
+
+@pytest.mark.parametrize("solver", ["lattice", "cholesky"])
+def test_a_datum_where_the_kernel_has_no_variance_leaves_the_prior(solver):
+    gp = matheron.ExactGP(K.RBF(0.3) * K.Linear(), [[0.0]], [0.1], 1e-2)
+    x = torch.tensor([[-0.2], [0.8]]).double()
+    paths = matheron.draw(gp, 2000, domain=BOX, solver=solver, seed=0)
+    torch.testing.assert_close(paths(x).std(0), gp.kernel.diag(x).sqrt(), rtol=0.06, atol=0)
