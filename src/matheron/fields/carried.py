@@ -116,7 +116,7 @@ def fingerprint(value: Functions) -> str:
             if tensor is not None:
                 array = np.ascontiguousarray(tensor.detach().cpu().numpy())  # a stride of zero, too, as bytes
                 total.update(f"{key}{tensor.dtype}{list(tensor.shape)}".encode())
-                total.update(array)
+                total.update(array.reshape(-1).view(np.uint8).data)
         if isinstance(module, Value) and not module.saveable:  # what is not in tensors and fields: a function
             total.update(_packed({k: v for k, v in vars(module).items() if not k.startswith("_")}))
     return total.hexdigest()[:32]
