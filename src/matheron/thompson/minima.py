@@ -60,7 +60,7 @@ class Minima(NamedTuple):
 
 
 class Search(TypedDict, total=False):
-    """The settings of `minimize`, by name; `minimize_together` has their defaults."""
+    """The settings of `minimize`, by name."""
 
     num_starts: int
     mesh_size: int
@@ -72,9 +72,12 @@ def minimize(
     paths: AbstractPaths | Altered,
     bounds: ArrayLike,
     *,
+    num_starts: int = 32,
+    mesh_size: int = MESH_SIZE,
+    max_iterations: int = 200,
     generator: Random = None,
     seed: int | None = None,
-    **settings: Unpack[Search],
+    progress: bool = False,
 ) -> Minima:
     """Find the minimiser of every path in a box.
 
@@ -84,10 +87,9 @@ def minimize(
     Args:
         paths: drawn functions of one output.
         bounds: the box, `[2, d]`: lower bounds, then upper.
-        num_starts: points of the mesh that are polished, per path; 32 where not given.
-        mesh_size: points of the mesh, 16,384 where not given; the paper's budget is 250,000, and rarely finds a lower
-            value.
-        max_iterations: of the polish, 200 where not given.
+        num_starts: points of the mesh that are polished, per path.
+        mesh_size: points of the mesh; the paper's budget is 250,000, and rarely finds a lower value.
+        max_iterations: of the polish.
         generator, seed: scrambles the mesh, a generator or a seed.
         progress: show a progress bar.
 
@@ -99,7 +101,9 @@ def minimize(
     (torch.Size([4, 2]), torch.Size([4]))
     """
     paths = paths if isinstance(paths, Altered) else require_paths(paths)
-    return minimize_together([paths], bounds, generators=[as_generator(generator, seed)], **settings)[0]
+    settings: Search = {"num_starts": num_starts, "mesh_size": mesh_size, "max_iterations": max_iterations}
+    generators = [as_generator(generator, seed)]
+    return minimize_together([paths], bounds, generators=generators, progress=progress, **settings)[0]
 
 
 def minimize_together(

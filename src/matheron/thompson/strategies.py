@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -38,23 +38,23 @@ class Drawing(TypedDict, total=False):
     spread: float
 
 
-class Suggestions(Drawing, total=False):
-    """The settings of `suggest`, by name; `suggest_together` has their defaults."""
-
-    strategy: str
-    trust_region: float | None
-    greedy: bool
-    progress: bool
-
-
 def suggest(
     model: object,
     bounds: ArrayLike,
     q: int,
     *,
+    strategy: str = "decoupled",
+    num_features: int = 1024,
+    features: str | Features | None = None,
+    mesh_size: int | None = None,
+    num_starts: int = 32,
+    pending: ArrayLike | None = None,
+    trust_region: float | None = None,
+    spread: float = 1.0,
+    greedy: bool = False,
     generator: Random = None,
     seed: int | None = None,
-    **settings: Unpack[Suggestions],
+    progress: bool = False,
 ) -> Tensor:
     """q points to evaluate, each the minimiser of a function of its own drawn from the model: `[q, d]`.
 
@@ -62,21 +62,21 @@ def suggest(
         model: a model of one output that `matheron.describe` understands.
         bounds: the box, `[2, d]`.
         q: how many points.
-        strategy: "decoupled" (this library's paths; the default), "weight-space" (paths of the random-feature linear
-            model), "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there
-            decides), or "random" (uniform points, which need no model).
-        num_features: of the first two; 1024 where not given.
+        strategy: "decoupled" (this library's paths), "weight-space" (paths of the random-feature linear model),
+            "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there decides),
+            or "random" (uniform points, which need no model).
+        num_features: of the first two.
         features: their kind, as for `matheron.draw`; None or "auto" is "leverage" for the first, with frequencies
             chosen for the box, and None is "cosine" for the second.
         mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; if not given 16,384 as
             for `minimize`, and for "function-space", where they are all there is, the paper's 1,000,000.
-        num_starts: points of the mesh that are polished, per function; of the first two; 32 where not given.
+        num_starts: points of the mesh that are polished, per function; of the first two.
         pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
             here, the drawn functions pass through the posterior mean there, and so have less to find near them.
         trust_region: a share of the box's sides. Each function is then minimised in a region of such sides about the
             data point where it is lowest: for ten dimensions and more, see `minimize_function`.
-        spread: how far functions are from the posterior mean, in deviations of draws. With 1, the default, they are
-            draws; with 0.5 they explore less, as averages of four draws do, which has helped in twelve dimensions.
+        spread: how far functions are from the posterior mean, in deviations of draws. With 1 they are draws;
+            with 0.5 they explore less, as averages of four draws do, which has helped in twelve dimensions.
         greedy: whether the first point is the minimiser of the posterior mean, where that is at no datum, instead of a
             draw's.
         generator, seed: where random numbers come from, a generator or a seed.
@@ -88,7 +88,22 @@ def suggest(
     >>> matheron.thompson.suggest(gp, [[0.0], [1.0]], q=3, mesh_size=512).shape
     torch.Size([3, 1])
     """
-    return suggest_together([model], bounds, q, generators=[as_generator(generator, seed)], **settings)[0]
+    return suggest_together(
+        [model],
+        bounds,
+        q,
+        generators=[as_generator(generator, seed)],
+        strategy=strategy,
+        num_features=num_features,
+        features=features,
+        mesh_size=mesh_size,
+        num_starts=num_starts,
+        pending=pending,
+        trust_region=trust_region,
+        spread=spread,
+        greedy=greedy,
+        progress=progress,
+    )[0]
 
 
 def suggest_together(
