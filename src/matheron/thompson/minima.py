@@ -101,9 +101,15 @@ def minimize(
     (torch.Size([4, 2]), torch.Size([4]))
     """
     paths = paths if isinstance(paths, Altered) else require_paths(paths)
-    settings: Search = {"num_starts": num_starts, "mesh_size": mesh_size, "max_iterations": max_iterations}
-    generators = [as_generator(generator, seed)]
-    return minimize_together([paths], bounds, generators=generators, progress=progress, **settings)[0]
+    return minimize_together(
+        [paths],
+        bounds,
+        generators=[as_generator(generator, seed)],
+        num_starts=num_starts,
+        mesh_size=mesh_size,
+        max_iterations=max_iterations,
+        progress=progress,
+    )[0]
 
 
 def minimize_together(
