@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from matheron import ExactGP, SparseGP
 
 # The kind of features that each method has. BoTorch's are its own.
-FEATURES = {"paper": "cosine", "Sobol": "sobol", "leverage": "leverage"}
+FEATURES = {"paper": "cosine", "Sobol": "sobol", "leverage": "leverage", "domain": "leverage"}
 METHODS = {
     "paper": "the paper's cosines",
     "BoTorch": "BoTorch's pairs",
     "Sobol": "Sobol pairs",
     "leverage": "by leverage",
+    "domain": "by leverage, given the domain",
 }
 _NUM_DATA, _NOISE = 256, 1e-4  # where the other is varied
 
@@ -76,7 +77,8 @@ def maps(gp: ExactGP | SparseGP, ell: int, trial: Trial) -> list[tuple[str, Call
     """Every kind of features as a map from points to Phi `[n, ell]`."""
     found: list[tuple[str, Callable[[Tensor], Tensor]]] = []
     for method, kind in FEATURES.items():
-        paths = matheron.draw(gp, 1, num_features=ell, features=kind, generator=trial.generator(method))
+        domain = (0.0, 1.0) if method == "domain" else None
+        paths = matheron.draw(gp, 1, num_features=ell, features=kind, domain=domain, generator=trial.generator(method))
         phi = paths.prior.features
         found.append((method, lambda x, phi=phi: phi(x)[0]))
     theirs = botorch_map(gp, ell, trial)
@@ -128,13 +130,17 @@ def report(records: Rows, settings: Settings) -> Report:
 
 
 def gain(rows: Rows) -> str:
-    """How many times less the features by leverage err than the paper's and Sobol's."""
+    """How many times less the features by leverage err than the paper's and Sobol's, with and without the domain."""
     medians = {key: quartiles(v)[1] for key, v in grouped(rows, ["d", "n", "noise", "method"], "relative").items()}
     parts = []
-    for other in ("paper", "Sobol"):
-        ratios = [medians[(*case, other)] / medians[(*case, m)] for *case, m in medians if m == "leverage"]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        parts.append(f"{METHODS[other]} err {mean:.1f} times more (from {min(ratios):.1f} to {max(ratios):.0f})")
+    for ours in ("leverage", "domain"):
+        for other in ("paper", "Sobol"):
+            ratios = [medians[(*case, other)] / medians[(*case, m)] for *case, m in medians if m == ours]
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            parts.append(
+                f"{METHODS[other]} err {mean:.1f} times as much as those {METHODS[ours]} "
+                f"({min(ratios):.1f} to {max(ratios):.1f})"
+            )
     return f"Geometric means over all cases, medians over trials: {'; '.join(parts)}."
 
 
