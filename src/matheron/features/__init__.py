@@ -10,10 +10,10 @@ from .choose import build_features as build_features
 from .features import Choice as Choice
 from .features import Features as Features
 from .joint import Joint as Joint
-from .joint import same_modes as same_modes
 from .lattice import Lattice as Lattice
 from .modulated import Modulated as Modulated
 from .modulated import OnLattice as OnLattice
 from .modulated import lattice_in as lattice_in
+from .modulated import same_modes as same_modes
 from .needed import posterior_scale as posterior_scale
 from .series import NoJointLattice as NoJointLattice

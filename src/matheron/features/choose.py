@@ -19,9 +19,8 @@ from .explicit import explicit, monomial_count
 from .features import Choice, Features, merged, root_of
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
-from .joint import same_modes
 from .leverage import leverage
-from .modulated import OnLattice, largest_square, lattice_in, powers_in, powers_of
+from .modulated import OnLattice, largest_square, lattice_in, powers_in, powers_of, same_modes
 from .proposal import Component, components
 from .series import LARGEST_ERROR, NoJointLattice, lattices, pieces_of
 
@@ -197,7 +196,7 @@ def _lacking(made: list[tuple[OnLattice, Tensor | None]], domain: Tensor | None,
 def _require_joint(made: list[tuple[OnLattice, Tensor | None]], rest: list[Term], input_dim: int, count: int) -> None:
     """All of the kernel is on one lattice, but for terms that have exact features of their own."""
     exact = [not t.stationary or (not t.forms and _repeats(t, input_dim, count)) for t in rest]
-    if not made or not same_modes([lattice_in(basis) for basis, _ in made]) or not all(exact):
+    if not made or not same_modes([basis for basis, _ in made]) or not all(exact):
         others = len(exact) - sum(exact)
         raise NoJointLattice(f"{len(made)} lattices, and {others} terms that have none")
 

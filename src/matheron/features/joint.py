@@ -13,8 +13,7 @@ from ..solvers.lattice import rows_of
 from .basis import Basis
 from .explicit import is_exact
 from .features import Features
-from .lattice import Lattice
-from .modulated import Modulated, OnLattice, lattice_in, powers_in
+from .modulated import Modulated, OnLattice, lattice_in, powers_in, same_modes
 
 # Explicit functions beside a lattice at the most: each is a transform of the data, and a row of a dense matrix.
 LARGEST_BESIDE = 512
@@ -80,7 +79,7 @@ class Joint:
         if not lattices or list(features.bases)[: len(lattices)] != lattices or features.num_bases > 1:
             return None
         few = kernel.num_outputs * sum(basis.size for basis in beside) <= LARGEST_BESIDE
-        fits = same_modes([lattice_in(basis) for basis in lattices]) and few
+        fits = same_modes(lattices) and few
         fits = fits and is_exact(beside, kernel, len(features.origin))
         return Joint(lattices, beside, features.roots) if fits else None
 
@@ -276,15 +275,6 @@ class Joint:
 
 def _times(v: Tensor, h: Tensor | None) -> Tensor:
     return v if h is None else v * h
-
-
-def same_modes(lattices: Sequence[Lattice]) -> bool:
-    """Whether lattices differ in their amplitudes alone."""
-    first, *others = lattices
-    return all(
-        other.dims == first.dims and other.shape == first.shape and torch.equal(other.period, first.period)
-        for other in others
-    )
 
 
 def _each(pairs: Tensor) -> Tensor:

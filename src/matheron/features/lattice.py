@@ -20,7 +20,7 @@ _FEW = 24
 # Nanoseconds: to make a function's value at a point (in one dimension by a cosine, in several by a product), to
 # multiply it with a weight, to make a coefficient; of a transform, for itself, per cell and its logarithm, per tap.
 _CPU = (20.0, 4.0, 0.08, 15.0, 0.0, 0.35, 0.6)
-_GPU = (0.05, 0.02, 4e-5, 0.02, 1e5, 2e-3, 7e-3)  # an H200, in float64
+_GPU = (0.05, 0.02, 4e-5, 0.02, 1e5, 2e-3, 7e-3)  # from the rates of an H200, in float64
 
 
 class Lattice(Basis):

@@ -106,6 +106,15 @@ def lattice_in(basis: Basis) -> Lattice:
     return found
 
 
+def same_modes(bases: Sequence[Basis]) -> bool:
+    """Whether the lattices of bases differ in their amplitudes alone."""
+    first, *others = map(lattice_in, bases)
+    return all(
+        other.dims == first.dims and other.shape == first.shape and torch.equal(other.period, first.period)
+        for other in others
+    )
+
+
 def powers_in(basis: OnLattice) -> tuple[int, ...]:
     """The powers of the monomial before a lattice's functions; none where these are as they are."""
     return tuple(basis.powers) if isinstance(basis, Modulated) else ()

@@ -60,10 +60,9 @@ def tilt(parts: list[Tilted], given: bool, pinned: bool, num_bases: int) -> list
     far, near, near_plain = (plain**2 * v for v in (far, level**2 * near, level**2 * near_plain))
     shares = np.sqrt(near + _BLENDS * far)  # [p, b]
     shares /= shares.sum(0)
+    # Terms by their variance, which is all that counts far from data.
     variance = np.array([[p.size / total] for p in parts])
-    true = (
-        variance**2 / (variance**2 / plain).sum() * far / plain**2
-    )  # terms by their variance, which is all there is far
+    true = variance**2 / (variance**2 / plain).sum() * far / plain**2
     far, near, true = ((v / shares).sum(0) for v in (far, near, true))  # [b]
     chosen = _chosen(
         np.maximum(far, true),

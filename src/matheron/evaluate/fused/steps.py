@@ -66,11 +66,11 @@ def advance(
     SLOTS: tl.constexpr, LINEAR: tl.constexpr, DRIVEN: tl.constexpr, ADDS: tl.constexpr, SPLIT: tl.constexpr,
     BF: tl.constexpr,
 ):  # fmt: skip
-    """`count` steps of the inputs x `[r, D]`, of which the first T are states, from step `first` on: each path has so
-    many trajectories, one after the other.
+    """`count` steps of the inputs x `[r, D]`, of which the first T are states, from step `first` on: `each`
+    trajectories per path, one after the other.
 
     A step adds f to the states, or replaces them by it, puts zero in place of the other inputs, and adds
-    `drive[step] [driven, D]` to all, again and again over the trajectories. Every so many states are kept. See
+    `drive[step] [driven, D]` to all, again and again over the trajectories. Every `every`-th state is kept. See
     `recursion.Recursion` for the rest.
     """
     trajectory = tl.program_id(0).to(tl.int64)
