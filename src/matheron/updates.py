@@ -43,12 +43,10 @@ def exact_update(state: State, y: Tensor, f: Tensor, eps: Tensor, guess: Tensor 
     """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`: the weights of k(., X).
 
     With K_mm for K_nn + sigma^2 I and u for y it is `eqn:matheron_gp_sparse`; eps is then the noise of its jitter.
-    On a CPU they come in float64 (without a graph): `paths/rounding.py` says how many of the digits matter. A GPU's
-    fused kernels are in single precision.
+    Without a graph they come in float64: `paths/rounding.py` says how many of the digits matter.
     """
     b = (y - f - eps).mT  # [n, s]
-    wide = not b.requires_grad and b.device.type == "cpu"
-    v, stats = state.solve(b.double() if wide else b, None if guess is None else guess.mT)  # [n, s]
+    v, stats = state.solve(b if b.requires_grad else b.double(), None if guess is None else guess.mT)  # [n, s]
     return v.mT.contiguous(), stats  # [s, n]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from interpreter import device_of_kernels
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
-from matheron.evaluate import Record, fused, sum_of
+from matheron.evaluate import Record, by_digits, fused, sum_of
 from matheron.means import LinearMean
 
 DEVICE = device_of_kernels()
@@ -258,6 +258,24 @@ def test_what_has_no_kernel_is_left_to_the_chunked_path(what: str) -> None:
     assert fused.plan_of(paths.record) is None and fused.plan_of(paths.record) is None
     assert not fused.can(paths.record, points(1, 3, paths.input_dim))
     assert torch.isfinite(paths(points(3, paths.input_dim))).all()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_terms_that_are_summed_in_float64_beside_float32_ones_have_kernels_of_their_own(own: bool) -> None:
+    """Clusters of data with little noise: weights of 1e3, whose sums cancel."""
+    X = torch.rand(2, 2, generator=gen(1)).repeat_interleave(12, 0) + 0.01 * torch.randn(24, 2, generator=gen(5))
+    gp = ExactGP(K.RBF(0.5), X, (5 * X).sin().sum(1), 1e-6)
+    paths = draw(gp, 3, num_features=16, features="sobol", seed=0).to(DEVICE)
+    assert paths.dtype == torch.float32 and paths.update.v.dtype == torch.float64
+    x = X[:5].to(DEVICE).expand(3 if own else 1, -1, -1)
+    narrow, wide = by_digits(paths.record) or pytest.fail("nothing is in float64")
+    assert fused.plan_of(paths.record) is None and None not in (fused.plan_of(narrow), fused.plan_of(wide))
+    exact, gradient = paths.record.values_and_gradients(x, slice(0, 3) if own else None)
+    (f, df), (g, dg) = fused.values_and_gradients(narrow, x), fused.values_and_gradients(wide, x.double())
+    torch.testing.assert_close(f + g.float(), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(df + dg.float(), gradient, rtol=1e-4, atol=1e-4)
+    if CUDA:
+        torch.testing.assert_close(paths(x), exact[..., 0], rtol=1e-5, atol=1e-5)
 
 
 def test_paths_in_a_graph_are_left_to_the_chunked_path() -> None:

@@ -11,6 +11,7 @@ from .grid import on_grid as on_grid
 from .padding import padded as padded
 from .record import Record as Record
 from .record import Recorder as Recorder
+from .record import by_digits as by_digits
 from .terms import Term as Term
 from .terms import WeightedSum as WeightedSum
 from .terms import Wide as Wide
@@ -27,9 +28,18 @@ def shares_work(record: Record) -> bool:
 
 def values(record: Record, x: Tensor) -> Tensor:
     """The functions at inner points `[1 or s, n, d]`: `[s, n, t]`, differentiable in x."""
+    parts = record.derived(by_digits)
+    if parts is not None:
+        narrow, wide = parts
+        return values(narrow, x) + values(wide, x.double()).to(x.dtype)
     return next(each for each in EVALUATORS if each.can(record, x, None)).values(record, x)
 
 
 def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The same and their gradients `[s, n, t, d]`, without a graph; with `of`, of these paths at points `[p, n, d]`."""
+    parts = record.derived(by_digits)
+    if parts is not None:
+        narrow, wide = parts
+        (f, df), (g, dg) = values_and_gradients(narrow, x, of), values_and_gradients(wide, x.double(), of)
+        return f + g.to(x.dtype), df + dg.to(x.dtype)
     return next(each for each in EVALUATORS if each.can(record, x, of)).values_and_gradients(record, x, of)

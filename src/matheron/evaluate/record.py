@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ..means import Mean
+from ..means import ConstantMean, Mean
 from ..scratch import frame
 from ..transforms import Transform
-from .terms import Term, Which, sum_of, sum_with_gradient
+from .terms import Term, Which, Wide, sum_of, sum_with_gradient
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -90,6 +90,20 @@ class Record:
             with frame():
                 total = total + term.pulled(x, paths, columns)
         return total
+
+
+def by_digits(record: Record) -> tuple[Record, Record] | None:
+    """A record less its terms that are summed in float64, and these as a record in float64; None where there are none.
+
+    So each of the two has the evaluator that suits it: on a GPU the fused kernels of its dtype.
+    """
+    wide = [term.term for term in record.terms if isinstance(term, Wide)]
+    if not wide:
+        return None
+    narrow = replace(record, terms=[term for term in record.terms if not isinstance(term, Wide)])
+    origin = record.origin.double()
+    mean = ConstantMean().to(origin.device)
+    return narrow, Record(record.num_paths, record.num_outputs, wide, mean, origin, record.requires_grad)
 
 
 class Sources:

@@ -70,7 +70,7 @@ def update_given(
         b = y - f[:s] - eps[:s]
         args = (kernel, X, tasks, noise + state.jitter, b, v[:s])
         on_lattice = folded(prior, *args, lambda rhs: state.solve(rhs)[0], state.lower)
-    v = in_enough_digits(kernel, X, tasks, v, state.deviations) if plain else v.to(X)
+    v = in_enough_digits(operator, v, state.deviations) if plain else v.to(X)
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
         v_Z = operator.centre_weights(v) + torch.cat([inducing.v, inducing.v_mean.expand(len(f) - s, -1)])
@@ -156,8 +156,8 @@ def extended_update(old: UpdatePaths, prior: Prior, mean: Mean, data: Data) -> U
     residual = ((torch.cat([y_new, y_new]) if own else y_new) - f - eps).to(C) - v_old @ B.to(C)  # [s + 1, m]
     v_new = torch.cholesky_solve(residual.mT, C).mT
     v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1)
-    deviations = partial(deviations_by, factor.lower, KernelOperator(kernel, X, tasks, noise), float(jitter))
-    v = in_enough_digits(kernel, X, tasks, v.double(), deviations)
+    operator = KernelOperator(kernel, X, tasks, noise)
+    v = in_enough_digits(operator, v.double(), partial(deviations_by, factor.lower, operator, float(jitter)))
     stats = Stats("Cholesky(keep=True), extended", jitter=float(factor.jitter))
     return UpdatePaths(kernel, X, tasks, v[:s], v[s:], y=y, noise=noise, xi=xi, solver_stats=stats, factor=factor)
 

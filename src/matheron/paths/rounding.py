@@ -11,27 +11,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..kernels import Kernel, coupled_covariance
+from ..solvers import Operator
 
 # Observations at which it is measured, and what float32 may leave in a path, in posterior standard deviations.
 _PLACES, _LIMIT = 64, 0.03
 
 
 @torch.no_grad()
-def in_enough_digits(
-    kernel: Kernel, X: Tensor, tasks: Tensor | None, v: Tensor, deviations: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Weights v `[s, n]` in the dtype of X, or in float64 where they came so and X's has too few digits.
+def in_enough_digits(operator: Operator, v: Tensor, deviations: Callable[[Tensor], Tensor]) -> Tensor:
+    """Weights v `[s, n]` in the operator's dtype, or in float64 where they came so and that dtype has too few digits.
 
-    `deviations` are the posterior's at some rows of X.
+    `deviations` are the posterior's at some observations.
     """
-    narrow = v.to(X.dtype)
+    narrow = v.to(operator.dtype)
     if narrow.dtype == v.dtype or not v.numel():
         return v
-    rows = torch.linspace(0, len(X) - 1, min(_PLACES, len(X)), dtype=torch.float64, device=X.device).long()
-    some = None if tasks is None else tasks[rows]
-    wide = X.to(v.dtype)
-    exact = coupled_covariance(kernel.to(v.dtype), wide[rows], some, wide, tasks) @ v.mT  # [p, s]
-    rounded = coupled_covariance(kernel, X[rows], some, X, tasks) @ narrow.mT
+    n = operator.size
+    rows = torch.linspace(0, n - 1, min(_PLACES, n), dtype=torch.float64, device=v.device).long()
+    exact, rounded = (operator.product_rows(rows, weights.mT.contiguous()) for weights in (v, narrow))  # [p, s]
     error = (rounded - exact) / deviations(rows).to(exact)[:, None]
     return narrow if bool(error.square().mean().sqrt() <= _LIMIT) else v
