@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -45,45 +44,35 @@ def random(cube: Cube, trial: Trial) -> Choose:
     return lambda X, y, q: torch.rand(q, cube.dim, generator=generator, dtype=torch.float64)
 
 
-def thompson(greedy: bool = False, spread: float = 1.0) -> Callable[[Cube, Trial], Choose]:
+def thompson(greedy: bool = False, spread: float | None = 1.0, local: bool = False) -> Callable[[Cube, Trial], Choose]:
     """A model fitted to all values, and minimisers of q functions drawn of it.
 
     Args:
         greedy: one of q points is the posterior mean's minimiser (of four, where q is one).
-        spread: as for `matheron.thompson.suggest`.
+        spread: as for `matheron.thompson.suggest`; None for those of `minimize_function`, from near the mean to draws.
+        local: whether functions are minimised in a trust region.
     """
 
     def make(cube: Cube, trial: Trial) -> Choose:
         from matheron.thompson import suggest
         from matheron.thompson.fitting import fitted
+        from matheron.thompson.greedy import graded
+        from matheron.thompson.region import side_after
 
         generator = trial.generator("search")
-        rounds = itertools.count(1)
+        first: list[int] = []
 
         def choose(X: Tensor, y: Tensor, q: int) -> Tensor:
-            due = greedy and (q > 1 or next(rounds) % 4 == 0)
-            return suggest(fitted(X, y), cube.box, q, greedy=due, spread=spread, generator=generator)
+            first.append(len(y))
+            turn = (len(first) - 1) % 4
+            due = greedy and (q > 1 or turn == 3)
+            each = spread if spread is not None else graded(q) if q > 1 else graded(4)[-1 - turn]
+            side = side_after(y.tolist(), first[0], cube.batch, cube.dim) if local else None
+            return suggest(fitted(X, y), cube.box, q, greedy=due, spread=each, trust_region=side, generator=generator)
 
         return choose
 
     return make
-
-
-def local_thompson(cube: Cube, trial: Trial) -> Choose:
-    """Draws alone, in a trust region."""
-    from matheron.thompson import suggest
-    from matheron.thompson.fitting import fitted
-    from matheron.thompson.region import side_after
-
-    generator = trial.generator("search")
-    first: list[int] = []
-
-    def choose(X: Tensor, y: Tensor, q: int) -> Tensor:
-        first.append(len(y))
-        side = side_after(y.tolist(), first[0], cube.batch, cube.dim)
-        return suggest(fitted(X, y), cube.box, q, trust_region=side, generator=generator)
-
-    return choose
 
 
 def expected_improvement(noisy: bool) -> Callable[[Cube, Trial], Choose]:
@@ -219,8 +208,10 @@ METHODS = {
     "TuRBO": Method(turbo, style.FRESH, "--", hundred=True),
     "GPSampler": Method(gp_sampler, style.EXACT_POSTERIOR, "--"),
     "Thompson": Method(thompson(), style.DECOUPLED, "--", hundred=True),
-    "Thompson, local": Method(local_thompson, style.DECOUPLED, ":", hundred=True),
+    "Thompson, local": Method(thompson(local=True), style.DECOUPLED, ":", hundred=True),
     "Thompson, greedy": Method(thompson(greedy=True), style.DECOUPLED, hundred=True),
     "Thompson, half": Method(thompson(spread=0.5), style.DECOUPLED, "-.", hundred=True),
     "Thompson, half, greedy": Method(thompson(greedy=True, spread=0.5), style.LOVE, hundred=True),
+    "Thompson, graded": Method(thompson(greedy=True, spread=None), style.LOVE, hundred=True),
+    "Thompson, graded, local": Method(thompson(greedy=True, spread=None, local=True), style.LOVE, ":", hundred=True),
 }

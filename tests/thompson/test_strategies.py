@@ -279,24 +279,37 @@ def test_functions_of_less_spread_are_nearer_to_the_mean_by_that_share(gp):
     torch.testing.assert_close(in_region, found, atol=1e-4, rtol=0.0)
 
 
+def test_each_function_has_a_spread_of_its_own(gp):
+    settings: dict[str, Any] = {"num_features": 128, "mesh_size": 500, "num_starts": 4, "seed": 0}
+    several = suggest(gp, BOX, 3, spread=[0.2, 0.5, 1.0], **settings)
+    for i, spread in enumerate([0.2, 0.5, 1.0]):
+        torch.testing.assert_close(several[i], suggest(gp, BOX, 3, spread=spread, **settings)[i], atol=1e-6, rtol=0.0)
+
+
 def test_a_spread_is_positive_and_of_functions(gp):
-    with pytest.raises(ValueError, match="spread: expected a positive number, got 0"):
+    with pytest.raises(ValueError, match="spread: expected positive numbers, got 0"):
         suggest(gp, BOX, 2, spread=0)
+    with pytest.raises(ValueError, match=r"spread: expected a number, or one for each of 2 points, got shape \[3\]"):
+        suggest(gp, BOX, 2, spread=[0.5, 0.5, 1.0])
     with pytest.raises(ValueError, match="spread: expected a strategy that draws functions, got 'function-space'"):
         suggest(gp, BOX, 2, spread=0.5, strategy="function-space")
 
 
-def test_one_round_of_four_is_greedy_where_a_round_is_one_point(monkeypatch):
+def test_rounds_go_from_the_mean_to_draws(monkeypatch):
     asked = []
 
-    def watched(*args, greedy=False, **settings):
-        asked.append((args[2], greedy))
-        return suggest(*args, greedy=greedy, **settings)
+    def watched(*args, greedy=False, spread=1.0, **settings):
+        asked.append((args[2], greedy, spread))
+        return suggest(*args, greedy=greedy, spread=spread, **settings)
 
     monkeypatch.setattr("matheron.thompson.loop.suggest", watched)
     settings: dict[str, Any] = {"kernel": K.RBF(0.3), "mesh_size": 32, "num_starts": 2, "num_features": 32, "seed": 0}
-    minimize_function(lambda x: float(x.square().sum()), BOX, budget=14, num_initial=6, **settings)
-    assert asked == [(6, False)] + 2 * [(1, False), (1, False), (1, False), (1, True)]
-    asked.clear()
-    minimize_function(lambda x: float(x.square().sum()), BOX, budget=12, q=3, num_initial=6, **settings)
-    assert asked == [(6, False), (3, True), (3, True)]
+
+    def minimized(budget: int, **more: Any) -> list[Any]:
+        asked.clear()
+        minimize_function(lambda x: float(x.square().sum()), BOX, budget, num_initial=6, **settings, **more)
+        return asked[1:]
+
+    assert minimized(14) == 2 * [(1, False, 1.0), (1, False, 0.75), (1, False, 0.5), (1, True, 0.25)]
+    assert minimized(14, q=4) == 2 * [(4, True, [0.25, 0.5, 0.75, 1.0])]
+    assert minimized(10, q=2, spread=0.3) == 2 * [(2, True, 0.3)]

@@ -8,6 +8,8 @@ point of a round at the mean's own minimum (Do et al., epsilon-greedy Thompson s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
@@ -24,20 +26,27 @@ NEAR = 1e-4
 
 
 class TowardMean(Altered):
-    """mean + spread (f - mean): drawn functions with their deviations from the posterior mean on another scale."""
+    """mean + spread (f - mean): drawn functions with their deviations from the posterior mean on another scale, the
+    same for all of them or one for each."""
 
-    def __init__(self, paths: AbstractPaths, spread: float) -> None:
+    def __init__(self, paths: AbstractPaths, spread: float | Sequence[float]) -> None:
         super().__init__(paths)
-        self.spread = spread
+        self.spread = torch.as_tensor(spread, dtype=paths.dtype, device=paths.device).expand(paths.num_paths)  # [s]
 
     def __call__(self, x: Tensor) -> Tensor:
         mean = self.paths.mean(x.flatten(0, -2)).view(x.shape[:-1])  # [n], or [s, n] at own points
-        return torch.lerp(mean.expand(self.num_paths, -1), self.paths(x), self.spread)
+        return torch.lerp(mean.expand(self.num_paths, -1), self.paths(x), self.spread[:, None])
 
     def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
         mean, slope = _mean_and_gradient(self.paths, x)  # [n], [n, d]
         value, gradient = self.paths.value_and_grad(x, of=of)  # [n], [n, d], or [s, n], [s, n, d]
-        return mean + self.spread * (value - mean), slope + self.spread * (gradient - slope)
+        spread = self.spread[:, None] if of is None else self.spread[of]
+        return mean + spread * (value - mean), slope + spread[..., None] * (gradient - slope)
+
+
+def graded(count: int) -> list[float]:
+    """Spreads from nearly none to that of draws, evenly: some functions explore, and others use what is known."""
+    return [(i + 1) / count for i in range(count)]
 
 
 def _mean_and_gradient(paths: AbstractPaths, x: Tensor) -> tuple[Tensor, Tensor]:

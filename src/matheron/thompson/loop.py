@@ -20,6 +20,7 @@ from ..gp import ExactGP
 from ..kernels import Kernel
 from ..progress import progress_bar
 from .fitting import fitted
+from .greedy import graded
 from .region import side_after
 from .strategies import DRAWN, Drawing, suggest
 
@@ -88,8 +89,9 @@ def minimize_function(
 ) -> Study:
     """Minimise a Python function by Thompson sampling: rounds of q points, with a model fitted between rounds.
 
-    Points are minimisers of drawn functions, but one of a round is that of the posterior mean (with q = 1, one of four
-    rounds): draws ask what might be better, and the mean uses what is known to be good.
+    Draws ask what might be better, and the posterior mean knows what is good. So a round has one point at the mean's
+    minimum, and the others at minima of functions from near the mean to as far from it as draws: their spreads, as
+    `suggest` has them, are 2/q, 3/q, ..., 1. With q = 1 four rounds take turns, with 1, 3/4, 1/2 and the mean.
 
     Args:
         function: takes a point `[d]`, returns a number. If it raises, or returns NaN, that is reported and survived:
@@ -108,7 +110,7 @@ def minimize_function(
         state: a file that holds the study after every evaluation. If it is there, the search resumes from it.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
-        settings: passed to `suggest` (num_features, features, mesh_size, num_starts, spread).
+        settings: passed to `suggest` (num_features, features, mesh_size, num_starts, spread; spread=1 for draws).
 
     >>> import matheron
     >>> from matheron import kernels
@@ -121,7 +123,7 @@ def minimize_function(
     budget, q = as_count(budget, "budget"), as_count(q, "q")
     generator = as_generator(generator, seed)
     box = as_box(bounds, "bounds").double()
-    study = _resumed(state, box)
+    study, given = _resumed(state, box), set(settings)
     first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
     with progress_bar(show=progress) as bar:
         task = bar.add_task("evaluations", total=budget, completed=len(study.points))
@@ -137,7 +139,10 @@ def minimize_function(
                 count = min(q, budget - len(study.points))
                 side = side_after(study.values, first, q, box.shape[1]) if trust_region else None
                 # Of what is known, not of how often this process has gone round: a study may be resumed.
-                due = count > 1 or (len(study.points) - first) % _ROUNDS == _ROUNDS - 1
+                turn = (len(study.points) - first) % _ROUNDS
+                due = count > 1 or turn == _ROUNDS - 1
+                if strategy in DRAWN and "spread" not in given:
+                    settings["spread"] = graded(count) if count > 1 else graded(_ROUNDS)[-1 - turn]
                 points = suggest(
                     model,
                     box,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -35,7 +34,7 @@ class Drawing(TypedDict, total=False):
     mesh_size: int | None
     num_starts: int
     pending: ArrayLike | None
-    spread: float
+    spread: float | Sequence[float]
 
 
 def suggest(
@@ -50,7 +49,7 @@ def suggest(
     num_starts: int = 32,
     pending: ArrayLike | None = None,
     trust_region: float | None = None,
-    spread: float = 1.0,
+    spread: float | Sequence[float] = 1.0,
     greedy: bool = False,
     generator: Random = None,
     seed: int | None = None,
@@ -75,8 +74,8 @@ def suggest(
             here, the drawn functions pass through the posterior mean there, and so have less to find near them.
         trust_region: a share of the box's sides. Each function is then minimised in a region of such sides about the
             data point where it is lowest: for ten dimensions and more, see `minimize_function`.
-        spread: how far functions are from the posterior mean, in deviations of draws. With 1 they are draws;
-            with 0.5 they explore less, as averages of four draws do, which has helped in twelve dimensions.
+        spread: how far functions are from the posterior mean, in deviations of draws: for all of them, or one number
+            for each. With 1 they are draws; with 0.5 they explore less, as averages of four draws do.
         greedy: whether the first point is the minimiser of the posterior mean, where that is at no datum, instead of a
             draw's.
         generator, seed: where random numbers come from, a generator or a seed.
@@ -119,7 +118,7 @@ def suggest_together(
     num_starts: int = 32,
     pending: ArrayLike | None = None,
     trust_region: float | None = None,
-    spread: float = 1.0,
+    spread: float | Sequence[float] = 1.0,
     greedy: bool = False,
     progress: bool = False,
 ) -> list[Tensor]:
@@ -146,9 +145,9 @@ def suggest_together(
             f"trust_region: expected a share of the box above zero, for functions that are drawn whole, got "
             f'{trust_region!r} with strategy={strategy!r}; use strategy="decoupled"'
         )
-    if not (spread > 0 and math.isfinite(spread)):
-        raise ValueError(f"spread: expected a positive number, got {spread!r}; the mean's minimiser is greedy=True")
-    if (greedy or spread != 1) and strategy not in DRAWN:
+    spreads = _spreads(spread, q)
+    exactly = spreads == [1.0] * q
+    if (greedy or not exactly) and strategy not in DRAWN:
         name = "greedy" if greedy else "spread"
         raise ValueError(f'{name}: expected a strategy that draws functions, got {strategy!r}; use "decoupled"')
     if strategy == "random":
@@ -180,7 +179,7 @@ def suggest_together(
             weight_space(model, q, features=kind, num_features=num_features, generator=generator)
             for model, generator in each
         ]
-    functions = [require_paths(paths) if spread == 1 else TowardMean(paths, spread) for paths in many]
+    functions = [require_paths(paths) if exactly else TowardMean(paths, spreads) for paths in many]
     if trust_region is not None:
         box = as_box(bounds, "bounds")
         size = REGION_MESH_SIZE if mesh_size is None else size
@@ -191,7 +190,7 @@ def suggest_together(
         ]
     else:
         search = Search(num_starts=num_starts, mesh_size=size, progress=progress)
-        if spread == 1:
+        if exactly:
             found = minimize_together(functions, bounds, generators=generators, **search)
         else:
             found = [minimize(f, bounds, generator=g, **search) for f, g in zip(functions, generators, strict=True)]
@@ -199,6 +198,16 @@ def suggest_together(
     if greedy:
         points = [_greedy(x, *of, bounds) for x, *of in zip(points, many, models, generators, strict=True)]
     return points
+
+
+def _spreads(spread: float | Sequence[float], q: int) -> list[float]:
+    """One for each of q functions."""
+    several = torch.as_tensor(spread, dtype=torch.float64)
+    if several.ndim > 1 or (several.ndim == 1 and len(several) != q):
+        raise ValueError(f"spread: expected a number, or one for each of {q} points, got shape {list(several.shape)}")
+    if not bool(((several > 0) & several.isfinite()).all()):
+        raise ValueError(f"spread: expected positive numbers, got {spread!r}; the mean's minimiser is greedy=True")
+    return several.expand(q).tolist()
 
 
 def _greedy(x: Tensor, paths: AbstractPaths, model: object, generator: torch.Generator, bounds: ArrayLike) -> Tensor:
