@@ -6,13 +6,17 @@ import math
 import pytest
 import torch
 
-from matheron.transforms import Affine, Chain, Exp, Kumaraswamy, Log
+from matheron.transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, Round, SignedExp
 
 WARP = Kumaraswamy(a=[0.7, 2.0, 1.0], b=[1.5, 0.4, 1.0], mask=[True, True, False])
 TRANSFORMS = {  # with whether it is affine
     "affine": (Affine(2.0, -1.0), True),
     "affine, one a coordinate": (Affine([2.0, -0.5, 3.0], [0.0, 1.0, 2.0]), True),
     "exp": (Exp(), False),
+    "signed exp": (Chain([Affine(1.0, -0.5), SignedExp()]), False),
+    "power": (Power(-1.5), False),
+    "exp of some": (Masked(Exp(), [True, False, True]), False),
+    "affine of some": (Masked(Affine(2.0, 1.0), [True, False, True]), True),
     "log": (Log(), False),
     "log to base ten of some": (Log(10.0, mask=[True, False, True]), False),
     "warp": (WARP, False),
@@ -88,3 +92,25 @@ def test_refuses_what_cannot_be_undone():
         Affine([1.0, 0.0])
     with pytest.raises(ValueError, match="a: expected positive numbers"):
         Kumaraswamy(0.0, 1.0)
+
+
+def test_rounded_inputs_are_whole_numbers_and_gradients_pass_straight_through():
+    x = torch.tensor([[0.4, 2.6, -1.2, 0.3, 0.5]], dtype=torch.float64, requires_grad=True)
+    rounded = Round([False, True, True, False, False], groups=[[0, 3, 4]])
+    assert rounded(x).tolist() == [[0, 3, -1, 0, 1]]
+    (gradient,) = torch.autograd.grad(rounded(x).sum(), x)
+    assert torch.equal(gradient, torch.ones_like(x)) and torch.equal(rounded.derivative(x), gradient)
+    assert torch.equal(rounded(rounded.inverse(rounded(x))), rounded(x))
+
+
+def test_steps_of_some_width_are_smooth():
+    soft = Round([True, False], tau=0.1)
+    x = torch.tensor([[0.45, 0.3], [2.9, 7.5]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(soft, x)
+    torch.testing.assert_close(soft.derivative(x.detach()), torch.autograd.grad(soft(x).sum(), x)[0])
+    torch.testing.assert_close(Round([True, False], tau=1e-3)(x)[:, 0], x[:, 0].round())
+
+
+def test_a_power_has_an_exponent():
+    with pytest.raises(ValueError, match="exponent: expected a number other than zero, got 0"):
+        Power(0)

@@ -14,7 +14,7 @@ from .value import Parts, Value
 
 
 class Transform(Value):
-    """A smooth increasing or decreasing map of each coordinate on its own."""
+    """A map of each coordinate on its own, smooth and increasing or decreasing (but for `Round`)."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -71,6 +71,66 @@ class Exp(Transform):
         return x.exp()
 
 
+class SignedExp(Transform):
+    """x -> sign(x) (exp |x| - 1): undoes a model of targets sign(y) log(1 + |y|)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x < 0, -torch.expm1(-x), torch.expm1(x))
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return y.sign() * y.abs().log1p()
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return x.abs().exp()
+
+
+class Power(Transform):
+    """x -> x^exponent."""
+
+    fields = ("exponent",)
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__()
+        self.exponent = float(exponent)
+        if self.exponent == 0 or not math.isfinite(self.exponent):
+            raise ValueError(f"exponent: expected a number other than zero, got {exponent!r}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x**self.exponent
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return y ** (1 / self.exponent)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return self.exponent * x ** (self.exponent - 1)
+
+
+class Masked(Transform):
+    """A transform of the coordinates where `mask` is true; the others are left alone."""
+
+    def __init__(self, transform: Transform, mask: ArrayLike) -> None:
+        super().__init__()
+        self.transform = transform
+        self.register_buffer("mask", torch.as_tensor(mask).bool())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(self.mask, self.transform(self._inside(x)), x)
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return torch.where(self.mask, self.transform.inverse(self._inside(y)), y)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return torch.where(self.mask, self.transform.derivative(self._inside(x)), 1.0)
+
+    def _inside(self, x: Tensor) -> Tensor:
+        """No logarithm, and no gradient of one, of what is left alone."""
+        return torch.where(self.mask, x, 1.0)
+
+    @property
+    def affine(self) -> bool:
+        return self.transform.affine
+
+
 class Log(Transform):
     """x -> log(x) / log(base), in the coordinates of `mask`, all where not given: for inputs on a log scale."""
 
@@ -123,6 +183,43 @@ class Kumaraswamy(Transform):
         slope = self.a * self.b * u ** (self.a - 1) * (1 - u**self.a) ** (self.b - 1) * (1 - 2 * self.eps)
         slope = slope * ((x >= 0) & (x <= 1))  # outside, where x is clamped, the map is flat
         return torch.where(self.mask, slope, 1.0)
+
+
+class Round(Transform):
+    """x -> the nearest whole number, in the coordinates of `mask`, and of each of `groups` the largest coordinate 1 and
+    the others 0: BoTorch's transform of inputs that are integers, or choices.
+
+    With `tau` steps are hyperbolic tangents of that width. Without it gradients pass straight through, as in BoTorch:
+    functions of rounded inputs are flat between their steps.
+    """
+
+    fields = ("groups", "tau")
+
+    def __init__(self, mask: ArrayLike, groups: Sequence[Sequence[int]] = (), tau: float | None = None) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.as_tensor(mask).bool())
+        self.groups = [list(group) for group in groups]
+        self.tau = None if tau is None else float(tau)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.tau is not None:
+            floor = x.floor()
+            return torch.where(self.mask, floor + 0.5 * (1 + torch.tanh((x - floor - 0.5) / self.tau)), x)
+        with torch.no_grad():
+            rounded = torch.where(self.mask, x.round(), x)
+            for group in self.groups:
+                largest = x[..., group].argmax(-1)
+                rounded[..., group] = torch.nn.functional.one_hot(largest, len(group)).to(x)
+        return rounded + (x - x.detach())
+
+    def inverse(self, y: Tensor) -> Tensor:
+        return y
+
+    def derivative(self, x: Tensor) -> Tensor:
+        if self.tau is None:
+            return torch.ones_like(x)
+        inner = torch.tanh((x - x.floor() - 0.5) / self.tau)
+        return torch.where(self.mask, (1 - inner.square()) / (2 * self.tau), 1.0)
 
 
 class Chain(Transform):

@@ -216,6 +216,40 @@ def multitask(**kwargs: Any) -> Any:
     return models.MultiTaskGP(*tasks(), task_feature=-1, **kwargs)
 
 
+OUTCOMES = {
+    "a power": bo.Power(0.5),
+    "a bilog": bo.Bilog(),
+    "the logarithm of one of two": bo.Log(outputs=[-1]),
+    "a bilog of one of two, standardised": bo.ChainedOutcomeTransform(a=bo.Bilog(outputs=[0]), b=bo.Standardize(m=2)),
+}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+@pytest.mark.filterwarnings("ignore")
+def test_outcomes_are_untransformed_as_botorch_does(name: str) -> None:
+    model = models.SingleTaskGP(X2, Y2, torch.full_like(Y2, 1e-8), outcome_transform=None).eval()
+    transform = OUTCOMES[name].train()
+    with_transform = models.SingleTaskGP(X2, Y2, torch.full_like(Y2, 1e-8), outcome_transform=None).eval()
+    transform(Y2)
+    with_transform.outcome_transform = transform.eval()
+    paths, inner = (matheron.draw(each, 5, seed=0) for each in (with_transform, model))
+    expected, _ = transform.untransform(inner(X2 + 0.1))
+    torch.testing.assert_close(paths(X2 + 0.1), expected)
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_inputs_are_rounded_as_botorch_does(approximate: bool) -> None:
+    choices = None if approximate else {2: 2}
+    x = torch.cat([X, X - 11], -1)
+    transform = bi.Round(integer_indices=[0], categorical_features=choices, approximate=approximate, tau=0.1)
+    model = models.SingleTaskGP(x, Y, input_transform=transform).eval()
+    paths, test = matheron.draw(model, 5, seed=0), x.flip(1) * 0.9
+    with torch.no_grad():
+        torch.testing.assert_close(paths.mean(test), model.posterior(test).mean[:, 0], rtol=1e-5, atol=1e-5)
+    if not approximate:
+        torch.testing.assert_close(paths(transform(test)), paths(test))
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "categories": (
         lambda: models.MixedSingleTaskGP(torch.cat([X, X[:, :1].round()], -1), Y, cat_dims=[2]),
@@ -237,28 +271,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "LinearTruncatedFidelityKernel is not understood",
     ),
-    "a power of outcomes": (
-        lambda: models.SingleTaskGP(X, Y, outcome_transform=bo.Power(0.5)),
-        TypeError,
-        "outcome transform: .*Power is not understood; expected one of ChainedOutcomeTransform, Log, Standardize, "
-        "StratifiedStandardize; draw from a model of transformed outcomes",
-    ),
-    "the logarithm of one of two": (
-        lambda: models.SingleTaskGP(X2, Y2, outcome_transform=bo.Log(outputs=[0])),
-        TypeError,
-        "Log of some outputs alone is not understood; use a ModelListGP",
-    ),
     "strata of one task": (
         lambda: models.SingleTaskGP(
             torch.cat([X, torch.zeros(24, 1)], -1), Y, outcome_transform=bo.StratifiedStandardize(2, torch.tensor([0]))
         ),
         TypeError,
         "StratifiedStandardize is understood for MultiTaskGP alone",
-    ),
-    "rounded inputs": (
-        lambda: models.SingleTaskGP(X, Y, input_transform=bi.Round(integer_indices=[0])),
-        TypeError,
-        "input transform: .*Round is not understood; expected one of AffineInputTransform, .*; apply it to your data",
     ),
     "a warp in reverse": (
         lambda: models.SingleTaskGP(X, Y, input_transform=bi.Warp(d=2, indices=[0], reverse=True, bounds=BOUNDS)),

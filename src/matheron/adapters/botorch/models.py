@@ -112,6 +112,8 @@ class _Around:
     def __init__(self, model: nn.Module, num_columns: int, batch_shape: torch.Size, task: int | None = None) -> None:
         self.inputs, self.outcomes = (getattr(model, f"{side}_transform", None) for side in ("input", "outcome"))
         self.num_columns, self.batch_shape, self.task = num_columns, batch_shape, task
+        # A model of tasks has them in one column.
+        self.num_outcomes = 1 if task is not None else int(getattr(model, "num_outputs", 1))
         self.task_values = None if task is None else torch.tensor(sorted(getattr(model, "_expected_task_values", ())))
 
     def keywords(self, index: tuple[int, ...], extra: int = 0) -> Around:
@@ -121,7 +123,9 @@ class _Around:
         kept = [i for i in range(self.num_columns) if i != self.task]
         return {
             "input_transform": translate_input(self.inputs, Coordinates(self.num_columns, kept, pick, "eval")),
-            "output_transform": translate_outcome(self.outcomes, Outcomes(pick, output, extra, self.task_values)),
+            "output_transform": translate_outcome(
+                self.outcomes, Outcomes(pick, output, extra, self.num_outcomes, self.task_values)
+            ),
         }
 
     def inner(self, X: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from botorch.models.transforms import input as bi
 from botorch.models.transforms import outcome as bo
 from torch import Tensor
 
-from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Transform
+from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, Round, SignedExp, Transform
 from ..gpytorch.place import tensor
 from ..refusal import BY_HAND, refusal
 
@@ -71,6 +71,21 @@ def _(transform: bi.Log10, at: Coordinates) -> Transform:
 
 
 @input_transform_of.register
+def _(transform: bi.Round, at: Coordinates) -> Transform:
+    indices = tensor(transform.integer_indices).cpu()
+    mask = torch.zeros(at.number, dtype=torch.bool)
+    mask[indices] = True
+    groups = [list(range(start, start + size)) for start, size in transform.categorical_features.items()]
+    changed = set(mask.nonzero().flatten().tolist()).union(*groups)
+    if changed - set(at.kept):
+        raise TypeError(f"input transform: Round changes the task feature; leave its column out, {BY_HAND}")
+    place = {column: i for i, column in enumerate(at.kept)}
+    device = tensor(transform.integer_indices).device
+    own = [[place[column] for column in group] for group in groups]
+    return Round(mask[at.kept].to(device), own, transform.tau if transform.approximate else None)
+
+
+@input_transform_of.register
 def _(transform: bi.ChainedInputTransform, at: Coordinates) -> Transform | None:
     parts = [
         part
@@ -103,6 +118,7 @@ class Outcomes:
     pick: Pick
     output: int | None
     extra: int  # outputs, after the model's own, that are no outcomes
+    number: int  # of the outcomes that the transform is given
     tasks: Tensor | None = None  # the raw task values, by number
 
 
@@ -136,14 +152,31 @@ def _(transform: bo.StratifiedStandardize, at: Outcomes) -> Transform:
 
 @outcome_transform_of.register
 def _(transform: bo.Log, at: Outcomes) -> Transform:
-    if transform._outputs is not None:
-        raise TypeError(f"outcome transform: Log of some outputs alone is not understood; use a ModelListGP, {BY_HAND}")
-    return Exp()
+    return _of_some(Exp(), transform, at)
+
+
+@outcome_transform_of.register
+def _(transform: bo.Power, at: Outcomes) -> Transform:
+    return _of_some(Power(1 / transform.power), transform, at)
+
+
+@outcome_transform_of.register
+def _(transform: bo.Bilog, at: Outcomes) -> Transform:
+    return _of_some(SignedExp(), transform, at)
 
 
 @outcome_transform_of.register
 def _(transform: bo.ChainedOutcomeTransform, at: Outcomes) -> Transform:
     return Chain([outcome_transform_of(t, at) for t in reversed(list(transform.values()))])
+
+
+def _of_some(undone: Transform, transform: bo.Log | bo.Power | bo.Bilog, at: Outcomes) -> Transform:
+    """What undoes a transform of the outputs that it names, or of all."""
+    if transform._outputs is None:
+        return undone
+    chosen = {i % at.number for i in transform._outputs}
+    outputs = range(at.number + at.extra) if at.output is None else [at.output]
+    return Masked(undone, [i in chosen for i in outputs])
 
 
 def _affine(scale: Tensor, offset: Tensor, at: Outcomes) -> Transform:
