@@ -313,3 +313,38 @@ def test_rounds_go_from_the_mean_to_draws(monkeypatch):
     assert minimized(14) == 2 * [(1, False, 1.0), (1, False, 0.75), (1, False, 0.5), (1, True, 0.25)]
     assert minimized(14, q=4) == 2 * [(4, True, [0.25, 0.5, 0.75, 1.0])]
     assert minimized(10, q=2, spread=0.3) == 2 * [(2, True, 0.3)]
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-250, 1e250])
+def test_a_function_in_any_units_is_minimised(scale):
+    settings: dict[str, Any] = {"mesh_size": 256, "num_starts": 4, "num_features": 128, "seed": 0}
+    study = minimize_function(lambda x: scale * bowl(x), BOX, 14, 2, **settings)
+    plain = minimize_function(bowl, BOX, 14, 2, **settings)
+    assert study.best_value <= 10 * scale * plain.best_value
+
+
+def test_a_function_may_return_an_array_of_one_number():
+    settings: dict[str, Any] = {"kernel": K.RBF(0.5), "mesh_size": 32, "num_starts": 2, "num_features": 32, "seed": 0}
+    one, other = (
+        minimize_function(function, BOX, 8, **settings)
+        for function in (bowl, lambda x: torch.tensor([[bowl(x)]], dtype=torch.float64).numpy())
+    )
+    assert one.values == other.values
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "outputs"])
+def test_regions_and_greedy_points_take_several_models_of_one_function(gp, kind):
+    settings: dict[str, Any] = {"num_features": 64, "mesh_size": 256, "num_starts": 4, "seed": 0}
+    several = matheron.Ensemble([gp, gp]) if kind == "ensemble" else matheron.Outputs([gp])
+    found = suggest(several, BOX, 2, trust_region=0.5, greedy=True, **settings)
+    expected = suggest(gp, BOX, 2, greedy=True, **settings)
+    torch.testing.assert_close(found[0], expected[0], atol=1e-4, rtol=0.0)  # the mean is that of its members
+    assert bool(((found >= 0) & (found <= 1)).all())
+
+
+def test_one_number_is_a_bound_in_every_dimension_of_a_region(gp):
+    settings: dict[str, Any] = {"num_features": 64, "mesh_size": 64, "num_starts": 2, "seed": 0}
+    both = [suggest(gp, box, 2, trust_region=0.5, greedy=True, **settings) for box in ((0.0, 1.0), BOX)]
+    torch.testing.assert_close(*both)
+    with pytest.raises(ValueError, match=r"trust_region: expected a share of the box above zero.*got 'wide'"):
+        suggest(gp, BOX, 2, trust_region="wide")  # type: ignore[arg-type]

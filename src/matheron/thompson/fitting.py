@@ -22,13 +22,16 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
     coordinate, noise known or learned.
 
     Kernel, priors and the floor under the noise are those of Optuna's GPSampler. The search has one start, and so draws
-    no random numbers. Where it fails, the model has the hyperparameters that it starts from.
+    no random numbers. Where it fails, the model has the hyperparameters that it starts from. Values whose squares a
+    float64 cannot hold are in units of the largest.
     """
-    d = X.shape[1]
+    d, unit = X.shape[1], _unit(y)
+    y, noise = y / unit, None if noise is None else noise / float(unit) ** 2
     lower, upper = (X.new_zeros(d), X.new_ones(d)) if bounds is None else bounds.to(X)
     inward = Affine(1 / (upper - lower), -lower / (upper - lower))
     centre, deviation = y.mean(), y.std() if len(y) > 1 else y.new_ones(())
-    outward = Affine(deviation if float(deviation) > 1e-8 else y.new_ones(()), centre)
+    # Values that differ by rounding alone are one value.
+    outward = Affine(deviation if float(deviation) > 1e-13 * float(y.abs().max()) else y.new_ones(()), centre)
     model_X, model_y = inward(X), outward.inverse(y)
     priors = {"lengthscale": _lengthscale_density, "outputscale": Gamma(2.0, 1.0)}
     kernel, variances, mean = maximised(
@@ -82,6 +85,16 @@ class Refits:
         while (following := int(size * self.GROWTH)) <= n:
             size = following
         return size
+
+
+def representable(values: Tensor) -> Tensor:
+    """Columns whose squares a float64 cannot hold, in units of their largest number; the others as they are."""
+    return values / _unit(values)
+
+
+def _unit(values: Tensor) -> Tensor:
+    largest = values.nan_to_num(0.0).abs().amax(dim=0, keepdim=True)
+    return torch.where((largest > 1e100) | ((largest > 0) & (largest < 1e-100)), largest, 1.0)
 
 
 def _same(a: tuple[Tensor, Tensor] | None, b: tuple[Tensor, Tensor]) -> bool:

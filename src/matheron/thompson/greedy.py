@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..gp import ExactGP, SparseGP
+from ..gp import GP
 from ..paths import AbstractPaths
 from .minima import Altered
 from .quasi_newton import minimize_in_unit_box
@@ -59,7 +59,7 @@ def _mean_and_gradient(paths: AbstractPaths, x: Tensor) -> tuple[Tensor, Tensor]
 
 def minimizer_of_mean(
     paths: AbstractPaths,
-    gp: ExactGP | SparseGP,
+    gp: GP,
     box: Tensor,
     *,
     generator: torch.Generator,

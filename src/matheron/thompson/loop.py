@@ -170,7 +170,7 @@ def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: floa
 
 def _evaluate(function: Callable[[Tensor], float], x: Tensor, study: Study) -> None:
     try:
-        value = float(function(x.clone()))
+        value = _as_number(function(x.clone()))
         trouble = "" if math.isfinite(value) else f"returned {value}"
     except Exception as error:
         value, trouble = math.nan, f"raised {type(error).__name__}: {error}"
@@ -179,6 +179,13 @@ def _evaluate(function: Callable[[Tensor], float], x: Tensor, study: Study) -> N
     if trouble:
         study.failures.append(f"{x.tolist()} {trouble}")
         warnings.warn(f"the function {trouble} at {x.tolist()}; going on without it", EvaluationWarning, stacklevel=3)
+
+
+def _as_number(value: object) -> float:
+    """A number, or an array or tensor of one, as SciPy's objectives may return it."""
+    if getattr(value, "size", None) == 1 or (isinstance(value, Tensor) and value.numel() == 1):
+        value = value.item()  # type: ignore[attr-defined]
+    return float(value)  # type: ignore[arg-type]
 
 
 def _save(study: Study, path: Path) -> None:

@@ -18,7 +18,7 @@ from torch.quasirandom import SobolEngine
 from ..checks import as_count, as_seed
 from ..drawing import draw
 from ..paths import Paths
-from .fitting import Refits
+from .fitting import Refits, representable
 from .fronts import improvements, nondominated
 from .greedy import NEAR
 from .problem import At, Problem, simplex
@@ -168,7 +168,7 @@ class ThompsonSampler(BaseSampler):
             features = "orthogonal" if X.shape[1] >= 16 else "sobol"
             return draw(model, 1, num_features=self._num_features, features=features, generator=generator)
 
-        seen = seen._replace(values=_representable(seen.values), constraints=_representable(seen.constraints))
+        seen = seen._replace(values=representable(seen.values), constraints=representable(seen.constraints))
         everywhere = torch.ones(len(X), dtype=torch.bool)
         objectives = [drawn("objective", i, everywhere, y) for i, y in enumerate(seen.values.mT)]
         known = ~seen.constraints.isnan()  # [n, c]
@@ -263,12 +263,6 @@ def _most_improving(points: Tensor, at: At, seen: Observations, problem: Problem
     known = known[nondominated(known)]
     reference = 0.1 + torch.cat([torch.ones_like(F[:1]), known]).amax(0)  # [m]
     return points[improvements(F, known, reference).argmax()]
-
-
-def _representable(values: Tensor) -> Tensor:
-    """Columns whose squares a float64 cannot hold, in units of their largest number; the others as they are."""
-    largest = values.nan_to_num(0.0).abs().amax(dim=0, keepdim=True)
-    return values / torch.where((largest > 1e100) | ((largest > 0) & (largest < 1e-100)), largest, 1.0)
 
 
 def _or_one(scale: Tensor) -> Tensor:

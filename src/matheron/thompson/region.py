@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..gp import ExactGP, SparseGP
+from ..gp import GP, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ..paths import AbstractPaths
+from ..samplers import single
 from .minima import Altered
 from .quasi_newton import minimize_in_unit_box
 
@@ -56,7 +57,7 @@ def side_after(values: Sequence[float | None], first: int, q: int, dim: int) -> 
 
 def minimizers_near_best(
     paths: AbstractPaths | Altered,
-    gp: ExactGP | SparseGP,
+    gp: GP,
     box: Tensor,
     side: float,
     *,
@@ -97,15 +98,33 @@ def minimizers_near_best(
     return torch.addcmul(low, found.x[chosen], span).clamp(lower, upper)
 
 
-def data_in_box(gp: ExactGP | SparseGP, lower: Tensor, upper: Tensor) -> Tensor:
+def data_in_box(gp: GP, lower: Tensor, upper: Tensor) -> Tensor:
     """The data (or inducing points) `[n, d]` in the user's units, those outside of the box at its bounds."""
-    X = gp.centres.detach().to(lower)
-    X = X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)
+    several = [_data(member, lower) for member in _members(gp)]
+    X = several[0] if len(several) == 1 else torch.cat(several).unique(dim=0)  # an ensemble's models have the same data
     return X.clamp(lower, upper)
 
 
-def _relative_lengthscales(gp: ExactGP | SparseGP, whole: Tensor) -> Tensor:
-    """How long each coordinate's lengthscale is, in sides of the box, over their geometric mean: `[d]`; else ones."""
+def _data(gp: ExactGP | SparseGP, like: Tensor) -> Tensor:
+    X = gp.centres.detach().to(like)
+    return X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)
+
+
+def _members(gp: GP) -> list[ExactGP | SparseGP]:
+    """The models that a model consists of."""
+    if isinstance(gp, Ensemble | Outputs):
+        return [member for model in gp.models for member in _members(model)]
+    return [gp.model if isinstance(gp, SelectedOutputs) else single(gp)]
+
+
+def _relative_lengthscales(gp: GP, whole: Tensor) -> Tensor:
+    """How long each coordinate's lengthscale is, in sides of the box, over their geometric mean: `[d]`; else ones. Of
+    several models it is the geometric mean of theirs."""
+    each = torch.stack([_relative_lengthscales_of(member, whole) for member in _members(gp)])
+    return each.log().mean(0).exp()
+
+
+def _relative_lengthscales_of(gp: ExactGP | SparseGP, whole: Tensor) -> Tensor:
     parts = gp.kernel.radial_parts(len(whole))
     if parts is None or len(parts) != 1 or len(parts[0].dims) < len(whole):
         return torch.ones_like(whole)

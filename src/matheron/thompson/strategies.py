@@ -140,7 +140,9 @@ def suggest_together(
         raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
     if not models or len(models) != len(generators):
         raise ValueError(f"generators: expected one for each model, got {len(models)} models and {len(generators)}")
-    if trust_region is not None and (strategy not in DRAWN or not trust_region > 0):
+    if trust_region is not None and not (
+        strategy in DRAWN and isinstance(trust_region, float | int) and trust_region > 0
+    ):
         raise ValueError(
             f"trust_region: expected a share of the box above zero, for functions that are drawn whole, got "
             f'{trust_region!r} with strategy={strategy!r}; use strategy="decoupled"'
@@ -181,11 +183,12 @@ def suggest_together(
         ]
     functions = [require_paths(paths) if exactly else TowardMean(paths, spreads) for paths in many]
     if trust_region is not None:
-        box = as_box(bounds, "bounds")
         size = REGION_MESH_SIZE if mesh_size is None else size
         settings = {"num_starts": num_starts, "mesh_size": size}
         points = [
-            minimizers_near_best(drawn, single(describe(model)), box, trust_region, generator=generator, **settings)
+            minimizers_near_best(
+                drawn, describe(model), _box(bounds, drawn), trust_region, generator=generator, **settings
+            )
             for drawn, (model, generator) in zip(functions, each, strict=True)
         ]
     else:
@@ -202,7 +205,7 @@ def suggest_together(
 
 def _spreads(spread: float | Sequence[float], q: int) -> list[float]:
     """One for each of q functions."""
-    several = torch.as_tensor(spread, dtype=torch.float64)
+    several = as_tensor(spread, "spread").double()
     if several.ndim > 1 or (several.ndim == 1 and len(several) != q):
         raise ValueError(f"spread: expected a number, or one for each of {q} points, got shape {list(several.shape)}")
     if not bool(((several > 0) & several.isfinite()).all()):
@@ -212,8 +215,12 @@ def _spreads(spread: float | Sequence[float], q: int) -> list[float]:
 
 def _greedy(x: Tensor, paths: AbstractPaths, model: object, generator: torch.Generator, bounds: ArrayLike) -> Tensor:
     """The points x `[q, d]`, the first of them the minimiser of the posterior mean where that is at no datum."""
-    best = minimizer_of_mean(paths, single(describe(model)), as_box(bounds, "bounds"), generator=generator)
+    best = minimizer_of_mean(paths, describe(model), _box(bounds, paths), generator=generator)
     return x if best is None else torch.cat([best[None].to(x), x[1:]])
+
+
+def _box(bounds: ArrayLike, paths: AbstractPaths | TowardMean) -> Tensor:
+    return as_box(bounds, "bounds", input_dim=paths.input_dim)
 
 
 def _given_pending(paths: AbstractPaths, pending: ArrayLike, generator: torch.Generator) -> AbstractPaths:
