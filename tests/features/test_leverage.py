@@ -55,6 +55,11 @@ KERNELS = {  # kernel and dimensions: all that features are made for
     "atoms in two dimensions": (K.Periodic([0.5, 0.8], [0.7, 0.9]), 2),
     "a sum": (K.RBF(1.0) + 0.01 * K.Matern(1.5, 0.1), 1),
     "a sum on different coordinates": (K.RBF(0.5).on(0) + 0.5 * K.Matern(2.5, 0.4).on([1, 2]), 3),
+    "a sum in three dimensions": (K.RBF(1.0) + 0.1 * K.Matern(1.5, 0.5), 3),
+    "shifted in three dimensions": (
+        K.SpectralMixture([1.0, 0.3], [[0.4, 0.2, 0.1], [0.0] * 3], [[0.2] * 3, [0.5] * 3]),
+        3,
+    ),
     "a sum with atoms": (K.Periodic(0.6, 0.7) + 0.3 * K.RBF(0.4), 1),
     "a product": (K.RBF(0.6) * K.Matern(1.5, 0.9), 2),
     "a product with atoms": (K.RBF(0.6) * K.Periodic(0.8, 0.4), 1),

@@ -52,11 +52,6 @@ class Factor(ABC):
     def stretched(self, factor: float) -> Tensor:
         """Masses `[c]` of the measure with its frequencies times a factor, or something as wide."""
 
-    @property
-    def beyond_twice_the_median(self) -> float:
-        """The share of the measure at more than twice its median radius; one where cells are in no order."""
-        return 1.0
-
     def tail(self, least: float) -> Tensor:
         """Even masses `[c]` from the median out to where this share of the measure lies beyond."""
         beyond = self.masses.flip(0).cumsum(0).flip(0)
@@ -76,7 +71,7 @@ class Shells(Factor):
         self.scale = measure.scale.detach()
         self.centre = centre  # of a measure that has no shift of its own, moved there and to its negative
         shift = getattr(measure, "shift", None) if centre is None else centre
-        self.shift = None if shift is None else shift.detach()
+        self.shift = None if shift is None or not bool(shift.any()) else shift.detach()
         d = self.own_dim = len(frame)
         # A frequency and its negative are the same pair of features: alone, half of the directions (or signs) will do.
         self.half = alone and self.shift is None
@@ -124,11 +119,6 @@ class Shells(Factor):
     @property
     def directions(self) -> Tensor:
         return self.frame
-
-    @property
-    def beyond_twice_the_median(self) -> float:
-        median = self.index[(self.masses.cumsum(0) >= 0.5).nonzero()[0, 0]]
-        return float(self.masses[self.index > median + math.log(2)].sum())
 
     def own(self, theta: Tensor) -> Tensor:
         """Frequencies `[k, d]` in the measure's own coordinates `[k, p]`."""

@@ -26,10 +26,11 @@ from ..kernels.terms import Term
 from ..solvers import Posterior
 from .basis import Basis, Cosines, Pairs
 from .cells import Atoms, Shells
+from .directions import even
 from .explicit import as_cosines, monomials
 from .fourier import rand, sobol
 from .products import Products
-from .proposal import Component, Draws, draw, num_uniforms
+from .proposal import Component, Draws, Positions, draw, located, num_uniforms, positions
 from .reference import Reference, monomial, net
 from .tilt import Tilted, tilt
 
@@ -37,8 +38,9 @@ from .tilt import Tilted, tilt
 PINNED = 0.15
 # Pilot frequencies: at least; for each component of a sum; while there are few of them.
 NUM_PILOT, PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 256, 192, 64, 1024
-# From this many dimensions each component of a sum has a net of its own.
-OWN_NETS_FROM_DIM = 3
+# From this many dimensions directions are even ones, and each component of a sum has positions of its own, if there
+# are as many for each as this.
+EVEN_FROM_DIM, FEWEST_EACH = 3, 4
 # The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
 _STRETCH = 3.0
 # Pilots of a single spectrum in units of its scale, by its shape: the same for all lengthscales.
@@ -176,7 +178,7 @@ def _drawn_pilot(pool: list[Component], number: int, least: float) -> Draws:
         stretch = 1 + _STRETCH / math.sqrt(d)
         wide = [(f.masses + f.stretched(stretch) + f.tail(least)) for f in c.factors]
         c.proposal, c.share = [q / q.sum() for q in wide], 1 / len(pool)
-    return draw(pool, net(number, num_uniforms(pool)))
+    return draw(pool, positions(pool, net(number, num_uniforms(pool))))
 
 
 def _by_cells(c: Component, pilot: Draws, lev: Tensor, t: int, size: float) -> Tilted:
@@ -212,10 +214,14 @@ def _bases(pool: list[Component], count: int, num_bases: int, generator: torch.G
         return bases
     singles = count % 2
     pairs = (count - singles) // 2
-    U = _uniforms(pool, pairs + singles, num_bases, generator)
-    draws = draw(pool, U.flatten(0, 1))
-    theta = draws.theta.unflatten(0, U.shape[:2])
-    amplitude = (2 / count * draws.weight).sqrt().unflatten(0, U.shape[:2])
+    pool, at = _positions(pool, pairs + singles, num_bases, generator)
+    draws = draw(pool, at)
+    theta = draws.theta.unflatten(0, (num_bases, -1))
+    amplitude = (2 / count * draws.weight).sqrt().unflatten(0, (num_bases, -1))
+    if singles:  # any of the draws is the single one: they are not alike
+        start = (rand((num_bases, 1), generator).cpu() * (pairs + 1)).long()
+        order = (start + torch.arange(pairs + 1)) % (pairs + 1)  # [g, pairs + 1]
+        theta, amplitude = theta.take_along_dim(order[..., None], 1), amplitude.take_along_dim(order, 1)
     if pairs:
         bases.append(Pairs(theta[:, :pairs], amplitude[:, :pairs]))
     if singles:
@@ -224,29 +230,29 @@ def _bases(pool: list[Component], count: int, num_bases: int, generator: torch.G
     return bases
 
 
-def _uniforms(pool: list[Component], count: int, num_bases: int, generator: torch.Generator) -> Tensor:
-    """Uniforms `[g, count, p]` for `draw`. In many dimensions each of several components has a net of its own, as
-    terms with plain features have; in few, one net for all is the more even."""
-    p = num_uniforms(pool)
-    if len(pool) == 1 or max(c.num_dims for c in pool) < OWN_NETS_FROM_DIM:
-        return sobol(num_bases, count, p, generator).cpu()
-    shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
-    upper = (shares / shares.sum()).cumsum(0)
-    # As many of each component as its share says, up to one: which of the two is random, and the kernel unbiased.
-    positions = (torch.arange(count) + rand((num_bases, 1), generator).cpu()) / count
-    component = torch.searchsorted(upper, positions).clamp_max(len(pool) - 1)  # [g, count]
-    U = torch.full((num_bases, count, p), 0.5, dtype=torch.float64)
-    for t, c in enumerate(pool):
-        own = component == t
-        most = int(own.sum(1).max())
-        if most:
-            basis, _ = own.nonzero(as_tuple=True)
-            rank = (own.cumsum(1) - 1)[own]
-            U[own] = torch.nn.functional.pad(
-                sobol(num_bases, most, c.num_uniforms, generator).cpu()[basis, rank], (0, p - c.num_uniforms), value=0.5
-            )
-            U[..., 0] = torch.where(own, upper[t] - (upper[t] - (upper[t - 1] if t else 0.0)) * U[..., 0], U[..., 0])
-    return U
+def _positions(
+    pool: list[Component], count: int, num_bases: int, generator: torch.Generator
+) -> tuple[list[Component], Positions]:
+    """Where `count` draws lie, `num_bases` times over; and the pool with the shares that they have of them.
+
+    In few dimensions one net for all components is the most even. In more, each component has positions of its own, as
+    many as its share says, with even directions where it has one factor.
+    """
+    if max(c.num_dims for c in pool) < EVEN_FROM_DIM or count < FEWEST_EACH * len(pool):
+        U = sobol(num_bases, count, num_uniforms(pool), generator).cpu()
+        return pool, positions(pool, U.flatten(0, 1))
+    numbers = _whole(count, [c.share for c in pool]) if len(pool) > 1 else [count]
+    pool = [replace(c, share=number / count) for c, number in zip(pool, numbers, strict=True)]
+    parts = []
+    for c, number in zip(pool, numbers, strict=True):
+        first = c.factors[0]
+        if len(c.factors) == 1 and isinstance(first, Shells) and first.own_dim >= EVEN_FROM_DIM:
+            u, directions = even(num_bases, number, first.own_dim, generator)
+            parts.append([(u.flatten(), directions.flatten(0, 1))])
+        else:
+            parts.append(located(c, sobol(num_bases, number, c.num_uniforms, generator).cpu().flatten(0, 1)))
+    component = torch.arange(len(pool)).repeat_interleave(torch.tensor(numbers)).repeat(num_bases)
+    return pool, Positions(component, parts)
 
 
 def _certain(pool: list[Component], count: int, num_bases: int) -> tuple[list[Basis], list[Component], int]:

@@ -157,29 +157,53 @@ def num_uniforms(pool: Sequence[Component]) -> int:
     return max(c.num_uniforms for c in pool)
 
 
-def draw(pool: Sequence[Component], U: Tensor) -> Draws:
-    """Frequencies from the components' proposals, by their shares: one for each row of uniforms `[k, p]`.
+@dataclass
+class Positions:
+    """Which component each draw is of `[k]`; and of each component's own draws, for every factor of it, uniforms that
+    choose the cell and what says where in it (see `Factor.located`)."""
 
-    The first uniform chooses the component, and how far into its share it lies is a uniform again.
+    component: Tensor
+    parts: list[list[tuple[Tensor, Tensor]]]
+
+
+def positions(pool: Sequence[Component], U: Tensor) -> Positions:
+    """One position for each row of uniforms `[k, p]`.
+
+    The first uniform chooses the component by its share, and how far into its share it lies is a uniform again.
     """
     if len(pool) == 1:
-        (c,) = pool
-        theta, cells, log_ratio = _drawn(c, U)
-        component = torch.zeros(len(U), dtype=torch.long)
-        log_weight = log_ratio.sum(-1)
-        return Draws(theta, component, cells, _others(log_ratio), (log_weight + c.variance.log()).exp())
+        return Positions(torch.zeros(len(U), dtype=torch.long), [located(pool[0], U)])
     shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
     component, within = _located(shares, U[:, 0])
     U = torch.cat([within.clamp(2**-40, 1 - 2**-40)[:, None], U[:, 1:]], dim=1)
+    return Positions(component, [located(c, U[component == t]) for t, c in enumerate(pool)])
+
+
+def located(c: Component, U: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The positions of one component's draws, from uniforms `[k, p]`."""
+    widths = [f.num_uniforms for f in c.factors]
+    parts = U[:, : sum(widths)].split(widths, dim=1)
+    return [f.located(part) for f, part in zip(c.factors, parts, strict=True)]
+
+
+def draw(pool: Sequence[Component], at: Positions) -> Draws:
+    """Frequencies from the components' proposals."""
+    component, count = at.component, len(at.component)
+    if len(pool) == 1:
+        (c,) = pool
+        theta, cells, log_ratio = _drawn(c, at.parts[0])
+        log_weight = log_ratio.sum(-1)
+        return Draws(theta, component, cells, _others(log_ratio), (log_weight + c.variance.log()).exp())
+    shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
     width = max(len(c.factors) for c in pool)
-    theta = U.new_zeros(len(U), pool[0].factors[0].input_dim)
-    cells = torch.zeros(len(U), width, dtype=torch.long)
-    log_ratio = U.new_zeros(len(U), width)
+    theta = shares.new_zeros(count, pool[0].factors[0].input_dim)
+    cells = torch.zeros(count, width, dtype=torch.long)
+    log_ratio = shares.new_zeros(count, width)
     for t, c in enumerate(pool):
         rows = (component == t).nonzero()[:, 0]
         if len(rows) == 0:
             continue
-        own, cells[rows, : len(c.factors)], ratios = _drawn(c, U[rows])
+        own, cells[rows, : len(c.factors)], ratios = _drawn(c, at.parts[t])
         theta = theta.index_put((rows,), own)
         log_ratio = log_ratio.index_put((rows,), torch.nn.functional.pad(ratios, (0, width - ratios.shape[1])))
     variances = torch.stack([c.variance for c in pool])
@@ -188,12 +212,10 @@ def draw(pool: Sequence[Component], U: Tensor) -> Draws:
     return Draws(theta, component, cells, _others(log_ratio), weight)
 
 
-def _drawn(c: Component, U: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _drawn(c: Component, at: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
     """Frequencies `[k, d]` of one component, the cells `[k, f]` of its factors, and the factors' log p / q `[k, f]`."""
-    parts, cells, ratios, used = [], [], [], 0
-    for factor, q in zip(c.factors, c.proposal, strict=True):
-        u, rest = factor.located(U[:, used : used + factor.num_uniforms])
-        used += factor.num_uniforms
+    parts, cells, ratios = [], [], []
+    for factor, q, (u, rest) in zip(c.factors, c.proposal, at, strict=True):
         cell, within = _located(q, u)
         part = factor.draw(cell, within, rest)
         parts.append(part)

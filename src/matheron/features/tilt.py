@@ -16,14 +16,13 @@ from torch import Tensor
 from .proposal import Component
 
 # int S^2 / q may be this many times that of plain features: little more than one where data leave most of the variance;
-# else near 1.1 squared. In few dimensions weighted frequencies are more even than plain ones, and may weigh more; but
-# up to six plain ones of a spectrum with a light tail are even too (fewer than a share of it beyond twice the median),
-# which weights spoil, as they do in products on the same few coordinates.
-_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.2, {1: 2.5, 2: 1.3, 3: 1.25}
-_OF_EVEN, _EVEN_IN, _LIGHT_TAIL = 1.15, (3, 4, 5, 6), 0.03
-# Twice as far above one with as many bases: what they err by averages out, and far from data little of it is left
-# beside what a finite number of paths errs by. Where it was said where paths will be called, no place is far.
-_MANY_BASES, _WHERE_GIVEN = 16, 4.0
+# else 1.1 squared. In one and two dimensions weighted frequencies are more even than plain ones, and may weigh more;
+# not so in products on the same few coordinates.
+_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.21, {1: 2.5, 2: 1.3}
+_OF_OVERLAP, _FEW_DIMS = 1.15, 3
+# With as many bases more is allowed: what they err by averages out, and far from data little of it is left beside what
+# a finite number of paths errs by. Where it was said where paths will be called, no place is far.
+_MANY_BASES, _OF_MANY, _WHERE_GIVEN = 16, 2.5, 4.0
 # A gain among data that is worth weights at all.
 _SMALLEST_GAIN = 1.05
 # The values of b that are tried, with lev scaled to a mean of one.
@@ -80,19 +79,16 @@ def tilt(parts: list[Tilted], given: bool, pinned: bool, num_bases: int) -> list
 def _largest_far(parts: list[Tilted], total: float, given: bool, pinned: bool, num_bases: int) -> float:
     if given:
         return _WHERE_GIVEN
-    if not pinned:
-        return _LARGEST_FAR
-    largest = min((_of_pinned(p.component) for p in parts if p.size >= 0.01 * total), default=_OF_PINNED)
-    return 2 * largest - 1 if num_bases >= _MANY_BASES else largest
+    largest = _LARGEST_FAR
+    if pinned:
+        largest = min((_of_pinned(p.component) for p in parts if p.size >= 0.01 * total), default=_OF_PINNED)
+    return max(_OF_MANY, 2 * largest - 1) if num_bases >= _MANY_BASES else largest
 
 
 def _of_pinned(c: Component) -> float:
     d = c.num_dims
     overlap = sum(int(f.directions.any(0).sum()) for f in c.factors) > d
-    light = all(f.beyond_twice_the_median <= _LIGHT_TAIL for f in c.factors)
-    if (overlap and d <= _EVEN_IN[0]) or (light and d in _EVEN_IN):
-        return _OF_EVEN
-    return _OF_PINNED_IN.get(d, _OF_PINNED)
+    return _OF_OVERLAP if overlap and d <= _FEW_DIMS else _OF_PINNED_IN.get(d, _OF_PINNED)
 
 
 def _chosen(far: np.ndarray, gain: np.ndarray, largest: float) -> int:
