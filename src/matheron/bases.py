@@ -129,7 +129,7 @@ def as_domain(
     """The box `[2, d]` where paths will be called, in the model's own space; it takes in the data."""
     if domain is None:
         return None
-    box = as_box(domain, "domain", input_dim=d).double()
+    box = as_box(domain, "domain", input_dim=d).double().cpu()
     if input_transform is not None:
         box = input_transform.to("cpu", torch.float64)(box).sort(0).values.detach()
     if data is not None:

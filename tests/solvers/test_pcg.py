@@ -12,9 +12,10 @@ from examples import gen, model, rand, randn
 from matheron import ExactGP, SparseGP, draw, draw_prior
 from matheron import kernels as K
 from matheron.operators import KernelOperator
-from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver
+from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver, pcg
 from matheron.solvers.block_descent import BlockState
 from matheron.solvers.pcg import PCGState
+from matheron.solvers.preconditioner import LowRank
 
 TIGHT = PCG(tolerance=1e-7)
 
@@ -227,6 +228,34 @@ def test_a_good_guess_saves_iterations_and_a_bad_one_does_no_harm():
     bad, stats = state.solve(b, 1e3 * randn(300, 3, seed=9))
     torch.testing.assert_close(bad, x)
     assert stats.iterations == cold.iterations
+
+
+def test_single_precision_that_gets_nowhere_gives_way_to_double(monkeypatch):
+    """As where a preconditioner's sums over a million rows lose the digits that it needs."""
+    inner = LowRank._inner
+
+    def lossy(self, V):
+        exact = inner(self, V)
+        return exact if V.dtype == torch.float64 else exact + exact.abs().mean() * randn(*exact.shape).to(exact)
+
+    monkeypatch.setattr(LowRank, "_inner", lossy)
+    monkeypatch.setattr(pcg, "_PATIENCE", 20)
+    monkeypatch.setattr(pcg._Solve, "_first_dtype", lambda self: torch.float32)  # as on a GPU
+    X, b, noise = rand(300, 2).float(), randn(300, 3, seed=1).float(), noises(300, 1e-2).float()
+    state = state_of(K.Matern(1.5, 0.3).to("cpu", torch.float32), X, None, noise, PCG(tolerance=1e-2, rank=60))
+    found, stats = state.solve(b)
+    assert stats.converged and stats.iterations < 200
+    exact = state_of(K.Matern(1.5, 0.3), X.double(), None, noise.double(), "cholesky").solve(b.double())[0]
+    torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=0.02 * float(exact.abs().mean()))
+
+
+def test_sums_over_many_rows_keep_the_digits_of_single_precision():
+    operator = KernelOperator(K.RBF(3.0).to("cpu", torch.float32), rand(50, 1).float(), None, noises(50, 0.1).float())
+    P = LowRank(operator, 4)
+    P.Q, V = rand(50_000, 4).float(), rand(50_000, 3, seed=1).float()  # all of one sign: the partial sums are large
+    exact = P.Q.double().mT @ V.double()
+    error, plain = ((found.double() / exact - 1).abs().max() for found in (P._inner(V), P.Q.mT @ V))
+    assert error < 3e-7, plain
 
 
 def test_progress_is_shown_where_asked(capsys):

@@ -60,11 +60,22 @@ class Posterior:
         with torch.no_grad():
             update = Factored(gp, PriorAt(gp, gp.centres[:0].detach().double()))
             self.L = update.L
+            self.inverse: Tensor | None = None  # of L, where it is needed
             self.a = self._solved(update.target[:, None])  # [m, 1]
             self.S = None if update.root is None else self._solved(update.root)  # [m, r]
 
     def _solved(self, B: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(self.L, B, upper=False)
+        """L^-1 B `[m, n]`; for many columns on a GPU by a product.
+
+        There a triangular solve with a million columns takes seconds for two rows, and for a thousand runs at a sixth
+        of a product's rate.
+        """
+        if not (B.is_cuda and B.shape[1] > len(self.L)):
+            return torch.linalg.solve_triangular(self.L, B, upper=False)
+        if self.inverse is None:
+            one = torch.eye(len(self.L), dtype=self.L.dtype, device=self.L.device)
+            self.inverse = torch.linalg.solve_triangular(self.L, one, upper=False)
+        return self.inverse @ B
 
     @torch.no_grad()
     def moments(self, x: Tensor) -> Moments:
@@ -81,7 +92,7 @@ class Posterior:
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at points `[M, d]` of the model's own space, a block at a time: both `[M]`.
 
-        Per point, m^2 multiply-adds of the solve and m kernel values.
+        Per point, m^2 / 2 multiply-adds of the solve (m^2 on a GPU) and m kernel values.
         """
         means, variances = [], []
         for block in x.split(max(1, _BLOCK[x.device.type] // len(self.L))):

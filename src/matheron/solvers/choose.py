@@ -27,8 +27,8 @@ _LEAST_RANK = 5
 class Auto(Solver[State]):
     """`Cholesky()` while its n^2 numbers fit in `memory`, `PCG()` beyond; `Cholesky()` wherever a graph is kept.
 
-    `BlockDescent()` takes the place of `PCG()` where memory for its preconditioner (2 GB on a CPU, 30% of a GPU's) ends
-    at a rank below 5 sqrt(n): in float64 from 136,000 observations on a CPU.
+    `BlockDescent()` takes the place of `PCG()` where memory for its preconditioner (2 GB on a CPU, half of a GPU's)
+    ends at a rank below 5 sqrt(n): in float64 from 136,000 observations on a CPU.
 
     Args:
         memory: bytes that a dense factor may take; None is 3.2 GB on a CPU and 55% of a GPU's memory.

@@ -19,6 +19,8 @@ from .processes import Group
 # One run of the recursion lowers residuals by this much at the most before it starts again from the true residual:
 # beyond that the recursion's own residual is no longer the true one.
 _REACH = {torch.float32: 1e-4, torch.float64: 1e-9}
+# Iterations in float32 that may lower no error before float64 takes over.
+_PATIENCE = 200
 # From so many data on a product on a GPU takes longer than to compile one of fewer columns.
 _LARGE_ON_GPU = 1 << 18
 
@@ -43,7 +45,7 @@ class PCG(Solver["PCGState"]):
             and a fifth of its largest entry, in standard deviations of the noise, must be below the tolerance, and so
             must the error at the data that the preconditioner makes of it. Noise counts as at least 1e-8 of the
             variance.
-        rank: of the preconditioner; None is 20 sqrt(n), as far as 2 GB on a CPU or 30% of a GPU's memory hold it, and
+        rank: of the preconditioner; None is 20 sqrt(n), as far as 2 GB on a CPU or half of a GPU's memory hold it, and
             less where less noise than that leaves nothing to explain.
         max_iterations: after so many it stops, with a `ConvergenceWarning`.
         progress: show a progress bar.
@@ -191,6 +193,7 @@ class _Solve:
         rz = self._dot(r, z)
         is_open = errors > target
         count = int(is_open.sum())
+        least, since = float("inf"), self.iterations
         while self.iterations < self.settings.max_iterations and count:
             if self._may_leave(count, len(columns)):  # the finished ones
                 x[:, columns] = y.double()
@@ -209,9 +212,14 @@ class _Solve:
             self.iterations += 1
             errors = self.errors(r, z)
             is_open = is_open & (errors > target)
-            number, largest = torch.stack([is_open.sum().double(), errors.max().double()]).tolist()  # waits once
+            worst = torch.where(is_open, errors, 0.0).max()
+            number, largest = torch.stack([is_open.sum().double(), worst.double()]).tolist()  # waits once
             count = int(number)
             self.report(self.iterations, largest)
+            if largest < least:
+                least, since = largest, self.iterations
+            elif b.dtype != torch.float64 and self.iterations - since >= _PATIENCE:
+                break  # rounding is the limit: float64 is next
         x[:, columns] = y.double()
         return x
 

@@ -14,7 +14,9 @@ from .processes import Processes
 # takes at most these bytes on a CPU, and this share of all of a GPU's memory.
 RANK = 20
 MEMORY_ON_CPU = 2_000_000_000
-SHARE_OF_GPU = 0.3
+SHARE_OF_GPU = 0.5
+# Rows of Q^T V that are added up in float32, and rows whose sums are in memory at once.
+_ROWS, _BLOCK = 1 << 10, 1 << 18
 # How much of the variance that the factor leaves open counts as noise in P: between none and all of it (measured).
 _LEFT = 0.1
 
@@ -64,7 +66,7 @@ class LowRank:
         self.Q, self.L = F, L
         # 1 - noise P^-1_ii: the posterior variance at each observation, as P has it, in units of its noise; [n, 1].
         # Rounding leaves none where the prior has hardly any, as a linear kernel's at zero.
-        left_open = (D - operator.noise + operator.noise * F.square().sum(1)).div(D)
+        left_open = (D - operator.noise + operator.noise * _squares(F)).div(D)
         self.open = left_open.clamp_min(torch.finfo(F.dtype).eps)[:, None]
         # I - Q Q^T must stay positive definite under the rounding of Q.
         self.shrink = 1 - 8 * torch.finfo(F.dtype).eps
@@ -93,19 +95,35 @@ class LowRank:
 
     def inverse_diagonal(self) -> Tensor:
         """The diagonal of P^-1, `[n]`."""
-        return (1 - self.shrink * self.Q.square().sum(1)) / self.root_D[:, 0].square()
+        return (1 - self.shrink * _squares(self.Q)) / self.root_D[:, 0].square()
 
     def __call__(self, V: Tensor) -> Tensor:
         """P^-1 V for V `[n, r]`, in V's dtype."""
         V = V / self.root_D
         if V.dtype == self.Q.dtype:
-            V = V.addmm(self.Q, self.processes.sum(self.Q.mT @ V), alpha=-self.shrink)
+            V = V.addmm(self.Q, self.processes.sum(self._inner(V)).to(V.dtype), alpha=-self.shrink)
         else:
             parts = self.Q.split(512, dim=1)
             inner = self.processes.sum(torch.cat([part.to(V.dtype).mT @ V for part in parts]))
             for part, weights in zip(parts, inner.split(512), strict=True):
                 V = V.addmm(part.to(V.dtype), weights, alpha=-self.shrink)
         return V.div_(self.root_D)
+
+    def _inner(self, V: Tensor) -> Tensor:
+        """Q^T V `[k, r]`, over many rows in float64.
+
+        V - Q Q^T V leaves a millionth of what Q spans. A sum over a million rows in float32 has fewer digits than that,
+        and what is lost is all of Q's span, where K is largest: conjugate gradients then go nowhere.
+        """
+        if V.dtype == torch.float64 or len(V) < 2 * _ROWS:
+            return self.Q.mT @ V
+        inner = V.new_zeros(self.rank, V.shape[1], dtype=torch.float64)
+        for Q, W in zip(self.Q.split(_BLOCK), V.split(_BLOCK), strict=True):
+            whole = len(W) // _ROWS * _ROWS
+            Q_parts, W_parts = (a[:whole].reshape(-1, _ROWS, a.shape[1]) for a in (Q, W))
+            inner += (Q_parts.mT @ W_parts).sum(0, dtype=torch.float64)
+            inner += Q[whole:].mT @ W[whole:]
+        return inner
 
 
 def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -160,6 +178,11 @@ def _inverse_root(block: Tensor, largest: float, everyone: Processes) -> Tensor:
 def _from_owners(rows: Tensor, here: Tensor, own: Tensor, size: int, everyone: Processes) -> Tensor:
     """The pivots' rows `[size, c]` of an array that is shared: pivots `here` are rows `own` of this one's part."""
     return everyone.sum(rows.new_zeros(size, rows.shape[1]).index_copy(0, here, rows[own]))
+
+
+def _squares(F: Tensor) -> Tensor:
+    """The sum of squares of each row, without a copy of F, which may be half of the memory."""
+    return torch.linalg.vector_norm(F, dim=1).square()
 
 
 def _symmetric(A: Tensor) -> Tensor:
