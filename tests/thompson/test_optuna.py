@@ -17,6 +17,7 @@ from optuna.trial import TrialState, create_trial
 
 import matheron
 from matheron import Paths
+from matheron.thompson.branches import Branches
 from matheron.thompson.fitting import FitWarning, Refits, fitted
 from matheron.thompson.optuna import ThompsonSampler
 from matheron.thompson.problem import Problem, simplex
@@ -148,18 +149,56 @@ def test_a_single_value_needs_no_model():
     assert only.best_params == {"n": 3}
 
 
-def test_conditional_parameters_come_from_the_independent_sampler():
+def test_conditional_parameters_are_modelled_once_three_trials_had_them():
     sampler = ThompsonSampler(**SMALL, seed=0)
     study = optuna.create_study(sampler=sampler)
 
     def objective(trial):
         x = trial.suggest_float("x", 0, 1)
-        extra = trial.suggest_float("extra", 0, 1) if x > 0.5 else 0.0
+        extra = trial.suggest_float("extra", 0, 1) if trial.number in (0, 3, 5) else 0.0
         return x + extra + trial.suggest_float("moving", 0, 1 + trial.number)
 
-    study.optimize(objective, n_trials=9)
-    assert list(sampler.infer_relative_search_space(study, study.trials[-1])) == ["x"]
+    for count, expected in ((5, ["moving", "x"]), (4, ["extra", "moving", "x"])):
+        study.optimize(objective, n_trials=count)
+        space = sampler.infer_relative_search_space(study, study.trials[-1])
+        assert list(space) == expected
+        assert space["moving"] == study.trials[-1].distributions["moving"]  # the latest range
     assert all(trial.state == TrialState.COMPLETE for trial in study.trials)
+
+
+def test_the_trials_tell_which_parameters_a_point_has():
+    """Nested conditions, on a choice and on a number, beside choices that decide nothing."""
+    generator = torch.Generator().manual_seed(0)
+    u = torch.rand(200, 6, generator=generator, dtype=torch.float64)
+    u[:, :3] = u[:, :3].round()
+
+    def has(u: torch.Tensor) -> torch.Tensor:
+        there = torch.ones_like(u, dtype=torch.bool)
+        there[:, 3] = u[:, 0] > 0.5
+        there[:, 4] = there[:, 3] & (u[:, 3] < 0.3)
+        there[:, 5] = ~there[:, 3]
+        return there
+
+    X, new = u[:100], u[100:]
+    branches = Branches(torch.where(has(X), X, 0.5), has(X))
+    assert float((branches.active(new) == has(new)).all(1).double().mean()) > 0.95
+    same = Branches(X[:5, :2], torch.tensor([[True, False]] * 3 + [[False, True]] * 2))
+    assert same.active(X[:2, :2]).tolist() == [[False, True]] * 2  # nothing tells them apart: as the last of them
+
+
+@pytest.mark.slow
+def test_each_branch_of_a_conditional_space_is_minimised_in_its_own_parameters():
+    def objective(trial):
+        kind = trial.suggest_categorical("kind", ["a", "b", "c"])
+        if kind == "a":
+            return 1.0 + trial.suggest_float("xa", 0, 1)
+        x, n = trial.suggest_float(f"x{kind}", 0, 1), trial.suggest_int(f"n{kind}", 0, 4)
+        return (x - 0.3) ** 2 + 0.1 * abs(n - 3) + (kind == "b")
+
+    study = optuna.create_study(sampler=ThompsonSampler(**{**SMALL, "n_startup_trials": 12}, seed=0))
+    study.optimize(objective, n_trials=36)
+    assert study.best_params["kind"] == "c" and study.best_params["nc"] == 3
+    assert abs(study.best_params["xc"] - 0.3) < 0.05
 
 
 def test_the_first_trials_are_the_independent_samplers():
@@ -194,13 +233,14 @@ def test_pruned_trials_count_between_the_median_and_the_worst_and_failed_ones_no
         assert observations(study, X).values[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 2.0, 3.5, 4.0]
 
 
-def test_trials_with_another_range_do_not_count():
+def test_trials_outside_of_the_range_do_not_count():
     study = optuna.create_study()
     add(study, TrialState.COMPLETE, 1.0)
-    other = {"x": FloatDistribution(0.0, 2.0)}
-    study.add_trial(create_trial(value=2.0, params={"x": 0.5}, distributions=other))  # type: ignore[arg-type]
-    study.add_trial(create_trial(value=3.0, params={}, distributions={}))
-    assert observations(study, X).values[:, 0].tolist() == [1.0]
+    other: dict[str, Any] = {"x": FloatDistribution(0.0, 2.0)}
+    for value, x in ((2.0, 0.5), (3.0, 1.5)):
+        study.add_trial(create_trial(value=value, params={"x": x}, distributions=other))
+    study.add_trial(create_trial(value=4.0, params={}, distributions={}))
+    assert observations(study, X).values[:, 0].tolist() == [1.0, 2.0]
 
 
 def test_infinite_values_are_held_to_the_finite_ones():

@@ -18,6 +18,7 @@ from torch.quasirandom import SobolEngine
 from ..checks import as_count, as_seed
 from ..drawing import draw
 from ..paths import Paths
+from .branches import Branches
 from .fitting import Refits, representable
 from .fronts import improvements, nondominated
 from .greedy import NEAR
@@ -25,15 +26,15 @@ from .problem import At, Problem, simplex
 from .quasi_newton import minimize_in_unit_box
 
 try:
-    import optuna
+    import optuna  # noqa: F401
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler, RandomSampler
     from optuna.samplers._base import _process_constraints_after_trial
     from optuna.study import Study
     from optuna.trial import FrozenTrial, TrialState
 
-    from .trials import Observations, observations
-    from .unit_cube import Parameter, UnitCube
+    from .trials import Observations, common_space, observations
+    from .unit_cube import Parameter, Space, UnitCube
 except ImportError as error:
     raise ImportError(f"matheron.thompson.optuna needs Optuna: pip install 'matheron[optuna]' ({error})") from error
 
@@ -50,8 +51,9 @@ class ThompsonSampler(BaseSampler):
     - Parameters: floats, logs, ints and steps are coordinates of a unit cube, choices are one-hot (`UnitCube`). A drawn
       function is minimised over the values that there are: floats are polished by gradients; ints and steps are
       relaxed, then snapped; choices stay as the mesh found them.
-    - Conditional parameters: the model is over the parameters that all trials share with equal ranges. Others, and all
-      of them in the first `n_startup_trials`, come from `independent_sampler`.
+    - Conditional parameters: the model is over all parameters, and the trials tell which of them a point has
+      (`Branches`). A parameter that few trials had, and all of them in the first `n_startup_trials`, come from
+      `independent_sampler`. Of ranges that change the latest counts, and the trials within it.
     - Pruned trials count with their last reported value, held between the median and the worst of the complete trials:
       a value at an early step is no final one, but the pruner ended it for being none too good. Pruned trials that
       reported nothing, failed trials and running ones are left out.
@@ -116,8 +118,7 @@ class ThompsonSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        space = optuna.search_space.intersection_search_space(trials, include_pruned=True)
-        return {name: distribution for name, distribution in space.items() if not distribution.single()}
+        return common_space(trials)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -129,13 +130,14 @@ class ThompsonSampler(BaseSampler):
             return {}
         cube = UnitCube(search_space)
         X = cube.encode(seen.params)
+        space = Space(cube, Branches(X, cube.has(seen.params)))
         generator = torch.Generator().manual_seed(self._seed(trial))
         problem = self._problem(study, X, seen, generator)
         if _is_greedy(study, trial):
-            x = self._suggestion(cube, X, seen, problem.of_means(), generator)
+            x = self._suggestion(space, X, seen, problem.of_means(), generator)
             if not bool(((X - x).abs().amax(1) < NEAR).any()):
-                return cube.decode(x)
-        return cube.decode(self._suggestion(cube, X, seen, problem, generator))
+                return space.decode(x)
+        return space.decode(self._suggestion(space, X, seen, problem, generator))
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -181,24 +183,24 @@ class ThompsonSampler(BaseSampler):
         return Problem(objectives, constraints, weights, units, lowest, _or_one(highest - lowest))
 
     def _suggestion(
-        self, cube: UnitCube, X: Tensor, seen: Observations, problem: Problem, generator: torch.Generator
+        self, space: Space, X: Tensor, seen: Observations, problem: Problem, generator: torch.Generator
     ) -> Tensor:
         """The point `[d]` to try, of a drawn problem, given trials at X `[n, d]`."""
         seed = int(torch.randint(2**31, (1,), generator=generator))
-        mesh = SobolEngine(cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)
-        candidates = torch.cat([cube.snap(mesh), X])
+        mesh = SobolEngine(space.cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)
+        candidates = torch.cat([space.snap(mesh), X])
         at = problem.at(candidates)
         problem = problem.scaled(at) if len(problem.objectives) > 1 else problem
         if len(problem.objectives) == 1 or not self._hypervolume:
-            return self._minimisers(cube, candidates, at, problem, problem.weights[None], self._num_starts)[0]
+            return self._minimisers(space, candidates, at, problem, problem.weights[None], self._num_starts)[0]
         weights = [problem.weights, *(simplex(len(problem.objectives), generator) for _ in range(_SCALARISATIONS - 1))]
         starts = max(1, self._num_starts // _SCALARISATIONS)
-        found = self._minimisers(cube, candidates, at, problem, torch.stack(weights), starts)
+        found = self._minimisers(space, candidates, at, problem, torch.stack(weights), starts)
         both = [torch.cat(pair, dim=-1) for pair in zip(problem.at(found), at, strict=True)]
         return _most_improving(torch.cat([found, candidates]), At(*both), seen, problem)
 
     def _minimisers(
-        self, cube: UnitCube, candidates: Tensor, at: At, problem: Problem, weights: Tensor, num_starts: int
+        self, space: Space, candidates: Tensor, at: At, problem: Problem, weights: Tensor, num_starts: int
     ) -> Tensor:
         """The minimiser `[w, d]` for each of the weights `[w, m]`, searched for from candidates `[n, d]`, together."""
 
@@ -214,18 +216,21 @@ class ThompsonSampler(BaseSampler):
         def polished(points: Tensor, free: Tensor) -> Tensor:
             """Descend in the free coordinates: where a gradient is zero, nothing moves."""
             theirs = weights.repeat_interleave(points.shape[1], dim=0).mT  # [m, w p]
+            own = free & space.active(points.flatten(0, 1))  # [w p, d]
 
             def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
                 value, gradient = problem.value_and_grad(u, theirs[:, index])
-                return value, gradient * free
+                return value, gradient * own[index]
 
-            moved = minimize_in_unit_box(objective, points.flatten(0, 1), max_iterations=100).x.view_as(points)
+            moved = minimize_in_unit_box(objective, points.flatten(0, 1), max_iterations=100).x
+            moved = space.present(moved).view_as(points)
             return torch.cat([moved, points], dim=1) if problem.constraints else moved
 
         starts = torch.stack([candidates[_lowest(problem.rank(at, w), num_starts)] for w in weights])  # [w, k, d]
+        cube = space.cube
         if not bool((cube.ordered == cube.moves).all()):
             relaxed = polished(starts, cube.ordered)
-            relaxed = cube.snap(relaxed.flatten(0, 1)).view_as(relaxed)
+            relaxed = space.snap(relaxed.flatten(0, 1)).view_as(relaxed)
             starts = best(torch.cat([starts, relaxed], dim=1))
         if bool(cube.moves.any()):
             starts = polished(starts, cube.moves)

@@ -3,6 +3,7 @@ below."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,20 @@ from .unit_cube import Parameter
 
 # Where Optuna keeps constraints: other samplers, and the dashboard, read them there.
 CONSTRAINTS = "constraints"
+# Trials that a conditional parameter is in before it is modelled.
+FEW = 3
+
+
+def common_space(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
+    """The parameters of trials, each with the latest distribution that it had; conditional ones, which some trials do
+    not have, once `FEW` trials have had them."""
+    space: dict[str, BaseDistribution] = {}
+    counts: Counter[str] = Counter()
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        space.update(trial.distributions)
+        counts.update(trial.distributions.keys())
+    few = min(FEW, len(trials))
+    return {name: space[name] for name in sorted(space) if counts[name] >= few and not space[name].single()}
 
 
 class Observations(NamedTuple):
@@ -28,15 +43,16 @@ class Observations(NamedTuple):
 
 
 def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> Observations:
-    """Complete trials with all of the search space's parameters, and pruned ones that reported a value.
+    """Complete trials with parameters of the search space, and pruned ones that reported a value.
 
-    A pruned trial's last value is held between the median and the worst of the complete ones; infinite values are held
-    to the finite ones.
+    A trial counts where its parameters are within the search space's ranges, which may have changed since. A pruned
+    trial's last value is held between the median and the worst of the complete ones; infinite values are held to the
+    finite ones.
     """
     signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in study.directions]
     complete, pruned = [], []
     for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
-        if any(trial.distributions.get(name) != distribution for name, distribution in search_space.items()):
+        if not _is_within(trial, search_space):
             continue
         if trial.state == TrialState.COMPLETE:
             complete.append((trial, [sign * value for sign, value in zip(signs, trial.values, strict=True)]))
@@ -57,6 +73,15 @@ def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> 
     held = np.concatenate([np.clip(values, lowest, worst), np.clip(late, middle, worst)])
     trials = [trial for trial, _ in complete + pruned]
     return Observations([trial.params for trial in trials], torch.from_numpy(held), _constraints(trials))
+
+
+def _is_within(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> bool:
+    shared = [name for name in search_space if name in trial.params]
+    return bool(shared) and all(
+        trial.distributions[name] == search_space[name]
+        or search_space[name]._contains(search_space[name].to_internal_repr(trial.params[name]))
+        for name in shared
+    )
 
 
 def _constraints(trials: Sequence[FrozenTrial]) -> Tensor:

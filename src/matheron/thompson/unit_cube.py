@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from torch import Tensor
+
+from .branches import Branches
 
 # Of any kind, as Optuna has it.
 Parameter = bool | int | float | str | None
@@ -45,21 +48,54 @@ class UnitCube:
         self.ordered = torch.tensor([not isinstance(axis, _Choices) for axis, width in each for _ in range(width)])
         self.dim = sum(widths)
         self._widths = widths
+        # Where a point is in the coordinates of parameters that it does not have.
+        neutral = [1 / width if isinstance(axis, _Choices) else 0.5 for axis, width in each for _ in range(width)]
+        self.neutral = torch.tensor(neutral, dtype=torch.float64)
 
     def encode(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
-        """Points `[n, d]` of parameters."""
-        rows = [[u for name, axis in self.axes.items() for u in axis.encode(p[name])] for p in params]
+        """Points `[n, d]` of parameters, `neutral` in those that are missing."""
+        middle = dict(zip(self.axes, self.neutral.split(self._widths), strict=True))
+        rows = [
+            [u for name, axis in self.axes.items() for u in (axis.encode(p[name]) if name in p else middle[name])]
+            for p in params
+        ]
         return torch.tensor(rows, dtype=torch.float64).reshape(-1, self.dim)
+
+    def has(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
+        """Which coordinates are of parameters that are there, `[n, d]`."""
+        rows = [[name in p for name, axis in self.axes.items() for _ in range(axis.width)] for p in params]
+        return torch.tensor(rows, dtype=torch.bool).reshape(-1, self.dim)
 
     def snap(self, u: Tensor) -> Tensor:
         """The points `[n, d]` of the parameters at points `[n, d]` of the cube."""
         parts = u.split(self._widths, dim=1)
         return torch.cat([axis.snap(part) for axis, part in zip(self.axes.values(), parts, strict=True)], dim=1)
 
-    def decode(self, u: Tensor) -> dict[str, Parameter]:
-        """The parameters at a point `[d]`."""
-        parts = u.split(self._widths)
-        return {name: axis.decode(part) for (name, axis), part in zip(self.axes.items(), parts, strict=True)}
+    def decode(self, u: Tensor, active: Tensor | None = None) -> dict[str, Parameter]:
+        """The parameters at a point `[d]`; those alone whose coordinates are `active` `[d]`, where that is given."""
+        active = torch.ones(self.dim, dtype=torch.bool) if active is None else active
+        each = zip(self.axes.items(), u.split(self._widths), active.split(self._widths), strict=True)
+        return {name: axis.decode(part) for (name, axis), part, there in each if bool(there.all())}
+
+
+class Space(NamedTuple):
+    """The cube of all parameters, and which of them a point of it has; it is neutral in the others."""
+
+    cube: UnitCube
+    branches: Branches
+
+    def active(self, u: Tensor) -> Tensor:
+        return self.branches.active(u) if self.branches.several else torch.ones_like(u, dtype=torch.bool)
+
+    def present(self, u: Tensor) -> Tensor:
+        """Points u `[m, d]`, neutral in the coordinates that they do not have."""
+        return torch.where(self.branches.active(u), u, self.cube.neutral) if self.branches.several else u
+
+    def snap(self, u: Tensor) -> Tensor:
+        return self.present(self.cube.snap(u))
+
+    def decode(self, x: Tensor) -> dict[str, Parameter]:
+        return self.cube.decode(x, self.active(x[None])[0])
 
 
 class _Continuous:
