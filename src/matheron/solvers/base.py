@@ -124,7 +124,8 @@ class State(ABC):
 
     def deviations(self, rows: Tensor) -> Tensor:
         """The posterior standard deviation of the function at some observations `[k]`, or about as much."""
-        return floored(self.operator.noise, self.operator)[rows].sqrt()
+        operator = self.operator
+        return operator.processes.gather(floored(operator.noise, operator), operator.size)[rows].sqrt()
 
 
 S = TypeVar("S", bound=State)

@@ -138,7 +138,8 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
     mine = everyone.part(n)
     generator = torch.Generator().manual_seed(0)
     eps = torch.finfo(operator.dtype).eps
-    left, largest = diagonal.double(), float(everyone.max(diagonal.max().double()))
+    left = diagonal.double()
+    largest = float(everyone.max(diagonal.double().amax() if len(diagonal) else left.new_zeros(())))
     F = torch.zeros(len(left), rank, dtype=operator.dtype, device=device)
     block, k = min(512, max(16, rank // 8)), 0
     noise = float(everyone.sum(operator.noise.double().sum())) / n
