@@ -16,6 +16,7 @@ from matheron import kernels as K
 from matheron.fitting import FitWarning, maximised
 from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
 from matheron.fitting.likelihood import Dense, likelihood_with_gradient
+from matheron.fitting.starts import peaks, spread_and_near
 from matheron.fitting.units import buffers, standardising
 from standard import KERNELS
 
@@ -231,6 +232,15 @@ def test_two_periods_are_found_where_both_kernels_start_at_the_same_one():
     rows = matheron.summary(gp).rows
     found = sorted(value for label, value in rows.items() if ".period" in label)
     assert found == pytest.approx([1.3, 4.1], rel=0.02)
+
+
+def test_frequencies_are_looked_for_as_far_as_neighbours_tell_them_apart():
+    """Irregular data show more turns than half their number; on a grid what is above is the mirror image of a lower."""
+    irregular, day = rand(100, 1)[:, 0], torch.arange(2000, dtype=DOUBLE)
+    some = spread_and_near(day[:, None], torch.Generator().manual_seed(0))[:256]
+    for x, turns in ((irregular, 77.0), (torch.linspace(0, 1, 101, dtype=DOUBLE), 33.0), (day[some], 1 / 7)):
+        found = peaks(x, torch.sin(2 * torch.pi * turns * x) + x + 0.1 * randn(len(x), seed=2))
+        assert float(found[0] / turns) == pytest.approx(1, rel=0.01)
 
 
 @pytest.mark.slow

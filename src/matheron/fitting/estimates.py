@@ -58,18 +58,21 @@ def on_lattice(
     """On a Fourier lattice; None where the model has none, or ValueError where one is required."""
     X, h = objective.X, objective.hyperparameters
     try:
-        if not OnLattice.can(h, X):
-            raise NotOnLattice("the model has another form")
         estimate = OnLattice(h, X, objective.y, objective.tasks, objective.priors, _PROBES["cpu"], _seed(generator))
         best, converged = climb(estimate, start, curve, partial(woken, h), h.limits(), _STEPS, _ON_LATTICE, report)
     except NotOnLattice as reason:
         if not required:
             return None
-        raise ValueError(
-            'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, '
-            f'alone or times linear ones, on up to 3 columns, on a CPU; {reason}: use solver="cholesky" or "cg"'
-        ) from None
+        raise refusal(str(reason)) from None
     return best, converged
+
+
+def refusal(reason: str) -> ValueError:
+    """What is said where a lattice is asked for and cannot be had."""
+    return ValueError(
+        'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, '
+        f'alone or times linear ones, on up to 3 columns, on a CPU; {reason}: use solver="cholesky" or "cg"'
+    )
 
 
 def _seed(generator: torch.Generator) -> int:

@@ -16,7 +16,7 @@ from ..kernels import Kernel
 from ..means import Mean
 from ..progress import progress_bar
 from ..solvers import Cholesky, FourierLattice, Solver
-from .estimates import by_solves, on_lattice
+from .estimates import by_solves, on_lattice, refusal
 from .hyperparameters import BOUNDS, Hyperparameters, Leaf, Prior, checked_priors, kernel_leaf
 from .likelihood import Dense
 from .newton import climb, curvature, for_all
@@ -125,10 +125,13 @@ def _is_dense(solver: str | Solver, X: Tensor) -> bool:
 
 
 def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
-    if isinstance(solver, FourierLattice) or solver == "lattice":
-        return True
-    possible = len(objective.X) > _SMALLEST_ON_LATTICE and OnLattice.can(objective.hyperparameters, objective.X)
-    return solver == "auto" and possible
+    asked = isinstance(solver, FourierLattice) or solver == "lattice"
+    if not asked and (solver != "auto" or len(objective.X) <= _SMALLEST_ON_LATTICE):
+        return False
+    can = OnLattice.can(objective.hyperparameters, objective.X)
+    if asked and not can:
+        raise refusal("the model has another form")
+    return can
 
 
 def _ended(best: Tensor, converged: bool) -> Tensor:

@@ -20,8 +20,8 @@ _RANGES = {"lengthscale": (_SHORTEST, 10.0), "period": (0.05, 4.0), "noise": (1e
 _OTHER = (0.1, 3.0)
 
 
-# Frequencies that a periodogram looks at, and how many of its peaks are tried.
-_FREQUENCIES, _PEAKS = 2000, 3
+# Frequencies that a periodogram looks at, at the least; the highest, in turns; and how many of its peaks are tried.
+_FREQUENCIES, _HIGHEST, _PEAKS = 2000, 2000.0, 3
 
 
 def candidates(
@@ -129,8 +129,9 @@ def peaks(x: Tensor, y: Tensor) -> Tensor:
         return x.new_ones(_PEAKS)
     x, y = (x - x.mean()) / width, y - y.mean()
     known = [torch.ones_like(x), x, x.square()]
-    highest = max(2.0, min(len(x) / 2, _FREQUENCIES / 8))  # eight frequencies in the width of a peak
-    frequency = torch.linspace(0.5, highest, _FREQUENCIES, dtype=x.dtype, device=x.device)
+    highest = _highest(x)
+    count = max(_FREQUENCIES, round(8 * highest))  # eight frequencies in the width of a peak
+    frequency = torch.linspace(0.5, highest, count, dtype=x.dtype, device=x.device)
     angle = 2 * math.pi * frequency[:, None] * x  # [F, n]
     cosines, sines = angle.cos(), angle.sin()
     chosen: list[int] = []
@@ -144,6 +145,18 @@ def peaks(x: Tensor, y: Tensor) -> Tensor:
         chosen.append(int(power.argmax()))
         known += [cosines[chosen[-1]], sines[chosen[-1]]]
     return frequency[chosen] / width
+
+
+def _highest(x: Tensor) -> float:
+    """The highest frequency to look for, in turns over data x `[n]` of width 1.
+
+    Neighbours tell frequencies apart up to half a turn between them: on a grid up to n / 2 turns in all, and further
+    where data are irregular. Few data fit too many of those by chance.
+    """
+    gaps = x.unique().diff()
+    gaps = gaps[gaps > 1e-6]
+    n, near = len(x), float(gaps.quantile(0.1)) if len(gaps) else 1.0
+    return max(2.0, min(0.5 / near, max(n / 2, n * n / 32), _HIGHEST))
 
 
 def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
