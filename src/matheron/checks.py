@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 
 class Table(Protocol):
@@ -106,6 +108,8 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None) -> Ten
 
 def check_finite(tensor: Tensor, name: str) -> None:
     """ValueError where a number is NaN or infinite."""
+    if tensor.numel() <= 16 and math.isfinite(sum(tensor.flatten().tolist())):  # the least overhead
+        return
     if tensor.is_floating_point() and math.isfinite(tensor.detach().sum()):  # one pass, and no memory: the usual case
         return
     finite = torch.isfinite(tensor)
@@ -126,11 +130,7 @@ def check_points(x: Tensor, name: str) -> None:
 
 def transformed(x: Tensor) -> bool:
     """Whether x is under a transform of torch.func, forward differentiation or compilation."""
-    return (
-        torch.compiler.is_compiling()
-        or is_functorch_wrapped_tensor(x)
-        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
-    )
+    return is_functorch_wrapped_tensor(x) or forward_ad._current_level >= 0 or is_compiling()
 
 
 def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int = 1) -> Tensor:

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TypedDict
@@ -161,7 +162,7 @@ def _rebuild(tree: Tree, prefix: str, tensors: dict[str, Tensor]) -> Value:
 def _check(value: Value) -> None:
     """ValueError where the parts of a value do not fit, before anything is made of them."""
     kind = type(value)
-    parameters = inspect.signature(kind.__init__).parameters
+    parameters = _parameters(kind)
     sizes: dict[str, int] = {}
     for entry in filter(None, kind.shapes.split(",")):
         name, axes = (word.strip() for word in entry.split(":"))
@@ -185,6 +186,11 @@ def _check(value: Value) -> None:
     if kind.check is Value.check and not kind.shapes:
         _construct(value, parameters)
     value.check()
+
+
+@cache
+def _parameters(kind: type[Value]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(kind.__init__).parameters
 
 
 # Types of parts, as constructors name them.

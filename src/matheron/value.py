@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,10 +58,12 @@ class Value(nn.Module, metaclass=_Frozen):
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy of this value with `fn` applied to every tensor; the value itself stays as it is."""
-        new = copy.copy(self)
-        object.__setattr__(new, "__dict__", dict(self.__dict__))
-        new._buffers = {name: None if b is None else fn(b) for name, b in self._buffers.items()}
-        new._modules = {name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()}
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__getstate__())  # without what torch.compile made of this one
+        new.__dict__["_buffers"] = {name: None if b is None else fn(b) for name, b in self._buffers.items()}
+        new.__dict__["_modules"] = {
+            name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()
+        }
         return new
 
     def replaced(self, **changes: object) -> Self:

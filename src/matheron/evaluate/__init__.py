@@ -12,6 +12,7 @@ from .padding import padded as padded
 from .record import Record as Record
 from .record import Recorder as Recorder
 from .record import by_digits as by_digits
+from .record import inner_points as inner_points
 from .terms import Term as Term
 from .terms import WeightedSum as WeightedSum
 from .terms import Wide as Wide

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..features.basis import Cosines, Pairs
 from ..kernels import Radial
-from ..kernels.base import squared_distance
+from ..kernels.base import squared_distance_to
 from ..kernels.terms import RadialPart
 from ..scratch import computed, empty
 from .terms import Which
@@ -85,7 +85,7 @@ class Waves:
         return runs
 
     def value(self, x: Tensor, paths: Which) -> Tensor:
-        """`[B, n, d] -> [B, n]`."""
+        """`[B, n, d] -> [B, n, 1]`."""
         return _dot(self.turned(x, paths).cos_(), _of(self.amplitudes, paths))
 
     def value_and_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
@@ -96,42 +96,45 @@ class Waves:
 
 @dataclass(eq=False)
 class RadialSum:
-    """sum_j w_j k(x, z_j), k radial: centres in lengthscales `[m, d]` about `origin`, weights `[s, m]`."""
+    """sum_j w_j k(x, z_j), k radial: centres in lengthscales `[d, m]` about `origin`, weights `[s, m]`."""
 
     kernel: Radial
     dims: list[int] | None  # None: all of them, in order
-    origin: Tensor
+    origin: Tensor | None  # None: that of the waves
     scale: Tensor  # 1 / lengthscale, [d]
-    centres: Tensor
+    centres: Tensor  # [d, m]
     centres_and_one: Tensor  # [d + 1, m]
     weights: Tensor
 
+    @property
+    def width(self) -> int:
+        return self.weights.shape[1]
+
     def pieces(self, width: int) -> list[RadialSum]:
         """Views of at most `width` centres each."""
-        m = self.weights.shape[1]
-        if m <= width:
+        if self.width <= width:
             return [self]
         return [
             replace(
                 self,
-                centres=self.centres[i : i + width],
+                centres=self.centres[:, i : i + width],
                 centres_and_one=self.centres_and_one[:, i : i + width],
                 weights=self.weights[:, i : i + width],
             )
-            for i in range(0, m, width)
+            for i in range(0, self.width, width)
         ]
 
     def scaled(self, x: Tensor) -> Tensor:
-        x = x if self.dims is None else x[..., self.dims]
-        return (x - self.origin) * self.scale
+        return (x if self.dims is None else x[..., self.dims]) * self.scale
 
     def value(self, x: Tensor, paths: Which) -> Tensor:
-        return _dot(self.kernel.radial(squared_distance(self.scaled(x), self.centres)), _of(self.weights, paths))
+        """At points about the origin, `[B, n, d] -> [B, n, 1]`."""
+        return _dot(self.kernel.radial(squared_distance_to(self.scaled(x), self.centres)), _of(self.weights, paths))
 
     def value_and_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         """sum_j w_j g'_j (x - z_j) is x sum_j w_j g'_j - sum_j w_j g'_j z_j: one product for both sums."""
         y, w = self.scaled(x), _of(self.weights, paths)
-        K, slope = self.kernel.radial_with_slope(squared_distance(y, self.centres))  # [B, n, m]
+        K, slope = self.kernel.radial_with_slope(squared_distance_to(y, self.centres))  # [B, n, m]
         sums = slope.mul_(w[:, None]).view(-1, w.shape[1]) @ self.centres_and_one.mT  # [B n, d + 1]
         sums = sums.view(*y.shape[:2], len(self.centres_and_one))
         pull = (y * sums[..., -1:]).sub_(sums[..., :-1]).mul_(2 * self.scale)
@@ -160,15 +163,18 @@ def side_by_side(a: Waves, b: Waves) -> Waves:
     return Waves(theta, a.index, amplitudes, phases)
 
 
-def as_radial_sum(part: RadialPart, z: Tensor, weights: Tensor) -> RadialSum:
+def as_radial_sum(part: RadialPart, z: Tensor, weights: Tensor, origin: Tensor) -> RadialSum:
+    """About `origin` where that is among the centres: a far offset must not cost the digits of a difference."""
+    lower, upper = z.aminmax(dim=0)
+    mine = None if bool(((lower <= origin) & (origin <= upper)).all()) else z[0]
+    z = z - (origin if mine is None else mine)
     dims = None if part.dims == list(range(z.shape[1])) else part.dims
     z = z if dims is None else z[:, dims]
     scale = (1 / part.kernel.lengthscale).expand(z.shape[1]).to(z)
-    origin = z[0]  # a far offset must not cost the digits of a difference
-    centres = (z - origin) * scale
+    centres = z * scale
     one = torch.cat([centres.mT, torch.ones_like(centres[:, :1].mT)])
     weights = weights if part.scale is None else weights * part.scale
-    return RadialSum(part.kernel, dims, origin, scale, one[:-1].mT, one, weights)
+    return RadialSum(part.kernel, dims, mine, scale, one[:-1], one, weights)
 
 
 def _of(rows: Tensor, paths: Which) -> Tensor:
@@ -183,7 +189,7 @@ def _picked(index: list[int], paths: Which) -> list[int]:
 
 
 def _dot(Phi: Tensor, w: Tensor) -> Tensor:
-    """sum_i w_i Phi_i for each problem: `[B, n, c], [B, c] -> [B, n]`; it may use Phi's memory."""
+    """sum_i w_i Phi_i for each problem: `[B, n, c], [B, c] -> [B, n, 1]`; it may use Phi's memory."""
     if Phi.shape[0] == 1:
-        return torch.nn.functional.linear(Phi, w).squeeze(-1)
-    return Phi.mul_(w[:, None]).sum(-1)
+        return torch.nn.functional.linear(Phi, w)
+    return Phi.mul_(w[:, None]).sum(-1, keepdim=True)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ..checks import transformed
 from ..means import ConstantMean, Mean
 from ..scratch import frame
 from ..transforms import Transform
@@ -51,6 +52,22 @@ class Record:
         if name not in self._derived:
             self._derived[name] = make(self)
         return cast(T, self._derived[name])
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Points in the model's own space."""
+        return inner_points(x, self.input_transform, self.domain)
+
+    def outer(self, f: Tensor) -> Tensor:
+        """Outputs `[s, n, t]` in a user's units."""
+        return f if self.output_transform is None else self.output_transform(f)
+
+    def chained(self, x: Tensor, f: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and gradients of the inner functions as those of the whole, at outer points x."""
+        if self.input_transform is not None:
+            df = df * self.input_transform.derivative(x)[..., None, :]
+        if self.output_transform is not None:
+            df = df * self.output_transform.derivative(f)[..., None]
+        return self.outer(f), df
 
     def width(self, x: Tensor) -> int:
         """Numbers held per point (and per path, where each has its own): the widest term, and the sums."""
@@ -104,6 +121,25 @@ def by_digits(record: Record) -> tuple[Record, Record] | None:
     origin = record.origin.double()
     mean = ConstantMean().to(origin.device)
     return narrow, Record(record.num_paths, record.num_outputs, wide, mean, origin, record.requires_grad)
+
+
+def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) -> Tensor:
+    """Points `[1 or s, n, d]` in a model's own space, checked against the domain of its features."""
+    inner = x if transform is None else transform(x)
+    if domain is None or not x.shape[1]:
+        return inner
+    slack = 1e-6 * (domain[1] - domain[0])
+    outside = ((inner < domain[0] - slack) | (inner > domain[1] + slack)).any(-1, keepdim=True)
+    if transformed(x):  # there are no numbers to look at yet
+        return torch.where(outside, torch.nan, inner)
+    if bool(outside.any()):
+        box = domain if transform is None else transform.inverse(domain)
+        raise ValueError(
+            f"x: expected points inside the domain {box[0].tolist()} to {box[1].tolist()} of this lattice, got "
+            f"{x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a larger domain=, or with "
+            "features='leverage'"
+        )
+    return inner
 
 
 class Sources:

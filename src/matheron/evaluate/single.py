@@ -24,7 +24,7 @@ from ..weigh import Sums, add
 from .chunked import in_blocks, in_blocks_with_gradients
 from .lone_sums import RadialSum, Waves, as_radial_sum, as_waves, side_by_side
 from .record import Record
-from .terms import Term, WeightedSum, Which, of_each
+from .terms import Term, WeightedSum, Which
 
 
 @dataclass(eq=False)
@@ -33,42 +33,42 @@ class Single:
 
     num_paths: int
     origin: Tensor
-    waves: list[Waves]
-    radials: list[RadialSum]
+    parts: list[Waves | RadialSum]
     rest: list[Term]
     mean: Mean | None  # None: zero
 
     @cached_property
     def width(self) -> int:
         """Numbers that a point of a path needs."""
-        widths = [w.width for w in self.waves] + [b.weights.shape[1] for b in self.radials]
-        return max([1, *widths, *(term.width for term in self.rest)])
+        return max([1, *(part.width for part in [*self.parts, *self.rest])])
 
     def block(self, x: Tensor, paths: Which) -> Tensor:
         """mean + prior + update, `[B, n, d] -> [B, n, 1]`."""
         total = self._sums(x, paths, gradient=False)
-        total = cast(Tensor, x.new_zeros(x.shape[:2]) if total is None else total)
-        return (total if self.mean is None else total + self.mean(x)[..., 0]).unsqueeze(-1)
+        total = cast(Tensor, x.new_zeros(*x.shape[:2], 1) if total is None else total)
+        return total if self.mean is None else total + self.mean(x)
 
     def block_with_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         """The same, and its gradient `[B, n, 1, d]`."""
-        value, gradient = self._sums(x, paths, gradient=True) or (x.new_zeros(x.shape[:2]), torch.zeros_like(x))
-        if self.mean is not None:
-            m, dm = self.mean.with_gradient(x)
-            value, gradient = value + m[..., 0], gradient + dm[..., 0, :]
-        return value.unsqueeze(-1), gradient.unsqueeze(-2)
+        value, gradient = self._sums(x, paths, gradient=True) or (x.new_zeros(*x.shape[:2], 1), torch.zeros_like(x))
+        gradient = gradient.unsqueeze(-2)
+        if self.mean is None:
+            return value, gradient
+        m, dm = self.mean.with_gradient(x)
+        return value + m, gradient + dm
 
     def _sums(self, x: Tensor, paths: Which, gradient: bool) -> Sums | None:
-        """prior + update `[B, n]`, with `gradient` a pair with `[B, n, d]`; None where there is neither."""
+        """prior + update `[B, n, 1]`, with `gradient` a pair with `[B, n, d]`; None where there is neither."""
         paths = None if isinstance(paths, slice) and x.shape[0] == self.num_paths else paths
         about = x - self.origin
         total = None
-        for part, at in [(part, about) for part in self.waves] + [(part, x) for part in self.radials]:
+        for part in self.parts:
+            at = about if isinstance(part, Waves) or part.origin is None else x - part.origin
             with frame():
                 total = add(total, part.value_and_gradient(at, paths) if gradient else part.value(at, paths))
         for term in self.rest:
             out = term.sums(x, slice(None) if paths is None else paths, gradient)
-            total = add(total, of_each(lambda o: o[:, 0], out))
+            total = add(total, (out[0].mT, out[1][:, 0]) if isinstance(out, tuple) else out.mT)
         return total
 
 
@@ -113,7 +113,7 @@ def single(record: Record) -> Single | None:
             parts = basis.kernel.radial_parts(record.input_dim)
             if parts is None:
                 rest.append(term)
-            radials += [as_radial_sum(part, basis.centres, W) for part in parts or []]
+            radials += [as_radial_sum(part, basis.centres, W, record.origin) for part in parts or []]
             continue
         if not isinstance(basis, Pairs | Cosines) or term.index is None:
             return None
@@ -126,6 +126,5 @@ def single(record: Record) -> Single | None:
             waves.append(new)
     mean = record.mean
     zero = isinstance(mean, ConstantMean) and not bool(mean.value.any())
-    pieces = [piece for part in waves for piece in part.pieces(LARGEST_WIDTH)]
-    radials = [piece for part in radials for piece in part.pieces(LARGEST_WIDTH)]
-    return Single(record.num_paths, record.origin, pieces, radials, rest, None if zero else mean)
+    pieces = [piece for part in [*waves, *radials] for piece in part.pieces(LARGEST_WIDTH)]
+    return Single(record.num_paths, record.origin, pieces, rest, None if zero else mean)

@@ -55,7 +55,7 @@ class AbstractPaths(AbstractFunctions):
         if len(points) > 1:
             raise ValueError(f"mean: expected points [n, {self.input_dim}], got {list(points.shape)}")
         mean = self._mean(points)
-        return self._shown(mean[0] if mean.ndim == 3 and len(mean) == 1 else mean)
+        return (mean[0] if mean.ndim == 3 and len(mean) == 1 else mean).squeeze(-1)
 
     @overload
     def variance(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
@@ -82,8 +82,8 @@ class AbstractPaths(AbstractFunctions):
         if len(points) > 1:
             raise ValueError(f"variance: expected points [n, {self.input_dim}], got {list(points.shape)}")
         if not samples:
-            return self._shown(self._variance(points))
-        return Estimate(*map(self._shown, self._estimated_variance(points)))
+            return self._variance(points).squeeze(-1)
+        return Estimate(*(each.squeeze(-1) for each in self._estimated_variance(points)))
 
     @overload
     def std(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...

@@ -42,6 +42,18 @@ class BatchPaths(OfMembers):
         if math.prod(self.batch_shape) != len(members):
             raise ValueError(f"batch_shape: expected {len(members)} models in all, got {self.batch_shape}")
 
+    @property
+    def input_dim(self) -> int:
+        return self._origin.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._origin.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._origin.device
+
     def __len__(self) -> int:
         return self.num_paths
 

@@ -185,8 +185,9 @@ def values_at(prior: Prior, mean: Mean, update: UpdatePaths | None, X: Tensor) -
     graph = any(part.requires_graph() for part in (prior, mean, update) if part is not None)
     rows = (None, None) if update is None else (update.v[:s], update.v[s:])  # the paths', and the mean's
     given = [[] if update is None else update.terms(v) for v in rows]
-    paths = Record(s, t, [*prior.terms(), *given[0]], mean, origin, graph)
-    return torch.cat([values(paths, X[None]), values(Record(1, t, given[1], mean, origin, graph), X[None])])
+    f = values(Record(s, t, [*prior.terms(), *given[0]], mean, origin, graph), X[None])
+    m = values(Record(1, t, given[1], mean, origin, graph), X[None]) if given[1] else mean(X[None]).expand(-1, -1, t)
+    return torch.cat([f, m])
 
 
 def at_tasks(f: Tensor, tasks: Tensor | None) -> Tensor:

@@ -48,16 +48,24 @@ class AbstractFunctions(Value, ABC):
 
     @property
     @abstractmethod
+    def _origin(self) -> Tensor:
+        """A point `[d]`, of the functions' dtype and on their device."""
+
+    @property
+    @final
     def input_dim(self) -> int:
         """d."""
+        return self._origin.shape[0]
 
     @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype: ...
+    @final
+    def dtype(self) -> torch.dtype:
+        return self._origin.dtype
 
     @property
-    @abstractmethod
-    def device(self) -> torch.device: ...
+    @final
+    def device(self) -> torch.device:
+        return self._origin.device
 
     @final
     def __len__(self) -> int:
@@ -74,7 +82,7 @@ class AbstractFunctions(Value, ABC):
         Cost is linear in the number of points; memory beyond the result is bounded by
         `matheron.evaluate.MEMORY_BUDGET`.
         """
-        return self._shown(self._values(self._points(x)))
+        return self._values(self._points(x)).squeeze(-1)
 
     @final
     def value_and_grad(self, x: ArrayLike, *, of: ArrayLike | None = None) -> tuple[Tensor, Tensor]:
@@ -97,7 +105,7 @@ class AbstractFunctions(Value, ABC):
                 f, df = self._values_and_gradients(self._points(x))
             else:
                 f, df = self._values_and_gradients_of(*as_rows(self, x, of))
-        return self._shown(f), df[..., 0, :] if self.num_outputs == 1 else df
+        return f.squeeze(-1), df.squeeze(-2)
 
     @final
     @torch.no_grad()
@@ -200,20 +208,16 @@ class AbstractFunctions(Value, ABC):
     @final
     def _points(self, x: ArrayLike) -> Tensor:
         """Points as `[1, n, d]` or `[s, n, d]`, in the paths' dtype and on their device."""
-        x = as_real(x, "x").to(dtype=self.dtype, device=self.device)
+        origin = self._origin  # asked for once: this is in every call's way
+        x = as_real(x, "x").to(origin)
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] not in (1, self.num_paths)):
             raise ValueError(
                 f"x: expected [n, {self.input_dim}] for all paths or [{self.num_paths}, n, {self.input_dim}] for each "
                 f"its own, got {list(x.shape)}"
             )
-        check_dim(x, "x", self.input_dim)
+        check_dim(x, "x", len(origin))
         check_points(x, "x")
         return x[None] if x.ndim == 2 else x
-
-    @final
-    def _shown(self, f: Tensor) -> Tensor:
-        """Values as a user sees them: one output has no axis."""
-        return f.squeeze(-1) if self.num_outputs == 1 else f
 
     @final
     def _in_slabs(self, axes: list[Tensor], out: Tensor, rows: Tensor | slice, pick: Tensor | slice) -> None:

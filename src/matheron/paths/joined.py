@@ -39,16 +39,8 @@ class OfMembers(Value):
         return self.members[0].num_outputs
 
     @property
-    def input_dim(self) -> int:
-        return self.members[0].input_dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.members[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.members[0].device
+    def _origin(self) -> Tensor:
+        return self.members[0]._origin
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.members)} models: {self.members[0]!r}, ...)"

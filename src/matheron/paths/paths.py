@@ -9,8 +9,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
-from ..checks import transformed
-from ..evaluate import Record, Recorder, chunked, on_grid, values, values_and_gradients
+from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
 from ..means import Mean
 from ..solvers import FourierLattice, Solver, Stats
 from ..transforms import Transform
@@ -68,16 +67,8 @@ class PriorPlusUpdate(AbstractPaths):
         return self.prior.num_outputs
 
     @property
-    def input_dim(self) -> int:
-        return self.prior.origin.shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.prior.origin.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.prior.origin.device
+    def _origin(self) -> Tensor:
+        return self.prior.origin
 
     @property
     def solver_stats(self) -> Stats | None:
@@ -105,14 +96,16 @@ class PriorPlusUpdate(AbstractPaths):
         return _record_of(self)
 
     def _values(self, x: Tensor) -> Tensor:
-        return self._outer(values(self.record, self._inner(x)))
+        record = self.record
+        return record.outer(values(record, record.inner(x)))
 
     def _values_and_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self._chained(x, *values_and_gradients(self.record, self._inner(x)))
+        record = self.record
+        return record.chained(x, *values_and_gradients(record, record.inner(x)))
 
     def _values_and_gradients_of(self, x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        x = x[:, None]
-        f, df = self._chained(x, *values_and_gradients(self.record, self._inner(x), owner))
+        x, record = x[:, None], self.record
+        f, df = record.chained(x, *values_and_gradients(record, record.inner(x), owner))
         return f[:, 0], df[:, 0]
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
@@ -120,42 +113,15 @@ class PriorPlusUpdate(AbstractPaths):
         for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
             x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
             x[:, i] = axis
-            inner.append(self._inner(x[None])[0, :, i])
+            inner.append(self.record.inner(x[None])[0, :, i])
         on_grid(self.record, inner, out)
 
     def _records(self) -> list[Record]:
         return [self.record]
 
-    def _chained(self, x: Tensor, f: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
-        """Values and gradients of the inner functions as those of the whole, at outer points x."""
-        if self.input_transform is not None:
-            df = df * self.input_transform.derivative(x)[..., None, :]
-        if self.output_transform is not None:
-            df = df * self.output_transform.derivative(f)[..., None]
-        return self._outer(f), df
-
     def _inner(self, x: Tensor) -> Tensor:
-        """Points in the model's own space, checked against the domain of its features."""
-        inner = x if self.input_transform is None else self.input_transform(x)
-        domain = self.prior.domain
-        if domain is None or not x.shape[1]:
-            return inner
-        slack = 1e-6 * (domain[1] - domain[0])
-        outside = ((inner < domain[0] - slack) | (inner > domain[1] + slack)).any(-1, keepdim=True)
-        if transformed(x):  # there are no numbers to look at yet
-            return torch.where(outside, torch.nan, inner)
-        if bool(outside.any()):
-            box = domain if self.input_transform is None else self.input_transform.inverse(domain)
-            raise ValueError(
-                f"x: expected points inside the domain {box[0].tolist()} to {box[1].tolist()} of this lattice, got "
-                f"{x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a larger domain=, or with "
-                "features='leverage'"
-            )
-        return inner
-
-    def _outer(self, f: Tensor) -> Tensor:
-        """Outputs `[s, n, t]` in a user's units."""
-        return f if self.output_transform is None else self.output_transform(f)
+        """Points in the model's own space, without a record."""
+        return inner_points(x, self.input_transform, self.prior.domain)
 
     def _affine_output(self) -> None:
         if self.output_transform is not None and not self.output_transform.affine:
@@ -212,8 +178,9 @@ class Paths(PriorPlusUpdate):
         if v_mean is None:
             raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
         self._affine_output()
-        posteriors = replace(self.record, num_paths=len(v_mean), terms=self.update.terms(v_mean))
-        f = self._outer(chunked.values(posteriors, self._inner(x)))
+        record = self.record
+        means = record.derived(lambda r: replace(r, num_paths=len(v_mean), terms=self.update.terms(v_mean)), "mean")
+        f = record.outer(values(means, record.inner(x)))
         return f if self.update.y.ndim == 2 else f[0]
 
     def _variance(self, x: Tensor) -> Tensor:
