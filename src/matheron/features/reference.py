@@ -49,12 +49,12 @@ class Reference:
         """
         device = self.X.device
         theta, origin = theta.to(device), origin.to(self.X)
-        P_x, P_X = (self.x - origin) @ theta.mT, (self.X - origin) @ theta.mT  # [r, k], [n, k]
-        waves_x, waves_X = torch.cat([P_x.cos(), P_x.sin()], 1), torch.cat([P_X.cos(), P_X.sin()], 1)
+        P = (torch.cat([self.x, self.X]) - origin) @ theta.mT  # [r + n, k]
+        waves_x, waves_X = torch.cat([P.cos(), P.sin()], 1).tensor_split([len(self.x)])
         if envelope is not None:
             waves_x, waves_X = monomial(envelope, self.x) * waves_x, monomial(envelope, self.X) * waves_X
         if self.tasks is None:
-            squares = (waves_x - self.G.mT @ waves_X).square()
+            squares = torch.addmm(waves_x, self.G.mT, waves_X, alpha=-1).square_()
         else:
             root = torch.ones(int(self.tasks.max()) + 1, 1) if root is None else root.detach()
             squares = torch.zeros_like(waves_x)
