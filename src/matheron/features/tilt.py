@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .cells import Shells
 from .proposal import Component
 
 # int S^2 / q may be this many times that of plain features: little more than one where data leave most of the variance;
 # else 1.1 squared. In one and two dimensions weighted frequencies are more even than plain ones, and may weigh more;
-# not so in products on the same few coordinates.
+# not so in products on the same few coordinates, nor about a shift in two dimensions.
 _LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.21, {1: 2.5, 2: 1.3}
 _OF_OVERLAP, _FEW_DIMS = 1.15, 3
 # With as many bases more is allowed: what they err by averages out, and far from data little of it is left beside what
@@ -88,7 +89,10 @@ def _largest_far(parts: list[Tilted], total: float, given: bool, pinned: bool, n
 def _of_pinned(c: Component) -> float:
     d = c.num_dims
     overlap = sum(int(f.directions.any(0).sum()) for f in c.factors) > d
-    return _OF_OVERLAP if overlap and d <= _FEW_DIMS else _OF_PINNED_IN.get(d, _OF_PINNED)
+    shifted = any(isinstance(f, Shells) and f.shift is not None for f in c.factors)
+    if overlap and d <= _FEW_DIMS:
+        return _OF_OVERLAP
+    return _OF_PINNED if shifted and d > 1 else _OF_PINNED_IN.get(d, _OF_PINNED)
 
 
 def _chosen(far: np.ndarray, gain: np.ndarray, largest: float) -> int:
