@@ -208,7 +208,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
         middle = needed[len(needed) // 2] if 2 * len(needed) > len(mine) else None
         lines.append((name, len(mine), *counts, middle, None if middle is None else middle * seconds))
     columns = ["system", "seeds", *(f"in {k}" for k in range(2, settings["episodes"] + 1)), "median", "seconds seen"]
-    title = "Seeds that had succeeded within so many trials, the first of them random; the median, and its seconds"
+    title = "Seeds that had succeeded, by number of trials, the first of them random; the median, and its seconds"
     return Report(Table(title, columns, lines), {"": lambda: figure(records, settings)})
 
 

@@ -21,7 +21,7 @@ def smaller(case: Case, name: str, rows: list[dict[str, Any]]) -> tuple[Case, di
         estimate = estimated(library, case, rows)
         if estimate is not None and (estimate["seconds"] > MOST_SECONDS or estimate["bytes"] > MOST_BYTES[device]):
             return case, {"not_run": estimate}
-    if hasattr(library, "paths"):  # no more than so many in a call, whatever S is: one measurement serves them all
+    if hasattr(library, "paths"):  # no more than a limit in a call, whatever S is: one measurement serves them all
         sizes = {key: value for key, value in case.sizes().items() if key != "S"} | {"library": name}
         for row in rows:
             if "seconds" in row and all(row[key] == value for key, value in sizes.items()):

@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="start over instead of going on with a stopped run")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", help="cases whose name contains this, such as 'draw' or 'S=512'")
-    parser.add_argument("--stop-after", type=float, default=float("inf"), help="start no case after so many seconds")
+    parser.add_argument("--stop-after", type=float, default=float("inf"), help="start no case after this many seconds")
     parser.add_argument("--out", type=Path, help="benchmarks/results/cpu.json, or gpu.json")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():

@@ -111,7 +111,7 @@ def _one_basis(paths: AbstractPaths, gp: GP, x: Tensor, exact: Moments) -> Law |
 
 
 def _without_rounding(of: Moments) -> Moments:
-    """The nearest covariance: where the data leave no variance, what is left is rounding of either sign."""
+    """The nearest covariance: where the posterior has no variance, its entries are rounding errors of either sign."""
     values, vectors = torch.linalg.eigh(of.covariance.reshape(of.mean.numel(), -1))
     return Moments(of.mean, ((vectors * values.clamp_min(0)) @ vectors.mT).reshape(of.covariance.shape))
 

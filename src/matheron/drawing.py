@@ -93,7 +93,7 @@ def draw(
             `StreamedGP`, whose data are read in chunks.
         num_paths: how many functions.
         num_features: ell, the number of Fourier features of the prior.
-        features: "auto", "lattice", "leverage" (frequencies chosen by what the data leave open), "cosine" (the
+        features: "auto", "lattice", "leverage" (frequencies sampled by their leverage given the data), "cosine" (the
             paper's), "sincos", "sobol", "orthogonal", or a `Features` object, such as `other_paths.prior.features`.
             "equispaced" is a lattice of at most `num_features` modes. "auto" is "leverage" where there is no lattice.
         paths_per_basis: how many paths share one random basis; 1 is a basis per path, None one for all. Paths are

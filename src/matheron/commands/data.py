@@ -91,5 +91,5 @@ def evaluated(frame: DataFrame, columns: Columns, paths: AbstractPaths, x: Tenso
 
 
 def rows_per_chunk(paths: AbstractPaths) -> int:
-    """So many rows that a chunk's numbers stay near 64 MiB."""
+    """The number of rows whose numbers take about 64 MiB."""
     return max(256, (1 << 23) // (paths.num_paths + paths.input_dim + 1))

@@ -63,7 +63,7 @@ def rollout(
         actions: candidate sequences of controls, `[a, steps, d_c]`, in place of `controls`: every one is tried on every
             path's system. Paths are evaluated at a points each, not copied.
         diffusion: Sigma, a variance: one number, one per state `[d_s]`, or a covariance `[d_s, d_s]`.
-        keep_every: keep the first state and every so many after it.
+        keep_every: keep the first state and every k-th after it, k = keep_every.
         gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion, with
             checkpoints, so that memory grows with the states and not with the paths' features.
         generator, seed: draws the process noise, a generator or a seed.

@@ -131,7 +131,7 @@ def report(records: Rows, settings: Settings) -> Report:
     w2 = {name: {n: _median([of[name][i] for of in known]) for i, n in enumerate(times_at)} for name in SETS}
     rows = [(f"W2 to truth, {name}", n, value) for name in SETS for n, value in w2[name].items()]
     rows += [(f"seconds, {method}", n, value) for method in times for n, value in times[method].items()]
-    title = f"{settings['num_paths']} trajectories after so many steps: distance to the truth, and seconds to get there"
+    title = f"{settings['num_paths']} trajectories: distance to the truth, and seconds, by number of steps"
     shown = [
         (n, n * neuron.STEP, *(w2[name][n] for name in SETS), *(times.get(m, {}).get(n) for m in METHODS[1:]))
         for n in times_at

@@ -35,7 +35,7 @@ LARGEST_IN_GRAPH, LARGEST_LEFT_OUT_IN_GRAPH = 4096, 1e-2
 # Given data, "auto" has frequencies by leverage where a lattice would lack more of the posterior variance than this
 # share over the root of the number of bases (up to a hundred): random bases average out, what a lattice lacks does not.
 LARGEST_LACKING, MOST_AVERAGED = 0.23, 100
-# Without data: paths drawn from a prior may be conditioned later, which leaves less of the variance.
+# Without data: paths drawn from a prior may be conditioned later, which reduces the variance.
 _UNKNOWN_SHARE = 0.01
 # Monomials, each with frequencies of its own by leverage: beyond, products are random.
 LARGEST_ENVELOPES = 32
@@ -251,7 +251,7 @@ def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -
 def _allocate(total: int, sizes: list[float]) -> list[int]:
     """`total` shared half equally, half in proportion to the sizes; at least one each.
 
-    In proportion alone minimises the kernel's error. But data pin a large and smooth term, and leave a small one.
+    In proportion alone minimises the kernel's error. But data determine a large and smooth term, and a small one less.
     """
     if not sizes:
         return []

@@ -15,7 +15,7 @@ from .basis import Basis, Cosines, Pairs
 
 # Numbers in a block of the sums that are taken mode by mode.
 _BLOCK = 1 << 22
-# Up to so many points a sum mode by mode is faster than a transform (measured on a CPU).
+# Up to this many points a sum mode by mode is faster than a transform (measured on a CPU).
 _FEW = 24
 # Nanoseconds: to make a function's value at a point (in one dimension by a cosine, in several by a product), to
 # multiply it with a weight, to make a coefficient; of a transform, for itself, per cell and its logarithm, per tap.

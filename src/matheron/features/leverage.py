@@ -34,7 +34,7 @@ from .proposal import Component, Draws, Positions, draw, located, num_uniforms, 
 from .reference import Reference, monomial, net
 from .tilt import Tilted, tilt
 
-# Data have pinned most of the variance where they leave no more than this share of it.
+# Data explain most of the variance where the posterior's is no more than this share of it.
 PINNED = 0.15
 # Pilot frequencies: at least; for each component of a sum; while there are few of them.
 NUM_PILOT, PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 256, 192, 64, 1024
@@ -125,7 +125,7 @@ def adapt(
     num_bases: int,
 ) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
-    # What data leave of the variance is hardly less than this share of it: there the tail ends.
+    # The posterior variance is hardly less than this share of the prior's: there the tail ends.
     total = sum(float(c.variance) for pool in pools for c in pool.parts)
     least = float(posterior.noise.detach().min()) / (len(posterior.centres) * max(total, 1e-300))
     pilots = [_pilot(pool.parts, len(pools), least) for pool in pools]

@@ -1,4 +1,4 @@
-"""How accurate a prior must be: its error counts against what the data leave of the variance."""
+"""How accurate a prior must be: its error is measured against the posterior variance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from ..kernels import Kernel
 
 # Points at which the posterior variance is estimated, and data that each of them is given: the nearest ones.
-_PLACES, _NEIGHBOURS = 32, 128
+_POINTS, _NEIGHBOURS = 32, 128
 # Places whose distances to all data are in memory at once.
 _TOGETHER = 8
 
@@ -29,10 +29,10 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     X, noise = X.detach().double().cpu(), noise.detach().double().cpu().expand(len(X))
     generator = torch.Generator().manual_seed(0x1A771CE)  # not one that data may have been made with
     lower, upper = X.aminmax(dim=0)
-    places = lower + (upper - lower) * torch.rand(_PLACES, X.shape[1], generator=generator, dtype=torch.float64)
+    places = lower + (upper - lower) * torch.rand(_POINTS, X.shape[1], generator=generator, dtype=torch.float64)
     scale = (upper - lower).clamp_min(1e-300)
     if at_data:
-        places = torch.cat([places, X[torch.randint(len(X), (_PLACES,), generator=generator)]])
+        places = torch.cat([places, X[torch.randint(len(X), (_POINTS,), generator=generator)]])
     points, k = X / scale, min(_NEIGHBOURS, len(X))
     some = (places / scale).split(_TOGETHER)
     near = torch.cat([torch.cdist(part, points).topk(k, largest=False).indices for part in some])  # [p, k]
@@ -46,4 +46,4 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     L = torch.linalg.cholesky_ex(K + (1e-10 * v.mean() + noise[near]).diag_embed()).L
     explained = torch.linalg.solve_triangular(L, k_p.mT, upper=False).square().sum((-2, -1))
     left = torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v)
-    return float(left.unflatten(0, (-1, _PLACES)).mean(1).log().mean().exp())
+    return float(left.unflatten(0, (-1, _POINTS)).mean(1).log().mean().exp())

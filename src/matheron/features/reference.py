@@ -1,4 +1,4 @@
-"""Where the posterior matters: reference points, and what the data leave of a frequency there."""
+"""Where the posterior matters: reference points, and the posterior variance of a frequency there."""
 
 from __future__ import annotations
 

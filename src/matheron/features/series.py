@@ -158,8 +158,8 @@ def sized_box(
             continue
         tails = [_tail(box, input_dim, axis, share, 8 * largest) for axis in range(len(dims))]
         box = _with_modes(box, tails, share, largest)
-        # Both as shares of the posterior variance, of which `left_out` is a share `images`: what data leave of an image
-        # was measured, in one to three dimensions.
+        # Both as shares of the posterior variance, of which `left_out` is a share `images`: an image's was
+        # measured, in one to three dimensions.
         error = images * box.left_out / left_out + (0.05 * tolerance) ** 2
         if best is None or error < best[1]:
             best = (box, error)

@@ -1,4 +1,4 @@
-"""How far a proposal leaves the spectrum: as much as errors near data gain by, as little as errors far from them allow.
+"""How far a proposal departs from the spectrum: as errors near data gain by it, and errors far from them allow.
 
 With frequencies from q in place of S, the squared error far from data grows in proportion to  int S^2 / q,  and that
 among them to  int S^2 lev^2 / q.  A weighted sum of the two is least for  q ~ S sqrt(lev^2 + b),  so that one number b
@@ -16,9 +16,9 @@ from torch import Tensor
 from .cells import Shells
 from .proposal import Component
 
-# int S^2 / q may be this many times that of plain features: little more than one where data leave most of the variance;
-# else 1.1 squared. In one and two dimensions weighted frequencies are more even than plain ones, and may weigh more;
-# not so in products on the same few coordinates, nor about a shift in two dimensions.
+# int S^2 / q may be this many times that of plain features: little more than one where data explain little; else 1.1
+# squared. In one and two dimensions weighted frequencies are more even than plain ones, and may weigh more; not so in
+# products on the same few coordinates, nor about a shift in two dimensions.
 _LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.21, {1: 2.5, 2: 1.3}
 _OF_OVERLAP, _FEW_DIMS = 1.15, 3
 # With as many bases more is allowed: what they err by averages out, and far from data little of it is left beside what

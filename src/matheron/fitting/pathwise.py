@@ -5,7 +5,7 @@
 
 P is the preconditioner, of low rank and a diagonal, so that its own trace is exact at the cost of one pass over
 K_theta, and probes are left with what P does not know of K (Wenger et al., 2022). A probe from the prior instead, as in
-a draw, leaves all of the trace to chance. The same random numbers serve every step, so that solutions change little
+a draw, makes all of the trace random. The same random numbers serve every step, so that solutions change little
 between steps and the last ones are where the next begin.
 """
 

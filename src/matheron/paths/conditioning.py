@@ -167,7 +167,7 @@ def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
     kernel, t = update.kernel, update.kernel.num_outputs
     rows = x if t == 1 else x.repeat_interleave(t, dim=0)
     tasks = None if t == 1 else torch.arange(t, device=x.device).repeat(len(x))
-    if update.num_centres == 0 and update.num_data == 0:  # a prior; data on a lattice leave no centres
+    if update.num_centres == 0 and update.num_data == 0:  # a prior; data on a lattice have no centres
         return coupled_diagonal(kernel, rows, tasks).reshape(len(x), t).to(x)
     if update.factor is None:
         raise TypeError(

@@ -1,6 +1,6 @@
 """How many digits an update's weights need.
 
-Little noise among near data makes weights large, and sums of them cancel: what rounding leaves of such a sum in float32
+Little noise among near data makes weights large, and sums of them cancel: the rounding error of such a sum in float32
 can be more than the posterior's standard deviation. It is measured at some of the data, against float64.
 """
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..solvers import Operator
 
-# Observations at which it is measured, and what float32 may leave in a path, in posterior standard deviations.
-_PLACES, _LIMIT = 64, 0.03
+# Observations at which it is measured, and the error that float32 may make in a path, in posterior standard deviations.
+_POINTS, _LIMIT = 64, 0.03
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def in_enough_digits(operator: Operator, v: Tensor, deviations: Callable[[Tensor
     if narrow.dtype == v.dtype or not v.numel():
         return v
     n = operator.size
-    rows = torch.linspace(0, n - 1, min(_PLACES, n), dtype=torch.float64, device=v.device).long()
+    rows = torch.linspace(0, n - 1, min(_POINTS, n), dtype=torch.float64, device=v.device).long()
     exact, rounded = (operator.product_rows(rows, weights.mT.contiguous()) for weights in (v, narrow))  # [p, s]
     error = (rounded - exact) / deviations(rows).to(exact)[:, None]
     return narrow if bool(error.square().mean().sqrt() <= _LIMIT) else v

@@ -107,7 +107,7 @@ class Playground:
         at = self.choices
         kind = FEATURES[at.features]
         basis = kind
-        if kind == "leverage":  # chosen by what the data leave open; without data it is the plain basis
+        if kind == "leverage":  # chosen given the data; without data it is the plain basis
             basis = self._leverage() if self.observations else FEATURES["plain"]
         self.prior: AbstractPaths = draw_prior(
             self._kernel(), at.num_paths, input_dim=1, num_features=at.num_features, features=basis, seed=at.seed

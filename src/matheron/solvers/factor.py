@@ -49,7 +49,7 @@ class Factor(Value):
     def extended(self, cross: Tensor, corner: Tensor, smallest_pivot: float) -> tuple[Factor, Tensor, Tensor] | None:
         """The factor with m more rows: cross `[n, m]` = K(old, new), corner `[m, m]` = K(new, new) + noise + jitter.
 
-        With it come the corner's own factor C `[m, m]`, of what the old data leave of the new, and
+        With it come the corner's own factor C `[m, m]`, of the new data's covariance given the old, and
         K(old, old)^-1 cross `[n, m]`. None where the new rows add rounding alone, so that all must be factored anew.
         """
         E = self.lower(cross)  # [n, m]

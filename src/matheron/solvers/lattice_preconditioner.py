@@ -39,7 +39,7 @@ def iterations_left(ratio: float) -> float:
 
 
 def head_size(information: Tensor, rows: int, cells: int, limit: int) -> int:
-    """How many of the heaviest weights are worth a dense factor, for so many right-hand sides and FFTs of `cells`."""
+    """How many of the heaviest weights are worth a dense factor, for this many right-hand sides and FFTs of `cells`."""
     fft = 5 * cells * math.log2(max(2, cells)) * FFT_COST
     best, least = 0, math.inf
     for ratio in _RATIOS:

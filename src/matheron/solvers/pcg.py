@@ -21,7 +21,7 @@ from .processes import Group
 _REACH = {torch.float32: 1e-4, torch.float64: 1e-9}
 # Iterations in float32 that may lower no error before float64 takes over.
 _PATIENCE = 200
-# From so many data on a product on a GPU takes longer than to compile one of fewer columns.
+# From this many data on a product on a GPU takes longer than to compile one of fewer columns.
 _LARGE_ON_GPU = 1 << 18
 
 
@@ -47,7 +47,7 @@ class PCG(Solver["PCGState"]):
             variance.
         rank: of the preconditioner; None is 20 sqrt(n), as far as 2 GB on a CPU or half of a GPU's memory hold it, and
             less where less noise than that leaves nothing to explain.
-        max_iterations: after so many it stops, with a `ConvergenceWarning`.
+        max_iterations: it stops after this many, with a `ConvergenceWarning`.
         progress: show a progress bar.
         distributed: share the work among the processes of torch.distributed's default group. Every process calls `draw`
             with the same data and seed, and gets the same paths.
@@ -99,7 +99,7 @@ class PCGState(State):
 
 
 class Errors:
-    """What residuals `[n, r]` leave in a path, in posterior standard deviations, `[r]`: see `PCG`.
+    """The error that residuals `[n, r]` make in a path, in posterior standard deviations, `[r]`: see `PCG`.
 
     With a preconditioner P comes an estimate of the error at the data, residual - noise P^-1 residual, in the posterior
     standard deviations that P knows of: a residual that is alike within a cluster is no independent noise.

@@ -17,7 +17,7 @@ MEMORY_ON_CPU = 2_000_000_000
 SHARE_OF_GPU = 0.5
 # Rows of Q^T V that are added up in float32, and rows whose sums are in memory at once.
 _ROWS, _BLOCK = 1 << 10, 1 << 18
-# How much of the variance that the factor leaves open counts as noise in P: between none and all of it (measured).
+# How much of the variance that the factor does not explain counts as noise in P: between none and all of it (measured).
 _LEFT = 0.1
 
 
@@ -127,7 +127,7 @@ class LowRank:
 
 
 def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """F `[n, k]` with F F^T near K, k <= rank, and what it leaves of the diagonal `[n]`, in float64.
+    """F `[n, k]` with F F^T near K, k <= rank, and the diagonal of K - F F^T `[n]`, in float64.
 
     Block randomly pivoted Cholesky: a block of pivots is drawn in proportion to the residual's diagonal, and the
     block is factored in float64 with its rounding added to its diagonal, since a factorisation of what is left would

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Right-hand sides iterated on together.
 _ROWS = 32
 # Iterations are in single precision where transforms have this many numbers at the least, and the data's information
-# is at most so many times the prior's; residuals are in double precision, and what they leave is solved for again.
+# is at most this many times the prior's; residuals are in double precision, and corrected by a second solve.
 _SINGLE_FROM, _LARGEST_IN_SINGLE = 1 << 14, 1e7
 # A pass in single precision that reduces the squared error by less than this is the last one.
 _PROGRESS = 0.1
@@ -74,7 +74,7 @@ class System:
         )
 
     def head(self, rows: int, size: int | None) -> Head:
-        """The preconditioner that is exact on the heaviest weights, for so many right-hand sides."""
+        """The preconditioner that is exact on the heaviest weights, for this many right-hand sides."""
         limit = size or largest_dense(self.generator.is_cuda)
         return Head(self, head_size(self.information, rows, math.prod(self.size), limit))
 

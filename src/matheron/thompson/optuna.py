@@ -238,7 +238,7 @@ class ThompsonSampler(BaseSampler):
 
 
 def _is_greedy(study: Study, trial: FrozenTrial) -> bool:
-    """Whether this trial is one of every so many, of a single objective, and no such one is running.
+    """Whether this trial is one of every `_TRIALS`, of a single objective, and no such one is running.
 
     The mean has one minimiser: two workers would try it twice.
     """

@@ -34,7 +34,7 @@ class Place:
         return parameter.expand(self.batch_shape + own)[self.index]
 
     def within(self, kernel: gk.Kernel) -> Place:
-        """The columns that a kernel's active_dims leave."""
+        """The columns that a kernel's active_dims select."""
         if kernel.active_dims is None:
             return self
         return replace(self, columns=tuple(self.columns[i] for i in tensor(kernel.active_dims).tolist()))

@@ -1,7 +1,7 @@
 """Weighted sums row by row: each path at its own points, or with a basis of its own. No product is shared.
 
 A row is one output of one path. A program takes BN points of one row and goes through the basis functions BF at a time,
-in tiles `[BF, BN]` that leave each point to one thread; with GRADIENT it writes the gradient in x beside the value.
+in tiles `[BF, BN]` in which each point has one thread; with GRADIENT it writes the gradient in x beside the value.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def fourier_rows(
     D: tl.constexpr, DP: tl.constexpr, BITS: tl.constexpr, PAIRS: tl.constexpr, SPLIT: tl.constexpr,
     GRADIENT: tl.constexpr, ADD: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
-    """As `shared.fourier_sums`. Frequencies in turns `[g, d, F]` on a grid, and what the grid leaves, `low`.
+    """As `shared.fourier_sums`. Frequencies in turns `[g, d, F]` on a grid, and the remainders, `low`.
 
     Each basis has an origin of its own where `origin_g`, the step from one to the next, is not zero.
     """

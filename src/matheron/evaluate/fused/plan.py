@@ -106,7 +106,7 @@ class Fourier:
 
     @cached_property
     def by_rows(self) -> tuple[Tensor, Tensor]:
-        """Frequencies `[g, d, F]` in turns, on the grid, and what the grid leaves."""
+        """Frequencies `[g, d, F]` in turns, on the grid, and the remainders."""
         if self.weights.dtype == torch.float64:
             theta = self.theta.mT.contiguous()
             return theta, theta
