@@ -133,6 +133,5 @@ def box_sides(domain: tuple[ArrayLike, ArrayLike], d: int) -> Tensor:
 
 def _inverse(gp: ExactGP | SparseGP) -> Tensor:
     """K_mm^-1, noise or jitter included."""
-    centres = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
     with torch.no_grad():
-        return torch.cholesky_inverse(Factored(gp, PriorAt(gp, centres[:0].detach().double())).L)
+        return torch.cholesky_inverse(Factored(gp, PriorAt(gp, gp.centres[:0].detach().double())).L)

@@ -62,13 +62,6 @@ class Scaled(Kernel):
         scale, parts = self.outputscale, self.kernel.radial_parts(input_dim)
         return parts and [replace(p, scale=scale if p.scale is None else scale * p.scale) for p in parts]
 
-    def active_dims(self, input_dim: int) -> list[int]:
-        return self.kernel.active_dims(input_dim)
-
-    @property
-    def num_outputs(self) -> int:
-        return self.kernel.num_outputs
-
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         return [(B, Scaled(k, self.outputscale)) for B, k in self.kernel.coupled()]
 
@@ -86,13 +79,6 @@ class _Composite(Kernel):
 
     def operands(self) -> list[tuple[str, Kernel]]:
         return [(f"parts.{i}.", part) for i, part in enumerate(self.parts)]
-
-    def active_dims(self, input_dim: int) -> list[int]:
-        return sorted({i for k in self.parts for i in k.active_dims(input_dim)})
-
-    @property
-    def num_outputs(self) -> int:
-        return max(k.num_outputs for k in self.parts)
 
 
 class Sum(_Composite):
@@ -228,10 +214,6 @@ class OnDims(Kernel):
 
     def active_dims(self, input_dim: int) -> list[int]:
         return [self.dims[i] for i in self.kernel.active_dims(len(self.dims))]
-
-    @property
-    def num_outputs(self) -> int:
-        return self.kernel.num_outputs
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         return [(B, OnDims(k, self.dims)) for B, k in self.kernel.coupled()]

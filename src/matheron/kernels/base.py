@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -65,12 +66,13 @@ class Kernel(Value):
 
     def active_dims(self, input_dim: int) -> list[int]:
         """The coordinates on which the kernel depends."""
-        return list(range(input_dim))
+        inner = [part.active_dims(input_dim) for _, part in self.operands()]
+        return inner[0] if len(inner) == 1 else sorted({*itertools.chain(*inner)} if inner else range(input_dim))
 
     @property
     def num_outputs(self) -> int:
         """How many tasks the kernel couples; 1 but for Coregional and what is made of it."""
-        return 1
+        return max((part.num_outputs for _, part in self.operands()), default=1)
 
     def of_one_scale(self, dims: list[int]) -> list[int]:
         """Those of its columns that must be scaled alike: several of them share a hyperparameter."""

@@ -66,9 +66,6 @@ class Coregional(Kernel):
         terms = self.kernel.terms(input_dim)
         return [replace(t, coupling=self.B if t.coupling is None else self.B * t.coupling) for t in terms]
 
-    def active_dims(self, input_dim: int) -> list[int]:
-        return self.kernel.active_dims(input_dim)
-
     @property
     def num_outputs(self) -> int:
         return self.B.shape[0]

@@ -215,10 +215,6 @@ class Rotated(Kernel):
         inner = self.kernel.active_dims(input_dim)
         return sorted({*inner, *((0, 1) if {0, 1} & set(inner) else ())})
 
-    @property
-    def num_outputs(self) -> int:
-        return self.kernel.num_outputs
-
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         return [(B, Rotated(k, self.angle)) for B, k in self.kernel.coupled()]
 

@@ -22,14 +22,9 @@ def single(gp: object) -> ExactGP | SparseGP:
     )
 
 
-def device_of(gp: ExactGP | SparseGP) -> torch.device:
-    return (gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points).device
-
-
 def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
     """Points `[n, d]` in the model's own space, in float64 on its device."""
-    like = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
-    x = as_points(x, "x", input_dim=gp.input_dim, like=like.detach().double()).detach()
+    x = as_points(x, "x", input_dim=gp.input_dim, like=gp.centres.detach().double()).detach()
     return x if gp.input_transform is None else gp.input_transform.to(x.device, x.dtype)(x).detach()
 
 
@@ -40,10 +35,9 @@ class PriorAt:
     """
 
     def __init__(self, gp: ExactGP | SparseGP, x: Tensor) -> None:
-        centres = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
-        self.centres = centres.detach().double()  # [m, d]
-        self.tasks = None if gp.tasks is None else gp.tasks.to(centres.device)
-        self.kernel = gp.kernel.owned().to(centres.device, torch.float64)
+        self.centres = gp.centres.detach().double()  # [m, d]
+        self.tasks = None if gp.tasks is None else gp.tasks.to(self.centres.device)
+        self.kernel = gp.kernel.owned().to(self.centres.device, torch.float64)
         t = gp.num_outputs
         self.x_rows = x if t == 1 else x.repeat_interleave(t, dim=0)
         self.x_tasks = None if t == 1 else torch.arange(t, device=x.device).repeat(len(x))

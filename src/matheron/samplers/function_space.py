@@ -64,12 +64,11 @@ class LocationScale(ValueDraws):
             if isinstance(gp, SparseGP) and gp.q_mean is None
             else joint_draws(Posterior(gp), inner, self.generator)
         )
-        dtype = (gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points).dtype
         transform = None if gp.output_transform is None else gp.output_transform.to(inner.device, inner.dtype)
 
         def draw(count: int) -> Tensor:
             f = draw_rows(count).reshape(count, len(inner), gp.num_outputs)  # [count, n, t]
-            f = (f if transform is None else transform(f)).detach().to(dtype)
+            f = (f if transform is None else transform(f)).detach().to(gp.centres.dtype)
             return f[..., 0] if gp.num_outputs == 1 else f
 
         return draw

@@ -10,7 +10,7 @@ from ..libraries import describe
 from ..paths import PriorPlusUpdate
 from ..solvers.cholesky import safe_cholesky
 from .closed_form import Moments, mixture, outer, shaped
-from .conditionals import Factored, PriorAt, device_of, inner_points, single
+from .conditionals import Factored, PriorAt, inner_points, single
 from .linear_model import design, one_basis, shared_bases, wide_bases
 
 
@@ -34,7 +34,7 @@ def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: Array
     True
     """
     gp = single(describe(model))
-    features, shares = shared_bases(basis, device_of(gp))
+    features, shares = shared_bases(basis, gp.centres.device)
     with torch.no_grad():
         at = PriorAt(gp, inner_points(gp, x))
         update = Factored(gp, at)
@@ -54,7 +54,7 @@ def weight_space_moments(model: object, basis: Features | PriorPlusUpdate, x: Ar
     `eqn:matheron_gp_rff_sparse`. Over several bases they are those of the mixture.
     """
     gp = single(describe(model))
-    features, shares = shared_bases(basis, device_of(gp))
+    features, shares = shared_bases(basis, gp.centres.device)
     with torch.no_grad():
         at = PriorAt(gp, inner_points(gp, x))
         update = Factored(gp, at)

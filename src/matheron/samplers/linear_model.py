@@ -32,7 +32,7 @@ def features_for(
     generator: torch.Generator,
 ) -> tuple[Features, Tensor]:
     """Features of the model's prior in float64, and which of their bases each path uses, `[s]`."""
-    centres = (gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points).detach()
+    centres = gp.centres.detach()
     per_basis = num_paths if paths_per_basis is None else as_count(paths_per_basis, "paths_per_basis")
     if not isinstance(features, Features):
         features = build_features(

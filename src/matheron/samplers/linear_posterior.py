@@ -160,7 +160,7 @@ def linear_model_paths(
     device: torch.device | str | None,
 ) -> LinearModelPaths:
     """Paths of drawn weights omega `[s, t ell]`, and v `[s, m]` with its mean `[1, m]` on k(., Z); m = 0 is none."""
-    like = gp.train_inputs if isinstance(gp, ExactGP) else gp.inducing_points
+    like = gp.centres
     m = v[0].shape[1]
     tasks = None if gp.tasks is None else gp.tasks[:m].to(like.device)
     kernel = gp.kernel.owned().to(like.device, torch.float64)
