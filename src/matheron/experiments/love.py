@@ -10,10 +10,9 @@ import torch
 from matheron.samplers import love
 
 from .base import Experiment, Settings, Trial
-from .report import Report, Row, Rows
+from .report import Row
 from .sampling import FEATURES, Blocks, measured, problem
-from .wasserstein import report as wasserstein_report
-from .wasserstein import samplers
+from .wasserstein import report, samplers
 
 if TYPE_CHECKING:
     from matheron import ExactGP
@@ -59,10 +58,6 @@ def grid(d: int, side: int) -> torch.Tensor:
     """A regular grid that fills the unit cube, `[side^d, d]`."""
     axis = torch.linspace(0, 1, side, dtype=torch.float64)
     return torch.cartesian_prod(*[axis] * d).reshape(-1, d)
-
-
-def report(records: Rows, settings: Settings) -> Report:
-    return wasserstein_report(records, settings)
 
 
 EXPERIMENT = Experiment(

@@ -31,9 +31,6 @@ class Estimate(NamedTuple):
 class AbstractPaths(AbstractFunctions):
     """Functions drawn from a Gaussian process, s of them: a value that is never changed.
 
-    Points `[n, d]` are every path's, and give `[s, n]`; points `[s, n, d]` are each path's own (a leading 1
-    broadcasts). A model of t outputs adds a trailing axis `[..., t]`.
-
     What a user calls is final here and in `AbstractFunctions`. Classes below say how values, means and updates are
     computed.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -49,6 +48,8 @@ class LatticeUpdate(UpdatePaths):
     """
 
     fields = ("data_count",)
+    of_paths = (*UpdatePaths.of_paths, "rhs")
+    of_posteriors = (*UpdatePaths.of_posteriors, "rhs_mean", "energy", "mean_weights")
     misfit: float | None = None  # (y - mean)^T (K + noise)^-1 (y - mean) per datum; files do not keep it
 
     def __init__(
@@ -75,14 +76,10 @@ class LatticeUpdate(UpdatePaths):
         )
         self.data_count, self.misfit = num_data, misfit
         self.basis, self.beside = basis, Parts(beside)
-        self.register_buffer("origin", origin)
-        self.register_buffer("generator", torch.view_as_real(information.generator))
-        self.register_buffer("cross", information.cross)
-        self.register_buffer("corner", information.corner)
-        self.register_buffer("rhs", like)
-        self.register_buffer("rhs_mean", rhs_mean)
-        self.register_buffer("energy", energy)
-        self.register_buffer("mean_weights", mean_weights)
+        statistics = dict(cross=information.cross, corner=information.corner, rhs=like, rhs_mean=rhs_mean)
+        buffers = dict(origin=origin, generator=torch.view_as_real(information.generator), **statistics)
+        for name, value in dict(**buffers, energy=energy, mean_weights=mean_weights).items():
+            self.register_buffer(name, value)
 
     def restore(self) -> None:
         super().restore()
@@ -103,24 +100,6 @@ class LatticeUpdate(UpdatePaths):
     @property
     def information(self) -> Information:
         return Information(torch.view_as_complex(self.generator.contiguous()), self.rhs, self.cross, self.corner)
-
-    def __getitem__(self, index: Tensor) -> LatticeUpdate:
-        own = self.y.ndim == 2
-        information = self.information
-        return LatticeUpdate(
-            self.kernel,
-            self.basis,
-            list(self.beside),
-            self.origin,
-            replace(information, rhs=self.rhs[index]),
-            self.rhs_mean[index] if own else self.rhs_mean,
-            self.energy[index] if own else self.energy,
-            self.mean_weights[index] if own else self.mean_weights,
-            self.num_data,
-            own,
-            self.solver_stats,
-            self.misfit,
-        )
 
     def terms(self, v: Tensor | None = None) -> list[Term]:
         """None for the paths, whose weights hold it; for v, which represents the mean, the mean's sum."""

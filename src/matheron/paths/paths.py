@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 from typing import Self, final
 
@@ -54,9 +53,9 @@ class PriorPlusUpdate(AbstractPaths):
         if x.shape != (1, self.input_dim) or self.mean_function(x).shape not in ((1, 1), (1, self.num_outputs)):
             raise ValueError("Paths: expected a mean and transforms of as many dimensions and outputs")
 
-    @abstractmethod
     def in_model_units(self) -> Self:
         """The same functions without their output transform."""
+        return self.replaced(output_transform=None)
 
     @property
     def num_paths(self) -> int:
@@ -157,8 +156,7 @@ class Paths(PriorPlusUpdate):
         (f | u)(.)  =  mean(.) + sum_i w_i phi_i(.) + sum_j v_j k(., z_j)          eqn:decoupled_sample_path
                                  `-- prior            `-- update
 
-    Points `[n, d]` are every path's, and give `[s, n]`; points `[s, n, d]` are each path's own (a leading 1
-    broadcasts). A model of t outputs adds a trailing axis `[..., t]`.
+    Points and values have the shapes of `AbstractFunctions`.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -169,9 +167,6 @@ class Paths(PriorPlusUpdate):
     >>> paths(torch.linspace(0, 1, 100)[:, None]).shape
     torch.Size([8, 100])
     """
-
-    def in_model_units(self) -> Paths:
-        return Paths(self.prior, self.update, self.mean_function, self.input_transform)
 
     def _mean(self, x: Tensor) -> Tensor:
         v_mean = self.update.v_mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ class Inducing(Value):
             self.register_buffer(name, value)
 
     def __getitem__(self, index: Tensor) -> Inducing:
-        return Inducing(self.v[index], self.v_mean, self.root, self.jitter)
+        return self.replaced(v=self.v[index])
 
 
 def _apart(tensor: Tensor) -> Tensor:
@@ -64,6 +64,9 @@ class UpdatePaths(Value):
         if self.inducing is not None and (len(self.inducing.v) != s or self.inducing.v.shape[1] > c):
             raise ValueError("UpdatePaths: expected the inducing points' weights of as many paths")
 
+    # What has a row per path; and, where each path has its own targets, what else has.
+    of_paths: ClassVar = ("v", "xi", "folded", "inducing")
+    of_posteriors: ClassVar = ("v_mean", "y")
     solver_stats: Stats | None = None  # how the weights were solved for; files do not keep it
 
     def __init__(
@@ -127,22 +130,10 @@ class UpdatePaths(Value):
     def num_centres(self) -> int:
         return self.centres.shape[0]
 
-    def __getitem__(self, index: Tensor) -> UpdatePaths:
-        own = self.y.ndim == 2
-        return UpdatePaths(
-            self.kernel,
-            self.centres,
-            self.tasks,
-            self.v[index],
-            self.v_mean[index] if own and self.v_mean is not None else self.v_mean,
-            inducing=None if self.inducing is None else self.inducing[index],
-            y=self.y[index] if own else self.y,
-            noise=self.noise,
-            xi=self.xi[index],
-            solver_stats=self.solver_stats,
-            factor=self.factor,
-            folded=None if self.folded is None else self.folded[index],
-        )
+    def __getitem__(self, index: Tensor) -> Self:
+        names = [*self.of_paths, *(self.of_posteriors if self.y.ndim == 2 else ())]
+        rows = {name: getattr(self, name)[index] for name in names if getattr(self, name) is not None}
+        return self.replaced(**rows)
 
     def terms(self, v: Tensor | None = None) -> list[Term]:
         """What evaluators sum: a weighted sum of k(., z_j) per coupled kernel; with other weights where v is given."""

@@ -43,9 +43,6 @@ class LinearModelPaths(PriorPlusUpdate):
         super().__init__(prior, update, mean, input_transform, output_transform)
         self.register_buffer("mean_weights", mean_weights)
 
-    def in_model_units(self) -> LinearModelPaths:
-        return LinearModelPaths(self.prior, self.update, self.mean_function, self.mean_weights, self.input_transform)
-
     def _mean(self, x: Tensor) -> Tensor:
         """The mean of the linear model's posterior; over several bases, of the mixture."""
         self._affine_output()
@@ -64,8 +61,7 @@ class LinearModelPaths(PriorPlusUpdate):
     def _chosen(self, index: Tensor) -> LinearModelPaths:
         used = self.prior.basis_index[index].unique()
         kept = self.mean_weights[used] if self.prior.num_bases > 1 else self.mean_weights
-        transforms = self.input_transform, self.output_transform
-        return LinearModelPaths(self.prior[index], self.update[index], self.mean_function, kept, *transforms)
+        return self.replaced(prior=self.prior[index], update=self.update[index], mean_weights=kept)
 
     def _given(self, *_: object) -> LinearModelPaths:
         raise TypeError(
