@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from ..checks import transformed
 from . import chunked, fused, lattice, single
 from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
 from .fused.join import joined_plan as joined_plan
@@ -20,6 +22,8 @@ from .terms import sum_of as sum_of
 
 # In order of speed; the last serves all. Each has `can`, `values` and `values_and_gradients`.
 EVALUATORS = (fused, lattice, single, chunked)
+# Numbers of a gradient up to which its own computation costs less than a pull-back's overhead (measured).
+_FEW = 64
 
 
 def shares_work(record: Record) -> bool:
@@ -33,7 +37,34 @@ def values(record: Record, x: Tensor) -> Tensor:
     if parts is not None:
         narrow, wide = parts
         return values(narrow, x) + values(wide, x.double()).to(x.dtype)
+    if x.requires_grad and torch.is_grad_enabled() and _gradients_are_cheap(record, x):
+        return _WithGradients.apply(x, record)
     return next(each for each in EVALUATORS if each.can(record, x, None)).values(record, x)
+
+
+def _gradients_are_cheap(record: Record, x: Tensor) -> bool:
+    """Whether gradients are best computed with the values: one sum per basis function, or few functions and points."""
+    if record.requires_grad or x.device.type != "cpu" or transformed(x):
+        return False
+    return len(x) == record.num_paths or record.num_paths * x.shape[1] * x.shape[2] <= _FEW
+
+
+class _WithGradients(torch.autograd.Function):
+    """Values at points in a graph, which keeps the points and the gradients there."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, record: Record) -> Tensor:
+        f, df = values_and_gradients(record, x)
+        ctx.save_for_backward(x, df)
+        ctx.record = record
+        return f
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        x, df = ctx.saved_tensors
+        if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
+            return chunked.differentiable_pull(ctx.record, x, grad), None
+        return (grad[..., None] * df).sum(2).sum_to_size(x.shape), None
 
 
 def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
