@@ -246,3 +246,23 @@ def test_the_graph_of_a_sparse_and_transformed_model_is_kept_where_asked():
     assert paths.requires_graph() and paths(AT).requires_grad
     with torch.no_grad():
         assert not paths(AT).requires_grad
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["one path", "points of their own"])
+def test_gradients_kept_beside_values_are_those_of_all_paths_together(own):
+    X = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gp = ExactGP(K.Matern(2.5, [0.4, 0.7]), X, X.sum(1).sin(), 1e-2, mean=0.3)
+    paths = draw(gp, 3, num_features=32, seed=0)
+    x = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    weights = torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    def slope(f):  # of all paths at shared points, whose gradient is pulled back
+        return torch.autograd.grad((f * weights).sum(), x, create_graph=True)[0]
+
+    expected = [slope(paths(x)[i]) for i in range(3)]
+    found = [slope(paths(x.expand(3, -1, -1))[i] if own else paths[i](x)[0]) for i in range(3)]
+    torch.testing.assert_close(found, expected)
+    curved = [[torch.autograd.grad(each.square().sum(), x)[0] for each in some] for some in (found, expected)]
+    torch.testing.assert_close(*curved)
+    plain = torch.autograd.grad((paths[0](x)[0] * weights).sum(), x)[0]
+    torch.testing.assert_close(plain, expected[0].detach())

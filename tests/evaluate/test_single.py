@@ -95,12 +95,10 @@ def test_one_path_at_many_points_takes_half_the_cosines(monkeypatch):
     assert taken == [50 * 32]
 
 
-def test_shared_points_several_outputs_and_graphs_are_left_to_the_general_way():
+def test_shared_points_several_outputs_and_hyperparameters_in_a_graph_are_left_to_the_general_way():
     paths = drawn(KERNELS["rbf"])
     assert not can(paths.record, points(1, 3), None)
-    assert not can(paths.record, points(5, 3).requires_grad_(), None)
-    with torch.no_grad():
-        assert can(paths.record, points(5, 3).requires_grad_(), None)
+    assert can(paths.record, points(5, 3).requires_grad_(), None)  # the gradient is kept beside the values
     icm = matheron.draw_prior(K.Coregional(K.RBF(), torch.eye(2)), 3, input_dim=2)
     assert not can(icm.record, points(3, 2), None)
     lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
