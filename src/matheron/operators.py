@@ -73,7 +73,8 @@ class KernelOperator(Operator):
         return out
 
     def block(self, index: Tensor) -> Tensor:
-        return covariance(self.kernel, self.X[index], None if self.tasks is None else self.tasks[index])
+        kernel, tasks = self.kernel.to(self.device, torch.float64), None if self.tasks is None else self.tasks[index]
+        return covariance(kernel, self.X[index].double(), tasks)
 
     def _plan(self, kernel: Kernel, X: Tensor, dtype: torch.dtype) -> fused.Products | None:
         if dtype not in self._plans:

@@ -13,7 +13,7 @@ from matheron import ExactGP, SparseGP, draw, draw_prior
 from matheron import kernels as K
 from matheron.operators import KernelOperator
 from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver, pcg
-from matheron.solvers.block_descent import BlockState
+from matheron.solvers.block_descent import BlockDescent, BlockState
 from matheron.solvers.pcg import PCGState
 from matheron.solvers.preconditioner import LowRank
 
@@ -173,7 +173,7 @@ def test_among_clustered_data_too_where_a_residual_is_no_independent_noise(kerne
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("solver", ["cholesky", "cg"])
+@pytest.mark.parametrize("solver", ["cholesky", "cg", BlockDescent(block=100)], ids=["cholesky", "cg", "blocks"])
 @pytest.mark.parametrize("noise", [1e-6, 1e-4])
 def test_little_noise_among_clusters_leaves_single_precision_its_digits(noise, solver):
     """Weights are large there and cancel: in float32 alone paths err by 0.1 to 6 posterior standard deviations."""

@@ -56,8 +56,8 @@ class Operator(ABC):
         return self.rows(index) @ V
 
     def block(self, index: Tensor) -> Tensor:
-        """Some rows and the same columns of K, `[k, k]`."""
-        return self.rows(index)[:, index]
+        """Some rows and the same columns of K, `[k, k]`, in float64."""
+        return self.rows(index)[:, index].double()
 
     @abstractmethod
     def diagonal(self) -> Tensor:

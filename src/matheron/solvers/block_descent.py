@@ -13,12 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Operator, Solver, State, Stats
+from .base import Operator, Solver, State, Stats, floored
 from .cholesky import safe_cholesky
 from .pcg import ConvergenceWarning, Errors, progress_bar
+from .preconditioner import LowRank, largest_rank
 
+# Where memory holds a preconditioner of less than this times sqrt(n), block descent takes fewer products than conjugate
+# gradients (measured).
+LEAST_RANK = 5
 # Epochs between looks at the true residual, which costs as much as an epoch.
 _LOOK = 5
+# Looks without any gain after which products are in float64.
+_PATIENCE = 2
 # The convexity that the acceleration assumes, times the number of blocks. Measured on protein, bike and keggdirected
 # with 10 blocks, and on protein with 40, noise from 1e-4 to 2e-2 of the variance: near the best throughout.
 _CONVEXITY = 0.5
@@ -57,7 +63,7 @@ class BlockDescent(Solver["BlockState"]):
     @torch.no_grad()
     def solve(self, state: BlockState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         operator, n, dtype = state.operator, state.operator.size, b.dtype
-        b = b.to(operator.dtype)
+        wide, b = b.double(), b.to(operator.dtype)
         size = min(n, self.block or min(10_000, max(1000, n // 20)))
         errors = Errors(operator)
         generator = torch.Generator().manual_seed(0)
@@ -68,8 +74,8 @@ class BlockDescent(Solver["BlockState"]):
         alpha = 1 / (1 + gamma * steps)
         start = torch.zeros_like(b) if guess is None else guess.to(b)
         x, v, z = start, start.clone(), start.clone()
-        best, error = start, errors(operator.residual(b, start))
-        epoch = 0
+        best, error = start, errors(operator.residual(wide, start))
+        epoch, in_vain = 0, 0
         with progress_bar(self.progress, "block descent", self.tolerance) as report:
             while epoch < self.max_epochs and bool((error > self.tolerance).any()):
                 for _ in range(_LOOK):
@@ -77,15 +83,18 @@ class BlockDescent(Solver["BlockState"]):
                     for rows in order.split(size):
                         x, v, z = _step(operator, b, rows, v, z, alpha, beta, gamma)
                     epoch += 1
-                new = errors(operator.residual(b, x))
+                new = errors(operator.residual(wide, x))
                 better = new < error  # [r]; what is not a number is not better
+                in_vain = 0 if bool((better & (error > self.tolerance)).any()) else in_vain + 1
                 best, error = torch.where(better, x, best), torch.where(better, new, error)
                 report(epoch, float(error.max()))
-        return best.to(dtype), self._stats(operator, b, best, error, size, epoch)
+                if in_vain == _PATIENCE and b.dtype != torch.float64:  # rounding of float32 products is the limit
+                    b, best = wide, best.double()
+                    x, v, z = best, best.clone(), best.clone()
+        return best.to(dtype), self._stats(operator, wide, best, error, size, epoch)
 
     def _stats(self, operator: Operator, b: Tensor, x: Tensor, error: Tensor, size: int, epochs: int) -> Stats:
-        residual, wide = operator.residual(b, x), b.double()
-        relative = residual.norm(dim=0) / wide.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+        relative = operator.residual(b, x).norm(dim=0) / b.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
         worst, converged = float(relative.max()), bool((error <= self.tolerance).all())
         if not converged:
             warnings.warn(
@@ -104,6 +113,13 @@ class BlockState(State):
     def __init__(self, solver: BlockDescent, operator: Operator) -> None:
         self.solver, self.operator = solver, operator
 
+    @torch.no_grad()
+    def deviations(self, rows: Tensor) -> Tensor:
+        """As a factor of low rank has it, which costs about as much as an epoch."""
+        operator = self.operator
+        rank = min(operator.size, largest_rank(operator), math.ceil(LEAST_RANK * operator.size**0.5))
+        return floored(operator.noise * LowRank(operator, max(1, rank)).open[:, 0], operator)[rows].sqrt()
+
 
 def _step(
     operator: Operator, b: Tensor, rows: Tensor, v: Tensor, z: Tensor, alpha: float, beta: float, gamma: float
@@ -111,7 +127,7 @@ def _step(
     """One block: d solves its equations at z; x = z - d, and v and z carry the momentum."""
     noise = operator.noise[rows]
     gradient = operator.product_rows(rows, z) + noise[:, None] * z[rows] - b[rows]  # [size, r]
-    K = operator.block(rows).double()
+    K = operator.block(rows)
     K.diagonal().add_(noise)
     L, _ = safe_cholesky(K, "a block's covariance")
     d = torch.cholesky_solve(gradient.double(), L).to(b.dtype)

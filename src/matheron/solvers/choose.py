@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .base import Operator, Solver, State, Stats
-from .block_descent import BlockDescent
+from .block_descent import LEAST_RANK, BlockDescent
 from .cholesky import Cholesky, working_dtype
 from .pcg import PCG
 from .preconditioner import largest_rank
@@ -19,8 +19,6 @@ from .preconditioner import largest_rank
 # depend on that.
 MEMORY_ON_CPU = 3_200_000_000
 SHARE_OF_GPU = 0.55
-# Where memory holds a preconditioner of less than this times sqrt(n), block descent takes fewer products (measured).
-_LEAST_RANK = 5
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Auto(Solver[State]):
         needed = operator.size**2 * torch.finfo(working_dtype(operator)).bits // 8
         if operator.requires_graph() or needed <= memory:
             return Cholesky()
-        if largest_rank(operator) < _LEAST_RANK * operator.size**0.5:
+        if largest_rank(operator) < LEAST_RANK * operator.size**0.5:
             return BlockDescent(self.tolerance, progress=self.progress)
         return PCG(self.tolerance, progress=self.progress)
 
