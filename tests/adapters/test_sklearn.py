@@ -265,6 +265,15 @@ def test_an_unfitted_regressor_is_refused_with_the_way_to_its_prior():
     assert matheron.draw_prior(translate(model.kernel, 2), 3, input_dim=2)(x).shape == (3, 6)
 
 
+@pytest.mark.parametrize(("func", "inverse"), [(None, None), (np.log1p, np.expm1), (np.sqrt, np.square)])
+def test_targets_that_a_function_changed_come_back(func, inverse):
+    inner = fitted(smooth())()
+    model = TransformedTargetRegressor(inner, func=func, inverse_func=inverse).fit(X, np.exp(y))
+    paths, inside = (matheron.draw(each, 4, seed=0) for each in (model, model.regressor_))
+    expected = inside(X).numpy() if inverse is None else inverse(inside(X).numpy())
+    np.testing.assert_allclose(paths(X).numpy(), expected)
+
+
 def test_log_targets_come_back_in_their_own_units(generator):
     model = TransformedTargetRegressor(fitted(smooth())(), func=np.log, inverse_func=np.exp).fit(X, np.exp(y))
     paths = matheron.draw(model, 2000, generator=generator)

@@ -10,12 +10,12 @@ import torch
 from sklearn import preprocessing
 
 from ..gp import ExactGP, Outputs
-from ..transforms import Affine, Chain, Exp, Transform
+from ..transforms import Affine, Chain, Exp, Power, Transform
 from .refusal import BY_HAND, refusal
 
 
 def with_transforms(
-    gp: ExactGP | Outputs, *, scalers: Sequence[Transform] = (), undo: Affine | Exp | None = None
+    gp: ExactGP | Outputs, *, scalers: Sequence[Transform] = (), undo: Transform | None = None
 ) -> ExactGP | Outputs:
     """The model with scalers before its input transform, and with what undoes a transform after its output's."""
     if isinstance(gp, Outputs):
@@ -35,9 +35,9 @@ def with_transforms(
     )
 
 
-def _column(transform: Affine | Exp, i: int) -> Affine | Exp:
+def _column(transform: Transform, i: int) -> Transform:
     """The transform of one target of several."""
-    if isinstance(transform, Exp) or transform.scale.numel() == transform.offset.numel() == 1:
+    if not isinstance(transform, Affine) or transform.scale.numel() == transform.offset.numel() == 1:
         return transform
     scale, offset = torch.broadcast_tensors(transform.scale, transform.offset)
     return Affine(scale[i], offset[i])
@@ -83,15 +83,34 @@ def _standardised(centre: object, scale: object) -> Affine:
     return Affine(inverse, 0.0 if centre is None else -np.array(centre, dtype=np.float64) * inverse)
 
 
-def target_transform(transformer: object) -> Affine | Exp:
-    """What undoes a transformer of targets: a scaler's inverse, or exp after a logarithm."""
+# What undoes a function of targets, where its inverse is the one beside it.
+_UNDONE: dict[object, tuple[object, Transform]] = {
+    None: (None, Affine()),
+    np.log: (np.exp, Exp()),
+    np.log1p: (np.expm1, Chain([Exp(), Affine(1.0, -1.0)])),
+    np.sqrt: (np.square, Power(2.0)),
+}
+_FROM_INSIDE = "draw from the regressor inside and undo the transform of the values: paths = matheron.draw("
+
+
+def target_transform(transformer: object) -> Transform:
+    """What undoes a transformer of targets: a scaler's inverse, or that of a logarithm or a root."""
     if isinstance(transformer, preprocessing.FunctionTransformer):
-        if transformer.func is np.log and transformer.inverse_func is np.exp:
-            return Exp()
+        known = [undo for f, (inverse, undo) in _UNDONE.items()
+                 if transformer.func is f and transformer.inverse_func is inverse]  # fmt: skip
+        if known:
+            return known[0]
         raise TypeError(
-            "transformer: expected func=np.log with inverse_func=np.exp, or a scaler, got "
-            f"func={getattr(transformer.func, '__name__', transformer.func)}; draw from the regressor inside and undo "
-            "the transform of the values: paths = matheron.draw(model.regressor_, 64), then inverse_func(paths(X))"
+            "transformer: expected func=np.log with inverse_func=np.exp, np.log1p with np.expm1, np.sqrt with "
+            f"np.square, or a scaler, got func={getattr(transformer.func, '__name__', transformer.func)}; "
+            f"{_FROM_INSIDE}model.regressor_, 64), then inverse_func(paths(X))"
+        )
+    if scaler_transform.dispatch(type(transformer)) is scaler_transform.dispatch(object):
+        raise refusal(
+            "transformer",
+            transformer,
+            scaler_transform,
+            f"{_FROM_INSIDE}model.regressor_, 64), then model.transformer_.inverse_transform of its values",
         )
     forward = scaler_transform(transformer)
     return Affine(1 / forward.scale, -forward.offset / forward.scale)
