@@ -75,7 +75,10 @@ def run(
         raise RefusedError(f"expected at least one trial and one worker, got {count} and {workers}")
     if dask is not None and workers is not None:
         raise RefusedError("workers: the Dask cluster has its own; give either --dask or --workers")
-    console = console or _console()
+    if console is None:
+        from rich.console import Console as RichConsole
+
+        console = RichConsole()
     stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
     with (
         _cluster(dask) as client,
@@ -105,12 +108,6 @@ def run(
     if left:
         console.print(f"{left} trials left; the same command resumes with them", highlight=False)
     return Summary(len(wanted) - len(failed) - left, len(failed), left, [results.path, *files], report)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console()
 
 
 def _run_open(

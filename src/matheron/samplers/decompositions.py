@@ -14,7 +14,7 @@ from ..gp import SparseGP
 from ..libraries import describe
 from ..updates import normals, weight_space_update
 from .conditionals import Factored, PriorAt, single
-from .linear_model import design, features_for, one_basis, weight_count
+from .linear_model import design, features_for, one_basis
 from .linear_posterior import LinearModelPaths, linear_model_paths
 
 
@@ -75,7 +75,7 @@ def _draw(
         phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
         at = PriorAt(gp, gp.inducing_points[:0].detach().double())
         update = Factored(gp, at)
-        omega = normals((s, weight_count(phi, gp.num_outputs)), generator).to(at.centres)
+        omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
         u = update.draws(s, generator)  # [s, m], less the prior mean
         eps = update.noise.sqrt() * normals((s, len(at.centres)), generator).to(at.centres)
         aim, known = 0 * u if orthogonal else u, gp.q_mean is not None

@@ -54,11 +54,7 @@ def features_for(
 
 def one_basis(features: Features, g: int) -> Features:
     """Version g of features that have several."""
-    return _select(features, slice(g, g + 1))
-
-
-def _select(features: Features, cut: slice) -> Features:
-    return features.with_bases([basis.select(cut) for basis in features.bases])
+    return features.with_bases([basis.select(slice(g, g + 1)) for basis in features.bases])
 
 
 def design(features: Features, x: Tensor, tasks: Tensor | None) -> Tensor:
@@ -87,7 +83,7 @@ def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor,
     step = max(1, _WIDTH // features.num_features)
     for start in range(0, features.num_bases, step):
         cut = slice(start, start + step)
-        some = _select(features, cut)
+        some = features.with_bases([basis.select(cut) for basis in features.bases])
         scale = shares[cut, None, None].sqrt()
 
         def wide(x: Tensor, tasks: Tensor | None, some: Features = some, scale: Tensor = scale) -> Tensor:
@@ -103,11 +99,6 @@ def mixed(features: Features, omega: Tensor) -> Tensor:
     parts = omega.reshape(len(omega), -1, features.num_features).split([b.size for b in features.bases], dim=-1)
     blocks = zip(features.roots, parts, strict=True)
     return torch.cat([R @ part for R, part in blocks if R is not None], dim=-1)
-
-
-def weight_count(features: Features, num_outputs: int) -> int:
-    """How many independent weights a function has: t ell."""
-    return num_outputs * features.num_features
 
 
 def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tuple[Features, Tensor]:

@@ -17,7 +17,7 @@ from ..solvers.cholesky import safe_cholesky
 from ..transforms import Transform
 from ..updates import normals, weight_space_update
 from .conditionals import PriorAt, single
-from .linear_model import design, features_for, mixed, one_basis, weight_count
+from .linear_model import design, features_for, mixed, one_basis
 
 METHODS = ("auto", "cholesky", "eigen", "pathwise")
 
@@ -110,7 +110,7 @@ def weight_space(
     with torch.no_grad():
         phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
         at = PriorAt(gp, gp.train_inputs[:0].detach().double())
-        omega = normals((s, weight_count(phi, gp.num_outputs)), generator).to(at.centres)
+        omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
         eps = normals((s, gp.num_data), generator).to(at.centres) if method == "pathwise" else None
         y, noise = gp.train_targets.detach().to(at.centres) - at.mean_m, gp.noise.detach().to(at.centres)
         means = omega.new_zeros(phi.num_bases, omega.shape[1])
