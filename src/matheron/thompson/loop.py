@@ -71,7 +71,7 @@ class Study:
 
 
 def minimize_function(
-    function: Callable[[Tensor], float],
+    function: Callable[[Tensor], ArrayLike],
     bounds: ArrayLike,
     budget: int,
     q: int = 1,
@@ -94,8 +94,8 @@ def minimize_function(
     `suggest` has them, are 2/q, 3/q, ..., 1. With q = 1 four rounds take turns, with 1, 3/4, 1/2 and the mean.
 
     Args:
-        function: takes a point `[d]`, returns a number. If it raises, or returns NaN, that is reported and survived:
-            the point is remembered as failed and the search continues.
+        function: takes a point `[d]`, returns a number, or an array of one. If it raises, or returns NaN, that is
+            reported and survived: the point is remembered as failed and the search continues.
         bounds: the box, `[2, d]`.
         budget: evaluations in all.
         q: evaluations per round.
@@ -168,7 +168,7 @@ def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: floa
     return fitted(X, y, box, noise)
 
 
-def _evaluate(function: Callable[[Tensor], float], x: Tensor, study: Study) -> None:
+def _evaluate(function: Callable[[Tensor], ArrayLike], x: Tensor, study: Study) -> None:
     try:
         value = _as_number(function(x.clone()))
         trouble = "" if math.isfinite(value) else f"returned {value}"
