@@ -70,24 +70,10 @@ def mean(
     return simulate(whole, grid, chunks=chunks, inputs=inputs, name="mean").isel(path=0, drop=True)
 
 
-class _AsPaths(Value):
-    """What is evaluated as paths are, and always whole."""
+class MeanPath(Value):
+    """The posterior mean, evaluated as a path is, and always whole."""
 
     saveable = False
-
-    def __getitem__(self, index: slice) -> Self:
-        raise IndexError(f"{type(self).__name__}: expected all of it in a block, got {index}; leave out chunks of path")
-
-    def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
-        """On a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
-        numbers = [torch.as_tensor(axis).to(self.dtype) for axis in axes]
-        points = torch.cartesian_prod(*numbers).reshape(-1, len(axes))
-        return self(points).unflatten(1, [len(axis) for axis in numbers])
-
-
-class MeanPath(_AsPaths):
-    """The posterior mean, as if it were a path."""
-
     num_paths = 1
 
     def __init__(self, paths: AbstractPaths) -> None:
@@ -105,6 +91,15 @@ class MeanPath(_AsPaths):
     @property
     def dtype(self) -> torch.dtype:
         return self.paths.dtype
+
+    def __getitem__(self, index: slice) -> Self:
+        raise IndexError(f"{type(self).__name__}: expected all of it in a block, got {index}; leave out chunks of path")
+
+    def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
+        """On a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
+        numbers = [torch.as_tensor(axis).to(self.dtype) for axis in axes]
+        points = torch.cartesian_prod(*numbers).reshape(-1, len(axes))
+        return self(points).unflatten(1, [len(axis) for axis in numbers])
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
