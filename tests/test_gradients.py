@@ -253,8 +253,8 @@ def test_gradients_kept_beside_values_are_those_of_all_paths_together(own):
     X = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     gp = ExactGP(K.Matern(2.5, [0.4, 0.7]), X, X.sum(1).sin(), 1e-2, mean=0.3)
     paths = draw(gp, 3, num_features=32, seed=0)
-    x = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    weights = torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    x = torch.rand(16, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    weights = torch.rand(16, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
     def slope(f):  # of all paths at shared points, whose gradient is pulled back
         return torch.autograd.grad((f * weights).sum(), x, create_graph=True)[0]

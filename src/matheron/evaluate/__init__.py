@@ -44,13 +44,13 @@ def values(record: Record, x: Tensor) -> Tensor:
 
 def _gradients_are_cheap(record: Record, x: Tensor) -> bool:
     """Whether gradients are best computed with the values: one sum per basis function, or few functions and points."""
-    if record.requires_grad or x.device.type != "cpu" or transformed(x):
+    if record.requires_grad or transformed(x) or fused.can(record, x):
         return False
     return len(x) == record.num_paths or record.num_paths * x.shape[1] * x.shape[2] <= _FEW
 
 
 class _WithGradients(torch.autograd.Function):
-    """Values at points in a graph, which keeps the points and the gradients there."""
+    """Values at points in a graph, which keeps the points and the gradients there: of own points no more numbers."""
 
     @staticmethod
     def forward(ctx, x: Tensor, record: Record) -> Tensor:

@@ -21,7 +21,7 @@ from ..features.canonical import Canonical
 from ..means import ConstantMean, Mean
 from ..scratch import frame
 from ..weigh import Sums, add
-from .chunked import differentiable_pull, in_blocks, in_blocks_with_gradients
+from .chunked import in_blocks, in_blocks_with_gradients
 from .lone_sums import RadialSum, Waves, as_radial_sum, as_waves, side_by_side
 from .record import Record
 from .terms import Term, WeightedSum, Which
@@ -81,33 +81,12 @@ def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
 
 def values(record: Record, x: Tensor) -> Tensor:
     mine = _of_record(record)
-    if x.requires_grad and torch.is_grad_enabled():
-        return _WithGradient.apply(x, record)
     return in_blocks(mine.block, x, record, mine.width, own=True)
 
 
 def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
     mine = _of_record(record)
     return in_blocks_with_gradients(mine.block_with_gradient, x, record, 2 * mine.width, own=True, of=of)
-
-
-class _WithGradient(torch.autograd.Function):
-    """Values of points in a graph. Their gradient is computed beside them, which costs half of them again, and is kept:
-    it is no larger than the points."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, record: Record) -> Tensor:
-        f, df = values_and_gradients(record, x, None)  # [s, n, 1], [s, n, 1, d]
-        ctx.save_for_backward(x, df)
-        ctx.record = record
-        return f
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        x, df = ctx.saved_tensors
-        if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
-            return differentiable_pull(ctx.record, x, grad), None
-        return (grad[..., None] * df).sum(2), None
 
 
 def _of_record(record: Record) -> Single:
