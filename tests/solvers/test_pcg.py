@@ -12,7 +12,7 @@ from examples import gen, model, rand, randn
 from matheron import ExactGP, SparseGP, draw, draw_prior
 from matheron import kernels as K
 from matheron.operators import KernelOperator
-from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver, pcg
+from matheron.solvers import PCG, Auto, CholeskyState, ConvergenceWarning, Solver, State, as_solver, pcg, preconditioner
 from matheron.solvers.block_descent import BlockDescent, BlockState
 from matheron.solvers.pcg import PCGState
 from matheron.solvers.preconditioner import LowRank
@@ -256,6 +256,21 @@ def test_sums_over_many_rows_keep_the_digits_of_single_precision():
     exact = P.Q.double().mT @ V.double()
     error, plain = ((found.double() / exact - 1).abs().max() for found in (P._inner(V), P.Q.mT @ V))
     assert error < 3e-7, plain
+
+
+def test_a_preconditioner_in_single_precision_inverts_what_it_stands_for(monkeypatch):
+    """Its largest eigenvalues are a million times its noise: more than single precision has digits for."""
+    kernel, X, noise = K.Matern(1.5, 0.3).to("cpu", torch.float32), rand(1500, 1).float(), noises(1500, 1e-4).float()
+    errors = {}
+    for wide in (True, False):
+        monkeypatch.setattr(preconditioner, "_WIDE_FROM", 1e5 if wide else float("inf"))
+        P = LowRank(KernelOperator(kernel, X, None, noise), 40)
+        F = P.Q.double() @ P.L.mT
+        A = torch.eye(1500).double() + F @ F.mT  # P, with D^1/2 at both sides taken off
+        V = torch.linalg.eigh(A).eigenvectors[:, -3:]
+        assert P.wide == wide
+        errors[wide] = float((A @ (P(V * P.root_D).double() * P.root_D) - V).norm(dim=0).max())
+    assert errors[True] < 0.1 < errors[False]
 
 
 def test_progress_is_shown_where_asked(capsys):

@@ -17,6 +17,8 @@ MEMORY_ON_CPU = 2_000_000_000
 SHARE_OF_GPU = 0.5
 # Rows of Q^T V that are added up in float32, and rows whose sums are in memory at once.
 _ROWS, _BLOCK = 1 << 10, 1 << 18
+# Where P's largest eigenvalue is this many times its D, float32 has too few digits to apply it.
+_WIDE_FROM = 1e5
 # How much of the variance that the factor does not explain counts as noise in P: between none and all of it (measured).
 _LEFT = 0.1
 
@@ -59,11 +61,13 @@ class LowRank:
             wide = piece.double()
             gram.addmm_(wide.mT, wide)
         gram = self.processes.sum(gram)
+        self.wide = F.dtype != torch.float64 and _largest_eigenvalue(gram) > _WIDE_FROM
         gram.diagonal().add_(1)
         L = torch.linalg.cholesky(gram)
         for piece in pieces:  # in place: F is the largest array there is
             piece.copy_(torch.linalg.solve_triangular(L, piece.double().mT, upper=False).mT)
         self.Q, self.L = F, L
+        self.C = _middle(F, L, self.processes) if self.wide else None
         # 1 - noise P^-1_ii: the posterior variance at each observation, as P has it, in units of its noise; [n, 1].
         # Rounding leaves none where the prior has hardly any, as a linear kernel's at zero.
         left_open = (D - operator.noise + operator.noise * _squares(F)).div(D)
@@ -98,23 +102,24 @@ class LowRank:
         return (1 - self.shrink * _squares(self.Q)) / self.root_D[:, 0].square()
 
     def __call__(self, V: Tensor) -> Tensor:
-        """P^-1 V for V `[n, r]`, in V's dtype."""
-        V = V / self.root_D
-        if V.dtype == self.Q.dtype:
-            V = V.addmm(self.Q, self.processes.sum(self._inner(V)).to(V.dtype), alpha=-self.shrink)
-        else:
-            parts = self.Q.split(512, dim=1)
-            inner = self.processes.sum(torch.cat([part.to(V.dtype).mT @ V for part in parts]))
-            for part, weights in zip(parts, inner.split(512), strict=True):
-                V = V.addmm(part.to(V.dtype), weights, alpha=-self.shrink)
-        return V.div_(self.root_D)
+        """P^-1 V for V `[n, r]`, in V's dtype.
+
+        V - Q Q^T V leaves as little of what Q spans as D is of P there. What rounding leaves instead is multiplied by
+        K in the next step, and from some 10^6 on conjugate gradients go nowhere: there all is added up in float64.
+        """
+        dtype, V = V.dtype, V / self.root_D
+        if dtype == self.Q.dtype and not self.wide:
+            V = V.addmm(self.Q, self.processes.sum(self._inner(V)).to(dtype), alpha=-self.shrink)
+            return V.div_(self.root_D)
+        V, parts = V.double(), self.Q.split(512, dim=1)
+        inner = self.processes.sum(torch.cat([part.double().mT @ V for part in parts]))
+        inner = self.shrink * inner if self.C is None else self.C @ inner
+        for part, weights in zip(parts, inner.split(512), strict=True):
+            V = V.addmm(part.double(), weights, alpha=-1)
+        return V.to(dtype).div_(self.root_D)
 
     def _inner(self, V: Tensor) -> Tensor:
-        """Q^T V `[k, r]`, over many rows in float64.
-
-        V - Q Q^T V leaves a millionth of what Q spans. A sum over a million rows in float32 has fewer digits than that,
-        and what is lost is all of Q's span, where K is largest: conjugate gradients then go nowhere.
-        """
+        """Q^T V `[k, r]`, the sums over blocks of rows in float64: over a million rows float32 loses four digits."""
         if V.dtype == torch.float64 or len(V) < 2 * _ROWS:
             return self.Q.mT @ V
         inner = V.new_zeros(self.rank, V.shape[1], dtype=torch.float64)
@@ -179,6 +184,27 @@ def _inverse_root(block: Tensor, largest: float, everyone: Processes) -> Tensor:
 def _from_owners(rows: Tensor, here: Tensor, own: Tensor, size: int, everyone: Processes) -> Tensor:
     """The pivots' rows `[size, c]` of an array that is shared: pivots `here` are rows `own` of this one's part."""
     return everyone.sum(rows.new_zeros(size, rows.shape[1]).index_copy(0, here, rows[own]))
+
+
+def _middle(Q: Tensor, L: Tensor, everyone: Processes) -> Tensor:
+    """C `[k, k]` such that I - Q C Q^T is the inverse of I + Q L^T L Q^T for Q as it is rounded; near I, in float64.
+
+    Without it, what Q's rounding makes of P errs by as much as P's largest eigenvalues are above 1 / eps times D.
+    """
+    H = torch.zeros_like(L)
+    for piece in Q.split(max(1, (1 << 25) // max(1, Q.shape[1]))):
+        wide = piece.double()
+        H.addmm_(wide.mT, wide)
+    root = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
+    return torch.linalg.inv(torch.addmm(everyone.sum(H), root, root.mT))
+
+
+def _largest_eigenvalue(A: Tensor) -> float:
+    """Of a positive semidefinite matrix, by a few powers: to a factor of two or so, from below."""
+    v = A.sum(1)
+    for _ in range(10):
+        v = A @ (v / v.norm().clamp_min(torch.finfo(A.dtype).tiny))
+    return float(v.norm())
 
 
 def _squares(F: Tensor) -> Tensor:
