@@ -83,10 +83,11 @@ def test_every_kind_of_features_with_a_domain_and_points_given_on_the_device(fea
         pytest.skip("lattices are for three dimensions")
 
     def of(device: str) -> list[Tensor]:
-        box = torch.stack([torch.zeros(d), torch.ones(d)]).double().to(device)
+        box = torch.zeros(d).to(device), torch.ones(d).to(device)
         where = None if features == "lattice" else rand(20, d, seed=8).to(device)
-        options = {"features": features, "num_features": 512 if features != "lattice" else None, "generator": gen()}
-        options = {key: value for key, value in options.items() if value is not None}
+        options: dict[str, Any] = {"features": features, "generator": gen()}
+        if where is not None:
+            options["num_features"] = 512
         gp = exact(device, d, K.RBF(0.5))
         found = uses(matheron.draw(gp, 4, domain=box, **options), d, device)
         if where is not None:
@@ -99,7 +100,7 @@ def test_every_kind_of_features_with_a_domain_and_points_given_on_the_device(fea
 @pytest.mark.parametrize("solver", ["cholesky", "cg", "lattice", solvers.BlockDescent()], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_every_solver(solver, dtype):
-    options = {"domain": ([0.0, 0.0], [1.0, 1.0])} if solver == "lattice" else {"features": "sobol"}
+    options: dict[str, Any] = {"domain": ([0.0, 0.0], [1.0, 1.0])} if solver == "lattice" else {"features": "sobol"}
     tolerance = 1e-4 if dtype == torch.float64 else 5e-3  # iterations stop a little apart
     agree(
         lambda device: uses(
@@ -141,7 +142,7 @@ def test_suggestions_in_function_space_and_beside_pending_points():
 
 def test_searches_and_a_whole_optimisation():
     box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    search = {"mesh_size": 512, "num_starts": 8}
+    search: dict[str, Any] = {"mesh_size": 512, "num_starts": 8}
     agree(lambda on: matheron.minimize(matheron.draw(exact(on), 6, seed=0), box.to(on), seed=0, **search).x, 1e-4)
     agree(lambda on: matheron.maximize(matheron.draw(exact(on), 6, seed=0), box, seed=0, **search).value, 1e-6)
     study = thompson.minimize_function(

@@ -59,11 +59,10 @@ class Value(nn.Module, metaclass=_Frozen):
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy of this value with `fn` applied to every tensor; the value itself stays as it is."""
         new = object.__new__(type(self))
-        new.__dict__.update(self.__getstate__())  # without what torch.compile made of this one
-        new.__dict__["_buffers"] = {name: None if b is None else fn(b) for name, b in self._buffers.items()}
-        new.__dict__["_modules"] = {
-            name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()
-        }
+        state = dict(self.__getstate__())  # without what torch.compile made of this one
+        state["_buffers"] = {name: None if b is None else fn(b) for name, b in self._buffers.items()}
+        state["_modules"] = {name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()}
+        object.__setattr__(new, "__dict__", state)
         return new
 
     def replaced(self, **changes: object) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -60,7 +61,6 @@ class Posterior:
         with torch.no_grad():
             update = Factored(gp, PriorAt(gp, gp.centres[:0].detach().double()))
             self.L = update.L
-            self.inverse: Tensor | None = None  # of L, where it is needed
             self.a = self._solved(update.target[:, None])  # [m, 1]
             self.S = None if update.root is None else self._solved(update.root)  # [m, r]
 
@@ -72,10 +72,13 @@ class Posterior:
         """
         if not (B.is_cuda and B.shape[1] > len(self.L)):
             return torch.linalg.solve_triangular(self.L, B, upper=False)
-        if self.inverse is None:
-            one = torch.eye(len(self.L), dtype=self.L.dtype, device=self.L.device)
-            self.inverse = torch.linalg.solve_triangular(self.L, one, upper=False)
         return self.inverse @ B
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """L^-1."""
+        one = torch.eye(len(self.L), dtype=self.L.dtype, device=self.L.device)
+        return torch.linalg.solve_triangular(self.L, one, upper=False)
 
     @torch.no_grad()
     def moments(self, x: Tensor) -> Moments:
