@@ -212,6 +212,6 @@ METHODS = {
     "Thompson, greedy": Method(thompson(greedy=True), style.DECOUPLED, hundred=True),
     "Thompson, half": Method(thompson(spread=0.5), style.DECOUPLED, "-.", hundred=True),
     "Thompson, half, greedy": Method(thompson(greedy=True, spread=0.5), style.LOVE, hundred=True),
-    "Thompson, graded": Method(thompson(greedy=True, spread=None), style.LOVE, hundred=True),
-    "Thompson, graded, local": Method(thompson(greedy=True, spread=None, local=True), style.LOVE, ":", hundred=True),
+    "Thompson, graded": Method(thompson(greedy=True, spread=None), style.UPDATE, hundred=True),
+    "Thompson, graded, local": Method(thompson(greedy=True, spread=None, local=True), style.UPDATE, ":", hundred=True),
 }
