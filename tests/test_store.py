@@ -65,6 +65,9 @@ def test_paths_come_back_as_the_same_functions(name, layout, tmp_path):
     torch.testing.assert_close(*given, rtol=1e-10, atol=1e-10)
 
 
+CUBE = transforms.Power(3.0)
+
+
 @cache
 def everything() -> dict[str, Any]:
     """Paths that together hold every kind of value there is."""
@@ -98,6 +101,9 @@ def everything() -> dict[str, Any]:
         "mixed means": coupled(mixed),
         "transforms": posterior(input_transform=inputs, output_transform=transforms.Exp()),
         "log": posterior(input_transform=transforms.Log()),
+        "rounded": posterior(input_transform=transforms.Round([True, False]), output_transform=transforms.SignedExp()),
+        "choices": posterior(input_transform=transforms.Round([False, False], [[0, 1]]), output_transform=CUBE),
+        "log of one": posterior(input_transform=transforms.Masked(transforms.Log(), [True, False])),
         "sparse": draw(SparseGP(K.RBF(0.5), X, y, 0.3 * torch.eye(3)), 2, **settings),
         "sparse, by draws": draw(SparseGP(K.RBF(0.5), X, sample_u=lambda s, g: randn(s, 3)), 2, **settings),
         "outputs": draw(matheron.Outputs([one, other]), 2, **settings),
