@@ -157,7 +157,10 @@ def test_the_states_are_those_of_single_steps(name: str, dtype: torch.dtype, lau
     expected = stepwise(wide, **how | dict(initial_state=start.double()), generator=gen(7))
     assert launches == [3]
     assert (got[:, -1] - got[:, 0]).abs().mean() > 0.01  # they do move
-    atol = 1e-12 if dtype == torch.float64 else 2e-6 * (1 + float(expected.abs().max()))
+    atol = 1e-12
+    if dtype == torch.float32:  # high frequencies cost digits: a few times what single steps in float32 lose
+        single = stepwise(drift, **how | dict(initial_state=start), generator=gen(7))
+        atol = 4 * float((single.double() - expected).abs().max()) + 1e-6
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=atol)
 
 
