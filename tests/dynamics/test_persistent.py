@@ -101,7 +101,7 @@ DRIFTS: dict[str, Callable[[], Any]] = {
         sparse(K.RBF(0.7), ell=150),
     ],
     "three states and no control": lambda: [sparse(K.RBF(0.4 + 0.1 * i), seed=i) for i in range(3)],
-    "kernels of every kind": lambda: [sparse(K.Matern(2.5, 0.8)), sparse(EVERY_KIND)],
+    "kernels of every kind": lambda: [sparse(K.Matern(2.5, 0.8)), sparse(EVERY_KIND, features="sobol")],
     "two kernels of one kind": lambda: [sparse(TWO_OF_A_KIND), sparse(K.RBF(0.6))],
     "cosines": lambda: [sparse(K.RBF(0.7), features="cosine", paths_per_basis=1), sparse(K.RBF(0.6), ell=21)],
     "two outputs of one model": lambda: coregional(3, 2),
@@ -157,10 +157,7 @@ def test_the_states_are_those_of_single_steps(name: str, dtype: torch.dtype, lau
     expected = stepwise(wide, **how | dict(initial_state=start.double()), generator=gen(7))
     assert launches == [3]
     assert (got[:, -1] - got[:, 0]).abs().mean() > 0.01  # they do move
-    atol = 1e-12
-    if dtype == torch.float32:  # high frequencies cost digits: a few times what single steps in float32 lose
-        single = stepwise(drift, **how | dict(initial_state=start), generator=gen(7))
-        atol = 4 * float((single.double() - expected).abs().max()) + 1e-6
+    atol = 1e-12 if dtype == torch.float64 else 2e-6 * (1 + float(expected.abs().max()))
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=atol)
 
 

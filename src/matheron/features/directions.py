@@ -1,4 +1,4 @@
-"""Directions of frequencies that are even: near-designs on the sphere, computed once and turned at random.
+"""Directions of frequencies that are even: near-designs on the sphere, computed once and rotated at random.
 
 A set of directions integrates polynomials of degree 2t as the sphere does where its frame potential, the sum of
 (u_i . u_j)^2t over all pairs, is least. Descent on it finds sets of a few hundred directions whose errors in degrees
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from .fourier import rand
 
-# Sizes of sets: more directions are several sets, each turned on its own. Few sizes, since sets are kept.
+# Sizes of sets: more directions are several sets, each rotated on its own. Few sizes, since sets are kept.
 _SIZES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 # Degrees 2t of the potential; steps of the descent, and how far the first of them goes, in radians.
 _HALF_DEGREES, _STEPS, _FIRST_STEP = (1, 2, 3), 30, 0.15
 # Directions next to each other along the radius repel each other more: by how much, and over which share of them.
 _NEIGHBOURS, _NEIGHBOURHOOD = 2.0, 0.15
-# What of the directions before one is left, when it gets its sign.
+# The weight of each earlier direction beside the next, when a direction gets its sign.
 _REMEMBERED = 0.9
 
 

@@ -55,16 +55,11 @@ class LowRank:
         D = operator.noise + share * left.to(F.dtype) + floor
         self.root_D = D.sqrt()[:, None]  # [n, 1]
         F.div_(self.root_D)
-        gram = torch.zeros(F.shape[1], F.shape[1], dtype=torch.float64, device=F.device)  # its digits are needed
-        pieces = F.split(max(1, (1 << 25) // max(1, F.shape[1])))
-        for piece in pieces:
-            wide = piece.double()
-            gram.addmm_(wide.mT, wide)
-        gram = self.processes.sum(gram)
+        gram = self.processes.sum(_gram(F))
         self.wide = F.dtype != torch.float64 and _largest_eigenvalue(gram) > _WIDE_FROM
         gram.diagonal().add_(1)
         L = torch.linalg.cholesky(gram)
-        for piece in pieces:  # in place: F is the largest array there is
+        for piece in _pieces(F):  # in place: F is the largest array there is
             piece.copy_(torch.linalg.solve_triangular(L, piece.double().mT, upper=False).mT)
         self.Q, self.L = F, L
         self.C = _middle(F, L, self.processes) if self.wide else None
@@ -191,12 +186,22 @@ def _middle(Q: Tensor, L: Tensor, everyone: Processes) -> Tensor:
 
     Without it, what Q's rounding makes of P errs by as much as P's largest eigenvalues are above 1 / eps times D.
     """
-    H = torch.zeros_like(L)
-    for piece in Q.split(max(1, (1 << 25) // max(1, Q.shape[1]))):
-        wide = piece.double()
-        H.addmm_(wide.mT, wide)
     root = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
-    return torch.linalg.inv(torch.addmm(everyone.sum(H), root, root.mT))
+    return torch.linalg.inv(torch.addmm(everyone.sum(_gram(Q)), root, root.mT))
+
+
+def _gram(F: Tensor) -> Tensor:
+    """F^T F `[k, k]` in float64: its digits are needed."""
+    gram = torch.zeros(F.shape[1], F.shape[1], dtype=torch.float64, device=F.device)
+    for piece in _pieces(F):
+        wide = piece.double()
+        gram.addmm_(wide.mT, wide)
+    return gram
+
+
+def _pieces(F: Tensor) -> tuple[Tensor, ...]:
+    """Views of F's rows that are small beside it in float64."""
+    return F.split(max(1, (1 << 25) // max(1, F.shape[1])))
 
 
 def _largest_eigenvalue(A: Tensor) -> float:

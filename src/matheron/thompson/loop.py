@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -181,11 +182,10 @@ def _evaluate(function: Callable[[Tensor], ArrayLike], x: Tensor, study: Study) 
         warnings.warn(f"the function {trouble} at {x.tolist()}; going on without it", EvaluationWarning, stacklevel=3)
 
 
-def _as_number(value: object) -> float:
+def _as_number(value: ArrayLike) -> float:
     """A number, or an array or tensor of one, as SciPy's objectives may return it."""
-    if getattr(value, "size", None) == 1 or (isinstance(value, Tensor) and value.numel() == 1):
-        value = value.item()  # type: ignore[attr-defined]
-    return float(value)  # type: ignore[arg-type]
+    array = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+    return float(array.reshape(()).item())
 
 
 def _save(study: Study, path: Path) -> None:
