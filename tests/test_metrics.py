@@ -10,6 +10,7 @@ import matheron
 from matheron import kernels
 from matheron.metrics import (
     EmpiricalMoments,
+    _halley,
     empirical_moments,
     gaussian_coupling,
     gaussian_wasserstein,
@@ -102,6 +103,14 @@ def test_the_coupling_has_the_right_marginals_and_reaches_the_distance(generator
     torch.testing.assert_close(R @ R.mT, A)
     torch.testing.assert_close(Q @ Q.mT, B)
     assert float((R - Q).norm()) == pytest.approx(gaussian_wasserstein(torch.zeros(8), A, torch.zeros(8), B))
+
+
+def test_halleys_iteration_finds_the_orthogonal_factor_of_singular_vectors(generator):
+    U, V = torch.linalg.qr(torch.randn(2, 60, 60, generator=generator, dtype=torch.float64)).Q
+    A = (U * torch.logspace(3, -9, 60, dtype=torch.float64)) @ V.mT
+    torch.testing.assert_close(_halley(A), U @ V.mT, rtol=0, atol=1e-4)  # the smallest directions are rounding's
+    torch.testing.assert_close(A @ (_halley(A) - U @ V.mT).mT, torch.zeros_like(A), rtol=0, atol=1e-11)
+    torch.testing.assert_close(_halley(A).mT @ _halley(A), torch.eye(60, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 def test_streamed_moments_are_those_of_all_draws_at_once(generator):
