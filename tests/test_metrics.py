@@ -111,6 +111,10 @@ def test_halleys_iteration_finds_the_orthogonal_factor_of_singular_vectors(gener
     torch.testing.assert_close(_halley(A), U @ V.mT, rtol=0, atol=1e-4)  # the smallest directions are rounding's
     torch.testing.assert_close(A @ (_halley(A) - U @ V.mT).mT, torch.zeros_like(A), rtol=0, atol=1e-11)
     torch.testing.assert_close(_halley(A).mT @ _halley(A), torch.eye(60, dtype=torch.float64), rtol=0, atol=1e-12)
+    singular = (U[:, :30] * torch.logspace(3, -9, 30, dtype=torch.float64)) @ V[:, :30].mT
+    again = _halley(_halley(singular))
+    torch.testing.assert_close(again.mT @ again, torch.eye(60, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(singular @ again.mT, singular @ V @ U.mT, rtol=0, atol=1e-11)
 
 
 def test_streamed_moments_are_those_of_all_draws_at_once(generator):

@@ -68,9 +68,11 @@ def _orthogonal_factor(A: Tensor) -> Tensor:
     Gygi, 2010), of products and factorizations alone, takes 25. On a CPU it takes longer than they do.
     """
     if A.device.type != "cpu":
-        factor = _halley(A)
-        if float((factor.mT @ factor - torch.eye(len(A)).to(A)).abs().max()) < _NOT_ORTHOGONAL:  # never of a NaN
-            return factor
+        factor = A
+        for _ in range(2):  # of a singular one, the first leaves those below `low`, and rounding's noise in their place
+            factor = _halley(factor)
+            if float((factor.mT @ factor - torch.eye(len(A)).to(A)).abs().max()) < _NOT_ORTHOGONAL:  # never of a NaN
+                return factor
     U, _, Vh = torch.linalg.svd(A)
     return U @ Vh
 
