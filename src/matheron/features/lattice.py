@@ -166,6 +166,13 @@ class Lattice(Basis):
             out[:, some] = W @ self._functions(angles[some], W.dtype).mT
         return out
 
+    def _adjoint_by_matrix(self, x: Tensor, v: Tensor) -> Tensor:
+        angles, out = self.angles(x), v.new_zeros(len(v), self.size)
+        step = max(1, _BLOCK // self.size)
+        for some in (slice(i, i + step) for i in range(0, len(x), step)):
+            out.addmm_(v[:, some], self._functions(angles[some], v.dtype))
+        return out
+
     def _functions(self, angles: Tensor, dtype: torch.dtype) -> Tensor:
         """The functions at angles `[n, k]`: `[n, c]`, by products of the axes' own."""
         h = self.num_pairs
@@ -229,6 +236,8 @@ class Lattice(Basis):
 
     def adjoint(self, x: Tensor, v: Tensor, accuracy: float | None = None) -> Tensor:
         """The transpose of the sums: `[n, d], [r, n] -> [r, c]`, weights with <W, adjoint> = <sums(W), v>."""
+        if self.suits_matrix(x[None], len(v)):
+            return self._adjoint_by_matrix(x, v.double()).to(v.dtype)
         return self.separated_adjoint(adjoint_at(as_complex(v), self.angles(x), self.shape, accuracy), len(v))
 
     def joined_coefficients(self, W: Tensor) -> Tensor:
