@@ -250,11 +250,46 @@ def test_inputs_are_rounded_as_botorch_does(approximate: bool) -> None:
         torch.testing.assert_close(paths(transform(test)), paths(test))
 
 
+class _Mirrored(bi.Normalize):
+    def _transform(self, X: Any) -> Any:
+        return 1 - super()._transform(X)
+
+
+_SCALE, _SHIFT = torch.tensor([2.0, 3.0], dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
+INPUTS: dict[str, Callable[[], Any]] = {
+    "numbers by column": lambda: bi.AffineInputTransform(2, _SCALE, _SHIFT),
+    "numbers by column, reversed": lambda: bi.AffineInputTransform(2, _SCALE, _SHIFT, reverse=True),
+    "one scale for all": lambda: bi.AffineInputTransform(2, _SCALE[1], _SHIFT[None]),
+    "the last column": lambda: bi.Normalize(d=2, indices=[-1]),
+    "the last column, warped": lambda: bi.Warp(d=2, indices=[-1], bounds=BOUNDS[:, 1:]),
+    "the first column from the right": lambda: bi.Log10(indices=[-2]),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.filterwarnings("ignore")
+def test_inputs_are_transformed_as_botorch_does(name: str) -> None:
+    model = models.SingleTaskGP(X, Y, input_transform=INPUTS[name]()).eval()
+    with torch.no_grad():
+        expected = model.posterior(POINTS).mean[:, 0]
+        torch.testing.assert_close(matheron.draw(model, 1, num_features=4).mean(POINTS), expected, rtol=1e-5, atol=1e-5)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "categories": (
         lambda: models.MixedSingleTaskGP(torch.cat([X, X[:, :1].round()], -1), Y, cat_dims=[2]),
         TypeError,
         "MixedSingleTaskGP has a kernel of categories, .*; draw from a model for each category: model = SingleTaskGP",
+    ),
+    "a transform of one's own": (
+        lambda: models.SingleTaskGP(X, Y, input_transform=_Mirrored(d=2)),
+        TypeError,
+        "_Mirrored is not understood; .*; _Mirrored has a _transform of its own",
+    ),
+    "an offset per point": (
+        lambda: models.SingleTaskGP(X, Y, input_transform=bi.AffineInputTransform(2, _SCALE, 0.1 * X)),
+        TypeError,
+        "input transform: expected the same coefficient and offset for all points, got shape",
     ),
     "pairs": (
         lambda: models.PairwiseGP(torch.rand(4, 2, dtype=DOUBLE), torch.tensor([[0, 1], [2, 3]])),

@@ -35,6 +35,6 @@ def refuse_override(what: str, thing: object, known: Dispatch, method: str = "fo
     """A subclass of a known class that computes something else is not that class."""
     for kind in type(thing).__mro__:
         if kind in known.registry and kind is not object:
-            if getattr(type(thing), method) is not getattr(kind, method):
+            if getattr(type(thing), method, None) is not getattr(kind, method, None):
                 raise refusal(what, thing, known, f"{type(thing).__name__} has a {method} of its own")
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from functools import singledispatch
 from typing import cast
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from ...gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs
 from ..gpytorch.exact import Around, assembled, exact_members
 from ..gpytorch.variational import translate_strategy
-from ..refusal import BY_HAND, refusal
+from ..refusal import BY_HAND, full_name, refusal
 from .transforms import Coordinates, Outcomes, Pick, translate_input, translate_outcome
 
 
@@ -93,6 +94,7 @@ def _exact(model: GPyTorchModel, outputs: bool = False, task: int | None = None)
     raw = model._original_train_inputs if model._has_transformed_inputs else own
     assert raw is not None
     around = _Around(model, raw.shape[-1], model.batch_shape, task)
+    around.check(raw)
     X = around.inner(raw)  # in the graph of the transforms' parameters, in training mode and in evaluation mode
     if model._has_transformed_inputs and not _same(X, own):
         X = own  # the model's data was replaced since
@@ -128,19 +130,32 @@ class _Around:
             ),
         }
 
-    def inner(self, X: Tensor) -> Tensor:
-        """Training inputs `[..., n, d]` in the models' own space; `[*batch, ..., n, d]` where there is a batch."""
+    def check(self, X: Tensor) -> None:
+        """The input transform as it was read does to points `[..., n, d]` what BoTorch's own does."""
+        if self.inputs is None:
+            return
+        with torch.no_grad():
+            own = copy.deepcopy(self.inputs).eval()  # in training mode it may learn from what it is called with
+            theirs = own.transform(self._expanded(X)) if own.transform_on_eval else self._expanded(X)
+            if not _same(self.inner(X, "eval"), theirs):
+                raise TypeError(
+                    f"input transform: {full_name(self.inputs)} computes something else than was read from it; apply "
+                    f"it to your data yourself, {BY_HAND}"
+                )
+
+    def inner(self, X: Tensor, when: str = "train") -> Tensor:
+        """Inputs `[..., n, d]` in the models' own space; `[*batch, ..., n, d]` where there is a batch."""
         if self.inputs is None:
             return X
-        b = len(self.batch_shape)
-        X = X if X.shape[:b] == self.batch_shape and X.ndim >= b + 2 else X.expand(self.batch_shape + X.shape[-2:])
-        everything, parts = list(range(self.num_columns)), []
+        X, everything, parts = self._expanded(X), list(range(self.num_columns)), []
         for index in itertools.product(*map(range, self.batch_shape)):
-            transform = translate_input(
-                self.inputs, Coordinates(self.num_columns, everything, self._pick(index), "train")
-            )
+            transform = translate_input(self.inputs, Coordinates(self.num_columns, everything, self._pick(index), when))
             parts.append(X[index] if transform is None else transform.to(X)(X[index]))
         return torch.stack(parts).reshape(self.batch_shape + parts[0].shape)
+
+    def _expanded(self, X: Tensor) -> Tensor:
+        b = len(self.batch_shape)
+        return X if X.shape[:b] == self.batch_shape and X.ndim >= b + 2 else X.expand(self.batch_shape + X.shape[-2:])
 
     def _pick(self, index: tuple[int, ...]) -> Pick:
         def pick(parameter: Tensor, trailing: int) -> Tensor:

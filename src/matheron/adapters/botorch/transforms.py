@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, Round, SignedExp, Transform
 from ..gpytorch.place import tensor
-from ..refusal import BY_HAND, refusal
+from ..refusal import BY_HAND, refusal, refuse_override
 
 # A parameter `[*batch, ...]` with some trailing axes of its own, at one member of a batch of models.
 Pick = Callable[[Tensor, int], Tensor]
@@ -33,6 +33,8 @@ def translate_input(transform: bi.InputTransform | None, at: Coordinates) -> Tra
     """An input transform as ours; None where it does nothing."""
     if transform is None or not getattr(transform, f"transform_on_{at.when}", True):
         return None
+    for method in ("transform", "_transform"):
+        refuse_override("input transform", transform, input_transform_of, method)
     return input_transform_of(transform, at)
 
 
@@ -43,9 +45,21 @@ def input_transform_of(transform: object, at: Coordinates) -> Transform | None:
 
 @input_transform_of.register
 def _(transform: bi.Normalize | bi.InputStandardize | bi.AffineInputTransform, at: Coordinates) -> Transform:
-    coefficient, offset = (at.pick(value, 2)[0].double() for value in (transform._coefficient, transform._offset))
+    number = at.number if getattr(transform, "indices", None) is None else len(tensor(transform.indices))
+    coefficient, offset = (_row(value, number, at) for value in (transform._coefficient, transform._offset))
     scale, shift = (coefficient, offset) if transform.reverse else (1 / coefficient, -offset / coefficient)
     return Affine(_spread(scale, transform, at, 1.0), _spread(shift, transform, at, 0.0))
+
+
+def _row(value: Tensor, number: int, at: Coordinates) -> Tensor:
+    """A member's numbers `[number]` of a tensor of any shape that broadcasts with points `[*batch, n, number]`."""
+    value = value.reshape((1,) * max(0, 2 - value.ndim) + value.shape)
+    if value.shape[-2] != 1:
+        shape = list(value.shape)
+        raise TypeError(
+            f"input transform: expected the same coefficient and offset for all points, got shape {shape}; {BY_HAND}"
+        )
+    return at.pick(value, 2)[0].double().expand(number)
 
 
 @input_transform_of.register
@@ -100,7 +114,7 @@ def _spread(values: Tensor, transform: bi.InputTransform, at: Coordinates, other
     indices = getattr(transform, "indices", None)
     if indices is not None:
         values = torch.full((at.number,), otherwise, dtype=values.dtype, device=values.device).index_copy(
-            0, indices.to(values.device), values
+            0, indices.to(values.device) % at.number, values
         )
     others = [i for i in range(at.number) if i not in at.kept]
     if bool((values.expand(at.number)[others] != otherwise).any()):
@@ -124,7 +138,11 @@ class Outcomes:
 
 def translate_outcome(transform: bo.OutcomeTransform | None, at: Outcomes) -> Transform | None:
     """What undoes an outcome transform; None where there is none."""
-    return None if transform is None else outcome_transform_of(transform, at)
+    if transform is None:
+        return None
+    for method in ("forward", "untransform"):
+        refuse_override("outcome transform", transform, outcome_transform_of, method)
+    return outcome_transform_of(transform, at)
 
 
 @singledispatch
@@ -167,7 +185,10 @@ def _(transform: bo.Bilog, at: Outcomes) -> Transform:
 
 @outcome_transform_of.register
 def _(transform: bo.ChainedOutcomeTransform, at: Outcomes) -> Transform:
-    return Chain([outcome_transform_of(t, at) for t in reversed(list(transform.values()))])
+    undone = [
+        translate_outcome(t, at) for t in reversed(list(transform.values())) if isinstance(t, bo.OutcomeTransform)
+    ]
+    return Chain([part for part in undone if part is not None])
 
 
 def _of_some(undone: Transform, transform: bo.Log | bo.Power | bo.Bilog, at: Outcomes) -> Transform:
