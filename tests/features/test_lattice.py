@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy.stats import t as student
 from torch import Tensor
 
 import matheron
@@ -150,6 +151,25 @@ def test_no_variance_is_lost_where_the_box_wraps():
     paths = matheron.draw(gp, 2, domain=UNIT, generator=torch.Generator().manual_seed(0))
     ours = decoupled_moments(gp, paths, x).covariance.diagonal()
     assert float((ours.sum() / exact.sum() - 1).abs()) < 0.01
+
+
+@pytest.mark.parametrize("nu, lengthscale, d", [(1.5, 10.0, 2), (1.5, 3.0, 1), (2.5, 10.0, 2)])
+def test_what_lies_beyond_the_modes_is_what_the_spectrum_has_there(nu, lengthscale, d):
+    """Along an axis, frequencies times the lengthscale have Student's distribution with 2 nu degrees of freedom."""
+    features = lattice_of(K.Matern(nu, lengthscale), d, posterior_variance=1e-4, num_paths=64)
+    (lattice,) = features.bases
+    assert isinstance(lattice, Lattice)
+    ends = [2 * math.pi * (size // 2 + 0.5) / float(p) for size, p in zip(lattice.shape, lattice.period, strict=True)]
+    beyond = sum(2 * student.sf(end * lengthscale, 2 * nu) for end in ends)
+    assert lattice.left_out == pytest.approx(beyond, rel=0.1)
+
+
+def test_no_variance_is_lost_where_a_lengthscale_is_ten_times_the_domain_and_noise_is_small():
+    gp, x = problem(K.Matern(1.5, 10.0), 2, 100, 1e-8)
+    paths = matheron.draw(gp, 512, domain=UNIT, generator=torch.Generator().manual_seed(0))
+    exact = moments(gp, x)
+    z = (paths(x) - exact.mean) / exact.covariance.diagonal().sqrt()
+    assert float(z.square().mean()) == pytest.approx(1.0, abs=0.1)
 
 
 def test_narrow_bands_are_not_aliased():

@@ -20,6 +20,9 @@ from ..kernels.terms import Term
 from ..nufft import series_at
 from .box import Box, own_period
 
+# Images whose sum is that of all coefficients: what the modes lack is the difference, far below the nearest image.
+_IMAGES = range(-8, 9)
+
 
 def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
     """The Fourier coefficients of a term of variance one on the box's modes, `[*shape]`, none negative."""
@@ -50,7 +53,7 @@ def _by_density(term: Term, box: Box, input_dim: int) -> Tensor | None:
     if density is None or not bool(torch.isfinite(density.detach()).all()):
         return None
     c = (density * math.prod(2 * math.pi / p for p in box.period)).reshape(box.shape)
-    images = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=len(box.dims))), dtype=torch.float64)
+    images = torch.tensor(list(product(_IMAGES, repeat=len(box.dims))), dtype=torch.float64)
     x = torch.zeros(len(images), input_dim, dtype=torch.float64)
     x[:, list(box.dims)] = images * torch.tensor(box.period, dtype=torch.float64)
     rest = (stationary(term, x).sum() - c.sum()).clamp_min(0)
@@ -93,7 +96,11 @@ def continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) ->
     for image in product(*[(0.0, -1.0, 1.0, -2.0) if decay else (0.0,) for decay in decays]):
         if not any(image) or _matters(term, box, image, input_dim):
             x[:, box.dims] = r + torch.tensor(image, dtype=torch.float64) * period
-            total = total + stationary(term, x)
+            value = stationary(term, x)
+            for i, p, decay in zip(box.dims, box.period, decays, strict=True):
+                if decay:  # to zero between one period and two: images that end abruptly are a kink, which hides a tail
+                    value = value * _smooth_step(x[:, i].abs() / p - 1)
+            total = total + value
     return total
 
 
