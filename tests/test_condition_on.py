@@ -39,7 +39,7 @@ def test_the_result_is_a_fresh_draw_of_the_larger_model_with_the_same_weights_an
     small = draw(ExactGP(kernel, X, y, 0.1, mean=mean), 4, generator=gen(5), **settings)
     given = small.condition_on(NEW_X, y_new, noise=noise, generator=gen(6))
     xi = torch.cat([small.update.xi, randn(4, 3, seed=6)], dim=1)
-    monkeypatch.setattr(draw_module, "_normals", lambda shape, generator: xi)
+    monkeypatch.setattr(draw_module, "normals", lambda shape, generator: xi)
     noises = torch.cat([torch.full((4,), 0.1), torch.as_tensor(noise).expand(3)])
     large = ExactGP(kernel, torch.cat([X, NEW_X]), torch.cat([y, y_new]), noises, mean=mean)
     fresh = draw(large, 4, generator=gen(5), **settings)
@@ -85,7 +85,7 @@ def test_prior_paths_given_data_are_posterior_paths(monkeypatch):
     kernel, X, y = K.Matern(1.5, 0.4), rand(5, 2, seed=1), randn(5, seed=2)
     prior = draw_prior(kernel, 3, input_dim=2, num_features=16, generator=gen(1))
     given = prior.condition_on(X, y, noise=0.1, generator=gen(2))
-    monkeypatch.setattr(draw_module, "_normals", lambda shape, generator: randn(*shape, seed=2))
+    monkeypatch.setattr(draw_module, "normals", lambda shape, generator: randn(*shape, seed=2))
     fresh = draw(ExactGP(kernel, X, y, 0.1), 3, features=prior.prior.features, generator=gen(0))
     difference = fresh(AT) - given(AT)
     w = fresh.prior.weights - prior.prior.weights  # the only thing in which the two draws differ
@@ -393,3 +393,22 @@ def test_data_outside_the_domain_of_the_features_are_refused():
     paths = draw_prior(K.RBF(0.3), 2, input_dim=1, features="equispaced", domain=(0.0, 1.0))
     with pytest.raises(ValueError, match=r"x: expected points inside the domain \[0.0\] to \[1.0\]"):
         paths.condition_on([[2.0]], [0.0], noise=0.0)
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_a_sparse_model_in_float32_is_given_data_as_in_float64(whitened):
+    """The covariance given q(u) is a difference of large matrices: in float32 nothing would be left of it."""
+    Z, at = rand(40, 2, seed=1).float(), rand(50, 2, seed=2)
+    kernel, q_mean = 2.0 * K.RBF(0.5), torch.sin(5 * Z[:, 0].double())
+    L = torch.linalg.cholesky(kernel(Z.double(), Z.double()) + 1e-6 * torch.eye(40))
+    q = (torch.linalg.solve(L, q_mean), 0.1 * torch.eye(40)) if whitened else (q_mean, 0.1 * L)
+    given = []
+    for dtype in (torch.float64, torch.float32):
+        gp = SparseGP(kernel, Z.to(dtype), *(part.to(dtype) for part in q), whitened=whitened, jitter=1e-6)
+        paths = draw(gp, 16, features="sobol", seed=0)
+        given.append(paths.condition_on(NEW_X, [0.1, 0.2, 0.3], noise=1e-4, seed=3))
+    exact, narrow = (paths(at) for paths in given)
+    assert narrow.dtype == torch.float32
+    assert float((narrow - exact).abs().max()) < 0.1 * float(exact.std(0).mean())
+    again = given[1].to(torch.float32).condition_on(NEW_X + 0.1, [0.1, 0.2, 0.3], noise=1e-4, seed=4)
+    assert torch.equal(again(at), given[1].condition_on(NEW_X + 0.1, [0.1, 0.2, 0.3], noise=1e-4, seed=4)(at))

@@ -260,13 +260,13 @@ def test_a_lengthscale_wrong_by_five_percent_is_found(name):
 
 
 def test_noise_dropped_from_the_update_is_found(monkeypatch):
-    monkeypatch.setattr(draw_module, "_normals", lambda shape, _: torch.zeros(shape, dtype=torch.float64))
+    monkeypatch.setattr(draw_module, "normals", lambda shape, _: torch.zeros(shape, dtype=torch.float64))
     with pytest.raises(AssertionError, match="covariance"):
         assert_law(exact_gp(K.Matern(2.5, 0.6), 2, noise=0.3))
 
 
 def test_jitter_without_its_noise_is_found(monkeypatch):
-    monkeypatch.setattr(draw_module, "_normals", lambda shape, _: torch.zeros(shape, dtype=torch.float64))
+    monkeypatch.setattr(draw_module, "normals", lambda shape, _: torch.zeros(shape, dtype=torch.float64))
     with pytest.raises(AssertionError, match="covariance"):
         assert_law(sparse_gp(K.RBF(0.6), 2, jitter=0.1, root="point mass"))
 

@@ -36,10 +36,12 @@ from .paths import (
     SelectedPaths,
     UpdatePaths,
     at_tasks,
+    in_enough_digits,
     update_given,
     values_at,
 )
 from .solvers import Auto, Cholesky, CholeskyState, Posterior, Solver, as_solver
+from .solvers.base import floored
 from .streamed import StreamedGP
 from .updates import Data, draws_of_q, exact_update, normals
 
@@ -175,7 +177,7 @@ def _draw_one(
 def _exact(gp: ExactGP, prior: PriorPaths, posterior: Posterior, generator: torch.Generator) -> UpdatePaths:
     """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`."""
     kernel, X, tasks, noise, state = vars(posterior).values()
-    xi = _normals((len(prior.w), len(X)), generator).to(X)  # eps = sqrt(noise) xi
+    xi = normals((len(prior.w), len(X)), generator).to(X)  # eps = sqrt(noise) xi
     data = Data(X, tasks, gp.train_targets, noise, xi)
     return update_given(prior, gp.mean, kernel, data, state.solver, state=state)
 
@@ -189,16 +191,21 @@ def _sparse(gp: SparseGP, prior: PriorPaths, posterior: Posterior, generator: to
         raise ValueError('solver: a whitened q(u) is in terms of K_mm\'s Cholesky factor; use solver="cholesky"')
     f_m = at_tasks(values_at(prior, gp.mean, None, Z), tasks)  # [s + 1, m], the prior mean last
     u, q = draws_of_q(gp, s, f_m[s], L, generator)  # [s, m]
-    eps = (jitter + state.jitter).sqrt() * _normals((s, m), generator).to(Z)
+    eps = (jitter + state.jitter).sqrt() * normals((s, m), generator).to(Z)
     if q is None:
         v, stats = exact_update(state, u, f_m[:s], eps)  # [s, m]
-        v, v_mean = v.to(Z), None
+        variances = u.var(0, unbiased=False)
     else:  # the mean is one more path, the one with w = 0 and u at its mean
-        both, stats = exact_update(state, torch.cat([u, q.mean[None]]), f_m, torch.cat([eps, 0 * eps[:1]]))
-        v, v_mean = both[:s].to(Z), both[s].to(Z)
-    inducing = Inducing(v, v_mean, None if q is None else q.root, jitter[0] + state.jitter)
-    mean_row = None if v_mean is None else v_mean[None]
-    return UpdatePaths(kernel, Z, tasks, v, mean_row, inducing=inducing, solver_stats=stats)
+        v, stats = exact_update(state, torch.cat([u, q.mean[None]]), f_m, torch.cat([eps, 0 * eps[:1]]))  # [s + 1, m]
+        variances = q.root.square().sum(1)
+    graph = torch.is_grad_enabled() and v.requires_grad
+    deviations = floored(variances, state.operator).sqrt()
+    v = v.to(Z) if graph else in_enough_digits(state.operator, v, lambda rows: deviations[rows])
+    v, v_mean = v[:s], None if q is None else v[s:]
+    inducing = Inducing(
+        v, None if v_mean is None else v_mean[0], None if q is None else q.root, jitter[0] + state.jitter
+    )
+    return UpdatePaths(kernel, Z, tasks, v, v_mean, inducing=inducing, solver_stats=stats)
 
 
 def draw_prior(
@@ -243,11 +250,6 @@ def draw_prior(
     tasks = torch.zeros(0, dtype=torch.long, device=where.device) if kernel.num_outputs > 1 else None
     update = UpdatePaths(kernel.to(where.device, dtype), where[:0], tasks, none, none[:1])
     return Paths(prior, update, mean_function)
-
-
-def _normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Those of eps: drawn last, after frequencies, phases, w and u."""
-    return normals(shape, generator)
 
 
 def _centres(gp: ExactGP | SparseGP) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -57,26 +57,28 @@ def update_given(
     operator: Operator = KernelOperator(kernel, X, tasks, noise)
     if inducing is not None:
         assert Z is not None and inducing.root is not None and inducing.v_mean is not None
-        operator = CorrectedOperator(operator, sparse_correction(kernel, Z, Z_tasks, inducing.jitter, inducing.root))
         before = UpdatePaths(kernel, Z, Z_tasks, torch.cat([inducing.v, inducing.v_mean[None]]), None)
+        operator = _given_inducing(operator, Z, Z_tasks, inducing)
     state = solver.init(operator) if state is None else state
     f = at_tasks(values_at(prior, mean, before, X), tasks)  # [s + 1, n]
     f = torch.cat([f, f[s:].expand(s - 1, -1)]) if own else f  # [2 s, n] or [s + 1, n]
     eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
     v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, guess)
     centres, centre_tasks, on_lattice = X, tasks, None
-    plain = inducing is None and not (torch.is_grad_enabled() and v.requires_grad)
-    if plain and isinstance(state, CholeskyState):
+    plain = not (torch.is_grad_enabled() and v.requires_grad)
+    if plain and inducing is None and isinstance(state, CholeskyState):
         b = y - f[:s] - eps[:s]
         args = (kernel, X, tasks, noise + state.jitter, b, v[:s])
         on_lattice = folded(prior, *args, lambda rhs: state.solve(rhs)[0], state.lower)
-    v = in_enough_digits(operator, v, state.deviations) if plain else v.to(X)
+    all_data = operator
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
         v_Z = operator.centre_weights(v) + torch.cat([inducing.v, inducing.v_mean.expand(len(f) - s, -1)])
         v = torch.cat([v_Z, v], dim=1)
         centres = torch.cat([Z, X])
         centre_tasks = None if tasks is None or Z_tasks is None else torch.cat([Z_tasks, tasks])
+        all_data = KernelOperator(kernel, centres, centre_tasks, torch.cat([noise.new_zeros(len(Z)), noise]))
+    v = in_enough_digits(all_data, v, state.deviations, len(centres) - len(X)) if plain else v.to(X)
     return UpdatePaths(
         kernel,
         centres,
@@ -91,6 +93,16 @@ def update_given(
         factor=_kept(state) if inducing is None else None,
         folded=on_lattice,
     )
+
+
+def _given_inducing(operator: KernelOperator, Z: Tensor, Z_tasks: Tensor | None, inducing: Inducing) -> Operator:
+    """The operator of data given q(u): a difference of large matrices, so in float64 where no graph is kept."""
+    assert inducing.root is not None
+    kernel, X, noise, root = operator.kernel, operator.X, operator.noise, inducing.root
+    if not (operator.requires_graph() or (torch.is_grad_enabled() and inducing.requires_graph())):
+        kernel, X, Z, noise, root = kernel.double(), X.double(), Z.double(), noise.double(), root.double()
+    correction = sparse_correction(kernel, Z, Z_tasks, inducing.jitter.to(Z), root)
+    return CorrectedOperator(KernelOperator(kernel, X, operator.tasks, noise), correction)
 
 
 def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:

@@ -18,16 +18,18 @@ _POINTS, _LIMIT = 64, 0.03
 
 
 @torch.no_grad()
-def in_enough_digits(operator: Operator, v: Tensor, deviations: Callable[[Tensor], Tensor]) -> Tensor:
+def in_enough_digits(
+    operator: Operator, v: Tensor, deviations: Callable[[Tensor], Tensor], first: int = 0
+) -> Tensor:
     """Weights v `[s, n]` in the operator's dtype, or in float64 where they came so and that dtype has too few digits.
 
-    `deviations` are the posterior's at some observations.
+    `deviations` are the posterior's at some observations, which are the rows from `first` on.
     """
     narrow = v.to(operator.dtype)
     if narrow.dtype == v.dtype or not v.numel():
         return v
-    n = operator.size
+    n = operator.size - first
     rows = torch.linspace(0, n - 1, min(_POINTS, n), dtype=torch.float64, device=v.device).long()
-    exact, rounded = (operator.product_rows(rows, weights.mT.contiguous()) for weights in (v, narrow))  # [p, s]
+    exact, rounded = (operator.product_rows(first + rows, weights.mT.contiguous()) for weights in (v, narrow))  # [p, s]
     error = (rounded - exact) / deviations(rows).to(exact)[:, None]
     return narrow if bool(error.square().mean().sqrt() <= _LIMIT) else v

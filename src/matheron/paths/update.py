@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import ClassVar, Self
 
 import torch
@@ -108,8 +109,10 @@ class UpdatePaths(Value):
         the centres' dtype stays the same: `.to(torch.float32)` changes nothing."""
         new = super().mapped(fn)
         if new.v.dtype != self.v.dtype and new.centres.dtype == self.centres.dtype:
-            wide = (None if b is None else b.to(new.v.device) for b in (self.v, self.v_mean))
-            new._buffers["v"], new._buffers["v_mean"] = wide
+            pairs = [(self, new)] if self.inducing is None else [(self, new), (self.inducing, new.inducing)]
+            for name, (old, moved) in product(("v", "v_mean"), pairs):
+                weights = old._buffers[name]
+                moved._buffers[name] = None if weights is None else weights.to(new.v.device)
         return new
 
     @property
