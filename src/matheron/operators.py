@@ -8,7 +8,7 @@ from torch import Tensor
 from .evaluate.fused import product as fused
 from .kernels import Kernel, coupled_covariance
 from .scratch import arena, frame
-from .solvers import Operator, Processes, coupled_diagonal, covariance
+from .solvers import Operator, Processes, coupled_diagonal, covariance, symmetric_blocks
 
 # The side of a square block of the covariance: on a CPU what fits a cache beside its temporaries.
 _SIDE = {"cpu": 1024, "cuda": 8192}
@@ -118,17 +118,9 @@ class SharedOperator(Operator):
 
 def _in_blocks(kernel: Kernel, X: Tensor, tasks: Tensor | None, V: Tensor) -> Tensor:
     """k(X, X) V, a square block at a time; a block off the diagonal serves twice."""
-    n, side = len(X), _SIDE.get(X.device.type, 1024)
     out = torch.zeros_like(V)
-    with arena():
-        for i in range(0, n, side):
-            rows = slice(i, i + side)
-            for j in range(i, n, side):
-                columns = slice(j, j + side)
-                of = (None, None) if tasks is None else (tasks[rows], tasks[columns])
-                with frame():
-                    block = coupled_covariance(kernel, X[rows], of[0], X[columns], of[1])
-                    out[rows].addmm_(block, V[columns])
-                    if j > i:
-                        out[columns].addmm_(block.mT, V[rows])
+    for rows, columns, block in symmetric_blocks(kernel, X, tasks, _SIDE.get(X.device.type, 1024)):
+        out[rows].addmm_(block, V[columns])
+        if rows != columns:
+            out[columns].addmm_(block.mT, V[rows])
     return out

@@ -9,8 +9,9 @@ from torch import Tensor
 from examples import rand, randn
 from matheron import JitterWarning
 from matheron import kernels as K
+from matheron.kernels import coupled_covariance
 from matheron.operators import KernelOperator
-from matheron.solvers import Cholesky, CholeskyState, Stats, as_solver, by_rows
+from matheron.solvers import Cholesky, CholeskyState, Stats, as_solver, covariance, dense
 from matheron.solvers.cholesky import safe_cholesky
 
 
@@ -101,10 +102,15 @@ def test_gradients_pass_through_the_factor_with_and_without_jitter():
     assert L.requires_grad and L.isfinite().all()
 
 
-def test_a_matrix_by_rows_is_the_whole_matrix(monkeypatch):
-    X, kernel = rand(10, 2), K.Matern(1.5, 0.5)
-    monkeypatch.setattr("matheron.solvers.dense._ROWS", 3)
-    assert torch.equal(by_rows(lambda rows: kernel.forward(rows, X), X), kernel(X, X.clone()))
+@pytest.mark.parametrize("input_dim", [2, 20])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_matrix_in_blocks_is_the_whole_matrix(outputs, input_dim, monkeypatch):
+    X, tasks = rand(10, input_dim), None if outputs == 1 else torch.arange(10) % outputs
+    kernel = K.Matern(1.5, 0.5) if outputs == 1 else K.Coregional(K.RBF(0.5), torch.eye(3) + 0.5)
+    monkeypatch.setitem(dense._SIDE, "cpu", 3)
+    made = covariance(kernel, X, tasks)
+    assert torch.equal(made, made.mT)
+    torch.testing.assert_close(made, coupled_covariance(kernel, X, tasks, X, tasks), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.0])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..kernels import coupled_covariance
-from ..solvers import CholeskyState, Posterior
+from ..solvers import CholeskyState, Posterior, covariance
 
 # Reference points. Where the factor of all data would cost too much, or is not at hand, this many data must do.
 NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
@@ -24,15 +24,16 @@ class Reference:
         self.x = reference_points(X.cpu(), domain, where, lengths).to(X.device)
         t = kernel.num_outputs
         self.tasks = None if t == 1 else torch.arange(len(self.x), device=X.device) % t
-        state, exact = posterior.state, posterior.centres.dtype == torch.float64
-        if not (exact and isinstance(state, CholeskyState) and len(X) <= LARGEST_WHOLE):
+        state = posterior.state
+        exact = isinstance(state, CholeskyState) and state.L.dtype == torch.float64
+        if not exact or len(X) > LARGEST_WHOLE:
             kept = _nearest(X / lengths.to(X), self.x / lengths.to(X))  # and a factor of our own
             X, noise, tasks = X[kept], noise[kept], None if tasks is None else tasks[kept]
             state = None
         kernel = kernel.to(X.device, torch.float64)
         K_Xx = coupled_covariance(kernel, X, tasks, self.x, self.tasks)  # [n, r]
         if state is None:
-            K = coupled_covariance(kernel, X, tasks, X, tasks).clone()
+            K = covariance(kernel, X, tasks)
             scale = K.diagonal().mean()
             K.diagonal().add_(noise + 1e-10 * scale)
             self.G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))

@@ -18,9 +18,7 @@ _POINTS, _LIMIT = 64, 0.03
 
 
 @torch.no_grad()
-def in_enough_digits(
-    operator: Operator, v: Tensor, deviations: Callable[[Tensor], Tensor], first: int = 0
-) -> Tensor:
+def in_enough_digits(operator: Operator, v: Tensor, deviations: Callable[[Tensor], Tensor], first: int = 0) -> Tensor:
     """Weights v `[s, n]` in the operator's dtype, or in float64 where they came so and that dtype has too few digits.
 
     `deviations` are the posterior's at some observations, which are the rows from `first` on.

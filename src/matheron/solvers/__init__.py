@@ -14,9 +14,9 @@ from .cholesky import CholeskyState as CholeskyState
 from .cholesky import JitterWarning as JitterWarning
 from .choose import Auto as Auto
 from .choose import as_solver as as_solver
-from .dense import by_rows as by_rows
 from .dense import coupled_diagonal as coupled_diagonal
 from .dense import covariance as covariance
+from .dense import symmetric_blocks as symmetric_blocks
 from .factor import Factor as Factor
 from .lattice import FourierLattice as FourierLattice
 from .lattice import MisfitWarning as MisfitWarning

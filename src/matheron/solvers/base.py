@@ -120,7 +120,11 @@ class State(ABC):
 
     def solve(self, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         """(K + diag(noise))^-1 b by the solver that made this state, in the dtype of b."""
-        return self.solver.solve(self, b, guess)
+        if self.solver.mixed or b.dtype == self.operator.dtype:
+            return self.solver.solve(self, b, guess)
+        dtype = self.operator.dtype
+        x, stats = self.solver.solve(self, b.to(dtype), None if guess is None else guess.to(dtype))
+        return x.to(b.dtype), stats
 
     def deviations(self, rows: Tensor) -> Tensor:
         """The posterior standard deviation of the function at some observations `[k]`, or about as much."""
@@ -138,6 +142,7 @@ class Solver(ABC, Generic[S]):
     """
 
     shorthand: ClassVar[str | None] = None  # `draw(..., solver=shorthand)` takes it with its defaults
+    mixed: ClassVar[bool] = False  # whether b may be in float64 where the operator is in float32, and x is then, too
 
     @abstractmethod
     def init(self, operator: Operator) -> S:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -50,6 +51,7 @@ class BlockDescent(Solver["BlockState"]):
     True
     """
 
+    mixed: ClassVar[bool] = True
     tolerance: float = 0.01
     block: int | None = None
     max_epochs: int = 500

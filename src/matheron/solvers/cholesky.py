@@ -53,6 +53,7 @@ class Cholesky(Solver[CholeskyState]):
     """
 
     shorthand: ClassVar[str] = "cholesky"
+    mixed: ClassVar[bool] = True
     keep: bool = False
 
     def __repr__(self) -> str:

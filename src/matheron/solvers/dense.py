@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from ..kernels import Kernel, coupled_covariance
+from ..scratch import arena, frame
 
-# Rows of the covariance made at a time: the kernel's temporaries stay small beside the matrix itself.
-_ROWS = 1024
+# The side of a square block of the matrix: on a CPU what a cache holds beside the kernel's temporaries.
+_SIDE = {"cpu": 512, "cuda": 4096}
 
 
 def covariance(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
-    """k(X, X), `[n, n]`."""
-    if tasks is not None:
+    """k(X, X), `[n, n]`, in memory of its own: by blocks where no graph is needed."""
+    some = None if tasks is None else tasks[:1]
+    if torch.is_grad_enabled() and coupled_covariance(kernel, X[:1], some, X[:1], some).requires_grad:
         return coupled_covariance(kernel, X, tasks, X, tasks)
-    return by_rows(lambda rows: kernel.forward(rows, X), X)
+    K = torch.empty(len(X), len(X), dtype=X.dtype, device=X.device)
+    for rows, columns, block in symmetric_blocks(kernel, X, tasks, _SIDE.get(X.device.type, 512)):
+        K[rows, columns] = block
+        if rows != columns:
+            K[columns, rows] = block.mT
+    return K
+
+
+def symmetric_blocks(
+    kernel: Kernel, X: Tensor, tasks: Tensor | None, side: int
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Square blocks of k(X, X) on and above the diagonal, with their rows and columns; each until the next one."""
+    with arena():
+        for i in range(0, len(X), side):
+            rows = slice(i, i + side)
+            x, of_x = X[rows], None if tasks is None else tasks[rows]
+            for j in range(i, len(X), side):
+                columns = slice(j, j + side)
+                z, of_z = (x, of_x) if j == i else (X[columns], None if tasks is None else tasks[columns])
+                with frame():
+                    yield rows, columns, coupled_covariance(kernel, x, of_x, z, of_z)
 
 
 def coupled_diagonal(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
@@ -28,14 +50,3 @@ def coupled_diagonal(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
     for B, k in kernel.coupled():
         total = total + (k.diag(X) if B is None else k.diag(X) * B.diagonal()[tasks])
     return total
-
-
-def by_rows(rows: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A matrix `[n, n]` from a function of some of its rows, written in place where no graph is needed."""
-    if torch.is_grad_enabled() and (probe := rows(x[:1])).requires_grad:
-        del probe
-        return rows(x)
-    K = torch.empty(len(x), len(x), dtype=x.dtype, device=x.device)
-    for i in range(0, len(x), _ROWS):
-        K[i : i + _ROWS] = rows(x[i : i + _ROWS])
-    return K

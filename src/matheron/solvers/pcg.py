@@ -61,6 +61,7 @@ class PCG(Solver["PCGState"]):
     """
 
     shorthand: ClassVar[str] = "cg"
+    mixed: ClassVar[bool] = True
     tolerance: float = 0.01
     rank: int | None = None
     max_iterations: int = 2000
