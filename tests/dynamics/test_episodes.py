@@ -60,6 +60,29 @@ def test_methods_say_what_is_learned():
     assert transitions(s, method="euler", dt=0.5)[1][:, 0].tolist() == [2.0, 6.0]
 
 
+def test_times_say_how_long_each_step_was():
+    states, times = [[[0.0], [1.0], [4.0]], [[5.0], [4.0]]], [[0.0, 0.5, 2.5], [1.0, 1.25]]
+    assert transitions(states, time=times, method="euler")[1][:, 0].tolist() == [2.0, 1.5, -4.0]
+    rows = [
+        (run, t, s[0]) for run, (S, T) in enumerate(zip(states, times, strict=True)) for s, t in zip(S, T, strict=True)
+    ]
+    frame = pd.DataFrame(rows, columns=["run", "seconds", "angle"])
+    frame["date"] = pd.to_datetime(frame["seconds"], unit="s")
+    for column in ("seconds", "date"):
+        Y = transitions(frame, states="angle", episode="run", time=column, method="euler")[1]
+        assert Y[:, 0].tolist() == [2.0, 1.5, -4.0]
+
+
+def test_transitions_that_touch_a_missing_value_are_left_out_with_a_warning():
+    frame = pd.DataFrame({"angle": [0.0, 1.0, None, 3.0, 5.0, 8.0], "torque": [1.0, 1.0, 1.0, 1.0, None, 1.0]})
+    with pytest.warns(UserWarning, match="3 of 5 transitions have missing values"):
+        X, Y = transitions(frame, "torque", states="angle")
+    assert (X[:, 0].tolist(), Y[:, 0].tolist()) == ([0.0, 3.0], [1.0, 2.0])
+    padded = np.array([[[0.0], [1.0], [3.0]], [[5.0], [4.0], [np.nan]]])
+    with pytest.warns(UserWarning, match="1 of 4 transitions"):
+        assert transitions(padded)[1][:, 0].tolist() == [1.0, 2.0, -1.0]
+
+
 @pytest.mark.parametrize(
     ("data", "settings", "message"),
     [
@@ -80,6 +103,15 @@ def test_methods_say_what_is_learned():
             {"states": ["a"], "episode": "run"},
             "episode: expected a value in every row of 'run', got 2 missing",
         ),
+        (pd.DataFrame({"a": []}), {"states": "a"}, "at least two states, got none"),
+        (pd.DataFrame({"a": ["x", "y"]}), {"states": "a"}, "data: expected numbers in column 'a'"),
+        (np.full((3, 1), np.nan), {}, "without missing values, got none among 2"),
+        (np.full((3, 1), np.inf), {}, "expected finite numbers, or NaN where one is missing"),
+        (np.zeros((3, 1)), {"time": [0.0, 1.0, 3.0]}, 'steps are 1 to 2 long, and method="change" learns a map of one'),
+        (np.zeros((3, 1)), {"time": [0.0, 2.0, 1.0], "method": "euler"}, "expected times that increase"),
+        (np.zeros((3, 1)), {"time": [0.0, 2.0], "method": "euler"}, r"of each episode \[3\], got shapes \[\[2\]\]"),
+        (np.zeros((3, 1)), {"time": [0.0, 1.0, 2.0], "dt": 1.0}, "expected dt, or the times of the states, got both"),
+        (np.zeros((3, 1)), {"dt": np.ones(2), "method": "euler"}, "for steps of several lengths give time"),
     ],
 )
 def test_what_is_no_record_of_a_system_is_refused(data, settings, message):

@@ -204,6 +204,14 @@ def test_maps_in_discrete_time_need_no_step_size(drift, generator):
     assert abs(float(noisy[:, 1].std()) - 0.5) < 0.01
 
 
+def test_noise_may_move_some_states_alone(generator):
+    Sigma = torch.tensor([[0.0, 0.0, 0.0], [0.0, 4.0, 2.0], [0.0, 2.0, 1.0]])  # of rank one
+    start = torch.zeros(20000, 3)
+    states = matheron.rollout(lambda x: 0 * x, start, 1, 0.25, diffusion=Sigma, generator=generator)[:, 1]
+    assert float(states[:, 0].abs().max()) == 0
+    torch.testing.assert_close(states.T.cov(), 0.25 * Sigma, rtol=0.05, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -263,6 +271,37 @@ GP = matheron.ExactGP(K.RBF(), [[0.0, 0.0]], [0.0], 0.1)
             lambda: matheron.rollout(one_control(), [0.0], 2, actions=torch.zeros(4, 2, 2), method="next"),
             ValueError,
             "actions: expected 1 per step.*got 2",
+        ),
+        (
+            lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=torch.nn.Linear(1, 1)),
+            TypeError,
+            "controls: Linear takes one argument, so it was called with the time, .*lambda time, state: policy",
+        ),
+        (
+            lambda: matheron.rollout([cast(Any, lambda x: x)], [0.0], 2, 0.1),
+            TypeError,
+            "drift: expected a list of paths, one per state, got function at place 0",
+        ),
+        (lambda: matheron.rollout(lambda x: x[:, :1], [0.0, 1.0], 2, 0.1), ValueError, r"-> \[1, 2\], it returned"),
+        (
+            lambda: matheron.rollout(lambda x: x, [0.0], 2, cast(Any, [0.1, 0.2])),
+            TypeError,
+            "dt: expected a positive number, the same for all steps",
+        ),
+        (
+            lambda: matheron.rollout(lambda x: x, [0.0], 2, 0.1, diffusion=-0.5),
+            ValueError,
+            "diffusion: expected variances >= 0, got -0.5",
+        ),
+        (
+            lambda: matheron.rollout(lambda x: x, [0.0, 1.0], 2, 0.1, diffusion=[[1.0, 0.0], [0.0, -1.0]]),
+            ValueError,
+            "diffusion: expected a covariance without negative eigenvalues, got -1 among them",
+        ),
+        (
+            lambda: matheron.rollout(lambda x: x, [0.0, 1.0], 2, 0.1, diffusion=[[1.0, 0.5], [0.0, 1.0]]),
+            ValueError,
+            "diffusion: expected a symmetric covariance",
         ),
     ],
 )

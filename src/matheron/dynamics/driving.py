@@ -52,13 +52,23 @@ class Control:
     def value(self, t: int, *state: Tensor) -> Tensor:
         """What the function returns, `[s, d_c]`, on whatever device."""
         assert self.function is not None
-        c = as_array(self.function(t * self.dt, *state) if self.policy else self.function(t * self.dt))
+        c = as_array(self.function(t * self.dt, *state) if self.policy else self._at_time(t * self.dt))
         c = c.reshape(1, -1) if c.ndim < 2 else c
         if self.number is not None:
             _check_number(c.shape[-1], self.number, "controls")
         if c.ndim != 2 or len(c) not in (1, self.num_paths):
             raise ValueError(f"controls: expected [d_c] or [{self.num_paths}, d_c] at each time, got {list(c.shape)}")
         return c.expand(self.num_paths, -1)
+
+    def _at_time(self, time: float) -> ArrayLike:
+        assert self.function is not None
+        try:
+            return self.function(time)
+        except (TypeError, AttributeError, IndexError) as error:  # as of a network, or a function, of the state
+            raise TypeError(
+                f"controls: {_name(self.function)} takes one argument, so it was called with the time, and failed: "
+                f"{error}; for a policy of the state use controls=lambda time, state: policy(state)"
+            ) from error
 
 
 def _check_number(given: int | None, number: int, name: str) -> None:
@@ -99,13 +109,17 @@ def _num_arguments(function: Callable[..., ArrayLike]) -> int:
     return sum(p.kind in kinds and p.default is p.empty for p in parameters)
 
 
+def _name(function: Callable[..., ArrayLike]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
 class Noise:
     """sqrt(dt Sigma) eps for each step, or nothing."""
 
     def __init__(self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator) -> None:
         self.state, self.generator = state, generator
         self.left = state.new_empty(0, *state.shape)  # drawn and not yet taken
-        self.root = None if diffusion is None else _root(as_tensor(diffusion, "diffusion", like=state) * dt, state)
+        self.root = None if diffusion is None else dt**0.5 * _root(as_tensor(diffusion, "diffusion", like=state), state)
 
     def take(self, count: int) -> Tensor:
         """The standard normals of the next steps, `[count, *state.shape]`.
@@ -133,15 +147,29 @@ class Noise:
 
 
 def _root(variance: Tensor, state: Tensor) -> Tensor:
-    """A square root of dt Sigma: a number, `[d_s]`, or `[d_s, d_s]`."""
+    """A square root of Sigma: a number, `[d_s]`, or `[d_s, d_s]`."""
     d = state.shape[-1]
     if variance.shape not in ((), (1,), (d,), (d, d)):
         raise ValueError(f"diffusion: expected a variance, [{d}] or [{d}, {d}], got {list(variance.shape)}")
     if variance.ndim == 2 and d > 1:
-        factor, failed = torch.linalg.cholesky_ex(variance)
-        if bool(failed):
-            raise ValueError("diffusion: expected a positive definite covariance")
-        return factor
+        return _root_of_matrix(variance)
     if bool((variance < 0).any()):
         raise ValueError(f"diffusion: expected variances >= 0, got {float(variance.min()):.4g}")
     return variance.reshape(-1).sqrt()
+
+
+def _root_of_matrix(Sigma: Tensor) -> Tensor:
+    """L `[d, d]` with L L^T = Sigma, which may be singular: states that no noise moves."""
+    given, epsilon = Sigma.detach(), torch.finfo(Sigma.dtype).eps
+    if not torch.allclose(given, given.mT, rtol=1e3 * epsilon, atol=1e3 * epsilon * float(given.abs().max())):
+        raise ValueError("diffusion: expected a symmetric covariance, got a matrix that is not its own transpose")
+    factor, failed = torch.linalg.cholesky_ex(Sigma)
+    if not bool(failed):
+        return factor
+    values, vectors = torch.linalg.eigh(Sigma)
+    rounding = 10 * len(Sigma) * epsilon * float(values.detach().abs().max())
+    if float(values[0]) < -rounding:
+        raise ValueError(
+            f"diffusion: expected a covariance without negative eigenvalues, got {float(values[0]):.4g} among them"
+        )
+    return vectors * torch.where(values > rounding, values.clamp_min(epsilon * rounding).sqrt(), 0.0)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Random, as_generator, as_tensor
+from ..checks import ArrayLike, Random, as_generator, as_real
 from ..fitting import fit
 from ..gp import Outputs
 from ..kernels import Kernel
 from .stepper import METHODS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 
 def fit_dynamics(
@@ -24,6 +26,7 @@ def fit_dynamics(
     *,
     states: str | Sequence[str] | None = None,
     episode: str | None = None,
+    time: ArrayLike | str | None = None,
     dt: float | None = None,
     method: str = "change",
     kernel: Kernel | None = None,
@@ -39,10 +42,15 @@ def fit_dynamics(
             columns that hold the controls in the rows of the states that they act on.
         states: for a DataFrame, the names of its state columns.
         episode: for a DataFrame, the column that tells episodes apart; None is one episode.
-        dt: time between states; needed by "euler" alone.
+        time: when the states were, `[T + 1]` per episode, or the name of a column: for "euler" with steps of any
+            lengths.
+        dt: time between states, where it is the same for all; needed by "euler" alone.
         method: what is learned of a transition: "change" s' - s, "next" s', or "euler" (s' - s) / dt, a drift.
         kernel: as for `matheron.fit`.
         seed, progress: as for `matheron.fit`.
+
+    A transition from, to or under a missing value (NaN) is left out, with a warning: records with gaps, and episodes
+    that are padded to one length.
 
     >>> import torch, matheron
     >>> from matheron.dynamics import fit_dynamics
@@ -54,7 +62,7 @@ def fit_dynamics(
     >>> matheron.rollout(systems, [1.0, 0.0], 50, method="change", controls=torch.zeros(50, 1)).shape
     torch.Size([16, 51, 2])
     """
-    X, Y = transitions(data, controls, states=states, episode=episode, dt=dt, method=method)
+    X, Y = transitions(data, controls, states=states, episode=episode, time=time, dt=dt, method=method)
     generator = as_generator(seed)
     return Outputs([fit(kernel, X, y, seed=generator, progress=progress) for y in Y.unbind(1)])
 
@@ -65,6 +73,7 @@ def transitions(
     *,
     states: str | Sequence[str] | None = None,
     episode: str | None = None,
+    time: ArrayLike | str | None = None,
     dt: float | None = None,
     method: str = "change",
 ) -> tuple[Tensor, Tensor]:
@@ -81,13 +90,19 @@ def transitions(
         raise ValueError(
             f"method: expected change, next or euler to learn, one of {', '.join(METHODS)}, got {method!r}"
         )
-    if method == "euler" and not (dt is not None and dt > 0):
-        raise ValueError(f'dt: expected a positive time between states for method="euler", got {dt!r}')
+    if method == "euler" and time is None and (dt is None or _ndim(dt) > 0 or not dt > 0):
+        raise ValueError(
+            f'dt: expected a positive time between states for method="euler", got {dt!r}; for steps of several lengths '
+            "give time, the times of the states"
+        )
+    if dt is not None and time is not None:
+        raise ValueError("dt: expected dt, or the times of the states, got both")
     if _is_frame(data):
-        S, C = _from_frame(data, states, cast("str | Sequence[str] | None", controls), episode)
+        S, C, T = _from_frame(data, states, cast("str | Sequence[str] | None", controls), episode, time)
     else:
         S = _episodes(cast(ArrayLike, data), "data")
         C = None if controls is None else _episodes(cast(ArrayLike, controls), "controls")
+        T = None if time is None else _times(cast(ArrayLike, time), S)
     if C is not None and len(C) != len(S):
         raise ValueError(f"controls: expected those of {len(S)} episodes, got {len(C)}")
     inputs, targets = [], []
@@ -97,18 +112,56 @@ def transitions(
             raise ValueError(f"controls: expected {len(now)} of episode {i}, one between states, got {len(C[i])}")
         inputs.append(now if C is None else torch.cat([now, C[i][: len(now)].to(now)], dim=1))
         targets.append(after if method == "next" else after - now)
-    X, Y = torch.cat(inputs), torch.cat(targets)
-    if len(X) == 0:
+    if sum(map(len, inputs)) == 0:
         raise ValueError("data: expected an episode of at least two states, got none")
-    return X, Y / dt if method == "euler" and dt is not None else Y
+    X, Y = torch.cat(inputs), torch.cat(targets)
+    if T is not None:
+        gaps = torch.cat([t.diff() for t in T])[:, None]  # [n, 1]
+        _check_gaps(gaps, method)
+        Y = Y / gaps.to(Y) if method == "euler" else torch.where(gaps.isnan(), torch.nan, Y)
+    return _without_missing(X, Y / dt if method == "euler" and dt is not None else Y)
+
+
+def _check_gaps(gaps: Tensor, method: str) -> None:
+    """Times increase; and a map in discrete time has steps of one length."""
+    known = gaps[~gaps.isnan()]
+    if bool((known <= 0).any()):
+        raise ValueError("time: expected times that increase within each episode; sort the rows by time")
+    if method != "euler" and len(known) and float(known.max()) > 1.001 * float(known.min()):
+        raise ValueError(
+            f'time: steps are {float(known.min()):.4g} to {float(known.max()):.4g} long, and method="{method}" learns '
+            'a map of one step; use method="euler"'
+        )
+
+
+def _without_missing(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    missing = X.isnan().any(1) | Y.isnan().any(1)
+    if not bool(missing.any()):
+        return X, Y
+    if bool(missing.all()):
+        raise ValueError(f"data: expected transitions without missing values, got none among {len(X)}")
+    warnings.warn(
+        f"{int(missing.sum())} of {len(X)} transitions have missing values (NaN) and are left out", stacklevel=3
+    )
+    return X[~missing], Y[~missing]
+
+
+def _numbers(values: ArrayLike, name: str) -> Tensor:
+    """Finite numbers, or NaN."""
+    tensor = as_real(values, name)
+    tensor = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()
+    if bool(tensor.isinf().any()):
+        raise ValueError(f"{name}: expected finite numbers, or NaN where one is missing, got infinite ones")
+    return tensor
 
 
 def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
     """Episodes `[T, d]` from one, a list of them, or an array of them."""
-    if isinstance(values, list | tuple) and values and as_tensor(values[0], name).ndim == 2:
-        parts = [as_tensor(part, name) for part in values]
+    listed = _listed(values)
+    if listed and (_ndim(listed[0]) == 2 or len({np.shape(cast(Any, part)) for part in listed}) > 1):
+        parts = [_numbers(part, name) for part in listed]
     else:
-        parts = [as_tensor(values, name)]
+        parts = [_numbers(values, name)]
     parts = list(parts[0]) if len(parts) == 1 and parts[0].ndim == 3 else parts
     if any(part.ndim != 2 for part in parts) or len({part.shape[1] for part in parts}) != 1:
         shapes = [list(part.shape) for part in parts]
@@ -116,30 +169,68 @@ def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
     return parts
 
 
+def _times(time: ArrayLike, S: Sequence[Tensor]) -> list[Tensor]:
+    """Times `[T + 1]` of each episode; one row of them is for all."""
+    listed = _listed(time)
+    several = bool(listed) and _ndim(listed[0]) == 1
+    rows = [_numbers(row, "time") for row in listed] if several else [_numbers(time, "time")]
+    rows = list(rows[0]) if len(rows) == 1 and rows[0].ndim == 2 else rows
+    rows = rows * len(S) if len(rows) == 1 else rows
+    if [list(row.shape) for row in rows] != [[len(s)] for s in S]:
+        shapes = [list(row.shape) for row in rows]
+        raise ValueError(f"time: expected one per state, of each episode {[len(s) for s in S]}, got shapes {shapes}")
+    return rows
+
+
+def _listed(values: ArrayLike) -> list[ArrayLike]:
+    return list(values) if isinstance(values, list | tuple) else []
+
+
+def _ndim(values: ArrayLike) -> int:
+    return np.ndim(cast(Any, values))
+
+
 def _is_frame(data: ArrayLike | DataFrame) -> TypeGuard[DataFrame]:
     return hasattr(data, "columns")
 
 
 def _from_frame(
-    frame: DataFrame, states: str | Sequence[str] | None, controls: str | Sequence[str] | None, episode: str | None
-) -> tuple[list[Tensor], list[Tensor] | None]:
-    """Episodes from a DataFrame, in the order in which they first appear."""
+    frame: DataFrame,
+    states: str | Sequence[str] | None,
+    controls: str | Sequence[str] | None,
+    episode: str | None,
+    time: ArrayLike | str | None,
+) -> tuple[list[Tensor], list[Tensor] | None, list[Tensor] | None]:
+    """Episodes from a DataFrame, in the order in which they first appear: states, controls and times."""
+    known = ", ".join(map(str, frame.columns))
     if states is None:
-        raise ValueError(f"states: expected the names of the state columns among {', '.join(map(str, frame.columns))}")
-    states = [states] if isinstance(states, str) else states
-    controls = [controls] if isinstance(controls, str) else controls
-    for name in [*states, *(controls or []), *([] if episode is None else [episode])]:
-        if name not in frame.columns:
-            raise ValueError(f"{name!r} is not a column; expected one of {', '.join(map(str, frame.columns))}")
+        raise ValueError(f"states: expected the names of the state columns among {known}")
+    states = [states] if isinstance(states, str) else list(states)
+    controls = [controls] if isinstance(controls, str) else [] if controls is None else list(controls)
+    times = [] if time is None else [time]
+    for name in [*states, *controls, *times, *([] if episode is None else [episode])]:
+        if not isinstance(name, str | int) or name not in frame.columns:
+            raise ValueError(f"{name!r} is not a column; expected one of {known}")
     if episode is not None and (missing := int(frame[episode].isna().to_numpy().sum())):
         raise ValueError(
             f"episode: expected a value in every row of {episode!r}, got {missing} missing; remove the rows"
         )
-    groups = [frame] if episode is None else [group for _, group in frame.groupby(episode, sort=False)]
+    groups = [frame] if episode is None else [group for _, group in frame.groupby(episode, sort=False, observed=True)]
 
-    def parts(columns: Sequence[str], rows: slice, name: str) -> list[Tensor]:
-        return [as_tensor(group[list(columns)].iloc[rows].to_numpy(dtype=float), name) for group in groups]
+    def parts(columns: list, rows: slice, name: str) -> list[Tensor]:
+        return [torch.stack([_column(group[c].iloc[rows], c, name) for c in columns], dim=1) for group in groups]
 
     # Nothing follows an episode's last state: its row may well have no control.
     applied = parts(controls, slice(-1), "controls") if controls else None
-    return parts(states, slice(None), "data"), applied
+    when = [t[:, 0] for t in parts(times, slice(None), "time")] if times else None
+    return parts(states, slice(None), "data"), applied, when
+
+
+def _column(series: Series, column: object, name: str) -> Tensor:
+    """A column's numbers, NaN where there is none; of dates, seconds."""
+    if series.dtype.kind == "M":
+        series = (series - series.min()).dt.total_seconds()
+    try:
+        return _numbers(series.to_numpy(dtype=float, na_value=np.nan), name)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected numbers in column {column!r}: {error}") from error

@@ -91,7 +91,7 @@ def rollout(
     """
     steps, keep_every = as_count(steps, "steps"), as_count(keep_every, "keep_every")
     dt = _step_size(method, dt)
-    f: Drift = OutputPaths([_as_drift(p) for p in drift]) if isinstance(drift, Sequence) else _as_drift(drift)
+    f: Drift = _joined(drift) if isinstance(drift, Sequence) else _as_drift(drift)
     state = _initial(f, initial_state)  # [s, d_s]
     if actions is not None:
         control: Control | Actions = Actions(actions, controls, steps, state)
@@ -123,7 +123,10 @@ def _step_size(method: str, dt: float | None) -> float:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     if dt is None and method not in DISCRETE:
         raise ValueError(f'dt: expected a step size for method="{method}"; for a map in discrete time use "next"')
-    dt = 1.0 if dt is None else dt
+    try:
+        dt = 1.0 if dt is None else float(dt)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"dt: expected a positive number, the same for all steps, got {dt!r}") from error
     if not (math.isfinite(dt) and dt > 0):
         raise ValueError(f"dt: expected a positive number, got {dt!r}")
     return dt
@@ -165,6 +168,16 @@ def _as_drift(drift: T) -> T:
             "rollout(matheron.draw(model, 64), ...)"
         )
     return drift
+
+
+def _joined(drifts: Sequence[AbstractPaths]) -> OutputPaths:
+    for i, one in enumerate(drifts):
+        if not isinstance(_as_drift(one), Value):
+            raise TypeError(
+                f"drift: expected a list of paths, one per state, got {type(one).__name__} at place {i}; a known "
+                "system is one function [s, d_s + d_c] -> [s, d_s]"
+            )
+    return OutputPaths(drifts)
 
 
 def _initial(drift: Drift, initial_state: ArrayLike) -> Tensor:

@@ -27,7 +27,7 @@ def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", 
     def f(state: Tensor, control: Tensor | None) -> Tensor:
         x = state if control is None else torch.cat([state, control], dim=-1)  # [s, (a,) d_s + d_c]
         if not isinstance(drift, AbstractPaths):
-            return drift(x.flatten(0, -2)).reshape(state.shape)
+            return _known(drift, x.flatten(0, -2), state)
         x = x if x.ndim == 3 else x[:, None]
         if x.device.type != "cpu" or bool((finite := torch.isfinite(x)).all()):
             return drift(x).reshape(state.shape)  # [s, a or 1(, d_s)]
@@ -42,6 +42,16 @@ def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", 
     # What is captured as a graph cannot look at points, to check them against a domain.
     capturable = isinstance(drift, AbstractPaths) and not drift.bounded
     return _Replayed(step) if fast and state.device.type == "cuda" and capturable else step
+
+
+def _known(drift: Callable[[Tensor], Tensor], x: Tensor, state: Tensor) -> Tensor:
+    """A known system at points `[r, d_s + d_c]`, in the shape of the states."""
+    values = drift(x)
+    if not isinstance(values, Tensor) or values.numel() != state.numel():
+        expected, found = [len(x), state.shape[-1]], getattr(values, "shape", None)
+        found = type(values).__name__ if found is None else list(found)
+        raise ValueError(f"drift: expected a function {list(x.shape)} -> {expected}, it returned {found}")
+    return values.reshape(state.shape)
 
 
 def _advanced(method: str, f: Callable[[Tensor], Tensor], s: Tensor, dt: float) -> Tensor:
