@@ -97,7 +97,8 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Va
     if metadata.get("checksum") != _checksum(header + metadata.get("notes", ""), tensors):
         raise FileError(f"{path} was changed since it was saved: its checksum does not match")
     try:
-        return _rebuild(json.loads(header), "", tensors).to(device)
+        value = _rebuild(json.loads(header), "", tensors)
+        return value if torch.device(device).type == "cpu" else value.to(device)
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, RecursionError) as error:
         raise FileError(f"{path} does not describe a value of this version of matheron: {error!r}") from error
 
@@ -162,27 +163,26 @@ def _rebuild(tree: Tree, prefix: str, tensors: dict[str, Tensor]) -> Value:
 def _check(value: Value) -> None:
     """ValueError where the parts of a value do not fit, before anything is made of them."""
     kind = type(value)
-    parameters = _parameters(kind)
+    parameters, name = _parameters(kind), kind.__name__
     sizes: dict[str, int] = {}
-    for entry in filter(None, kind.shapes.split(",")):
-        name, axes = (word.strip() for word in entry.split(":"))
-        if name not in value._buffers and name in parameters and parameters[name].default is None:
+    for buffer, axes in _axes(kind):
+        if buffer not in value._buffers and buffer in parameters and parameters[buffer].default is None:
             continue  # of an older format, which did not have it
-        tensor = value._buffers[name]
+        tensor = value._buffers[buffer]
         if tensor is None:
             continue
-        if tensor.ndim != len(axes.split()):
-            raise ValueError(f"{kind.__name__}.{name}: expected axes [{axes}], got {list(tensor.shape)}")
-        for axis, size in zip(axes.split(), tensor.shape, strict=True):
+        if tensor.ndim != len(axes):
+            raise ValueError(f"{name}.{buffer}: expected axes [{' '.join(axes)}], got {list(tensor.shape)}")
+        for axis, size in zip(axes, tensor.shape, strict=True):
             if sizes.setdefault(axis, int(axis) if axis.isdigit() else size) != size:
-                raise ValueError(f"{kind.__name__}.{name}: expected [{axes}], {axis} of {sizes[axis]}, got {size}")
-    for name, part in value._modules.items():
-        wanted = parameters.get(name) or next((p for p in parameters.values() if p.kind is p.VAR_POSITIONAL), None)
-        words = set() if wanted is None else set(re.findall(r"\w+", str(wanted.annotation)))
+                wanted = f"[{' '.join(axes)}], {axis} of {sizes[axis]}"
+                raise ValueError(f"{name}.{buffer}: expected {wanted}, got {size}")
+    for part_name, part in value._modules.items():
+        allowed = _types_of_part(kind, part_name)
         for each in part if isinstance(part, Parts) else [part]:
             names = {"None"} if each is None else {base.__name__ for base in type(each).__mro__}
-            if wanted is not None and words & set(_BASES) and not words & names:
-                raise ValueError(f"{kind.__name__}.{name}: expected {wanted.annotation}, got {type(each).__name__}")
+            if allowed and not allowed & names:
+                raise ValueError(f"{name}.{part_name}: expected {' | '.join(allowed)}, got {type(each).__name__}")
     if kind.check is Value.check and not kind.shapes:
         _construct(value, parameters)
     value.check()
@@ -191,6 +191,22 @@ def _check(value: Value) -> None:
 @cache
 def _parameters(kind: type[Value]) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(kind.__init__).parameters
+
+
+@cache
+def _axes(kind: type[Value]) -> list[tuple[str, list[str]]]:
+    """The names of the tensors whose axes a class states, and these."""
+    entries = (entry.split(":") for entry in kind.shapes.split(",") if entry)
+    return [(name.strip(), axes.split()) for name, axes in entries]
+
+
+@cache
+def _types_of_part(kind: type[Value], name: str) -> set[str]:
+    """What the constructor says that a part is, in its annotation; nothing where that has none of our types."""
+    parameters = _parameters(kind)
+    wanted = parameters.get(name) or next((p for p in parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+    words = set() if wanted is None else set(re.findall(r"\w+", str(wanted.annotation)))
+    return words if words & set(_BASES) else set()
 
 
 # Types of parts, as constructors name them.
@@ -220,5 +236,5 @@ def _checksum(header: str, tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}:{tensor.dtype}:{list(tensor.shape)}".encode())
-        digest.update(tensor.numpy().tobytes())
+        digest.update(tensor.numpy())
     return digest.hexdigest()
