@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
 
@@ -274,6 +275,21 @@ def test_targets_that_a_function_changed_come_back(func, inverse):
     np.testing.assert_allclose(paths(X).numpy(), expected)
 
 
+def test_pipelines_of_scalers_are_read_as_the_scalers():
+    scalers = make_pipeline(StandardScaler(), "passthrough", MinMaxScaler())
+    inner = make_pipeline(scalers, RobustScaler(), GaussianProcessRegressor(smooth()))
+    model = TransformedTargetRegressor(inner, transformer=scalers).fit(SCALE * X, several)
+    paths = matheron.draw(model, 3, seed=0)
+    np.testing.assert_allclose(paths.mean(SCALE * x).numpy(), model.predict(SCALE * x))
+
+
+def test_a_regressor_for_each_target_is_an_output_each():
+    model = MultiOutputRegressor(make_pipeline(StandardScaler(), GaussianProcessRegressor(smooth()))).fit(X, several)
+    paths = matheron.draw(model, 3, seed=0)
+    np.testing.assert_allclose(paths.mean(x).numpy(), model.predict(x))
+    assert paths(x).shape == (3, len(x), several.shape[1])
+
+
 def test_log_targets_come_back_in_their_own_units(generator):
     model = TransformedTargetRegressor(fitted(smooth())(), func=np.log, inverse_func=np.exp).fit(X, np.exp(y))
     paths = matheron.draw(model, 2000, generator=generator)
@@ -291,6 +307,7 @@ def test_log_targets_come_back_in_their_own_units(generator):
     ("make", "message"),
     [
         (lambda: TransformedTargetRegressor(GaussianProcessRegressor()), "TransformedTargetRegressor is not fitted"),
+        (lambda: MultiOutputRegressor(GaussianProcessRegressor()), "MultiOutputRegressor is not fitted"),
         (lambda: GridSearchCV(GaussianProcessRegressor(), {}), "this search has no best estimator; call fit"),
     ],
 )

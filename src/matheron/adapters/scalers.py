@@ -8,6 +8,7 @@ from functools import singledispatch
 import numpy as np
 import torch
 from sklearn import preprocessing
+from sklearn.pipeline import Pipeline
 
 from ..gp import ExactGP, Outputs
 from ..transforms import Affine, Chain, Exp, Power, Transform
@@ -37,10 +38,19 @@ def with_transforms(
 
 def _column(transform: Transform, i: int) -> Transform:
     """The transform of one target of several."""
+    if isinstance(transform, Chain):
+        return Chain([_column(part, i) for part in transform.transforms])
     if not isinstance(transform, Affine) or transform.scale.numel() == transform.offset.numel() == 1:
         return transform
     scale, offset = torch.broadcast_tensors(transform.scale, transform.offset)
     return Affine(scale[i], offset[i])
+
+
+def scalers_in(step: object) -> list[object]:
+    """The scalers of a step, one after the other: none, itself, or those of a pipeline."""
+    if step is None or isinstance(step, str):  # "passthrough"
+        return []
+    return [inner for _, part in step.steps for inner in scalers_in(part)] if isinstance(step, Pipeline) else [step]
 
 
 @singledispatch
@@ -105,6 +115,9 @@ def target_transform(transformer: object) -> Transform:
             f"np.square, or a scaler, got func={getattr(transformer.func, '__name__', transformer.func)}; "
             f"{_FROM_INSIDE}model.regressor_, 64), then inverse_func(paths(X))"
         )
+    if isinstance(transformer, Pipeline):
+        undone = [target_transform(step) for step in reversed(scalers_in(transformer))]
+        return undone[0] if len(undone) == 1 else Chain(undone)
     if scaler_transform.dispatch(type(transformer)) is scaler_transform.dispatch(object):
         raise refusal(
             "transformer",

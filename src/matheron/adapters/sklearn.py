@@ -28,12 +28,13 @@ try:
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process import kernels as sk
     from sklearn.model_selection._search import BaseSearchCV
+    from sklearn.multioutput import MultiOutputRegressor
     from sklearn.pipeline import Pipeline
     from sklearn.utils import check_array, check_random_state
 except ImportError as error:
     raise ImportError(f"{missing('scikit-learn', 'sklearn')} ({error})") from error
 
-from .scalers import scaler_transform, target_transform, with_transforms
+from .scalers import scaler_transform, scalers_in, target_transform, with_transforms
 
 
 @singledispatch
@@ -68,7 +69,7 @@ def _(model: GaussianProcessRegressor) -> ExactGP | Outputs:
 def _(model: Pipeline) -> ExactGP | Outputs:
     """Scalers before a regressor are the input transform of its paths."""
     *before, (_, regressor) = model.steps
-    scalers = [step for _, step in before if step not in (None, "passthrough")]
+    scalers = [scaler for _, step in before for scaler in scalers_in(step)]
     return with_transforms(describe(regressor), scalers=[scaler_transform(step) for step in scalers])
 
 
@@ -85,6 +86,15 @@ def _(model: BaseSearchCV) -> ExactGP | Outputs:
     if not hasattr(model, "best_estimator_"):
         raise ValueError("model: this search has no best estimator; call fit, with refit=True")
     return describe(model.best_estimator_)
+
+
+@describe.register
+def _(model: MultiOutputRegressor) -> ExactGP | Outputs:
+    """A regressor of its own for each target."""
+    if not hasattr(model, "estimators_"):
+        raise ValueError("model: this MultiOutputRegressor is not fitted; call fit")
+    members = [describe(regressor) for regressor in model.estimators_]
+    return members[0] if len(members) == 1 else Outputs(members)
 
 
 def sample_y(
