@@ -62,6 +62,9 @@ KERNELS = {  # kernel and dimensions: all that features are made for
     ),
     "a sum with atoms": (K.Periodic(0.6, 0.7) + 0.3 * K.RBF(0.4), 1),
     "a product": (K.RBF(0.6) * K.Matern(1.5, 0.9), 2),
+    "a product of unlike lengthscales": (K.RBF([0.6, 2.0]) * K.Matern(1.5, [2.0, 0.9]), 2),
+    "a product of three": (K.RationalQuadratic(0.5, 0.6) * K.Matern(1.5, 0.9) * K.RBF([1.0, 2.0, 1.0]), 3),
+    "a product of RBFs, one shifted": (K.RBF([0.6, 2.0]) * K.SpectralMixture([1.0], [[0.8, 0.3]], [[0.2, 0.4]]), 2),
     "a product with atoms": (K.RBF(0.6) * K.Periodic(0.8, 0.4), 1),
     "a product across coordinates": (K.RBF(0.5).on(0) * K.Matern(2.5, 0.6).on(1), 2),
     "a product of shifted ones": (
@@ -106,12 +109,13 @@ def test_amplitudes_wrong_by_five_percent_are_noticed():
         (K.Matern(2.5, 0.3), 1, 20, 4.0),
         (K.Matern(1.5, 1.2), 2, 30, 3.0),
         (K.RBF(1.0) + 1e-3 * K.Matern(1.5, 0.05), 1, 40, 4.0),
-        (K.Matern(2.5, [0.2, 2.0]), 2, 60, 2.5),
-        (K.Rotated(K.Matern(2.5, [0.3, 1.5]), 30.0), 2, 60, 2.5),
-        (K.Spherical(0.8), 1, 30, 3.0),
-        (K.Matern(2.5, 0.5) * K.Linear(), 1, 30, 4.0),
+        (K.Matern(2.5, [0.2, 2.0]), 2, 60, 2.0),
+        (K.Rotated(K.Matern(2.5, [0.3, 1.5]), 30.0), 2, 60, 2.0),
+        (K.Spherical(0.8), 1, 30, 2.5),
+        (K.Matern(2.5, 0.5) * K.Linear(), 1, 30, 3.0),
+        (K.Matern(1.5, 0.5) * K.Matern(2.5, 0.8), 1, 20, 4.0),
     ],
-    ids=["one dimension", "two", "a small term", "ARD", "turned", "spherical", "a linear form"],
+    ids=["one dimension", "two", "a small term", "ARD", "turned", "spherical", "a linear form", "a product"],
 )
 def test_the_posterior_s_error_is_some_times_less(kernel, d, n, least):
     gp, x = model(kernel, d, n), rand(100, d, seed=7)
@@ -142,6 +146,14 @@ ELSEWHERE = {
     "far from many data, and apart": (model(K.Matern(2.5, 0.5), 4, 150), 5 + 10 * rand(100, 4, seed=7)),
     "far from many data in six dimensions": (model(K.Matern(0.5, 1.8), 6, 100), 5 + 5 * rand(100, 6, seed=7)),
     "far from data in three dimensions, and apart": (model(K.Matern(2.5, 0.7), 3, 60), 5 + 10 * rand(60, 3, seed=7)),
+    "far from data on two coordinates of their own, and apart": (
+        model(K.Matern(1.5, 0.8).on(0) * K.Matern(1.5, 0.5).on(1), 2, 40),
+        5 + 30 * rand(60, 2, seed=7),
+    ),
+    "far from data for a product in one dimension, and apart": (
+        model(K.Matern(0.5, 0.5) * K.RBF(0.8), 1, 20),
+        5 + 100 * rand(60, 1, seed=7),
+    ),
     "outside of their box": (model(K.Matern(2.5, 0.5), 2, 40), 2 * rand(100, 2, seed=7) - 0.5),
     "one datum": (model(K.Matern(2.5, 0.5), 3, 1), rand(100, 3, seed=7)),
     "noise so large that data say nothing": (model(K.Matern(2.5, 0.5), 3, 50, noise=100.0), rand(100, 3, seed=7)),

@@ -1,5 +1,6 @@
 """Spectral measures: E cos(theta . (x - x')) is the kernel, however the measure was put together."""
 
+import functools
 import math
 
 import numpy as np
@@ -247,6 +248,39 @@ def test_the_density_s_fourier_transform_is_the_kernel(name):
     r = torch.tensor([[1.3, 0.3], [1.0, -0.9]], dtype=torch.float64)[:, : len(dims)]
     found = smoothed_by_density(measure, dims, r, 0.15).numpy()
     assert np.abs(found - smoothed_kernel(kernel, d, dims, r, 0.15)).max() < 1e-6
+
+
+COMPOUNDS = {
+    "RBF and Matern": (1, K.RBF(0.8), K.Matern(0.5, 0.5)),
+    "two Matern kernels of 1/2, whose variances are joined": (1, K.Matern(0.5, 0.5), K.Matern(0.5, 1.0)),
+    "rational quadratic and Matern, ARD": (2, K.RationalQuadratic(0.7, [0.9, 1.8]), K.Matern(2.5, [0.6, 1.2])),
+    "three": (2, K.Matern(1.5, 0.9), K.RBF(2.0), K.Matern(3.5, 1.1)),
+    "RBFs of unlike lengthscales": (2, K.RBF([0.5, 1.0]), K.RBF([2.0, 0.9])),
+}
+
+
+@pytest.mark.parametrize("name", COMPOUNDS)
+def test_a_product_of_radial_kernels_with_proportional_lengthscales_has_an_elliptical_measure(name, generator):
+    d, *factors = COMPOUNDS[name]
+    product = math.prod(factors[1:], start=factors[0])
+    measure = functools.reduce(lambda a, b: spectral.compound([a, b.measure(d)]), factors[1:], factors[0].measure(d))
+    assert measure is not None
+    r = torch.tensor([[1.3, 0.3], [1.0, -0.9]], dtype=torch.float64)[:, :d]
+    found = smoothed_by_density(measure, list(range(d)), r, 0.15).numpy()
+    assert np.abs(found - smoothed_kernel(product, d, list(range(d)), r, 0.15)).max() < 2e-5
+    assert_is_measure_of(product, d, frequencies(measure, generator))
+
+
+def test_other_products_have_none():
+    def differentiable():
+        kernel = K.Matern(1.5, 1.0)
+        kernel.lengthscale.requires_grad_(True)
+        return kernel.measure(2)
+
+    matern, shifted = K.Matern(1.5, 1.0).measure(2), K.SpectralMixture([1.0], [[0.5, 0.2]], [[0.3, 0.3]]).measure(2)
+    for other in (K.RBF([1.0, 2.0]).measure(2), differentiable(), shifted, K.Spherical(2.0).measure(2)):
+        assert spectral.compound([matern, other]) is None
+    assert spectral.compound([shifted, shifted]) is None
 
 
 def test_a_mixture_s_density_is_the_mean_of_its_parts():

@@ -26,6 +26,7 @@ class Factor(ABC):
     index: Tensor  # [c], increasing with the frequency
     num_uniforms: int
     input_dim: int
+    half: bool  # of two frequencies that are each other's negatives one is drawn
 
     @property
     @abstractmethod
@@ -65,7 +66,9 @@ class Shells(Factor):
     The rows of `frame` A `[p, d]` are orthonormal: some axes, or axes that were turned.
     """
 
-    def __init__(self, measure: Elliptical, frame: Tensor, alone: bool, centre: Tensor | None = None) -> None:
+    def __init__(
+        self, measure: Elliptical, frame: Tensor, *, alone: bool, half: bool = True, centre: Tensor | None = None
+    ) -> None:
         self.measure, self.frame, self.input_dim = measure, frame, frame.shape[1]
         self.whole = frame.shape[0] == frame.shape[1] and bool((frame == torch.eye(len(frame))).all())
         self.scale = measure.scale.detach()
@@ -73,8 +76,7 @@ class Shells(Factor):
         shift = getattr(measure, "shift", None) if centre is None else centre
         self.shift = None if shift is None or not bool(shift.any()) else shift.detach()
         d = self.own_dim = len(frame)
-        # A frequency and its negative are the same pair of features: alone, half of the directions (or signs) will do.
-        self.half = alone and self.shift is None
+        self.half = half and self.shift is None
         self.signed = self.shift is not None and not alone
         self.num_uniforms = d + self.signed
         self.log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
@@ -110,11 +112,8 @@ class Shells(Factor):
     @property
     def key(self) -> tuple | None:
         """What the table depends on: the kind of measure, its dimension and shape; None where that is not numbers."""
-        shape = [v for name, v in sorted(vars(self.measure).items()) if name not in ("scale", "shift")]
-        if any(isinstance(v, Tensor) and v.numel() > 1 for v in shape):
-            return None
-        numbers = tuple(float(v.detach()) if isinstance(v, Tensor) else v for v in shape)
-        return (type(self.measure), *numbers) if all(isinstance(v, int | float) for v in numbers) else None
+        shape = self.measure.shape
+        return None if shape is None else (type(self.measure), *shape)
 
     @property
     def directions(self) -> Tensor:
@@ -183,9 +182,10 @@ class Atoms(Factor):
 
     num_uniforms = 1
 
-    def __init__(self, theta: Tensor, mass: Tensor, alone: bool) -> None:
+    def __init__(self, theta: Tensor, mass: Tensor, *, half: bool) -> None:
+        self.half = half
         kept = mass.detach() > 1e-14 * mass.detach().max()
-        if alone:  # a frequency and its negative are the same pair of features
+        if half:
             leading = torch.zeros(len(theta), dtype=theta.dtype)
             for column in theta.detach().mT.flip(0):
                 leading = torch.where(column != 0, column.sign(), leading)

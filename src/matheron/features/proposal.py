@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.spatial import Turned
-from ..kernels.spectral import Convolution, Elliptical, Embedded, Mixture, SpectralMeasure
+from ..kernels.spectral import Convolution, Elliptical, Embedded, Mixture, SpectralMeasure, compound
 from ..kernels.terms import Term
 from .cells import Atoms, Factor, Shells
 
@@ -73,7 +73,7 @@ def _separated(variance: Tensor, factors: list[Factor]) -> list[Component]:
     shells = [f for f in factors if isinstance(f, Shells)]
     if len(atoms) == len(shells) == 1 and shells[0].shift is None:
         (spectrum,), (radial,) = atoms, shells
-        folded = Atoms(spectrum.theta, spectrum.mass, alone=True)
+        folded = Atoms(spectrum.theta, spectrum.mass, half=True)
         beside = folded.theta - radial.own(folded.theta) @ radial.frame
         if len(folded.mass) <= LARGEST_SEPARATED and bool(beside.norm() <= 1e-12 * folded.theta.norm()):
             return [
@@ -126,19 +126,35 @@ def _factors(measures: list[SpectralMeasure]) -> list[Factor] | None:
     """Discrete measures as one list of atoms (or several, where together they are too many), others as shells."""
     discrete = [m for m in measures if m.atoms() is not None]
     others = [m for m in measures if m.atoms() is None]
+    framed = [_framed(m) for m in others]
+    if any(not isinstance(inner, Elliptical) or inner.density_dims is None for inner, _ in framed):
+        return None
+    radial = _compounded([(inner, frame) for inner, frame in framed if isinstance(inner, Elliptical)])
+    alone = len(radial) == 1 and not discrete
     factors: list[Factor] = []
-    for m in others:
-        inner, frame = _framed(m)
-        if not isinstance(inner, Elliptical) or inner.density_dims is None:
-            return None
-        factors.append(Shells(inner, frame, alone=len(measures) == 1))
+    for inner, frame in radial:
+        # A frequency and its negative are the same pair of features: one of the factors needs half of them.
+        factors.append(Shells(inner, frame, alone=alone, half=not any(f.half for f in factors)))
     if discrete:
         whole = discrete[0].atoms() if len(discrete) == 1 else Convolution(discrete).atoms()
         lists = [whole] if whole is not None else [m.atoms() for m in discrete]
         for atoms in lists:
             assert atoms is not None
-            factors.append(Atoms(*atoms, alone=len(lists) == len(factors) + 1))
+            factors.append(Atoms(*atoms, half=not any(f.half for f in factors)))
     return factors
+
+
+def _compounded(measures: list[tuple[Elliptical, Tensor]]) -> list[tuple[Elliptical, Tensor]]:
+    """Measures in frames, with those in one frame convolved where the result is elliptical: one radius is better."""
+    found: list[tuple[Elliptical, Tensor]] = []
+    for inner, frame in measures:
+        for i, (other, same) in enumerate(found):
+            if torch.equal(frame, same) and (both := compound([other, inner])) is not None:
+                found[i] = both, frame
+                break
+        else:
+            found.append((inner, frame))
+    return found
 
 
 @dataclass

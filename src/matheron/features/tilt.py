@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cells import Shells
 from .proposal import Component
 
-# int S^2 / q may be this many times that of plain features: little more than one where data explain little; else 1.1
-# squared. In one and two dimensions weighted frequencies are more even than plain ones, and may weigh more; not so in
-# products on the same few coordinates, nor about a shift in two dimensions.
-_LARGEST_FAR, _OF_PINNED, _OF_PINNED_IN = 1.12, 1.21, {1: 2.5, 2: 1.3}
-_OF_OVERLAP, _FEW_DIMS = 1.15, 3
+# int S^2 / q may be this many times that of plain features: little more than one where data explain little; else nearly
+# 1.1 squared. In one dimension weighted frequencies are so even that they may weigh more; not so in products of
+# factors that share coordinates.
+_LARGEST_FAR, _OF_PINNED, _IN_ONE_DIM, _OF_OVERLAP = 1.12, 1.2, 1.5, 1.1
 # With as many bases more is allowed: what they err by averages out, and far from data little of it is left beside what
 # a finite number of paths errs by. Where it was said where paths will be called, no place is far.
 _MANY_BASES, _OF_MANY, _WHERE_GIVEN = 16, 2.5, 4.0
@@ -78,21 +76,17 @@ def tilt(parts: list[Tilted], given: bool, pinned: bool, num_bases: int) -> list
 
 
 def _largest_far(parts: list[Tilted], total: float, given: bool, pinned: bool, num_bases: int) -> float:
-    if given:
-        return _WHERE_GIVEN
-    largest = _LARGEST_FAR
-    if pinned:
-        largest = min((_of_pinned(p.component) for p in parts if p.size >= 0.01 * total), default=_OF_PINNED)
-    return max(_OF_MANY, 2 * largest - 1) if num_bases >= _MANY_BASES else largest
+    if given or num_bases >= _MANY_BASES:
+        return _WHERE_GIVEN if given else _OF_MANY
+    if not pinned:
+        return _LARGEST_FAR
+    return min((_of_pinned(p.component) for p in parts if p.size >= 0.01 * total), default=_OF_PINNED)
 
 
 def _of_pinned(c: Component) -> float:
-    d = c.num_dims
-    overlap = sum(int(f.directions.any(0).sum()) for f in c.factors) > d
-    shifted = any(isinstance(f, Shells) and f.shift is not None for f in c.factors)
-    if overlap and d <= _FEW_DIMS:
+    if sum(int(f.directions.any(0).sum()) for f in c.factors) > c.num_dims:
         return _OF_OVERLAP
-    return _OF_PINNED if shifted and d > 1 else _OF_PINNED_IN.get(d, _OF_PINNED)
+    return _IN_ONE_DIM if c.num_dims == 1 else _OF_PINNED
 
 
 def _chosen(far: np.ndarray, gain: np.ndarray, largest: float) -> int:

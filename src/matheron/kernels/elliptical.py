@@ -40,6 +40,15 @@ class Elliptical(SpectralMeasure):
     def density_dims(self) -> list[int] | None:
         return list(range(self.input_dim)) if bool((self.scale > 0).all()) else None
 
+    @property
+    def shape(self) -> tuple | None:
+        """What the law of theta / scale depends on; None where that is more than a few numbers."""
+        own = [v for name, v in sorted(vars(self).items()) if name not in ("scale", "shift")]
+        if any(isinstance(v, Tensor) and v.numel() > 1 for v in own):
+            return None
+        numbers = tuple(float(v.detach()) if isinstance(v, Tensor) else v for v in own)
+        return numbers if all(isinstance(v, int | float) for v in numbers) else None
+
     @abstractmethod
     def log_radial(self, r2: Tensor) -> Tensor:
         """The log density `[...]` of theta / scale, given its squared length `[...]`."""

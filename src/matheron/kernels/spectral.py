@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .compound import compound as compound
 from .elliptical import Elliptical as Elliptical
 from .elliptical import GammaScaled as GammaScaled
 from .elliptical import Gaussian as Gaussian
