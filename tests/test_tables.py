@@ -53,7 +53,9 @@ BAD = {
     "no rows": (b"a,b\n", "has column names but no rows"),
     "no header": (b"1,2\n3,4\n", r"the first row is numbers \(1, 2, ...\), expected column names"),
     "ragged": (b"a,b\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
-    "every row longer than the header": (b"a,b\n1,2,3\n4,5,6\n", "not a table that can be read"),
+    "every row longer than the header": (b"a,b\n1,2,3\n4,5,6\n", "rows have more cells than there are column names"),
+    "JSON": (b'{"a": [1, 2]}', "looks like JSON"),
+    "only comments": (b"# a\n# b\n", "has comments but no table"),
     "binary": (b"PK\x03\x04\x00\x00", "is not text"),
 }
 
@@ -64,6 +66,35 @@ def test_files_that_are_no_tables_are_refused_in_words(kind, tmp_path):
     file.write_bytes(BAD[kind][0])
     with pytest.raises(ValueError, match=BAD[kind][1]):
         read_table(file)
+
+
+ODD = {
+    "comments above": "# a logger's\n\n# words\nx,y\n1,2\n3,4.5\n",
+    "names in the last comment": "# x y\n1 2\n3 4.5\n",
+    "spaces": " x   y\n  1   2\n 3  4.5\n",
+    "spaces and decimal commas": "x y\n1,0 2,0\n3,0 4,5\n",
+    "spaces around names": "x ,y \n1 ,2 \n3 ,4.5\n",
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_files_are_read_whole_and_in_chunks(kind, tmp_path):
+    (tmp_path / "t.csv").write_text(ODD[kind])
+    whole, chunks = read_table(tmp_path / "t.csv"), pd.concat(read_chunks(tmp_path / "t.csv", 1))
+    for frame in (whole, chunks):
+        np.testing.assert_array_equal(frame[["x", "y"]].to_numpy(float), [[1, 2], [3, 4.5]])
+
+
+def test_rows_longer_than_the_header_are_refused_in_chunks_too(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2,3\n4,5,6\n")
+    with pytest.raises(ValueError, match="rows have more cells than there are column names"):
+        list(read_chunks(tmp_path / "t.csv", 1))
+
+
+@pytest.mark.parametrize("date", ["2026-01-31", "31.01.2026", "1/31/26", "2026/1/31", "12:30"])
+def test_dates_are_told_from_other_text(date):
+    with pytest.raises(ValueError, match="holds dates"):
+        numbers(pd.DataFrame({"day": [date]}), "day", "t")
 
 
 def test_a_file_that_is_not_there_a_folder_and_a_broken_parquet_are_refused(tmp_path):
@@ -133,6 +164,9 @@ def test_categories_become_columns_and_strangers_are_refused():
     np.testing.assert_array_equal(again.matrix(frame, "t"), [[0, 1, 1], [np.nan, np.nan, 2], [1, 0, 3]])
     with pytest.raises(ValueError, match="column 'kind' holds 'z', which is none of x, y"):
         again.matrix(pd.DataFrame({"a": [1.0], "kind": ["z"]}), "t")
+    pd.testing.assert_frame_equal(
+        again.table(again.matrix(frame[::2], "t")), frame[::2][["kind", "a"]].reset_index(drop=True)
+    )
     with pytest.raises(ValueError, match="t has no column 'kind'; it has a"):
         again.matrix(pd.DataFrame({"a": [1.0]}), "t")
 

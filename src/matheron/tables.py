@@ -7,6 +7,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 import numpy as np
 
+from .dialect import HEAD, dialect, is_number
 from .value import Json
 
 if TYPE_CHECKING:
@@ -21,14 +23,17 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
 
 PARQUET = (".parquet", ".pq")
-_SEPARATORS = (",", ";", "\t", "|")
+_DATE = re.compile(r"\s*(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.](\d{4}|\d\d)|\d\d?:\d\d)\b")
+# Numbers that stand for no number in many files of measurements.
+_MARKS = {sign * mark for sign in (-1, 1) for mark in (99.0, 999.0, 9999.0, 99999.0, 999.9, 9999.9, 1e20, 1e30)}
 
 
 def read_table(path: str | os.PathLike[str]) -> DataFrame:
     """A whole file as a pandas DataFrame.
 
-    CSV files may be separated by commas, semicolons, tabs or bars, have decimal commas, a byte-order mark, or be
-    compressed (.gz, .zip, .xz). The first row must hold the names of the columns.
+    CSV files may be separated by commas, semicolons, tabs, bars or spaces, have decimal commas, a byte-order mark,
+    comments (#) above the table, or be compressed (.gz, .zip, .xz). The first row must hold the names of the columns;
+    it may be the last comment.
     """
     path = _existing(path)
     if _is_parquet(path):
@@ -37,12 +42,8 @@ def read_table(path: str | os.PathLike[str]) -> DataFrame:
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from error
     else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pandas().errors.ParserWarning)
-            try:
-                frame = pandas().read_csv(path, **_dialect(path))
-            except (ValueError, OSError, EOFError, pandas().errors.ParserWarning) as error:
-                raise ValueError(f"{path} is not a table that can be read: {_first_line(error)}") from error
+        with _reading(path):
+            frame = pandas().read_csv(path, **_dialect(path))
     _check_header(frame, path)
     if not len(frame):
         raise ValueError(f"{path} has column names but no rows")
@@ -59,18 +60,35 @@ def read_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[DataFrame]:
         try:
             with pyarrow.parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=rows):
-                    yield batch.to_pandas()
+                    frame = batch.to_pandas()
+                    _check_header(frame, path)
+                    yield frame
         except pyarrow.ArrowInvalid as error:
             raise ValueError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from error
         return
-    try:
-        with pandas().read_csv(path, chunksize=rows, **_dialect(path)) as chunks:
-            for i, frame in enumerate(chunks):
-                if i == 0:
-                    _check_header(frame, path)
-                yield frame
-    except (pandas().errors.ParserError, UnicodeDecodeError, EOFError) as error:
-        raise ValueError(f"{path} is not a table that can be read: {_first_line(error)}") from error
+    with _reading(path):
+        chunks = pandas().read_csv(path, chunksize=rows, **_dialect(path))
+    with chunks:
+        while True:
+            with _reading(path):
+                frame = next(chunks, None)
+            if frame is None:
+                return
+            _check_header(frame, path)
+            yield frame
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What pandas finds wrong with a file, in words; a row that is longer than the header is an error, not cut."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pandas().errors.ParserWarning)
+        try:
+            yield
+        except pandas().errors.ParserWarning:
+            raise ValueError(f"{path}: rows have more cells than there are column names in the header") from None
+        except (ValueError, OSError, EOFError) as error:
+            raise ValueError(f"{path} is not a table that can be read: {_first_line(error)}") from error
 
 
 class TableWriter:
@@ -134,13 +152,13 @@ class Columns:
     def coded(self, name: str) -> bool:
         return name in self.categories
 
-    def matrix(self, frame: DataFrame, source: str) -> np.ndarray:
-        """The inputs `[n, d]`, NaN where a cell is empty."""
+    def matrix(self, frame: DataFrame, source: str, advice: str | None = None) -> np.ndarray:
+        """The inputs `[n, d]`, NaN where a cell is empty; advice is for someone whose cells hold text."""
         check_columns(frame, self.inputs, source)
         parts = []
         for name in self.inputs:
             if not self.coded(name):
-                parts.append(numbers(frame, name, source)[:, None])
+                parts.append(numbers(frame, name, source, advice)[:, None])
                 continue
             cells = frame[name]
             known = self.categories[name]
@@ -152,6 +170,19 @@ class Columns:
             coded[cells.isna().to_numpy()] = np.nan
             parts.append(coded)
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(frame), 0))
+
+    def table(self, X: np.ndarray) -> DataFrame:
+        """The table whose matrix is X `[n, d]`: columns of 0 and 1 are categories again."""
+        columns, first = {}, 0
+        for name in self.inputs:
+            if self.coded(name):
+                known = np.array(self.categories[name])
+                columns[name] = known[X[:, first : first + len(known)].argmax(1)]
+                first += len(known)
+            else:
+                columns[name] = X[:, first]
+                first += 1
+        return pandas().DataFrame(columns)
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
@@ -185,12 +216,27 @@ def numbers(frame: DataFrame, name: str, source: str, advice: str | None = None)
         row = int(np.flatnonzero(bad.to_numpy())[0])
         text = str(column.iloc[row])
         share = f"{int(bad.sum())} of {len(column)} cells"
-        if re.match(r"\d{4}-\d\d-\d\d", text):
+        if _DATE.match(text):
             raise ValueError(f"{dates} ({text!r} in row {row + 1})")
         if advice is None:
             advice = f"leave it out with --inputs, correct it, or, if it names categories, add --encode {name}"
         raise ValueError(f"{source}: column {name!r} holds text ({text!r} in row {row + 1}; {share}); {advice}")
     return converted.to_numpy(dtype=float, na_value=np.nan)
+
+
+def no_data_mark(values: np.ndarray) -> float | None:
+    """The number, such as -9999, that seems to mark missing values: far from all others, by more than these differ.
+
+    >>> import numpy as np
+    >>> no_data_mark(np.array([1.0, 2.5, -9999.0, 2.0])), no_data_mark(np.array([1.0, 2.5, 2.0]))
+    (-9999.0, None)
+    """
+    values = values[np.isfinite(values)]
+    for mark in _MARKS.intersection(values.tolist()):
+        rest = values[values != mark]
+        if len(rest) > 1 and np.abs(rest - mark).min() > 2 * np.ptp(rest):
+            return mark
+    return None
 
 
 def pandas() -> ModuleType:
@@ -218,40 +264,16 @@ def _is_parquet(path: Path) -> bool:
     return path.name.endswith(PARQUET)
 
 
-def _dialect(path: Path) -> dict[str, str | bool]:
-    """How a CSV file is separated and encoded, from its first lines."""
+def _dialect(path: Path) -> dict[str, object]:
+    """How a CSV file is to be read, from its first lines."""
     with pandas().io.common.get_handle(path, "rb", compression="infer", is_text=False) as handles:
-        head = handles.handle.read(1 << 16)
-    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    if b"\x00" in head and encoding != "utf-16":
-        raise ValueError(f"{path} is not text: expected a CSV file, or a name that ends in .parquet")
-    try:
-        text = head.decode(encoding, errors="strict" if len(head) < 1 << 16 else "ignore")
-    except UnicodeDecodeError:
-        encoding = "cp1252"
-        text = head.decode(encoding, errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise ValueError(f"{path} is empty")
-    separator = max(_SEPARATORS, key=lambda s: lines[0].count(s))  # the first of them where there is none
-    decimal = "."
-    if separator != "," and any(re.search(r"\d,\d", line) for line in lines[1:20]):
-        decimal = ","
-    read = {"skipinitialspace": True, "index_col": False, "low_memory": False}
-    return {"sep": separator, "decimal": decimal, "encoding": encoding, **read}
+        head = handles.handle.read(HEAD)
+    return {"skipinitialspace": True, "index_col": False, "low_memory": False, **dialect(head, path)}
 
 
 def _check_header(frame: DataFrame, path: Path) -> None:
     names = [str(name) for name in frame.columns]
-
-    def is_number(name: str) -> bool:
-        try:
-            float(name)
-        except ValueError:
-            return False
-        return True
-
-    if names and all(is_number(name) for name in names):
+    if names and all(map(is_number, names)):
         raise ValueError(f"{path}: the first row is numbers ({', '.join(names[:3])}, ...), expected column names")
     frame.columns = [name.strip() for name in names]
 

@@ -177,6 +177,25 @@ def test_categories_are_refused_with_a_word_or_encoded(folder, tmp_path):
     assert "which is none of a, b" in run("evaluate", save, tmp_path / "at.csv", code=1).stderr
 
 
+def test_categories_are_sampled_at_the_data_s_own_points(folder, tmp_path):
+    data, out = folder / "kinds.csv", tmp_path / "s.csv"
+    command = ["sample", data, "--target", "temp", "--inputs", "time,kind", "--encode", "kind", *SMALL, "--out", out]
+    run(*command, "-q")
+    frame, written = pd.read_csv(data), pd.read_csv(out)
+    assert list(written.kind) == list(frame.kind) and np.allclose(written.time, frame.time)
+    assert "a grid cannot run over categories" in run(*command, "--grid", "5x5x5", code=1).stderr
+
+
+def test_what_is_doubtful_in_a_table_is_said(tmp_path):
+    """An index without a name is no input, a mark such as -9999 and copies of rows are."""
+    rows = "".join(f"{i},{i / 3},{math.sin(i)}\n" for i in range(9))
+    (tmp_path / "t.csv").write_text(",a,y\n" + rows + "9,1.1,-9999\n0,0,0\n")
+    words = run("fit", tmp_path / "t.csv", "--target", "y").output
+    assert "a column without a name is left out" in words and "11 observations of y at a\n" in words
+    assert "y is -9999 in 1 of 11 rows: if that means no data" in words
+    assert "1 row is a copy of others" in words
+
+
 def test_a_picture_s_band_is_the_posterior_s_and_with_many_data_that_of_the_paths(monkeypatch):
     X = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None]
     gp = matheron.ExactGP(matheron.kernels.Matern(2.5, 0.3), X, X[:, 0].sin(), noise=1e-2)
@@ -227,6 +246,9 @@ WRONG = {
     "bounds that are words": (["minimize", "one.csv", *ONE, "--bounds", "time=low"], 1, "expected time=low:high"),
     "a constant target's only input": (["fit", "flat.csv", "--target", "y"], 1, "no input varies"),
     "nothing but empty cells": (["fit", "gaps.csv", "--target", "y"], 1, "every row has an empty cell"),
+    "an input twice": (["fit", "one.csv", *ONE, "--inputs", "time,time"], 1, "expected different columns"),
+    "text in the target": (["fit", "kinds.csv", "--target", "kind"], 1, "name another column with --target"),
+    "text among points to try": (["minimize", "kinds.csv", *ONE], 1, "points to try are numbers: leave it out"),
     "no other column": (["fit", "bad.csv", "--target", "a"], 1, "no column but 'a'"),
 }
 

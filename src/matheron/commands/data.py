@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..paths import AbstractPaths
-from ..tables import Columns, check_columns, numbers, pandas, read_table
+from ..tables import Columns, check_columns, no_data_mark, numbers, pandas, read_table
 from ..value import Json
 from .options import Voice
 
@@ -37,16 +38,29 @@ class Dataset(NamedTuple):
 
 
 def read_dataset(
-    file: Path, target: str, inputs: Sequence[str] | None, encode: Sequence[str] | None, voice: Voice
+    file: Path,
+    target: str,
+    inputs: Sequence[str] | None,
+    encode: Sequence[str] | None,
+    voice: Voice,
+    advice: str | None = None,
 ) -> Dataset:
+    """The data of a file; `advice` is for someone whose inputs hold text, where it is not to encode it."""
     frame = read_table(file)
     source = str(file)
     check_columns(frame, [target, *(inputs or []), *(encode or [])], source)
     chosen = list(inputs) if inputs else [str(name) for name in frame.columns if name != target]
+    nameless = [] if inputs else [name for name in chosen if re.fullmatch(r"Unnamed: \d+|", name)]
+    if nameless:
+        one = "a column without a name is" if len(nameless) == 1 else f"{len(nameless)} columns without names are"
+        voice.say(f"{one} left out; --inputs says which to take")
+        chosen = [name for name in chosen if name not in nameless]
     if not chosen:
         raise ValueError(f"{source}: no column but {target!r}; there must be one that it depends on")
     if target in chosen:
         raise ValueError(f"--inputs: {target!r} is the target; leave it out")
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"--inputs: expected different columns, got {', '.join(chosen)}")
     stray = [name for name in encode or [] if name not in chosen]
     if stray:
         raise ValueError(f"--encode: {stray[0]!r} is not among the inputs, {', '.join(chosen)}")
@@ -55,13 +69,24 @@ def read_dataset(
         if len(values) > 50:
             raise ValueError(f"--encode: {name!r} has {len(values)} different values, more than 50: is it a category?")
     columns = Columns(chosen, categories)
-    X, y = columns.matrix(frame, source), numbers(frame, target, source)
+    X = columns.matrix(frame, source, advice)
+    y = numbers(frame, target, source, "correct these cells, or name another column with --target")
     whole = np.isfinite(X).all(1) & np.isfinite(y)
     if not whole.any():
         raise ValueError(f"{source}: every row has an empty cell in one of {', '.join([*chosen, target])}")
     left_out = int((~whole).sum())
     if left_out:
         voice.say(f"{left_out} of {len(whole)} rows have an empty or infinite cell and are left out")
+    for name, column in zip([*columns.names, target], [*X[whole].T, y[whole]], strict=True):
+        mark = no_data_mark(column)
+        if mark is not None:
+            times = int((column == mark).sum())
+            voice.say(f"{name} is {mark:g} in {times} of {len(column)} rows: if that means no data, empty these cells")
+    rows = np.column_stack([X, y])[whole]
+    copies = len(rows) - len(np.unique(rows, axis=0))
+    if copies:
+        one = "1 row is a copy" if copies == 1 else f"{copies} rows are copies"
+        voice.say(f"{one} of others: the fit takes equal values for repeated measurements with little noise")
     varies = [len(np.unique(column[whole])) > 1 for column in X.T]
     if whole.sum() > 1 and not any(varies):
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")

@@ -42,7 +42,8 @@ def minimize(
     check_writable(out)
     writer = None if out is None else TableWriter(out)
     with voice.warnings_in_words():
-        dataset = read_dataset(data, target, listed(inputs), None, voice)
+        numbers_only = "points to try are numbers: leave it out with --inputs, or correct these cells"
+        dataset = read_dataset(data, target, listed(inputs), None, voice, numbers_only)
         if len(dataset.y) < 2:
             raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
         names = dataset.columns.names

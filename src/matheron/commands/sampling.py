@@ -39,7 +39,8 @@ def sample(
 ) -> None:
     """Draw functions that a table's data allow: fit a model, draw, evaluate at points, plot, and save.
 
-    Points are those of --at, or a grid; by default a grid for up to two inputs, and the data's own points for more.
+    Points are those of --at, or a grid; by default a grid for up to two inputs, and the data's own points for more
+    inputs and for categories.
     `matheron evaluate` evaluates the saved functions at other points later.
     """
     from ..drawing import draw
@@ -131,7 +132,7 @@ def _points(
     """Tables of inputs, and the points that they are, some rows at a time."""
     import torch
 
-    from ..tables import pandas, read_chunks
+    from ..tables import read_chunks
     from .data import points_of
 
     if at is not None:
@@ -142,11 +143,11 @@ def _points(
         if not done:
             raise ValueError(f"{at} has column names but no rows")
         return
-    if shape is None and gp.input_dim in _GRID:
+    if shape is not None and columns.categories:
+        raise ValueError("a grid cannot run over categories; give the points with --at")
+    if shape is None and gp.input_dim in _GRID and not columns.categories:
         shape = [round(_GRID[gp.input_dim] ** (1 / gp.input_dim))] * gp.input_dim
-    if columns.categories or shape is None:
-        if columns.categories:
-            raise ValueError("a grid cannot run over categories; give the points with --at")
+    if shape is None:
         X = gp.train_inputs.double()
         X = X if gp.input_transform is None else gp.input_transform.inverse(X)
         blocks = iter(X.split(rows))
@@ -154,7 +155,7 @@ def _points(
         axes = [torch.linspace(float(a), float(b), n, dtype=torch.float64) for a, b, n in zip(*box, shape, strict=True)]
         blocks = _grid_blocks(axes, rows)
     for x in blocks:
-        yield pandas().DataFrame(x.numpy(), columns=columns.names), x
+        yield columns.table(x.numpy()), x
 
 
 def _grid_blocks(axes: list[Tensor], rows: int) -> Iterator[Tensor]:
