@@ -27,8 +27,16 @@ class Basis(NamedTuple):
     features: str | Features
     paths_per_basis: int | None
     domain: tuple[ArrayLike, ArrayLike] | None
-    tolerance: float
+    tolerance: float = 1e-3
     where: ArrayLike | None = None
+
+    def shared_by(self, s: int) -> int:
+        """How many of s paths share a basis."""
+        return s if self.paths_per_basis is None else as_count(self.paths_per_basis, "paths_per_basis")
+
+    def index(self, features: Features, s: int) -> Tensor:
+        """Which of the bases each path uses, `[s]`."""
+        return torch.arange(s, device=features.origin.device) // self.shared_by(s) % features.num_bases
 
 
 def features_for(
@@ -37,13 +45,19 @@ def features_for(
     centres: Tensor,
     basis: Basis,
     generator: torch.Generator,
+    *,
+    observed: bool = True,
     posterior: Posterior | None = None,
     input_transform: Transform | None = None,
     noise: Tensor | None = None,
     joined: bool = False,
     largest: int | None = None,
 ) -> Features:
-    """phi: the basis that was asked for, for points like the centres; `posterior` is None where there are no data."""
+    """phi: the basis that was asked for, of the centres' dtype and on their device.
+
+    The centres are data, or inducing points, unless `observed` is False; `noise` is theirs where it is known, and
+    `posterior` what else is. `joined` and `largest` are as in `Accuracy`.
+    """
     d, t = centres.shape[1], kernel.num_outputs
     features = basis.features
     if isinstance(features, Features):
@@ -54,7 +68,7 @@ def features_for(
             raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
     else:
         noise = noise if posterior is None else posterior.noise
-        data = None if noise is None else centres.detach()
+        data = centres.detach() if observed else None
         box = as_domain(basis.domain, d, input_transform, data)
         accuracy = None
         if box is not None and features in ("auto", *LATTICE_KINDS):
@@ -70,7 +84,7 @@ def features_for(
             d,
             as_count(basis.num_features, "num_features"),
             kind=features,
-            num_bases=math.ceil(s / _per_basis(basis, s)),
+            num_bases=math.ceil(s / basis.shared_by(s)),
             origin=centres.detach().double().mean(0).cpu(),
             domain=box,
             reference=data,
@@ -87,15 +101,15 @@ def prior_on(
 ) -> PriorPaths:
     """f(.) = sum_i w_i phi_i(.): weights for every path, and a basis for some paths each."""
     w = normals((s, t, features.num_features), generator).to(centres)
-    if t > 1:  # mix the outputs' independent weights with a root of B
-        parts = w.split([b.size for b in features.bases], dim=-1)
-        w = torch.cat([R @ part for R, part in zip(features.roots, parts, strict=True) if R is not None], dim=-1)
-    basis_index = torch.arange(s, device=centres.device) // _per_basis(basis, s) % features.num_bases
-    return PriorPaths(features, w, basis_index)
+    return PriorPaths(features, mixed(features, w), basis.index(features, s))
 
 
-def _per_basis(basis: Basis, s: int) -> int:
-    return s if basis.paths_per_basis is None else as_count(basis.paths_per_basis, "paths_per_basis")
+def mixed(features: Features, omega: Tensor) -> Tensor:
+    """w = R omega: standard normals `[s, t, ell]`, independent, mixed over the outputs by a root of each coupling."""
+    if features.roots[0] is None:
+        return omega
+    blocks = zip(features.roots, omega.split([b.size for b in features.bases], dim=-1), strict=True)
+    return torch.cat([R @ part for R, part in blocks if R is not None], dim=-1)
 
 
 def placed(gp: Single, dtype: torch.dtype | None, device: torch.device | str | None, detach: bool) -> Single:

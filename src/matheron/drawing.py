@@ -165,7 +165,9 @@ def _draw_one(
         kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
         state = solver.init(KernelOperator(kernel, Z, tasks, noise))  # K_nn + noise, or K_mm
         posterior = Posterior(kernel, Z, tasks, noise, state)
-        features = features_for(gp.kernel, s, Z, basis, generator, posterior, gp.input_transform)  # phi
+        features = features_for(
+            gp.kernel, s, Z, basis, generator, posterior=posterior, input_transform=gp.input_transform
+        )  # phi
         prior = prior_on(features, s, gp.num_outputs, Z, basis, generator)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
             update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
@@ -244,7 +246,7 @@ def draw_prior(
     basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
     where = torch.zeros(1, d, dtype=dtype, device=device)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        features = features_for(kernel, s, where, basis, generator)
+        features = features_for(kernel, s, where, basis, generator, observed=False)
         prior = prior_on(features, s, kernel.num_outputs, where, basis, generator)
     none = where.new_zeros(s, 0)
     tasks = torch.zeros(0, dtype=torch.long, device=where.device) if kernel.num_outputs > 1 else None

@@ -120,7 +120,7 @@ def drawn_from_stream(
     centres, noise = torch.cat([survey.sample, survey.box]), torch.cat([survey.noise, corners])
     try:
         features = features_for(
-            gp.kernel, s, centres, basis, generator, None, gp.input_transform, noise=noise, joined=True
+            gp.kernel, s, centres, basis, generator, input_transform=gp.input_transform, noise=noise, joined=True
         )
     except NoJointLattice as reason:
         raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None

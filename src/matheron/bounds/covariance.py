@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..bases import Basis
 from ..checks import ArrayLike, Random, as_count, as_generator
 from ..samplers import decoupled_moments, moments
-from ..samplers.linear_model import features_for, one_basis
+from ..samplers.linear_model import linear_features
 from .fourier import KINDS, fourier_constant
 from .norms import Constants, constants, one_output
 
@@ -118,8 +119,8 @@ def _errors(gp, ell: int, x: ArrayLike, truth, kind: str, num_bases: int, genera
         raise ValueError(f'num_features: expected an even number for "sincos", got {ell}')
     if kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    features, _ = features_for(gp, g, ell, kind, 1, None, generator)
-    covariances = (decoupled_moments(gp, one_basis(features, i), x).covariance for i in range(g))
+    features, _ = linear_features(gp, g, Basis(ell, kind, 1, None), generator)
+    covariances = (decoupled_moments(gp, features.select(i), x).covariance for i in range(g))
     return torch.stack([(C - truth).abs().max() for C in covariances]).cpu()
 
 

@@ -13,7 +13,7 @@ from ..metrics import gaussian_coupling, gaussian_wasserstein
 from ..paths import PriorPlusUpdate
 from ..samplers import decoupled_moments, moments
 from ..samplers.conditionals import PriorAt, inner_points
-from ..samplers.linear_model import feature_covariance, one_basis, shared_bases
+from ..samplers.linear_model import feature_covariance, shared_bases
 from ..updates import normals
 from .norms import Constants, box_sides, constants, one_output
 
@@ -63,7 +63,7 @@ def prior_error(
         features, shares = shared_bases(basis, K.device)
         total, variance = 0.0, 0.0
         for g, share in enumerate(shares.tolist()):
-            R, Q = gaussian_coupling(K, feature_covariance(one_basis(features, g), at.x_rows))
+            R, Q = gaussian_coupling(K, feature_covariance(features.select(g), at.x_rows))
             largest = ((R - Q) @ normals((len(K), s), generator).to(K)).abs().amax(0).square()  # [s]
             total += share * float(largest.mean())
             variance += share**2 * float(largest.var()) / s

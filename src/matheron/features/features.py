@@ -103,6 +103,11 @@ class Features(Value):
         """The same record, origin and domain with other bases, such as some of the versions of each."""
         return Features(bases, self.roots if roots is None else roots, self.origin, self.domain, self.choices)
 
+    def select(self, index: Tensor | slice | int) -> Features:
+        """Some of the versions of features that have several."""
+        index = slice(index, index + 1) if isinstance(index, int) else index
+        return self.with_bases([basis.select(index) for basis in self.bases])
+
     @property
     def description(self) -> str:
         """What was chosen, in words."""

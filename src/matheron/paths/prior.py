@@ -124,10 +124,7 @@ class PriorPaths(Prior):
 
     def __getitem__(self, index: Tensor) -> PriorPaths:
         used, renumbered = self.basis_index[index].unique(return_inverse=True)
-        features = self.features
-        if features.num_bases > 1:
-            bases = [basis.select(used) for basis in features.bases]
-            features = features.with_bases(bases)
+        features = self.features.select(used) if self.num_bases > 1 else self.features
         return PriorPaths(features, self.w[index], renumbered)
 
 

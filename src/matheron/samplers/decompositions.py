@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import torch
 
+from ..bases import Basis
 from ..checks import ArrayLike, Random, as_count, as_generator
 from ..features import Features
 from ..gp import SparseGP
 from ..libraries import describe
 from ..updates import normals, weight_space_update
 from .conditionals import Factored, PriorAt, single
-from .linear_model import design, features_for, one_basis
+from .linear_model import design, linear_features
 from .linear_posterior import LinearModelPaths, linear_model_paths
 
 
@@ -37,8 +38,8 @@ def weight_space_sparse(
 
     Arguments are those of `weight_space`.
     """
-    basis = num_features, features, paths_per_basis, domain, as_generator(generator, seed)
-    return _draw(model, num_paths, *basis, dtype, device, orthogonal=False)
+    basis = Basis(num_features, features, paths_per_basis, domain)
+    return _draw(model, num_paths, basis, as_generator(generator, seed), dtype, device, orthogonal=False)
 
 
 def orthogonal(
@@ -61,18 +62,25 @@ def orthogonal(
 
     The features are of k - k(., Z) K_mm^-1 k(Z, .), the covariance of f_perp. Arguments are those of `weight_space`.
     """
-    basis = num_features, features, paths_per_basis, domain, as_generator(generator, seed)
-    return _draw(model, num_paths, *basis, dtype, device, orthogonal=True)
+    basis = Basis(num_features, features, paths_per_basis, domain)
+    return _draw(model, num_paths, basis, as_generator(generator, seed), dtype, device, orthogonal=True)
 
 
 def _draw(
-    model, num_paths, num_features, features, paths_per_basis, domain, generator, dtype, device, *, orthogonal: bool
+    model: object,
+    num_paths: int,
+    basis: Basis,
+    generator: torch.Generator,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+    *,
+    orthogonal: bool,
 ) -> LinearModelPaths:
     s, gp = as_count(num_paths, "num_paths"), single(describe(model))
     if not isinstance(gp, SparseGP):
         raise TypeError("expected a sparse model, got one of data; see samplers.weight_space")
     with torch.no_grad():
-        phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
+        phi, basis_index = linear_features(gp, s, basis, generator)
         at = PriorAt(gp, gp.inducing_points[:0].detach().double())
         update = Factored(gp, at)
         omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
@@ -82,7 +90,7 @@ def _draw(
         mean_aim = update.target if known and not orthogonal else 0 * u[0]
         means = omega.new_zeros(phi.num_bases, omega.shape[1])
         for g in basis_index.unique().tolist():
-            Phi, mine = design(one_basis(phi, g), at.centres, at.tasks)[0], basis_index == g  # [m, t ell], [s]
+            Phi, mine = design(phi.select(g), at.centres, at.tasks)[0], basis_index == g  # [m, t ell], [s]
             omega[mine] = weight_space_update(Phi, omega[mine], aim[mine], update.noise, eps[mine])
             means[g] = weight_space_update(Phi, 0 * omega[:1], mean_aim, update.noise, 0 * eps[:1])[0]
         v, v_mean = omega[:, :0], omega[:1, :0]

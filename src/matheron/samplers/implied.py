@@ -11,7 +11,7 @@ from ..paths import PriorPlusUpdate
 from ..solvers.cholesky import safe_cholesky
 from .closed_form import Moments, mixture, outer, shaped
 from .conditionals import Factored, PriorAt, inner_points, single
-from .linear_model import design, one_basis, shared_bases, wide_bases
+from .linear_model import design, shared_bases, wide_bases
 
 
 def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
@@ -58,7 +58,7 @@ def weight_space_moments(model: object, basis: Features | PriorPlusUpdate, x: Ar
     with torch.no_grad():
         at = PriorAt(gp, inner_points(gp, x))
         update = Factored(gp, at)
-        parts = [_linear_model(one_basis(features, g), at, update) for g in range(len(shares))]
+        parts = [_linear_model(features.select(g), at, update) for g in range(len(shares))]
         of = mixture(parts, shares)
         return outer(gp, shaped(of.mean, of.covariance, gp.num_outputs))
 

@@ -6,15 +6,13 @@ root of each basis's coupling; one row of the design is then R[task] (x) phi(x).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from ..bases import as_domain
-from ..checks import ArrayLike, as_count
-from ..features import Features, OnLattice, build_features
+from ..bases import Basis, features_for
+from ..features import Features, OnLattice
 from ..gp import ExactGP, SparseGP
 from ..paths import PriorPlusUpdate
 
@@ -22,39 +20,13 @@ from ..paths import PriorPlusUpdate
 _WIDTH = 1 << 13
 
 
-def features_for(
-    gp: ExactGP | SparseGP,
-    num_paths: int,
-    num_features: int,
-    features: str | Features,
-    paths_per_basis: int | None,
-    domain: tuple[ArrayLike, ArrayLike] | None,
-    generator: torch.Generator,
+def linear_features(
+    gp: ExactGP | SparseGP, s: int, basis: Basis, generator: torch.Generator
 ) -> tuple[Features, Tensor]:
     """Features of the model's prior in float64, and which of their bases each path uses, `[s]`."""
-    centres = gp.centres.detach()
-    per_basis = num_paths if paths_per_basis is None else as_count(paths_per_basis, "paths_per_basis")
-    if not isinstance(features, Features):
-        features = build_features(
-            gp.kernel.owned(),
-            gp.input_dim,
-            as_count(num_features, "num_features"),
-            kind=features,
-            num_bases=math.ceil(num_paths / per_basis),
-            origin=centres.double().mean(0).cpu(),
-            domain=as_domain(domain, gp.input_dim, gp.input_transform, centres),
-            reference=centres,
-            generator=generator,
-        )
-    if features.origin.shape[0] != gp.input_dim:
-        raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got a model of {gp.input_dim}")
-    features = features.to(centres.device, torch.float64)
-    return features, torch.arange(num_paths, device=centres.device) // per_basis % features.num_bases
-
-
-def one_basis(features: Features, g: int) -> Features:
-    """Version g of features that have several."""
-    return features.with_bases([basis.select(slice(g, g + 1)) for basis in features.bases])
+    centres = gp.centres.detach().double()
+    features = features_for(gp.kernel.owned(), s, centres, basis, generator, input_transform=gp.input_transform)
+    return features, basis.index(features, s)
 
 
 def design(features: Features, x: Tensor, tasks: Tensor | None) -> Tensor:
@@ -83,22 +55,13 @@ def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor,
     step = max(1, _WIDTH // features.num_features)
     for start in range(0, features.num_bases, step):
         cut = slice(start, start + step)
-        some = features.with_bases([basis.select(cut) for basis in features.bases])
+        some = features.select(cut)
         scale = shares[cut, None, None].sqrt()
 
         def wide(x: Tensor, tasks: Tensor | None, some: Features = some, scale: Tensor = scale) -> Tensor:
             return (design(some, x, tasks) * scale).transpose(0, 1).flatten(1)
 
         yield wide
-
-
-def mixed(features: Features, omega: Tensor) -> Tensor:
-    """w = R omega: `[s, t ell] -> [s, t, ell]`."""
-    if features.roots[0] is None:
-        return omega[:, None]
-    parts = omega.reshape(len(omega), -1, features.num_features).split([b.size for b in features.bases], dim=-1)
-    blocks = zip(features.roots, parts, strict=True)
-    return torch.cat([R @ part for R, part in blocks if R is not None], dim=-1)
 
 
 def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tuple[Features, Tensor]:

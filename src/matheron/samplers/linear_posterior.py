@@ -7,6 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from ..bases import Basis, mixed
 from ..checks import ArrayLike, Random, as_count, as_generator
 from ..features import Features
 from ..gp import ExactGP, SparseGP
@@ -17,7 +18,7 @@ from ..solvers.cholesky import safe_cholesky
 from ..transforms import Transform
 from ..updates import normals, weight_space_update
 from .conditionals import PriorAt, single
-from .linear_model import design, features_for, mixed, one_basis
+from .linear_model import design, linear_features
 
 METHODS = ("auto", "cholesky", "eigen", "pathwise")
 
@@ -107,15 +108,16 @@ def weight_space(
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     generator = as_generator(generator, seed)
+    basis = Basis(num_features, features, paths_per_basis, domain)
     with torch.no_grad():
-        phi, basis_index = features_for(gp, s, num_features, features, paths_per_basis, domain, generator)
+        phi, basis_index = linear_features(gp, s, basis, generator)
         at = PriorAt(gp, gp.train_inputs[:0].detach().double())
         omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
         eps = normals((s, gp.num_data), generator).to(at.centres) if method == "pathwise" else None
         y, noise = gp.train_targets.detach().to(at.centres) - at.mean_m, gp.noise.detach().to(at.centres)
         means = omega.new_zeros(phi.num_bases, omega.shape[1])
         for g in basis_index.unique().tolist():
-            Phi, mine = design(one_basis(phi, g), at.centres, at.tasks)[0], basis_index == g  # [n, t ell], [s]
+            Phi, mine = design(phi.select(g), at.centres, at.tasks)[0], basis_index == g  # [n, t ell], [s]
             if eps is not None:
                 zero = torch.zeros_like(y)[None]
                 means[g] = weight_space_update(Phi, torch.zeros_like(omega[:1]), y, noise, zero)[0]
@@ -161,6 +163,7 @@ def linear_model_paths(
     tasks = None if gp.tasks is None else gp.tasks[:m].to(like.device)
     kernel = gp.kernel.owned().to(like.device, torch.float64)
     update = UpdatePaths(kernel, like.detach().double()[:m], tasks, *v)
+    omega, means = (flat.reshape(len(flat), -1, phi.num_features) for flat in (omega, means))  # [s, t, ell]
     prior = PriorPaths(phi, mixed(phi, omega), basis_index)
     transforms = [None if t is None else t.owned() for t in (gp.input_transform, gp.output_transform)]
     paths = LinearModelPaths(prior, update, gp.mean.owned(), mixed(phi, means), *transforms)
