@@ -153,9 +153,8 @@ class Mixed(Mean):
     """A m(x): outputs that are linear combinations, the rows of A `[t, p]`, of those of another mean."""
 
     def __init__(self, mean: Mean, A: ArrayLike) -> None:
-        super().__init__()
+        super().__init__(A=as_tensor(A, "A").double().clone())
         self.mean = mean
-        self.register_buffer("A", as_tensor(A, "A").double().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         m = self.mean(x)  # [..., n, 1 or p]

@@ -190,7 +190,8 @@ def _check(value: Value) -> None:
 
 @cache
 def _parameters(kind: type[Value]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(kind.__init__).parameters
+    parameters = inspect.signature(kind.__init__).parameters
+    return {name: one for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
 
 
 @cache

@@ -38,9 +38,9 @@ class Affine(Transform):
     """x -> scale * x + offset, each a number or one per coordinate."""
 
     def __init__(self, scale: ArrayLike = 1.0, offset: ArrayLike = 0.0) -> None:
-        super().__init__()
-        self.register_buffer("scale", as_tensor(scale, "scale").double().clone())
-        self.register_buffer("offset", as_tensor(offset, "offset").double().clone())
+        super().__init__(
+            scale=as_tensor(scale, "scale").double().clone(), offset=as_tensor(offset, "offset").double().clone()
+        )
         if bool((self.scale == 0).any()):
             raise ValueError("scale: expected numbers other than zero")
 
@@ -109,9 +109,8 @@ class Masked(Transform):
     """A transform of the coordinates where `mask` is true; the others are left alone."""
 
     def __init__(self, transform: Transform, mask: ArrayLike) -> None:
-        super().__init__()
+        super().__init__(mask=torch.as_tensor(mask).bool())
         self.transform = transform
-        self.register_buffer("mask", torch.as_tensor(mask).bool())
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.where(self.mask, self.transform(self._inside(x)), x)
@@ -137,9 +136,8 @@ class Log(Transform):
     fields = ("base",)
 
     def __init__(self, base: float = math.e, mask: ArrayLike | None = None) -> None:
-        super().__init__()
+        super().__init__(mask=torch.as_tensor(True if mask is None else mask).bool())
         self.base = float(base)
-        self.register_buffer("mask", torch.as_tensor(True if mask is None else mask).bool())
 
     def forward(self, x: Tensor) -> Tensor:
         positive = torch.where(self.mask, x, 1.0)  # no logarithm, and no gradient of one, of what is left alone
@@ -161,9 +159,7 @@ class Kumaraswamy(Transform):
     fields = ("eps",)
 
     def __init__(self, a: ArrayLike, b: ArrayLike, mask: ArrayLike | None = None, eps: float = 1e-7) -> None:
-        super().__init__()
-        self.register_buffer("a", positive(a, "a"))
-        self.register_buffer("b", positive(b, "b"))
+        super().__init__(a=positive(a, "a"), b=positive(b, "b"))
         self.register_buffer("mask", torch.ones_like(self.a).bool() if mask is None else torch.as_tensor(mask).bool())
         self.eps = float(eps)
 
@@ -196,8 +192,7 @@ class Round(Transform):
     fields = ("groups", "tau")
 
     def __init__(self, mask: ArrayLike, groups: Sequence[Sequence[int]] = (), tau: float | None = None) -> None:
-        super().__init__()
-        self.register_buffer("mask", torch.as_tensor(mask).bool())
+        super().__init__(mask=torch.as_tensor(mask).bool())
         self.groups = [list(group) for group in groups]
         self.tau = None if tau is None else float(tau)
 

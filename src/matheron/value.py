@@ -45,9 +45,12 @@ class Value(nn.Module, metaclass=_Frozen):
     shapes: ClassVar[str] = ""
     _frozen: bool = False
 
-    def __init__(self) -> None:
+    def __init__(self, **tensors: Tensor | None) -> None:
+        """The tensors are the first of the buffers."""
         super().__init__()
         self.register_load_state_dict_post_hook(_restored)
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

@@ -123,9 +123,7 @@ class Pairs(CutBasis):
     shapes = "frequencies: g f d, amplitudes: g f"
 
     def __init__(self, frequencies: Tensor, amplitudes: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("frequencies", frequencies)
-        self.register_buffer("amplitudes", amplitudes.expand(frequencies.shape[:2]))
+        super().__init__(frequencies=frequencies, amplitudes=amplitudes.expand(frequencies.shape[:2]))
 
     def scales(self) -> Tensor:
         return self.amplitudes.repeat(1, 2)
@@ -181,10 +179,7 @@ class Cosines(CutBasis):
     shapes = "frequencies: g c d, phases: g c, amplitudes: g c"
 
     def __init__(self, frequencies: Tensor, phases: Tensor, amplitudes: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("frequencies", frequencies)
-        self.register_buffer("phases", phases)
-        self.register_buffer("amplitudes", amplitudes.expand(frequencies.shape[:2]))
+        super().__init__(frequencies=frequencies, phases=phases, amplitudes=amplitudes.expand(frequencies.shape[:2]))
 
     def scales(self) -> Tensor:
         return self.amplitudes

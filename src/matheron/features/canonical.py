@@ -18,9 +18,8 @@ class Canonical(CutBasis):
     """k(x, z_j), the canonical basis functions of centres z `[c, d]`: the update's basis."""
 
     def __init__(self, kernel: Kernel, centres: Tensor) -> None:
-        super().__init__()
+        super().__init__(centres=centres)
         self.kernel = kernel
-        self.register_buffer("centres", centres)
 
     @property
     def size(self) -> int:

@@ -25,10 +25,11 @@ class Products(CutBasis):
             raise ValueError("Products: expected as many cosines as products")
 
     def __init__(self, projections: Tensor, amplitudes: Tensor, origin: Tensor, fourier: Cosines | None = None) -> None:
-        super().__init__()
-        self.register_buffer("projections", projections)
-        self.register_buffer("amplitudes", amplitudes.expand(projections.shape[0], projections.shape[2]))
-        self.register_buffer("origin", origin.expand(projections.shape[0], -1))
+        super().__init__(
+            projections=projections,
+            amplitudes=amplitudes.expand(projections.shape[0], projections.shape[2]),
+            origin=origin.expand(projections.shape[0], -1),
+        )
         self.register_module("fourier", fourier)
 
     def scales(self) -> Tensor:

@@ -31,11 +31,8 @@ class RasterMean(Mean):
     def __init__(
         self, x_axis: Tensor, y_axis: Tensor, values: Tensor, coefficients: Sequence[float] = (0.0, 1.0)
     ) -> None:
-        super().__init__()
+        super().__init__(x_axis=x_axis.double(), y_axis=y_axis.double(), values=values.double())
         self.coefficients = [float(v) for v in coefficients]  # a and b of a + b c(x), in the user's units
-        self.register_buffer("x_axis", x_axis.double())
-        self.register_buffer("y_axis", y_axis.double())
-        self.register_buffer("values", values.double())
 
     def forward(self, x: Tensor) -> Tensor:
         return self._interpolated(x)[0][..., None]

@@ -38,9 +38,8 @@ class _Snapshot(Value):
         input_transform: Transform | None,
         output_transform: Transform | None,
     ) -> None:
-        super().__init__()
+        super().__init__(tasks=None if tasks is None else tasks.clone())
         self.kernel, self.mean = kernel, mean
-        self.register_buffer("tasks", None if tasks is None else tasks.clone())
         self.register_module("input_transform", input_transform)
         self.register_module("output_transform", output_transform)
 

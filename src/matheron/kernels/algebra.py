@@ -30,9 +30,8 @@ class Scaled(Kernel):
     units: ClassVar = {"outputscale": "y^2"}
 
     def __init__(self, kernel: Kernel, outputscale: ArrayLike) -> None:
-        super().__init__()
+        super().__init__(outputscale=positive(outputscale, "outputscale", zero=True, max_ndim=0))
         self.kernel = kernel
-        self.register_buffer("outputscale", positive(outputscale, "outputscale", zero=True, max_ndim=0))
 
     def __repr__(self) -> str:
         return f"{shown(self.outputscale)} * {_factor(self.kernel)}"

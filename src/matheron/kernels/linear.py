@@ -26,8 +26,7 @@ class Linear(Kernel):
     units: ClassVar = {"variance": "y^2/x^2"}
 
     def __init__(self, variance: ArrayLike = 1.0) -> None:
-        super().__init__()
-        self.register_buffer("variance", positive(variance, "variance", zero=True))
+        super().__init__(variance=positive(variance, "variance", zero=True))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         return (x * per_dimension(self.variance, x.shape[-1], "variance")) @ z.mT
@@ -57,9 +56,8 @@ class Polynomial(Kernel):
     fields = ("degree",)
 
     def __init__(self, degree: int = 2, offset: ArrayLike = 1.0) -> None:
-        super().__init__()
+        super().__init__(offset=positive(offset, "offset", zero=True, max_ndim=0))
         self.degree = as_count(degree, "degree")
-        self.register_buffer("offset", positive(offset, "offset", zero=True, max_ndim=0))
 
     def of_one_scale(self, dims: list[int]) -> list[int]:
         return dims
@@ -91,8 +89,7 @@ class Constant(Kernel):
     units: ClassVar = {"value": "y^2"}
 
     def __init__(self, value: ArrayLike = 1.0) -> None:
-        super().__init__()
-        self.register_buffer("value", positive(value, "value", zero=True, max_ndim=0))
+        super().__init__(value=positive(value, "value", zero=True, max_ndim=0))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])  # torch's imports SymPy: a second

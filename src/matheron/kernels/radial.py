@@ -29,8 +29,7 @@ class Radial(Stationary):
     units: ClassVar = {"lengthscale": "x"}
 
     def __init__(self, lengthscale: ArrayLike = 1.0) -> None:
-        super().__init__()
-        self.register_buffer("lengthscale", positive(lengthscale, "lengthscale"))
+        super().__init__(lengthscale=positive(lengthscale, "lengthscale"))
 
     @abstractmethod
     def radial(self, r2: Tensor) -> Tensor:

@@ -42,9 +42,7 @@ class Periodic(Stationary):
     units: ClassVar = {"period": "x"}
 
     def __init__(self, lengthscale: ArrayLike = 1.0, period: ArrayLike = 1.0) -> None:
-        super().__init__()
-        self.register_buffer("lengthscale", positive(lengthscale, "lengthscale"))
-        self.register_buffer("period", positive(period, "period"))
+        super().__init__(lengthscale=positive(lengthscale, "lengthscale"), period=positive(period, "period"))
 
     def _parameters_in(self, input_dim: int) -> tuple[Tensor, Tensor]:
         lengthscale = per_dimension(self.lengthscale, input_dim, "lengthscale")
@@ -88,8 +86,7 @@ class Cosine(Stationary):
     units: ClassVar = {"period": "x"}
 
     def __init__(self, period: ArrayLike = 1.0) -> None:
-        super().__init__()
-        self.register_buffer("period", positive(period, "period", max_ndim=0))
+        super().__init__(period=positive(period, "period", max_ndim=0))
 
     def _phase(self, x: Tensor, z: Tensor) -> Tensor:
         if x.shape[-1] != 1:
@@ -122,10 +119,11 @@ class SpectralMixture(Kernel):
     units: ClassVar = {"weights": "y^2", "means": "1/x", "scales": "1/x"}
 
     def __init__(self, weights: ArrayLike, means: ArrayLike, scales: ArrayLike) -> None:
-        super().__init__()
-        self.register_buffer("weights", positive(weights, "weights", zero=True))
-        self.register_buffer("means", as_tensor(means, "means").double().clone())
-        self.register_buffer("scales", positive(scales, "scales", zero=True, max_ndim=2))
+        super().__init__(
+            weights=positive(weights, "weights", zero=True),
+            means=as_tensor(means, "means").double().clone(),
+            scales=positive(scales, "scales", zero=True, max_ndim=2),
+        )
         shapes = [list(b.shape) for b in (self.weights, self.means, self.scales)]
         if self.weights.ndim != 1 or self.means.ndim != 2 or shapes[1] != shapes[2] or shapes[0] != shapes[1][:1]:
             raise ValueError(f"expected weights [q], means [q, d] and scales [q, d], got {shapes}")

@@ -71,10 +71,8 @@ class PriorPaths(Prior):
             raise ValueError(f"PriorPaths: expected indices of {self.features.num_bases} bases")
 
     def __init__(self, features: Features, w: Tensor, basis_index: Tensor) -> None:
-        super().__init__()
+        super().__init__(w=w, basis_index=basis_index)
         self.features = features
-        self.register_buffer("w", w)
-        self.register_buffer("basis_index", basis_index)
 
     def restore(self) -> None:
         self.check()  # of a state_dict, too

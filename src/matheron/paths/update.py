@@ -25,9 +25,7 @@ class Inducing(Value):
     shapes = "v: s m, v_mean: m, root: m r, jitter:"
 
     def __init__(self, v: Tensor, v_mean: Tensor | None, root: Tensor | None, jitter: Tensor) -> None:
-        super().__init__()
-        for name, value in dict(v=v, v_mean=v_mean, root=root, jitter=jitter).items():
-            self.register_buffer(name, value)
+        super().__init__(v=v, v_mean=v_mean, root=root, jitter=jitter)
 
     def __getitem__(self, index: Tensor) -> Inducing:
         return self.replaced(v=self.v[index])

@@ -21,9 +21,7 @@ class Factor(Value):
     """
 
     def __init__(self, head: Tensor, rows: Tensor, tail: Tensor, jitter: Tensor) -> None:
-        super().__init__()
-        for name, value in dict(head=head, rows=rows, tail=tail, jitter=jitter).items():
-            self.register_buffer(name, value)
+        super().__init__(head=head, rows=rows, tail=tail, jitter=jitter)
 
     @staticmethod
     def of(L: Tensor, jitter: float) -> Factor:
