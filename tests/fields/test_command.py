@@ -164,6 +164,20 @@ def test_polygons_are_a_mask_in_whatever_coordinate_system_they_are(table, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_fit")
+def test_a_grid_goes_the_short_way_across_the_dateline_and_once_round_the_earth_at_the_most(tmp_path):
+    rng = np.random.default_rng(0)
+    east, lat = rng.uniform(170, 190, 12), rng.uniform(-20, -5, 12)
+    words = ["--x", "lon,lat", "--sphere", "--grid", "6x4", "--paths", "2"]
+    for name, lon in (("pacific", np.where(east > 180, east - 360, east)), ("world", np.linspace(-180, 179, 12))):
+        pd.DataFrame({"lon": lon, "lat": lat, "z": np.sin(east)}).to_csv(tmp_path / "t.csv", index=False)
+        result = invoke(tmp_path / "t.csv", *words, "--out", tmp_path / f"{name}.nc")
+        assert result.exit_code == 0, result.output
+        assert ("crosses the line" in result.output) == (name == "pacific")
+    pacific, world = (xr.open_dataset(tmp_path / f"{name}.nc").lon.values for name in ("pacific", "world"))
+    assert 169 < pacific.min() < pacific.max() < 191
+    assert (world.min(), world.max()) == (-180, 180)
+
+
 def test_longitudes_and_latitudes_are_of_the_sphere_where_the_crs_says_so(tmp_path):
     """Near a pole longitudes of 0 and 180 degrees are neighbours: the field there must not depend on the longitude."""
     rng = np.random.default_rng(0)

@@ -29,7 +29,7 @@ def cells_for(
         grid: cells along each coordinate, "1000x1000"; where not given, the mask's own if it is a raster, or 200.
         mask: a raster, or polygons.
         crs: of the coordinates, into which polygons are brought; None where unknown.
-        sphere: latitudes end at the poles.
+        sphere: coordinates are longitude and latitude; grids go once round the Earth at the most, and end at the poles.
     """
     d = len(wells.names)
     if mask is not None and d != 2:
@@ -40,6 +40,9 @@ def cells_for(
     low, high = wells.points.min(0), wells.points.max(0)
     low, high = low - _ROOM * (high - low), high + _ROOM * (high - low)
     if sphere and d == 2:
+        middle = round((low[0] + high[0]) / 360) * 180.0  # a whole turn starts at -180 or at 0
+        if high[0] - low[0] > 360:
+            low[0], high[0] = middle - 180, middle + 180
         low[1], high[1] = max(low[1], -90.0), min(high[1], 90.0)
     if mask is not None and mask.suffix.lower() in GEOMETRY:
         return _inside(_polygons(mask, crs), wells.names, sizes)
@@ -48,6 +51,24 @@ def cells_for(
         return raster
     axes = {name: np.linspace(a, b, n) for name, a, b, n in zip(wells.names, low, high, sizes, strict=True)}
     return axes if raster is None else _resampled(raster, axes)
+
+
+def unwrapped(longitudes: np.ndarray) -> np.ndarray:
+    """Longitudes without a jump where they cross the line at which they begin again, if all lie within 270 degrees.
+
+    >>> import numpy as np
+    >>> unwrapped(np.array([-179.0, 178.0, 175.0])), unwrapped(np.array([-10.0, 20.0]))
+    (array([181., 178., 175.]), array([-10.,  20.]))
+    """
+    turned = np.sort(longitudes % 360)
+    gaps = np.diff(turned, append=turned[0] + 360)
+    widest = int(gaps.argmax())
+    arc = 360 - gaps[widest]
+    if np.ptp(longitudes) <= arc * (1 + 1e-9) or arc > 270:
+        return longitudes
+    start = turned[(widest + 1) % len(turned)]
+    start = start - 360 if start > 180 else start
+    return start + (longitudes - start) % 360
 
 
 def sizes_of(grid: str, d: int) -> list[int]:

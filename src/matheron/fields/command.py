@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,6 +93,7 @@ def field(
         sphere = bool(getattr(reference, "is_geographic", False)) if sphere is None else sphere
         if sphere:
             _check_degrees(wells)
+            wells = wells if mask is not None else _across_the_dateline(wells)
         cells = cells_for(grid, mask, wells, reference, sphere)
         check_overlap(cells, wells, own_names=isinstance(cells, dict))
         gp = _fitted(wells, log, seed, sphere)
@@ -154,6 +156,17 @@ def _check_degrees(wells: Observations) -> None:
                 f"--crs or --sphere: expected longitude and latitude in degrees, got {name} from {column.min():.6g} to "
                 f"{column.max():.6g}; name another --crs, or add --plane"
             )
+
+
+def _across_the_dateline(wells: Observations) -> Observations:
+    """Observations whose longitudes have no jump, so that a grid goes the short way round."""
+    from .cells import unwrapped
+
+    east, points = unwrapped(wells.points[:, 0]), wells.points.copy()
+    if (east != points[:, 0]).any():
+        typer.echo(f"  {wells.names[0]} crosses the line where it begins again: {east.min():.6g} to {east.max():.6g}")
+        points[:, 0] = east
+    return replace(wells, points=points)
 
 
 def _fitted(wells: Observations, log: bool, seed: int, sphere: bool) -> ExactGP:
