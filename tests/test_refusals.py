@@ -67,6 +67,8 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         r"y: expected \[3\], one number per row of X \[3, 2\], got \[2\]",
     ),
     "a column of targets": (lambda: exact(y=randn(3, 1)), ValueError, r"got \[3, 1\]; use y\[:, 0\]"),
+    "two columns of targets": (lambda: exact(y=randn(3, 2)), ValueError, r"for 2 outputs use kernels\.Coregional"),
+    "a kernel's class": (lambda: exact(kernel=K.RBF), TypeError, "got the class RBF: make one of it"),
     "a number for targets": (lambda: exact(y=1.0), ValueError, r"y: expected \[3\]"),
     "too few noises": (
         lambda: exact(noise=[0.1, 0.2]),
@@ -195,6 +197,11 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         lambda: coupled(tasks=None),
         ValueError,
         r"y: expected \[3, 2\], every output at every point, got \[3\]",
+    ),
+    "an output that is missing": (
+        lambda: coupled(tasks=None, y=[[1.0, 2.0], [NAN, 1.0], [0.0, 1.0]]),
+        ValueError,
+        r"got 1 NaN or infinite of 6; where some outputs .* y\[row, task\], tasks=task",
     ),
     "too few tasks": (
         lambda: coupled(tasks=[0, 1]),

@@ -93,8 +93,11 @@ def as_real(value: ArrayLike, name: str) -> Tensor:
     return tensor
 
 
-def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None) -> Tensor:
-    """A floating tensor from anything array-like, finite throughout; of `like`'s dtype and device where given."""
+def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None, advice: str = "remove them") -> Tensor:
+    """A floating tensor from anything array-like, finite throughout; of `like`'s dtype and device where given.
+
+    `advice` ends the message where numbers are not finite.
+    """
     tensor = as_real(value, name)
     if like is not None:
         tensor = tensor.to(dtype=like.dtype, device=like.device)
@@ -102,11 +105,11 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None) -> Ten
         tensor = tensor.to(torch.float64)
     elif tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name}: expected float32 or float64, got {tensor.dtype}; convert it, e.g. {name}.double()")
-    check_finite(tensor, name)
+    check_finite(tensor, name, advice)
     return tensor
 
 
-def check_finite(tensor: Tensor, name: str) -> None:
+def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None:
     """ValueError where a number is NaN or infinite."""
     if tensor.numel() <= 16 and math.isfinite(sum(tensor.flatten().tolist())):  # the least overhead
         return
@@ -115,7 +118,7 @@ def check_finite(tensor: Tensor, name: str) -> None:
     finite = torch.isfinite(tensor)
     if not bool(finite.all()):
         bad = int((~finite).sum())
-        raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {tensor.numel()}; remove them")
+        raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {tensor.numel()}; {advice}")
 
 
 def check_points(x: Tensor, name: str) -> None:

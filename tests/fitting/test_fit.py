@@ -7,6 +7,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_diabetes
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
@@ -358,6 +359,21 @@ def test_a_caller_s_graph_and_inference_mode_change_nothing():
     with torch.inference_mode():
         other = fit(K.RBF(1.0), X.detach().clone(), y.clone(), noise=0.1, mean=0.5, num_starts=1)
     assert [float(g.kernel.lengthscale) for g in (gp, other)] == [expected] * 2 and expected != 1.0
+
+
+@pytest.mark.filterwarnings("ignore:The optimal value found")
+def test_noise_in_many_columns_is_not_taken_for_a_function():
+    """Short lengthscales in ten dimensions are white noise, which is likelier than most starts and leads nowhere."""
+    X, y = load_diabetes(return_X_y=True)
+    X, y = X[:90], y[:90]
+    peer = GaussianProcessRegressor(
+        sk.ConstantKernel(1.0, (1e-6, 1e6)) * sk.RBF(np.ones(10), (1e-3, 1e3)) + sk.WhiteKernel(0.1, (1e-6, 1e2)),
+        alpha=0.0,
+    ).fit((X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std())
+    theirs = peer.log_marginal_likelihood_value_ - len(y) * np.log(y.std())
+    for seed in (0, 1):
+        gp = fit(1.0 * K.RBF(np.ones(10)), X, y, mean=y.mean(), seed=seed, num_starts=2)
+        assert float(matheron.log_marginal_likelihood(gp)) > theirs - 0.3
 
 
 def test_more_data_than_are_screened_end_at_the_top(monkeypatch):

@@ -22,13 +22,15 @@ from .likelihood import Dense
 from .newton import climb, curvature, for_all
 from .on_lattice import OnLattice
 from .priors import weak_priors
-from .starts import candidates, spread_and_near, woken
+from .starts import candidates, of_both_kinds, spread_and_near, woken
 from .threads import threads_for
 from .units import Units, buffers
 
 # Starts are compared on this many observations, and followed on that many; the best goes on with all of them.
 _SCREENED, _FOLLOWED = 256, 512
 _ITERATIONS, _FIRST_ITERATIONS = 500, 60
+# So many times the starts that are followed are tried, for so many steps.
+_TRIED, _TRIED_ITERATIONS = 3, 8
 # Beyond this many observations the search begins with the top for some of them; this many say how sharp it is.
 _FIRST_OBSERVATIONS, _CURVED = 2000, 1000
 # The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
@@ -235,13 +237,17 @@ def _best_start(
     """The best end of searches from the most likely of many starts, on some of the data."""
     h = objective.hyperparameters
     order = spread_and_near(objective.X, generator)
-    few = objective.some(order[:_SCREENED])
+    few, none = objective.some(order[:_SCREENED]), torch.zeros_like(as_given, dtype=torch.bool)
     given = [as_given, *([h.encode()] if both else [])]
     starts = candidates(h, 8 * num_starts, generator, given, few.X, few.y)
     with threads_for(len(few.y)):
         values = [few(start)[0] for start in starts]
-    ranked = sorted(range(len(starts)), key=lambda i: -values[i])
-    chosen = [starts[i] for i in ranked[:num_starts]]
+    ranked = [starts[i] for i in sorted(range(len(starts)), key=lambda i: -values[i])]
+    ends = [
+        _climb(few, start, none, as_given, _TRIED_ITERATIONS, lambda v: report("trying starts", v))
+        for start in ranked[: _TRIED * num_starts]
+    ]
+    chosen = of_both_kinds(h, ends, num_starts)
     some = objective.some(order[:_FOLLOWED])
     ends = []
     for i, start in enumerate(chosen):

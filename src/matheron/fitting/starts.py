@@ -18,6 +18,10 @@ _ASLEEP = {"lengthscale": (-2.0, 5.0), "outputscale": (1.0, 0.03), "weights": (1
 _PROMISE, _FLAT = 1.0, 2.0
 _RANGES = {"lengthscale": (_SHORTEST, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.5), "alpha": (0.1, 10.0)}
 _OTHER = (0.1, 3.0)
+# Lengthscales, times the root of the dimension, and noises that are always among the starts.
+_EVEN = [(1.0, 0.3), (3.0, 0.3), (1.0, 1e-2), (3.0, 1e-2)]
+# Beyond this variance of the noise a start says that much of the data is noise.
+_NOISY = 0.1
 
 
 # Frequencies that a periodogram looks at, at the least; the highest, in turns; and how many of its peaks are tried.
@@ -34,6 +38,7 @@ def candidates(
     looks like noise from a long lengthscale.
     """
     starts = [*given, *(torch.cat([_random(leaf, generator) for leaf in h.leaves]) for _ in range(count))]
+    starts += [_even(h, given[-1], *pair) for pair in _EVEN]
     gaps = 2 if X.shape[1] == 1 else 8  # with other columns' help, noise could be followed along one
     starts += [short for i in range(X.shape[1]) for short in _short(h, given[-1], i, X[:, i], gaps)]
     turning = [leaf for leaf in h.leaves if leaf.short in ("period", "means") and leaf.dims]
@@ -77,6 +82,39 @@ def woken(h: Hyperparameters, vector: Tensor, gradient: Tensor, curvature: Tenso
         promise = slope / (power * t) * (there - t)
         parts[i] = torch.where((t < there) & (promise > _PROMISE) & flat[i], math.log(value), parts[i])
     return h.clamped(torch.cat(parts))
+
+
+def of_both_kinds(h: Hyperparameters, ends: Sequence[tuple[Tensor, float]], count: int) -> list[Tensor]:
+    """The `count` likeliest of vectors with their values, and among them one of each kind, where there are two.
+
+    Data are either followed closely or are noise in good part: a search rarely gets from one to the other.
+    """
+    ranked = [end for end, _ in sorted(ends, key=lambda end: -end[1])]
+    chosen, rest = ranked[:count], ranked[count:]
+    kinds = [_is_noisy(h, end) for end in chosen]
+    other = [end for end in rest if _is_noisy(h, end) != kinds[0]]
+    if count > 1 and len(set(kinds)) == 1 and other:
+        chosen[-1] = other[0]
+    return chosen
+
+
+def _is_noisy(h: Hyperparameters, vector: Tensor) -> bool:
+    if not isinstance(h.noise, Leaf):
+        return False
+    part = vector.split([leaf.size for leaf in h.leaves])[h.count]
+    return bool(part.mean() > math.log(_NOISY))
+
+
+def _even(h: Hyperparameters, start: Tensor, length: float, noise: float) -> Tensor:
+    """A start with the same lengthscale along every column, and this much noise."""
+    parts = list(start.split([leaf.size for leaf in h.leaves]))
+    for k, leaf in enumerate(h.leaves):
+        if leaf.short == "lengthscale":
+            value = length * max(1, len(leaf.dims)) ** 0.5
+            parts[k] = leaf.encode(torch.full_like(leaf.value, value).where(leaf.value != 0, 0.0))
+        elif leaf is h.noise:
+            parts[k] = leaf.encode(torch.full_like(leaf.value, noise))
+    return torch.cat(parts)
 
 
 def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: float) -> list[Tensor]:
@@ -156,7 +194,7 @@ def _highest(x: Tensor) -> float:
     gaps = x.unique().diff()
     gaps = gaps[gaps > 1e-6]
     n, near = len(x), float(gaps.quantile(0.1)) if len(gaps) else 1.0
-    return max(2.0, min(0.5 / near, max(n / 2, n * n / 32), _HIGHEST))
+    return max(2.0, min(0.5 / near, max(n / 2, n * n / 12), _HIGHEST))
 
 
 def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
@@ -168,5 +206,8 @@ def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
     if leaf.kind == "real":
         return leaf.encode(leaf.value) + (0.0 if leaf.name.startswith("mean") else normal(leaf.size))
     lower, upper = (math.log(v) for v in _RANGES.get(leaf.short, _OTHER))
+    if leaf.short == "lengthscale":  # distances grow with the root of the dimension
+        root = 0.5 * math.log(max(1, len(leaf.dims)))
+        lower, upper = lower + root, upper + root
     u = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64).to(leaf.value)
     return lower + u * (upper - lower) + 0.5 * normal(leaf.size)  # one size for all dimensions, and each its own

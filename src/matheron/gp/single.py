@@ -225,7 +225,13 @@ def as_observations(
     """X `[n, d]`, tasks `[n]` (None for one output), y `[n]` and noise `[n]`, checked: one row per observation, also
     where y has every output at every point, `[n, t]`."""
     X, t = as_points(X, "X", input_dim=input_dim), num_outputs
-    y = as_tensor(y, "y", like=X)
+    advice = "remove them"
+    if t > 1 and tasks is None:
+        advice = (
+            "where some outputs of a point are missing, give those that there are one row each: "
+            "row, task = np.isfinite(y).nonzero(), then X[row], y[row, task], tasks=task"
+        )
+    y = as_tensor(y, "y", like=X, advice=advice)
     if t > 1 and tasks is None:
         if y.shape != (len(X), t):
             raise ValueError(
@@ -237,7 +243,12 @@ def as_observations(
         tasks = torch.arange(t).repeat(len(X))
         X, y = X.repeat_interleave(t, dim=0), y.reshape(-1)
     if y.shape != X.shape[:1]:
-        hint = "; use y[:, 0]" if y.ndim == 2 and y.shape[1] == 1 else ""
+        hint = ""
+        if t == 1 and y.ndim == 2 and len(y) == len(X):
+            several = (
+                f"; for {y.shape[1]} outputs use kernels.Coregional(kernel, B) with B [{y.shape[1]}, {y.shape[1]}]"
+            )
+            hint = "; use y[:, 0]" if y.shape[1] == 1 else several
         raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}")
     return X, as_tasks(tasks, len(X), t, "tasks"), y, as_noise(noise, len(X), like=X)
 

@@ -158,9 +158,12 @@ def as_kernel(kernel: Kernel) -> Kernel:
     """The kernel itself, or a TypeError that lists those there are."""
     if not isinstance(kernel, Kernel):
         kinds = [kind for kind in REGISTRY.values() if issubclass(kind, Kernel) and not inspect.isabstract(kind)]
+        got = f"{type(kernel).__module__}.{type(kernel).__name__}"
+        if isinstance(kernel, type):
+            got = f"the class {kernel.__name__}: make one of it, as in kernels.RBF(1.0)"
         raise TypeError(
             f"kernel: expected a kernel of matheron.kernels ({', '.join(sorted(kind.__name__ for kind in kinds))}), "
-            f"got {type(kernel).__module__}.{type(kernel).__name__}"
+            f"got {got}"
         )
     return kernel
 
