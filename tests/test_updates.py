@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from examples import gen, rand, randn
-from matheron import ExactGP, JitterWarning, draw, matheron, weight_space_update
+from matheron import ExactGP, JitterWarning, SparseGP, draw, matheron, weight_space_update
 from matheron import kernels as K
 from matheron.operators import KernelOperator
 from matheron.solvers import Cholesky
@@ -130,3 +130,16 @@ def test_where_the_basis_is_exact_weight_space_and_decoupled_paths_are_one():
     Phi, Phi_x = (paths.prior.features(points)[0] for points in (gp.train_inputs, x))
     w = weight_space_update(Phi, paths.prior.weights, gp.train_targets, gp.noise, 0.2**0.5 * paths.update.xi)
     torch.testing.assert_close(paths(x), w @ Phi_x.mT, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_single_precision_has_digits_for_inducing_points_whose_values_are_rougher_than_the_function(sampled):
+    """Many inducing points and little jitter: f is far smoother than u, and its weights are large."""
+    Z = torch.linspace(0, 3, 120, dtype=torch.float64)[:, None]
+    kernel, root = 0.03 * K.Matern(2.5, 1.5), torch.full((120,), 0.05, dtype=torch.float64)
+    q = {"sample_u": lambda s, generator: 0.05 * torch.randn(s, 120, generator=generator, dtype=torch.float64)}
+    gp = SparseGP(kernel, Z, jitter=1e-6, **(q if sampled else {"q_mean": 0 * root, "q_scale_tril": root}))
+    x = torch.linspace(0.01, 2.99, 40, dtype=torch.float64)[:, None]
+    wide, narrow = (draw(gp, 32, seed=0, dtype=dtype) for dtype in (torch.float64, torch.float32))
+    f = wide(x)
+    assert (narrow(x.float()).double() - f).square().mean().sqrt() < 0.01 * f.std()
