@@ -123,6 +123,22 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "noise: expected a tensor, a NumPy array or numbers, got Non",
     ),
+    "a device that there is none of": (
+        lambda: draw(GP, 1, device="gpu"),
+        ValueError,
+        'device: expected one such as "cpu", "cuda" or "cuda:1", got \'gpu\'',
+    ),
+    "a GPU that is not there": (lambda: draw(GP, 1, device="cuda:99"), ValueError, "device: cuda:99 is not there"),
+    "a device to load to that there is none of": (
+        lambda: matheron.load("draw.safetensors", device="gpu"),
+        ValueError,
+        'device: expected one such as "cpu"',
+    ),
+    "a device of a prior": (
+        lambda: matheron.draw_prior(K.RBF(), 1, input_dim=1, device="cuda:99"),
+        ValueError,
+        "device: cuda:99 is not there",
+    ),
     "a dtype that paths do not have": (
         lambda: draw(GP, 1, dtype=torch.float16),
         TypeError,

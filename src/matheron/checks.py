@@ -290,6 +290,17 @@ def as_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     return dtype
 
 
+def as_device(device: torch.device | str) -> torch.device:
+    """A device that is there."""
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f'device: expected one such as "cpu", "cuda" or "cuda:1", got {device!r}') from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device: {device} is not there: PyTorch finds {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
 def per_dimension(value: Tensor, input_dim: int, name: str) -> Tensor:
     """A hyperparameter as `[d]`, checked against the number of dimensions it meets."""
     if value.ndim == 1 and value.shape[0] not in (1, input_dim):

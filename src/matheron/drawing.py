@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .bases import Basis, as_tolerance, features_for, placed, prior_on
-from .checks import ArrayLike, Random, as_count, as_dtype, as_generator
+from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator
 from .features import Features
 from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
@@ -127,6 +127,7 @@ def draw(
     torch.Size([64, 1000])
     """
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
+    device = None if device is None else as_device(device)
     basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
     if isinstance(model, StreamedGP):
         return drawn_from_stream(model, s, basis, solver, detach, as_generator(generator, seed), dtype, device)
@@ -255,10 +256,10 @@ def draw_prior(
     """
     s, d = as_count(num_paths, "num_paths"), as_count(input_dim, "input_dim")
     as_dtype(dtype)
-    generator = as_generator(generator, seed)
+    device, generator = as_device(device), as_generator(generator, seed)
     kernel = as_kernel(kernel).owned() if detach else as_kernel(kernel)
     mean_function = as_mean(mean)
-    mean_function = (mean_function.owned() if detach else mean_function).to(torch.device(device), dtype)
+    mean_function = (mean_function.owned() if detach else mean_function).to(device, dtype)
     basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
     where = torch.zeros(1, d, dtype=dtype, device=device)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):

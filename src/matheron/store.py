@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .checks import as_device
 from .value import REGISTRY, Json, Parts, Value
 
 FORMAT = "matheron-3"
@@ -79,7 +80,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Va
     >>> bool((again([[0.3]]) == paths([[0.3]])).all())
     True
     """
-    path = Path(path)
+    path, device = Path(path), as_device(device)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     try:
@@ -98,7 +99,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Va
         raise FileError(f"{path} was changed since it was saved: its checksum does not match")
     try:
         value = _rebuild(json.loads(header), "", tensors)
-        return value if torch.device(device).type == "cpu" else value.to(device)
+        return value if device.type == "cpu" else value.to(device)
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, RecursionError) as error:
         raise FileError(f"{path} does not describe a value of this version of matheron: {error!r}") from error
 

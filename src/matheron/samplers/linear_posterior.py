@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis, mixed
-from ..checks import ArrayLike, Random, as_count, as_generator
+from ..checks import ArrayLike, Random, as_count, as_device, as_generator
 from ..features import Features
 from ..gp import ExactGP, SparseGP
 from ..libraries import describe
@@ -167,4 +167,4 @@ def linear_model_paths(
     prior = PriorPaths(phi, mixed(phi, omega), basis_index)
     transforms = [None if t is None else t.owned() for t in (gp.input_transform, gp.output_transform)]
     paths = LinearModelPaths(prior, update, gp.mean.owned(), mixed(phi, means), *transforms)
-    return paths.to(torch.device(device or like.device), dtype or like.dtype)
+    return paths.to(like.device if device is None else as_device(device), dtype or like.dtype)
