@@ -25,7 +25,7 @@ from .kernels import Kernel
 from .kernels.base import as_kernel
 from .lattice_draws import drawn_from_stream, drawn_on_lattice
 from .libraries import describe
-from .means import MeanLike, as_mean
+from .means import MeanLike, as_mean, at_tasks
 from .operators import KernelOperator
 from .paths import (
     AbstractPaths,
@@ -37,7 +37,6 @@ from .paths import (
     PriorPaths,
     SelectedPaths,
     UpdatePaths,
-    at_tasks,
     in_enough_digits,
     update_given,
     values_at,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .gp import Batch, Ensemble, ExactGP, Outputs
 from .libraries import describe
+from .means import at_tasks
 from .solvers import covariance
 from .solvers.cholesky import safe_cholesky
 from .transforms import Transform
@@ -134,9 +135,7 @@ def _factored(gp: ExactGP) -> tuple[Tensor, Tensor]:
     tasks = None if gp.tasks is None else gp.tasks.to(X.device)
     K = covariance(gp.kernel.to(X.device, torch.float64), X, tasks)
     K = K + gp.noise.to(X).diag_embed()
-    mean = gp.mean.to(X.device, torch.float64)(X[None])[0].to(X).expand(-1, gp.num_outputs)  # [n, t]
-    mean = mean[:, 0] if tasks is None else mean.gather(-1, tasks[:, None])[:, 0]
-    return safe_cholesky(K, "k(X, X) + noise")[0], gp.train_targets.double() - mean
+    return safe_cholesky(K, "k(X, X) + noise")[0], gp.train_targets.double() - gp.mean.at(X, tasks)
 
 
 def _outer(gp: ExactGP, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,6 +145,5 @@ def _outer(gp: ExactGP, y: Tensor) -> tuple[Tensor, Tensor]:
         return y, torch.ones_like(y)
     transform = transform.to(y.device, torch.float64)
     values = y[:, None].expand(-1, gp.num_outputs)  # [n, t]
-    own = torch.zeros_like(y, dtype=torch.long) if gp.tasks is None else gp.tasks.to(y.device)
-    outer, slope = transform(values), transform.derivative(values)
-    return outer.gather(-1, own[:, None])[:, 0], slope.gather(-1, own[:, None])[:, 0]
+    tasks = None if gp.tasks is None else gp.tasks.to(y.device)
+    return at_tasks(transform(values), tasks), at_tasks(transform.derivative(values), tasks)

@@ -27,6 +27,17 @@ class Mean(Value):
     def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """m(x) `[..., n, t]` and its gradient `[..., n, t, d]`."""
 
+    def at(self, X: Tensor, tasks: Tensor | None) -> Tensor:
+        """m(x) of each point's own task: `[n, d], [n] -> [n]`."""
+        return at_tasks(self.to(X.device, X.dtype)(X[None])[0], tasks).to(X)
+
+
+def at_tasks(f: Tensor, tasks: Tensor | None) -> Tensor:
+    """Values `[..., n, t]` at each point's own task `[n]`: `[..., n]`; there may be one value for all tasks."""
+    if tasks is None or f.shape[-1] == 1:
+        return f[..., 0]
+    return f.gather(-1, tasks[:, None].expand(*f.shape[:-1], 1))[..., 0]
+
 
 class ConstantMean(Mean):
     """The same number everywhere, one per output."""

@@ -65,7 +65,7 @@ def likelihood_with_gradient(
     whole = n * n <= _block(X)
     with torch.set_grad_enabled(whole):
         K = coupled_covariance(kernel, X, tasks, X, tasks)  # [n, n]
-    m = mean_at(mean, X, tasks)  # [n]
+    m = mean.at(X, tasks)  # [n]
     with torch.no_grad():
         L = _factor(K.detach(), noise.detach())
         if L is None:
@@ -127,14 +127,6 @@ def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callabl
 
 def _block(X: Tensor) -> int:
     return _BLOCK_ON_GPU if X.device.type == "cuda" else _BLOCK
-
-
-def mean_at(mean: Mean, X: Tensor, tasks: Tensor | None) -> Tensor:
-    """m(x) of each observation's own task, `[n]`."""
-    m = mean.to(X.device)(X)  # [n, t]
-    if tasks is None or m.shape[-1] == 1:
-        return m[:, 0]
-    return m.gather(1, tasks[:, None])[:, 0]
 
 
 def _factor(K: Tensor, noise: Tensor) -> Tensor | None:

@@ -32,7 +32,6 @@ from ..solvers import ConvergenceWarning, FourierLattice
 from ..solvers.lattice import LARGEST_INFORMATION, information_of, rows_of
 from ..solvers.toeplitz import Information, System
 from .hyperparameters import Hyperparameters, Leaf, Prior, log_prior
-from .likelihood import mean_at
 
 # A box serves until a hyperparameter has moved by so much on its logarithmic scale.
 _FRESH = 0.3
@@ -140,7 +139,7 @@ class OnLattice:
         joint, X, precision = Joint([basis for basis, _ in bases], roots=roots), self.X - self.origin, 1 / self.relative
         self.generator, _, _ = information_of(joint, X, precision, self.tasks)
         mean = self.hyperparameters.mean
-        self.residual = self.y - mean_at(mean, self.X, self.tasks) if isinstance(mean, Mean) else self.y
+        self.residual = self.y - mean.at(self.X, self.tasks) if isinstance(mean, Mean) else self.y
         rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])
         parts = [list(joint.adjoints(X, some, _ACCURACY, self.tasks)) for some in rows.split(4)]
         self.transformed = [torch.cat(of_rows) for of_rows in zip(*parts, strict=True)]  # a channel's [2 + s, c]

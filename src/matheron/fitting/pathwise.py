@@ -23,7 +23,7 @@ from ..solvers import PCG, ConvergenceWarning, Solver, State
 from ..solvers.pcg import PCGState
 from ..solvers.preconditioner import LowRank, default_rank
 from .hyperparameters import Hyperparameters, Prior, log_prior
-from .likelihood import accumulate, mean_at
+from .likelihood import accumulate
 
 _FRESH = 0.2  # a preconditioner serves until a hyperparameter has moved by so much, on its logarithmic scale
 
@@ -54,7 +54,7 @@ class Pathwise:
 
         def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
             kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
-            m = mean_at(mean, self.X.double(), self.tasks)  # [n]
+            m = mean.at(self.X.double(), self.tasks)  # [n]
             with torch.no_grad():
                 weights = self._weights(vector.detach(), kernel.owned(), noise.detach(), m.detach())
             accumulate(kernel.to(self.X.dtype), self.X, self.tasks, weights)

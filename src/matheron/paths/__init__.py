@@ -3,7 +3,6 @@
 from .base import AbstractPaths as AbstractPaths
 from .base import require_paths as require_paths
 from .batch import BatchPaths as BatchPaths
-from .conditioning import at_tasks as at_tasks
 from .conditioning import update_given as update_given
 from .conditioning import values_at as values_at
 from .joined import EnsemblePaths as EnsemblePaths

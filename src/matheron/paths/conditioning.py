@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..evaluate import Record, values
 from ..kernels import Kernel, coupled_covariance
-from ..means import Mean
+from ..means import Mean, at_tasks
 from ..operators import KernelOperator
 from ..solvers import (
     Auto,
@@ -200,11 +200,6 @@ def values_at(prior: Prior, mean: Mean, update: UpdatePaths | None, X: Tensor) -
     f = values(Record(s, t, [*prior.terms(), *given[0]], mean, origin, graph), X[None])
     m = values(Record(1, t, given[1], mean, origin, graph), X[None]) if given[1] else mean(X[None]).expand(-1, -1, t)
     return torch.cat([f, m])
-
-
-def at_tasks(f: Tensor, tasks: Tensor | None) -> Tensor:
-    """f `[s, n, t]` at each point's own task, `[s, n]`."""
-    return f[..., 0] if tasks is None else f.gather(-1, tasks[None, :, None].expand(len(f), -1, 1))[..., 0]
 
 
 def joined(old: UpdatePaths, new: Data) -> Data:

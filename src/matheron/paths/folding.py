@@ -21,6 +21,7 @@ from torch import Tensor
 from ..evaluate import Term, WeightedSum, sum_of
 from ..features import Basis, Features, OnLattice, lattice_in
 from ..kernels import Kernel, coupled_covariance
+from ..means import at_tasks
 from ..nufft import grid_shape
 from ..solvers import coupled_diagonal
 from ..solvers.lattice_preconditioner import FFT_COST
@@ -123,7 +124,7 @@ def _at(terms: list[Term], x: Tensor, tasks: Tensor | None) -> Tensor:
     """Sums at points `[n, d]`, each of its own task: `[s, n]`."""
     f = sum_of(terms, x[None])  # [s, t, n]
     assert f is not None
-    return f[:, 0] if tasks is None else f.gather(1, tasks[None, None].expand(len(f), 1, -1))[:, 0]
+    return at_tasks(f.mT, tasks)
 
 
 def _places(features: Features, X: Tensor, tasks: Tensor | None, t: int) -> tuple[Tensor, Tensor | None]:

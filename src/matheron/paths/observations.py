@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor
 from ..gp import as_tasks
+from ..means import at_tasks
 from ..transforms import Transform
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ def undone(transform: Transform | None, t: int, data: Observations) -> tuple[Ten
         raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
     inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]
     slope = transform.derivative(inner)
-    own = torch.zeros_like(noise, dtype=torch.long) if data.tasks is None else data.tasks
-    pick = own[:, None].expand(*inner.shape[:-1], 1)
-    inner, slope = inner.gather(-1, pick)[..., 0], slope.gather(-1, pick)[..., 0]
+    inner, slope = at_tasks(inner, data.tasks), at_tasks(slope, data.tasks)
     slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
     return inner, torch.where(noise > 0, noise / slope.square(), noise)

@@ -25,7 +25,6 @@ from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_
 from ..solvers.toeplitz import Information, System
 from ..streamed import Chunk
 from ..value import Parts
-from .conditioning import at_tasks
 from .prior import Prior, PriorPaths
 from .update import UpdatePaths
 
@@ -144,7 +143,7 @@ def given_on_lattice(
     few: list[_Few] | None = [] if known is None else None
     for X, tasks, y, noise in chunks:
         noise = noise if known is None else _with_floor(noise, X.double() - origin, basis)
-        y = y.double() - at_tasks(mean(X[None]).expand(-1, -1, basis.num_outputs), tasks)[0].double()
+        y = y.double() - mean.at(X, tasks).double()
         new, new_mean, new_energy, kept = _information(basis, X.double() - origin, tasks, y, noise, s, generator)
         total, rhs_mean, energy = total + new, rhs_mean + new_mean, energy + new_energy
         num_data += len(X)

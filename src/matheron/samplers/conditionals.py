@@ -87,6 +87,7 @@ class Factored:
 
 def prior_mean(gp: ExactGP | SparseGP, x: Tensor, tasks: Tensor | None = None) -> Tensor:
     """The prior mean at points `[n, d]`: of every output in turn `[n t]`, or of each point's own task `[n]`."""
+    if tasks is not None:
+        return gp.mean.at(x, tasks).detach()
     mean = gp.mean.to(x.device, x.dtype)(x[None])[0].detach().to(x)  # [n, 1 or t]
-    mean = mean.expand(-1, gp.num_outputs)
-    return mean.reshape(-1) if tasks is None else mean.gather(-1, tasks[:, None])[:, 0]
+    return mean.expand(-1, gp.num_outputs).reshape(-1)

@@ -160,11 +160,10 @@ class Prior:
 
     def _mean_values(self, index: tuple[int, ...]) -> Tensor:
         x, tasks = self._split(self.probes, index)
-        m = self.mean(index).owned().to(x)(x[None])[0]  # [k, 1 or t]
+        mean = self.mean(index).owned()
         if self.coupled:
-            return m.expand(-1, self.kernel(index).num_outputs)
-        m = m.expand(-1, self.kernel(index).num_outputs)
-        return m[:, 0] if tasks is None else m.gather(1, tasks[:, None])[:, 0]
+            return mean.to(x)(x[None])[0].expand(-1, self.kernel(index).num_outputs)
+        return mean.at(x, tasks)
 
     def _agrees(self, ours: Tensor, theirs: Tensor, index: tuple[int, ...], trailing: int) -> bool:
         theirs = self.at(theirs, index, trailing)

@@ -93,9 +93,7 @@ def sparse_members(strategy: nn.Module, transforms: Transforms) -> tuple[list[Sp
             Zd = Z.double()
             K = coupled_covariance(kernel.to(Zd), Zd, tasks, Zd, tasks)  # [m, m]
             S = SymmetricRoot.apply(K + jitter * torch.eye(len(Zd), dtype=Zd.dtype, device=Zd.device))
-            m = mean.to(Zd)(Zd[None])[0].expand(-1, kernel.num_outputs)  # [m, t]
-            m = m[:, 0] if tasks is None else m.gather(1, tasks[:, None])[:, 0]  # [m]
-            u, root = m + S @ u.double(), None if root is None else S @ root.double()
+            u, root = mean.at(Zd, tasks) + S @ u.double(), None if root is None else S @ root.double()
         whitened = isinstance(strategy, gv.VariationalStrategy)
         gp = SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks, **transforms(index, 0))
         members.append(gp)
