@@ -179,10 +179,7 @@ def _lines(paths: AbstractPaths, x: ArrayLike, data: Data | None, axes: Panels |
     with _house() as new:
         panels = _panels(new, axes, 1, paths.num_outputs)[0]
         for i, axis in enumerate(panels):
-            low, high = mean[:, i] - 2 * sd[:, i], mean[:, i] + 2 * sd[:, i]
-            axis.fill_between(points[:, 0], low, high, color=POSTERIOR, alpha=0.18, linewidth=0, label=band)
-            axis.plot(points, values[:_SHOWN, :, i].T, color=POSTERIOR, linewidth=0.8, alpha=0.7)
-            axis.plot(points, mean[:, i], color=EXACT, linestyle="--", linewidth=1.2, label="mean")
+            draw_curves(axis, points[:, 0], values[..., i], mean[:, i], sd[:, i], band)
             if data is not None:
                 X, y = _observations(data, paths)
                 axis.plot(X[:, 0], y[:, i], "o", color=EXACT, markerfacecolor="white", markersize=6, label="data")
@@ -190,6 +187,13 @@ def _lines(paths: AbstractPaths, x: ArrayLike, data: Data | None, axes: Panels |
             axis.margins(x=0.01)
         panels[0].legend()
     return panels if len(panels) > 1 else panels[0]
+
+
+def draw_curves(axis: Axes, x: Tensor, values: Tensor, mean: Tensor, sd: Tensor, band: str) -> None:
+    """Some of the paths `[s, n]` at x `[n]`, their mean `[n]`, and a band of two standard deviations."""
+    axis.fill_between(x, mean - 2 * sd, mean + 2 * sd, color=POSTERIOR, alpha=0.18, linewidth=0, label=band)
+    axis.plot(x, values[:_SHOWN].T, color=POSTERIOR, linewidth=0.8, alpha=0.7)
+    axis.plot(x, mean, color=EXACT, linestyle="--", linewidth=1.2, label="mean")
 
 
 def _maps(paths: AbstractPaths, x: Iterable[ArrayLike], data: Data | None, axes: Panels | None) -> np.ndarray:

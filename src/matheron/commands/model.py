@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
+from torch import Tensor
 
 from ..fitting import fit
 from ..gp import ExactGP
@@ -40,8 +40,8 @@ def loaded_paths(file: Path) -> tuple[AbstractPaths, Columns, str]:
     return paths, Columns.from_json(names), str(names["target"])
 
 
-def box_of(gp: ExactGP) -> torch.Tensor:
-    """The box of a model's data, `[2, d]`, in the user's units."""
-    X = gp.train_inputs.double()
+def data_of(gp: ExactGP) -> tuple[Tensor, Tensor]:
+    """The inputs `[n, d]` and targets `[n]` of a model, in the user's units."""
+    X, y = gp.train_inputs.double(), gp.train_targets.double()
     X = X if gp.input_transform is None else gp.input_transform.inverse(X)
-    return torch.stack(X.aminmax(dim=0))
+    return X, y if gp.output_transform is None else gp.output_transform(y)

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from ..gp import ExactGP
 from ..paths import AbstractPaths
+from ..plots import EXACT, STYLE, draw_curves
+from .model import data_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = (".png", ".pdf", ".svg")
-POSTERIOR, EXACT = "#2a72c8", "#000000"
-_SHOWN, _LARGEST_PANELS = 12, 6
+_LARGEST_PANELS = 6
 _EXACT = 2000  # up to this many data the band is the posterior's own; a few paths know theirs poorly
 
 
@@ -43,17 +44,12 @@ def picture(paths: AbstractPaths, gp: ExactGP, names: list[str], target: str, bo
     import matplotlib
     from matplotlib.figure import Figure
 
-    of = _Shown(paths, _deviation(paths, gp), names, target, box, *_data(gp))
-    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        if len(names) == 2:
-            figure = Figure(figsize=(11, 2.9), layout="constrained")
-            _maps(figure, of)
-        else:
-            shown = names[:_LARGEST_PANELS]
-            figure = Figure(
-                figsize=(max(6.0, 2.6 * min(3, len(shown))), 3.2 * -(-len(shown) // 3)), layout="constrained"
-            )
-            _cuts(figure, of)
+    of = _Shown(paths, _deviation(paths, gp), names, target, box, *data_of(gp))
+    panels = min(len(names), _LARGEST_PANELS)
+    size = (11, 2.9) if len(names) == 2 else (max(6.0, 2.6 * min(3, panels)), 3.2 * -(-panels // 3))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        (_maps if len(names) == 2 else _cuts)(figure, of)
         figure.savefig(file, dpi=150)
 
 
@@ -76,20 +72,15 @@ def _cuts(figure: Figure, of: _Shown) -> None:
     for i, axis in enumerate(axes[:panels]):
         x = X.median(0).values.repeat(300, 1)
         x[:, i] = torch.linspace(float(box[0, i]), float(box[1, i]), 300, dtype=torch.float64)
-        values, mean = paths(x.to(paths.dtype)).double().cpu(), paths.mean(x.to(paths.dtype)).double().cpu()
-        sd = sd_at(x.to(paths.dtype)).double().cpu()
-        axis.fill_between(
-            x[:, i], mean - 2 * sd, mean + 2 * sd, color=POSTERIOR, alpha=0.18, linewidth=0, label="2 s.d."
-        )
-        axis.plot(x[:, i], values[:_SHOWN].T, color=POSTERIOR, linewidth=0.8, alpha=0.7)
-        axis.plot(x[:, i], mean, color=EXACT, linestyle="--", linewidth=1.2, label="mean")
+        values, mean, sd = (f(x.to(paths.dtype)).double().cpu() for f in (paths, paths.mean, sd_at))
+        draw_curves(axis, x[:, i], values, mean, sd, "2 s.d.")
         if len(names) == 1:
             axis.plot(X[:, 0], y, "o", color=EXACT, markerfacecolor="white", markersize=4, label="data")
         axis.set_xlabel(names[i])
     for axis in axes[panels:]:
         axis.set_visible(False)
     axes[0].set_ylabel(target)
-    axes[0].legend(frameon=False, fontsize=8)
+    axes[0].legend()
     if len(names) > 1:
         more = "" if len(names) <= panels else f" (the first {panels} of {len(names)} inputs)"
         figure.suptitle(f"{target} along each input, the others at their medians{more}", fontsize=10)
@@ -100,8 +91,8 @@ def _maps(figure: Figure, of: _Shown) -> None:
     paths, sd_at, names, target, box, X, _ = of
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
-    values, mean = paths(x).double().cpu(), paths.mean(x).double().cpu()
-    maps = {f"mean of {target}": (mean, "viridis"), "standard deviation": (sd_at(x).double().cpu(), "Greys")}
+    values, mean, sd = (f(x).double().cpu() for f in (paths, paths.mean, sd_at))
+    maps = {f"mean of {target}": (mean, "viridis"), "standard deviation": (sd, "Greys")}
     maps |= {f"path {i + 1}": (values[i], "viridis") for i in range(min(2, len(values)))}
     low, high = float(values[:2].min()), float(values[:2].max())
     axes = figure.subplots(1, len(maps), squeeze=False, sharex=True, sharey=True)[0]
@@ -111,13 +102,7 @@ def _maps(figure: Figure, of: _Shown) -> None:
             *grid, shown.reshape(120, 120).T, cmap=colours, shading="gouraud", rasterized=True, **limits
         )
         figure.colorbar(mesh, ax=axis)
+        axis.grid(visible=False)
         axis.plot(X[:, 0], X[:, 1], ".", color="white", markeredgecolor=EXACT, markeredgewidth=0.4, markersize=4)
         axis.set(title=title, xlabel=names[0])
     axes[0].set_ylabel(names[1])
-
-
-def _data(gp: ExactGP) -> tuple[Tensor, Tensor]:
-    """The model's data in the user's units."""
-    X, y = gp.train_inputs.double(), gp.train_targets.double()
-    X = X if gp.input_transform is None else gp.input_transform.inverse(X)
-    return X, y if gp.output_transform is None else gp.output_transform(y)

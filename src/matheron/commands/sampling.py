@@ -92,14 +92,16 @@ def _model(
     data: Path, target: str | None, inputs: list[str] | None, encode: list[str] | None, seed: int, voice: Voice
 ) -> tuple[ExactGP, Columns, str, dict[str, Json], Tensor]:
     """The model, its columns, its target, what a file of its paths remembers, and the box of its data."""
+    import torch
+
     from .data import read_dataset
-    from .model import box_of, fitted, loaded_model
+    from .model import data_of, fitted, loaded_model
 
     if data.suffix == ".safetensors":
         if target or inputs or encode:
             raise typer.BadParameter("a saved model knows its columns: leave out --target, --inputs and --encode")
         gp, columns, name = loaded_model(data)
-        box = box_of(gp)
+        box = torch.stack(data_of(gp)[0].aminmax(dim=0))
         return gp, columns, name, {**columns.to_json(), "target": name, "box": box.tolist()}, box
     if target is None:
         raise typer.BadParameter("which column is to be modelled? Give --target")
@@ -134,6 +136,7 @@ def _points(
 
     from ..tables import read_chunks
     from .data import points_of
+    from .model import data_of
 
     if at is not None:
         done = 0
@@ -148,9 +151,7 @@ def _points(
     if shape is None and gp.input_dim in _GRID and not columns.categories:
         shape = [round(_GRID[gp.input_dim] ** (1 / gp.input_dim))] * gp.input_dim
     if shape is None:
-        X = gp.train_inputs.double()
-        X = X if gp.input_transform is None else gp.input_transform.inverse(X)
-        blocks = iter(X.split(rows))
+        blocks = iter(data_of(gp)[0].split(rows))
     else:
         axes = [torch.linspace(float(a), float(b), n, dtype=torch.float64) for a, b, n in zip(*box, shape, strict=True)]
         blocks = _grid_blocks(axes, rows)
