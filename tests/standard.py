@@ -43,6 +43,7 @@ STATIONARY = {  # each with its number of dimensions, and with k(x, x) = 1
     "rotated": (K.Rotated(K.Matern(1.5, [0.4, 1.1]), 30.0), 2),
     "periodic": (K.Periodic([0.9, 1.4], [0.8, 1.3]), 2),
     "cosine": (K.Cosine(0.9), 1),
+    "categorical": (K.Categorical([0.8, 2.0], 12), 2),
     "spectral mixture of one": (K.SpectralMixture([1.0], [[0.4, -0.7]], [[0.3, 0.2]]), 2),
     "on some coordinates": (K.Matern(1.5, [0.4, 0.8]).on([2, 0]), 3),
     "a product": (K.RBF(0.6) * K.Matern(1.5, 0.9), 2),
@@ -108,6 +109,11 @@ def covariance(kernel, x, z, i=None, j=None) -> np.ndarray:
             return covariance(kernel.kernel, x @ R.T, z @ R.T, i, j)
         case kernels.Periodic():
             return np.exp(-2 * _scaled_squares(np.sin(np.pi * r / _array(kernel.period)), kernel.lengthscale))
+        case kernels.Categorical():
+            m, a = kernel.categories + 1 - kernel.categories % 2, np.exp(-1 / _array(kernel.lengthscale))
+            j = np.arange(1, m // 2 + 1)
+            D = (1 + 2 * np.cos(2 * np.pi * r[..., None] * j / m).sum(-1)) / m
+            return (a + (1 - a) * D).prod(-1)
         case kernels.Cosine():
             return np.cos(2 * np.pi * r[..., 0] / float(kernel.period))
         case kernels.SpectralMixture():

@@ -178,6 +178,7 @@ class Custom(Exact, GPyTorchModel):
 
 _X, _Y = problem()
 _X2, _Y2 = problem(2)
+_CHOICES = torch.stack([torch.arange(24) % 3, torch.arange(24) // 5 % 2], -1).to(DOUBLE)  # and a fourth in the tests
 _TX, _TY = tasks()
 _batch = [problem(seed=i) for i in range(3)]
 _BX, _BY = torch.stack([x for x, _ in _batch]), torch.stack([y for _, y in _batch])
@@ -267,6 +268,20 @@ CASES = [
         log_moments,
         POINTS,
         inner=torch.log,
+    ),
+    Case(
+        "categories beside normalised inputs",
+        fitted(
+            models.MixedSingleTaskGP,
+            torch.cat([_X, _CHOICES], -1),
+            _Y + _CHOICES[:, :1],
+            cat_dims=[2, 3],
+            input_transform=lambda: bi.Normalize(d=4, indices=[0, 1]),
+        ),
+        own_moments,
+        torch.cat(
+            [POINTS, torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0], [0.0, 0.0], [3.0, 1.0]], dtype=DOUBLE)], -1
+        ),
     ),
     Case("a model of one's own", lambda: trained(Custom()), own_moments, POINTS),
     Case(

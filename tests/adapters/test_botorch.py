@@ -276,10 +276,12 @@ def test_inputs_are_transformed_as_botorch_does(name: str) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "categories": (
-        lambda: models.MixedSingleTaskGP(torch.cat([X, X[:, :1].round()], -1), Y, cat_dims=[2]),
+    "categories that are scaled": (
+        lambda: models.MixedSingleTaskGP(
+            torch.cat([X, X[:, :1].round()], -1), Y, cat_dims=[2], input_transform=bi.Normalize(d=3)
+        ),
         TypeError,
-        "MixedSingleTaskGP has a kernel of categories, .*; draw from a model for each category: model = SingleTaskGP",
+        "CategoricalKernel is understood of choices that are whole numbers; .*keep input transforms off these columns",
     ),
     "a transform of one's own": (
         lambda: models.SingleTaskGP(X, Y, input_transform=_Mirrored(d=2)),

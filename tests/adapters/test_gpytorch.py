@@ -118,7 +118,7 @@ def test_every_kernel_of_the_registry_is_in_a_test() -> None:
     tested = {type(k) for kernel in KERNELS.values() for k in [kernel, *kernel.sub_kernels()]}
     tested |= {gk.IndexKernel, gk.MultitaskKernel, gk.LCMKernel, gk.InducingPointKernel}  # by models, in the battery
     known = set(REGISTRIES["kernels"].registry) - {object}
-    assert known == tested
+    assert {kind for kind in known if kind.__module__.startswith("gpytorch.")} == tested  # BoTorch's are its own
 
 
 def test_a_batch_of_kernels_is_not_one_kernel() -> None:

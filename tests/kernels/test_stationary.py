@@ -9,6 +9,7 @@ import torch
 from scipy import special
 from sklearn.gaussian_process import kernels as sklearn
 
+import matheron
 from matheron import kernels as K
 from standard import covariance
 
@@ -140,3 +141,22 @@ def test_refuses_points_that_are_not_numbers():
         K.RBF()(cast(Any, [["a"]]))
     with pytest.raises(TypeError, match=r"expected float32 or float64, got torch\.float16"):
         K.RBF()(torch.zeros(2, 1, dtype=torch.float16))
+
+
+def test_choices_are_alike_or_different():
+    x = torch.cartesian_prod(torch.arange(4.0), torch.arange(3.0)).double()
+    different = (x[:, None] != x).double() @ torch.tensor([1 / 0.7, 1 / 2.0], dtype=torch.float64)
+    torch.testing.assert_close(K.Categorical([0.7, 2.0], categories=4)(x), torch.exp(-different))
+    with pytest.raises(
+        ValueError, match=r"Categorical\(categories=4\): expected choices that differ by less than that"
+    ):
+        K.Categorical(1.0, categories=4)([[0.0]], [[7.0]])
+
+
+def test_columns_of_choices_are_not_scaled_by_a_fit(generator):
+    x = torch.randint(4, (40, 1), generator=generator).double()
+    y = torch.tensor([0.0, 3.0, -1.0, 5.0], dtype=torch.float64)[x[:, 0].long()]
+    y = y + 0.1 * torch.randn(40, generator=generator, dtype=torch.float64)
+    gp = matheron.fit(K.Categorical(1.0, categories=4), x, y, seed=0)
+    mean = matheron.draw(gp, 1).mean([[0.0], [1.0], [2.0], [3.0]])
+    assert float((mean - torch.tensor([0.0, 3.0, -1.0, 5.0])).abs().max()) < 0.2

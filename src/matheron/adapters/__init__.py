@@ -22,6 +22,6 @@ def supported(library: str) -> dict[str, list[str]]:
     adapter = import_module(f"{__name__}.{library}")
     registries = getattr(adapter, "REGISTRIES", None) or {"models": adapter.describe, "kernels": adapter.translate}
     return {
-        noun: sorted({kind.__name__ for kind in function.registry if kind is not object})
+        noun: sorted({kind.__name__ for kind in function.registry if kind.__module__.split(".")[0] == library})
         for noun, function in registries.items()
     }

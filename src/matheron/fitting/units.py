@@ -51,6 +51,7 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) ->
         varying = deviation[group][deviation[group] > 0]
         scale[group] = varying.square().mean().sqrt() if len(varying) else 1.0
     scale = torch.where(scale > 0, scale, 1.0)
+    scale[_whole_columns(kernel, list(range(X.shape[1])))] = 1.0
     t = kernel.num_outputs
     of = torch.zeros(len(y), dtype=torch.long, device=y.device) if tasks is None else tasks
     shared = t > 1 and any(B is None for B, _ in kernel.coupled())
@@ -112,6 +113,12 @@ def _sharing_a_scale(kernel: Kernel, dims: list[int]) -> list[list[int]]:
         hit = [g for g in groups if set(g) & set(shared)]
         groups = [g for g in groups if g not in hit] + [sorted({i for g in hit for i in g})]
     return [g for g in groups if len(g) > 1]
+
+
+def _whole_columns(kernel: Kernel, dims: list[int]) -> list[int]:
+    """Those that a part of the kernel takes as whole numbers."""
+    inner = [_whole_columns(part, kernel.inner_dims(dims)) for _, part in kernel.operands()]
+    return sorted({*(dims if kernel.whole else []), *(i for columns in inner for i in columns)})
 
 
 def _of_one_scale(kernel: Kernel, dims: list[int]) -> Iterator[list[int]]:

@@ -6,6 +6,7 @@ A kernel is exported by the `__all__` of its module.
 
 from .algebra import *
 from .base import *
+from .categorical import *
 from .coregional import *
 from .linear import *
 from .radial import *

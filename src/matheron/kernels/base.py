@@ -38,6 +38,8 @@ class Kernel(Value):
     # What its own tensors are measured in, by name: "x" (a column's unit), "1/x", "y^2" (the targets' squared) or
     # "y^2/x^2". Those that are not named have no unit.
     units: ClassVar[Mapping[str, str]] = {}
+    # Whether its columns are whole numbers that count something: then they have no scale.
+    whole: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, x: Tensor, z: Tensor) -> Tensor:

@@ -36,12 +36,6 @@ def _(model: GPyTorchModel) -> GP:
 
 @describe.register
 def _(model: models.SingleTaskGP | map_saas.AdditiveMapSaasSingleTaskGP | map_saas.EnsembleMapSaasSingleTaskGP) -> GP:
-    if isinstance(model, models.MixedSingleTaskGP):
-        raise TypeError(
-            "model: MixedSingleTaskGP has a kernel of categories, which has no spectral measure; draw from a model for "
-            "each category: model = SingleTaskGP(X[rows][:, continuous], Y[rows]), then matheron.draw(model, 64), "
-            f"{BY_HAND}"
-        )
     return _exact(model, outputs=model.num_outputs > 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from gpytorch import kernels as gk
@@ -26,6 +26,7 @@ class Place:
     num_columns: int
     task: int | None = None
     num_tasks: int = 1
+    inputs: Tensor | None = field(default=None, compare=False)  # the data `[..., n, columns]`, where they are known
 
     def pick(self, parameter: Tensor | nn.Module, trailing: int) -> Tensor:
         """A parameter `[*batch, ...]` with `trailing` axes of its own, at this member. The graph is kept."""

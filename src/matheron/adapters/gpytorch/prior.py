@@ -92,7 +92,8 @@ class Prior:
 
     def _place(self, index: tuple[int, ...]) -> Place:
         n = self.columns.number
-        return Place(self.batch_shape, index, tuple(range(n)), n, self.task)
+        inputs = self.inputs[0] if len(self.inputs) == 1 else None
+        return Place(self.batch_shape, index, tuple(range(n)), n, self.task, inputs=inputs)
 
     def _split(self, inputs: tuple[Tensor, ...], index: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         kind = next((x.dtype for x in inputs if x.is_floating_point()), torch.get_default_dtype())
