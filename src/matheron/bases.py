@@ -106,7 +106,7 @@ def prior_on(
 
 def mixed(features: Features, omega: Tensor) -> Tensor:
     """w = R omega: standard normals `[s, t, ell]`, independent, mixed over the outputs by a root of each coupling."""
-    if features.roots[0] is None:
+    if all(root is None for root in features.roots):  # one output, or no features at all
         return omega
     blocks = zip(features.roots, omega.split([b.size for b in features.bases], dim=-1), strict=True)
     return torch.cat([R @ part for R, part in blocks if R is not None], dim=-1)

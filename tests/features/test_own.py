@@ -33,9 +33,6 @@ class Hats(Basis):
     def values(self, x: Tensor) -> Tensor:
         return (1 - self._offsets(x).abs()).clamp_min(0)
 
-    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        return W @ self.values(x).mT
-
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         inside = self._offsets(x).abs() < 1
         slopes = -self._offsets(x).sign() * inside / SIDE

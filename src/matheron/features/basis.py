@@ -46,9 +46,9 @@ class Basis(Value):
     def values(self, x: Tensor) -> Tensor:
         """The basis functions at x: `[B, n, d] -> [B, n, c]`."""
 
-    @abstractmethod
     def weighted(self, x: Tensor, W: Tensor) -> Tensor:
         """sum_i W_i phi_i(x): `[B, n, d], [B, r, c] -> [B, r, n]`."""
+        return weigh(self.values(x), W)
 
     @abstractmethod
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,9 +207,6 @@ class Cosines(CutBasis):
     def values(self, x: Tensor) -> Tensor:
         P = phases_at(x, self.frequencies, self.phases)
         return P.cos() if P.requires_grad else P.cos_()
-
-    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        return weigh(self.values(x), W)
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         P = phases_at(x, self.frequencies, self.phases)

@@ -10,7 +10,6 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..kernels.base import squared_distance
 from ..scratch import frame
-from ..weigh import weigh
 from .basis import Basis, CutBasis, pulled_weights
 
 
@@ -59,9 +58,6 @@ class Canonical(CutBasis):
 
     def values(self, x: Tensor) -> Tensor:
         return self.kernel.forward(x, self.centres)
-
-    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        return weigh(self.values(x), W)
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         return self.kernel.weighted_with_gradient(x, self.centres, W)

@@ -61,9 +61,6 @@ class Products(CutBasis):
             factors.append(self.fourier.values(x))
         return _product(factors)
 
-    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        return weigh(self.values(x), W)
-
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         factors = self._factors(x)
         slopes = [A[:, None, :, :-1].unbind(-1) for A in self.projections.unbind(1)]  # per factor, per dimension
