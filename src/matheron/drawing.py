@@ -38,11 +38,11 @@ from .paths import (
     SelectedPaths,
     UpdatePaths,
     in_enough_digits,
+    sparse_deviations,
     update_given,
     values_at,
 )
-from .solvers import Auto, Cholesky, CholeskyState, Posterior, Solver, State, as_solver
-from .solvers.base import floored
+from .solvers import Auto, Cholesky, CholeskyState, Posterior, Solver, as_solver
 from .streamed import StreamedGP
 from .updates import Data, draws_of_q, exact_update, normals
 
@@ -203,27 +203,12 @@ def _sparse(gp: SparseGP, prior: PriorPaths, posterior: Posterior, generator: to
         v, stats = exact_update(state, torch.cat([u, q.mean[None]]), f_m, torch.cat([eps, 0 * eps[:1]]))  # [s + 1, m]
         root = q.root
     graph = torch.is_grad_enabled() and v.requires_grad
-    v = v.to(Z) if graph else in_enough_digits(state.operator, v, partial(_deviations, state, root, jitter))
+    v = v.to(Z) if graph else in_enough_digits(state.operator, v, partial(sparse_deviations, state, root, jitter))
     v, v_mean = v[:s], None if q is None else v[s:]
     inducing = Inducing(
         v, None if v_mean is None else v_mean[0], None if q is None else q.root, jitter[0] + state.jitter
     )
     return UpdatePaths(kernel, Z, tasks, v, v_mean, inducing=inducing, solver_stats=stats)
-
-
-def _deviations(state: State, root: Tensor, jitter: Tensor, rows: Tensor) -> Tensor:
-    """The standard deviations of f at some inducing points, u having a covariance of this root `[m, r]`.
-
-    f is smoother than u: with J the jitter and A = K_mm + J, f(Z) = (I - J A^-1) u plus a normal vector of covariance
-    J - J A^-1 J.
-    """
-    some = torch.arange(len(rows), device=rows.device)
-    one = torch.zeros(len(root), len(rows), dtype=torch.float64, device=rows.device)
-    one[rows, some] = 1.0
-    solved = state.solve(one)[0].double()  # [m, k]
-    J = (jitter[rows] + state.jitter).double()
-    explained = (one - J * solved).mT @ root.double()  # [k, r]
-    return floored(explained.square().sum(1) + J * (1 - J * solved[rows, some]), state.operator).sqrt()
 
 
 def draw_prior(

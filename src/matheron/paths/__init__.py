@@ -17,5 +17,6 @@ from .paths import PriorPlusUpdate as PriorPlusUpdate
 from .prior import Prior as Prior
 from .prior import PriorPaths as PriorPaths
 from .rounding import in_enough_digits as in_enough_digits
+from .rounding import sparse_deviations as sparse_deviations
 from .update import Inducing as Inducing
 from .update import UpdatePaths as UpdatePaths

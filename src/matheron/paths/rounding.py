@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..solvers import Operator
+from ..solvers import Operator, State
+from ..solvers.base import floored
 
 # Observations at which it is measured, and the error that float32 may make in a path, in posterior standard deviations.
 _POINTS, _LIMIT = 64, 0.03
@@ -31,3 +32,18 @@ def in_enough_digits(operator: Operator, v: Tensor, deviations: Callable[[Tensor
     exact, rounded = (operator.product_rows(first + rows, weights.mT.contiguous()) for weights in (v, narrow))  # [p, s]
     error = (rounded - exact) / deviations(rows).to(exact)[:, None]
     return narrow if bool(error.square().mean().sqrt() <= _LIMIT) else v
+
+
+def sparse_deviations(state: State, root: Tensor, jitter: Tensor, rows: Tensor) -> Tensor:
+    """The standard deviations of f at some inducing points, u having a covariance of this root `[m, r]`.
+
+    f is smoother than u: with J the jitter and A = K_mm + J, f(Z) = (I - J A^-1) u plus a normal vector of covariance
+    J - J A^-1 J.
+    """
+    some = torch.arange(len(rows), device=rows.device)
+    one = torch.zeros(len(root), len(rows), dtype=torch.float64, device=rows.device)
+    one[rows, some] = 1.0
+    solved = state.solve(one)[0].double()  # [m, k]
+    J = (jitter[rows] + state.jitter).double()
+    explained = (one - J * solved).mT @ root.double()  # [k, r]
+    return floored(explained.square().sum(1) + J * (1 - J * solved[rows, some]), state.operator).sqrt()
