@@ -348,3 +348,26 @@ def test_one_number_is_a_bound_in_every_dimension_of_a_region(gp):
     torch.testing.assert_close(*both)
     with pytest.raises(ValueError, match=r"trust_region: expected a share of the box above zero.*got 'wide'"):
         suggest(gp, BOX, 2, trust_region="wide")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "message"),
+    [
+        ({"noise": -1.0}, ValueError, "noise: expected a variance >= 0, got -1.0"),
+        ({"strategy": "ucb"}, ValueError, "strategy: expected one of .*, got 'ucb'"),
+        ({"num_feature": 3}, TypeError, "minimize_function has no setting 'num_feature'; expected one of num_features"),
+        ({"strategy": "random", "trust_region": True}, ValueError, "trust_region: expected a strategy that draws"),
+        ({"spread": [0.5, 1.0], "q": 3}, ValueError, "spread: expected a number, or one for each of 3 points"),
+        ({"mesh_size": 0}, ValueError, "mesh_size: expected a whole number of at least 1"),
+        ({"kernel": K.RBF([1.0, 2.0, 3.0])}, ValueError, "lengthscale"),
+        ({"kernel": "RBF"}, TypeError, "kernel: expected a kernel of matheron.kernels"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_evaluated(settings: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        minimize_function(lambda x: pytest.fail("the function was called"), BOX, 8, **settings)
+
+
+def test_a_last_round_that_is_cut_short_takes_the_first_spreads() -> None:
+    study = minimize_function(bowl, BOX, 8, 3, kernel=K.RBF(0.5), num_initial=3, spread=[0.2, 0.6, 1.0], seed=0, **FAST)
+    assert len(study.values) == 8

@@ -7,10 +7,10 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -19,11 +19,12 @@ from torch import Tensor
 from ..checks import ArrayLike, Random, as_box, as_count, as_generator
 from ..gp import ExactGP
 from ..kernels import Kernel
+from ..kernels.base import as_kernel
 from ..progress import progress_bar
 from .fitting import fitted
 from .greedy import graded
 from .region import side_after
-from .strategies import DRAWN, Drawing, suggest
+from .strategies import DRAWN, STRATEGIES, Drawing, spreads, suggest
 
 FORMAT = "matheron-study-1"
 # Rounds of one point, of which the last has the posterior mean's minimiser.
@@ -124,7 +125,8 @@ def minimize_function(
     budget, q = as_count(budget, "budget"), as_count(q, "q")
     generator = as_generator(generator, seed)
     box = as_box(bounds, "bounds").double()
-    study, given = _resumed(state, box), set(settings)
+    _check(box.shape[1], q, kernel, noise, strategy, trust_region, settings)  # before anything expensive is evaluated
+    study, spread = _resumed(state, box), settings.pop("spread", None)
     first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
     with progress_bar(show=progress) as bar:
         task = bar.add_task("evaluations", total=budget, completed=len(study.points))
@@ -142,8 +144,11 @@ def minimize_function(
                 # Of what is known, not of how often this process has gone round: a study may be resumed.
                 turn = (len(study.points) - first) % _ROUNDS
                 due = count > 1 or turn == _ROUNDS - 1
-                if strategy in DRAWN and "spread" not in given:
-                    settings["spread"] = graded(count) if count > 1 else graded(_ROUNDS)[-1 - turn]
+                each = graded(count) if count > 1 else graded(_ROUNDS)[-1 - turn]
+                if spread is not None:
+                    each = spread if np.ndim(cast(Any, spread)) == 0 else cast(Sequence[float], spread)[:count]
+                if strategy in DRAWN:
+                    settings["spread"] = each
                 points = suggest(
                     model,
                     box,
@@ -160,6 +165,28 @@ def minimize_function(
                     _save(study, Path(state))
                 bar.advance(task)
     return study
+
+
+def _check(
+    dim: int, q: int, kernel: Kernel | None, noise: float | None, strategy: str, trust_region: bool, settings: Drawing
+) -> None:
+    """The errors that would otherwise come after the first evaluations."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
+    if noise is not None and not (math.isfinite(noise) and noise >= 0):
+        raise ValueError(f"noise: expected a variance >= 0, got {noise!r}")
+    if unknown := sorted(set(settings) - set(Drawing.__annotations__)):
+        known = ", ".join(Drawing.__annotations__)
+        raise TypeError(f"minimize_function has no setting {unknown[0]!r}; expected one of {known}")
+    drawn = {"trust_region": trust_region, "spread": "spread" in settings}
+    if strategy not in DRAWN and (given := [name for name, is_given in drawn.items() if is_given]):
+        raise ValueError(f'{given[0]}: expected a strategy that draws functions, got {strategy!r}; use "decoupled"')
+    spreads(settings.get("spread", 1.0), q)
+    for name in ("num_features", "mesh_size", "num_starts"):
+        if (count := settings.get(name)) is not None:
+            as_count(cast(int, count), name)
+    if kernel is not None:
+        as_kernel(kernel)(torch.zeros(1, dim, dtype=torch.float64))
 
 
 def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: float | None) -> ExactGP:

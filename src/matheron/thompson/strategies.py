@@ -147,8 +147,8 @@ def suggest_together(
             f"trust_region: expected a share of the box above zero, for functions that are drawn whole, got "
             f'{trust_region!r} with strategy={strategy!r}; use strategy="decoupled"'
         )
-    spreads = _spreads(spread, q)
-    exactly = spreads == [1.0] * q
+    each_spread = spreads(spread, q)
+    exactly = each_spread == [1.0] * q
     if (greedy or not exactly) and strategy not in DRAWN:
         name = "greedy" if greedy else "spread"
         raise ValueError(f'{name}: expected a strategy that draws functions, got {strategy!r}; use "decoupled"')
@@ -181,7 +181,7 @@ def suggest_together(
             weight_space(model, q, features=kind, num_features=num_features, generator=generator)
             for model, generator in each
         ]
-    functions = [require_paths(paths) if exactly else TowardMean(paths, spreads) for paths in many]
+    functions = [require_paths(paths) if exactly else TowardMean(paths, each_spread) for paths in many]
     if trust_region is not None:
         size = REGION_MESH_SIZE if mesh_size is None else size
         settings = {"num_starts": num_starts, "mesh_size": size}
@@ -203,7 +203,7 @@ def suggest_together(
     return points
 
 
-def _spreads(spread: float | Sequence[float], q: int) -> list[float]:
+def spreads(spread: float | Sequence[float], q: int) -> list[float]:
     """One for each of q functions."""
     several = as_tensor(spread, "spread").double()
     if several.ndim > 1 or (several.ndim == 1 and len(several) != q):
