@@ -339,3 +339,17 @@ def test_paths_of_a_prior_are_its_mean_plus_features():
     paths, x = draw_prior(K.RBF(0.5), 3, input_dim=1, mean=2.0, num_features=9, generator=gen()), rand(4, 1)
     torch.testing.assert_close(paths(x), 2.0 + paths.prior.weights @ paths.prior.features(x)[0].mT)
     assert torch.equal(paths.mean(x), torch.full((4,), 2.0, dtype=torch.float64))
+
+
+def test_a_grid_is_written_into_an_array_that_is_mapped_to_a_file(tmp_path):
+    paths = paths_of("exact", 3)
+    axes = [np.linspace(0, 1, 4), np.linspace(0, 1, 5)]
+    whole = paths.on_grid(axes)
+    out = np.lib.format.open_memmap(tmp_path / "grid.npy", mode="w+", dtype=np.float64, shape=tuple(whole.shape))
+    assert paths.on_grid(axes, out=out).data_ptr() == out.ctypes.data
+    out.flush()
+    np.testing.assert_array_equal(np.load(tmp_path / "grid.npy"), whole.numpy())
+    with pytest.raises(TypeError, match=r"out: expected a tensor, or a contiguous NumPy array .* read-only"):
+        paths.on_grid(axes, out=np.load(tmp_path / "grid.npy", mmap_mode="r"))
+    with pytest.raises(TypeError, match=r"out: expected a tensor.* got str"):
+        paths.on_grid(axes, out="grid.npy")  # pyright: ignore[reportArgumentType]

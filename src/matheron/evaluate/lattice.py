@@ -106,8 +106,10 @@ def _tables(record: Record) -> list[Interpolated] | None:
         return None
     for term in record.derived(_on_lattices)[0]:
         W, lattice = term.weights.flatten(0, 1), lattice_in(term.basis)
-        grids = [fine_grid(lattice.coefficients(rows)).real for rows in W.split(_ROWS)]
-        tables.append(Interpolated(torch.cat(grids), lattice.shape))
+        grid = W.new_empty(len(W), *grid_shape(lattice.shape, record.dtype))
+        for rows, some in zip(grid.split(_ROWS), W.split(_ROWS), strict=True):
+            rows.copy_(fine_grid(lattice.coefficients(some)).real)
+        tables.append(Interpolated(grid, lattice.shape))
     return tables
 
 

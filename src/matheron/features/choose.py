@@ -137,8 +137,7 @@ def _lattices(
     discrete = [t for t in terms if t.stationary and not t.forms and _repeats(t, input_dim, num_features)]
     left = [t for t in terms if not any(t is other for other in discrete)]
     alike = {(id(t.coupling), powers_of(piece)) for t, piece in pieces_of(left)}
-    copies = len(alike) if to.joined else 1  # lattices with the modes of all terms
-    weights = to.num_paths * kernel.num_outputs * max(1, copies)
+    weights = to.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
     largest = max(1, min(LARGEST_LATTICE, LATTICE_MEMORY // (8 * weights)))
     if kind == "equispaced":  # the old name, whose features are counted
         largest = min(largest, num_features)

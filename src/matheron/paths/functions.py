@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -109,11 +110,12 @@ class AbstractFunctions(Value, ABC):
 
     @final
     @torch.no_grad()
-    def on_grid(self, axes: Sequence[ArrayLike], *, out: Tensor | None = None) -> Tensor:
+    def on_grid(self, axes: Sequence[ArrayLike], *, out: Tensor | np.ndarray | None = None) -> Tensor:
         """The paths on a tensor grid: axes `[n1], [n2], ... -> [s, n1, n2, ...]` (and `[t]` for several outputs).
 
         The same values as a list of all the grid's points, for a fraction of the cost: see `evaluate.tensor_grid`.
-        The list itself is never made. With `out`, a contiguous tensor of that shape, the values are written there.
+        The list itself is never made. With `out`, a contiguous tensor of that shape, the values are written there; so
+        they are into a NumPy array, which may be mapped to a file.
 
         >>> import torch, matheron
         >>> from matheron import kernels
@@ -129,7 +131,12 @@ class AbstractFunctions(Value, ABC):
             raise ValueError(f"axes: expected lists of numbers, got shapes {[list(axis.shape) for axis in grid]}")
         outputs = [self.num_outputs] if self.num_outputs > 1 else []
         shape = [self.num_paths, *map(len, grid), *outputs]
+        if isinstance(out, np.ndarray) and out.flags.writeable and out.flags.c_contiguous:
+            out = torch.from_numpy(out)  # shares its memory
         out = like.new_empty(shape) if out is None else out
+        if not isinstance(out, Tensor):
+            what = "a read-only or strided array" if isinstance(out, np.ndarray) else type(out).__name__
+            raise TypeError(f"out: expected a tensor, or a contiguous NumPy array to write to, got {what}")
         if list(out.shape) != shape or (out.dtype, out.device) != (self.dtype, self.device) or not out.is_contiguous():
             got = f"{list(out.shape)}, {out.dtype} on {out.device}"
             raise ValueError(f"out: expected contiguous {shape}, {self.dtype} on {self.device}, got {got}")
