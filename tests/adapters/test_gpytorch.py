@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,13 @@ def randomised(kernel: Any) -> Any:
     return kernel
 
 
-KERNELS = {
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    STRUCTURES = {
+        "a sum over columns": gk.AdditiveStructureKernel(gk.ScaleKernel(gk.RBFKernel()), num_dims=3),
+        "a product over columns": gk.ProductStructureKernel(gk.MaternKernel(), num_dims=2, active_dims=(2, 0)),
+    }
+KERNELS = STRUCTURES | {
     "rbf": gk.RBFKernel(),
     "rbf, ard": gk.RBFKernel(ard_num_dims=3),
     "rbf, constrained": gk.RBFKernel(lengthscale_constraint=gpytorch.constraints.Interval(0.1, 2.0)),
@@ -111,7 +118,8 @@ def test_a_kernel_is_translated_to_rounding(name: str) -> None:
     x, z = data(7, 3)[0], data(5, 3, seed=1)[0]
     ours = translate(kernel, 3)
     torch.testing.assert_close(ours(x, z), kernel(x, z).to_dense(), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(ours.diag(x), kernel(x, diag=True), rtol=1e-12, atol=1e-12)
+    if not isinstance(kernel, gk.ProductStructureKernel):  # whose diagonal GPyTorch fails to compute
+        torch.testing.assert_close(ours.diag(x), kernel(x, diag=True), rtol=1e-12, atol=1e-12)
 
 
 def test_every_kernel_of_the_registry_is_in_a_test() -> None:

@@ -112,6 +112,15 @@ def _(kernel: gk.ProductKernel, place: Place) -> Kernel:
 
 
 @kernel_of.register
+def _(kernel: gk.AdditiveStructureKernel | gk.ProductStructureKernel, place: Place) -> Kernel:
+    """The same kernel of each column, summed or multiplied."""
+    each = [translate_forward(kernel.base_kernel, replace(place, columns=(column,))) for column in place.columns]
+    if len(each) == 1:
+        return each[0]
+    return kernels.Sum(*each) if isinstance(kernel, gk.AdditiveStructureKernel) else kernels.Product(*each)
+
+
+@kernel_of.register
 def _(kernel: gk.IndexKernel, place: Place) -> Kernel:
     B = task_covariance(kernel, place)
     return coregional(kernels.Constant(torch.ones_like(B[0, 0])), B)
