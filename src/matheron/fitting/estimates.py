@@ -70,8 +70,9 @@ def on_lattice(
 def refusal(reason: str) -> ValueError:
     """What is said where a lattice is asked for and cannot be had."""
     return ValueError(
-        'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, '
-        f'alone or times linear ones, on up to 3 columns, on a CPU; {reason}: use solver="cholesky" or "cg"'
+        'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, alone, '
+        "times linear ones or (of one output) beside linear and polynomial ones, on up to 3 columns, on a CPU; "
+        f'{reason}: use solver="cholesky" or "cg"'
     )
 
 

@@ -9,7 +9,8 @@ number), Lambda the noise and M = I + L' Phi' Lambda^-1 Phi L,
 since L' Phi' K^-1 (y - m) = u and w - v has the covariance L' Phi' K^-1 Phi L: the pathwise estimator of Lin et al.
 (2024), in weight space. Powers and couplings depend on the kernel, modes do not: while one box serves, the data are
 transformed once and for all, and a gradient costs the same for any number of them. A kernel that is multiplied with a
-linear one has a lattice times each monomial (`features.Modulated`).
+linear one has a lattice times each monomial (`features.Modulated`). Monomials of linear and polynomial terms, and
+constants, stand beside the lattice: functions with weights of their own, whose variances have slopes as modes' do.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ from torch import Tensor
 
 from ..features import LARGEST_DIM, Joint, lattice_in
 from ..features.box import Box, joined
+from ..features.explicit import monomial_count, monomials
 from ..features.features import root_of
+from ..features.joint import LARGEST_BESIDE
 from ..features.modulated import powers_in
+from ..features.products import Products
 from ..features.series import LARGEST_ERROR, bases_of, lattice_of, pieces_of, scale_of, sized_box
 from ..kernels import Kernel
+from ..kernels.terms import Term
 from ..means import Mean
 from ..solvers import ConvergenceWarning, FourierLattice
 from ..solvers.lattice import LARGEST_INFORMATION, information_of, rows_of
@@ -72,18 +77,22 @@ class OnLattice:
         if any(not len(y[mine]) for mine in self.rows):
             raise NotOnLattice("an output has no data")
         self.made: tuple[Tensor, Box, list[int]] | None = None
+        self.projections: list[Tensor] = []
         self.guess: Tensor | None = None
 
     @staticmethod
     def can(h: Hyperparameters, X: Tensor) -> bool:
-        """Whether a model may be on one lattice: noise, stationary terms (or these times linear ones), a constant or
-        fixed mean."""
+        """Whether a model may be on one lattice: noise, stationary terms (or these times linear ones), few monomials of
+        one output beside them, a constant or fixed mean."""
         d = X.shape[1]
         noisy = isinstance(h.noise, Leaf) or bool((h.noise > 0).all())
         level = isinstance(h.mean, Mean) or len(h.mean) == 1
         terms = h.kernel.terms(d)
-        every = {id(t) for t, _ in pieces_of(terms)} == {id(t) for t in terms}
-        return d <= LARGEST_DIM and X.device.type == "cpu" and noisy and level and every
+        beside = beside_of(terms, d)
+        every = bool(pieces_of(terms)) and len({id(t) for t, _ in pieces_of(terms)}) + len(beside) == len(terms)
+        few = sum(monomial_count(list(t.forms)) for t in beside) <= LARGEST_BESIDE
+        alone = not beside or h.kernel.num_outputs == 1
+        return d <= LARGEST_DIM and X.device.type == "cpu" and noisy and level and every and few and alone
 
     def __call__(self, vector: Tensor) -> Tensor:
         h, d = self.hyperparameters, self.X.shape[1]
@@ -92,15 +101,21 @@ class OnLattice:
             kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
             fitted = isinstance(h.noise, Leaf)
             scale = self._of_outputs(noise if fitted else torch.ones_like(noise))  # [t], of the relative variances
-            box = self._box(vector.detach(), kernel, float(noise.detach().min()))
+            explicit = [monomials(list(t.forms)) for t in beside_of(kernel.terms(d), d)]
+            variances = [t.variance * c for t, (_, c) in zip(beside_of(kernel.terms(d), d), explicit, strict=True)]
+            box = self._box(vector.detach(), kernel, float(noise.detach().min()), [A for A, _ in explicit])
             bases = [(basis, part.terms[0].coupling) for basis, part in bases_of(box, d, self.origin)]
             m = None if isinstance(h.mean, Mean) else mean(self.X[:1])[0].expand(len(self.rows))  # [t]
             joint = Joint(
                 [basis.mapped(Tensor.detach) for basis, _ in bases],
-                roots=[root_of(None if B is None else B.detach(), len(self.rows)) for _, B in bases],
+                self._beside([V.detach().sqrt() for V in variances]),
+                [root_of(None if B is None else B.detach(), len(self.rows)) for _, B in bases]
+                + [None] * len(variances),
             )
-            slope, level, spread = self._solved(joint, scale.detach(), None if m is None else m.detach())
+            slope, own, level, spread = self._solved(joint, scale.detach(), None if m is None else m.detach())
             total = (spread * scale.log()).sum()
+            if variances:
+                total = total + (own * torch.cat(variances).clamp_min(1e-300).log()).sum()  # a zero stays zero
             for q, (basis, B) in enumerate(bases):
                 (G,) = [slope[e] for e, group in enumerate(joint.groups) if q in group]  # [h + 1, t, t]
                 each = G.sum((1, 2)) if B is None else (G * B).sum((1, 2))
@@ -117,10 +132,16 @@ class OnLattice:
         """One number for each output, `[t]`, of numbers `[n]` that are the same for all of its data."""
         return torch.stack([values[mine][0] for mine in self.rows])
 
-    def _box(self, vector: Tensor, kernel: Kernel, noise: float) -> Box:
+    def _beside(self, scales: Sequence[Tensor]) -> list[Products]:
+        """The monomials beside the lattice, of a term each."""
+        return [Products(A[None], a[None], self.origin) for A, a in zip(self.projections, scales, strict=True)]
+
+    def _box(self, vector: Tensor, kernel: Kernel, noise: float, projections: list[Tensor]) -> Box:
         """The box of a lattice with the terms of this kernel: the last one, while hyperparameters are near its own."""
         d = self.X.shape[1]
-        if self.made is None or float((vector - self.made[0]).abs().max()) > _FRESH:
+        same = len(projections) == len(self.projections) and all(map(torch.equal, projections, self.projections))
+        if self.made is None or not same or float((vector - self.made[0]).abs().max()) > _FRESH:
+            self.projections = projections
             box, order = one_box(kernel, self.domain, noise)
             if box.left_out > _TOO_MUCH * noise and len(self.X) <= _FEW:
                 raise NotOnLattice("the kernel is too rough for the modes that memory allows")
@@ -143,29 +164,49 @@ class OnLattice:
         rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])
         parts = [list(joint.adjoints(X, some, _ACCURACY, self.tasks)) for some in rows.split(4)]
         self.transformed = [torch.cat(of_rows) for of_rows in zip(*parts, strict=True)]  # a channel's [2 + s, c]
+        # the same of monomials, and what these and the lattice's functions have in common
+        beside = self._beside([X.new_ones(A.shape[1]) for A in self.projections])
+        columns = Joint([basis for basis, _ in bases], beside, [*roots, *[None] * len(beside)]).columns(X)  # [n, e]
+        weighted = (columns * precision[:, None]).mT  # [e, n]
+        self.transformed_beside, self.corner = rows @ columns, weighted @ columns
+        several = [joint.adjoints(X, some, _ACCURACY, self.tasks) for some in weighted.split(4) if len(some)]
+        self.cross = [torch.cat(of_rows) for of_rows in zip(*several, strict=True)]  # a channel's [e, c]
         generator = torch.Generator().manual_seed(self.seed)
-        size = joint.num_channels * joint.size
-        self.w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64)  # [s, t c]
+        size = joint.num_channels * joint.size + columns.shape[1]
+        self.w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64)  # [s, t c + e]
 
     @torch.no_grad()
-    def _solved(self, joint: Joint, scale: Tensor, m: Tensor | None) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Slopes of log p in the covariances of modes, `[h + 1, t, t]` for each monomial, in the mean's levels `[t]`,
-        and in the logarithms of the noise's scales `[t]`."""
+    def _solved(self, joint: Joint, scale: Tensor, m: Tensor | None) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+        """Slopes of log p in the covariances of modes, `[h + 1, t, t]` for each monomial, in the logarithms of the
+        variances of what is beside the lattice `[e]`, in the mean's levels `[t]`, and in the logarithms of the noise's
+        scales `[t]`."""
         t, h, count = len(self.rows), joint.lattice.num_pairs, joint.num_channels
+        on, e = count * joint.size, joint.num_beside
         level = torch.zeros_like(scale) if m is None else m
         each = [scale[a % t] for a in range(count)]  # of each channel
         data = [(T[0] - level[a % t] * T[1]) / each[a] for a, T in enumerate(self.transformed)]  # [c]
         eps = joint.unmixed([T[2:] / each[a].sqrt() for a, T in enumerate(self.transformed)])
-        b = torch.cat([joint.unmixed([row[None] for row in data]), self.w - eps])  # [1 + s, t c]
+        s = torch.cat([b.scales()[0] for b in joint.beside]) if e else scale[:0]  # [e], of one output
+        T = self.transformed_beside * s
+        data_beside = (T[0] - level[0] * T[1]) / scale[0]  # [e]
+        b = torch.cat(
+            [
+                torch.cat([joint.unmixed([row[None] for row in data]), data_beside[None]], dim=1),
+                self.w - torch.cat([eps, T[2:] / scale[0].sqrt()], dim=1),
+            ]
+        )  # [1 + s, t c + e]
         generator = torch.stack([T / each[a] for (a, _), T in zip(joint.pairs, self.generator, strict=True)])
-        system = System(joint, Information(generator, b, b.new_zeros(0, b.shape[1]), b.new_zeros(0, 0)))
+        cross = s[:, None] * joint.unmixed(self.cross) / scale[0] if e else b.new_zeros(0, on)
+        system = System(joint, Information(generator, b, cross, s[:, None] * self.corner * s / scale[0]))
         if float(system.information.max()) > LARGEST_INFORMATION:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a step that is a little off is corrected by the next
             U, _ = system.solve(b, self.guess, system.head(len(b), _SETTINGS.head), _SETTINGS)
         self.guess = U
-        explained = joint.mixed(torch.cat([U[:1], self.w - U[1:]]))
+        explained = torch.cat([U[:1], self.w - U[1:]])
+        beside = 0.5 * (explained[0, on:].square() - explained[1:, on:].square().mean(0))  # [e]
+        explained = joint.mixed(explained[:, :on])
         a = torch.stack(joint.normalised(explained), dim=-1)  # [1 + s, c, t] of all channels
         slopes, levels = [], torch.zeros_like(scale)
         for own, group in zip(a.split(t, dim=-1), joint.groups, strict=True):
@@ -175,12 +216,23 @@ class OnLattice:
             if not powers_in(joint.lattices[group[0]]):
                 levels = own[0, -1]  # what the constant mode says is what a level would
         # |y - m - f|^2 over the noise, from what is left of the data; and how many weights these determine
-        left, determined = system.energies(U[:1]), system.energies(U[1:]) / len(self.xi)
+        if e:
+            energies = (U * (system.product(U) - U)).sum(1)  # [1 + s]
+            left, determined = energies[:1] - 2 * (U[0, on:] @ data_beside), energies[1:].mean()[None]
+        else:
+            left, determined = system.energies(U[:1]), system.energies(U[1:]) / len(self.xi)
         for i, mine in enumerate(self.rows):
             r = self.residual[mine] - level[i]
             left[i] += (r.square() / self.relative[mine]).sum() / scale[i] - (len(r) - determined[i])
-            left[i] -= 2 * sum(V[0] @ data[a] for a, V in enumerate(joint.mixed(U[:1])) if a % t == i)
-        return slopes, levels, 0.5 * left
+            left[i] -= 2 * sum(V[0] @ data[a] for a, V in enumerate(joint.mixed(U[:1, :on])) if a % t == i)
+        return slopes, beside, levels, 0.5 * left
+
+
+def beside_of(terms: Sequence[Term], input_dim: int) -> list[Term]:
+    """The terms without a stationary part: monomials; a constant has the form 1."""
+    one = torch.zeros(input_dim + 1, dtype=torch.float64)
+    one[-1] = 1.0
+    return [t if t.forms else replace(t, forms=(one,)) for t in terms if not t.stationary]
 
 
 def one_box(kernel: Kernel, domain: Tensor, noise: float) -> tuple[Box, list[int]]:
