@@ -185,9 +185,12 @@ def _by_cells(c: Component, pilot: Draws, lev: Tensor, t: int, size: float) -> T
     """The leverage of a component's cells, from that `[k]` of the pilot's frequencies."""
     own = (pilot.component == t).nonzero()[:, 0]
     lev, mean, cells = lev[own], 1.0, []
+    # Directions differ (data on a curve): errors are least by the root of the mean square over them. In a product that
+    # would count what the other factors' tables account for.
+    power = 2.0 if len(c.factors) == 1 else 1.0
     for f, factor in enumerate(c.factors):
         others = pilot.log_others[own, f].exp()
-        fitted = smooth(factor.index[pilot.cells[own, f]], lev, others, factor.index)
+        fitted = smooth(factor.index[pilot.cells[own, f]], lev**power, others, factor.index) ** (1 / power)
         if isinstance(factor, Atoms) and len(c.factors) == 1:  # known, for those that were drawn
             fitted = fitted.index_put((pilot.cells[own, f],), lev)
         mean = max(float(factor.masses @ fitted), 1e-300)
