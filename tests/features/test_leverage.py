@@ -315,3 +315,9 @@ def test_default_draws_are_as_near_the_posterior_as_exact_ones(name):
     floor = math.sqrt(statistics.mean(distance(exact.mean + z @ root.mT) ** 2 for z in normals))
     ours = math.sqrt(statistics.mean(distance(draw(gp, s, seed=seed)(x)) ** 2 for seed in range(2)))
     assert ours < 1.3 * floor
+
+
+def test_far_from_data_the_monomial_that_is_most_of_the_variance_has_its_features():
+    kernel = K.SpectralMixture([0.1, 0.9], [[2.0], [0.5]], [[0.02], [0.4]]) * K.Polynomial(2) + 0.1 * K.Matern(2.5, 1.0)
+    gp = ExactGP(kernel, torch.full((2, 1), 0.15), torch.zeros(2), noise=5e-3)  # where it is next to nothing
+    assert ratio(gp, 5 + 5 * rand(40, 1, seed=7)) > 1 / 1.8

@@ -38,8 +38,7 @@ from .tilt import Tilted, tilt
 PINNED = 0.15
 # Pilot frequencies: at least; for each component of a sum; while there are few of them.
 NUM_PILOT, PER_COMPONENT, FEWEST_PER_COMPONENT, LARGEST_PILOT = 256, 192, 64, 1024
-# From this many dimensions directions are even ones, and each component of a sum has positions of its own, if there
-# are as many for each as this.
+# From this many dimensions directions are even, and components have positions of their own, if there are so many each.
 EVEN_FROM_DIM, FEWEST_EACH = 3, 4
 # The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
 _STRETCH = 3.0
@@ -145,11 +144,15 @@ def adapt(
     pinned = float(variance.mean()) <= PINNED * sum(p.size for p in parts)
     shares = iter(tilt(parts, given, pinned, num_bases))
     for pool in pools:
-        own = [next(shares) for _ in pool.parts]
-        sizes.append(sum(own))
-        for c, share in zip(pool.parts, own, strict=True):
-            c.share = share / sizes[-1]
-    return sizes
+        own = torch.tensor([next(shares) for _ in pool.parts], dtype=torch.float64)
+        sizes.append(float(own.sum()))
+        own = own / own.sum()
+        if pool.envelope is not None and not given:  # far from data a monomial may be most of the variance
+            variance = torch.stack([c.variance.double().cpu() for c in pool.parts])
+            own, sizes[-1] = (own + variance / variance.sum()) / 2, max(sizes[-1], 1 / len(pools))
+        for c, share in zip(pool.parts, own.tolist(), strict=True):
+            c.share = share
+    return [size / sum(sizes) for size in sizes]
 
 
 def _pilot(pool: list[Component], num_pools: int, least: float) -> Draws:
@@ -185,8 +188,7 @@ def _by_cells(c: Component, pilot: Draws, lev: Tensor, t: int, size: float) -> T
     """The leverage of a component's cells, from that `[k]` of the pilot's frequencies."""
     own = (pilot.component == t).nonzero()[:, 0]
     lev, mean, cells = lev[own], 1.0, []
-    # Directions differ (data on a curve): errors are least by the root of the mean square over them. In a product that
-    # would count what the other factors' tables account for.
+    # Over directions a root of the mean square is best; in a product it would count what other factors account for.
     power = 2.0 if len(c.factors) == 1 else 1.0
     for f, factor in enumerate(c.factors):
         others = pilot.log_others[own, f].exp()
