@@ -160,3 +160,11 @@ def test_columns_of_choices_are_not_scaled_by_a_fit(generator):
     gp = matheron.fit(K.Categorical(1.0, categories=4), x, y, seed=0)
     mean = matheron.draw(gp, 1).mean([[0.0], [1.0], [2.0], [3.0]])
     assert float((mean - torch.tensor([0.0, 3.0, -1.0, 5.0])).abs().max()) < 0.2
+
+
+def test_draws_over_a_box_of_choices_are_on_a_lattice(generator):
+    x = torch.cartesian_prod(torch.linspace(0, 1, 4), torch.arange(4.0)).double()
+    gp = matheron.ExactGP(K.RBF(0.3).on(0) * K.Categorical(1.0, 4).on(1), x[::3], x[::3].sum(1).sin(), 0.01)
+    paths = matheron.draw(gp, 4000, domain=([0.0, 0.0], [1.0, 3.0]), generator=generator)
+    exact = matheron.draw(gp, 1, solver=matheron.solvers.Cholesky(keep=True)).variance(x)
+    torch.testing.assert_close(paths(x).var(0), exact, rtol=0.12, atol=1e-4)

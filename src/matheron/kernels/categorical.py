@@ -71,7 +71,8 @@ class Categorical(Stationary):
         r = x[..., :, None, i] - z[..., None, :, i]
         if r.device.type == "cpu" and r.numel() and not transformed(r):
             far = float(r.detach().abs().max())
-            if far > self._odd - 0.5:
+            # Choices alone: between them k goes on, and is asked for where a series of it is made on a wider box.
+            if far > self._odd - 0.5 and bool((r.detach() == r.detach().round()).all()):
                 raise ValueError(
                     f"Categorical(categories={self.categories}): expected choices that differ by less than that, got "
                     f"ones that differ by {far:g}; number them 0, 1, ..., or give more categories"
