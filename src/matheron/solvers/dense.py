@@ -16,11 +16,13 @@ _SIDE = {"cpu": 512, "cuda": 4096}
 
 def covariance(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
     """k(X, X), `[n, n]`, in memory of its own: by blocks where no graph is needed."""
-    some = None if tasks is None else tasks[:1]
+    side, some = _SIDE.get(X.device.type, 512), None if tasks is None else tasks[:1]
+    if len(X) <= side:  # a block is all of it; a constant's is one number, expanded
+        return coupled_covariance(kernel, X, tasks, X, tasks).clone(memory_format=torch.contiguous_format)
     if torch.is_grad_enabled() and coupled_covariance(kernel, X[:1], some, X[:1], some).requires_grad:
         return coupled_covariance(kernel, X, tasks, X, tasks)
     K = torch.empty(len(X), len(X), dtype=X.dtype, device=X.device)
-    for rows, columns, block in symmetric_blocks(kernel, X, tasks, _SIDE.get(X.device.type, 512)):
+    for rows, columns, block in symmetric_blocks(kernel, X, tasks, side):
         K[rows, columns] = block
         if rows != columns:
             K[columns, rows] = block.mT
