@@ -8,6 +8,7 @@ from examples import gen, rand, randn
 from matheron import ExactGP, JitterWarning, SparseGP, draw, matheron, weight_space_update
 from matheron import kernels as K
 from matheron.operators import KernelOperator
+from matheron.paths.rounding import rounds_little
 from matheron.solvers import Cholesky
 from matheron.updates import exact_update, sparse_correction
 from standard import assert_moments
@@ -82,6 +83,22 @@ def test_the_correction_turns_the_prior_s_covariance_into_the_sparse_posterior_s
     correction = sparse_correction(kernel, Z, None, torch.zeros((), dtype=torch.float64), root)
     K_zz = kernel(Z)
     torch.testing.assert_close(K_zz + K_zz @ correction.C @ K_zz, root @ root.mT, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("noise", [1.0, 0.1, 1e-4, 0.0])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_bounds_on_rounding_hold_for_what_is_measured(noise, scale):
+    """Where they say that float32 has enough digits, paths err by next to nothing of a posterior deviation."""
+    X, kernel = rand(30, 2).float(), (scale * K.Matern(2.5, 0.3)).float()
+    operator = KernelOperator(kernel, X, None, torch.full((30,), noise * scale))
+    state = Cholesky().init(operator)
+    v = state.solve(scale**0.5 * randn(30, 8))[0].mT.contiguous()
+    rows = torch.arange(30)
+    errors = operator.product_rows(rows, v.float().mT.contiguous()) - operator.product_rows(rows, v.mT.contiguous())
+    sure = rounds_little(operator, v)
+    assert sure if noise >= 0.1 else not sure
+    assert not sure or float((errors / state.deviations(rows)[:, None]).abs().max()) < 0.03
+    assert rounds_little(operator, v.float())  # nothing to decide
 
 
 # eqn:matheron_gp_rff.

@@ -6,6 +6,7 @@ can be more than the posterior's standard deviation. It is measured at some of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -16,6 +17,27 @@ from ..solvers.base import floored
 
 # Observations at which it is measured, and the error that float32 may make in a path, in posterior standard deviations.
 _POINTS, _LIMIT = 64, 0.03
+
+
+# Rounding errors of a covariance and of its product with a weight, in units of the last digit.
+_ERRORS = 16
+
+
+@torch.no_grad()
+def rounds_little(operator: Operator, v: Tensor) -> bool:
+    """Whether weights v `[s, n]` of data surely need no more digits than the operator's dtype has, by bounds alone.
+
+    A sum errs by |v|_1 times the largest covariance in the last digits; and n data leave at each of their points at
+    least the variance 1 / (1 / k + n / noise), which they would if all of them were made there.
+    """
+    if v.dtype == operator.dtype or not v.numel():
+        return True
+    k, noise = operator.diagonal(), float(operator.noise.min())
+    if noise <= 0:
+        return False
+    least = 1 / (1 / float(k.min()) + operator.size / noise) if float(k.min()) > 0 else 0.0
+    error = _ERRORS * torch.finfo(operator.dtype).eps * float(k.max() * v.abs().sum(-1).max())
+    return error <= _LIMIT * math.sqrt(least)
 
 
 @torch.no_grad()
