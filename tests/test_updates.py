@@ -154,8 +154,13 @@ def test_single_precision_has_digits_for_inducing_points_whose_values_are_roughe
     """Many inducing points and little jitter: f is far smoother than u, and its weights are large."""
     Z = torch.linspace(0, 3, 120, dtype=torch.float64)[:, None]
     kernel, root = 0.03 * K.Matern(2.5, 1.5), torch.full((120,), 0.05, dtype=torch.float64)
-    q = {"sample_u": lambda s, generator: 0.05 * torch.randn(s, 120, generator=generator, dtype=torch.float64)}
-    gp = SparseGP(kernel, Z, jitter=1e-6, **(q if sampled else {"q_mean": 0 * root, "q_scale_tril": root}))
+
+    def sample_u(s, generator):
+        return 0.05 * torch.randn(s, 120, generator=generator, dtype=torch.float64)
+
+    gp = SparseGP(kernel, Z, 0 * root, root, jitter=1e-6)
+    if sampled:
+        gp = SparseGP(kernel, Z, sample_u=sample_u, jitter=1e-6)
     x = torch.linspace(0.01, 2.99, 40, dtype=torch.float64)[:, None]
     wide, narrow = (draw(gp, 32, seed=0, dtype=dtype) for dtype in (torch.float64, torch.float32))
     f = wide(x)

@@ -238,5 +238,5 @@ def _checksum(header: str, tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}:{tensor.dtype}:{list(tensor.shape)}".encode())
-        digest.update(tensor.numpy())
+        digest.update(tensor.numpy().data)
     return digest.hexdigest()

@@ -364,10 +364,10 @@ def test_a_caller_s_graph_and_inference_mode_change_nothing():
 @pytest.mark.filterwarnings("ignore:The optimal value found")
 def test_noise_in_many_columns_is_not_taken_for_a_function():
     """Short lengthscales in ten dimensions are white noise, which is likelier than most starts and leads nowhere."""
-    X, y = load_diabetes(return_X_y=True)
-    X, y = X[:90], y[:90]
+    X, y = (np.asarray(column)[:90] for column in load_diabetes(return_X_y=True))
+    ones: Any = np.ones(10)  # one for each column, though it is declared as one number
     peer = GaussianProcessRegressor(
-        sk.ConstantKernel(1.0, (1e-6, 1e6)) * sk.RBF(np.ones(10), (1e-3, 1e3)) + sk.WhiteKernel(0.1, (1e-6, 1e2)),
+        sk.ConstantKernel(1.0, (1e-6, 1e6)) * sk.RBF(ones, (1e-3, 1e3)) + sk.WhiteKernel(0.1, (1e-6, 1e2)),
         alpha=0.0,
     ).fit((X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std())
     theirs = peer.log_marginal_likelihood_value_ - len(y) * np.log(y.std())

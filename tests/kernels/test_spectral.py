@@ -1,6 +1,5 @@
 """Spectral measures: E cos(theta . (x - x')) is the kernel, however the measure was put together."""
 
-import functools
 import math
 
 import numpy as np
@@ -263,8 +262,10 @@ COMPOUNDS = {
 def test_a_product_of_radial_kernels_with_proportional_lengthscales_has_an_elliptical_measure(name, generator):
     d, *factors = COMPOUNDS[name]
     product = math.prod(factors[1:], start=factors[0])
-    measure = functools.reduce(lambda a, b: spectral.compound([a, b.measure(d)]), factors[1:], factors[0].measure(d))
-    assert measure is not None
+    measure = factors[0].measure(d)
+    for factor in factors[1:]:
+        measure = spectral.compound([measure, factor.measure(d)])
+        assert measure is not None
     r = torch.tensor([[1.3, 0.3], [1.0, -0.9]], dtype=torch.float64)[:, :d]
     found = smoothed_by_density(measure, list(range(d)), r, 0.15).numpy()
     assert np.abs(found - smoothed_kernel(product, d, list(range(d)), r, 0.15)).max() < 2e-5

@@ -34,9 +34,9 @@ class Eigen(Solver):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_solver_of_ones_own_draws_conditions_and_chooses_features(dtype):
     gp, x = matheron.ExactGP(K.Matern(1.5, 0.3), rand(30, 2).to(dtype), randn(30), 0.01), rand(5, 2, seed=1).to(dtype)
-    close = dict(rtol=1e-6, atol=1e-6) if dtype == torch.float64 else dict(rtol=1e-3, atol=1e-3)
+    within = 1e-6 if dtype == torch.float64 else 1e-3
     ours, wanted = (matheron.draw(gp, 3, solver=solver, seed=0, progress=True) for solver in ("eigen", "cholesky"))
     assert ours.solver_stats == Stats("Eigen()")
-    torch.testing.assert_close(ours(x), wanted(x), **close)
+    torch.testing.assert_close(ours(x), wanted(x), rtol=within, atol=within)
     more = [paths.condition_on(x, x[:, 0], noise=0.1, solver=Eigen(), generator=gen()) for paths in (ours, wanted)]
-    torch.testing.assert_close(more[0](x), more[1](x), **close)
+    torch.testing.assert_close(more[0](x), more[1](x), rtol=within, atol=within)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .elliptical import Elliptical, GammaScaled, Gaussian, Student
+from .measure import SpectralMeasure
 
 # Variances are kept as they are up to this many; else those that are this near (in logarithms) become one, their mean.
 _LARGEST_SUM, _NEAR = 2000, 0.02
@@ -46,7 +47,8 @@ class Compound(Elliptical):
         return (self.input_dim, *((ratio, *_kind(part)) for ratio, part in self.parts))
 
     def log_radial(self, r2: Tensor) -> Tensor:
-        low, step, values, slopes = (v if isinstance(v, float) else v.to(r2) for v in _table(*self.shape))
+        low, step, *tables = _table(*self.shape)
+        values, slopes = (table.to(r2) for table in tables)
         at = (r2.clamp_min(1e-300).log() / 2 - low) / step
         cell = at.floor().clamp(0, _POINTS - 2)
         t, cell = at - cell, cell.long()
@@ -57,12 +59,15 @@ class Compound(Elliptical):
         return torch.where(t < 0, values[0] + left * t, torch.where(t > 1, values[-1] + right * (t - 1), inside))
 
 
-def compound(measures: Sequence[Elliptical]) -> Elliptical | None:
+def compound(given: Sequence[SpectralMeasure]) -> Elliptical | None:
     """The convolution of measures, where it is elliptical.
 
     None where lengthscales are not proportional, where derivatives in them are wanted, or where there are shifts (but
     of one normal among normals).
     """
+    measures = [m for m in given if isinstance(m, Elliptical)]
+    if len(measures) < len(given):
+        return None
     shifts = [s for m in measures if (s := getattr(m, "shift", None)) is not None and bool(s.any())]
     if all(isinstance(m, Gaussian) for m in measures) and len(shifts) <= 1:
         return Gaussian(torch.stack([m.scale for m in measures]).norm(dim=0), *shifts)
