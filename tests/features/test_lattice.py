@@ -342,6 +342,17 @@ def test_posterior_scale_is_near_the_average_posterior_variance():
         assert 0.3 < posterior_scale(gp.kernel, gp.train_inputs, gp.noise) / exact < 3
 
 
+@pytest.mark.parametrize("n", [1, 12])
+def test_isolated_data_with_little_noise_need_no_more_modes_than_with_much(n):
+    """What is open is so between data, not at them: a rough kernel took a million modes for one datum."""
+    X = torch.linspace(0, 1, n, dtype=torch.float64)[:, None]
+    noisy, precise = (
+        matheron.draw(matheron.ExactGP(K.Matern(0.5, 0.5), X, X[:, 0], noise), 2, domain=UNIT, seed=0).prior.features
+        for noise in (1e-2, 1e-8)
+    )
+    assert precise.num_features < 2 * noisy.num_features < 1 << 18
+
+
 def test_refuses_what_has_no_series():
     with pytest.raises(ValueError, match='features="lattice" needs domain='):
         features_of(K.RBF(), 1, 8, "lattice")

@@ -19,8 +19,8 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
 
     An average over places in the data's bounding box, each given its nearest data: local kriging, at a cost linear in
     n. Of several outputs the one of largest variance counts, as if all data were of it. With `at_data` it is the
-    geometric mean of that and of the average at the data: where these lie on a line, at an edge or in clusters, much
-    less is left open near them.
+    geometric mean of that and of the average at the data, each given the others: where these lie on a line, at an edge
+    or in clusters, much less is left open near them.
     """
     coupled = [
         (1.0 if B is None else float(B.detach().diagonal().max()), k)
@@ -31,8 +31,10 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     lower, upper = X.aminmax(dim=0)
     places = lower + (upper - lower) * torch.rand(_POINTS, X.shape[1], generator=generator, dtype=torch.float64)
     scale = (upper - lower).clamp_min(1e-300)
+    own = torch.full((_POINTS,), 0 if len(X) == 1 else -1)  # the datum that a place is, and is not given
     if at_data:
-        places = torch.cat([places, X[torch.randint(len(X), (_POINTS,), generator=generator)]])
+        chosen = torch.randint(len(X), (_POINTS,), generator=generator)
+        places, own = torch.cat([places, X[chosen]]), torch.cat([own, chosen])
     points, k = X / scale, min(_NEIGHBOURS, len(X))
     some = (places / scale).split(_TOGETHER)
     near = torch.cat([torch.cdist(part, points).topk(k, largest=False).indices for part in some])  # [p, k]
@@ -43,7 +45,8 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
         K = K + size * part.forward(Z, Z)  # [p, k, k]
         k_p = k_p + size * part.forward(places[:, None], Z)  # [p, 1, k]
         v = v + size * part.diag(places)
-    L = torch.linalg.cholesky_ex(K + (1e-10 * v.mean() + noise[near]).diag_embed()).L
+    given = torch.where(near == own[:, None], 1e6 * v.mean(), noise[near])
+    L = torch.linalg.cholesky_ex(K + (1e-10 * v.mean() + given).diag_embed()).L
     explained = torch.linalg.solve_triangular(L, k_p.mT, upper=False).square().sum((-2, -1))
     left = torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v)
     return float(left.unflatten(0, (-1, _POINTS)).mean(1).log().mean().exp())
