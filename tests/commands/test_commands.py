@@ -210,7 +210,8 @@ def test_minimize_sees_a_function_of_many_waves(tmp_path):
     t = np.random.default_rng(0).uniform(0, 50, 250)
     pd.DataFrame({"t": t, "y": np.sin(2 * np.pi * t)}).to_csv(tmp_path / "waves.csv", index=False)
     answer = json.loads(run("minimize", tmp_path / "waves.csv", "--target", "y", "--json").output)
-    assert all(point["y_mean"] < -0.4 for point in answer["points"])
+    # A draw may be lowest where data leave a gap, but nowhere where they say that it is not.
+    assert all(point["y_mean"] - 2 * point["y_sd"] < -0.9 for point in answer["points"])
 
 
 def test_one_row_can_be_fitted_but_says_nothing_of_where_to_look(tmp_path):
