@@ -67,21 +67,31 @@ def _orthogonal_factor(A: Tensor) -> Tensor:
     On a GPU singular vectors take 90 ms where p = 1024; Halley's iteration with dynamic weights (Nakatsukasa, Bai and
     Gygi, 2010), of products and factorizations alone, takes 25. On a CPU it takes longer than they do.
     """
-    if A.device.type != "cpu":
-        factor = A
-        for _ in range(2):  # of a singular one, the first leaves those below `low`, and rounding's noise in their place
-            factor = _halley(factor)
-            if float((factor.mT @ factor - torch.eye(len(A)).to(A)).abs().max()) < _NOT_ORTHOGONAL:  # never of a NaN
-                return factor
-    U, _, Vh = torch.linalg.svd(A)
-    return U @ Vh
+    factor = None if A.device.type == "cpu" else _by_iteration(A)
+    if factor is None:
+        U, _, Vh = torch.linalg.svd(A)
+        factor = U @ Vh
+    return factor
 
 
-def _halley(A: Tensor) -> Tensor:
+def _by_iteration(A: Tensor) -> Tensor | None:
+    """The orthogonal factor; None where it is not found, as of zeros."""
+    one, X = torch.eye(len(A)).to(A), A
+    for _ in range(2):  # of a singular one, the first leaves those below `low`, and rounding's noise in their place
+        norm = torch.linalg.matrix_norm(X)
+        if not float(norm) > 0:
+            return None
+        X = _halley(X / norm)
+        if float((X.mT @ X - one).abs().max()) < _NOT_ORTHOGONAL:
+            return X
+    return None
+
+
+def _halley(X: Tensor) -> Tensor:
     """X <- X (a + b X^T X) (1 + c X^T X)^-1 brings singular values in [low, 1] to 1, in six steps from rounding's."""
-    p, one = len(A), torch.eye(len(A)).to(A)
-    X, low = A / torch.linalg.matrix_norm(A), torch.finfo(A.dtype).eps / math.sqrt(len(A))
-    while low < 1 - torch.finfo(A.dtype).eps:
+    p, one = len(X), torch.eye(len(X)).to(X)
+    low = torch.finfo(X.dtype).eps / math.sqrt(p)
+    while low < 1 - torch.finfo(X.dtype).eps:
         square = low * low
         d = (4 * (1 - square) / square**2) ** (1 / 3)
         a = math.sqrt(1 + d) + math.sqrt(8 - 4 * d + 8 * (2 - square) / (square * math.sqrt(1 + d))) / 2

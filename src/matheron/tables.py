@@ -224,18 +224,18 @@ def numbers(frame: DataFrame, name: str, source: str, advice: str | None = None)
     return converted.to_numpy(dtype=float, na_value=np.nan)
 
 
-def no_data_mark(values: np.ndarray) -> float | None:
-    """The number, such as -9999, that seems to mark missing values: far from all others, by more than these differ.
+def no_data_remark(name: str, values: np.ndarray) -> str | None:
+    """What to say of a column in which a number such as -9999, far from all others, seems to mark missing values.
 
     >>> import numpy as np
-    >>> no_data_mark(np.array([1.0, 2.5, -9999.0, 2.0])), no_data_mark(np.array([1.0, 2.5, 2.0]))
-    (-9999.0, None)
+    >>> no_data_remark("z", np.array([1.0, 2.5, -9999.0, 2.0]))
+    'z is -9999 in 1 of 4 rows: if that means no data, empty these cells'
     """
-    values = values[np.isfinite(values)]
     for mark in _MARKS.intersection(values.tolist()):
         rest = values[values != mark]
         if len(rest) > 1 and np.abs(rest - mark).min() > 2 * np.ptp(rest):
-            return mark
+            times = len(values) - len(rest)
+            return f"{name} is {mark:g} in {times} of {len(values)} rows: if that means no data, empty these cells"
     return None
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..paths import AbstractPaths
-from ..tables import Columns, check_columns, no_data_mark, numbers, pandas, read_table
+from ..tables import Columns, check_columns, no_data_remark, numbers, pandas, read_table
 from ..value import Json
 from .options import Voice
 
@@ -78,10 +78,8 @@ def read_dataset(
     if left_out:
         voice.say(f"{left_out} of {len(whole)} rows have an empty or infinite cell and are left out")
     for name, column in zip([*columns.names, target], [*X[whole].T, y[whole]], strict=True):
-        mark = no_data_mark(column)
-        if mark is not None:
-            times = int((column == mark).sum())
-            voice.say(f"{name} is {mark:g} in {times} of {len(column)} rows: if that means no data, empty these cells")
+        if (remark := no_data_remark(name, column)) is not None:
+            voice.say(remark)
     rows = np.column_stack([X, y])[whole]
     copies = len(rows) - len(np.unique(rows, axis=0))
     if copies:

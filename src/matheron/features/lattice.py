@@ -160,18 +160,22 @@ class Lattice(Basis):
 
     def _by_matrix(self, x: Tensor, W: Tensor) -> Tensor:
         """`[n, d], [r, c] -> [r, n]`: the functions at some of the points at a time, times the weights."""
-        angles, out = self.angles(x), torch.empty(len(W), len(x), dtype=W.dtype, device=W.device)
-        step = max(1, _BLOCK // self.size)
-        for some in (slice(i, i + step) for i in range(0, len(x), step)):
-            out[:, some] = W @ self._functions(angles[some], W.dtype).mT
+        out = torch.empty(len(W), len(x), dtype=W.dtype, device=W.device)
+        for some, Phi in self._functions_at(x, W.dtype):
+            out[:, some] = W @ Phi.mT
         return out
 
     def _adjoint_by_matrix(self, x: Tensor, v: Tensor) -> Tensor:
-        angles, out = self.angles(x), v.new_zeros(len(v), self.size)
-        step = max(1, _BLOCK // self.size)
-        for some in (slice(i, i + step) for i in range(0, len(x), step)):
-            out.addmm_(v[:, some], self._functions(angles[some], v.dtype))
+        out = v.new_zeros(len(v), self.size)
+        for some, Phi in self._functions_at(x, v.dtype):
+            out.addmm_(v[:, some], Phi)
         return out
+
+    def _functions_at(self, x: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+        """The functions at points `[n, d]`, some at a time."""
+        angles, step = self.angles(x), max(1, _BLOCK // self.size)
+        for some in (slice(i, i + step) for i in range(0, len(x), step)):
+            yield some, self._functions(angles[some], dtype)
 
     def _functions(self, angles: Tensor, dtype: torch.dtype) -> Tensor:
         """The functions at angles `[n, k]`: `[n, c]`, by products of the axes' own."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..tables import PARQUET, check_columns, no_data_mark, numbers, read_table
+from ..tables import PARQUET, check_columns, no_data_remark, numbers, read_table
 from .extras import need
 
 if TYPE_CHECKING:
@@ -85,10 +85,8 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
     if len(rows) < LEAST:
         raise ValueError(f"{path.name}: expected at least {LEAST} rows with numbers, got {len(rows)}")
     _check_spread(rows, names, path)
-    mark = no_data_mark(rows[:, -1])
-    if mark is not None:
-        times = int((rows[:, -1] == mark).sum())
-        remarks.append(f"{value} is {mark:g} in {times} of {len(rows)} rows: if that means no data, empty these cells")
+    if (remark := no_data_remark(value, rows[:, -1])) is not None:
+        remarks.append(remark)
     repeated = len(rows) - len(np.unique(rows[:, :-1], axis=0))
     if repeated:
         verb = "row repeats a place" if repeated == 1 else "rows repeat places"

@@ -39,8 +39,7 @@ class Categorical(Stationary):
     whole: ClassVar = True
 
     def __init__(self, lengthscale: ArrayLike = 1.0, categories: int = 8) -> None:
-        super().__init__()
-        self.register_buffer("lengthscale", positive(lengthscale, "lengthscale"))
+        super().__init__(lengthscale=positive(lengthscale, "lengthscale"))
         self.categories = as_count(categories, "categories")
 
     @property
