@@ -129,6 +129,11 @@ class Experiment:
         }
 
 
+def scales(**settings: tuple[Cell, Cell, Cell]) -> dict[str, Settings]:
+    """Settings by scale, from each one's values at the scales "paper", "quick" and "tiny"."""
+    return {scale: {k: v[i] for k, v in settings.items()} for i, scale in enumerate(("paper", "quick", "tiny"))}
+
+
 def names() -> list[str]:
     """The experiments there are."""
     return list(MODULES)

@@ -12,36 +12,24 @@ from torch.quasirandom import SobolEngine
 import matheron
 from matheron.bounds import constants, covariance_rate, fourier_constant, lebesgue_constant, wasserstein_bound
 
-from .base import Experiment, Settings, Trial, stable_hash
-from .report import Cell, Report, Row, Rows, grouped, quartile_table, quartiles
+from .base import Experiment, Settings, Trial, scales, stable_hash
+from .report import Report, Row, Rows, grouped, quartile_table, quartiles
 from .sampling import problem
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _DOMAIN = (0.0, 1.0)
 FEATURES = {"decoupled": "cosine"}  # what the propositions are about
 
-SCALES: dict[str, Row] = {
-    "paper": {
-        "trials": 32,
-        "dims": [1, 2, 4, 8],
-        "num_features": [64, 256, 1024, 4096, 16384],
-        "num_data": 8,
-        "num_test": 512,
-        "num_bases": 64,
-    },
-    "quick": {
-        "trials": 8,
-        "dims": [1, 2, 4, 8],
-        "num_features": [64, 256, 1024, 4096],
-        "num_data": 8,
-        "num_test": 128,
-        "num_bases": 16,
-    },
-    "tiny": {"trials": 2, "dims": [1, 4], "num_features": [16, 64, 256], "num_data": 4, "num_test": 24, "num_bases": 8},
-}
+SCALES = scales(
+    trials=(32, 8, 2),
+    dims=([1, 2, 4, 8], [1, 2, 4, 8], [1, 4]),
+    num_features=([64, 256, 1024, 4096, 16384], [64, 256, 1024, 4096], [16, 64, 256]),
+    num_data=(8, 8, 4),
+    num_test=(512, 128, 24),
+    num_bases=(64, 16, 8),
+)
 
 
 def cases(settings: Settings) -> list[dict[str, int]]:
@@ -117,7 +105,7 @@ def report(records: Rows, settings: Settings) -> Report:
 
 
 def figure(rows: Rows, slopes: Mapping[int, float]) -> Figure:
-    from .style import DIMENSIONS, MARKERS, band, legend_below, panels, plain_ticks
+    from .style import DIMENSIONS, MARKERS, group_band, legend_below, panels, plain_ticks
 
     drawing, axes = panels(1, 3, width=9.6, height=3.8)
     left, middle, right = axes[0]
@@ -125,15 +113,10 @@ def figure(rows: Rows, slopes: Mapping[int, float]) -> Figure:
     for i, (d, slope) in enumerate(sorted(slopes.items())):
         mine = [row for row in rows if row["d"] == d]
         look: Row = {"color": DIMENSIONS[i], "marker": MARKERS[i]}
-
-        def curve(axis: Axes, name: str, mine=mine, **options: Cell) -> None:
-            low, mid, high = zip(*map(quartiles, grouped(mine, ["ell"], name).values()), strict=True)
-            band(axis, sizes, low, mid, high, **options)
-
-        curve(left, "covariance error", label=f"$d = {d}$, fitted slope {slope:.2f}", **look)
-        curve(middle, "covariance ratio", **look)
-        curve(middle, "Lebesgue ratio", linestyle="--", markerfacecolor="white", **look)
-        curve(right, "W2 ratio", **look)
+        group_band(left, mine, "ell", "covariance error", label=f"$d = {d}$, fitted slope {slope:.2f}", **look)
+        group_band(middle, mine, "ell", "covariance ratio", **look)
+        group_band(middle, mine, "ell", "Lebesgue ratio", linestyle="--", markerfacecolor="white", **look)
+        group_band(right, mine, "ell", "W2 ratio", **look)
     start = 2.5 * max(row["covariance error"] for row in rows if row["ell"] == sizes[0])
     left.plot(
         sizes, [start * (ell / sizes[0]) ** -0.5 for ell in sizes], color="black", linestyle=":", label="slope -1/2"

@@ -10,7 +10,7 @@ import torch
 from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.metrics import sinkhorn
 
-from .base import Experiment, Settings, Trial, stable_hash
+from .base import Experiment, Settings, Trial, scales, stable_hash
 from .neuron import FEATURES, METHODS, SETS, learn, seconds_by_steps, simulate, unlearned
 from .neuron_report import figure, remarks
 from .report import Cell, Report, Row, Rows, Table, quartiles
@@ -18,44 +18,18 @@ from .report import Cell, Report, Row, Rows, Table, quartiles
 # States of each set between which distances are taken: their cost is quadratic.
 _COMPARED = 300
 
-SCALES: dict[str, Row] = {
-    "paper": {
-        "trials": 1,
-        "num_data": 10_000,
-        "num_inducing": 32,
-        "training_steps": 3000,
-        "num_paths": 1000,
-        "num_features": 1024,
-        "steps": 1000,
-        "timed_steps": list(range(50, 1001, 50)),
-        "batch": 1000,  # of the iterative baseline, 17 GB for all 1000
-        "compared": 10,
-    },
-    "quick": {
-        "trials": 1,
-        "num_data": 10_000,
-        "num_inducing": 32,
-        "training_steps": 500,
-        "num_paths": 200,
-        "num_features": 512,
-        "steps": 240,
-        "timed_steps": list(range(15, 241, 15)),
-        "batch": 100,
-        "compared": 8,
-    },
-    "tiny": {
-        "trials": 1,
-        "num_data": 400,
-        "num_inducing": 12,
-        "training_steps": 40,
-        "num_paths": 30,
-        "num_features": 64,
-        "steps": 20,
-        "timed_steps": [5, 10, 15, 20],
-        "batch": 16,
-        "compared": 4,
-    },
-}
+SCALES = scales(
+    trials=(1, 1, 1),
+    num_data=(10_000, 10_000, 400),
+    num_inducing=(32, 32, 12),
+    training_steps=(3000, 500, 40),
+    num_paths=(1000, 200, 30),
+    num_features=(1024, 512, 64),
+    steps=(1000, 240, 20),
+    timed_steps=(list(range(50, 1001, 50)), list(range(15, 241, 15)), [5, 10, 15, 20]),
+    batch=(1000, 100, 16),  # of the iterative baseline, 17 GB for all 1000
+    compared=(10, 8, 4),
+)
 
 
 def cases(settings: Settings) -> list[Row]:

@@ -14,7 +14,7 @@ from matheron import kernels
 from matheron.metrics import gaussian_wasserstein
 from matheron.samplers import moments
 
-from .base import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial, scales
 from .report import Report, Row, Rows, grouped, quartile_table, quartiles
 
 if TYPE_CHECKING:
@@ -33,25 +33,14 @@ METHODS = {
 }
 _NUM_DATA, _NOISE = 256, 1e-4  # where the other is varied
 
-SCALES: dict[str, Row] = {
-    "paper": {
-        "trials": 16,
-        "dims": [2, 4, 8],
-        "num_data": [4, 16, 64, 256, 1024],
-        "noise": [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1],
-        "num_features": 1024,
-        "num_test": 512,
-    },
-    "quick": {
-        "trials": 4,
-        "dims": [2, 4, 8],
-        "num_data": [4, 16, 64, 256],
-        "noise": [1e-6, 1e-4, 1e-2],
-        "num_features": 1024,
-        "num_test": 200,
-    },
-    "tiny": {"trials": 2, "dims": [2], "num_data": [4, 32], "noise": [1e-4, 1e-2], "num_features": 128, "num_test": 40},
-}
+SCALES = scales(
+    trials=(16, 4, 2),
+    dims=([2, 4, 8], [2, 4, 8], [2]),
+    num_data=([4, 16, 64, 256, 1024], [4, 16, 64, 256], [4, 32]),
+    noise=([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1], [1e-6, 1e-4, 1e-2], [1e-4, 1e-2]),
+    num_features=(1024, 1024, 128),
+    num_test=(512, 200, 40),
+)
 
 
 def cases(settings: Settings) -> list[Row]:
@@ -146,7 +135,7 @@ def gain(rows: Rows) -> str:
 
 def figure(rows: Rows) -> Figure:
     """Above against n, below against the noise; one panel per dimension."""
-    from .style import DIMENSIONS, MARKERS, band, legend_below, panels
+    from .style import DIMENSIONS, MARKERS, group_band, legend_below, panels
 
     dims = sorted({row["d"] for row in rows})
     most = max(row["n"] for row in rows if row["noise"] != _NOISE)
@@ -161,9 +150,7 @@ def figure(rows: Rows) -> Figure:
                 (axes[0, column], "n", [row for row in mine if row["noise"] == _NOISE]),
                 (axes[1, column], "noise", [row for row in mine if row["n"] == most]),
             ):
-                groups = grouped(some, [name], "relative")
-                low, middle, high = zip(*map(quartiles, groups.values()), strict=True)
-                band(axis, [key[0] for key in groups], low, middle, high, **look)
+                group_band(axis, some, name, "relative", **look)
         axes[0, column].set_title(f"$d = {d}$")
         axes[0, column].set_xlabel("training points $n$")
         axes[1, column].set_xlabel("noise variance")

@@ -9,7 +9,7 @@ import torch
 
 from matheron.samplers import love
 
-from .base import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial, scales
 from .report import Row
 from .sampling import FEATURES, Blocks, measured, problem
 from .wasserstein import report, samplers
@@ -17,23 +17,13 @@ from .wasserstein import report, samplers
 if TYPE_CHECKING:
     from matheron import ExactGP
 
-SCALES: dict[str, Row] = {
-    "paper": {
-        "trials": 32,
-        "sides": {"2": [2, 4, 8, 16, 32], "4": [2, 3, 4, 5]},
-        "num_features": [1024, 4096, 16384],
-        "num_test": 1024,
-        "num_draws": 100_000,
-    },
-    "quick": {
-        "trials": 4,
-        "sides": {"2": [2, 4, 8, 16], "4": [2, 3, 4]},
-        "num_features": [128, 512, 2048],
-        "num_test": 256,
-        "num_draws": 8192,
-    },
-    "tiny": {"trials": 1, "sides": {"2": [3, 6], "4": [2]}, "num_features": [16, 64], "num_test": 32, "num_draws": 512},
-}
+SCALES = scales(
+    trials=(32, 4, 1),
+    sides=({"2": [2, 4, 8, 16, 32], "4": [2, 3, 4, 5]}, {"2": [2, 4, 8, 16], "4": [2, 3, 4]}, {"2": [3, 6], "4": [2]}),
+    num_features=([1024, 4096, 16384], [128, 512, 2048], [16, 64]),
+    num_test=(1024, 256, 32),
+    num_draws=(100_000, 8192, 512),
+)
 
 
 def cases(settings: Settings) -> list[dict[str, int]]:

@@ -10,7 +10,7 @@ import torch
 import matheron
 from matheron.samplers import decoupled_moments, moments
 
-from .base import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial, scales
 from .one_dimension import curve, data, empirical, grid, law, sparse, w2
 from .posteriors import corner, dashed, mean_and_deviations, where_data_are
 from .report import Cell, Report, Row, Rows, quartile_table
@@ -22,11 +22,13 @@ _PATHS_SHOWN = 5
 FEATURES = {"decoupled": "cosine"}
 LAWS = ("sparse posterior, closed form", "decoupled, empirical", "decoupled, closed form")
 
-SCALES: dict[str, Row] = {
-    "paper": {"trials": 32, "num_test": 1024, "num_draws": 100_000, "num_inducing": 8, "num_features": 1000},
-    "quick": {"trials": 6, "num_test": 1024, "num_draws": 10_000, "num_inducing": 8, "num_features": 1000},
-    "tiny": {"trials": 1, "num_test": 64, "num_draws": 1100, "num_inducing": 8, "num_features": 200},
-}
+SCALES = scales(
+    trials=(32, 6, 1),
+    num_test=(1024, 1024, 64),
+    num_draws=(100_000, 10_000, 1100),
+    num_inducing=(8, 8, 8),
+    num_features=(1000, 1000, 200),
+)
 
 
 def cases(settings: Settings) -> list[Row]:

@@ -9,7 +9,7 @@ import torch
 
 from matheron.samplers import location_scale, moments, weight_space, weight_space_moments
 
-from .base import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial, scales
 from .one_dimension import BANDS, curve, data, empirical, grid, law, sparse, w2
 from .report import Cell, Report, Row, Rows, quartile_table
 
@@ -22,11 +22,13 @@ LAWS = ("empirical", "closed form")
 _PATHS_SHOWN = 5
 FEATURES = {"random features": "cosine"}
 
-SCALES: dict[str, Row] = {
-    "paper": {"trials": 32, "num_test": 1024, "num_draws": 100_000, "num_inducing": 8, "num_features": 2000},
-    "quick": {"trials": 4, "num_test": 1024, "num_draws": 10_000, "num_inducing": 8, "num_features": 2000},
-    "tiny": {"trials": 1, "num_test": 64, "num_draws": 1100, "num_inducing": 8, "num_features": 200},
-}
+SCALES = scales(
+    trials=(32, 4, 1),
+    num_test=(1024, 1024, 64),
+    num_draws=(100_000, 10_000, 1100),
+    num_inducing=(8, 8, 8),
+    num_features=(2000, 2000, 200),
+)
 
 
 def cases(settings: Settings) -> list[Row]:

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from ..checks import ArrayLike
 from ..plots import STYLE
-from .report import Cell
+from .report import Cell, Rows, grouped, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,6 @@ EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQ
 # One per dimension d, from purple to green, of even steps in lightness.
 DIMENSIONS = ("#332288", "#0072b2", "#44aa99", "#999933", "#cc6677")
 MARKERS = ("^", "D", "*", "s", "o", "v")
-_RC = STYLE
 
 
 def panels(
@@ -66,6 +65,12 @@ def band(axis: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: Arra
     axis.fill_between(np.asarray(x), np.asarray(low), np.asarray(high), color=line.get_color(), alpha=0.2, linewidth=0)
 
 
+def group_band(axis: Axes, rows: Rows, by: str, value: str, **options: Cell) -> None:
+    """The median of a value against `by`, over rows that agree on it, with its quartiles shaded."""
+    groups = grouped(rows, [by], value)
+    band(axis, [x for (x,) in groups], *zip(*map(quartiles, groups.values()), strict=True), **options)
+
+
 def quartile_band(axis: Axes, runs: ArrayLike, x: ArrayLike, *, floor: float | None = None, **options: Cell) -> None:
     """The median of runs `[r, n]` against x `[n]`, with their quartiles shaded; values below `floor` count as it."""
     values = np.asarray(runs, dtype=float)
@@ -86,7 +91,7 @@ def plain_ticks(axis: Axes, x: Sequence[float]) -> None:
 def save_figure(make: Callable[[], Figure], stem: Path) -> list[Path]:
     """Make a figure in our style; write `stem.png` and `stem.pdf`. Equal figures give equal files."""
     png, pdf = (stem.with_name(stem.name + suffix) for suffix in (".png", ".pdf"))
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(STYLE):
         figure = make()
         figure.savefig(png, dpi=160, metadata={"Software": None})
         figure.savefig(pdf, metadata={"CreationDate": None})

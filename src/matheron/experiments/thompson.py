@@ -19,7 +19,7 @@ from torch import Tensor
 import matheron
 from matheron import Paths, thompson
 
-from .base import Case, Experiment, Settings, Trial
+from .base import Case, Experiment, Settings, Trial, scales
 from .report import Row
 from .sampling import NOISE, kernel
 from .thompson_report import METHODS, report
@@ -29,38 +29,20 @@ _EQUISPACED_UP_TO = 2
 # The kind of features of each strategy's functions, and of the tasks.
 FEATURES = {"decoupled": "sobol", "weight-space": "cosine", "task, small d": "equispaced", "task, large d": "cosine"}
 # Rounds are of d points. Function-space draws have a mesh of their own; 2048 of its points are kept for the joint draw.
-SCALES: dict[str, Row] = {
-    "paper": {
-        "trials": 32,
-        "dims": [2, 4, 8],
-        "rounds": 128,
-        "num_features": [1024, 4096, 16384],
-        "mesh_size": 250_000,
-        "function_mesh_size": 1_000_000,
-        "num_starts": 32,
-        "task": {"num_features": 16384, "mesh_size": 1_000_000, "num_starts": 1024},
-    },
-    "quick": {
-        "trials": 6,
-        "dims": [2, 4],
-        "rounds": 32,
-        "num_features": [64, 256, 1024],
-        "mesh_size": 8192,
-        "function_mesh_size": 1024,
-        "num_starts": 16,
-        "task": {"num_features": 4096, "mesh_size": 32768, "num_starts": 128},
-    },
-    "tiny": {
-        "trials": 2,
-        "dims": [1, 2],
-        "rounds": 4,
-        "num_features": [16, 32],
-        "mesh_size": 256,
-        "function_mesh_size": 128,
-        "num_starts": 4,
-        "task": {"num_features": 256, "mesh_size": 1024, "num_starts": 16},
-    },
-}
+SCALES = scales(
+    trials=(32, 6, 2),
+    dims=([2, 4, 8], [2, 4], [1, 2]),
+    rounds=(128, 32, 4),
+    num_features=([1024, 4096, 16384], [64, 256, 1024], [16, 32]),
+    mesh_size=(250_000, 8192, 256),
+    function_mesh_size=(1_000_000, 1024, 128),
+    num_starts=(32, 16, 4),
+    task=(
+        {"num_features": 16384, "mesh_size": 1_000_000, "num_starts": 1024},
+        {"num_features": 4096, "mesh_size": 32768, "num_starts": 128},
+        {"num_features": 256, "mesh_size": 1024, "num_starts": 16},
+    ),
+)
 # Trials of a case that a GPU runs together, where their functions are minimised together.
 TOGETHER = 32
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .base import Experiment, Settings, Trial
+from .base import Experiment, Settings, Trial, scales
 from .report import Report, Row, Rows, grouped, quartile_table, quartiles
 from .sampling import FEATURES, Blocks, decoupled, exact, fresh, measured, problem, weights
 
@@ -22,32 +22,14 @@ KINDS = {**FEATURES, "leverage": "leverage"}
 # Equispaced features are for few dimensions.
 _EQUISPACED_UP_TO = 2
 
-SCALES: dict[str, Row] = {
-    "paper": {
-        "trials": 64,
-        "dims": [2, 4, 8],
-        "num_data": [4, 16, 64, 256, 1024],
-        "num_features": [1024, 4096, 16384],
-        "num_test": 1024,
-        "num_draws": 100_000,
-    },
-    "quick": {
-        "trials": 4,
-        "dims": [2, 4, 8],
-        "num_data": [4, 16, 64, 256],
-        "num_features": [128, 512, 2048],
-        "num_test": 256,
-        "num_draws": 8192,
-    },
-    "tiny": {
-        "trials": 2,
-        "dims": [2, 4],
-        "num_data": [4, 64],
-        "num_features": [16, 64],
-        "num_test": 32,
-        "num_draws": 512,
-    },
-}
+SCALES = scales(
+    trials=(64, 4, 2),
+    dims=([2, 4, 8], [2, 4, 8], [2, 4]),
+    num_data=([4, 16, 64, 256, 1024], [4, 16, 64, 256], [4, 64]),
+    num_features=([1024, 4096, 16384], [128, 512, 2048], [16, 64]),
+    num_test=(1024, 256, 32),
+    num_draws=(100_000, 8192, 512),
+)
 
 
 def cases(settings: Settings) -> list[dict[str, int]]:
@@ -126,40 +108,26 @@ def figure(rows: Rows, settings: Settings) -> Figure:
 
 def curves(axis: Axes, rows: Rows, sizes: Sequence[int]) -> None:
     """W2 against n for every sampler: a colour per sampler, a tone and a marker per number of features."""
-    from .style import (
-        DECOUPLED,
-        DIMENSIONS,
-        EQUISPACED,
-        EXACT,
-        FRESH,
-        LOVE,
-        MARKERS,
-        WEIGHT_SPACE,
-        band,
-        plain_ticks,
-        tones,
-    )
+    from . import style
 
-    toned = {"weight-space": WEIGHT_SPACE, "decoupled": DECOUPLED, "leverage": DIMENSIONS[3]}
-    styles: dict[str, Row] = {
-        "exact": {"color": EXACT, "linestyle": ":", "linewidth": 2, "zorder": 5},
-        "LOVE": {"color": LOVE, "marker": "s"},
-        "equispaced": {"color": EQUISPACED, "linestyle": "--", "markerfacecolor": "white"},
-        "fresh bases": {"color": FRESH, "linestyle": "-.", "markerfacecolor": "white"},
+    toned = {"weight-space": style.WEIGHT_SPACE, "decoupled": style.DECOUPLED, "leverage": style.DIMENSIONS[3]}
+    looks: dict[str, Row] = {
+        "exact": {"color": style.EXACT, "linestyle": ":", "linewidth": 2, "zorder": 5},
+        "LOVE": {"color": style.LOVE, "marker": "s"},
+        "equispaced": {"color": style.EQUISPACED, "linestyle": "--", "markerfacecolor": "white"},
+        "fresh bases": {"color": style.FRESH, "linestyle": "-.", "markerfacecolor": "white"},
     }
-    for (method, ell), _ in grouped(rows, ["method", "ell"], "w2").items():
-        mine = grouped([r for r in rows if (r["method"], r["ell"]) == (method, ell)], ["n"], "w2")
-        n = [key[0] for key in mine]
-        low, middle, high = zip(*map(quartiles, mine.values()), strict=True)
-        style = {"label": METHODS[method], **styles.get(method, {})}
+    for method, ell in dict.fromkeys((row["method"], row["ell"]) for row in rows):
+        look = {"label": METHODS[method], **looks.get(method, {})}
         if ell is not None:
             i = list(sizes).index(ell)
-            style |= {"marker": MARKERS[i], "label": rf"{METHODS[method]}, $\ell = {ell}$"}
-            style |= {"color": tones(toned[method], len(sizes))[i]} if method in toned else {}
-        band(axis, n, low, middle, high, **style)
+            look |= {"marker": style.MARKERS[i], "label": rf"{METHODS[method]}, $\ell = {ell}$"}
+            look |= {"color": style.tones(toned[method], len(sizes))[i]} if method in toned else {}
+        mine = [row for row in rows if (row["method"], row["ell"]) == (method, ell)]
+        style.group_band(axis, mine, "n", "w2", **look)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    plain_ticks(axis, sorted({row["n"] for row in rows}))
+    style.plain_ticks(axis, sorted({row["n"] for row in rows}))
 
 
 EXPERIMENT = Experiment(
