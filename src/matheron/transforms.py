@@ -243,3 +243,9 @@ class Chain(Transform):
     @property
     def affine(self) -> bool:
         return all(t.affine for t in self.transforms)
+
+
+def chained(transforms: Sequence[Transform | None]) -> Transform | None:
+    """Those that are not None, one after the other; None where there are none."""
+    parts = [t for t in transforms if t is not None]
+    return Chain(parts) if len(parts) > 1 else parts[0] if parts else None

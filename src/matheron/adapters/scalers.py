@@ -11,7 +11,7 @@ from sklearn import preprocessing
 from sklearn.pipeline import Pipeline
 
 from ..gp import ExactGP, Outputs
-from ..transforms import Affine, Chain, Exp, Power, Transform
+from ..transforms import Affine, Chain, Exp, Power, Transform, chained
 from .refusal import BY_HAND, refusal
 
 
@@ -23,16 +23,8 @@ def with_transforms(
         columns = [None if undo is None else _column(undo, i) for i in range(len(gp.models))]
         each = zip(gp.models, columns, strict=True)
         return Outputs([with_transforms(g, scalers=scalers, undo=u) for g, u in each if isinstance(g, ExactGP)])
-    outputs = [t for t in (gp.output_transform, undo) if t is not None]
-    inputs = [t for t in (*scalers, gp.input_transform) if t is not None]
-    return ExactGP(
-        gp.kernel,
-        gp.train_inputs,
-        gp.train_targets,
-        gp.noise,
-        mean=gp.mean,
-        input_transform=Chain(inputs) if len(inputs) > 1 else inputs[0] if inputs else None,
-        output_transform=Chain(outputs) if len(outputs) > 1 else outputs[0] if outputs else None,
+    return gp.replaced(
+        input_transform=chained([*scalers, gp.input_transform]), output_transform=chained([gp.output_transform, undo])
     )
 
 
@@ -66,21 +58,6 @@ def scaler_transform(scaler: object) -> Affine:
 
 
 @scaler_transform.register
-def _(scaler: preprocessing.StandardScaler) -> Affine:
-    return _standardised(scaler.mean_ if scaler.with_mean else None, scaler.scale_)
-
-
-@scaler_transform.register
-def _(scaler: preprocessing.RobustScaler) -> Affine:
-    return _standardised(scaler.center_, scaler.scale_)
-
-
-@scaler_transform.register
-def _(scaler: preprocessing.MaxAbsScaler) -> Affine:
-    return _standardised(None, scaler.scale_)
-
-
-@scaler_transform.register
 def _(scaler: preprocessing.MinMaxScaler) -> Affine:
     if scaler.clip:
         raise TypeError(f"step: MinMaxScaler with clip=True is flat outside its range; use clip=False, {BY_HAND}")
@@ -91,6 +68,14 @@ def _standardised(centre: object, scale: object) -> Affine:
     """x -> (x - centre) / scale."""
     inverse = 1.0 if scale is None else 1 / np.array(scale, dtype=np.float64)
     return Affine(inverse, 0.0 if centre is None else -np.array(centre, dtype=np.float64) * inverse)
+
+
+scaler_transform.register(
+    preprocessing.StandardScaler,
+    lambda s: _standardised(s.mean_ if s.with_mean else None, s.scale_),
+)
+scaler_transform.register(preprocessing.RobustScaler, lambda scaler: _standardised(scaler.center_, scaler.scale_))
+scaler_transform.register(preprocessing.MaxAbsScaler, lambda scaler: _standardised(None, scaler.scale_))
 
 
 # What undoes a function of targets, where its inverse is the one beside it.
@@ -116,8 +101,7 @@ def target_transform(transformer: object) -> Transform:
             f"{_FROM_INSIDE}model.regressor_, 64), then inverse_func(paths(X))"
         )
     if isinstance(transformer, Pipeline):
-        undone = [target_transform(step) for step in reversed(scalers_in(transformer))]
-        return undone[0] if len(undone) == 1 else Chain(undone)
+        return Chain([target_transform(step) for step in reversed(scalers_in(transformer))])
     if scaler_transform.dispatch(type(transformer)) is scaler_transform.dispatch(object):
         raise refusal(
             "transformer",

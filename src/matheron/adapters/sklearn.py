@@ -148,19 +148,12 @@ def translate(kernel: object, input_dim: int) -> Kernel:
     raise refusal("kernel", kernel, translate)
 
 
-@translate.register
-def _(kernel: sk.ConstantKernel, input_dim: int) -> Kernel:
-    return kernels.Constant(kernel.constant_value)
-
-
-@translate.register
-def _(kernel: sk.WhiteKernel, input_dim: int) -> Kernel:
-    return kernels.Constant(0.0)
-
-
-@translate.register
-def _(kernel: sk.RBF, input_dim: int) -> Kernel:
-    return kernels.RBF(kernel.length_scale)
+# Those that are ours by another name.
+translate.register(sk.ConstantKernel, lambda kernel, _: kernels.Constant(kernel.constant_value))
+translate.register(sk.WhiteKernel, lambda kernel, _: kernels.Constant(0.0))
+translate.register(sk.RBF, lambda kernel, _: kernels.RBF(kernel.length_scale))
+translate.register(sk.RationalQuadratic, lambda kernel, _: kernels.RationalQuadratic(kernel.alpha, kernel.length_scale))
+translate.register(sk.DotProduct, lambda kernel, _: kernels.Polynomial(degree=1, offset=kernel.sigma_0**2))
 
 
 @translate.register
@@ -168,11 +161,6 @@ def _(kernel: sk.Matern, input_dim: int) -> Kernel:
     if math.isinf(kernel.nu):
         return kernels.RBF(kernel.length_scale)
     return kernels.Matern(kernel.nu, kernel.length_scale)
-
-
-@translate.register
-def _(kernel: sk.RationalQuadratic, input_dim: int) -> Kernel:
-    return kernels.RationalQuadratic(kernel.alpha, kernel.length_scale)
 
 
 @translate.register
@@ -186,14 +174,9 @@ def _(kernel: sk.ExpSineSquared, input_dim: int) -> Kernel:
 
 
 @translate.register
-def _(kernel: sk.DotProduct, input_dim: int) -> Kernel:
-    return kernels.Polynomial(degree=1, offset=kernel.sigma_0**2)
-
-
-@translate.register
 def _(kernel: sk.Sum, input_dim: int) -> Kernel:
     parts = [translate(k, input_dim) for k in (kernel.k1, kernel.k2)]
-    parts = [k for k in parts if not _is_zero(k)] or parts[:1]
+    parts = [k for k in parts if not (isinstance(k, kernels.Constant) and float(k.value) == 0)] or parts[:1]
     return parts[0] if len(parts) == 1 else kernels.Sum(*parts)
 
 
@@ -223,10 +206,6 @@ def _product(factors: list[Kernel]) -> Kernel:
     return kernels.Scaled(product, value) if constants else product
 
 
-def _is_zero(kernel: Kernel) -> bool:
-    return isinstance(kernel, kernels.Constant) and float(kernel.value) == 0
-
-
 @singledispatch
 def noise_variance(kernel: object, X: np.ndarray) -> np.ndarray:
     """What the WhiteKernels in a kernel add to the diagonal of k(X, X), and to nothing else: `[n]`.
@@ -236,14 +215,8 @@ def noise_variance(kernel: object, X: np.ndarray) -> np.ndarray:
     return np.zeros(len(X))
 
 
-@noise_variance.register
-def _(kernel: sk.WhiteKernel, X: np.ndarray) -> np.ndarray:
-    return np.full(len(X), float(kernel.noise_level))
-
-
-@noise_variance.register
-def _(kernel: sk.Sum, X: np.ndarray) -> np.ndarray:
-    return noise_variance(kernel.k1, X) + noise_variance(kernel.k2, X)
+noise_variance.register(sk.WhiteKernel, lambda kernel, X: np.full(len(X), float(kernel.noise_level)))
+noise_variance.register(sk.Sum, lambda kernel, X: noise_variance(kernel.k1, X) + noise_variance(kernel.k2, X))
 
 
 @noise_variance.register

@@ -215,16 +215,11 @@ def _many(count: int, noun: str) -> str:
 
 
 def as_observations(
-    X: ArrayLike,
-    y: ArrayLike,
-    noise: ArrayLike,
-    tasks: ArrayLike | None,
-    num_outputs: int,
-    input_dim: int | None = None,
+    X: ArrayLike, y: ArrayLike, noise: ArrayLike, tasks: ArrayLike | None, num_outputs: int
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """X `[n, d]`, tasks `[n]` (None for one output), y `[n]` and noise `[n]`, checked: one row per observation, also
     where y has every output at every point, `[n, t]`."""
-    X, t = as_points(X, "X", input_dim=input_dim), num_outputs
+    X, t = as_points(X, "X"), num_outputs
     advice = "remove them"
     if t > 1 and tasks is None:
         advice = (

@@ -30,7 +30,7 @@ def describe(model: object) -> GP:
 
 
 @describe.register
-def _(model: GPyTorchModel) -> GP:
+def _(model: GPyTorchModel | models.KroneckerMultiTaskGP) -> GP:
     return _exact(model)
 
 
@@ -51,11 +51,6 @@ def _(model: models.MultiTaskGP) -> GP:
     if isinstance(gp, Ensemble):
         return Ensemble([SelectedOutputs(cast(ExactGP, member), asked) for member in gp.models])
     return SelectedOutputs(cast(ExactGP, gp), asked)
-
-
-@describe.register
-def _(model: models.KroneckerMultiTaskGP) -> GP:
-    return _exact(model)
 
 
 @describe.register

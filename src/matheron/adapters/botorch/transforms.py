@@ -11,7 +11,7 @@ from botorch.models.transforms import input as bi
 from botorch.models.transforms import outcome as bo
 from torch import Tensor
 
-from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, Round, SignedExp, Transform
+from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, Round, SignedExp, Transform, chained
 from ..gpytorch.place import tensor
 from ..refusal import BY_HAND, refusal, refuse_override
 
@@ -63,7 +63,7 @@ def _row(value: Tensor, number: int, at: Coordinates) -> Tensor:
 
 
 @input_transform_of.register
-def _(transform: bi.Warp, at: Coordinates) -> Transform:
+def _(transform: bi.Warp, at: Coordinates) -> Transform | None:
     if transform.reverse:
         raise TypeError(f"input transform: Warp with reverse=True is not understood; apply it to your data, {BY_HAND}")
     both = tensor(transform.concentration0), tensor(transform.concentration1)
@@ -71,8 +71,7 @@ def _(transform: bi.Warp, at: Coordinates) -> Transform:
     a, b = (_spread(c.double(), transform, at, 1.0) for c in (c1, c0))
     mask = _spread(torch.ones_like(c0), transform, at, 0.0) > 0
     warp = Kumaraswamy(a, b, mask, transform._eps)
-    to_unit_cube = translate_input(transform._normalize, at)
-    return warp if to_unit_cube is None else Chain([to_unit_cube, warp])
+    return chained([translate_input(transform._normalize, at), warp])
 
 
 @input_transform_of.register
@@ -101,12 +100,7 @@ def _(transform: bi.Round, at: Coordinates) -> Transform:
 
 @input_transform_of.register
 def _(transform: bi.ChainedInputTransform, at: Coordinates) -> Transform | None:
-    parts = [
-        part
-        for part in (translate_input(t, at) for t in transform.values() if isinstance(t, bi.InputTransform))
-        if part is not None
-    ]
-    return Chain(parts) if len(parts) > 1 else parts[0] if parts else None
+    return chained([translate_input(t, at) for t in transform.values() if isinstance(t, bi.InputTransform)])
 
 
 def _spread(values: Tensor, transform: bi.InputTransform, at: Coordinates, otherwise: float) -> Tensor:
@@ -168,19 +162,9 @@ def _(transform: bo.StratifiedStandardize, at: Outcomes) -> Transform:
     return _affine(torch.where(seen, scale, 1.0), torch.where(seen, offset, 0.0), at)
 
 
-@outcome_transform_of.register
-def _(transform: bo.Log, at: Outcomes) -> Transform:
-    return _of_some(Exp(), transform, at)
-
-
-@outcome_transform_of.register
-def _(transform: bo.Power, at: Outcomes) -> Transform:
-    return _of_some(Power(1 / transform.power), transform, at)
-
-
-@outcome_transform_of.register
-def _(transform: bo.Bilog, at: Outcomes) -> Transform:
-    return _of_some(SignedExp(), transform, at)
+outcome_transform_of.register(bo.Log, lambda transform, at: _of_some(Exp(), transform, at))
+outcome_transform_of.register(bo.Power, lambda transform, at: _of_some(Power(1 / transform.power), transform, at))
+outcome_transform_of.register(bo.Bilog, lambda transform, at: _of_some(SignedExp(), transform, at))
 
 
 @outcome_transform_of.register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
 
@@ -33,27 +34,27 @@ def kernel_of(kernel: object, place: Place) -> Kernel:
     raise refusal("kernel", kernel, kernel_of)
 
 
-@kernel_of.register
-def _(kernel: gk.RBFKernel, place: Place) -> Kernel:
-    return place.on_columns(kernels.RBF(_lengthscale(kernel, place)))
+def _register_plain(kind: type[gk.Kernel], ours: Callable[..., Kernel]) -> None:
+    """Our kernel `ours(kernel, pick)` of the columns that a kernel is given; `pick` is the place's."""
+    kernel_of.register(kind, lambda kernel, place: place.on_columns(ours(kernel, place.pick)))
 
 
-@kernel_of.register
-def _(kernel: gk.MaternKernel, place: Place) -> Kernel:
-    return place.on_columns(kernels.Matern(kernel.nu, _lengthscale(kernel, place)))
+def _lengthscale(kernel: gk.Kernel, pick: Callable[[Tensor | nn.Module, int], Tensor]) -> Tensor:
+    return pick(kernel.lengthscale, 2)[0]  # [d] or [1]
 
 
-@kernel_of.register
-def _(kernel: gk.RQKernel, place: Place) -> Kernel:
-    alpha = place.pick(kernel.alpha, 1)[0]
-    return place.on_columns(kernels.RationalQuadratic(alpha, _lengthscale(kernel, place)))
+_register_plain(gk.RBFKernel, lambda k, pick: kernels.RBF(_lengthscale(k, pick)))
+_register_plain(gk.MaternKernel, lambda k, pick: kernels.Matern(k.nu, _lengthscale(k, pick)))
+_register_plain(gk.RQKernel, lambda k, pick: kernels.RationalQuadratic(pick(k.alpha, 1)[0], _lengthscale(k, pick)))
+_register_plain(gk.LinearKernel, lambda k, pick: kernels.Linear(pick(k.variance, 2)[0]))
+_register_plain(gk.PolynomialKernel, lambda k, pick: kernels.Polynomial(k.power, pick(k.offset, 1)[0]))
 
 
 @kernel_of.register
 def _(kernel: gk.PeriodicKernel, place: Place) -> Kernel:
     # exp(-2 sum_i sin^2(pi r_i / p_i) / l_i): its lengthscale is the square of ours
     period = place.pick(kernel.period_length, 2)[0]
-    return place.on_columns(kernels.Periodic(_lengthscale(kernel, place).sqrt(), period))
+    return place.on_columns(kernels.Periodic(_lengthscale(kernel, place.pick).sqrt(), period))
 
 
 @kernel_of.register
@@ -78,16 +79,6 @@ def _(kernel: gk.SpectralMixtureKernel, place: Place) -> Kernel:
         for i, column in enumerate(place.columns)
     ]
     return factors[0] if len(factors) == 1 else kernels.Product(*factors)
-
-
-@kernel_of.register
-def _(kernel: gk.LinearKernel, place: Place) -> Kernel:
-    return place.on_columns(kernels.Linear(place.pick(kernel.variance, 2)[0]))
-
-
-@kernel_of.register
-def _(kernel: gk.PolynomialKernel, place: Place) -> Kernel:
-    return place.on_columns(kernels.Polynomial(kernel.power, place.pick(kernel.offset, 1)[0]))
 
 
 @kernel_of.register
@@ -186,7 +177,3 @@ def _task_columns(kernel: gk.Kernel, place: Place) -> set[int]:
         case gk.InducingPointKernel():
             return task_columns(kernel.base_kernel, place)
     return set()
-
-
-def _lengthscale(kernel: gk.Kernel, place: Place) -> Tensor:
-    return place.pick(kernel.lengthscale, 2)[0]  # [d] or [1]

@@ -65,11 +65,13 @@ def _(operator: LazyEvaluatedKernelTensor, columns: Columns) -> Reading:
 
 
 @read.register
-def _(operator: lo.SumLinearOperator, columns: Columns) -> Reading | None:
+def _(operator: lo.SumLinearOperator | lo.CatLinearOperator, columns: Columns) -> Reading | None:
     parts = [read(part, columns) for part in operator.linear_ops]
     readings = [part for part in parts if part is not None]
     if len(readings) < len(parts):
         return None
+    if isinstance(operator, lo.CatLinearOperator):  # independent outputs, the last of the batch's axes
+        return lambda place: readings[place.index[-1]](place)
     return lambda place: kernels.Sum(*(part(place) for part in readings))
 
 
@@ -79,15 +81,6 @@ def _(operator: lo.ConstantMulLinearOperator, columns: Columns) -> Reading | Non
     if base is None:
         return None
     return lambda place: kernels.Scaled(base(place), place.pick(constant, 0))
-
-
-@read.register
-def _(operator: lo.CatLinearOperator, columns: Columns) -> Reading | None:
-    parts = [read(part, columns) for part in operator.linear_ops]  # independent outputs, the last of the batch's axes
-    readings = [part for part in parts if part is not None]
-    if len(readings) < len(parts):
-        return None
-    return lambda place: readings[place.index[-1]](place)
 
 
 def combinations(model: nn.Module, columns: Columns) -> list[Reading]:

@@ -35,10 +35,7 @@ def strategy_of(strategy: object, transforms: Transforms) -> GP:
 
 
 @strategy_of.register
-def _(
-    strategy: gv.VariationalStrategy | gv.UnwhitenedVariationalStrategy | gv.CiqVariationalStrategy,
-    transforms: Transforms,
-) -> GP:
+def _(strategy: Base, transforms: Transforms) -> GP:
     members, batch_shape = sparse_members(strategy, transforms)
     return assembled(members, batch_shape, outputs=False)
 
@@ -48,13 +45,10 @@ def _(strategy: gv.IndependentMultitaskVariationalStrategy, transforms: Transfor
     members, batch_shape = sparse_members(strategy.base_variational_strategy, transforms)
     axis = strategy.task_dim if strategy.task_dim >= 0 else strategy.task_dim + len(batch_shape)
     if not 0 <= axis < len(batch_shape):  # one law, of which every task is a draw
-        laws = [
-            sparse_members(
-                strategy.base_variational_strategy, lambda i, extra, task=task: transforms((*i, task), extra)
-            )[0]
-            for task in range(strategy.num_tasks)
-        ]
-        return assembled([Outputs(tasks) for tasks in zip(*laws, strict=True)], batch_shape, outputs=False)
+        base = strategy.base_variational_strategy
+        tasks = range(strategy.num_tasks)
+        laws = [sparse_members(base, lambda i, extra, t=t: transforms((*i, t), extra))[0] for t in tasks]
+        return assembled([Outputs(each) for each in zip(*laws, strict=True)], batch_shape, outputs=False)
     groups, rest = _grouped(members, batch_shape, axis)
     return assembled([Outputs(group) for group in groups], rest, outputs=False)
 
@@ -62,9 +56,8 @@ def _(strategy: gv.IndependentMultitaskVariationalStrategy, transforms: Transfor
 @strategy_of.register
 def _(strategy: gv.LMCVariationalStrategy, transforms: Transforms) -> GP:
     members, batch_shape = sparse_members(strategy.base_variational_strategy, no_transforms)
-    coefficients = (
-        tensor(strategy.lmc_coefficients).expand(*batch_shape, -1).double()
-    )  # [*batch, t], a latent axis among them
+    # [*batch, t], a latent axis among them
+    coefficients = tensor(strategy.lmc_coefficients).expand(*batch_shape, -1).double()
     axis = strategy.latent_dim + len(batch_shape)
     groups, rest = _grouped(members, batch_shape, axis)
     mixing = coefficients.movedim(axis, -2).flatten(0, -3) if rest else coefficients[None]  # [b, latents, t]
