@@ -20,6 +20,8 @@ import matheron
 from examples import MODELS, gen, model, rand, randn
 from matheron import kernels as K
 from matheron import solvers, thompson
+from matheron.fitting.on_lattice import OnLattice
+from matheron.fitting.search import _hyperparameters
 from matheron.samplers import location_scale, moments, weight_space
 
 DEVICE = os.environ.get("MATHERON_DEVICE", "cuda")
@@ -170,6 +172,27 @@ def test_a_fit_and_its_diagnosis():
         return [paths(rand(5, 2, seed=4).to(device))]
 
     agree(of, 1e-3)
+
+
+def test_a_fit_on_a_lattice():
+    """Outputs beside explicit terms, and a product with a linear kernel: everything that a gradient is made of."""
+
+    def of(device: str) -> Tensor:
+        kernel = K.Coregional(K.RBF(0.3) + K.Constant(0.4), [[1.2, 0.7], [0.7, 0.9]]) + 0.2 * K.Polynomial(2, 0.4)
+        X, y = (value.to(device) for value in data(1, 200))
+        tasks = (torch.arange(200) % 2).to(device)
+        h, _ = _hyperparameters(kernel + K.RBF(0.5) * K.Linear(0.3), X, None, None, {}, 0.05, None)
+        prior: Any = torch.distributions.Gamma(1.1, 30.0)
+        return OnLattice(h, X, y, tasks, {"noise": prior}, 4, 0)(h.encode())
+
+    agree(of, 1e-5)
+
+    def fitted(device: str) -> Tensor:
+        X, y = data(2, 300)
+        gp = matheron.fit(1.0 * K.RBF([1.0, 1.0]), X.to(device), y.to(device), solver="lattice", num_starts=1, seed=0)
+        return torch.cat([value.reshape(-1) for value in gp.kernel.buffers()])
+
+    agree(fitted, 1e-3)
 
 
 def test_grids_and_fields():

@@ -165,6 +165,10 @@ class Joint:
             out += [part.mT for part in torch.linalg.solve(H, some.mT).mT.unbind(-1)]
         return out
 
+    def normalised_beside(self, v: Tensor) -> list[Tensor]:
+        """L'^-1 v of explicit weights `[r, e]`, L = a R of each basis: `[r, t, k]` each."""
+        return [_divided(torch.linalg.pinv(R).mT @ part, basis.scales()) for basis, R, part in self._each_beside(v)]
+
     def of_paths(self, w: Tensor) -> Tensor:
         """Weights of prior paths, `[s, t, ell] -> [s, t c + e]`."""
         own, parts = self._own(w), []

@@ -71,7 +71,7 @@ def refusal(reason: str) -> ValueError:
     """What is said where a lattice is asked for and cannot be had."""
     return ValueError(
         'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, alone, '
-        "times linear ones or (of one output) beside linear and polynomial ones, on up to 3 columns, on a CPU; "
+        "times linear ones or beside linear and polynomial ones, on up to 3 columns; "
         f'{reason}: use solver="cholesky" or "cg"'
     )
 

@@ -22,12 +22,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..features import LARGEST_DIM, Joint, lattice_in
+from ..features import LARGEST_DIM, Joint, Lattice, Modulated, lattice_in
 from ..features.box import Box, joined
 from ..features.explicit import monomial_count, monomials
 from ..features.features import root_of
 from ..features.joint import LARGEST_BESIDE
-from ..features.modulated import powers_in
+from ..features.modulated import powers_in, powers_of
 from ..features.products import Products
 from ..features.series import LARGEST_ERROR, bases_of, lattice_of, pieces_of, scale_of, sized_box
 from ..kernels import Kernel
@@ -66,75 +66,80 @@ class OnLattice:
         seed: int,
     ) -> None:
         self.hyperparameters, self.X, self.y, self.tasks, self.priors = h, X, y, tasks, priors
-        lower, upper = X.aminmax(dim=0)
-        self.domain, self.origin = torch.stack([lower, upper]), (lower + upper) / 2
+        # what is of the kernel's size is on the CPU, what is of the data's and of the modes' with the data
+        self.domain = torch.stack(X.aminmax(dim=0)).cpu()  # [2, d]
+        self.origin = self.domain.mean(0)
         generator = torch.Generator().manual_seed(seed)
-        self.xi = torch.randn(num_probes, len(X), generator=generator, dtype=torch.float64)  # [s, n]
+        self.xi = torch.randn(num_probes, len(X), generator=generator, dtype=torch.float64).to(X)  # [s, n]
         self.seed = int(torch.randint(2**31, (1,), generator=generator))
         # fixed variances [n], or ones that are fitted, in the units of which the data's transforms are kept
         self.relative = torch.ones_like(y) if isinstance(h.noise, Leaf) else h.noise.expand(len(y))
         self.rows = rows_of(tasks, h.kernel.num_outputs)
         if any(not len(y[mine]) for mine in self.rows):
             raise NotOnLattice("an output has no data")
+        # a constant function of each output is on the lattice, and tells of the mean: see `_solved`
+        plain = [p for _, p in pieces_of(h.kernel.to("cpu").terms(X.shape[1])) if not powers_of(p)]
+        if not isinstance(h.mean, Mean) and not any(len(self.rows) == 1 or p.coupling is not None for p in plain):
+            raise NotOnLattice("its mean is fitted, and each output needs a stationary term that is not a product")
         self.made: tuple[Tensor, Box, list[int]] | None = None
         self.projections: list[Tensor] = []
         self.guess: Tensor | None = None
 
     @staticmethod
     def can(h: Hyperparameters, X: Tensor) -> bool:
-        """Whether a model may be on one lattice: noise, stationary terms (or these times linear ones), few monomials of
-        one output beside them, a constant or fixed mean."""
+        """Whether a model may be on one lattice: noise, stationary terms (or these times linear ones), few monomials
+        beside them, a constant or fixed mean."""
         d = X.shape[1]
         noisy = isinstance(h.noise, Leaf) or bool((h.noise > 0).all())
         level = isinstance(h.mean, Mean) or len(h.mean) == 1
-        terms = h.kernel.terms(d)
+        terms = h.kernel.to("cpu").terms(d)
         beside = beside_of(terms, d)
         every = bool(pieces_of(terms)) and len({id(t) for t, _ in pieces_of(terms)}) + len(beside) == len(terms)
-        few = sum(monomial_count(list(t.forms)) for t in beside) <= LARGEST_BESIDE
-        alone = not beside or h.kernel.num_outputs == 1
-        return d <= LARGEST_DIM and X.device.type == "cpu" and noisy and level and every and few and alone
+        few = h.kernel.num_outputs * sum(monomial_count(list(t.forms)) for t in beside) <= LARGEST_BESIDE
+        return d <= LARGEST_DIM and noisy and level and every and few
 
     def __call__(self, vector: Tensor) -> Tensor:
         h, d = self.hyperparameters, self.X.shape[1]
 
         def slopes(leaves: list[Tensor]) -> Sequence[Tensor | None]:
-            kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
-            fitted = isinstance(h.noise, Leaf)
-            scale = self._of_outputs(noise if fitted else torch.ones_like(noise))  # [t], of the relative variances
-            explicit = [monomials(list(t.forms)) for t in beside_of(kernel.terms(d), d)]
-            variances = [t.variance * c for t, (_, c) in zip(beside_of(kernel.terms(d), d), explicit, strict=True)]
+            t, fitted = len(self.rows), isinstance(h.noise, Leaf)
+            kernel, noise, mean = h.model([leaf.cpu() for leaf in leaves], t, torch.arange(t))
+            scale = noise if fitted else torch.ones(t, dtype=torch.float64)  # [t], of the relative variances
+            terms = beside_of(kernel.terms(d), d)
+            explicit = [monomials(list(term.forms)) for term in terms]
+            variances = [term.variance * c for term, (_, c) in zip(terms, explicit, strict=True)]  # [k] each
             box = self._box(vector.detach(), kernel, float(noise.detach().min()), [A for A, _ in explicit])
             bases = [(basis, part.terms[0].coupling) for basis, part in bases_of(box, d, self.origin)]
-            m = None if isinstance(h.mean, Mean) else mean(self.X[:1])[0].expand(len(self.rows))  # [t]
-            joint = Joint(
-                [basis.mapped(Tensor.detach) for basis, _ in bases],
-                self._beside([V.detach().sqrt() for V in variances]),
-                [root_of(None if B is None else B.detach(), len(self.rows)) for _, B in bases]
-                + [None] * len(variances),
-            )
+            couplings = [*(B for _, B in bases), *(term.coupling for term in terms)]
+            m = None if isinstance(h.mean, Mean) else mean(self.domain[:1])[0].expand(t)  # [t]
+            joint = self._joint([basis for basis, _ in bases], [V.detach().sqrt() for V in variances], couplings)
             slope, own, level, spread = self._solved(joint, scale.detach(), None if m is None else m.detach())
             total = (spread * scale.log()).sum()
-            if variances:
-                total = total + (own * torch.cat(variances).clamp_min(1e-300).log()).sum()  # a zero stays zero
+            for V, term, G in zip(variances, terms, own, strict=True):  # [k, t, t]
+                total = total + (_coupled(G, term.coupling) * V).sum()
             for q, (basis, B) in enumerate(bases):
                 (G,) = [slope[e] for e, group in enumerate(joint.groups) if q in group]  # [h + 1, t, t]
-                each = G.sum((1, 2)) if B is None else (G * B).sum((1, 2))
-                total = total + (each * lattice_in(basis).amplitudes.square()).sum()
+                total = total + (_coupled(G, B) * lattice_in(basis).amplitudes.square()).sum()
             if m is not None:
                 total = total + (level * m).sum()
             if self.priors:
-                total = total + log_prior(h.leaves, leaves, self.priors)
+                total = total + log_prior(h.leaves, leaves, self.priors).to(total)
             return torch.autograd.grad(total, leaves, allow_unused=True)
 
         return h.pulled_back(vector, slopes)
 
-    def _of_outputs(self, values: Tensor) -> Tensor:
-        """One number for each output, `[t]`, of numbers `[n]` that are the same for all of its data."""
-        return torch.stack([values[mine][0] for mine in self.rows])
-
-    def _beside(self, scales: Sequence[Tensor]) -> list[Products]:
-        """The monomials beside the lattice, of a term each."""
-        return [Products(A[None], a[None], self.origin) for A, a in zip(self.projections, scales, strict=True)]
+    def _joint(
+        self, lattices: Sequence[Lattice | Modulated], scales: Sequence[Tensor], couplings: Sequence[Tensor | None]
+    ) -> Joint:
+        """Lattices and the monomials beside them, of a term each with these scales, where the data are."""
+        device, t = self.X.device, len(self.rows)
+        beside = [Products(A[None], a[None], self.origin) for A, a in zip(self.projections, scales, strict=True)]
+        roots = [root_of(None if B is None else B.detach(), t) for B in couplings]
+        return Joint(
+            [basis.mapped(Tensor.detach).to(device) for basis in lattices],
+            [basis.to(device) for basis in beside],
+            [None if R is None else R.to(device) for R in roots],
+        )
 
     def _box(self, vector: Tensor, kernel: Kernel, noise: float, projections: list[Tensor]) -> Box:
         """The box of a lattice with the terms of this kernel: the last one, while hyperparameters are near its own."""
@@ -156,48 +161,51 @@ class OnLattice:
         """What is left of the data: the Toeplitz matrices, and for each channel Phi' Lambda^-1 times y, one, and the
         probes' noise."""
         bases = bases_of(box, self.X.shape[1], self.origin)
-        roots = [root_of(part.terms[0].coupling, len(self.rows)) for _, part in bases]
-        joint, X, precision = Joint([basis for basis, _ in bases], roots=roots), self.X - self.origin, 1 / self.relative
-        self.generator, _, _ = information_of(joint, X, precision, self.tasks)
+        lattices, couplings = [basis for basis, _ in bases], [part.terms[0].coupling for _, part in bases]
+        X, precision = self.X - self.origin.to(self.X), 1 / self.relative
+        ones = [torch.ones(A.shape[1], dtype=torch.float64) for A in self.projections]
+        joint = self._joint(lattices, ones, [*couplings, *[None] * len(ones)])
+        self.generator, _, _ = information_of(
+            Joint(joint.lattices, roots=joint.roots[: len(bases)]), X, precision, self.tasks
+        )
         mean = self.hyperparameters.mean
         self.residual = self.y - mean.at(self.X, self.tasks) if isinstance(mean, Mean) else self.y
-        rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])
-        parts = [list(joint.adjoints(X, some, _ACCURACY, self.tasks)) for some in rows.split(4)]
-        self.transformed = [torch.cat(of_rows) for of_rows in zip(*parts, strict=True)]  # a channel's [2 + s, c]
-        # the same of monomials, and what these and the lattice's functions have in common
-        beside = self._beside([X.new_ones(A.shape[1]) for A in self.projections])
-        columns = Joint([basis for basis, _ in bases], beside, [*roots, *[None] * len(beside)]).columns(X)  # [n, e]
-        weighted = (columns * precision[:, None]).mT  # [e, n]
-        self.transformed_beside, self.corner = rows @ columns, weighted @ columns
-        several = [joint.adjoints(X, some, _ACCURACY, self.tasks) for some in weighted.split(4) if len(some)]
-        self.cross = [torch.cat(of_rows) for of_rows in zip(*several, strict=True)]  # a channel's [e, c]
+        rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])  # [2 + s, n]
+        # the monomials [n, k], and of each output's data their products with these rows and with one another
+        E = torch.cat([X[:, :0], *(basis.values(X[None])[0] for basis in joint.beside)], dim=1)
+        weighted = (E * precision[:, None]).mT  # [k, n]
+        self.transformed_beside = torch.stack([rows[:, mine] @ E[mine] for mine in self.rows])  # [t, 2 + s, k]
+        self.corner = torch.stack([weighted[:, mine] @ E[mine] for mine in self.rows])  # [t, k, k]
+        parts = [joint.adjoints(X, some, _ACCURACY, self.tasks) for some in torch.cat([rows, weighted]).split(4)]
+        each = [torch.cat(of_rows).split([len(rows), len(weighted)]) for of_rows in zip(*parts, strict=True)]
+        self.transformed, self.cross = zip(*each, strict=True)  # a channel's [2 + s, c] and [k, c]
         generator = torch.Generator().manual_seed(self.seed)
-        size = joint.num_channels * joint.size + columns.shape[1]
-        self.w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64)  # [s, t c + e]
+        size = joint.num_channels * joint.size + joint.num_beside
+        w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64)
+        self.w = w.to(X)  # [s, t c + e]
 
     @torch.no_grad()
-    def _solved(self, joint: Joint, scale: Tensor, m: Tensor | None) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """Slopes of log p in the covariances of modes, `[h + 1, t, t]` for each monomial, in the logarithms of the
-        variances of what is beside the lattice `[e]`, in the mean's levels `[t]`, and in the logarithms of the noise's
-        scales `[t]`."""
+    def _solved(
+        self, joint: Joint, scale: Tensor, m: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+        """Slopes of log p in the covariances of modes, `[h + 1, t, t]` for each monomial, in those of what is beside
+        the lattice, `[k, t, t]` of each term, in the mean's levels `[t]`, and in the logarithms of the noise's scales
+        `[t]`."""
         t, h, count = len(self.rows), joint.lattice.num_pairs, joint.num_channels
-        on, e = count * joint.size, joint.num_beside
-        level = torch.zeros_like(scale) if m is None else m
+        on, scale = count * joint.size, scale.to(self.X)
+        level = torch.zeros_like(scale) if m is None else m.to(scale)
         each = [scale[a % t] for a in range(count)]  # of each channel
         data = [(T[0] - level[a % t] * T[1]) / each[a] for a, T in enumerate(self.transformed)]  # [c]
         eps = joint.unmixed([T[2:] / each[a].sqrt() for a, T in enumerate(self.transformed)])
-        s = torch.cat([b.scales()[0] for b in joint.beside]) if e else scale[:0]  # [e], of one output
-        T = self.transformed_beside * s
-        data_beside = (T[0] - level[0] * T[1]) / scale[0]  # [e]
-        b = torch.cat(
-            [
-                torch.cat([joint.unmixed([row[None] for row in data]), data_beside[None]], dim=1),
-                self.w - torch.cat([eps, T[2:] / scale[0].sqrt()], dim=1),
-            ]
-        )  # [1 + s, t c + e]
+        A, T = _mixing(joint), self.transformed_beside
+        data_beside = (T[:, 0] - level[:, None] * T[:, 1]) / scale[:, None]  # [t, k]
+        eps_beside = (T[:, 2:] / scale[:, None, None].sqrt() @ A.mT).sum(0)  # [s, e]
+        first = [joint.unmixed([row[None] for row in data]), (A @ data_beside[..., None]).sum(0).mT]
+        b = torch.cat([torch.cat(first, dim=1), self.w - torch.cat([eps, eps_beside], dim=1)])  # [1 + s, t c + e]
         generator = torch.stack([T / each[a] for (a, _), T in zip(joint.pairs, self.generator, strict=True)])
-        cross = s[:, None] * joint.unmixed(self.cross) / scale[0] if e else b.new_zeros(0, on)
-        system = System(joint, Information(generator, b, cross, s[:, None] * self.corner * s / scale[0]))
+        cross = joint.unmixed([A[a % t] @ C / each[a] for a, C in enumerate(self.cross)])  # [e, t c]
+        corner = (A @ (self.corner / scale[:, None, None]) @ A.mT).sum(0)  # [e, e]
+        system = System(joint, Information(generator, b, cross, corner))
         if float(system.information.max()) > LARGEST_INFORMATION:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():
@@ -205,27 +213,45 @@ class OnLattice:
             U, _ = system.solve(b, self.guess, system.head(len(b), _SETTINGS.head), _SETTINGS)
         self.guess = U
         explained = torch.cat([U[:1], self.w - U[1:]])
-        beside = 0.5 * (explained[0, on:].square() - explained[1:, on:].square().mean(0))  # [e]
-        explained = joint.mixed(explained[:, :on])
-        a = torch.stack(joint.normalised(explained), dim=-1)  # [1 + s, c, t] of all channels
+        a = torch.stack(joint.normalised(joint.mixed(explained[:, :on])), dim=-1)  # [1 + s, c, t] of all channels
         slopes, levels = [], torch.zeros_like(scale)
         for own, group in zip(a.split(t, dim=-1), joint.groups, strict=True):
-            probes = own[1:].transpose(0, 1)  # [c, s, t]
-            G = 0.5 * (own[0, :, :, None] * own[0, :, None] - probes.mT @ probes / len(self.xi))  # [c, t, t]
-            slopes.append(torch.cat([G[:h] + G[h : 2 * h], G[2 * h :]]))
+            G = _slope(own)
+            slopes.append(torch.cat([G[:h] + G[h : 2 * h], G[2 * h :]]).cpu())
             if not powers_in(joint.lattices[group[0]]):
                 levels = own[0, -1]  # what the constant mode says is what a level would
+        beside = [_slope(own.mT).cpu() for own in joint.normalised_beside(explained[:, on:])]
         # |y - m - f|^2 over the noise, from what is left of the data; and how many weights these determine
-        if e:
-            energies = (U * (system.product(U) - U)).sum(1)  # [1 + s]
-            left, determined = energies[:1] - 2 * (U[0, on:] @ data_beside), energies[1:].mean()[None]
-        else:
-            left, determined = system.energies(U[:1]), system.energies(U[1:]) / len(self.xi)
+        V, C = joint.mixed(U[:, :on]), U[:, on:] @ A  # a channel's [1 + s, c], [t, 1 + s, k]
+        both = torch.stack([sum((V[a] @ self.cross[a].mT for a in range(i, count, t)), C[i] * 0) for i in range(t)])
+        more = ((2 * both + C @ self.corner) * C).sum(2) / scale[:, None]  # [t, 1 + s]
+        left = system.energies(U[:1]) + more[:, 0]
+        determined = system.energies(U[1:]) / len(self.xi) + more[:, 1:].mean(1)
+        left -= 2 * (C[:, 0] * data_beside).sum(1)
         for i, mine in enumerate(self.rows):
             r = self.residual[mine] - level[i]
             left[i] += (r.square() / self.relative[mine]).sum() / scale[i] - (len(r) - determined[i])
-            left[i] -= 2 * sum(V[0] @ data[a] for a, V in enumerate(joint.mixed(U[:1, :on])) if a % t == i)
-        return slopes, beside, levels, 0.5 * left
+            left[i] -= 2 * sum(V[a][0] @ data[a] for a in range(i, count, t))
+        return slopes, beside, levels.cpu(), 0.5 * left.cpu()
+
+
+def _mixing(joint: Joint) -> Tensor:
+    """From weights beside a lattice to each output's coefficients of the monomials there: `[t, e, k]`."""
+    each = zip(joint.beside, joint.roots[len(joint.lattices) :], strict=True)
+    parts = [(R[:, :, None, None] * basis.scales()[0].diag()).flatten(1, 2) for basis, R in each]  # [t, t k, k]
+    nothing = joint.lattice.period.new_zeros(0, 0)
+    return torch.stack([torch.block_diag(nothing, *(A[i] for A in parts)) for i in range(joint.num_outputs)])
+
+
+def _slope(own: Tensor) -> Tensor:
+    """1/2 (a a' - mean of b b') of a and probes b, rows `[1 + s, c, t]`: `[c, t, t]`."""
+    a, probes = own[0], own[1:].transpose(0, 1)  # [c, t], [c, s, t]
+    return 0.5 * (a[:, :, None] * a[:, None] - probes.mT @ probes / probes.shape[1])
+
+
+def _coupled(G: Tensor, B: Tensor | None) -> Tensor:
+    """Slopes `[c]` in the variances of functions of outputs with a coupling, from those in covariances `[c, t, t]`."""
+    return G.sum((1, 2)) if B is None else (G * B).sum((1, 2))
 
 
 def beside_of(terms: Sequence[Term], input_dim: int) -> list[Term]:

@@ -36,8 +36,8 @@ _FIRST_OBSERVATIONS, _CURVED = 2000, 1000
 # The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
 _LONG = math.log(30.0)
 # "auto" factors the covariance up to these many observations. Beyond, gradients are estimated; in up to three
-# dimensions on a lattice, from fewer observations on.
-_LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 16_000}, 4000
+# dimensions on a lattice, on a CPU from fewer observations on.
+_LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 16_000}, {"cpu": 4000, "cuda": 16_000}
 # Quasi-Newton steps at the most, and L-BFGS's after them where data are not too many.
 _STEPS = 30
 _LARGEST_POLISHED, _POLISH = 4000, 100
@@ -128,9 +128,10 @@ def _is_dense(solver: str | Solver, X: Tensor) -> bool:
 
 def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
     asked = isinstance(solver, FourierLattice) or solver == "lattice"
-    if not asked and (solver != "auto" or len(objective.X) <= _SMALLEST_ON_LATTICE):
+    X = objective.X
+    if not asked and (solver != "auto" or len(X) <= _SMALLEST_ON_LATTICE.get(X.device.type, 4000)):
         return False
-    can = OnLattice.can(objective.hyperparameters, objective.X)
+    can = OnLattice.can(objective.hyperparameters, X)
     if asked and not can:
         raise refusal("the model has another form")
     return can

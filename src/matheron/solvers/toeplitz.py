@@ -105,7 +105,8 @@ class System:
         return unpacked(self.basis, self._double(packed(self.basis, W)), len(W))
 
     def energies(self, W: Tensor) -> Tensor:
-        """w^T S_i^T Lambda^-1 S_i w of each output's data, summed over rows `[r, t c]`: `[t]`; none are explicit."""
+        """w^T S_i^T Lambda^-1 S_i w of each output's data, of the lattice's weights alone, summed over rows
+        `[r, t c + e]`: `[t]`."""
         return self._double.energies(packed(self.basis, W))
 
     def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
@@ -200,7 +201,7 @@ class _Operator:
             yield channels, [real_rows(G.flatten(1)) for G in convolved(F, spectra)]
 
     def energies(self, Z: Tensor) -> Tensor:
-        V = self.basis.mixed(real_rows(Z), self.planes)
+        V = self.basis.mixed(real_rows(Z[:, : Z.shape[1] - len(self.corner)]), self.planes)
         each = [sum((V[a] * G).sum() for a, G in zip(*some, strict=True)) for some in self._convolved(V)]
         return torch.stack([torch.as_tensor(energy) for energy in each])
 
