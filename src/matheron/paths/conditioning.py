@@ -27,7 +27,7 @@ from ..solvers.cholesky import deviations_by
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
 from .folding import folded
 from .prior import Prior
-from .rounding import in_enough_digits
+from .rounding import in_enough_digits, rounds_little
 from .update import Inducing, UpdatePaths
 
 
@@ -78,10 +78,10 @@ def update_given(
         centres = torch.cat([Z, X])
         centre_tasks = None if tasks is None or Z_tasks is None else torch.cat([Z_tasks, tasks])
         all_data = KernelOperator(kernel, centres, centre_tasks, torch.cat([noise.new_zeros(len(Z)), noise]))
-    if plain:
-        v = in_enough_digits(all_data, v, state.deviations, first=len(centres) - len(X), largest=state.largest)
-    else:
+    if not plain or (inducing is None and rounds_little(operator, v)):
         v = v.to(X)
+    else:
+        v = in_enough_digits(all_data, v, state.deviations, len(centres) - len(X))
     return UpdatePaths(
         kernel,
         centres,
@@ -132,6 +132,12 @@ def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: So
     return update_given(
         prior, mean, old.kernel, data, solver, guess=guess, Z=old.centres[:m], Z_tasks=tasks, inducing=old.inducing
     )
+
+
+def given_again(update: UpdatePaths, prior: Prior, mean: Mean) -> UpdatePaths:
+    """An update of the same data and noise, for a prior that has changed by its rounding."""
+    data = Data(update.centres, update.tasks, update.y, update.noise, update.xi)
+    return update_given(prior, mean, update.kernel, data, Auto() if update.factor is None else Cholesky(keep=True))
 
 
 def _kept(state: State) -> Factor | None:

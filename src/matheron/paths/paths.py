@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Self, final
 
@@ -14,11 +15,12 @@ from ..solvers import FourierLattice, Solver, Stats
 from ..transforms import Transform
 from ..updates import Data
 from .base import AbstractPaths
-from .conditioning import given_more, posterior_variance
+from .conditioning import given_again, given_more, posterior_variance
 from .folding import with_folded
 from .observations import Observations, undone
 from .on_lattice import LatticeUpdate, given_on_lattice, warn_of_misfit
 from .prior import Prior, PriorPaths, on_same_modes
+from .rounding import narrows_badly
 from .update import UpdatePaths
 
 # Covariances of data and points that are in memory at once, where variances are asked for.
@@ -52,6 +54,20 @@ class PriorPlusUpdate(AbstractPaths):
         x = x if self.input_transform is None else self.input_transform(x)
         if x.shape != (1, self.input_dim) or self.mean_function(x).shape not in ((1, 1), (1, self.num_outputs)):
             raise ValueError("Paths: expected a mean and transforms of as many dimensions and outputs")
+
+    def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """A copy with `fn` applied to every tensor. Where float32 has too few digits for the update's sums, a copy is
+        given the data anew, with the rounded prior."""
+        new = super().mapped(fn)
+        if narrows_badly((self.prior, self.update), (new.prior, new.update)):
+            new._modules["update"] = given_again(new.update, new.prior, new.mean_function)
+        return new
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        update = self.mapped(fn).update  # of a parent module that is moved
+        super()._apply(fn, recurse)
+        self._modules["update"] = update
+        return self
 
     def in_model_units(self) -> Self:
         """The same functions without their output transform."""
