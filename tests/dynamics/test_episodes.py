@@ -83,6 +83,37 @@ def test_transitions_that_touch_a_missing_value_are_left_out_with_a_warning():
         assert transitions(padded)[1][:, 0].tolist() == [1.0, 2.0, -1.0]
 
 
+@pytest.mark.parametrize("method", ["change", "next"])
+def test_a_map_is_not_learned_over_rows_that_are_missing(method, generator):
+    states, _ = recorded(generator, episodes=2, steps=9)
+    seconds = np.arange(10) / 10 + np.random.default_rng(0).uniform(-1e-3, 1e-3, 10)  # no clock is exact
+    frame = pd.DataFrame(
+        {
+            "run": np.repeat(["a", "b"], 10),
+            "date": pd.to_datetime(np.tile(seconds, 2), unit="s"),
+            "angle": states[..., 0].flatten().numpy(),
+            "velocity": states[..., 1].flatten().numpy(),
+        }
+    )
+    settings = {"states": ["angle", "velocity"], "episode": "run", "time": "date", "method": method}
+    X, Y = transitions(frame, **settings)
+    with pytest.warns(UserWarning, match="2 of 15 transitions .* lead over a gap in time"):
+        some = transitions(frame.drop(index=[4, 14, 15]), **settings)
+    kept = [0, 1, 2, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17]
+    assert torch.equal(some[0], X[kept]) and torch.equal(some[1], Y[kept])
+
+
+def test_episodes_and_times_may_be_the_index_of_a_frame(generator):
+    states, _ = recorded(generator, episodes=2, steps=3)
+    frame = pd.DataFrame(
+        {"run": np.repeat([0, 1], 4), "t": np.tile(np.arange(4.0), 2), "angle": states[..., 0].flatten()}
+    )
+    X, Y = transitions(frame, states="angle", episode="run", time="t")
+    for levels in (["run", "t"], ["run"]):
+        again = transitions(frame.set_index(levels), states="angle", episode="run", time="t")
+        assert torch.equal(again[0], X) and torch.equal(again[1], Y)
+
+
 @pytest.mark.parametrize(
     ("data", "settings", "message"),
     [
@@ -107,7 +138,11 @@ def test_transitions_that_touch_a_missing_value_are_left_out_with_a_warning():
         (pd.DataFrame({"a": ["x", "y"]}), {"states": "a"}, "data: expected numbers in column 'a'"),
         (np.full((3, 1), np.nan), {}, "without missing values, got none among 2"),
         (np.full((3, 1), np.inf), {}, "expected finite numbers, or NaN where one is missing"),
-        (np.zeros((3, 1)), {"time": [0.0, 1.0, 3.0]}, 'steps are 1 to 2 long, and method="change" learns a map of one'),
+        (
+            np.zeros((4, 1)),
+            {"time": [0.0, 1.0, 2.0, 3.25]},
+            'steps are 1 to 1.25 long, and method="change" learns a map of one',
+        ),
         (np.zeros((3, 1)), {"time": [0.0, 2.0, 1.0], "method": "euler"}, "expected times that increase"),
         (np.zeros((3, 1)), {"time": [0.0, 2.0], "method": "euler"}, r"of each episode \[3\], got shapes \[\[2\]\]"),
         (np.zeros((3, 1)), {"time": [0.0, 1.0, 2.0], "dt": 1.0}, "expected dt, or the times of the states, got both"),

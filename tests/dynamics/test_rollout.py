@@ -64,6 +64,17 @@ def test_controls_may_be_shared_own_a_function_of_time_or_a_policy(drift):
         torch.testing.assert_close(table, other)
 
 
+def test_a_policy_of_one_control_may_leave_out_its_axis_where_that_is_clear(drift):
+    full, short = (
+        matheron.rollout(drift, [0.5, 0.5], 4, 0.1, controls=policy)
+        for policy in (lambda time, state: -state[:, :1], lambda time, state: -state[:, 0])
+    )
+    assert torch.equal(full, short)
+    start = torch.rand(5, 2, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"policy returned shape \[5\].*return \[5, d_c\]"):
+        matheron.rollout(lambda x: x[:, :2] + x[:, 2:3], start, 4, 0.1, controls=lambda time, state: -state[:, 0])
+
+
 def test_known_systems_have_the_right_law(generator):
     """An Ornstein-Uhlenbeck process: the discrete recursion's own mean and variance."""
     dt, steps, sigma2 = 0.1, 30, 0.5

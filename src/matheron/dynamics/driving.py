@@ -53,6 +53,13 @@ class Control:
         """What the function returns, `[s, d_c]`, on whatever device."""
         assert self.function is not None
         c = as_array(self.function(t * self.dt, *state) if self.policy else self._at_time(t * self.dt))
+        if self.policy and c.shape == (self.num_paths,) and self.num_paths > 1 and self.number != self.num_paths:
+            if self.number is None:
+                raise ValueError(
+                    f"controls: the policy returned shape [{self.num_paths}]: one control per trajectory, or "
+                    f"{self.num_paths} controls for all? return [{self.num_paths}, d_c]"
+                )
+            c = c[:, None]  # one control, without its axis
         c = c.reshape(1, -1) if c.ndim < 2 else c
         if self.number is not None:
             _check_number(c.shape[-1], self.number, "controls")

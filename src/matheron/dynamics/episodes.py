@@ -16,6 +16,10 @@ from ..gp import Outputs
 from ..kernels import Kernel
 from .stepper import METHODS
 
+# Of maps in discrete time: how much lengths of steps may differ, and from which length on a step leads over a gap, in
+# units of the usual length.
+_JITTER, _GAP = 0.1, 1.5
+
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
@@ -41,16 +45,17 @@ def fit_dynamics(
         controls: what was applied between a state and the next, `[T, d_c]` per episode; for a DataFrame, the names of
             columns that hold the controls in the rows of the states that they act on.
         states: for a DataFrame, the names of its state columns.
-        episode: for a DataFrame, the column that tells episodes apart; None is one episode.
+        episode: for a DataFrame, the column, or level of the index, that tells episodes apart; None is one episode.
         time: when the states were, `[T + 1]` per episode, or the name of a column: for "euler" with steps of any
-            lengths.
+            lengths, and to see where rows are missing.
         dt: time between states, where it is the same for all; needed by "euler" alone.
         method: what is learned of a transition: "change" s' - s, "next" s', or "euler" (s' - s) / dt, a drift.
         kernel: as for `matheron.fit`.
         seed, progress: as for `matheron.fit`.
 
     A transition from, to or under a missing value (NaN) is left out, with a warning: records with gaps, and episodes
-    that are padded to one length.
+    that are padded to one length. Where "change" or "next" is given times, so are transitions that are longer than the
+    others: rows are missing there.
 
     >>> import torch, matheron
     >>> from matheron.dynamics import fit_dynamics
@@ -116,22 +121,28 @@ def transitions(
         raise ValueError("data: expected an episode of at least two states, got none")
     X, Y = torch.cat(inputs), torch.cat(targets)
     if T is not None:
-        gaps = torch.cat([t.diff() for t in T])[:, None]  # [n, 1]
-        _check_gaps(gaps, method)
-        Y = Y / gaps.to(Y) if method == "euler" else torch.where(gaps.isnan(), torch.nan, Y)
+        lengths = torch.cat([t.diff() for t in T])[:, None]  # [n, 1]
+        _check_increase(lengths)
+        Y = Y / lengths.to(Y) if method == "euler" else torch.where(_one_step(lengths, method), Y, torch.nan)
     return _without_missing(X, Y / dt if method == "euler" and dt is not None else Y)
 
 
-def _check_gaps(gaps: Tensor, method: str) -> None:
-    """Times increase; and a map in discrete time has steps of one length."""
-    known = gaps[~gaps.isnan()]
-    if bool((known <= 0).any()):
+def _check_increase(lengths: Tensor) -> None:
+    if bool((lengths <= 0).any()):
         raise ValueError("time: expected times that increase within each episode; sort the rows by time")
-    if method != "euler" and len(known) and float(known.max()) > 1.001 * float(known.min()):
+
+
+def _one_step(lengths: Tensor, method: str) -> Tensor:
+    """Which transitions are one step of a map in discrete time, of the usual length: `[n, 1]`."""
+    known = lengths[~lengths.isnan()]
+    usual = float(known.median()) if len(known) else 0.0
+    near = known[known < _GAP * usual]
+    if len(near) and float((near - usual).abs().max()) > _JITTER * usual:
         raise ValueError(
-            f'time: steps are {float(known.min()):.4g} to {float(known.max()):.4g} long, and method="{method}" learns '
+            f'time: steps are {float(near.min()):.4g} to {float(near.max()):.4g} long, and method="{method}" learns '
             'a map of one step; use method="euler"'
         )
+    return lengths < _GAP * usual
 
 
 def _without_missing(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,7 +152,9 @@ def _without_missing(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
     if bool(missing.all()):
         raise ValueError(f"data: expected transitions without missing values, got none among {len(X)}")
     warnings.warn(
-        f"{int(missing.sum())} of {len(X)} transitions have missing values (NaN) and are left out", stacklevel=3
+        f"{int(missing.sum())} of {len(X)} transitions have missing values (NaN), or lead over a gap in time, and are "
+        "left out",
+        stacklevel=3,
     )
     return X[~missing], Y[~missing]
 
@@ -202,6 +215,8 @@ def _from_frame(
     time: ArrayLike | str | None,
 ) -> tuple[list[Tensor], list[Tensor] | None, list[Tensor] | None]:
     """Episodes from a DataFrame, in the order in which they first appear: states, controls and times."""
+    if {name for name in (episode, time) if isinstance(name, str)} & set(frame.index.names) - set(frame.columns):
+        frame = frame.reset_index()
     known = ", ".join(map(str, frame.columns))
     if states is None:
         raise ValueError(f"states: expected the names of the state columns among {known}")
