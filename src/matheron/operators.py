@@ -41,8 +41,7 @@ class KernelOperator(Operator):
         return coupled_diagonal(self.kernel, self.X, self.tasks)
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        if dtype in (None, self.dtype):
-            return covariance(self.kernel, self.X, self.tasks)
+        dtype = dtype or self.dtype
         return covariance(self.kernel.to(self.device, dtype), self.X.to(dtype), self.tasks)
 
     @torch.no_grad()

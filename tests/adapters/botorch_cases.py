@@ -12,11 +12,13 @@ import torch
 from botorch import models
 from botorch.models import fully_bayesian, map_saas
 from botorch.models.gpytorch import GPyTorchModel
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.transforms import input as bi
 from botorch.models.transforms import outcome as bo
 from botorch.optim.fit import fit_gpytorch_mll_scipy
 from botorch.utils.context_managers import delattr_ctx
 from gpytorch.distributions import MultitaskMultivariateNormal
+from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from torch import Tensor
 
 from adapters.battery import Case, Moments
@@ -165,6 +167,18 @@ def saas(warp: bool = False, yvar: Tensor | None = None) -> Any:
     return model.eval()
 
 
+def with_outliers(convex: bool) -> Any:
+    """Two of the data have noise of their own, as relevance pursuit finds it."""
+    x, y = problem()
+    base = HomoskedasticNoise()
+    likelihood = SparseOutlierGaussianLikelihood(base, 24, [3, 17], convex_parameterization=convex).double()
+    model = models.SingleTaskGP(
+        x, y + 20 * torch.eye(24)[:, [3]], likelihood=likelihood, input_transform=bi.Normalize(2)
+    )
+    likelihood.noise_covar.raw_rho.data = torch.tensor([0.99, 0.4], dtype=DOUBLE)
+    return trained(model, steps=2)
+
+
 class Custom(Exact, GPyTorchModel):
     """A user's own model: GPyTorch's, with BoTorch's interface."""
 
@@ -236,6 +250,8 @@ CASES = [
         POINTS,
     ),
     Case("fixed noise", fitted(models.SingleTaskGP, _X, _Y, YVAR), own_moments, POINTS),
+    Case("outliers", lambda: with_outliers(convex=True), own_moments, POINTS),
+    Case("outliers, in the targets' units", lambda: with_outliers(convex=False), own_moments, POINTS),
     Case("two outputs", fitted(models.SingleTaskGP, _X2, _Y2), own_moments, POINTS),
     Case(
         "two outputs, fixed noise, normalised inputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable
@@ -14,8 +15,10 @@ from botorch.acquisition import thompson_sampling
 from botorch.acquisition import utils as acquisition_utils
 from botorch.acquisition.multi_objective import utils as pareto_utils
 from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
+from botorch.models.transforms import input as bi
 from botorch.optim import optimize_acqf
 from botorch.sampling.pathwise import posterior_samplers
+from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from adapters.botorch_cases import BOUNDS, DOUBLE, member_moments, problem, saas
 from matheron.adapters import botorch as ours
@@ -78,6 +81,41 @@ def test_an_ensembles_members_have_each_their_own_posterior() -> None:
         sd = exact.covariance.diagonal().sqrt()
         assert float(((values[:, i].mean(0) - exact.mean) / sd).abs().max()) < 5 / 4000**0.5
         torch.testing.assert_close(values[:, i].T.cov(), exact.covariance, rtol=0.1, atol=0.1 * float(sd.max()) ** 2)
+
+
+def _one_hot(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, torch.nn.functional.one_hot((7 * x[:, 0]).long() % 3, 3)], -1)
+
+
+CALLED: dict[str, Any] = {
+    "several points of one": (lambda x: x, lambda: bi.InputPerturbation(torch.rand(3, 2, dtype=DOUBLE)), 2),
+    "after another": (
+        lambda x: x,
+        lambda: bi.ChainedInputTransform(
+            unit=bi.Normalize(2), near=bi.InputPerturbation(0.1 * torch.rand(3, 2, dtype=DOUBLE))
+        ),
+        2,
+    ),
+    "fewer columns": (_one_hot, lambda: bi.OneHotToNumeric(5, categorical_features={2: 3}), 3),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", CALLED)
+def test_input_transforms_of_any_kind_are_called_as_they_are(name: str, training: bool) -> None:
+    columns, transform, dim = CALLED[name]
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=dim)).double()
+    model = models.SingleTaskGP(columns(X), Y, covar_module=kernel, input_transform=transform())
+    model.train(training)
+    points, before = columns(X[:4] + 0.1), copy.deepcopy(model.state_dict())
+    paths = ours.get_matheron_path_model(model, torch.Size([4000]))
+    assert model.training == training and all(torch.equal(before[key], v) for key, v in model.state_dict().items())
+    with torch.no_grad():
+        law = model.eval().posterior(points)
+    values = paths(points)
+    assert values.shape == (4000, *law.mean.shape)
+    assert float(((values.mean(0) - law.mean) / law.variance.sqrt()).abs().max()) < 5 / 4000**0.5
+    torch.testing.assert_close(values.var(0), law.variance, rtol=0.12, atol=0)
 
 
 def test_outputs_are_selected_in_the_order_asked() -> None:

@@ -14,12 +14,14 @@ from .dropin import get_optimal_samples as get_optimal_samples
 from .dropin import sample_optimal_points as sample_optimal_points
 from .kernels import kernel_of
 from .models import describe as describe
+from .noise import noise_of
 from .transforms import input_transform_of, outcome_transform_of
 from .view import PathModel as PathModel
 
 REGISTRIES = {
     "models": describe,
     "kernels": kernel_of,
+    "likelihoods": noise_of,
     "input transforms": input_transform_of,
     "outcome transforms": outcome_transform_of,
 }

@@ -8,7 +8,9 @@ evaluation in bounded memory.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 from botorch.acquisition.multi_objective.utils import random_search_optimizer
@@ -16,6 +18,7 @@ from botorch.acquisition.objective import MCAcquisitionObjective, ScalarizedPost
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling as _PathwiseThompsonSampling
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
+from botorch.models.transforms.input import InputTransform
 from botorch.utils.sampling import optimize_posterior_samples
 from botorch.utils.transforms import is_ensemble
 from torch import Size, Tensor
@@ -42,13 +45,16 @@ class MatheronPathModel(PathModel):
     ) -> None:
         shape = Size() if sample_shape is None else Size(sample_shape)
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        super().__init__(draw(_with_members(describe(model)), shape.numel(), generator=generator), shape)
+        gp, transform = _apart(model)
+        super().__init__(draw(_with_members(gp), shape.numel(), generator=generator), shape)
+        self.transform = transform
         several = is_ensemble(model)
         self.ensemble_as_batch = ensemble_as_batch or not several
         self._is_ensemble = several or len(shape) > 0
 
     def forward(self, X: Tensor) -> Tensor:
         """The paths at X, `[..., n, d] -> [..., n, m]`; an ensemble's members are the axis before n."""
+        X = X if self.transform is None else self.transform(X)
         return super().forward(X if self.ensemble_as_batch else X.unsqueeze(-3))
 
 
@@ -159,6 +165,21 @@ def sample_optimal_points(
         pairs.append(found)
     inputs, outputs = (torch.stack(parts).to(bounds) for parts in zip(*pairs, strict=True))
     return inputs, outputs
+
+
+def _apart(model: Model) -> tuple[GP, InputTransform | None]:
+    """The model as a snapshot, and beside it an input transform that a snapshot cannot have: one that adds columns, or
+    makes several points of one."""
+    try:
+        return describe(model), None
+    except TypeError:
+        if getattr(model, "input_transform", None) is None:
+            raise
+        bare = copy.deepcopy(model).eval()  # whose data are transformed
+        transform = cast(InputTransform, bare.input_transform)
+        del bare.input_transform
+        bare._has_transformed_inputs = False
+        return describe(bare), transform
 
 
 def _with_members(gp: GP) -> GP:

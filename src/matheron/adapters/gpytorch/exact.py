@@ -53,7 +53,7 @@ def exact_members(
     targets = model.train_targets
     assert isinstance(targets, Tensor)
     prior = Prior(model, inputs, targets.shape, number_tasks)
-    noise = noise_of(model.likelihood, targets.shape, tuple(model.train_inputs or ()))
+    noise = noise_of(model.likelihood, targets.shape, tuple(model.train_inputs or ()), prior)
     if prior.independent:
         if noise.shape[-2:] != targets.shape[-2:]:
             raise TypeError(

@@ -10,10 +10,11 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ..refusal import refusal
+from .prior import Prior
 
 
 @singledispatch
-def noise_of(likelihood: object, shape: torch.Size, inputs: tuple[Tensor, ...]) -> Tensor:
+def noise_of(likelihood: object, shape: torch.Size, inputs: tuple[Tensor, ...], prior: Prior) -> Tensor:
     """Variances at targets of a shape `[*batch, n]`: as many; for tasks `[*batch, n, t]` as many, or covariances
     `[*batch, t, t]` of the tasks' noise at each point."""
     raise refusal("likelihood", likelihood, noise_of)
@@ -24,13 +25,16 @@ def _(
     likelihood: gl.GaussianLikelihood | gl.FixedNoiseGaussianLikelihood | gl.HadamardGaussianLikelihood,
     shape: torch.Size,
     inputs: tuple[Tensor, ...],
+    prior: Prior,
 ) -> Tensor:
     # What GPyTorch adds to the training covariance when it predicts: learned, fixed, additional and by task alike.
     return likelihood._shaped_noise_covar(shape, list(inputs)).diagonal(dim1=-1, dim2=-2)
 
 
 @noise_of.register
-def _(likelihood: gl.MultitaskGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...]) -> Tensor:
+def _(
+    likelihood: gl.MultitaskGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: Prior
+) -> Tensor:
     n, t = shape[-2:]
     if not (likelihood.has_task_noise and likelihood.rank > 0):
         return likelihood._shaped_noise_covar(shape).diagonal(dim1=-1, dim2=-2).reshape(*shape[:-2], n, t)

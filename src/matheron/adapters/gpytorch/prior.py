@@ -6,6 +6,7 @@ Nothing is taken on trust: what was read is compared, at a few points, with what
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -79,6 +80,12 @@ class Prior:
     def points(self, index: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """The inputs of one member as points `[n, d]` and task numbers `[n]`, or None."""
         return self._split(self.inputs, index)
+
+    def variances(self) -> Tensor:
+        """k(x, x) at the inputs, of every member of the batch: `[*batch, n]`."""
+        members = itertools.product(*map(range, self.batch_shape))
+        rows = [self.kernel(index).diag(self.points(index)[0]) for index in members]
+        return torch.stack(rows).reshape(*self.batch_shape, -1)
 
     @property
     def task(self) -> int | None:
