@@ -41,7 +41,8 @@ class KernelOperator(Operator):
         return coupled_diagonal(self.kernel, self.X, self.tasks)
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        dtype = dtype or self.dtype
+        if dtype in (None, self.dtype):
+            return covariance(self.kernel, self.X, self.tasks)
         return covariance(self.kernel.to(self.device, dtype), self.X.to(dtype), self.tasks)
 
     @torch.no_grad()

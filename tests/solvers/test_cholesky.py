@@ -178,3 +178,15 @@ def test_single_precision_data_are_factored_in_double_where_digits_are_needed(no
     assert x.dtype == torch.float32
     exact = torch.linalg.solve(K.RBF(0.5)(X.double()) + noise * torch.eye(50), b.double())
     torch.testing.assert_close(x.double(), exact, rtol=1e-3, atol=1e-4 * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize("noise, digits", [(1e-2, torch.float32), (1e-4, torch.float64)])
+def test_sums_of_rows_say_how_many_digits_are_needed_where_the_trace_does_not(noise, digits):
+    """A thousand data far apart: each row sums to little, though the trace is a thousand."""
+    X, b = 20 * rand(1000, 2).float(), randn(1000, 2)
+    operator = operator_of(K.Matern(1.5, 0.5), X, noise)
+    state = Cholesky().init(operator)
+    A = operator.dense(torch.float64) + noise * torch.eye(1000)
+    assert state.L.dtype == digits and float(torch.linalg.eigvalsh(A)[-1]) <= state.largest
+    exact = torch.linalg.solve(A, b)
+    assert float((state.solve(b)[0] - exact).norm() / exact.norm()) < 1e-3

@@ -27,7 +27,7 @@ from ..solvers.cholesky import deviations_by
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
 from .folding import folded
 from .prior import Prior
-from .rounding import in_enough_digits, rounds_little
+from .rounding import in_enough_digits
 from .update import Inducing, UpdatePaths
 
 
@@ -78,10 +78,10 @@ def update_given(
         centres = torch.cat([Z, X])
         centre_tasks = None if tasks is None or Z_tasks is None else torch.cat([Z_tasks, tasks])
         all_data = KernelOperator(kernel, centres, centre_tasks, torch.cat([noise.new_zeros(len(Z)), noise]))
-    if not plain or (inducing is None and rounds_little(operator, v)):
-        v = v.to(X)
+    if plain:
+        v = in_enough_digits(all_data, v, state.deviations, first=len(centres) - len(X), largest=state.largest)
     else:
-        v = in_enough_digits(all_data, v, state.deviations, len(centres) - len(X))
+        v = v.to(X)
     return UpdatePaths(
         kernel,
         centres,

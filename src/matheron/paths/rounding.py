@@ -25,40 +25,50 @@ _POINTS, _LIMIT = 64, 0.03
 _SMALLEST = 1e-8
 
 
-# Rounding errors of a covariance and of its product with a weight, in units of the last digit.
-_ERRORS = 16
+# Rounding errors of a covariance, of its weight and of their product, in units of the last digit.
+_ERRORS = 4
 
 
 @torch.no_grad()
-def rounds_little(operator: Operator, v: Tensor) -> bool:
-    """Whether weights v `[s, n]` of data surely need no more digits than the operator's dtype has, by bounds alone.
-
-    A sum errs by |v|_1 times the largest covariance in the last digits; and n data leave at each of their points at
-    least the variance 1 / (1 / k + n / noise), which they would if all of them were made there.
-    """
-    if v.dtype == operator.dtype or not v.numel():
-        return True
-    k, noise = operator.diagonal(), float(operator.noise.min())
-    if noise <= 0:
-        return False
-    least = 1 / (1 / float(k.min()) + operator.size / noise) if float(k.min()) > 0 else 0.0
-    error = _ERRORS * torch.finfo(operator.dtype).eps * float(k.max() * v.abs().sum(-1).max())
-    return error <= _LIMIT * math.sqrt(least)
-
-
-@torch.no_grad()
-def in_enough_digits(operator: Operator, v: Tensor, deviations: Callable[[Tensor], Tensor], first: int = 0) -> Tensor:
+def in_enough_digits(
+    operator: Operator,
+    v: Tensor,
+    deviations: Callable[[Tensor], Tensor],
+    *,
+    first: int = 0,
+    largest: float = math.inf,
+) -> Tensor:
     """Weights v `[s, n]` in the operator's dtype, or in float64 where they came so and that dtype has too few digits.
 
-    `deviations` are the posterior's at some observations, which are the rows from `first` on.
+    `deviations` are the posterior's at some observations, which are the rows from `first` on. With `largest`, a bound
+    on the eigenvalues of K + noise, they may not be needed.
     """
     narrow = v.to(operator.dtype)
     if narrow.dtype == v.dtype or not v.numel():
         return v
+    error, least = expected(operator, narrow, largest)
+    if error <= _LIMIT * least:
+        return narrow
     rows = _some_rows(operator.size - first, v.device)
     exact, rounded = (operator.product_rows(first + rows, weights.mT.contiguous()) for weights in (v, narrow))  # [p, s]
-    error = (rounded - exact) / deviations(rows).to(exact)[:, None]
-    return narrow if bool(error.square().mean().sqrt() <= _LIMIT) else v
+    errors = rounded - exact
+    if bool(errors.square().mean().sqrt() <= _LIMIT * least):
+        return narrow
+    errors = errors / deviations(rows).to(exact)[:, None]
+    return narrow if bool(errors.square().mean().sqrt() <= _LIMIT) else v
+
+
+def expected(operator: Operator, v: Tensor, largest: float) -> tuple[float, float]:
+    """What sums with weights v `[s, n]` err by in their dtype, and the least posterior deviation at the observations.
+
+    Rounding errors are as good as independent: n products err by |v|_2 times as much as one, and n additions to sums of
+    that size by sqrt(n) times as much as one. The posterior covariance noise K (K + noise)^-1 is at least
+    (noise / largest) K, where no eigenvalue of K + noise is larger.
+    """
+    k, eps = operator.diagonal(), torch.finfo(v.dtype).eps
+    size = float(k.max() * torch.linalg.vector_norm(v, dim=1).max())
+    error = (_ERRORS + math.sqrt(v.shape[1]) / 4) * eps * size
+    return error, math.sqrt(max(float(operator.noise.min() * k.min()), 0.0) / largest)
 
 
 @torch.no_grad()

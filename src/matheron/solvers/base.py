@@ -6,6 +6,7 @@ with settings of its own; `init` makes its state from an operator (a factor, a p
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
@@ -80,6 +81,10 @@ class Operator(ABC):
         """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it."""
         return self.diagonal() + self.noise
 
+    def trace(self) -> float:
+        """That of K + diag(noise), a bound on its largest eigenvalue."""
+        return float(self.magnitude().detach().sum())
+
     def requires_graph(self) -> bool:
         """Whether K or the noise is part of an autograd graph, and one is being recorded."""
         return torch.is_grad_enabled() and self.noise.requires_grad
@@ -117,6 +122,8 @@ class State(ABC):
     operator: Operator
     # What had to be added to the diagonal to factor it. It counts as noise in a path.
     jitter: float = 0.0
+    # A bound on the largest eigenvalue of K + diag(noise), where one is known.
+    largest: float = math.inf
 
     def solve(self, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         """(K + diag(noise))^-1 b by the solver that made this state, in the dtype of b."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -15,6 +16,8 @@ from .blocked import cholesky_in_place, restore, solve_in_blocks, solve_lower
 
 # Beyond this many rows a matrix is factored in place, in blocks.
 IN_BLOCKS_FROM = 4096
+# Rows of a matrix in float32 that are looked at before it is made.
+_SOME_ROWS = 16
 
 
 class JitterWarning(UserWarning):
@@ -24,8 +27,8 @@ class JitterWarning(UserWarning):
 class CholeskyState(State):
     """L L^T = K + diag(noise) + jitter I. `jitter` is what had to be added, zero as a rule."""
 
-    def __init__(self, solver: Solver, operator: Operator, L: Tensor, jitter: float) -> None:
-        self.solver, self.operator, self.L, self.jitter = solver, operator, L, jitter
+    def __init__(self, solver: Solver, operator: Operator, L: Tensor, jitter: float, largest: float) -> None:
+        self.solver, self.operator, self.L, self.jitter, self.largest = solver, operator, L, jitter, largest
 
     def lower(self, b: Tensor) -> Tensor:
         """L^-1 b for b `[n, r]`, in the dtype of b."""
@@ -62,14 +65,15 @@ class Cholesky(Solver[CholeskyState]):
     def init(self, operator: Operator) -> CholeskyState:
         if self.keep and operator.requires_graph():
             raise ValueError('keep=True keeps no graph: draw with detach=True, or with solver="cholesky"')
-        dtype = working_dtype(operator)
-        K, noise, magnitude = operator.dense(dtype), operator.noise.to(dtype), operator.magnitude()
+        magnitude = operator.magnitude()
+        K, largest = _in_enough_digits(operator, float(magnitude.detach().sum()))
+        noise = operator.noise.to(K.dtype)
         if K.requires_grad or noise.requires_grad:
             L, jitter = safe_cholesky(K + noise.diag_embed(), "k(X, X) + noise", magnitude)
         else:
             K.diagonal().add_(noise)
             L, jitter = safe_cholesky(K, "k(X, X) + noise", magnitude, in_place=True)
-        return CholeskyState(self, operator, L, jitter)
+        return CholeskyState(self, operator, L, jitter, largest)
 
     def solve(self, state: CholeskyState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         """All right-hand sides in one pass over the factor; a guess is of no use to it."""
@@ -86,13 +90,30 @@ def deviations_by(lower: Callable[[Tensor], Tensor], operator: Operator, jitter:
     return floored(noise * (1 - noise * lower(one).double().square().sum(0)), operator).sqrt()
 
 
-def working_dtype(operator: Operator) -> torch.dtype:
-    """The dtype to factor in: float64 for float32 data where a float32 factor would keep fewer than two digits."""
+def working_dtype(operator: Operator, largest: float) -> torch.dtype:
+    """The dtype to factor in: float64 for float32 data where a float32 factor would keep fewer than two digits.
+
+    `largest` bounds the eigenvalues of K + noise.
+    """
     if operator.dtype == torch.float64 or operator.requires_graph():
         return operator.dtype
-    # A bound on the condition number: the largest eigenvalue is at most the trace.
-    trace, smallest = float(operator.magnitude().detach().sum()), float(operator.noise.detach().min())
-    return torch.float64 if trace * torch.finfo(operator.dtype).eps > 0.01 * smallest else operator.dtype
+    kept = largest * torch.finfo(operator.dtype).eps <= 0.01 * float(operator.noise.min())
+    return operator.dtype if kept else torch.float64
+
+
+def _in_enough_digits(operator: Operator, trace: float) -> tuple[Tensor, float]:
+    """K in the dtype to factor it in, and a bound on its eigenvalues with the noise: the trace, or the largest sum of
+    a row where that must be known. Some rows may show that it is too large before all of them are made."""
+    if working_dtype(operator, trace) == operator.dtype:
+        return operator.dense(), trace
+    some, noise = slice(None, None, -(-operator.size // _SOME_ROWS)), float(operator.noise.max())
+    for make in (partial(operator.rows, some), operator.dense):
+        K = make()
+        largest = float(torch.linalg.vector_norm(K, 1, dim=1).max()) + noise
+        if working_dtype(operator, largest) != operator.dtype:
+            del K  # before there is a second matrix
+            return operator.dense(torch.float64), trace
+    return K, largest
 
 
 def _large(L: Tensor) -> bool:

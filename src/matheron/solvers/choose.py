@@ -46,8 +46,9 @@ class Auto(Solver[State]):
             device = operator.device
             total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
             memory = int(SHARE_OF_GPU * total) or MEMORY_ON_CPU
-        needed = operator.size**2 * torch.finfo(working_dtype(operator)).bits // 8
-        if operator.requires_graph() or needed <= memory:
+        if 8 * operator.size**2 <= memory or operator.requires_graph():
+            return Cholesky()
+        if 4 * operator.size**2 <= memory and working_dtype(operator, operator.trace()) == torch.float32:
             return Cholesky()
         if largest_rank(operator) < LEAST_RANK * operator.size**0.5:
             return BlockDescent(self.tolerance, progress=self.progress)
