@@ -13,7 +13,6 @@ import matheron
 from matheron import demo, kernels, store
 from matheron.cli import app
 from matheron.demo.numbers import duration
-from matheron.info import expression
 
 
 def run(*args: str):
@@ -132,11 +131,6 @@ def test_info_explains_what_is_wrong_with_a_file(tmp_path):
     for file, words in ((tmp_path / "none", "no file"), (broken, "not a whole safetensors file")):
         result = run("info", str(file))
         assert result.exit_code == 1 and words in result.stderr and "Traceback" not in result.output
-
-
-def test_an_expression_writes_a_kernel_as_one_would():
-    assert expression(kernels.RBF(0.25)) == "RBF(lengthscale=0.25)"
-    assert expression(kernels.RBF(0.25) + kernels.RBF([1.0, 2.0])).count("RBF(lengthscale=") == 2
 
 
 def test_the_shell_can_complete_commands_and_options():

@@ -249,10 +249,7 @@ def draw_prior(
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         features = features_for(kernel, s, where, basis, generator, observed=False)
         prior = prior_on(features, s, kernel.num_outputs, where, basis, generator)
-    none = where.new_zeros(s, 0)
-    tasks = torch.zeros(0, dtype=torch.long, device=where.device) if kernel.num_outputs > 1 else None
-    update = UpdatePaths(kernel.to(where.device, dtype), where[:0], tasks, none, none[:1])
-    return Paths(prior, update, mean_function)
+    return Paths(prior, UpdatePaths.empty(kernel, where, s), mean_function)
 
 
 def _centres(gp: ExactGP | SparseGP) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .paths import PriorPlusUpdate
 from .store import load
-from .value import Parts, Value
+from .value import Value
 
 
 def describe_file(file: Path) -> None:
@@ -40,34 +40,15 @@ def _lines(value: Value) -> list[tuple[str, str]]:
     update = value.update
     lines = [
         ("holds", f"{value.num_paths} paths of {value.input_dim} inputs and {value.num_outputs} outputs"),
-        ("kernel", expression(update.kernel)),
-        ("mean", expression(value.mean_function)),
+        ("kernel", repr(update.kernel)),
+        ("mean", repr(value.mean_function)),
         ("prior", f"{value.prior.features.description}; bases: {value.prior.num_bases}"),
         ("update", f"{update.num_inducing} inducing points, {update.num_data} observations"),
     ]
     for name in ("input_transform", "output_transform"):
         if (transform := getattr(value, name)) is not None:
-            lines.append((name.replace("_", " "), expression(transform)))
+            lines.append((name.replace("_", " "), repr(transform)))
     return [*lines, ("numbers", numbers)]
-
-
-def expression(value: Value) -> str:
-    """A value as one would write it: `Sum(RBF(lengthscale=0.3), Linear(variance=1))`. Long tensors by their shape."""
-    parts = [f"{name}={getattr(value, name)}" for name in value.fields]
-    parts += [f"{name}={_short(b)}" for name, b in value._buffers.items() if b is not None]
-    for part in value._modules.values():
-        if isinstance(part, Parts):
-            parts += [expression(each) for each in part]
-        elif isinstance(part, Value):
-            parts.append(expression(part))
-    return f"{type(value).__name__}({', '.join(parts)})"
-
-
-def _short(tensor: Tensor) -> str:
-    if tensor.numel() > 8 or tensor.ndim > 1:
-        return f"{list(tensor.shape)} numbers"
-    numbers = [f"{v:g}" for v in tensor.reshape(-1).tolist()]
-    return numbers[0] if tensor.ndim == 0 else f"[{', '.join(numbers)}]"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -70,8 +70,7 @@ def drawn_on_lattice(
             generator.set_state(state)  # as if nothing had been tried
             return None
         prior = prior_on(features, s, gp.num_outputs, X, basis, generator)
-        none = X.new_zeros(s, 0)
-        empty = UpdatePaths(kernel, X[:0], None if gp.tasks is None else gp.tasks[:0], none, none[:1])
+        empty = UpdatePaths.empty(kernel, X, s)
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         chunk = (X, gp.tasks, gp.train_targets, gp.noise)
         prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
@@ -126,8 +125,7 @@ def drawn_from_stream(
         raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None
     like = gp.train_inputs
     prior = prior_on(features.to(like.device, like.dtype), s, gp.num_outputs, like, basis, generator)
-    kernel, tasks = gp.kernel.to(like.device, like.dtype), None if gp.tasks is None else gp.tasks[:0]
-    empty = UpdatePaths(kernel, like[:0], tasks, like.new_zeros(s, 0), like.new_zeros(1, 0))
+    empty = UpdatePaths.empty(gp.kernel, like, s)
     mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
     chunks = (_on(like.device, *chunk) for chunk in again)
     prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)

@@ -47,19 +47,13 @@ class KernelOperator(Operator):
 
     @torch.no_grad()
     def product(self, V: Tensor) -> Tensor:
-        kernel, X = self.kernel, self.X
-        if V.dtype != X.dtype:  # more digits than the data's
-            kernel, X = kernel.to(X.device, V.dtype), X.to(V.dtype)
-        plan = self._plan(kernel, X, V.dtype)
+        kernel, X, plan = self._in(V.dtype)
         return _in_blocks(kernel, X, self.tasks, V) if plan is None else plan(V)
 
     @torch.no_grad()
     def product_rows(self, index: Tensor | slice, V: Tensor) -> Tensor:
         """Some rows of K V for V `[n, r]`: `[k, r]`."""
-        kernel, X = self.kernel, self.X
-        if V.dtype != X.dtype:
-            kernel, X = kernel.to(X.device, V.dtype), X.to(V.dtype)
-        plan = self._plan(kernel, X, V.dtype)
+        kernel, X, plan = self._in(V.dtype)
         if plan is not None and self.tasks is None:
             return plan.rows(index, V)
         rows, some = X[index], None if self.tasks is None else self.tasks[index]
@@ -77,10 +71,14 @@ class KernelOperator(Operator):
         kernel, tasks = self.kernel.to(self.device, torch.float64), None if self.tasks is None else self.tasks[index]
         return covariance(kernel, self.X[index].double(), tasks)
 
-    def _plan(self, kernel: Kernel, X: Tensor, dtype: torch.dtype) -> fused.Products | None:
+    def _in(self, dtype: torch.dtype) -> tuple[Kernel, Tensor, fused.Products | None]:
+        """The kernel and X in a dtype, perhaps of more digits than the data's, and their fused kernel, or None."""
+        kernel, X = self.kernel, self.X
+        if dtype != X.dtype:
+            kernel, X = kernel.to(X.device, dtype), X.to(dtype)
         if dtype not in self._plans:
             self._plans[dtype] = fused.plan_products(kernel, X, self.tasks)
-        return self._plans[dtype]
+        return kernel, X, self._plans[dtype]
 
     def shared(self, processes: Processes) -> Operator:
         return SharedOperator(self, processes)

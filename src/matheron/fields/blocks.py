@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
@@ -37,10 +39,9 @@ class BlockGrid:
     def __call__(self, carried: Carried, mask: np.ndarray | None) -> np.ndarray:
         """Values `[s, n1, n2, ...]`, or `[s, t, n1, n2, ...]`; NaN where the mask is False."""
         functions = carried.part(*self.paths)
-        shape = tuple(map(len, self.axes))
         if mask is None:
             return self._on(functions, self.axes)
-        out = np.full((*self._lead(), *shape), np.nan, dtype=_dtype(functions))
+        out = _empty(functions, self.outputs, mask.shape)
         if mask.any():
             if self.evaluator == "points":
                 out[..., mask] = _at(functions, self._cells(mask), self.outputs)
@@ -64,10 +65,6 @@ class BlockGrid:
         index = np.nonzero(mask)
         return np.stack([self.axes[dim][index[dim]] for dim in self.order], axis=1)
 
-    def _lead(self) -> tuple[int, ...]:
-        s = self.paths[1] - self.paths[0]
-        return (s, self.outputs) if self.outputs > 1 else (s,)
-
 
 @dataclass(frozen=True)
 class BlockList:
@@ -81,9 +78,7 @@ class BlockList:
         functions = carried.part(*self.paths)
         if mask is None:
             return _at(functions, self.points, self.outputs)
-        s = self.paths[1] - self.paths[0]
-        shape = (s, self.outputs, len(self.points)) if self.outputs > 1 else (s, len(self.points))
-        out = np.full(shape, np.nan, dtype=_dtype(functions))
+        out = _empty(functions, self.outputs, mask.shape)
         out[..., mask] = _at(functions, self.points[mask], self.outputs)
         return out
 
@@ -103,5 +98,18 @@ def _box(mask: np.ndarray) -> tuple[slice, ...]:
     return tuple(sides)
 
 
-def _dtype(functions: Functions) -> np.dtype:
+def _empty(functions: Functions, outputs: int, shape: tuple[int, ...]) -> np.ndarray:
+    """NaN for every path, output and cell."""
+    lead = (functions.num_paths, outputs) if outputs > 1 else (functions.num_paths,)
+    return np.full(lead + shape, np.nan, dtype=numpy_dtype(functions))
+
+
+def numpy_dtype(functions: Functions) -> np.dtype:
     return np.dtype(str(functions.dtype).removeprefix("torch."))
+
+
+def regions(cuts: Sequence[Sequence[int]]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """The number of each block along every dim, and where it is, from the blocks' sizes along the dims."""
+    ends = [np.cumsum(sizes).tolist() for sizes in cuts]
+    for index in product(*(range(len(sizes)) for sizes in cuts)):
+        yield index, tuple(slice(e[i] - s[i], e[i]) for e, s, i in zip(ends, cuts, index, strict=True))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .blocks import regions
 from .extras import need
 
 if TYPE_CHECKING:
-    from xarray import DataArray, Dataset
+    from xarray import Dataset
 
 # The side of a tile: a multiple of 16, as the format asks.
 TILE = 256
@@ -67,7 +67,8 @@ def assemble_geotiff(dataset: Dataset, path: Path) -> None:
             file.set_band_description(band, f"{name} {label}".strip())
         number = {band: i for i, band in enumerate(bands, start=1)}
         for name, variable in variables.items():
-            for region in _regions(variable):  # a block is read once, for all of its bands
+            whole = tuple((n,) for n in variable.shape)
+            for _, region in regions(variable.chunks or whole):  # a block is read once, for all of its bands
                 values = np.asarray(variable[region])
                 *lead, rows, columns = region
                 top_row = len(y) - rows.stop if flip else rows.start
@@ -75,14 +76,6 @@ def assemble_geotiff(dataset: Dataset, path: Path) -> None:
                 for index in product(*(range(s.start, s.stop) for s in lead)):
                     layer = values[tuple(i - s.start for i, s in zip(index, lead, strict=True))]
                     file.write(layer[::-1] if flip else layer, number[name, index], window=window)
-
-
-def _regions(variable: DataArray) -> Iterator[tuple[slice, ...]]:
-    """The blocks of a lazy variable, or all of one that is not."""
-    sizes = variable.chunks or tuple((n,) for n in variable.shape)
-    ends = [np.cumsum(sizes_along).tolist() for sizes_along in sizes]
-    for index in product(*(range(len(sizes_along)) for sizes_along in sizes)):
-        yield tuple(slice(e[i] - s[i], e[i]) for e, s, i in zip(ends, sizes, index, strict=True))
 
 
 def _crs(dataset: Dataset) -> object:

@@ -16,7 +16,7 @@ from ..paths import AbstractPaths
 from ..solvers import Cholesky
 from ..value import Value
 from .extras import need
-from .models import OnSphere
+from .models import OnSphere, at_grid_points
 from .simulation import Chunks, simulate
 from .targets import Grid
 
@@ -96,10 +96,7 @@ class MeanPath(Value):
         raise IndexError(f"{type(self).__name__}: expected all of it in a block, got {index}; leave out chunks of path")
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
-        """On a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
-        numbers = [torch.as_tensor(axis).to(self.dtype) for axis in axes]
-        points = torch.cartesian_prod(*numbers).reshape(-1, len(axes))
-        return self(points).unflatten(1, [len(axis) for axis in numbers])
+        return at_grid_points(self, [torch.as_tensor(axis).to(self.dtype) for axis in axes])
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:

@@ -137,15 +137,7 @@ def fit_drift(
         outward.inverse(beta[0] + beta[1] * cells),
         coefficients=beta.tolist(),
     )
-    return ExactGP(
-        gp.kernel,
-        gp.train_inputs,
-        outward.inverse(values),
-        gp.noise,
-        drift,
-        input_transform=inward,
-        output_transform=outward,
-    )
+    return gp.replaced(train_targets=outward.inverse(values), mean=drift)
 
 
 def inward_axis(inward: Affine, axis: Tensor, i: int) -> Tensor:
@@ -219,5 +211,11 @@ class OnSphere:
         return self.paths(on_sphere(x, self.radius).to(self.paths.dtype))
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
-        numbers = [as_array(axis) for axis in axes]
-        return self(torch.cartesian_prod(*numbers)).unflatten(1, [len(axis) for axis in numbers])
+        return at_grid_points(self, axes)
+
+
+def at_grid_points(functions: Callable[[Tensor], Tensor], axes: Sequence[ArrayLike]) -> Tensor:
+    """Functions of points on a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
+    numbers = [as_array(axis) for axis in axes]
+    points = torch.cartesian_prod(*numbers).reshape(-1, len(axes))
+    return functions(points).unflatten(1, [len(axis) for axis in numbers])

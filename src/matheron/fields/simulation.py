@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ..paths import BatchPaths
-from .blocks import BlockGrid, BlockList, chosen_evaluator
+from .blocks import BlockGrid, BlockList, chosen_evaluator, numpy_dtype, regions
 from .carried import Carried, Functions, carried
 from .extras import need
 from .targets import Grid, Mask, Targets, as_targets
@@ -73,11 +72,10 @@ def simulate(
     outputs = paths.num_outputs
     cuts = _cuts(targets, paths, chunks)
     graph, key, shape_cuts = _graph(carried(paths), targets, outputs, cuts)
-    dtype = np.dtype(str(paths.dtype).removeprefix("torch."))
-    data = array.Array(graph, key, shape_cuts, dtype=dtype)
+    data = array.Array(graph, key, shape_cuts, dtype=numpy_dtype(paths))
     dims = ("path", *(["output"] if outputs > 1 else []), *targets.dims)
     extra = {"path": np.arange(paths.num_paths)} | ({"output": np.arange(outputs)} if outputs > 1 else {})
-    coords = {name: coord for name, coord in targets.coords.items()} | extra
+    coords = dict(targets.coords.items()) | extra
     field = xr.DataArray(data, dims=dims, coords=coords, name=name, attrs=dict(targets.attrs))
     for coordinate, about in zip(targets.inputs, getattr(paths, "coordinate_attrs", ()), strict=False):
         field = field.assign_coords({coordinate: field[coordinate].assign_attrs(about)})
@@ -135,8 +133,7 @@ def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> Cuts:
         unknown = [dim for dim in chunks if dim not in dims]
         if unknown:
             raise ValueError(f"chunks: expected sizes for {list(dims)}, got {unknown}")
-        given = {dim: size for dim, size in chunks.items()}
-        sizes = tuple(given.get(dim, -1) for dim in dims)
+        sizes = tuple(dict(chunks.items()).get(dim, -1) for dim in dims)
     elif isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
         sizes = (-1, *(chunks for _ in targets.dims))
     elif chunks == "auto":
@@ -176,15 +173,12 @@ def _graph(paths: Carried, targets: Targets, outputs: int, cuts: Cuts) -> tuple[
     evaluator = chosen_evaluator(targets)
     token = _token(paths, targets, cuts, evaluator, mask)
     key, paths_key = f"simulate-{token}", f"paths-{paths.token}"
-    starts = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in cuts]
-    with_outputs = [(0,)] if outputs > 1 else []
     tasks = {}
-    for index in product(*(range(len(sizes)) for sizes in cuts)):
-        bounds = [(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True)]
-        where = tuple(slice(*b) for b in bounds[1:])
+    for index, (some, *cells) in regions(cuts):
+        where = tuple(cells)
         part = _cut_mask(mask, where) if isinstance(mask, np.ndarray) else lazy and (lazy, *index[1:])
-        place = (key, index[0], *(j for (j,) in with_outputs), *index[1:])
-        tasks[place] = (_block(targets, where, evaluator, bounds[0], outputs), paths_key, part)
+        place = (key, index[0], *([0] if outputs > 1 else []), *index[1:])
+        tasks[place] = (_block(targets, where, evaluator, (some.start, some.stop), outputs), paths_key, part)
     graph = highlevel.HighLevelGraph(
         {paths_key: {paths_key: paths}, key: tasks, **layers},
         {paths_key: set(), key: {paths_key, lazy} - {None}, **dependencies},

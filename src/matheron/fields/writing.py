@@ -7,13 +7,13 @@ import os
 import shutil
 import warnings
 from collections.abc import Hashable, Sequence
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..progress import tracked
+from .blocks import regions
 from .extras import need
 from .geotiff import assemble_geotiff, check_raster
 from .manifest import Manifest
@@ -153,9 +153,7 @@ def _tasks(dataset: Dataset, store: Path, done: set[str]) -> list[Delayed]:
     groups: dict[str, list[tuple[str, tuple[slice, ...], Delayed]]] = {}
     for name, variable in _lazy(dataset).items():
         blocks = variable.data.to_delayed(optimize_graph=False)  # a key that two variables share stays one
-        starts = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in variable.chunks or ()]
-        for index in product(*map(range, blocks.shape)):
-            region = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True))
+        for index, region in regions(variable.chunks or ()):
             cut = [(d, i) for d, i, n in zip(variable.dims, index, blocks.shape, strict=True) if n > 1]
             label = " ".join(f"{dim}{i}" for dim, i in cut) or "all"
             groups.setdefault(label, []).append((name, region, blocks[index]))

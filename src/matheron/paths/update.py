@@ -96,6 +96,12 @@ class UpdatePaths(Value):
         for name, value in buffers.items():
             self.register_buffer(name, None if value is None else _apart(value))
 
+    @classmethod
+    def empty(cls, kernel: Kernel, like: Tensor, s: int) -> Self:
+        """The update of s paths that are given no data yet, of the dtype and on the device of points `[*, d]`."""
+        tasks = None if kernel.num_outputs == 1 else torch.zeros(0, dtype=torch.long, device=like.device)
+        return cls(kernel.to(like.device, like.dtype), like[:0], tasks, like.new_zeros(s, 0), like.new_zeros(1, 0))
+
     def restore(self) -> None:
         if "factor" not in self._modules:  # a file from before factors were kept
             self.register_module("factor", None)
