@@ -80,7 +80,8 @@ class Experiment:
     """A figure: settings for each scale, the cases they make, how one trial is run, and the report on all.
 
     Args:
-        name, title: as `matheron reproduce --list` shows them.
+        name: as `matheron reproduce` takes it.
+        about: what it shows, in its first line: a module's docstring will do.
         scales: settings by name ("quick", "paper", "tiny" for tests); each has "trials", how many a case gets.
         cases: settings -> the cases.
         run: (trial, settings, device) -> the trial's result: a dict of what JSON holds.
@@ -95,7 +96,7 @@ class Experiment:
     """
 
     name: str
-    title: str
+    about: str | None
     scales: Mapping[str, Settings]
     cases: Callable[[Settings], Sequence[Case]]
     run: Callable[[Trial, Settings, torch.device], Row]
@@ -105,6 +106,11 @@ class Experiment:
     run_together: Together | None = field(default=None, kw_only=True)
     together: Callable[[Case], int] = field(default=alone, kw_only=True)
     unchanged: Callable[[int, Case], bool] = field(default=never, kw_only=True)
+
+    @property
+    def title(self) -> str:
+        """As `matheron reproduce --list` shows it."""
+        return (self.about or self.name).splitlines()[0]
 
     def settings(self, scale: str) -> Settings:
         if scale not in self.scales:

@@ -137,12 +137,4 @@ def figure(rows: Rows, slopes: Mapping[int, float]) -> Figure:
     return drawing
 
 
-EXPERIMENT = Experiment(
-    "bounds",
-    "The two propositions: covariance error against ell, its slope, and the bounds.",
-    SCALES,
-    cases,
-    run,
-    report,
-    features=FEATURES,
-)
+EXPERIMENT = Experiment("bounds", __doc__, SCALES, cases, run, report, features=FEATURES)

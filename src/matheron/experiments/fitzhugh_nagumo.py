@@ -138,13 +138,4 @@ def _times(records: Rows, settings: Settings) -> dict[str, dict[int, float]]:
     }
 
 
-EXPERIMENT = Experiment(
-    "fitzhugh-nagumo",
-    "The dynamics figure: a neuron simulated along drawn drifts, as functions and one value at a time.",
-    SCALES,
-    cases,
-    run,
-    report,
-    version=2,
-    features=FEATURES,
-)
+EXPERIMENT = Experiment("fitzhugh-nagumo", __doc__, SCALES, cases, run, report, version=2, features=FEATURES)

@@ -99,9 +99,8 @@ def relative_error(gp: ExactGP | SparseGP, Phi: Callable[[Tensor], Tensor], x: T
     G = torch.linalg.solve(k(X, X) + noise.diag_embed(), k(X, x))  # [n, m]
     J = Phi(x) - G.mT @ Phi(X)  # [m, ell]
     C = J @ J.mT + (G.mT * noise) @ G
-    return gaussian_wasserstein(exact.mean, C, exact.mean, exact.covariance) / math.sqrt(
-        float(exact.covariance.trace())
-    )
+    distance = gaussian_wasserstein(exact.mean, C, exact.mean, exact.covariance)
+    return distance / math.sqrt(float(exact.covariance.trace()))
 
 
 def flat(records: Rows) -> list[Row]:
@@ -164,12 +163,4 @@ def figure(rows: Rows) -> Figure:
     return drawing
 
 
-EXPERIMENT = Experiment(
-    "leverage",
-    "Errors relative to the posterior's spread, against n and noise: frequencies by leverage and others.",
-    SCALES,
-    cases,
-    run,
-    report,
-    features=FEATURES,
-)
+EXPERIMENT = Experiment("leverage", __doc__, SCALES, cases, run, report, features=FEATURES)

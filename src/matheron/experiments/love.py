@@ -50,13 +50,5 @@ def grid(d: int, side: int) -> torch.Tensor:
     return torch.cartesian_prod(*[axis] * d).reshape(-1, d)
 
 
-EXPERIMENT = Experiment(
-    "wasserstein-love",
-    "Appendix: 2-Wasserstein distances on grids of training points, with LOVE.",
-    SCALES,
-    cases,
-    run,
-    report,
-    version=2,  # equispaced features are a lattice since
-    features=FEATURES,
-)
+# equispaced features are a lattice since
+EXPERIMENT = Experiment("wasserstein-love", __doc__, SCALES, cases, run, report, version=2, features=FEATURES)

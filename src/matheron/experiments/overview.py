@@ -109,12 +109,4 @@ def figure(result: Mapping[str, Cell]) -> Figure:
     return drawing
 
 
-EXPERIMENT = Experiment(
-    "overview",
-    "Figure 2: decoupled sampling step by step, and the law of its draws.",
-    SCALES,
-    cases,
-    run,
-    report,
-    features=FEATURES,
-)
+EXPERIMENT = Experiment("overview", __doc__, SCALES, cases, run, report, features=FEATURES)

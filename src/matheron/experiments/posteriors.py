@@ -144,12 +144,4 @@ def corner(axis: Axes, text: str) -> None:
     axis.text(0.98, 0.03, text, transform=axis.transAxes, ha="right", va="bottom", fontsize=8, bbox=box, zorder=6)
 
 
-EXPERIMENT = Experiment(
-    "posteriors",
-    "Figure 1: exact, sparse and random-feature posteriors of few and of many data.",
-    SCALES,
-    cases,
-    run,
-    report,
-    features=FEATURES,
-)
+EXPERIMENT = Experiment("posteriors", __doc__, SCALES, cases, run, report, features=FEATURES)

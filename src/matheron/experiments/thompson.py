@@ -208,14 +208,15 @@ def unchanged(version: int, case: Case) -> bool:
     return version == 1 and case["d"] > _EQUISPACED_UP_TO
 
 
+# equispaced features are a lattice since
 EXPERIMENT = Experiment(
     "thompson",
-    "Figure 4 and appendix: parallel Thompson sampling, regret against evaluations and run times.",
+    __doc__,
     SCALES,
     cases,
     run,
     report,
-    version=2,  # equispaced features are a lattice since
+    version=2,
     features=FEATURES,
     run_together=run_together,
     together=together,

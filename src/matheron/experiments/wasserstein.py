@@ -130,13 +130,5 @@ def curves(axis: Axes, rows: Rows, sizes: Sequence[int]) -> None:
     style.plain_ticks(axis, sorted({row["n"] for row in rows}))
 
 
-EXPERIMENT = Experiment(
-    "wasserstein",
-    "Figure 3: 2-Wasserstein distances of samplers to the true posterior, against n.",
-    SCALES,
-    cases,
-    run,
-    report,
-    version=3,  # 2: equispaced features are a lattice; 3: errors by leverage far from data are held to less
-    features=KINDS,
-)
+# 2: equispaced features are a lattice; 3: errors by leverage far from data are held to less
+EXPERIMENT = Experiment("wasserstein", __doc__, SCALES, cases, run, report, version=3, features=KINDS)

@@ -17,18 +17,7 @@ if TYPE_CHECKING:
 # Where a table's keys end and what was measured begins; and which of the keys may be the horizontal axis.
 _MEASURED = ("trials", "runs", "studies", *QUARTILES)
 _ACROSS = ("n", "steps", "d")
-_COLOURS = (
-    "#4d4d4d",
-    "#d55e00",
-    "#0072b2",
-    "#aa4499",
-    "#009e73",
-    "#56b4e9",
-    "#e69f00",
-    "#999933",
-    "#cc6677",
-    "#332288",
-)
+_COLOURS = "#4d4d4d #d55e00 #0072b2 #aa4499 #009e73 #56b4e9 #e69f00 #999933 #cc6677 #332288".split()
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; color: #222; }
 h1, h2 { font-weight: 600; } h2 { margin-top: 3rem; border-top: 1px solid #ddd; padding-top: 1rem; }
