@@ -10,12 +10,7 @@ from importlib import import_module
 from .gp import GP
 
 # Whose models are understood, and by which module. A class is matched by its package or a base class's, first to last.
-ADAPTERS = {
-    "botorch": "matheron.adapters.botorch",
-    "gpytorch": "matheron.adapters.gpytorch",
-    "sklearn": "matheron.adapters.sklearn",
-    "gpflow": "matheron.adapters.gpflow",
-}
+ADAPTERS = {library: f"matheron.adapters.{library}" for library in ("botorch", "gpytorch", "sklearn", "gpflow")}
 
 
 def describe(model: object, *, detach: bool = True) -> GP:

@@ -37,25 +37,20 @@ def translate(kernel: object, input_dim: int, task: int | None = None) -> Kernel
     raise refusal("kernel", kernel, translate)
 
 
-@translate.register
-def _(kernel: gk.SquaredExponential, input_dim: int, task: int | None = None) -> Kernel:
-    return _scaled(kernels.RBF(value(kernel.lengthscales)), kernel, input_dim, task)
-
-
-@translate.register
-def _(
-    kernel: gk.Matern12 | gk.Matern32 | gk.Matern52 | gk.Exponential, input_dim: int, task: int | None = None
-) -> Kernel:
-    lengthscale = value(kernel.lengthscales)
-    if isinstance(kernel, gk.Exponential):  # exp(-r / 2)
-        return _scaled(kernels.Matern(0.5, 2 * lengthscale), kernel, input_dim, task)
-    nu = 0.5 if isinstance(kernel, gk.Matern12) else 1.5 if isinstance(kernel, gk.Matern32) else 2.5
-    return _scaled(kernels.Matern(nu, lengthscale), kernel, input_dim, task)
-
-
-@translate.register
-def _(kernel: gk.RationalQuadratic, input_dim: int, task: int | None = None) -> Kernel:
-    return _scaled(kernels.RationalQuadratic(value(kernel.alpha), value(kernel.lengthscales)), kernel, input_dim, task)
+# The radial ones: our kernel, times the kernel's variance.
+_RADIAL = {
+    gk.SquaredExponential: lambda kernel: kernels.RBF(value(kernel.lengthscales)),
+    gk.Matern12: lambda kernel: kernels.Matern(0.5, value(kernel.lengthscales)),
+    gk.Exponential: lambda kernel: kernels.Matern(0.5, 2 * value(kernel.lengthscales)),  # exp(-r / 2)
+    gk.Matern32: lambda kernel: kernels.Matern(1.5, value(kernel.lengthscales)),
+    gk.Matern52: lambda kernel: kernels.Matern(2.5, value(kernel.lengthscales)),
+    gk.RationalQuadratic: lambda kernel: kernels.RationalQuadratic(value(kernel.alpha), value(kernel.lengthscales)),
+}
+for kind, ours in _RADIAL.items():
+    translate.register(kind, lambda kernel, d, task=None, ours=ours: _scaled(ours(kernel), kernel, d, task))
+# Those that act on no inputs.
+translate.register(gk.Constant, lambda kernel, d, task=None: kernels.Constant(value(kernel.variance)))
+translate.register(gk.White, lambda kernel, d, task=None: kernels.Constant(0.0))
 
 
 @translate.register
@@ -93,16 +88,6 @@ def _(kernel: gk.Polynomial, input_dim: int, task: int | None = None) -> Kernel:
     else:
         polynomial = kernels.Product(*[kernels.Linear(variance) + kernels.Constant(offset)] * int(degree))
     return _placed(polynomial, kernel, input_dim, task)
-
-
-@translate.register
-def _(kernel: gk.Constant, input_dim: int, task: int | None = None) -> Kernel:
-    return kernels.Constant(value(kernel.variance))
-
-
-@translate.register
-def _(kernel: gk.White, input_dim: int, task: int | None = None) -> Kernel:
-    return kernels.Constant(0.0)
 
 
 @translate.register
@@ -174,14 +159,8 @@ def noise_variance(kernel: object, X: np.ndarray) -> np.ndarray:
     return np.zeros(len(X))
 
 
-@noise_variance.register
-def _(kernel: gk.White, X: np.ndarray) -> np.ndarray:
-    return np.full(len(X), float(value(kernel.variance)))
-
-
-@noise_variance.register
-def _(kernel: gk.Sum, X: np.ndarray) -> np.ndarray:
-    return sum((noise_variance(k, X) for k in kernel.kernels), np.zeros(len(X)))
+noise_variance.register(gk.White, lambda kernel, X: np.full(len(X), float(value(kernel.variance))))
+noise_variance.register(gk.Sum, lambda kernel, X: np.sum([noise_variance(k, X) for k in kernel.kernels], axis=0))
 
 
 @noise_variance.register

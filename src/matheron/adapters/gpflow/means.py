@@ -20,9 +20,8 @@ def affine(mean: object, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
     raise refusal("mean_function", mean, affine, "by hand any callable is a mean")
 
 
-@affine.register
-def _(mean: gm.Zero, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros((1, input_dim)), np.zeros(1)
+affine.register(gm.Zero, lambda mean, input_dim: (np.zeros((1, input_dim)), np.zeros(1)))
+affine.register(gm.Identity, lambda mean, input_dim: (np.eye(input_dim), np.zeros(input_dim)))
 
 
 @affine.register
@@ -36,11 +35,6 @@ def _(mean: gm.Linear, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
     A, b = value(mean.A).T, value(mean.b).reshape(-1)
     q = max(len(A), len(b))
     return np.broadcast_to(A, (q, input_dim)), np.broadcast_to(b, (q,))
-
-
-@affine.register
-def _(mean: gm.Identity, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.eye(input_dim), np.zeros(input_dim)
 
 
 @affine.register

@@ -31,9 +31,7 @@ def inducing_points(inducing_variable: object) -> list[np.ndarray]:
     raise refusal("inducing_variable", inducing_variable, inducing_points)
 
 
-@inducing_points.register
-def _(inducing_variable: gi.InducingPoints) -> list[np.ndarray]:
-    return [value(inducing_variable.Z)]
+inducing_points.register(gi.InducingPoints, lambda inducing_variable: [value(inducing_variable.Z)])
 
 
 @inducing_points.register
@@ -52,19 +50,9 @@ def latent_kernels(kernel: object) -> tuple[list[gk.Kernel], np.ndarray | None]:
     raise refusal("kernel", kernel, latent_kernels)
 
 
-@latent_kernels.register
-def _(kernel: gk.SharedIndependent) -> tuple[list[gk.Kernel], np.ndarray | None]:
-    return [kernel.kernel] * kernel.num_latent_gps, None
-
-
-@latent_kernels.register
-def _(kernel: gk.SeparateIndependent) -> tuple[list[gk.Kernel], np.ndarray | None]:
-    return list(kernel.kernels), None
-
-
-@latent_kernels.register
-def _(kernel: gk.LinearCoregionalization) -> tuple[list[gk.Kernel], np.ndarray | None]:
-    return list(kernel.kernels), value(kernel.W)
+latent_kernels.register(gk.SharedIndependent, lambda kernel: ([kernel.kernel] * kernel.num_latent_gps, None))
+latent_kernels.register(gk.SeparateIndependent, lambda kernel: (list(kernel.kernels), None))
+latent_kernels.register(gk.LinearCoregionalization, lambda kernel: (list(kernel.kernels), value(kernel.W)))
 
 
 def describe_multioutput(model: SVGP, q_mu: np.ndarray, roots: np.ndarray) -> SparseGP | Outputs | SelectedOutputs:

@@ -33,19 +33,9 @@ def describe(model: object) -> GP:
     raise refusal("model", model, describe)
 
 
-@describe.register
-def _(model: models.ExactGP) -> GP:
-    return assembled(*exact_members(model, tuple(model.train_inputs or ())))
-
-
-@describe.register
-def _(model: models.ApproximateGP) -> GP:
-    return translate_strategy(model.variational_strategy)
-
-
-@describe.register
-def _(model: models.IndependentModelList) -> GP:
-    return Outputs([describe(member) for member in model.models])
+describe.register(models.ExactGP, lambda model: assembled(*exact_members(model, tuple(model.train_inputs or ()))))
+describe.register(models.ApproximateGP, lambda model: translate_strategy(model.variational_strategy))
+describe.register(models.IndependentModelList, lambda model: Outputs([describe(member) for member in model.models]))
 
 
 def translate(kernel: GPyTorchKernel, input_dim: int) -> Kernel:

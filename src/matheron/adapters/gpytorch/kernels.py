@@ -81,9 +81,8 @@ def _(kernel: gk.SpectralMixtureKernel, place: Place) -> Kernel:
     return factors[0] if len(factors) == 1 else kernels.Product(*factors)
 
 
-@kernel_of.register
-def _(kernel: gk.ConstantKernel, place: Place) -> Kernel:
-    return kernels.Constant(place.pick(kernel.constant, 1)[0])
+kernel_of.register(gk.ConstantKernel, lambda kernel, place: kernels.Constant(place.pick(kernel.constant, 1)[0]))
+kernel_of.register(gk.ProductKernel, lambda kernel, place: product([translate(k, place) for k in kernel.kernels]))
 
 
 @kernel_of.register
@@ -95,11 +94,6 @@ def _(kernel: gk.ScaleKernel, place: Place) -> Kernel:
 @kernel_of.register
 def _(kernel: gk.AdditiveKernel, place: Place) -> Kernel:
     return kernels.Sum(*(translate(k, place) for k in parts_of(kernel.kernels)))
-
-
-@kernel_of.register
-def _(kernel: gk.ProductKernel, place: Place) -> Kernel:
-    return product([translate(k, place) for k in parts_of(kernel.kernels)])
 
 
 @kernel_of.register

@@ -26,14 +26,8 @@ def mean_of(mean: nn.Module, place: Place, with_task: bool) -> Mean:
     return ModuleMean(_At(mean, place, with_task))
 
 
-@mean_of.register
-def _(mean: gm.ZeroMean, place: Place, with_task: bool) -> Mean:
-    return ConstantMean(0.0)
-
-
-@mean_of.register
-def _(mean: gm.ConstantMean, place: Place, with_task: bool) -> Mean:
-    return ConstantMean(place.pick(mean.constant, 0))
+mean_of.register(gm.ZeroMean, lambda mean, place, with_task: ConstantMean(0.0))
+mean_of.register(gm.ConstantMean, lambda mean, place, with_task: ConstantMean(place.pick(mean.constant, 0)))
 
 
 @mean_of.register
