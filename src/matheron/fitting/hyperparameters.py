@@ -13,7 +13,7 @@ from torch.distributions import Distribution, TransformedDistribution
 
 from ..kernels import Coregional, Kernel, SpectralMixture
 from ..means import ConstantMean, LinearMean, Mean
-from .units import Buffer
+from .units import Buffer, Units, buffers
 
 # Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left.
 BOUNDS = {"lengthscale": (1e-3, 1e3), "period": (1e-3, 1e3), "alpha": (1e-3, 1e3), "noise": (1e-6, 1e2)}
@@ -221,3 +221,34 @@ def _in_double(prior: Prior) -> Prior:
     if not parameters or not all(isinstance(v, Tensor) for v in parameters.values()):
         parameters = {name: getattr(prior, name) for name in prior.arg_constraints}
     return type(prior)(**{name: v.double() for name, v in parameters.items()}, validate_args=False)
+
+
+def hyperparameters_of(
+    kernel: Kernel,
+    X: Tensor,
+    noise: Tensor | None,
+    mean: Mean | str | None,
+    floors: Mapping[str, float],
+    first_noise: float,
+    units: Units | None,
+) -> tuple[Hyperparameters, Tensor]:
+    """The hyperparameters, with the kernel's numbers read in the model's units; and their vector in the user's."""
+    t, d = kernel.num_outputs, X.shape[1]
+    kernel = kernel.owned().to(X.device)
+    ones = Units(*(torch.ones(size, dtype=torch.float64, device=X.device) for size in (d, d, t, t)))
+    listed = buffers(kernel, units or ones)
+    leaves = [kernel_leaf(buffer, floors) for buffer in listed]
+    noise_leaf = noise
+    if noise is None:
+        lower, upper = BOUNDS["noise"]
+        start = torch.full((t,), first_noise, dtype=torch.float64, device=X.device)
+        noise_leaf = Leaf("noise", "positive", start, (floors.get("noise", lower), upper))
+    zeros = torch.zeros(t, dtype=torch.float64, device=X.device)
+    means: Sequence[Leaf] | Mean = [Leaf("mean", "real", zeros)]
+    if isinstance(mean, Mean):
+        means = mean
+    elif mean is not None:  # "linear"
+        means = [Leaf("mean.weights", "real", zeros[:, None].expand(t, d)), Leaf("mean.bias", "real", zeros)]
+    assert noise_leaf is not None
+    h = Hyperparameters(kernel, leaves, noise_leaf, means)
+    return h, h.encode({b.name: b.value.double() / b.unit for b in listed})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -17,14 +17,14 @@ from ..means import Mean
 from ..progress import progress_bar
 from ..solvers import Cholesky, FourierLattice, Solver
 from .estimates import by_solves, on_lattice, refusal
-from .hyperparameters import BOUNDS, Hyperparameters, Leaf, Prior, checked_priors, kernel_leaf
+from .hyperparameters import Hyperparameters, Prior, checked_priors, hyperparameters_of
 from .likelihood import Dense
 from .newton import climb, curvature, for_all
 from .on_lattice import OnLattice
 from .priors import weak_priors
 from .starts import candidates, of_both_kinds, spread_and_near, woken
 from .threads import threads_for
-from .units import Units, buffers
+from .units import Units
 
 # Starts are compared on this many observations, and followed on that many; the best goes on with all of them.
 _SCREENED, _FOLLOWED = 256, 512
@@ -72,7 +72,7 @@ def maximised(
 
     Where `units` are given, the kernel's numbers are tried in the user's units and in the model's.
     """
-    h, as_given = _hyperparameters(kernel, X, noise, mean, floors or {}, first_noise, units)
+    h, as_given = hyperparameters_of(kernel, X, noise, mean, floors or {}, first_noise, units)
     if priors is None:
         priors = weak_priors(h.leaves) if len(y) < h.size else {}
     priors = checked_priors(priors, h.leaves)
@@ -161,9 +161,8 @@ def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) ->
     if near(start)[0] > near(best)[0] + 0.01 * _FOLLOWED:
         best = start
     # where a column seems to have no effect the likelihood is flat, and more data could not say otherwise
-    best = torch.where(
-        torch.tensor(_lengths(objective.hyperparameters)).to(fixed) & ~fixed, best.clamp_max(_LONG), best
-    )
+    lengths = torch.tensor(_lengths(objective.hyperparameters)).to(fixed)
+    best = torch.where(lengths & ~fixed, best.clamp_max(_LONG), best)
     sizes = [min(n, _CURVED) // 2, min(n, _CURVED)]
     parts = [objective.some(order[:size]) for size in sizes]
 
@@ -200,31 +199,6 @@ def _by_exact_gradients(
         return best, best_value
     fixed = _without_effect(objective, best)
     return _climb(objective, best, fixed, as_given, _POLISH, lambda v: report("all data", v), 1e-7)
-
-
-def _hyperparameters(
-    kernel: Kernel, X: Tensor, noise: Tensor | None, mean: Mean | str | None, floors, first_noise: float, units
-) -> tuple[Hyperparameters, Tensor]:
-    """The hyperparameters, with the kernel's numbers read in the model's units; and their vector in the user's."""
-    t, d = kernel.num_outputs, X.shape[1]
-    kernel = kernel.owned().to(X.device)
-    ones = Units(*(torch.ones(size, dtype=torch.float64, device=X.device) for size in (d, d, t, t)))
-    listed = buffers(kernel, units or ones)
-    leaves = [kernel_leaf(buffer, floors) for buffer in listed]
-    noise_leaf = noise
-    if noise is None:
-        lower, upper = BOUNDS["noise"]
-        start = torch.full((t,), first_noise, dtype=torch.float64, device=X.device)
-        noise_leaf = Leaf("noise", "positive", start, (floors.get("noise", lower), upper))
-    zeros = torch.zeros(t, dtype=torch.float64, device=X.device)
-    means: Sequence[Leaf] | Mean = [Leaf("mean", "real", zeros)]
-    if isinstance(mean, Mean):
-        means = mean
-    elif mean is not None:  # "linear"
-        means = [Leaf("mean.weights", "real", zeros[:, None].expand(t, d)), Leaf("mean.bias", "real", zeros)]
-    assert noise_leaf is not None
-    h = Hyperparameters(kernel, leaves, noise_leaf, means)
-    return h, h.encode({b.name: b.value.double() / b.unit for b in listed})
 
 
 def _best_start(
