@@ -205,25 +205,32 @@ def _maps(paths: AbstractPaths, x: Iterable[ArrayLike], data: Data | None, axes:
         ends = [[round(float(v), 6) for v in axis[:3]] for axis in grid]
         raise ValueError(f"x: expected two axes that increase, e.g. [torch.linspace(0, 1, 100)] * 2, got {ends}")
     values, mean, sd, _ = _law(paths, torch.cartesian_prod(*grid))
-    shape, sides = (len(grid[0]), len(grid[1])), [axis.numpy() for axis in grid]
-    maps = {"mean": (mean, "Blues_r"), "standard deviation": (sd, "Greys")}
-    maps |= {f"path {i + 1}": (values[i], "Blues_r") for i in range(min(2, len(values)))}
+    X = None if data is None else _observations(data, paths)[0]
     with _house() as new:
-        panels = _panels(new, axes, paths.num_outputs, len(maps), sharex=True, sharey=True)
+        panels = _panels(new, axes, paths.num_outputs, 2 + len(values[:2]), sharex=True, sharey=True)
         for i, row in enumerate(panels):
-            for axis, (title, (shown, colours)) in zip(row, maps.items(), strict=True):
-                surface = shown[:, i].reshape(shape).T.numpy()
-                mesh = axis.pcolormesh(*sides, surface, cmap=colours, shading="gouraud")
-                axis.figure.colorbar(mesh, ax=axis, shrink=0.8)
-                axis.set_title(title)
-                axis.grid(visible=False)
-                if data is not None:
-                    X, _y = _observations(data, paths)
-                    axis.plot(X[:, 0], X[:, 1], "o", color="white", markeredgecolor=EXACT, markersize=4)
+            draw_maps(row, grid, values[..., i], mean[:, i], sd[:, i], X)
             row[0].set_ylabel("$x_2$")
     for axis in panels[-1]:
         axis.set_xlabel("$x_1$")
     return panels if len(panels) > 1 else panels[0]
+
+
+def draw_maps(
+    axes: Iterable[Axes], grid: Sequence[Tensor], values: Tensor, mean: Tensor, sd: Tensor, X: Tensor | None
+) -> None:
+    """Maps on the grid of two axes of a mean `[n]`, a standard deviation `[n]` and two of the paths `[s, n]`, with the
+    data's points X `[n, 2]`."""
+    maps = {"mean": (mean, "Blues_r"), "standard deviation": (sd, "Greys")}
+    maps |= {f"path {i + 1}": (path, "Blues_r") for i, path in enumerate(values[:2])}
+    for axis, (title, (shown, colours)) in zip(axes, maps.items(), strict=True):
+        surface, sides = shown.reshape(len(grid[0]), len(grid[1])).T.numpy(), (side.numpy() for side in grid)
+        mesh = axis.pcolormesh(*sides, surface, cmap=colours, shading="gouraud", rasterized=True)
+        axis.figure.colorbar(mesh, ax=axis, shrink=0.8)
+        axis.set_title(title)
+        axis.grid(visible=False)
+        if X is not None:
+            axis.plot(X[:, 0], X[:, 1], "o", color="white", markeredgecolor=EXACT, markersize=4)
 
 
 def _law(paths: AbstractPaths, x: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..gp import ExactGP
 from ..paths import AbstractPaths
-from ..plots import EXACT, STYLE, draw_curves
+from ..plots import EXACT, STYLE, draw_curves, draw_maps
 from .model import data_of
 
 if TYPE_CHECKING:
@@ -92,17 +92,8 @@ def _maps(figure: Figure, of: _Shown) -> None:
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
     values, mean, sd = (f(x).double().cpu() for f in (paths, paths.mean, sd_at))
-    maps = {f"mean of {target}": (mean, "viridis"), "standard deviation": (sd, "Greys")}
-    maps |= {f"path {i + 1}": (values[i], "viridis") for i in range(min(2, len(values)))}
-    low, high = float(values[:2].min()), float(values[:2].max())
-    axes = figure.subplots(1, len(maps), squeeze=False, sharex=True, sharey=True)[0]
-    for axis, (title, (shown, colours)) in zip(axes, maps.items(), strict=True):
-        limits = {"vmin": low, "vmax": high} if colours == "viridis" else {"vmin": 0}
-        mesh = axis.pcolormesh(
-            *grid, shown.reshape(120, 120).T, cmap=colours, shading="gouraud", rasterized=True, **limits
-        )
-        figure.colorbar(mesh, ax=axis)
-        axis.grid(visible=False)
-        axis.plot(X[:, 0], X[:, 1], ".", color="white", markeredgecolor=EXACT, markeredgewidth=0.4, markersize=4)
-        axis.set(title=title, xlabel=names[0])
-    axes[0].set_ylabel(names[1])
+    axes = figure.subplots(1, 2 + len(values[:2]), squeeze=False, sharex=True, sharey=True)[0]
+    draw_maps(axes, grid, values, mean, sd, X)
+    for axis in axes:
+        axis.set_xlabel(names[0])
+    axes[0].set(ylabel=names[1], title=f"mean of {target}")
