@@ -47,9 +47,7 @@ def as_array(value: ArrayLike) -> Tensor:
             raise TypeError(f"expected a dense tensor, got layout {value.layout}; use .to_dense()")
         return value
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            "expected no masked array, whose mask would be lost; leave out the masked rows, or .filled(...)"
-        )
+        raise TypeError("expected no masked array: its mask would be lost; leave out the masked rows, or .filled(...)")
     to_numpy = getattr(value, "to_numpy", None)  # a table or a column of pandas, polars, ...
     return _from_numpy(value if to_numpy is None else to_numpy(), value)
 
@@ -173,10 +171,8 @@ def as_box(box: Box, name: str, *, input_dim: int | None = None, like: Tensor | 
 
     With `input_dim` each side may be one number, the same in every dimension.
     """
-    d = "d" if input_dim is None else input_dim
-    expected = f"{name}: expected (lower, upper), each a number or {d} of them"
-    if input_dim is None:
-        expected = f"{name}: expected [2, d], lower bounds then upper"
+    several = f"(lower, upper), each a number or {input_dim} of them"
+    expected = f"{name}: expected {'[2, d], lower bounds then upper' if input_dim is None else several}"
     if isinstance(box, Bounds):
         given = [box.lb, box.ub]
     else:

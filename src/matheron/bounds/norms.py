@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_tensor
+from ..checks import ArrayLike, as_box, as_tensor
 from ..gp import ExactGP, SparseGP
 from ..libraries import describe
 from ..samplers.conditionals import Factored, PriorAt, inner_points, single
@@ -123,12 +123,8 @@ def kernel_variance(gp: ExactGP | SparseGP) -> float:
 
 def box_sides(domain: tuple[ArrayLike, ArrayLike], d: int) -> Tensor:
     """The sides `[d]` of a box (lower, upper)."""
-    if len(domain) != 2:
-        raise ValueError("domain: expected a pair (lower, upper), each a number or one per dimension")
-    lower, upper = (as_tensor(side, "domain").double().reshape(-1).cpu() for side in domain)
-    if len(lower) not in (1, d) or len(upper) not in (1, d) or not bool((lower.expand(d) < upper.expand(d)).all()):
-        raise ValueError(f"domain: expected lower < upper, each a number or {d} of them, got {domain}")
-    return upper.expand(d) - lower.expand(d)
+    lower, upper = as_box(domain, "domain", input_dim=d).double().cpu()
+    return upper - lower
 
 
 def _inverse(gp: ExactGP | SparseGP) -> Tensor:

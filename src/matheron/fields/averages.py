@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_noise, as_points, as_tensor
+from ..checks import ArrayLike, as_box, as_count, as_noise, as_points, as_tensor
 from ..gp import ExactGP, SparseGP
 from ..kernels import coupled_covariance
 from ..solvers.cholesky import safe_cholesky
@@ -26,12 +26,8 @@ def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
             [0.7500, 0.5000],
             [0.7500, 1.5000]], dtype=torch.float64)
     """
-    low, high = (as_tensor(v, name).double().reshape(-1) for v, name in ((lower, "lower"), (upper, "upper")))
-    if low.shape != high.shape or not bool((low < high).all()):
-        raise ValueError(f"expected lower < upper, one number per dimension, got {low.tolist()} and {high.tolist()}")
-    if int(num) != num or num < 1:
-        raise ValueError(f"num: expected a whole number of cells per side, at least one, got {num}")
-    middle = (torch.arange(int(num), dtype=torch.float64) + 0.5) / num
+    low, high = as_box((lower, upper), "lower and upper").double()
+    middle = (torch.arange(as_count(num, "num"), dtype=torch.float64) + 0.5) / num
     axes = [a + (b - a) * middle for a, b in zip(low, high, strict=True)]
     return torch.cartesian_prod(*axes).reshape(-1, len(low))
 

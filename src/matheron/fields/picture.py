@@ -53,16 +53,11 @@ def picture(
     low, high = _limits([maps["mean"], *shown])
     colours = LogNorm(low, high) if log else Normalize(low, high)
     probability = maps["probability"].isel(threshold=0)
+    threshold = float(probability["threshold"])
     top = [
         ("mean", maps["mean"], "viridis", colours, units),
         ("standard deviation", maps["std"], "magma", Normalize(0.0, _limits([maps["std"]])[1]), units),
-        (
-            f"probability of more than {float(probability['threshold']):.4g}",
-            probability,
-            "cividis",
-            Normalize(0, 1),
-            "",
-        ),
+        (f"probability of more than {threshold:.4g}", probability, "cividis", Normalize(0, 1), ""),
     ]
     panels = [*top, *((f"realisation {i}", f, "viridis", colours, units) for i, f in enumerate(shown))]
     stretch = 1 / max(0.05, float(np.cos(np.radians(y.mean())))) if degrees else 1.0
