@@ -159,9 +159,8 @@ def _implied(paths: AbstractPaths, gp: GP, x: Tensor) -> Moments | None:
     if isinstance(paths, LinearModelPaths):
         return weight_space_moments(gp, paths, x) if paths.update.num_centres == 0 else None
     assert isinstance(paths, PriorPlusUpdate)
-    return (
-        decoupled_moments(gp, paths, x) if paths.update.num_centres == centres else None
-    )  # else: given more data since
+    whole = paths.update.num_centres == centres  # else: given more data since
+    return decoupled_moments(gp, paths, x) if whole else None
 
 
 def _kernel_error(members: list[PriorPlusUpdate], gp: GP, x: Tensor) -> KernelError | None:

@@ -38,7 +38,7 @@ def fused_rollout(
     D = drift.input_dim
     d_c = D - d_s
     one = start[:: rows // len(state)]  # a state of each path
-    f = drift.recursion(dt if method == "euler" else 1.0, one) if _fits(control, d_c) else None
+    f = drift.recursion(dt if method == "euler" else 1.0, one)
     if f is None:
         return None
     x = torch.zeros(rows, D, dtype=state.dtype, device=state.device)
@@ -54,13 +54,6 @@ def fused_rollout(
     return kept.view(*state.shape[:-1], -1, d_s)
 
 
-def _fits(control: Control | Actions, d_c: int) -> bool:
-    """Whether there are as many controls as the drift has further inputs; the step refuses what does not fit."""
-    if control.function is not None:
-        return d_c > 0
-    return d_c == (0 if control.given is None else control.given.shape[-1])
-
-
 def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control | Actions, noise: Noise) -> Tensor | None:
     """What each step adds, `[count, g, D]`: its noise, and the next step's controls. The first step's go into x.
 
@@ -73,7 +66,7 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control | Actio
         eps.append(_normals(noise, count))
     else:
         for t in range(first, first + count):
-            applied.append(_checked(control.value(t), d_c))
+            applied.append(control.value(t))
             eps.append(_normals(noise, 1))
     if noise.root is None and d_c == 0:
         return None
@@ -96,12 +89,3 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control | Actio
 
 def _normals(noise: Noise, count: int) -> Tensor:
     return torch.empty(0) if noise.root is None else noise.take(count)
-
-
-def _checked(controls: Tensor, d_c: int) -> Tensor:
-    if controls.shape[1] != d_c:
-        raise ValueError(
-            f"controls: expected {d_c} at each step, for the inputs of the drift beyond its states, "
-            f"got {controls.shape[1]}"
-        )
-    return controls

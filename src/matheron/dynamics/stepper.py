@@ -93,11 +93,8 @@ class _Replayed:
         return self.output.clone()
 
     def _capture(self, state: Tensor, control: Tensor | None, noise: Tensor | None) -> None:
-        self.inputs = (
-            state.clone(),
-            None if control is None else control.clone(),
-            None if noise is None else noise.clone(),
-        )
+        control, noise = (None if given is None else given.clone() for given in (control, noise))
+        self.inputs = (state.clone(), control, noise)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # warm up, as captures ask

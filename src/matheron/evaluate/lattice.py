@@ -8,6 +8,7 @@ are left to the other evaluators.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import cast
 
@@ -98,9 +99,7 @@ def _tables(record: Record) -> list[Interpolated] | None:
     """The series of every path and output on a fine grid; None where that is too much."""
     tables, size = [], 0
     for term in record.derived(_on_lattices)[0]:
-        cells = 1
-        for n in grid_shape(lattice_in(term.basis).shape, record.dtype):
-            cells *= n
+        cells = math.prod(grid_shape(lattice_in(term.basis).shape, record.dtype))
         size += term.weights.shape[0] * term.weights.shape[1] * cells * term.weights.element_size()
     if size > _TABLES:
         return None

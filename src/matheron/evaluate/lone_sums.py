@@ -114,15 +114,9 @@ class RadialSum:
         """Views of at most `width` centres each."""
         if self.width <= width:
             return [self]
-        return [
-            replace(
-                self,
-                centres=self.centres[:, i : i + width],
-                centres_and_one=self.centres_and_one[:, i : i + width],
-                weights=self.weights[:, i : i + width],
-            )
-            for i in range(0, self.width, width)
-        ]
+        one = self.centres_and_one
+        cuts = [slice(i, i + width) for i in range(0, self.width, width)]
+        return [replace(self, centres=one[:-1, c], centres_and_one=one[:, c], weights=self.weights[:, c]) for c in cuts]
 
     def scaled(self, x: Tensor) -> Tensor:
         return (x if self.dims is None else x[..., self.dims]) * self.scale

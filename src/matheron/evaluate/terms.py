@@ -94,10 +94,8 @@ class WeightedSum(Term):
             out = self.basis.select(slice(g, g + 1)).sums(x, self._rows(members).reshape(1, -1, c), gradient)
             parts.append(_split_rows(out, len(members), t))
             order += members
-        out = _concatenated(parts)
-        return (
-            out if order == sorted(order) else of_each(lambda o: o[torch.tensor(order, device=x.device).argsort()], out)
-        )
+        out, place = _concatenated(parts), torch.tensor(order, device=x.device).argsort()
+        return out if order == sorted(order) else of_each(lambda o: o[place], out)
 
     def _sums_at_own(self, x: Tensor, paths: slice | Tensor, gradient: bool) -> Sums:
         """Own points: a problem per path. The frequencies that neighbours share are not copied for each."""

@@ -42,18 +42,8 @@ class Box:
 
     def along(self, axes: Sequence[int]) -> Box:
         """This box in some of its coordinates alone."""
-
-        def those(values):
-            return tuple(values[a] for a in axes if values)
-
-        return replace(
-            self,
-            dims=those(self.dims),
-            period=those(self.period),
-            side=those(self.side),
-            fixed=those(self.fixed),
-            m=those(self.m),
-        )
+        each = {name: getattr(self, name) for name in ("dims", "period", "side", "fixed", "m")}
+        return replace(self, **{name: tuple(values[a] for a in axes if values) for name, values in each.items()})
 
 
 def joined(boxes: list[Box], largest: int, times: float = JOIN_TIMES) -> list[Box]:
@@ -74,7 +64,7 @@ def joined(boxes: list[Box], largest: int, times: float = JOIN_TIMES) -> list[Bo
 def _union(a: Box, b: Box) -> Box | None:
     """One box for the terms of both: the longer period and the higher frequency in each coordinate."""
     dims = sorted({*a.dims, *b.dims})
-    period, side, fixed, m = [], [], [], []
+    axes: list[tuple[float, float, bool, int]] = []  # of each, as a Box has them
     for i in dims:
         both = [(x, x.dims.index(i)) for x in (a, b) if i in x.dims]
         longest = max(x.period[k] for x, k in both)
@@ -84,22 +74,13 @@ def _union(a: Box, b: Box) -> Box | None:
         if own:  # a whole number of the kernel's own periods
             (p,) = own
             longest = p * math.ceil(longest / p - 1e-9)
-        period.append(longest)
-        side.append(max(x.side[k] for x, k in both))
-        fixed.append(bool(own))
-        m.append(max(math.ceil(x.m[k] * longest / x.period[k] - 1e-9) for x, k in both))
+        m = max(math.ceil(x.m[k] * longest / x.period[k] - 1e-9) for x, k in both)
+        axes.append((longest, max(x.side[k] for x, k in both), bool(own), m))
     if len(dims) > LARGEST_DIM:
         return None
-    return Box(
-        terms=a.terms + b.terms,
-        cut_off=a.cut_off + b.cut_off,
-        dims=tuple(dims),
-        period=tuple(period),
-        side=tuple(side),
-        fixed=tuple(fixed),
-        m=tuple(m),
-        left_out=a.left_out + b.left_out,
-    )
+    period, side, fixed, m = zip(*axes, strict=True)
+    left_out = a.left_out + b.left_out
+    return Box(a.terms + b.terms, a.cut_off + b.cut_off, tuple(dims), period, side, fixed, m, left_out)
 
 
 def own_period(term: Term, input_dim: int, i: int) -> float:

@@ -134,9 +134,8 @@ class Joint:
         """Of each output's functions, amplitudes included: `[r, t c + e] -> [r, t, c + k]`, c for each monomial."""
         z, v = z.split([self.num_channels * self.size, self.num_beside], dim=1)
         each = torch.stack(self.mixed(z), dim=1).unflatten(1, (-1, self.num_outputs))  # [r, e, t, c]
-        return torch.cat(
-            [*each.unbind(1), *((R @ part) * basis.scales() for basis, R, part in self._each_beside(v))], 2
-        )
+        beside = [(R @ part) * basis.scales() for basis, R, part in self._each_beside(v)]
+        return torch.cat([*each.unbind(1), *beside], dim=2)
 
     def weights(self, coefficients: Tensor) -> Tensor:
         """Weights with these coefficients: `[r, t, c + k] -> [r, t c + e]`."""

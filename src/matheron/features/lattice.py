@@ -37,10 +37,8 @@ class Lattice(Basis):
     shapes = "period: k, amplitudes: a"
 
     def check(self) -> None:
-        numbers = [*self.dims, *self.shape]
-        if not all(type(i) is int and i >= 0 for i in numbers) or not len(self.dims) == len(self.shape) == len(
-            self.period
-        ):
+        numbers, k = [*self.dims, *self.shape], len(self.period)
+        if not all(type(i) is int and i >= 0 for i in numbers) or not len(self.dims) == len(self.shape) == k:
             raise ValueError(f"Lattice: expected dims and shape of {len(self.period)} whole numbers, got {numbers}")
         if any(n % 2 == 0 for n in self.shape) or len(self.amplitudes) != (math.prod(self.shape) + 1) // 2:
             raise ValueError(f"Lattice: expected amplitudes of a box {self.shape}, got {len(self.amplitudes)}")
@@ -180,21 +178,18 @@ class Lattice(Basis):
     def _functions(self, angles: Tensor, dtype: torch.dtype) -> Tensor:
         """The functions at angles `[n, k]`: `[n, c]`, by products of the axes' own."""
         h = self.num_pairs
-        first, *others = (self.wave(axis, angles[:, axis]) for axis in range(len(self.shape)))
-        waves = first[:, self.shape[0] // 2 :]  # the pairs lie in this half of the box
+        first, *others = (waves(angles[:, axis], n) for axis, n in enumerate(self.shape))
+        total = first[:, self.shape[0] // 2 :]  # the pairs lie in this half of the box
         for wave in others:
-            waves = (waves[..., None] * wave[:, None]).flatten(1)
-        waves = waves[:, waves.shape[1] - h :]
+            total = (total[..., None] * wave[:, None]).flatten(1)
+        total = total[:, total.shape[1] - h :]
         out = torch.empty(len(angles), self.size, dtype=dtype, device=angles.device)
-        out[:, :h], out[:, h : 2 * h], out[:, 2 * h] = waves.real, waves.imag, 1.0
+        out[:, :h], out[:, h : 2 * h], out[:, 2 * h] = total.real, total.imag, 1.0
         return out
 
     def summed(self, x: Tensor, W: Tensor) -> Tensor:
         """The same sum mode by mode, by products of matrices: in a graph, and where points are few."""
-        return self._mode_by_mode(x, self.coefficients(W))
-
-    def _mode_by_mode(self, x: Tensor, F: Tensor) -> Tensor:
-        angles = self.angles(x)  # [B, n, k]
+        F, angles = self.coefficients(W), self.angles(x)  # [B, r, *shape], [B, n, k]
         n, inner = x.shape[1], math.prod(F.shape[:-1])
         step = max(1, _BLOCK // inner)
         blocks = [self._block(angles[:, i : i + step], F) for i in range(0, n, step)]
@@ -202,18 +197,14 @@ class Lattice(Basis):
 
     def _block(self, angles: Tensor, F: Tensor) -> Tensor:
         """One axis after the other, the last first: a product for it, weighted sums for the others."""
-        waves = [self.wave(axis, angles[..., axis]).to(F.dtype) for axis in range(len(self.shape))]  # [B, n, N_i]
+        *others, last = (waves(angles[..., axis], n).to(F.dtype) for axis, n in enumerate(self.shape))  # [B, n, N_i]
         B, r = F.shape[:2]
-        last = waves[-1].mT if len(waves[-1]) == B else waves[-1].mT.expand(B, -1, -1)
+        last = last.mT if len(last) == B else last.mT.expand(B, -1, -1)
         total = (F.reshape(B, -1, F.shape[-1]) @ last).unflatten(1, (r, *self.shape[:-1]))  # [B, r, ..., n]
-        for wave in waves[-2::-1]:
+        for wave in reversed(others):
             expanded = wave.mT.reshape(len(wave), *[1] * (total.ndim - 3), wave.shape[2], wave.shape[1])
             total = (total * expanded).sum(-2)
         return total.real
-
-    def wave(self, axis: int, angle: Tensor) -> Tensor:
-        """exp(i j angle) for the modes of one axis: `[...] -> [..., N]`."""
-        return waves(angle, self.shape[axis])
 
     def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
         """A product of matrices for each axis, or transforms where that has too many numbers."""

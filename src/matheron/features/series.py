@@ -64,39 +64,30 @@ def lattices(
     """
     pieces = pieces_of(terms)
     rest = [t for t in terms if not any(t is other for other, _ in pieces)]
-    boxes: list[Box] = []
-    failed: list[Term] = []
-    for term, piece in pieces:
-        share = left_out / len(pieces) / scale_of(piece, domain)
-        box = sized_box(piece, input_dim, domain, left_out=share, images=images, largest=largest)
-        if box is None:
-            failed.append(term)
-        else:
-            boxes.append(box)
-    made: list[tuple[OnLattice, Tensor | None]] = []
-    groups = [boxes] if joint else _alike(boxes)
-    for box in [box for group in groups for box in joined(group, largest, math.inf if joint else JOIN_TIMES)]:
-        if refused is not None and box.num_modes > refused:
-            raise NoJointLattice(f"{box.num_modes} modes")
-        for basis, part in bases_of(box, input_dim, origin):
-            if lattice_in(basis).error > largest_error:  # a narrow band at frequencies beyond the modes allowed
-                failed += [t for t, piece in pieces if any(piece is other for other in part.terms)]
-            made.append((basis, part.terms[0].coupling))
-    if not failed:
-        return made, rest
-    made, more = lattices(
-        [t for t in terms if not any(t is other for other in rest + failed)],
-        input_dim,
-        domain,
-        origin,
-        left_out=left_out,
-        images=images,
-        largest=largest,
-        largest_error=largest_error,
-        joint=joint,
-        refused=refused,
-    )
-    return made, rest + more + [t for t in terms if any(t is other for other in failed)]
+    without: list[Term] = []  # terms that were tried
+    while True:
+        boxes: list[Box] = []
+        failed: list[Term] = []
+        for term, piece in pieces:
+            share = left_out / len(pieces) / scale_of(piece, domain)
+            box = sized_box(piece, input_dim, domain, left_out=share, images=images, largest=largest)
+            if box is None:
+                failed.append(term)
+            else:
+                boxes.append(box)
+        made: list[tuple[OnLattice, Tensor | None]] = []
+        groups = [boxes] if joint else _alike(boxes)
+        for box in [box for group in groups for box in joined(group, largest, math.inf if joint else JOIN_TIMES)]:
+            if refused is not None and box.num_modes > refused:
+                raise NoJointLattice(f"{box.num_modes} modes")
+            for basis, part in bases_of(box, input_dim, origin):
+                if lattice_in(basis).error > largest_error:  # a narrow band at frequencies beyond the modes allowed
+                    failed += [t for t, piece in pieces if any(piece is other for other in part.terms)]
+                made.append((basis, part.terms[0].coupling))
+        if not failed:
+            return made, rest + without
+        without = [t for t in terms if any(t is other for other in failed)] + without
+        pieces = [(t, piece) for t, piece in pieces if not any(t is other for other in failed)]
 
 
 def pieces_of(terms: list[Term]) -> list[tuple[Term, Term]]:

@@ -38,11 +38,8 @@ class Scaled(Kernel):
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         K = self.kernel.forward(x, z)
-        return (
-            K * self.outputscale
-            if K.requires_grad or self.outputscale.requires_grad
-            else _own(K).mul_(self.outputscale)
-        )
+        in_graph = K.requires_grad or self.outputscale.requires_grad
+        return K * self.outputscale if in_graph else _own(K).mul_(self.outputscale)
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         K, dK = self.kernel.with_gradient(x, z)

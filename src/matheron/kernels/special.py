@@ -43,9 +43,8 @@ def _gamma_table(shape: float) -> Tensor:
     upper = scipy.special.gammainccinv(shape, scipy.special.expit(-logit))  # precise where u is near one
     with np.errstate(divide="ignore"):
         lower = np.log(scipy.special.gammaincinv(shape, scipy.special.expit(logit)))
-    first = (
-        np.log(scipy.special.expit(logit)) + scipy.special.gammaln(shape + 1)
-    ) / shape  # u = q^shape / Gamma(shape + 1)
+    # u = q^shape / Gamma(shape + 1)
+    first = (np.log(scipy.special.expit(logit)) + scipy.special.gammaln(shape + 1)) / shape
     lower = np.where(first < -30, first, lower)
     quantile = np.where(logit > 0, np.log(np.maximum(upper, 1e-300)), lower) - np.log(shape)
     slope = (quantile[:-4] - 8 * quantile[1:-3] + 8 * quantile[3:-1] - quantile[4:]) / 12  # to the fourth order

@@ -82,16 +82,15 @@ class OutputPaths(_Joined):
             member._on_grid(axes, part)
 
     def _mean(self, x: Tensor) -> Tensor:
-        means = [member._mean(x.to(member.dtype)) for member in self.members]
-        if any(mean.ndim == 3 for mean in means):  # some were given targets of each path's own
-            means = [mean.expand(self.num_paths, -1, -1) for mean in means]
-        return torch.cat(means, dim=-1)
+        return self._side_by_side([member._mean(x.to(member.dtype)) for member in self.members])
 
     def _variance(self, x: Tensor) -> Tensor:
-        variances = [member._variance(x.to(member.dtype)) for member in self.members]
-        if any(each.ndim == 3 for each in variances):
-            variances = [each.expand(self.num_paths, -1, -1) for each in variances]
-        return torch.cat(variances, dim=-1)
+        return self._side_by_side([member._variance(x.to(member.dtype)) for member in self.members])
+
+    def _side_by_side(self, parts: list[Tensor]) -> Tensor:
+        if any(part.ndim == 3 for part in parts):  # some were given targets of each path's own
+            parts = [part.expand(self.num_paths, -1, -1) for part in parts]
+        return torch.cat(parts, dim=-1)
 
     def _chosen(self, index: Tensor) -> OutputPaths:
         return OutputPaths([member._chosen(index) for member in self.members])

@@ -59,11 +59,10 @@ class LocationScale(ValueDraws):
 
     def _member(self, gp: ExactGP | SparseGP, x: ArrayLike) -> DrawValues:
         inner = inner_points(gp, x)
-        draw_rows = (
-            self._of_u(gp, inner)
-            if isinstance(gp, SparseGP) and gp.q_mean is None
-            else joint_draws(Posterior(gp), inner, self.generator)
-        )
+        if isinstance(gp, SparseGP) and gp.q_mean is None:
+            draw_rows = self._of_u(gp, inner)
+        else:
+            draw_rows = joint_draws(Posterior(gp), inner, self.generator)
         transform = None if gp.output_transform is None else gp.output_transform.to(inner.device, inner.dtype)
 
         def draw(count: int) -> Tensor:

@@ -137,10 +137,10 @@ def safe_cholesky(
     diagonal = (K.diagonal() if magnitude is None else magnitude).detach().double()
     scale = float(diagonal.mean())
     smallest_pivot = torch.finfo(K.dtype).eps * float(diagonal.max().clamp_min(0)) * 4
-    attempt = _InPlace(K, smallest_pivot) if in_place and _large(K) else _Copies(K, smallest_pivot)
+    before = K.diagonal().clone() if in_place and _large(K) else None  # what is overwritten
     jitter = 0.0
     for power in range(-11, 0):
-        L = attempt(jitter)
+        L = _factored(K, jitter, smallest_pivot) if before is None else _in_place(K, before, jitter, smallest_pivot)
         if L is not None:
             if jitter:
                 warnings.warn(
@@ -157,27 +157,16 @@ def safe_cholesky(
     )
 
 
-class _Copies:
-    """Factors of K + jitter I in memory of their own."""
-
-    def __init__(self, K: Tensor, smallest_pivot: float) -> None:
-        self.K, self.smallest_pivot = K, smallest_pivot
-
-    def __call__(self, jitter: float) -> Tensor | None:
-        K = self.K
-        matrix = K if jitter == 0.0 else K + jitter * torch.eye(len(K), dtype=K.dtype, device=K.device)
-        L, info = torch.linalg.cholesky_ex(matrix)
-        good = not bool(info) and float(L.detach().diagonal().square().min()) > self.smallest_pivot
-        return L if good else None
+def _factored(K: Tensor, jitter: float, smallest_pivot: float) -> Tensor | None:
+    """The factor of K + jitter I in memory of its own."""
+    matrix = K if jitter == 0.0 else K + jitter * torch.eye(len(K), dtype=K.dtype, device=K.device)
+    L, info = torch.linalg.cholesky_ex(matrix)
+    good = not bool(info) and float(L.detach().diagonal().square().min()) > smallest_pivot
+    return L if good else None
 
 
-class _InPlace:
-    """Factors of K + jitter I in K's own memory."""
-
-    def __init__(self, K: Tensor, smallest_pivot: float) -> None:
-        self.K, self.smallest_pivot, self.diagonal = K, smallest_pivot, K.diagonal().clone()
-
-    def __call__(self, jitter: float) -> Tensor | None:
-        if jitter:
-            restore(self.K, self.diagonal + jitter)
-        return self.K.tril_() if cholesky_in_place(self.K, self.smallest_pivot) else None
+def _in_place(K: Tensor, diagonal: Tensor, jitter: float, smallest_pivot: float) -> Tensor | None:
+    """The same in K's own memory, whose diagonal was this one."""
+    if jitter:
+        restore(K, diagonal + jitter)
+    return K.tril_() if cholesky_in_place(K, smallest_pivot) else None

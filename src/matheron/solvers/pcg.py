@@ -119,10 +119,8 @@ class Errors:
         if self.P is None:
             return found
         z = self.P(residual) if z is None else z
-        at_data = torch.addcmul(residual, self.noise.to(z.dtype), z, value=-1) / (
-            scale * self.P.open.to(z.dtype).sqrt()
-        )
-        return torch.maximum(found, 2 * self._rms(at_data))
+        at_data = torch.addcmul(residual, self.noise.to(z.dtype), z, value=-1)
+        return torch.maximum(found, 2 * self._rms(at_data / (scale * self.P.open.to(z.dtype).sqrt())))
 
     def _rms(self, a: Tensor) -> Tensor:
         return (self.everyone.sum(a.square().sum(0, dtype=torch.float64)) / self.size).sqrt()
@@ -242,12 +240,9 @@ class _Solve:
         name = f"PCG(tolerance={self.settings.tolerance:g}, rank={self.precondition.rank})"
         if not converged:
             advice = "raise rank or max_iterations"
-            if self.iterations < self.settings.max_iterations:  # it stopped since rounding lets it go no further
-                advice = (
-                    "rounding to float32 is the limit: draw(..., dtype=torch.float64)"
-                    if self.dtype != torch.float64
-                    else advice
-                )
+            # else it stopped since rounding lets it go no further
+            if self.iterations < self.settings.max_iterations and self.dtype != torch.float64:
+                advice = "rounding to float32 is the limit: draw(..., dtype=torch.float64)"
             warnings.warn(
                 f"conjugate gradients stopped after {self.iterations} iterations at a relative residual of "
                 f"{worst:.1e}, an error of {error:.1e} posterior standard deviations where "

@@ -70,14 +70,9 @@ class Refits:
         if len(y) <= self.EVERY:
             return known
         assert known.input_transform is not None and known.output_transform is not None
-        return ExactGP(
-            known.kernel,
-            known.input_transform(X),
-            known.output_transform.inverse(y[:, None])[:, 0],
-            known.noise[0],
-            known.mean,
-            input_transform=known.input_transform,
-            output_transform=known.output_transform,
+        inner_y = known.output_transform.inverse(y[:, None])[:, 0]
+        return known.replaced(
+            train_inputs=known.input_transform(X), train_targets=inner_y, noise=known.noise[:1].repeat(len(y))
         )
 
     def _size_for(self, n: int) -> int:

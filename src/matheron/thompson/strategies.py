@@ -186,10 +186,8 @@ def suggest_together(
         size = REGION_MESH_SIZE if mesh_size is None else size
         settings = {"num_starts": num_starts, "mesh_size": size}
         points = [
-            minimizers_near_best(
-                drawn, describe(model), _box(bounds, drawn), trust_region, generator=generator, **settings
-            )
-            for drawn, (model, generator) in zip(functions, each, strict=True)
+            minimizers_near_best(drawn, describe(model), _box(bounds, drawn), trust_region, generator=g, **settings)
+            for drawn, (model, g) in zip(functions, each, strict=True)
         ]
     else:
         search = Search(num_starts=num_starts, mesh_size=size, progress=progress)

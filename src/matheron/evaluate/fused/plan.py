@@ -45,11 +45,8 @@ def tiles(groups: list[list[int]], device: torch.device, at_least: int = 16) -> 
             part = members[i : i + size]
             rows.append(part + [-1] * (size - len(part)))
             group.append(g)
-    return Tiles(
-        torch.tensor(rows, dtype=torch.int32, device=device),
-        torch.tensor(group, dtype=torch.int32, device=device),
-        size,
-    )
+    whole = (torch.tensor(numbers, dtype=torch.int32, device=device) for numbers in (rows, group))
+    return Tiles(*whole, size)
 
 
 @dataclass(eq=False)
@@ -129,9 +126,8 @@ class Fourier:
     def derivative(self, k: int) -> tuple[Tensor, Tensor | None]:
         """The derivative in coordinate k as a sum of the same waves: its weights, and its tau, a quarter turn on."""
         theta = self.slopes[:, k]  # [g, F]
-        theta = (
-            theta if len(theta) == 1 else theta[self.index].repeat_interleave(len(self.weights) // len(self.index), 0)
-        )
+        if len(theta) > 1:
+            theta = theta[self.index].repeat_interleave(len(self.weights) // len(self.index), 0)
         if self.tau is not None:
             return self.weights * theta[:, None], self.tau + 0.25
         return torch.stack([self.weights[:, 1], -self.weights[:, 0]], dim=1) * theta[:, None], None

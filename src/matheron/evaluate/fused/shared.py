@@ -24,23 +24,8 @@ def place(n, BN: tl.constexpr):
 
 
 @triton.jit
-def finish(
-    acc,
-    i,
-    inside,
-    start,
-    rows,
-    scale,
-    base,
-    base_s,
-    base_t,
-    base_n,
-    out,
-    out_r,
-    T,
-    BR: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
+def finish(acc, i, inside, start, rows, scale, base, base_s, base_t, base_n, out, out_r, T,
+           BR: tl.constexpr, SPLIT: tl.constexpr):  # fmt: skip
     """Undo the rows' scaling, add what was there before, and write `[rows, n]`; rows of -1 are padding."""
     r = tl.arange(0, BR)
     row = tl.load(rows + r).to(tl.int64)
@@ -78,27 +63,14 @@ def fourier_sums(
             t = t + tl.load(tau + at)[None, :]
             t = t - whole(t)
         c, s = waves(t, SPLIT)
-        part = product(c, w + j, step, tl.zeros([BN, BR], TYPE), SPLIT, True)
+        part = product(c, w + j, step, tl.zeros([BN, BR], TYPE), SPLIT)
         if PAIRS:
-            part = product(s, w + j + PARTS * step, step, part, SPLIT, True)
+            part = product(s, w + j + PARTS * step, step, part, SPLIT)
         acc += part
     finish(
-        acc,
-        i,
-        inside,
-        start,
-        rows + tile * BR,
-        scale + tile * BR,
-        base,
-        base_s,
-        base_t,
-        base_n,
-        out,
-        out_r,
-        T,
-        BR,
-        SPLIT,
-    )
+        acc, i, inside, start, rows + tile * BR, scale + tile * BR, base, base_s, base_t, base_n,
+        out, out_r, T, BR, SPLIT,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -128,7 +100,7 @@ def radial_sums(
         value, slope = radial(q, alpha, KIND)
         if GRADIENT:
             value = slope * (difference(x, i, inside, z, j + f, k, M, units, D, False) * tl.load(units + D + k))
-        acc += product(value, w + j, BR * M, tl.zeros([BN, BR], TYPE), SPLIT, True)
+        acc += product(value, w + j, BR * M, tl.zeros([BN, BR], TYPE), SPLIT)
     if GRADIENT:
         acc = acc * (tl.load(units + k) * tl.load(units + D + k))
     shift = k.to(tl.int64) * R * out_r  # slopes are [d, rows, n]

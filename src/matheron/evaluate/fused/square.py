@@ -37,7 +37,7 @@ def radial_products(
         nothing = tl.dot(left, right, out_dtype=TYPE)
         q = squared_distance(nothing, x, i, inside, z, j + f, M, units, D, ISOTROPIC, False)
         value, _ = radial(q, alpha, KIND)
-        acc += product(value, w + j, BR * M, tl.zeros([BN, BR], TYPE), SPLIT, True)
+        acc += product(value, w + j, BR * M, tl.zeros([BN, BR], TYPE), SPLIT)
         if ODD:
             side += value * tl.load(odd + j + f)[None, :]
     r = tl.arange(0, BR)

@@ -62,15 +62,11 @@ def halves(v):
 
 
 @triton.jit
-def product(phi, w, step, acc, SPLIT: tl.constexpr, TRANSPOSED: tl.constexpr):
-    """acc + phi W, W at the pointers `w` (and its low part `step` further on), which point at W^T where TRANSPOSED."""
-    W = tl.load(w)
-    if TRANSPOSED:
-        W = W.T
+def product(phi, w, step, acc, SPLIT: tl.constexpr):
+    """acc + phi W, W^T at the pointers `w` (and its low part `step` further on)."""
+    W = tl.load(w).T
     if SPLIT:
-        low = tl.load(w + step)
-        if TRANSPOSED:
-            low = low.T
+        low = tl.load(w + step).T
         a, b = halves(phi)
         acc = tl.dot(a, W, acc)
         acc = tl.dot(b, W, acc)
