@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -25,8 +26,8 @@ from ..solvers import (
 )
 from ..solvers.cholesky import deviations_by
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
-from .folding import folded
-from .prior import Prior
+from .folding import folded, pays
+from .prior import Prior, PriorPaths
 from .rounding import in_enough_digits
 from .update import Inducing, UpdatePaths
 
@@ -39,7 +40,7 @@ def update_given(
     solver: Solver,
     *,
     state: State | None = None,
-    guess: Tensor | None = None,
+    guess: Callable[[], Tensor] | None = None,
     Z: Tensor | None = None,
     Z_tasks: Tensor | None = None,
     inducing: Inducing | None = None,
@@ -47,7 +48,7 @@ def update_given(
     """The update of prior paths, or of a sparse posterior's paths, given data.
 
     The mean comes along as one more path, the one with w = 0 and eps = 0; where each path has its own y, as s more.
-    `state` is that of the data's covariance, where there is one already; `guess` has weights from which iterations
+    `state` is that of the data's covariance, where there is one already; `guess` makes weights from which iterations
     start, `[s + 1, n]` (or `[2 s, n]`).
     """
     X, tasks, y, noise, xi = data
@@ -63,13 +64,14 @@ def update_given(
     f = at_tasks(values_at(prior, mean, before, X), tasks)  # [s + 1, n]
     f = torch.cat([f, f[s:].expand(s - 1, -1)]) if own else f  # [2 s, n] or [s + 1, n]
     eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
-    v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, guess)
+    start = None if guess is None or isinstance(state, CholeskyState) else guess()
+    v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, start)
     centres, centre_tasks, on_lattice = X, tasks, None
     plain = not (torch.is_grad_enabled() and v.requires_grad)
-    if plain and inducing is None and isinstance(state, CholeskyState):
-        b = y - f[:s] - eps[:s]
-        args = (kernel, X, tasks, noise + state.jitter, b, v[:s])
-        on_lattice = folded(prior, *args, lambda rhs: state.solve(rhs)[0], state.lower)
+    if plain and inducing is None and isinstance(prior, PriorPaths) and isinstance(state, CholeskyState):
+        if pays(prior.features, s, len(X)):
+            args = (kernel, X, tasks, noise + state.jitter, y - f[:s] - eps[:s], v[:s])
+            on_lattice = folded(prior, *args, lambda rhs: state.solve(rhs)[0], state.lower)
     all_data = operator
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
@@ -123,14 +125,22 @@ def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: So
         if update is not None:
             return update
         solver = Cholesky(keep=True)
-    guess = None
-    if n and old.v_mean is not None:
-        rows = s if data.y.ndim == 2 else 1
-        v = torch.cat([old.v, old.v_mean.expand(rows, -1)])[:, m:]  # [s + 1, n] or [2 s, n]
-        guess = torch.nn.functional.pad(v.detach(), (0, len(data.noise) - n))
+
+    def guess() -> Tensor:
+        v = torch.cat([old.v, old.v_mean.expand(s if data.y.ndim == 2 else 1, -1)])[:, m:]  # [s + 1, n] or [2 s, n]
+        return torch.nn.functional.pad(v.detach(), (0, len(data.noise) - n))
+
     tasks = None if old.tasks is None else old.tasks[:m]
     return update_given(
-        prior, mean, old.kernel, data, solver, guess=guess, Z=old.centres[:m], Z_tasks=tasks, inducing=old.inducing
+        prior,
+        mean,
+        old.kernel,
+        data,
+        solver,
+        guess=guess if n and old.v_mean is not None else None,
+        Z=old.centres[:m],
+        Z_tasks=tasks,
+        inducing=old.inducing,
     )
 
 

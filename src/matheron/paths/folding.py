@@ -25,7 +25,7 @@ from ..means import at_tasks
 from ..nufft import grid_shape
 from ..solvers import coupled_diagonal
 from ..solvers.lattice_preconditioner import FFT_COST
-from .prior import Prior, PriorPaths
+from .prior import PriorPaths
 
 # Fewer centres cost next to nothing.
 FEWEST = 64
@@ -41,7 +41,7 @@ _COVARIANCE = 150
 
 @torch.no_grad()
 def folded(
-    prior: Prior,
+    prior: PriorPaths,
     kernel: Kernel,
     X: Tensor,
     tasks: Tensor | None,
@@ -59,8 +59,6 @@ def folded(
         solve: (K + noise)^-1 `[n, r]`.
         lower: its factor L's L^-1 `[n, r]`.
     """
-    if not isinstance(prior, PriorPaths) or not _pays(prior.features, len(v), len(X)):
-        return None
     features, kernel = prior.features.to(torch.float64), kernel.to(X.device, torch.float64)
     X, noise, b, v = X.double(), noise.double(), b.double(), v.double()
 
@@ -93,7 +91,8 @@ def with_folded(prior: PriorPaths, X: Tensor, tasks: Tensor | None, v: Tensor) -
     return terms
 
 
-def _pays(features: Features, s: int, n: int) -> bool:
+def pays(features: Features, s: int, n: int) -> bool:
+    """Whether folding n centres of s paths is worth its cost."""
     lattices = [lattice_in(basis) for basis in features.bases if isinstance(basis, OnLattice)]
     if n < FEWEST or not lattices or features.num_bases > 1:
         return False
