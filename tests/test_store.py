@@ -296,6 +296,15 @@ def test_a_safetensors_file_of_another_program_is_refused(tmp_path):
             load(path)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_numbers_of_a_kind_that_no_value_has_are_refused(dtype, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    metadata = {"format": store.FORMAT, "tree": "{}", "checksum": ""}
+    save_file({"weight": torch.zeros(2).to(dtype)}, path, metadata=metadata)
+    with pytest.raises(store.FileError, match="is not a whole safetensors file"):
+        load(path)
+
+
 # Files made to deceive: with a checksum that is right.
 
 

@@ -84,11 +84,12 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Va
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:  # which takes a third of the time
             metadata = file.metadata() or {}
+            names = file.keys() if metadata.get("format") in READABLE else []
             # Cloned: in the file they lie at any multiple of 8 bytes, and products differ in the last bit with that.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
-    except (SafetensorError, OSError, ValueError) as error:
+            tensors = {name: torch.from_numpy(file.get_tensor(name)).clone() for name in names}
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # the last two: unknown dtypes
         raise FileError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
     if metadata.get("format") not in READABLE:
         raise FileError(

@@ -122,7 +122,7 @@ class Value(nn.Module, metaclass=_Frozen):
         return fields
 
     def check(self) -> None:
-        """ValueError where parts read from a file do not fit together; called before `restore`."""
+        """ValueError where parts from a file or a state_dict do not fit together; called before `restore`."""
 
     def restore(self) -> None:
         """Make again what follows from the buffers and is not saved; called once they are in place."""
@@ -213,6 +213,7 @@ def shown(tensor: Tensor) -> str:
 
 
 def _restored(value: Value, _: object) -> None:
+    value.check()
     value.restore()
 
 

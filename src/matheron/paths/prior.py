@@ -67,15 +67,12 @@ class PriorPaths(Prior):
             raise ValueError(
                 f"PriorPaths: expected weights of {ell} features, and the basis of each path, got {shapes}"
             )
-        if index.is_floating_point() or bool((index < 0).any()) or bool((index >= self.features.num_bases).any()):
+        if index.is_floating_point() or not 0 <= int(index.min()) <= int(index.max()) < self.features.num_bases:
             raise ValueError(f"PriorPaths: expected indices of {self.features.num_bases} bases")
 
     def __init__(self, features: Features, w: Tensor, basis_index: Tensor) -> None:
         super().__init__(w=w, basis_index=basis_index)
         self.features = features
-
-    def restore(self) -> None:
-        self.check()  # of a state_dict, too
 
     @property
     def num_paths(self) -> int:
