@@ -76,7 +76,7 @@ def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
     basis = None if implied is None else _law(implied, exact)
     spread = math.sqrt(max(0.0, float(C.trace())))
     laws = _Laws(empirical, floor, basis, None if basis is None else _one_basis(paths, gp, x, exact))
-    advice = _advice(paths, members, gp, x, exact, spread, laws)
+    advice = _advice(members, gp, x, exact, spread, laws)
     return Diagnosis(
         paths=empirical,
         floor=floor,
@@ -199,9 +199,7 @@ class _Advice(NamedTuple):
     settings: Settings
 
 
-def _advice(
-    paths: AbstractPaths, members: list[PriorPlusUpdate], gp: GP, x: Tensor, exact: Moments, spread: float, laws: _Laws
-) -> _Advice:
+def _advice(members: list[PriorPlusUpdate], gp: GP, x: Tensor, exact: Moments, spread: float, laws: _Laws) -> _Advice:
     """One line: what to do next. Settings are tried out on the model before they are recommended."""
     if laws.all is None or laws.one is None:
         if laws.paths.w2 <= 1.2 * laws.floor.w2:

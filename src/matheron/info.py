@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -34,7 +33,8 @@ def _shown(words: str) -> str:
 
 def _lines(value: Value) -> list[tuple[str, str]]:
     tensors = [b for b in value.state_dict().values() if isinstance(b, Tensor)]
-    numbers = f"{sum(b.numel() for b in tensors):,} in {', '.join(sorted({_name(b.dtype) for b in tensors}))}"
+    kinds = sorted({str(b.dtype).removeprefix("torch.") for b in tensors})
+    numbers = f"{sum(b.numel() for b in tensors):,} in {', '.join(kinds)}"
     if not isinstance(value, PriorPlusUpdate):
         return [("holds", " ".join(repr(value).split())), ("numbers", numbers)]
     update = value.update
@@ -49,7 +49,3 @@ def _lines(value: Value) -> list[tuple[str, str]]:
         if (transform := getattr(value, name)) is not None:
             lines.append((name.replace("_", " "), repr(transform)))
     return [*lines, ("numbers", numbers)]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from types import ModuleType
 
 import numpy as np
@@ -43,7 +43,7 @@ def series_at(F: Tensor, x: Tensor, accuracy: float | None = None) -> Tensor:
         return series_at(F.to(torch.complex128), x.double(), accuracy=_SINGLE).to(F.dtype)
     plan = _plan(2, shape, len(F), x, accuracy)
     if plan is None:
-        at = Interpolated(torch.view_as_real(fine_grid(F)).movedim(-1, 1).flatten(0, 1), shape)  # [2 r, ...]
+        at = Interpolated(torch.view_as_real(fine_grid(F)).movedim(-1, 1).flatten(0, 1))  # [2 r, ...]
         return torch.view_as_complex(at(x).unflatten(0, (len(F), 2)).movedim(1, -1).contiguous())
     return plan(F, (len(F), len(x)))
 
@@ -92,11 +92,8 @@ def cufinufft() -> ModuleType | None:
 
 def library_for(x: Tensor) -> ModuleType | None:
     """The library for the device of the points, where it is installed."""
-    return {"cpu": finufft, "cuda": cufinufft}.get(x.device.type, _none)()
-
-
-def _none() -> None:
-    return None
+    known = {"cpu": finufft, "cuda": cufinufft}.get(x.device.type)
+    return None if known is None else known()
 
 
 Transform = Callable[[Tensor, tuple[int, ...]], Tensor]
@@ -156,25 +153,22 @@ def fine_grid(F: Tensor) -> Tensor:
 
 
 class Interpolated:
-    """Real series from their fine grids `[r, *grid]`: values and gradients at angles, shared or each row's own."""
+    """Real series from their fine grids `[r, *grid]`: values at angles, and each row's own with gradients, too."""
 
-    def __init__(self, grid: Tensor, shape: Sequence[int]) -> None:
-        self.shape, self.size = tuple(shape), tuple(grid.shape[1:])
+    def __init__(self, grid: Tensor) -> None:
+        self.size = tuple(grid.shape[1:])
         self.table = grid.flatten(1).contiguous()  # [r, cells]
         self.width = WIDTH[grid.dtype]
 
-    @cached_property
-    def rows(self) -> Tensor:
-        """`[cells, r]`, the numbers of a cell side by side."""
-        return self.table.mT.contiguous()
-
     def __call__(self, x: Tensor) -> Tensor:
         """All rows at shared angles `[n, d] -> [r, n]`."""
-        return self._bags(x, None)
-
-    def gradient(self, x: Tensor) -> Tensor:
-        """Derivatives in the angles, `[n, d] -> [r, n, d]`."""
-        return torch.stack([self._bags(x, axis) for axis in range(x.shape[-1])], dim=-1)
+        rows = self.table.mT.contiguous()  # [cells, r], the numbers of a cell side by side
+        out = self.table.new_empty(len(x), len(self.table))
+        step = max(1, _BLOCK // self.width ** x.shape[1])
+        for i in range(0, len(x), step):
+            index, weights, _ = self._taps(x[i : i + step], gradient=False)
+            out[i : i + step] = embedding_bag(index, rows, per_sample_weights=_outer(weights), mode="sum")
+        return out.mT
 
     def own(self, x: Tensor, rows: Tensor, gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Row `rows[b]` at its own angles `x[b]`: `[b, n, d] -> [b, n]`, and gradients `[b, n, d]`."""
@@ -194,16 +188,6 @@ class Interpolated:
                     mixed = [*weights[:axis], derivatives[axis], *weights[axis + 1 :]]
                     slopes[cut, axis] = (near * _outer(mixed)).sum(-1)
         return values.view(b, n), None if slopes is None else slopes.view(b, n, d)
-
-    def _bags(self, x: Tensor, along: int | None) -> Tensor:
-        out = self.table.new_empty(len(x), self.rows.shape[1])
-        step = max(1, _BLOCK // self.width ** x.shape[1])
-        for i in range(0, len(x), step):
-            index, weights, derivatives = self._taps(x[i : i + step], along is not None)
-            if along is not None:
-                weights[along] = derivatives[along]
-            out[i : i + step] = embedding_bag(index, self.rows, per_sample_weights=_outer(weights), mode="sum")
-        return out.mT
 
     def _taps(self, x: Tensor, gradient: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Cells near each point `[n, w^d]`, and each axis's window there (and its derivative in the angle) `[n, w]`."""

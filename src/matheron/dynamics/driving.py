@@ -72,8 +72,9 @@ class Control:
         try:
             return self.function(time)
         except (TypeError, AttributeError, IndexError) as error:  # as of a network, or a function, of the state
+            name = getattr(self.function, "__name__", type(self.function).__name__)
             raise TypeError(
-                f"controls: {_name(self.function)} takes one argument, so it was called with the time, and failed: "
+                f"controls: {name} takes one argument, so it was called with the time, and failed: "
                 f"{error}; for a policy of the state use controls=lambda time, state: policy(state)"
             ) from error
 
@@ -114,10 +115,6 @@ def _num_arguments(function: Callable[..., ArrayLike]) -> int:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(p.kind in kinds and p.default is p.empty for p in parameters)
-
-
-def _name(function: Callable[..., ArrayLike]) -> str:
-    return getattr(function, "__name__", type(function).__name__)
 
 
 class Noise:

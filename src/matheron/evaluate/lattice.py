@@ -108,7 +108,7 @@ def _tables(record: Record) -> list[Interpolated] | None:
         grid = W.new_empty(len(W), *grid_shape(lattice.shape, record.dtype))
         for rows, some in zip(grid.split(_ROWS), W.split(_ROWS), strict=True):
             rows.copy_(fine_grid(lattice.coefficients(some)).real)
-        tables.append(Interpolated(grid, lattice.shape))
+        tables.append(Interpolated(grid))
     return tables
 
 

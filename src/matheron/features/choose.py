@@ -113,7 +113,7 @@ def build_features(
         choices.append(Choice("leverage", sum(b.size for b, _ in random)))
     for term in terms:
         count = next(counts) if term.stationary else num_features
-        bases, choice = _bases(term, input_dim, count, kind, num_bases, origin, domain, generator)
+        bases, choice = _bases(term, input_dim, count, kind, num_bases, origin, generator)
         blocks += [(basis, term.coupling) for basis in bases]
         choices.append(choice)
     blocks = merged(blocks)
@@ -217,7 +217,9 @@ def _by_leverage(
     return [(t, parts) for t, parts in found if parts is not None]
 
 
-def _bases(term, input_dim, count, kind, num_bases, origin, domain, generator) -> tuple[list[Basis], Choice]:
+def _bases(
+    term: Term, input_dim: int, count: int, kind: str, num_bases: int, origin: Tensor, generator: torch.Generator
+) -> tuple[list[Basis], Choice]:
     """The bases of one term, and the record of them."""
     if not term.stationary and not term.forms:
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64)

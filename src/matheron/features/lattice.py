@@ -113,7 +113,7 @@ class Lattice(Basis):
         return torch.cat([2 * F[..., h + 1 :].real, -2 * F[..., h + 1 :].imag, F[..., h : h + 1].real], dim=-1)
 
     def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        if _needs_graph(x, W):
+        if (torch.is_grad_enabled() and W.requires_grad) or transformed(x):  # to be made of torch's own operations
             return self.summed(x, W)
         if torch.is_grad_enabled() and x.requires_grad:
             return _Weighted.apply(x, W, self)
@@ -271,11 +271,6 @@ class Lattice(Basis):
             columns.append(index % n - n // 2)
             index = index // n
         return torch.stack(columns[::-1], dim=-1)
-
-
-def _needs_graph(x: Tensor, W: Tensor) -> bool:
-    """Whether the sum must be made of torch's own operations."""
-    return (torch.is_grad_enabled() and W.requires_grad) or transformed(x)
 
 
 class _Weighted(torch.autograd.Function):

@@ -17,7 +17,7 @@ from ..means import Mean
 from ..progress import progress_bar
 from ..solvers import Cholesky, FourierLattice, Solver
 from .estimates import by_solves, on_lattice, refusal
-from .hyperparameters import Hyperparameters, Prior, checked_priors, hyperparameters_of
+from .hyperparameters import Prior, checked_priors, hyperparameters_of
 from .likelihood import Dense
 from .newton import climb, curvature, for_all
 from .on_lattice import OnLattice
@@ -161,7 +161,8 @@ def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) ->
     if near(start)[0] > near(best)[0] + 0.01 * _FOLLOWED:
         best = start
     # where a column seems to have no effect the likelihood is flat, and more data could not say otherwise
-    lengths = torch.tensor(_lengths(objective.hyperparameters)).to(fixed)
+    leaves = objective.hyperparameters.leaves
+    lengths = torch.tensor([leaf.short == "lengthscale" for leaf in leaves for _ in range(leaf.size)]).to(fixed)
     best = torch.where(lengths & ~fixed, best.clamp_max(_LONG), best)
     sizes = [min(n, _CURVED) // 2, min(n, _CURVED)]
     parts = [objective.some(order[:size]) for size in sizes]
@@ -171,11 +172,6 @@ def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) ->
         return for_all(less, more, sizes[1] / sizes[0], n / sizes[1])
 
     return best, curve, value
-
-
-def _lengths(h: Hyperparameters) -> list[bool]:
-    """Which entries of the vector are lengthscales."""
-    return [leaf.short == "lengthscale" for leaf in h.leaves for _ in range(leaf.size)]
 
 
 def _by_exact_gradients(

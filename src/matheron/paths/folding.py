@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum, sum_of
-from ..features import Basis, Features, OnLattice, lattice_in
+from ..features import Features, OnLattice, lattice_in
 from ..kernels import Kernel, coupled_covariance
 from ..means import at_tasks
 from ..nufft import grid_shape
@@ -109,14 +109,11 @@ def _update(features: Features, X: Tensor, tasks: Tensor | None, v: Tensor) -> l
     terms: list[Term] = []
     for basis, root in zip(features.bases, features.roots, strict=True):
         rows = v[:, None] if tasks is None or root is None else v[:, None] * (root @ root.mT)[:, tasks]  # [s, t, n]
-        W = _adjoint(basis, about, rows.flatten(0, 1)) * basis.scales().square()  # [s t, c]
+        rows = rows.flatten(0, 1)  # [s t, n]
+        W = basis.adjoint(about, rows) if isinstance(basis, OnLattice) else rows @ basis.values(about[None])[0]
+        W = W * basis.scales().square()  # [s t, c]
         terms.append(WeightedSum(basis, W.unflatten(0, (s, -1)), None, features.origin))
     return terms
-
-
-def _adjoint(basis: Basis, X: Tensor, rows: Tensor) -> Tensor:
-    """`[n, d], [r, n] -> [r, c]`."""
-    return basis.adjoint(X, rows) if isinstance(basis, OnLattice) else rows @ basis.values(X[None])[0]
 
 
 def _at(terms: list[Term], x: Tensor, tasks: Tensor | None) -> Tensor:

@@ -165,7 +165,7 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
 
 def _inverse_root(block: Tensor, largest: float, everyone: Processes) -> Tensor:
     """R `[size, k]` with R R^T near the inverse of a block `[size, size]` that rounding may have made indefinite."""
-    A, eps = _symmetric(block.double()), torch.finfo(block.dtype).eps
+    A, eps = (block.double() + block.double().mT) / 2, torch.finfo(block.dtype).eps
     ridge = torch.clamp(1e-9 * A.diagonal().sum(), min=64 * eps * largest)
     one = torch.eye(len(A), dtype=A.dtype, device=A.device)
     L, info = torch.linalg.cholesky_ex(A + ridge * one)
@@ -215,7 +215,3 @@ def _largest_eigenvalue(A: Tensor) -> float:
 def _squares(F: Tensor) -> Tensor:
     """The sum of squares of each row, without a copy of F, which may be half of the memory."""
     return torch.linalg.vector_norm(F, dim=1).square()
-
-
-def _symmetric(A: Tensor) -> Tensor:
-    return (A + A.mT) / 2

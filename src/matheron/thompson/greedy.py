@@ -20,7 +20,8 @@ from .minima import Altered
 from .quasi_newton import minimize_in_unit_box
 from .region import data_in_box
 
-MESH_SIZE = 4096
+# Of the search for the mean's minimiser.
+MESH_SIZE, NUM_STARTS = 4096, 8
 # Nearer to a datum than this share of the box, in every coordinate, the mean's minimiser would tell nothing new.
 NEAR = 1e-4
 
@@ -57,15 +58,7 @@ def _mean_and_gradient(paths: AbstractPaths, x: Tensor) -> tuple[Tensor, Tensor]
     return mean.detach(), gradient
 
 
-def minimizer_of_mean(
-    paths: AbstractPaths,
-    gp: GP,
-    box: Tensor,
-    *,
-    generator: torch.Generator,
-    mesh_size: int = MESH_SIZE,
-    num_starts: int = 8,
-) -> Tensor | None:
+def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: torch.Generator) -> Tensor | None:
     """The minimiser `[d]` of the paths' posterior mean in the box `[2, d]`; None where it is at a datum.
 
     Searches start from the best of a mesh and of the data: in ten dimensions no mesh has a point near the lowest datum.
@@ -73,11 +66,11 @@ def minimizer_of_mean(
     lower, upper = box.to(paths.device, paths.dtype)
     side = upper - lower
     seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-    mesh = SobolEngine(len(side), scramble=True, seed=seed).draw(mesh_size, dtype=torch.float64).to(lower)
+    mesh = SobolEngine(len(side), scramble=True, seed=seed).draw(MESH_SIZE, dtype=torch.float64).to(lower)
     known = (data_in_box(gp, lower, upper) - lower) / side
     with torch.no_grad():
         points = torch.cat([known, mesh])  # of the unit cube
-        best = paths.mean(torch.addcmul(lower, points, side)).topk(min(num_starts, len(points)), largest=False).indices
+        best = paths.mean(torch.addcmul(lower, points, side)).topk(min(NUM_STARTS, len(points)), largest=False).indices
 
     def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         value, gradient = _mean_and_gradient(paths, torch.addcmul(lower, u, side))

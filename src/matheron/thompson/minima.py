@@ -151,7 +151,8 @@ def minimize_together(
         screening = bar.add_task("screening the mesh", total=mesh_size * len(many))
         starts = []
         for paths, generator in zip(many, generators, strict=True):
-            mesh = SobolEngine(len(side), scramble=True, seed=_seed(generator))
+            seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+            mesh = SobolEngine(len(side), scramble=True, seed=seed)
             starts.append(_screen(paths, mesh, lower, side, mesh_size, k, lambda n: bar.advance(screening, n)))
         polishing = bar.add_task("polishing", total=len(owner) * k)
         num_evaluations = torch.zeros(len(many), dtype=torch.long, device=lower.device)
@@ -230,10 +231,6 @@ def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tenso
         raise ValueError(f"paths: expected functions of one output, got {paths.num_outputs} outputs")
     lower, upper = as_box(bounds, "bounds", input_dim=paths.input_dim, like=like)
     return lower, upper
-
-
-def _seed(generator: torch.Generator) -> int:
-    return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
 
 
 def _screen(

@@ -65,7 +65,8 @@ class Problem:
             F = torch.stack([path(x)[0] for path in self.objectives])
             if not self.constraints:
                 return At(F, torch.zeros_like(F[0]))
-            return At(F, self._violation(torch.stack([path(x)[0] for path in self.constraints])))
+            C = torch.stack([path(x)[0] for path in self.constraints])  # [c, n]
+            return At(F, (C / self.scales[:, None]).clamp_min(0).sum(0))
 
     def rank(self, at: At, weights: Tensor | None = None) -> Tensor:
         """What points are ordered by `[n]`: feasible ones by the objective, the others after them by violation."""
@@ -92,9 +93,6 @@ class Problem:
             return z[0]
         weighted = (weights if weights.ndim == 2 else weights[:, None]) * z
         return SMOOTH * torch.logsumexp(weighted / SMOOTH, 0) + SHARE * weighted.sum(0)
-
-    def _violation(self, C: Tensor) -> Tensor:
-        return (C / self.scales[:, None]).clamp_min(0).sum(0)
 
 
 def simplex(m: int, generator: torch.Generator) -> Tensor:

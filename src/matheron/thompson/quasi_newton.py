@@ -90,19 +90,14 @@ def _settle(optimum: Optimum, which: Tensor, index: Tensor, x: Tensor, f: Tensor
     optimum.iterations[i] = after
 
 
-def _free(x: Tensor, g: Tensor) -> Tensor:
-    """Variables not held at a bound: `[p, d]`."""
-    return ~(((x <= 0) & (g > 0)) | ((x >= 1) & (g < 0)))
-
-
 def _projected_gradient(x: Tensor, g: Tensor) -> Tensor:
     """The largest move that the gradient asks for inside the box, `[p]`: zero at a solution."""
     return ((x - g).clamp(0, 1) - x).abs().amax(1)
 
 
 def _direction(x: Tensor, g: Tensor, B: Tensor) -> Tensor:
-    """-B^-1 g in the free variables, zero in the others."""
-    free = _free(x, g).to(x.dtype)  # [p, d]
+    """-B^-1 g in the free variables, zero in those that the gradient holds at a bound."""
+    free = (~(((x <= 0) & (g > 0)) | ((x >= 1) & (g < 0)))).to(x.dtype)  # [p, d]
     masked = B * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)
     step = -torch.linalg.solve(masked, (g * free)[..., None])[..., 0] * free
     downhill = (step * g).sum(1, keepdim=True) < 0
