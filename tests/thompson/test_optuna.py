@@ -149,13 +149,13 @@ def test_a_single_value_needs_no_model():
     assert only.best_params == {"n": 3}
 
 
-def test_conditional_parameters_are_modelled_once_three_trials_had_them():
+def test_conditional_parameters_are_modelled_once_a_trial_had_them():
     sampler = ThompsonSampler(**SMALL, seed=0)
     study = optuna.create_study(sampler=sampler)
 
     def objective(trial):
         x = trial.suggest_float("x", 0, 1)
-        extra = trial.suggest_float("extra", 0, 1) if trial.number in (0, 3, 5) else 0.0
+        extra = trial.suggest_float("extra", 0, 1) if trial.number == 5 else 0.0
         return x + extra + trial.suggest_float("moving", 0, 1 + trial.number)
 
     for count, expected in ((5, ["moving", "x"]), (4, ["extra", "moving", "x"])):
@@ -164,6 +164,20 @@ def test_conditional_parameters_are_modelled_once_three_trials_had_them():
         assert list(space) == expected
         assert space["moving"] == study.trials[-1].distributions["moving"]  # the latest range
     assert all(trial.state == TrialState.COMPLETE for trial in study.trials)
+
+
+def test_a_branch_that_was_tried_once_with_bad_parameters_is_tried_again():
+    def objective(trial):
+        if trial.suggest_categorical("kind", ["good", "better"]) == "good":
+            return 1.0 + (trial.suggest_float("x", 0, 1) - 0.3) ** 2
+        return 0.8 + (trial.suggest_float("y", 0, 1) - 0.3) ** 2
+
+    study = optuna.create_study(sampler=ThompsonSampler(**{**SMALL, "n_startup_trials": 7}, seed=1))
+    for x in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
+        study.enqueue_trial({"kind": "good", "x": x})
+    study.enqueue_trial({"kind": "better", "y": 0.9})
+    study.optimize(objective, n_trials=20)
+    assert study.best_params["kind"] == "better"
 
 
 def test_the_trials_tell_which_parameters_a_point_has():

@@ -52,7 +52,7 @@ class ThompsonSampler(BaseSampler):
       function is minimised over the values that there are: floats are polished by gradients; ints and steps are
       relaxed, then snapped; choices stay as the mesh found them.
     - Conditional parameters: the model is over all parameters, and the trials tell which of them a point has
-      (`Branches`). A parameter that few trials had, and all of them in the first `n_startup_trials`, come from
+      (`Branches`). A parameter that no trial had, and all of them in the first `n_startup_trials`, come from
       `independent_sampler`. Of ranges that change the latest counts, and the trials within it.
     - Pruned trials count with their last reported value, held between the median and the worst of the complete trials:
       a value at an early step is no final one, but the pruner ended it for being none too good. Pruned trials that

@@ -3,7 +3,6 @@ below."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,20 +17,14 @@ from .unit_cube import Parameter
 
 # Where Optuna keeps constraints: other samplers, and the dashboard, read them there.
 CONSTRAINTS = "constraints"
-# Trials that a conditional parameter is in before it is modelled.
-FEW = 3
 
 
 def common_space(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
-    """The parameters of trials, each with the latest distribution that it had; conditional ones, which some trials do
-    not have, once `FEW` trials have had them."""
+    """The parameters that any of the trials had, each with the latest distribution that it had."""
     space: dict[str, BaseDistribution] = {}
-    counts: Counter[str] = Counter()
     for trial in sorted(trials, key=lambda trial: trial.number):
         space.update(trial.distributions)
-        counts.update(trial.distributions.keys())
-    few = min(FEW, len(trials))
-    return {name: space[name] for name in sorted(space) if counts[name] >= few and not space[name].single()}
+    return {name: space[name] for name in sorted(space) if not space[name].single()}
 
 
 class Observations(NamedTuple):
