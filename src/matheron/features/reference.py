@@ -39,32 +39,33 @@ class Reference:
             K.diagonal().add_(noise + 1e-10 * scale)
             self.G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))
         else:
-            self.G = posterior.solve(K_Xx)
+            self.G = posterior.solve(K_Xx.to(state.L))
             noise = noise + state.jitter
         self.X, self.X_tasks = X, tasks
-        self.noise_variance = noise @ self.G.square()  # [r]
+        self.noise_variance = noise @ self.G.double().square()  # [r]
 
     def residuals(self, theta: Tensor, origin: Tensor, root: Tensor | None, envelope: Tensor | None) -> Tensor:
         """|r_theta(x)|^2 `[r, k]` of frequencies `[k, d]`, which a monomial may be the envelope of.
 
         For several outputs they are summed over the columns of the root of B.
         """
-        device = self.X.device
-        theta, origin = theta.to(device), origin.to(self.X)
-        P = (torch.cat([self.x, self.X]) - origin) @ theta.mT  # [r + n, k]
-        waves_x, waves_X = torch.cat([P.cos(), P.sin()], 1).tensor_split([len(self.x)])
-        if envelope is not None:
-            waves_x, waves_X = monomial(envelope, self.x) * waves_x, monomial(envelope, self.X) * waves_X
+        theta, origin = theta.to(self.X), origin.to(self.X)
+        P = ((torch.cat([self.x, self.X]) - origin) @ theta.mT).to(self.G)  # [r + n, k]
         if self.tasks is None:
-            squares = torch.addmm(waves_x, self.G.mT, waves_X, alpha=-1).square_()
+            columns = [(P.new_ones(1, 1), P.new_ones(1, 1))]
         else:
             root = torch.ones(int(self.tasks.max()) + 1, 1) if root is None else root.detach()
-            squares = torch.zeros_like(waves_x)
-            for column in root.to(waves_x).mT:
-                at_x, at_X = column[self.tasks, None], column[self.X_tasks, None]
-                squares += (at_x * waves_x - self.G.mT @ (at_X * waves_X)).square()
-        cos, sin = squares.chunk(2, dim=1)
-        return (cos + sin).cpu()
+            columns = [(c[self.tasks, None], c[self.X_tasks, None]) for c in root.to(P).mT]
+        if envelope is not None:
+            of_x, of_X = (monomial(envelope, points).to(P) for points in (self.x, self.X))
+            columns = [(at_x * of_x, at_X * of_X) for at_x, at_X in columns]
+        squares = P.new_zeros(len(self.x), len(theta))
+        for waves in (P.cos(), P.sin_()):
+            waves_x, waves_X = waves.tensor_split([len(self.x)])
+            for at_x, at_X in columns:
+                r = torch.addmm(at_x * waves_x, self.G.mT * at_X.mT, waves_X, alpha=-1)
+                squares.addcmul_(r, r)
+        return squares.double().cpu()
 
 
 def _nearest(X: Tensor, x: Tensor) -> Tensor:
