@@ -176,8 +176,10 @@ def test_clusters_gain_too():
     assert ratio(gp, X + 0.003, seeds=3) > 2
 
 
-def test_single_precision_draws_the_same_functions():
-    gp, x = model(K.Matern(2.5, 0.5), 2, 30, noise=1e-2), rand(20, 2, seed=7)
+@pytest.mark.parametrize("kernel, d, n", [(K.Matern(2.5, 0.5), 2, 30), (K.Matern(0.5, 0.3), 4, 300)], ids=["", "rough"])
+def test_single_precision_draws_the_same_functions(kernel, d, n):
+    """Also where frequencies are so large that float32 has no digits for their phases."""
+    gp, x = model(kernel, d, n, noise=1e-2), rand(20, d, seed=7)
     double, single = (draw(gp, 3, seed=0, dtype=dtype) for dtype in (torch.float64, torch.float32))
     torch.testing.assert_close(single(x.float()).double(), double(x), rtol=1e-3, atol=1e-3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -50,7 +51,8 @@ class Reference:
         For several outputs they are summed over the columns of the root of B.
         """
         theta, origin = theta.to(self.X), origin.to(self.X)
-        P = ((torch.cat([self.x, self.X]) - origin) @ theta.mT).to(self.G)  # [r + n, k]
+        turns = (torch.cat([self.x, self.X]) - origin) @ (theta.mT / (2 * math.pi))  # [r + n, k]
+        P = turns.sub_(turns.round()).to(self.G).mul_(2 * math.pi)  # large phases would take the digits of float32
         if self.tasks is None:
             columns = [(P.new_ones(1, 1), P.new_ones(1, 1))]
         else:
