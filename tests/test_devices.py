@@ -20,8 +20,8 @@ import matheron
 from examples import MODELS, gen, model, rand, randn
 from matheron import kernels as K
 from matheron import solvers, thompson
+from matheron.fitting.hyperparameters import hyperparameters_of
 from matheron.fitting.on_lattice import OnLattice
-from matheron.fitting.search import _hyperparameters
 from matheron.samplers import location_scale, moments, weight_space
 
 DEVICE = os.environ.get("MATHERON_DEVICE", "cuda")
@@ -181,7 +181,7 @@ def test_a_fit_on_a_lattice():
         kernel = K.Coregional(K.RBF(0.3) + K.Constant(0.4), [[1.2, 0.7], [0.7, 0.9]]) + 0.2 * K.Polynomial(2, 0.4)
         X, y = (value.to(device) for value in data(1, 200))
         tasks = (torch.arange(200) % 2).to(device)
-        h, _ = _hyperparameters(kernel + K.RBF(0.5) * K.Linear(0.3), X, None, None, {}, 0.05, None)
+        h, _ = hyperparameters_of(kernel + K.RBF(0.5) * K.Linear(0.3), X, None, None, {}, 0.05, None)
         prior: Any = torch.distributions.Gamma(1.1, 30.0)
         return OnLattice(h, X, y, tasks, {"noise": prior}, 4, 0)(h.encode())
 

@@ -7,9 +7,9 @@ import torch
 
 import matheron
 from matheron import kernels as K
+from matheron.fitting.hyperparameters import hyperparameters_of
 from matheron.fitting.likelihood import Dense
 from matheron.fitting.on_lattice import OnLattice
-from matheron.fitting.search import _hyperparameters
 
 DOUBLE = torch.float64
 
@@ -57,7 +57,7 @@ def data(kernel, n, d, noise, seed=0):
 def test_estimates_on_a_lattice_have_the_exact_mean(kernel, d, given):
     X, y, tasks = data(kernel, 150, d, 0.05)
     noise = None if not given else torch.linspace(0.02, 0.2, len(y), dtype=DOUBLE)
-    h, _ = _hyperparameters(kernel, X, noise, None, {}, 0.05, None)
+    h, _ = hyperparameters_of(kernel, X, noise, None, {}, 0.05, None)
     v = h.encode() + 0.1
     _, exact = Dense(h, X, y, tasks, {})(v)
     estimates = torch.stack([OnLattice(h, X, y, tasks, {}, 40, seed)(v) for seed in range(6)])

@@ -25,9 +25,9 @@ class Reference:
         self.x = reference_points(X.cpu(), domain, where, lengths).to(X.device)
         t = kernel.num_outputs
         self.tasks = None if t == 1 else torch.arange(len(self.x), device=X.device) % t
-        state = posterior.state
+        state = posterior.state if isinstance(posterior.state, CholeskyState) else None
         # A factor in float32 has digits enough, unless a graph is kept: then it is not asked.
-        exact = isinstance(state, CholeskyState) and (state.L.dtype == torch.float64 or not state.L.requires_grad)
+        exact = state is not None and (state.L.dtype == torch.float64 or not state.L.requires_grad)
         if not exact or len(X) > LARGEST_WHOLE:
             kept = _nearest(X / lengths.to(X), self.x / lengths.to(X))  # and a factor of our own
             X, noise, tasks = X[kept], noise[kept], None if tasks is None else tasks[kept]
