@@ -191,6 +191,17 @@ def test_gradients_flow_to_actions(drift):
     torch.testing.assert_close(actions.grad[1, 7, 0], slope, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("jacobian", [torch.func.jacrev, torch.func.jacfwd])
+def test_a_rollout_is_linearised_by_torch_func(drift, jacobian):
+    actions = torch.rand(3, 40, 1, dtype=torch.float64, requires_grad=True)
+
+    def last(actions):
+        return matheron.rollout(drift, [0.1, 0.2], 40, 0.05, actions=actions, gradients=True)[:, :, -1].mean((1, 2))
+
+    expected = torch.stack([torch.autograd.grad(value, actions, retain_graph=True)[0] for value in last(actions)])
+    torch.testing.assert_close(jacobian(last)(actions.detach()), expected, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize(("method", "order"), [("euler", 1), ("heun", 2), ("rk4", 4)])
 def test_errors_shrink_with_the_order_of_the_method(method, order):
     start = torch.tensor([1.0, 0.0], dtype=torch.float64)

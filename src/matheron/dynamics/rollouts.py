@@ -153,7 +153,10 @@ def _with_checkpoints(
     for start in range(0, steps, _SEGMENT):
         stop = min(start + _SEGMENT, steps)
         draws = [noise.normals() for _ in range(start, stop)]
-        states = checkpoint(segment, state, start, stop, draws, use_reentrant=False, preserve_rng_state=False)
+        if torch._C._are_functorch_transforms_active():  # under torch.func there are no checkpoints
+            states = segment(state, start, stop, draws)
+        else:
+            states = checkpoint(segment, state, start, stop, draws, use_reentrant=False, preserve_rng_state=False)
         state = states[-1]
         kept += [s for t, s in enumerate(states, start + 1) if t % keep_every == 0]
     return _in_order(torch.stack(kept))
