@@ -80,9 +80,9 @@ def test_an_owned_snapshot_shares_no_memory():
 
 
 def test_tasks_are_whole_numbers_of_outputs():
-    assert as_tasks([0, 1, 1], 3, 2, "tasks").tolist() == [0, 1, 1]  # type: ignore[union-attr]
-    assert as_tasks(np.array([0.0, 1.0]), 2, 2, "tasks").dtype == torch.long  # type: ignore[union-attr]
-    assert as_tasks(None, 3, 1, "tasks") is None
+    assert as_tasks([0, 1, 1], 3, 2).tolist() == [0, 1, 1]  # type: ignore[union-attr]
+    assert as_tasks(np.array([0.0, 1.0]), 2, 2).dtype == torch.long  # type: ignore[union-attr]
+    assert as_tasks(None, 3, 1) is None
 
 
 def test_q_is_given_by_its_moments_or_by_its_draws():

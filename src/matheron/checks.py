@@ -119,14 +119,14 @@ def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None
         raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {tensor.numel()}; {advice}")
 
 
-def check_points(x: Tensor, name: str) -> None:
+def check_points(x: Tensor) -> None:
     """ValueError where a point on the CPU is NaN or infinite.
 
     Not on a GPU, where to look would wait for it; nor under transforms of torch.func or the compiler, which have no
     numbers yet. There NaN points give NaN.
     """
     if x.device.type == "cpu" and not transformed(x):
-        check_finite(x, name)
+        check_finite(x, "x")
 
 
 def transformed(x: Tensor) -> bool:

@@ -122,14 +122,10 @@ def transitions(
     X, Y = torch.cat(inputs), torch.cat(targets)
     if T is not None:
         lengths = torch.cat([t.diff() for t in T])[:, None]  # [n, 1]
-        _check_increase(lengths)
+        if bool((lengths <= 0).any()):
+            raise ValueError("time: expected times that increase within each episode; sort the rows by time")
         Y = Y / lengths.to(Y) if method == "euler" else torch.where(_one_step(lengths, method), Y, torch.nan)
     return _without_missing(X, Y / dt if method == "euler" and dt is not None else Y)
-
-
-def _check_increase(lengths: Tensor) -> None:
-    if bool((lengths <= 0).any()):
-        raise ValueError("time: expected times that increase within each episode; sort the rows by time")
 
 
 def _one_step(lengths: Tensor, method: str) -> Tensor:

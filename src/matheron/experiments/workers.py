@@ -130,8 +130,7 @@ def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
                         again.append(block)
                         yield Outcome(trial, {}, died=how)
                     else:
-                        failed = {"case": dict(trial.case), "trial": trial.number, "device": task.device}
-                        yield Outcome(trial, {**failed, "error": f"its worker process {how}, {ATTEMPTS} times"})
+                        yield Outcome(trial, _failed(task, trial, f"its worker process {how}, {ATTEMPTS} times"))
                 else:
                     idle.append((process, pipe))
                     yield from _outcomes(block, records)
@@ -178,10 +177,7 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
                     continue
             else:
                 error = f"its worker on the cluster died: {future.exception()}"
-                records = [
-                    {"case": dict(trial.case), "trial": trial.number, "device": task.device, "error": error}
-                    for trial in block
-                ]
+                records = [_failed(task, trial, error) for trial in block]
             yield from _outcomes(block, records)
             while len(running) < cluster_threads(client) and start():
                 pass
@@ -257,6 +253,10 @@ def _threads_in_environment(threads: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _failed(task: Task, trial: Trial, error: str) -> Row:
+    return {"case": dict(trial.case), "trial": trial.number, "device": task.device, "error": error}
 
 
 def _how_it_ended(code: int | None) -> str:

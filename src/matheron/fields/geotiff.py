@@ -35,7 +35,8 @@ def check_raster(dataset: Dataset) -> None:
 
 def assemble_geotiff(dataset: Dataset, path: Path) -> None:
     """Write a lazy Dataset, one block at a time."""
-    rasterio = need("rasterio")
+    rasterio, _ = need("rasterio"), need("rioxarray")
+    crs = dataset.rio.crs
     layers = {str(n): v for n, v in dataset.data_vars.items() if v.ndim >= 2}
     variables = {n: v if np.issubdtype(v.dtype, np.floating) else v.astype(np.float64) for n, v in layers.items()}
     first = next(iter(variables.values()))
@@ -51,7 +52,7 @@ def assemble_geotiff(dataset: Dataset, path: Path) -> None:
         width=len(x),
         count=len(bands),
         dtype=np.result_type(*(v.dtype for v in variables.values())).name,
-        crs=_crs(dataset),
+        crs=None if crs is None else crs.to_wkt(),
         transform=transform,
         nodata=float("nan"),
         tiled=True,
@@ -76,9 +77,3 @@ def assemble_geotiff(dataset: Dataset, path: Path) -> None:
                 for index in product(*(range(s.start, s.stop) for s in lead)):
                     layer = values[tuple(i - s.start for i, s in zip(index, lead, strict=True))]
                     file.write(layer[::-1] if flip else layer, number[name, index], window=window)
-
-
-def _crs(dataset: Dataset) -> object:
-    need("rioxarray")
-    crs = dataset.rio.crs
-    return None if crs is None else crs.to_wkt()

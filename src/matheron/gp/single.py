@@ -179,7 +179,7 @@ class SparseGP(_Snapshot):
             q_scale_tril = as_tensor(q_scale_tril, "q_scale_tril", like=Z)
             if q_scale_tril.shape not in ((m,), (m, m)):
                 raise ValueError(f"q_scale_tril: expected [{m}, {m}] or [{m}], got {list(q_scale_tril.shape)}")
-        tasks = as_tasks(tasks, m, kernel.num_outputs, "tasks")
+        tasks = as_tasks(tasks, m, kernel.num_outputs)
         kernel.terms(Z.shape[1])
         super().__init__(kernel, _as_mean(mean, Z, kernel.num_outputs), tasks, input_transform, output_transform)
         for name, value in dict(inducing_points=Z, q_mean=q_mean, q_scale_tril=q_scale_tril).items():
@@ -245,22 +245,22 @@ def as_observations(
             )
             hint = "; use y[:, 0]" if y.shape[1] == 1 else several
         raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}")
-    return X, as_tasks(tasks, len(X), t, "tasks"), y, as_noise(noise, len(X), like=X)
+    return X, as_tasks(tasks, len(X), t), y, as_noise(noise, len(X), like=X)
 
 
-def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int, name: str) -> Tensor | None:
+def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int) -> Tensor | None:
     """Task indices `[n]`, checked; None for one output."""
     if num_outputs == 1:
         if tasks is not None:
-            raise ValueError(f"{name}: given, but the kernel has one output; wrap it in kernels.Coregional(kernel, B)")
+            raise ValueError("tasks: given, but the kernel has one output; wrap it in kernels.Coregional(kernel, B)")
         return None
     if tasks is None:
-        raise ValueError(f"{name}: expected [{n}] whole numbers below {num_outputs}, which output each row is of")
+        raise ValueError(f"tasks: expected [{n}] whole numbers below {num_outputs}, which output each row is of")
     tasks = torch.as_tensor(tasks)
     if tasks.shape != (n,) or bool((tasks != tasks.long()).any()):
-        raise ValueError(f"{name}: expected [{n}] whole numbers, got shape {list(tasks.shape)}")
+        raise ValueError(f"tasks: expected [{n}] whole numbers, got shape {list(tasks.shape)}")
     if bool((tasks < 0).any()) or bool((tasks >= num_outputs).any()):
-        raise ValueError(f"{name}: expected whole numbers from 0 to {num_outputs - 1}, got up to {int(tasks.max())}")
+        raise ValueError(f"tasks: expected whole numbers from 0 to {num_outputs - 1}, got up to {int(tasks.max())}")
     return tasks.long()
 
 

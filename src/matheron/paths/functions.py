@@ -223,7 +223,7 @@ class AbstractFunctions(Value, ABC):
                 f"its own, got {list(x.shape)}"
             )
         check_dim(x, "x", len(origin))
-        check_points(x, "x")
+        check_points(x)
         return x[None] if x.ndim == 2 else x
 
     @final

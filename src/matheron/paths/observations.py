@@ -49,7 +49,7 @@ def observed(
         tasks = torch.arange(t).repeat(len(x))
         x, y = x.repeat_interleave(t, 0), y.flatten(-2)
     noise = as_noise(noise, len(x), like=like)
-    tasks = as_tasks(tasks, len(x), t, "tasks")
+    tasks = as_tasks(tasks, len(x), t)
     return Observations(x, y, noise, None if tasks is None else tasks.to(paths.device))
 
 

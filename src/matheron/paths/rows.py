@@ -41,7 +41,7 @@ def as_rows(paths: AbstractFunctions, x: ArrayLike, of: ArrayLike) -> tuple[Tens
     if x.shape != (len(owner), paths.input_dim):
         wanted = [len(owner), paths.input_dim]
         raise ValueError(f"x: expected {wanted}, a point for each of `of`, got {list(x.shape)}")
-    check_points(x, "x")
+    check_points(x)
     return x, owner
 
 

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from ..gp import GP
 from ..paths import AbstractPaths
-from .minima import Altered
+from .minima import Altered, sobol_net
 from .quasi_newton import minimize_in_unit_box
 from .region import data_in_box
 
@@ -65,8 +64,7 @@ def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: t
     """
     lower, upper = box.to(paths.device, paths.dtype)
     side = upper - lower
-    seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-    mesh = SobolEngine(len(side), scramble=True, seed=seed).draw(MESH_SIZE, dtype=torch.float64).to(lower)
+    mesh = sobol_net(len(side), generator).draw(MESH_SIZE, dtype=torch.float64).to(lower)
     known = (data_in_box(gp, lower, upper) - lower) / side
     with torch.no_grad():
         points = torch.cat([known, mesh])  # of the unit cube

@@ -151,8 +151,7 @@ def minimize_together(
         screening = bar.add_task("screening the mesh", total=mesh_size * len(many))
         starts = []
         for paths, generator in zip(many, generators, strict=True):
-            seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-            mesh = SobolEngine(len(side), scramble=True, seed=seed)
+            mesh = sobol_net(len(side), generator)
             starts.append(_screen(paths, mesh, lower, side, mesh_size, k, lambda n: bar.advance(screening, n)))
         polishing = bar.add_task("polishing", total=len(owner) * k)
         num_evaluations = torch.zeros(len(many), dtype=torch.long, device=lower.device)
@@ -223,6 +222,12 @@ class _Negated(Altered):
     def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
         value, gradient = self.paths.value_and_grad(x, of=of)
         return -value, -gradient
+
+
+def sobol_net(d: int, generator: torch.Generator) -> SobolEngine:
+    """Points that fill the unit cube evenly, scrambled as the generator says."""
+    seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+    return SobolEngine(d, scramble=True, seed=seed)
 
 
 def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tensor, Tensor]:

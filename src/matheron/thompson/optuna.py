@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from ..checks import as_count, as_seed
 from ..drawing import draw
@@ -22,6 +21,7 @@ from .branches import Branches
 from .fitting import Refits, representable
 from .fronts import improvements, nondominated
 from .greedy import NEAR
+from .minima import sobol_net
 from .problem import At, Problem, simplex
 from .quasi_newton import minimize_in_unit_box
 
@@ -186,8 +186,7 @@ class ThompsonSampler(BaseSampler):
         self, space: Space, X: Tensor, seen: Observations, problem: Problem, generator: torch.Generator
     ) -> Tensor:
         """The point `[d]` to try, of a drawn problem, given trials at X `[n, d]`."""
-        seed = int(torch.randint(2**31, (1,), generator=generator))
-        mesh = SobolEngine(space.cube.dim, scramble=True, seed=seed).draw(self._mesh_size, dtype=torch.float64)
+        mesh = sobol_net(space.cube.dim, generator).draw(self._mesh_size, dtype=torch.float64)
         candidates = torch.cat([space.snap(mesh), X])
         at = problem.at(candidates)
         problem = problem.scaled(at) if len(problem.objectives) > 1 else problem

@@ -20,6 +20,8 @@ RUNNING, GRADIENT, DECREASE, STUCK, LIMIT = range(5)
 ENDINGS = ("running", "gradient vanished", "decrease vanished", "no descent left", "iteration limit")
 _ARMIJO = 1e-4
 _SMALLEST_STEP = 1e-10
+# A problem has ended at a projected gradient, or a relative decrease, of this: those of SciPy's L-BFGS-B.
+_GRADIENT_TOLERANCE, _DECREASE_TOLERANCE = 1e-5, 2.2e-9
 
 
 class Optimum(NamedTuple):
@@ -34,8 +36,6 @@ def minimize_in_unit_box(
     x: Tensor,
     *,
     max_iterations: int = 200,
-    gradient_tolerance: float = 1e-5,
-    decrease_tolerance: float = 2.2e-9,
     on_iteration: Callable[[int], None] | None = None,
 ) -> Optimum:
     """Minimise p problems over [0, 1]^d from the points x `[p, d]`; problems that have ended are called no more.
@@ -47,7 +47,7 @@ def minimize_in_unit_box(
     x = x.clamp(0, 1)
     f, g = objective(index, x)
     optimum = Optimum(x.clone(), f.clone(), torch.full_like(index, LIMIT), torch.zeros_like(index))
-    ending = torch.where(_projected_gradient(x, g) <= gradient_tolerance, GRADIENT, RUNNING)
+    ending = torch.where(_projected_gradient(x, g) <= _GRADIENT_TOLERANCE, GRADIENT, RUNNING)
     # The first step has length at most a tenth of the box: B = |g| / 0.1.
     scale = (g.norm(dim=1) * 10).clamp_min(1e-12)
     B = torch.eye(d, dtype=x.dtype, device=x.device) * scale[:, None, None]  # [p, d, d]
@@ -73,11 +73,11 @@ def minimize_in_unit_box(
         parabola = -slope / (2 * (f_trial - f - slope)).clamp_min(1e-300)
         parabola = torch.nan_to_num(parabola, nan=0.1, posinf=0.1, neginf=0.1).clamp_(0.1, 0.5)
         alpha = torch.where(enough, 1.0, alpha * parabola)
-        floor = decrease_tolerance * torch.maximum(f.abs(), f_trial.abs()).clamp_min(1.0)
+        floor = _DECREASE_TOLERANCE * torch.maximum(f.abs(), f_trial.abs()).clamp_min(1.0)
         stalled = enough & (f - f_trial <= floor)
         x, f, g = torch.where(accepted, trial, x), torch.where(enough, f_trial, f), torch.where(accepted, g_trial, g)
         ending = torch.where(alpha < _SMALLEST_STEP, STUCK, torch.where(stalled, DECREASE, ending))
-        ending = torch.where(enough & (_projected_gradient(x, g) <= gradient_tolerance), GRADIENT, ending)
+        ending = torch.where(enough & (_projected_gradient(x, g) <= _GRADIENT_TOLERANCE), GRADIENT, ending)
     ending = torch.where(ending == RUNNING, LIMIT, ending)
     _settle(optimum, torch.ones_like(f, dtype=torch.bool), index, x, f, ending, max_iterations)
     return optimum

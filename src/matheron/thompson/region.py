@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from ..gp import GP, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ..paths import AbstractPaths
 from ..samplers import single
-from .minima import Altered
+from .minima import Altered, sobol_net
 from .quasi_newton import minimize_in_unit_box
 
 # The side of a region, as a share of the box: at first, at the most, and when it begins anew.
@@ -78,8 +77,7 @@ def minimizers_near_best(
         half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
         low, high = torch.maximum(centres - half, lower), torch.minimum(centres + half, upper)
         span = (high - low).clamp_min(torch.finfo(lower.dtype).tiny)  # [s, d]
-        seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-        mesh = SobolEngine(d, scramble=True, seed=seed).draw(mesh_size, dtype=torch.float64).to(lower)
+        mesh = sobol_net(d, generator).draw(mesh_size, dtype=torch.float64).to(lower)
         moved = torch.rand(s, mesh_size, d, generator=generator, device=generator.device).to(lower.device) < _MOVED / d
         u = torch.where(moved, mesh, ((centres - low) / span)[:, None])  # [s, n, d]
         u[:, 0] = (centres - low) / span
