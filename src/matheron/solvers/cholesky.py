@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -107,13 +106,18 @@ def _in_enough_digits(operator: Operator, trace: float) -> tuple[Tensor, float]:
     if working_dtype(operator, trace) == operator.dtype:
         return operator.dense(), trace
     some, noise = slice(None, None, -(-operator.size // _SOME_ROWS)), float(operator.noise.max())
-    for make in (partial(operator.rows, some), operator.dense):
-        K = make()
-        largest = max(float(rows.abs().sum(1).max()) for rows in K.split(IN_BLOCKS_FROM // 4)) + noise
-        if working_dtype(operator, largest) != operator.dtype:
-            del K  # before there is a second matrix
-            return operator.dense(torch.float64), trace
-    return K, largest
+    if working_dtype(operator, _largest_sum(operator.rows(some)) + noise) == operator.dtype:
+        K = operator.dense()
+        largest = _largest_sum(K) + noise
+        if working_dtype(operator, largest) == operator.dtype:
+            return K, largest
+        del K  # before there is a second matrix
+    return operator.dense(torch.float64), trace
+
+
+def _largest_sum(K: Tensor) -> float:
+    """The largest sum of the absolute values of a row."""
+    return max(float(rows.abs().sum(1).max()) for rows in K.split(IN_BLOCKS_FROM // 4))
 
 
 def _large(L: Tensor) -> bool:
