@@ -96,7 +96,11 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "X: expected real numbers, got dtype torch.complex128",
     ),
-    "boolean inputs": (lambda: exact(X=rand(3, 2) > 0.5), TypeError, "X: expected real numbers, got dtype torch.bool"),
+    "boolean inputs": (
+        lambda: exact(X=rand(3, 2) > 0.5),
+        TypeError,
+        r"X: expected real numbers, got dtype torch.bool; 1.0 \* X has",
+    ),
     "words for inputs": (
         lambda: exact(X=[["a", "b"]] * 3),
         TypeError,
@@ -200,7 +204,12 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "a mean of other points": (
         lambda: draw(exact(mean=lambda x: x[:1, :1, 0]), 1),
         ValueError,
-        r"mean: expected a tensor \[1, 3\]",
+        r"mean: expected a tensor \[1, 3\].*a column of the points is x\[\.\.\., 0\]",
+    ),
+    "a mean of two outputs": (
+        lambda: draw(exact(mean=lambda x: x), 1),
+        ValueError,
+        r"mean: expected one number per point, or one per output \(1\), got 2",
     ),
     "a mean that answers NumPy": (lambda: draw(exact(mean=lambda x: np.ones(3)), 1), ValueError, "got ndarray"),
     # Tasks.

@@ -87,7 +87,8 @@ def as_real(value: ArrayLike, name: str) -> Tensor:
             f"{name}: expected a tensor, a NumPy array or numbers, got {type(value).__name__}: {error}"
         ) from error
     if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise TypeError(f"{name}: expected real numbers, got dtype {tensor.dtype}")
+        advice = f"; 1.0 * {name} has zeros and ones" if tensor.dtype == torch.bool else ""
+        raise TypeError(f"{name}: expected real numbers, got dtype {tensor.dtype}{advice}")
     return tensor
 
 

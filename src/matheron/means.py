@@ -35,8 +35,15 @@ class Mean(Value):
 def at_tasks(f: Tensor, tasks: Tensor | None) -> Tensor:
     """Values `[..., n, t]` at each point's own task `[n]`: `[..., n]`; there may be one value for all tasks."""
     if tasks is None or f.shape[-1] == 1:
-        return f[..., 0]
+        return for_outputs(f, 1)[..., 0]
     return f.gather(-1, tasks[:, None].expand(*f.shape[:-1], 1))[..., 0]
+
+
+def for_outputs(m: Tensor, t: int) -> Tensor:
+    """A mean's values `[..., n, 1 or t]` for t outputs: `[..., n, t]`."""
+    if m.shape[-1] not in (1, t):
+        raise ValueError(f"mean: expected one number per point, or one per output ({t}), got {m.shape[-1]} of them")
+    return m.expand(*m.shape[:-1], t)
 
 
 class ConstantMean(Mean):
@@ -94,7 +101,10 @@ class _FunctionMean(Mean):
         value = self.evaluate(x.clone())  # a function that writes into its points must not change the caller's
         if not isinstance(value, Tensor) or value.shape[: x.ndim - 1] != x.shape[:-1]:
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"mean: expected a tensor {list(x.shape[:-1])} for points {list(x.shape)}, got {got}")
+            raise ValueError(
+                f"mean: expected a tensor {list(x.shape[:-1])} for points {list(x.shape)}, got {got}; a column of the "
+                "points is x[..., 0]"
+            )
         return value if value.ndim == x.ndim else value[..., None]
 
     def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -235,6 +235,24 @@ def test_two_periods_are_found_where_both_kernels_start_at_the_same_one():
     assert found == pytest.approx([1.3, 4.1], rel=0.02)
 
 
+def test_periods_along_two_columns_are_each_the_highest_peak_of_their_own():
+    X = 10 * rand(150, 2)
+    y = torch.sin(2 * torch.pi * X[:, 0] / 1.3) + torch.cos(2 * torch.pi * X[:, 1] / 2.9) + 0.1 * randn(150, seed=5)
+    gp = fit(1.0 * K.Periodic(1.0, 1.0).on(0) + 1.0 * K.Periodic(1.0, 1.0).on(1), X, y, num_starts=2, seed=0)
+    found = [value for label, value in matheron.summary(gp).rows.items() if ".period" in label]
+    assert found == pytest.approx([1.3, 2.9], rel=0.02)
+
+
+def test_an_input_far_from_all_others_hides_no_lengthscale():
+    """Its distance makes the column's deviation: in such units a lengthscale of the others is very short."""
+    X = 10 * rand(60, 1)
+    y = torch.sin(X[:, 0]) + 0.1 * randn(60, seed=4)
+    gp = fit(1.0 * K.RBF(1.0), torch.cat([X, X[:1] + 1e5]), torch.cat([y, y[:1]]), num_starts=1)
+    alone = fit(1.0 * K.RBF(1.0), X, y, num_starts=1)
+    found, expected = (matheron.summary(one).rows["RBF.lengthscale"] for one in (gp, alone))
+    assert found == pytest.approx(expected, rel=0.1)
+
+
 def test_frequencies_are_looked_for_as_far_as_neighbours_tell_them_apart():
     """Irregular data show more turns than half their number; on a grid what is above is the mirror image of a lower."""
     irregular, day = rand(100, 1)[:, 0], torch.arange(2000, dtype=DOUBLE)
@@ -397,6 +415,8 @@ def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
         ({"kernel": "rbf"}, TypeError, "kernel: expected a kernel of matheron.kernels"),
         ({"num_starts": 0}, ValueError, "num_starts: expected a whole number of at least 1"),
         ({"mean": "quadratic"}, ValueError, 'mean: expected None, "linear", a number'),
+        ({"mean": lambda x: x.expand(*x.shape[:-1], 2)}, ValueError, "mean: expected one number per point, .* got 2"),
+        ({"priors": [3.0]}, TypeError, "priors: expected them by name, as in .*, got list"),
         ({"solver": "magic"}, ValueError, "solver: expected"),
         ({"kernel": K.RBF([1.0, 2.0])}, ValueError, "lengthscale: expected a number or one per dimension"),
     ],

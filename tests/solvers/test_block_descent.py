@@ -37,6 +37,14 @@ def test_tasks_and_a_guess_are_taken():
     assert stats.converged and solver.init(operator).solve(b, x)[1].iterations == 0
 
 
+def test_a_jitter_of_blocks_is_no_noise_and_is_not_said_to_be():
+    X = rand(40, 1).repeat(2, 1)
+    gp = ExactGP(K.RBF(0.5), X, X[:, 0], 0.0)
+    with pytest.warns() as said:
+        draw(gp, 2, solver=BlockDescent(block=60, max_epochs=5), features="sobol", generator=gen())
+    assert {warning.category for warning in said} == {ConvergenceWarning}
+
+
 def test_what_is_said_of_the_residual_is_true():
     noise, b = torch.full((50,), 1e-4, dtype=torch.float64), randn(50, 1)
     operator = KernelOperator(K.RBF(0.5), rand(50, 2), None, noise)

@@ -15,7 +15,8 @@ from ..kernels import Coregional, Kernel, SpectralMixture
 from ..means import ConstantMean, LinearMean, Mean
 from .units import Buffer, Units, buffers
 
-# Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left.
+# Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left. Lengths go
+# down to the gaps between data where these are smaller: one that lies far away makes a deviation as large as it likes.
 BOUNDS = {"lengthscale": (1e-3, 1e3), "period": (1e-3, 1e3), "alpha": (1e-3, 1e3), "noise": (1e-6, 1e2)}
 OTHER_BOUNDS = (1e-6, 1e6)
 
@@ -86,15 +87,23 @@ class Leaf:
         return replace(self, bounds=bounds)
 
 
-def kernel_leaf(buffer: Buffer, floors: Mapping[str, float]) -> Leaf:
-    """The leaf of a kernel's tensor."""
+def kernel_leaf(buffer: Buffer, floors: Mapping[str, float], X: Tensor | None = None) -> Leaf:
+    """The leaf of a kernel's tensor, for data X `[n, d]`."""
     short, owner, value = buffer.name.split(".")[-1], buffer.owner, buffer.value.detach().double()
     if isinstance(owner, Coregional):
         return Leaf(buffer.name, "coupling", value)
     if isinstance(owner, SpectralMixture) and short == "means":
         return Leaf(buffer.name, "real", value, dims=tuple(buffer.dims))
     lower, upper = BOUNDS.get(short, OTHER_BOUNDS)
+    if X is not None and owner.units.get(short) == "x":
+        lower = min([lower, *(gap for i in buffer.dims if (gap := usual_gap(X[:, i])) > 0)])
     return Leaf(buffer.name, "positive", value, (floors.get(short, lower), upper), tuple(buffer.dims))
+
+
+def usual_gap(x: Tensor) -> float:
+    """A gap between neighbours among numbers `[n]`, smaller than most; 0 where all are equal."""
+    gaps = x.unique().diff().sort().values
+    return float(gaps[len(gaps) // 4]) if len(gaps) else 0.0
 
 
 class Hyperparameters:
@@ -201,6 +210,11 @@ def log_prior(leaves: Sequence[Leaf], values: Sequence[Tensor], priors: Mapping[
 
 def checked_priors(priors: Mapping[str, Prior], leaves: Sequence[Leaf]) -> dict[str, Prior]:
     """Priors of hyperparameters that there are, in float64."""
+    if not isinstance(priors, Mapping):
+        raise TypeError(
+            'priors: expected them by name, as in {"lengthscale": torch.distributions.Gamma(2.0, 1.0)}, got '
+            f"{type(priors).__name__}"
+        )
     names = [leaf.name for leaf in leaves]
     for name, prior in priors.items():
         if not any(name in (leaf.name, leaf.short) for leaf in leaves):
@@ -237,7 +251,7 @@ def hyperparameters_of(
     kernel = kernel.owned().to(X.device)
     ones = Units(*(torch.ones(size, dtype=torch.float64, device=X.device) for size in (d, d, t, t)))
     listed = buffers(kernel, units or ones)
-    leaves = [kernel_leaf(buffer, floors) for buffer in listed]
+    leaves = [kernel_leaf(buffer, floors, X) for buffer in listed]
     noise_leaf = noise
     if noise is None:
         lower, upper = BOUNDS["noise"]

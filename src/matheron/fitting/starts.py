@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .hyperparameters import Hyperparameters, Leaf
+from .hyperparameters import Hyperparameters, Leaf, usual_gap
 
 # Log-uniform ranges: a tenth of a standard deviation to ten of them, noise from next to nothing to half the variance.
 _SHORTEST = 0.1
@@ -119,9 +119,7 @@ def _even(h: Hyperparameters, start: Tensor, length: float, noise: float) -> Ten
 
 def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: float) -> list[Tensor]:
     """A start with shorter and shorter lengthscales along a column, down to `least` gaps between its numbers."""
-    gaps = x.sort().values.diff()
-    gap = float(gaps[gaps > 0].quantile(0.25)) if bool((gaps > 0).any()) else 0.0
-    shorter = []
+    gap, shorter = usual_gap(x), []
     length = _SHORTEST
     while gap > 0 and (length := length / 3) > least * gap:
         parts = list(start.split([leaf.size for leaf in h.leaves]))
@@ -136,19 +134,20 @@ def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: flo
 
 
 def _turned(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k: int) -> Tensor:
-    """A start whose periods are peaks, the k-th for the first of them and the next for the next; a mixture's means are
-    one peak after the other, and zero for what is slow."""
+    """A start whose periods are peaks, of some columns the k-th for the first of them and the next for the next; a
+    mixture's means are one peak after the other, and zero for what is slow."""
     parts = list(start.split([leaf.size for leaf in h.leaves]))
-    turn = k
+    turns: dict[tuple[int, ...], int] = {}
     for i, leaf in enumerate(h.leaves):
         if not leaf.dims or leaf.short not in ("period", "means"):
             continue
         own = torch.stack([found[j] for j in leaf.dims], dim=1)  # [peaks, dims]
         if leaf.short == "period":
+            turn = turns.get(leaf.dims, k)
             best = own[turn % _PEAKS]
             one = best[turn % len(best)].expand(leaf.value.shape)  # a period for several columns: one of theirs
             parts[i] = leaf.encode(1 / (best.reshape(leaf.value.shape) if leaf.value.numel() == len(best) else one))
-            turn += 1
+            turns[leaf.dims] = turn + 1
         else:  # [components, dims], in turns
             own = torch.cat([own, torch.zeros_like(own[:1])])
             order = (torch.arange(len(leaf.value), device=own.device) + k) % len(own)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..evaluate import Record, values
 from ..kernels import Kernel, coupled_covariance
-from ..means import Mean, at_tasks
+from ..means import Mean, at_tasks, for_outputs
 from ..operators import KernelOperator
 from ..solvers import (
     Auto,
@@ -217,7 +217,7 @@ def values_at(prior: Prior, mean: Mean, update: UpdatePaths | None, X: Tensor) -
     rows = (None, None) if update is None else (update.v[:s], update.v[s:])  # the paths', and the mean's
     given = [[] if update is None else update.terms(v) for v in rows]
     f = values(Record(s, t, [*prior.terms(), *given[0]], mean, origin, graph), X[None])
-    m = values(Record(1, t, given[1], mean, origin, graph), X[None]) if given[1] else mean(X[None]).expand(-1, -1, t)
+    m = values(Record(1, t, given[1], mean, origin, graph), X[None]) if given[1] else for_outputs(mean(X[None]), t)
     return torch.cat([f, m])
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .base import Operator, Solver, State, Stats, floored
-from .cholesky import safe_cholesky
+from .cholesky import JitterWarning, safe_cholesky
 from .pcg import ConvergenceWarning, Errors, progress_bar
 from .preconditioner import LowRank, largest_rank
 
@@ -78,7 +78,8 @@ class BlockDescent(Solver["BlockState"]):
         x, v, z = start, start.clone(), start.clone()
         best, error = start, errors(operator.residual(wide, start))
         epoch, in_vain = 0, 0
-        with progress_bar(self.progress, "block descent", self.tolerance) as report:
+        with progress_bar(self.progress, "block descent", self.tolerance) as report, warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)  # a block's jitter makes its step shorter, and no noise
             while epoch < self.max_epochs and bool((error > self.tolerance).any()):
                 for _ in range(_LOOK):
                     order = torch.randperm(n, generator=generator).to(b.device)
