@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import matheron
 from matheron import kernels as K
+from matheron.fitting import search
 from matheron.fitting.hyperparameters import hyperparameters_of
 from matheron.fitting.likelihood import Dense
 from matheron.fitting.on_lattice import OnLattice
@@ -95,6 +98,16 @@ def test_a_fit_on_a_lattice_ends_where_the_exact_one_does(kernel, d, monkeypatch
     for label, value in exact.rows.items():
         if "noise" in label:
             assert estimated.rows[label] == pytest.approx(value, rel=0.02)
+
+
+@pytest.mark.parametrize("gigabytes, largest", [(150, 32_000), (12, 16_583)])
+def test_on_a_gpu_factors_are_made_as_long_as_they_win_and_fit(gigabytes, largest, monkeypatch):
+    memory = SimpleNamespace(total_memory=gigabytes * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert search._largest_dense(gpu) == largest and largest**2 * 3 * 8 < 0.6 * memory.total_memory
+    assert [search._smallest_on_lattice(gpu, d) for d in (1, 2)] == [min(20_000, largest), largest]
+    assert search._largest_dense(cpu) == 8000 and search._smallest_on_lattice(cpu, 1) == 4000
 
 
 @pytest.mark.long

@@ -68,6 +68,7 @@ def likelihood_with_gradient(
     m = mean.at(X, tasks)  # [n]
     with torch.no_grad():
         L = _factor(K.detach(), noise.detach())
+        K = K if whole else None  # large, and not needed again
         if L is None:
             return -math.inf
         r = y - m
@@ -77,10 +78,10 @@ def likelihood_with_gradient(
     if not math.isfinite(value):
         return -math.inf
     _backward([(noise, W.diagonal()), (m, a)])
-    if whole:
+    if K is not None:
         _backward([(K, W)])
         return value
-    del K, L
+    del L
     accumulate(kernel, X, tasks, lambda rows, columns: W[rows, columns])
     return value
 
@@ -131,7 +132,8 @@ def _block(X: Tensor) -> int:
 
 def _factor(K: Tensor, noise: Tensor) -> Tensor | None:
     """The Cholesky factor of K + noise, with up to 1e-6 of the mean diagonal added where needed; None where none is."""
-    K = K + noise.diag_embed()
+    K = K.clone()
+    K.diagonal().add_(noise)
     L, info = torch.linalg.cholesky_ex(K)
     for power in range(-10, -5):
         if not int(info):

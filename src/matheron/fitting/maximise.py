@@ -61,8 +61,9 @@ def fit(
             `matheron.solvers.PCG(tolerance=0.05)`: the covariance is never formed; gradients are estimated from solves
             with random probes, each step's starting where the last one's ended, in float32 on a GPU. "lattice":
             the same on a Fourier lattice, in up to 3 dimensions, at a cost per step that does not depend on how many
-            observations there are. "auto" is the first for up to 8000 observations (16,000 on a GPU), then the second;
-            and the lattice from 4000 observations on (16,000 on a GPU), where a model has one.
+            observations there are. "auto" is the first for up to 8000 observations (32,000 on a GPU, as far as its
+            memory goes), then the second; and the lattice from 4000 observations on (on a GPU from 20,000 in one
+            dimension and 32,000 in more), where a model has one.
         seed: of the random starts: a whole number or a generator; None is torch's default generator.
         progress: show a progress bar.
 

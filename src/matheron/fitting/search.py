@@ -16,6 +16,7 @@ from ..kernels import Kernel
 from ..means import Mean
 from ..progress import progress_bar
 from ..solvers import Cholesky, FourierLattice, Solver
+from ..solvers.choose import SHARE_OF_GPU
 from .estimates import by_solves, on_lattice, refusal
 from .hyperparameters import Prior, checked_priors, hyperparameters_of
 from .likelihood import Dense
@@ -36,8 +37,14 @@ _FIRST_OBSERVATIONS, _CURVED = 2000, 1000
 # The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
 _LONG = math.log(30.0)
 # "auto" factors the covariance up to these many observations. Beyond, gradients are estimated; in up to three
-# dimensions on a lattice, on a CPU from fewer observations on.
-_LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 16_000}, {"cpu": 4000, "cuda": 16_000}
+# dimensions on a lattice, on a CPU from fewer observations on. On an H200, from one start, the lattice took 4.7 s for
+# n = 8000 in one dimension where dense factors took 0.7 s, 2.7 s and 1.5 s for 16,000, and in two 27 s and 0.9 s for
+# 8000. A lattice costs the same for any n and factors n^3 (in two dimensions from 3 s at 16,000), so that they meet at
+# 20,000 in one dimension and about 32,000 in two.
+_LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 32_000}, {"cpu": 4000, "cuda": 32_000}
+_SMALLEST_ON_LINE = {"cpu": 4000, "cuda": 20_000}
+# Bytes per entry of the covariance: it, its factor and its inverse, in float64.
+_BYTES = 24
 # Quasi-Newton steps at the most, and L-BFGS's after them where data are not too many.
 _STEPS = 30
 _LARGEST_POLISHED, _POLISH = 4000, 100
@@ -123,13 +130,28 @@ def maximised(
 def _is_dense(solver: str | Solver, X: Tensor) -> bool:
     if isinstance(solver, Cholesky) or solver == "cholesky":
         return True
-    return solver == "auto" and len(X) <= _LARGEST_DENSE.get(X.device.type, 4000)
+    return solver == "auto" and len(X) <= _largest_dense(X.device)
+
+
+def _largest_dense(device: torch.device) -> int:
+    """How many observations "auto" factors the covariance of: no more than fit a GPU."""
+    count = _LARGEST_DENSE.get(device.type, 4000)
+    if device.type != "cuda":
+        return count
+    memory = SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
+    return min(count, math.isqrt(int(memory / _BYTES)))
+
+
+def _smallest_on_lattice(device: torch.device, input_dim: int) -> int:
+    """Beyond how many observations "auto" fits on a lattice."""
+    least = _SMALLEST_ON_LINE if input_dim == 1 else _SMALLEST_ON_LATTICE
+    return min(least.get(device.type, 4000), _largest_dense(device))
 
 
 def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
     asked = isinstance(solver, FourierLattice) or solver == "lattice"
     X = objective.X
-    if not asked and (solver != "auto" or len(X) <= _SMALLEST_ON_LATTICE.get(X.device.type, 4000)):
+    if not asked and (solver != "auto" or len(X) <= _smallest_on_lattice(X.device, X.shape[1])):
         return False
     can = OnLattice.can(objective.hyperparameters, X)
     if asked and not can:
