@@ -268,6 +268,26 @@ def test_infinite_values_are_held_to_the_finite_ones():
     assert 0 <= hopeless.ask(X).params["x"] <= 1  # nothing to fit: uniform
 
 
+@pytest.mark.parametrize(
+    ("values", "held"),
+    [
+        ([1e6, 0.1, 0.5, 1e6, 0.2], [0.5, 0.1, 0.5, 0.5, 0.2]),
+        ([1e6, 0.1, 1e3, 1e6, 0.2, 1e3], [0.2, 0.1, 0.2, 0.2, 0.2, 0.2]),  # one penalty beyond another
+        ([1e6, 0.1, 0.5, 0.2], None),  # a value like any other: nobody else has it
+        ([1.0, 0.1, 0.5, 1.0, 0.2], None),  # not far
+        ([1.0, 1e-9, 2e-9, 0.7, 3e-9, 0.7], None),  # what was tried before the optimum was found
+        ([5.0, 5.0, 1.0, 1.0], None),  # no spread to compare with
+    ],
+    ids=["a penalty", "two", "one value", "near", "converged", "two values"],
+)
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_penalties_are_held_to_the_other_values(values, held, direction):
+    study, sign = optuna.create_study(direction=direction), 1 if direction == "minimize" else -1
+    for value in values:
+        add(study, TrialState.COMPLETE, sign * value)
+    assert observations(study, X).values[:, 0].tolist() == (held or values)
+
+
 def test_a_study_goes_on_through_pruned_and_failed_trials():
     study = optuna.create_study(sampler=ThompsonSampler(**SMALL, seed=3), pruner=optuna.pruners.NopPruner())
 

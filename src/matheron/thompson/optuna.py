@@ -57,7 +57,8 @@ class ThompsonSampler(BaseSampler):
     - Pruned trials count with their last reported value, held between the median and the worst of the complete trials:
       a value at an early step is no final one, but the pruner ended it for being none too good. Pruned trials that
       reported nothing, failed trials and running ones are left out.
-    - Infinite values count as the worst, or best, finite one.
+    - Infinite values count as the worst, or best, finite one; and so does a penalty, a number that several trials have
+      and that is 30 times as far from the others as these are from each other.
     - Workers: random numbers depend on the seed and on the trial's number, and numbers are unique within a study. So
       workers differ even when given one seed, and a study resumed with its old seed does not repeat itself.
     - One trial of four, where no such one is running, is at the minimum of the posterior mean instead (or at a draw's,

@@ -17,6 +17,8 @@ from .unit_cube import Parameter
 
 # Where Optuna keeps constraints: other samplers, and the dashboard, read them there.
 CONSTRAINTS = "constraints"
+# How far a penalty is from the other values, in units of their spread.
+_FAR = 30.0
 
 
 def common_space(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
@@ -39,8 +41,8 @@ def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> 
     """Complete trials with parameters of the search space, and pruned ones that reported a value.
 
     A trial counts where its parameters are within the search space's ranges, which may have changed since. A pruned
-    trial's last value is held between the median and the worst of the complete ones; infinite values are held to the
-    finite ones.
+    trial's last value is held between the median and the worst of the complete ones; infinite values and penalties are
+    held to the others.
     """
     signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in study.directions]
     complete, pruned = [], []
@@ -60,12 +62,24 @@ def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> 
     if not np.isfinite(values).any(0).all():
         return none
     lowest, worst, middle = (
-        np.array([of(column[np.isfinite(column)]) for column in values.T]) for of in (np.min, np.max, np.median)
+        np.array([of(column[np.isfinite(column)]) for column in values.T]) for of in (np.min, _worst, np.median)
     )
     late = np.array([row for _, row in pruned]).reshape(-1, len(signs))
     held = np.concatenate([np.clip(values, lowest, worst), np.clip(late, middle, worst)])
     trials = [trial for trial, _ in complete + pruned]
     return Observations([trial.params for trial in trials], torch.from_numpy(held), _constraints(trials))
+
+
+def _worst(values: np.ndarray) -> float:
+    """The worst of finite values `[n]` that is no penalty: a number that several trials have, far from all others.
+
+    Beside 1e6 the values of the others would be one.
+    """
+    levels, counts = np.unique(values, return_counts=True)
+    top = len(levels) - 1
+    while top > 1 and counts[top] > 1 and levels[top] - levels[top - 1] > _FAR * (levels[top - 1] - levels[0]):
+        top -= 1
+    return float(levels[top])
 
 
 def _is_within(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> bool:
