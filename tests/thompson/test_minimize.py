@@ -131,6 +131,18 @@ def test_a_generator_makes_the_search_repeatable(paths):
     assert torch.equal(runs[0].x, runs[1].x)
 
 
+@pytest.mark.parametrize("scale", [2.0**-10, 2.0**-40])
+def test_minimisers_do_not_depend_on_the_units_of_values(scale):
+    X, y = torch.linspace(0, 1, 5, dtype=torch.float64)[:, None], torch.tensor([1.0, -1.0, 0.5, -0.3, 2.0])
+    models = [matheron.ExactGP(s**2 * K.Matern(2.5, 0.2), X, s * y, noise=s**2 * 1e-4) for s in (1.0, scale)]
+    plain, small = (
+        matheron.minimize(matheron.draw(gp, 4, seed=0), [[0.0], [1.0]], seed=0, mesh_size=256, num_starts=4)
+        for gp in models
+    )
+    torch.testing.assert_close(small.x, plain.x, atol=1e-5, rtol=0)
+    torch.testing.assert_close(small.value / scale, plain.value)
+
+
 def test_data_at_a_minimum_gives_no_nan(generator):
     gp = matheron.ExactGP(K.Matern(0.5, 0.3), [[0.5]], [-5.0], 0.0)
     minima = matheron.minimize(matheron.draw(gp, 3, generator=generator), [[0.0], [1.0]], mesh_size=257)

@@ -149,10 +149,11 @@ def minimize_together(
     joined = many[0] if len(many) == 1 else EnsemblePaths([require_paths(paths) for paths in many], owner)
     with progress_bar(show=progress, transient=True) as bar:
         screening = bar.add_task("screening the mesh", total=mesh_size * len(many))
-        starts = []
+        screened = []
         for paths, generator in zip(many, generators, strict=True):
             mesh = sobol_net(len(side), generator)
-            starts.append(_screen(paths, mesh, lower, side, mesh_size, k, lambda n: bar.advance(screening, n)))
+            screened.append(_screen(paths, mesh, lower, side, mesh_size, k, lambda n: bar.advance(screening, n)))
+        starts, unit = (torch.cat(each) for each in zip(*screened, strict=True))  # [s, k, d], [s]
         polishing = bar.add_task("polishing", total=len(owner) * k)
         num_evaluations = torch.zeros(len(many), dtype=torch.long, device=lower.device)
 
@@ -160,20 +161,20 @@ def minimize_together(
             of = index // k
             num_evaluations.add_(torch.bincount(owner[of], minlength=len(many)))
             value, gradient = joined.value_and_grad(torch.addcmul(lower, u, side), of=of)
-            return value, gradient * side
+            return value / unit[of], gradient * side / unit[of, None]
 
         optimum = minimize_in_unit_box(
             objective,
-            ((torch.cat(starts) - lower) / side).flatten(0, 1),
+            ((starts - lower) / side).flatten(0, 1),
             max_iterations=max_iterations,
             on_iteration=lambda running: bar.update(polishing, completed=len(owner) * k - running),
         )
-    values = optimum.value.unflatten(0, (-1, k))
+    values = optimum.value.unflatten(0, (-1, k)) * unit[:, None]
     best = torch.where(torch.isfinite(values), values, torch.inf).argmin(1)  # [s]
-    chosen = torch.arange(len(best), device=best.device) * k + best
+    lowest, chosen = values.gather(1, best[:, None])[:, 0], torch.arange(len(best), device=best.device) * k + best
     x = torch.addcmul(lower, optimum.x[chosen], side).clamp(lower, upper)  # rounding must not leave the box
     endings = [ENDINGS[i] for i in optimum.ending[chosen].tolist()]
-    each = zip(x.split(counts), optimum.value[chosen].split(counts), num_evaluations.tolist(), strict=True)
+    each = zip(x.split(counts), lowest.split(counts), num_evaluations.tolist(), strict=True)
     ends = iter(endings)
     return [Minima(x, value, list(islice(ends, len(x))), count) for x, value, count in each]
 
@@ -246,10 +247,15 @@ def _screen(
     size: int,
     k: int,
     advance: Callable[[int], None],
-) -> Tensor:
-    """Each path's k lowest points of the mesh, `[s, k, d]`, while the mesh streams by."""
+) -> tuple[Tensor, Tensor]:
+    """Each path's k lowest points of the mesh, `[s, k, d]`, while the mesh streams by; and its unit `[s]`.
+
+    The polish ends by tolerances for functions that vary by one or more. Where a path varies by less its unit is about
+    that: a power of two, so that nothing is rounded.
+    """
     s = paths.num_paths
     best = torch.full((s, 0), torch.inf, dtype=lower.dtype, device=lower.device)
+    unit = torch.ones(s, dtype=lower.dtype, device=lower.device)
     where = torch.zeros(s, 0, len(side), dtype=lower.dtype, device=lower.device)
     step = max(k, min(size, _SCREENED_VALUES // s))
     with torch.no_grad():
@@ -257,12 +263,15 @@ def _screen(
             points = lower + side * _sobol_points(mesh, min(step, size - start), lower)  # [b, d]
             values = paths(points)  # [s, b]
             values = torch.where(torch.isnan(values), torch.inf, values)
+            if start == 0:
+                spread = values.median(1).values - values.amin(1)
+                unit = torch.where((spread > 0) & (spread < 1), torch.exp2(spread.log2().floor()), unit)
             values, index = values.topk(min(k, len(points)), dim=1, largest=False)
             both, where = torch.cat([best, values], dim=1), torch.cat([where, points[index]], dim=1)
             best, index = both.topk(min(k, both.shape[1]), dim=1, largest=False)
             where = where.gather(1, index[..., None].expand(-1, -1, len(side)))
             advance(len(points))
-    return where
+    return where, unit
 
 
 def _sobol_points(mesh: SobolEngine, count: int, like: Tensor) -> Tensor:
