@@ -123,6 +123,20 @@ def test_the_ascent_stays_within_limits_and_finds_the_top_of_a_hill(wrong):
     torch.testing.assert_close(end, torch.tensor([0.5, 2.0, -2.0, 0.2], dtype=DOUBLE), atol=0.05, rtol=0)
 
 
+def test_a_gradient_that_was_estimated_badly_does_not_hold_a_search_back():
+    """Where a search begins too little is expected, and wherever it goes more: no step is too long for that."""
+    start, calls = torch.zeros(1, dtype=DOUBLE), []
+
+    def gradient(x):
+        calls.append(x)
+        return 5.0 - x
+
+    g, B = torch.full_like(start, 0.1), torch.eye(1, dtype=DOUBLE)
+    end, _, _, converged = ascend(gradient, start, g, B, [(None, None)], 30, 1e-3, lambda *_: None)
+    assert converged and len(calls) < 20
+    torch.testing.assert_close(end, torch.full_like(start, 5.0), atol=0.1, rtol=0)
+
+
 def test_a_fit_by_estimates_ends_where_the_exact_one_does(monkeypatch):
     """Within the estimates' own noise: a third of the hyperparameters' standard error."""
     monkeypatch.setattr("matheron.fitting.search._FIRST_OBSERVATIONS", 60)

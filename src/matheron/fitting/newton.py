@@ -17,6 +17,8 @@ Limits = list[tuple[float | None, float | None]]
 
 # No hyperparameter moves by more than this in a step, on its logarithmic scale.
 _LONGEST = 0.7
+# After a shorter one gradients differ by their error, not by too long a step.
+_SHORTEST = 0.01
 # The least curvature, in any direction: that of a prior of standard deviation 1 on the logarithmic scale.
 _LEAST = 1.0
 
@@ -95,8 +97,9 @@ def ascend(
     """BFGS uphill from `start`, the gradient g and a curvature B `[p, p]` there, within the limits.
 
     It ends where a step is expected to gain less than `tolerance` per hyperparameter. A step after which much more is
-    expected than before it, or one to where there is no gradient (NaN), went too far: the next is from where it began,
-    and shorter. Returns where it ended, the gradient there, after how many steps, and whether it ended so.
+    expected than before it, by the same curvature, or one to where there is no gradient (NaN), went too far: the next
+    is from where it began, and shorter. Returns where it ended, the gradient there, after how many steps, and whether
+    it ended so.
     """
     lower = start.new_tensor([-math.inf if low is None else low for low, _ in limits])
     upper = start.new_tensor([math.inf if high is None else high for _, high in limits])
@@ -115,7 +118,9 @@ def ascend(
         if not scaled and along > 0:  # the curvature of fewer data, in the measure of all
             B, scaled = B * min(10.0, max(0.1, along / float(s @ B @ s))), True
         B = _updated(B, s, y)
-        worse = not bool(torch.isfinite(new_g).all()) or _step(new, new_g, B, lower, upper)[1] > 4 * gain
+        here, there = (_step(*at, B, lower, upper)[1] for at in ((x, g), (new, new_g)))
+        worse = there > 4 * max(gain, here) and float(s.abs().max()) > _SHORTEST
+        worse = worse or not bool(torch.isfinite(new_g).all())
         if worse:
             longest = 0.3 * float(s.abs().max())
         else:
