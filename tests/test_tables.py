@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from matheron.tables import Columns, TableWriter, numbers, read_chunks, read_table
+from matheron.columns import Columns, numbers
+from matheron.tables import TableWriter, read_chunks, read_table
 
 PLAIN = "a,b\n1,2.5\n3,4.5\n"
 SAME = {
@@ -23,6 +24,7 @@ SAME = {
     "blank lines": b"a,b\n\n1,2.5\n\n3,4.5\n\n",
     "quotes": b'"a","b"\n"1","2.5"\n"3","4.5"\n',
     "no last line end": PLAIN.strip().encode(),
+    "Excel's word on the separator": b"sep=;\na;b\n1;2,5\n3;4,5\n",
 }
 
 
@@ -56,7 +58,8 @@ BAD = {
     "every row longer than the header": (b"a,b\n1,2,3\n4,5,6\n", "rows have more cells than there are column names"),
     "JSON": (b'{"a": [1, 2]}', "looks like JSON"),
     "only comments": (b"# a\n# b\n", "has comments but no table"),
-    "binary": (b"PK\x03\x04\x00\x00", "is not text"),
+    "binary": (b"PK\x03\x04\x00\x00", "^[^ ]+ is not text: expected a CSV file"),
+    "letters of no encoding that is known": ("a,高さ\n1,2\n".encode("shift-jis"), "save it as UTF-8"),
 }
 
 
@@ -91,7 +94,26 @@ def test_rows_longer_than_the_header_are_refused_in_chunks_too(tmp_path):
         list(read_chunks(tmp_path / "t.csv", 1))
 
 
-@pytest.mark.parametrize("date", ["2026-01-31", "31.01.2026", "1/31/26", "2026/1/31", "12:30"])
+def test_a_decimal_comma_far_down_a_file_is_seen_and_one_among_points_is_not_taken_for_it(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b\n" + "1;2\n" * 40 + "3;4,5\n")
+    assert numbers(read_table(tmp_path / "t.csv"), "b", "t")[-1] == 4.5
+    (tmp_path / "t.csv").write_text("a;b;c\n1.5;1,234;2.5\n")
+    with pytest.raises(ValueError, match=r"'b' holds text \('1,234' in row 1; 1 of 1 cells\), expected plain numbers"):
+        numbers(read_table(tmp_path / "t.csv"), "b", "t")
+
+
+def test_the_index_of_a_parquet_file_is_a_column(tmp_path):
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0]})
+    frame.set_index("a").to_parquet(tmp_path / "t.parquet")
+    pd.testing.assert_frame_equal(read_table(tmp_path / "t.parquet"), frame)
+    chunks = pd.concat(read_chunks(tmp_path / "t.parquet", 2)).reset_index(drop=True)
+    pd.testing.assert_frame_equal(chunks, frame)
+
+
+DATES = ["2026-01-31", "31.01.2026", "1/31/26", "2026/1/31", "12:30", "2026-01-31T12:30Z", "2026-01", "31 Jan 2026"]
+
+
+@pytest.mark.parametrize("date", [*DATES, "Jan 31, 2026", "31-jan-26"])
 def test_dates_are_told_from_other_text(date):
     with pytest.raises(ValueError, match="holds dates"):
         numbers(pd.DataFrame({"day": [date]}), "day", "t")
@@ -129,8 +151,10 @@ def test_a_table_whose_writing_fails_leaves_what_was_there(tmp_path):
 
 
 def test_places_that_cannot_be_written_to_are_refused_at_once(tmp_path):
-    with pytest.raises(ValueError, match="no folder"):
+    with pytest.raises(FileNotFoundError, match="no folder"):
         TableWriter(tmp_path / "none" / "t.csv")
+    with pytest.raises(PermissionError, match="nothing can be written into /proc"):  # not even by root
+        TableWriter("/proc/t.csv")
     with pytest.raises(ValueError, match=r"expected a name that ends in \.csv"):
         TableWriter(tmp_path / "t.xlsx")
 

@@ -27,7 +27,7 @@ def dialect(head: bytes, path: Path) -> dict[str, object]:
     if not body:
         raise ValueError(f"{path} is empty" if not above else f"{path} has comments but no table")
     separator = _separator(body)
-    decimal = "." if separator == "," or not any(re.search(r"\d,\d", line) for line in body[1:20]) else ","
+    decimal = "." if separator == "," else _decimal(body[1:], separator)
     read: dict[str, object] = {"sep": separator, "decimal": decimal, "encoding": encoding, "skiprows": above}
     if above:  # the last comment may hold the names, as in files of NumPy's savetxt
         names = _cells(lines[above - 1].strip().lstrip("#").strip(), separator)
@@ -35,6 +35,15 @@ def dialect(head: bytes, path: Path) -> dict[str, object]:
         if len(names) == len(first) and all(map(is_number, first)) and not any(map(is_number, names)):
             read |= {"header": None, "names": names}
     return read
+
+
+def _decimal(rows: list[str], separator: str) -> str:
+    """The decimal sign of most of the cells that have one."""
+    text = "\n".join(cell for row in rows for cell in _cells(row, separator))
+    commas, points = (
+        len(re.findall(rf'^"?[-+]?\d*{sign}\d+(e[-+]?\d+)?"?$', text, re.M | re.I)) for sign in (",", r"\.")
+    )
+    return "," if commas > points else "."
 
 
 def is_number(word: str) -> bool:
@@ -49,7 +58,9 @@ def _text(head: bytes, path: Path) -> tuple[str, str]:
     """The text, and its encoding."""
     encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     if b"\x00" in head and encoding != "utf-16":
-        raise ValueError(f"{path} is not text: expected a CSV file, or a name that ends in .parquet")
+        raise ValueError(
+            f"{path} is not text: expected a CSV file (save a sheet as one), or a name that ends in .parquet"
+        )
     try:
         return head.decode(encoding, errors="strict" if len(head) < HEAD else "ignore"), encoding
     except UnicodeDecodeError:
@@ -57,10 +68,10 @@ def _text(head: bytes, path: Path) -> tuple[str, str]:
 
 
 def _comments_above(lines: list[str]) -> int:
-    """How many lines stand above the header, the last of them a comment."""
+    """How many lines stand above the header, the last of them a comment, or Excel's word on the separator."""
     above = 0
     for i, line in enumerate(lines):
-        if line.lstrip().startswith("#"):
+        if line.lstrip().lower().startswith(("#", "sep=")):
             above = i + 1
         elif line.strip():
             break

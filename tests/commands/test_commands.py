@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import matheron
 from matheron.cli import app
-from matheron.commands import picture, sampling
+from matheron.commands import model, sampling
 from matheron.samplers import moments
 
 SMALL = ["--paths", "3"]
@@ -201,9 +201,9 @@ def test_a_picture_s_band_is_the_posterior_s_and_with_many_data_that_of_the_path
     gp = matheron.ExactGP(matheron.kernels.Matern(2.5, 0.3), X, X[:, 0].sin(), noise=1e-2)
     paths, x = matheron.draw(gp, 5, seed=0), torch.rand(9, 1, dtype=torch.float64)
     covariance = moments(gp, x)[1]
-    torch.testing.assert_close(picture._deviation(paths, gp)(x), covariance.diagonal().sqrt())
-    monkeypatch.setattr(picture, "_EXACT", 5)
-    torch.testing.assert_close(picture._deviation(paths, gp)(x), paths(x).std(0))
+    torch.testing.assert_close(model.deviation(paths, gp)(x), covariance.diagonal().sqrt())
+    monkeypatch.setattr(model, "EXACT", 5)
+    torch.testing.assert_close(model.deviation(paths, gp)(x), paths(x).std(0))
 
 
 def test_minimize_sees_a_function_of_many_waves(tmp_path):
@@ -212,6 +212,34 @@ def test_minimize_sees_a_function_of_many_waves(tmp_path):
     answer = json.loads(run("minimize", tmp_path / "waves.csv", "--target", "y", "--json").output)
     # A draw may be lowest where data leave a gap, but nowhere where they say that it is not.
     assert all(point["y_mean"] - 2 * point["y_sd"] < -0.9 for point in answer["points"])
+
+
+def test_minimize_says_what_the_posterior_says_with_digits_enough(tmp_path):
+    """Of northings in metres the last digits count; the deviation is the posterior's own."""
+    rng = np.random.default_rng(0)
+    north = 4_600_000 + rng.uniform(0, 100, 12)
+    pd.DataFrame({"north": north, "y": np.sin(north / 20)}).to_csv(tmp_path / "t.csv", index=False)
+    command = ["minimize", tmp_path / "t.csv", "--target", "y", "--points", "2"]
+    run("fit", tmp_path / "t.csv", "--target", "y", "--save", tmp_path / "m.safetensors", "-q")
+    points = pd.DataFrame(json.loads(run(*command, "--json").output)["points"])
+    covariance = moments(matheron.load(tmp_path / "m.safetensors"), torch.tensor(points[["north"]].to_numpy()))[1]
+    np.testing.assert_allclose(points["y_sd"], covariance.diagonal().sqrt(), rtol=1e-4, atol=1e-6)
+    assert f"{points.north[0]:.2f}" in run(*command).output
+
+
+def test_names_with_commas_are_quoted(tmp_path):
+    (tmp_path / "t.csv").write_text('"a, m",b=c,y\n' + "".join(f"{i},{i % 3},{i * i}\n" for i in range(6)))
+    words = run("fit", tmp_path / "t.csv", "--target", "y", "--inputs", '"a, m"').output
+    assert "6 observations of y at a, m\n" in words
+    command = ["minimize", tmp_path / "t.csv", "--target", "y", "--points", "1", "--json"]
+    (point,) = json.loads(run(*command, "--bounds", '"a, m=7:9",b=c=1:1.5').output)["points"]
+    assert 7 <= point["a, m"] <= 9 and 1 <= point["b=c"] <= 1.5
+
+
+def test_columns_that_are_constant_are_named(tmp_path):
+    (tmp_path / "t.csv").write_text("a,c,y\n" + "".join(f"{i},3,7\n" for i in range(5)))
+    result = run("fit", tmp_path / "t.csv", "--target", "y")
+    assert "c, y: the same in all rows" in result.output and "warning" not in result.stderr
 
 
 def test_one_row_can_be_fitted_but_says_nothing_of_where_to_look(tmp_path):
@@ -234,6 +262,21 @@ WRONG = {
         ["sample", "one.csv", *ONE, "--out", "s.csv", "--grid", "4", "--at", "one.csv"],
         2,
         "not both",
+    ),
+    "a grid over categories": (
+        ["sample", "kinds.csv", *ONE, "--encode", "kind", "--out", "s.csv", "--grid", "4"],
+        1,
+        "a grid cannot run over categories",
+    ),
+    "points that are not there": (
+        ["sample", "one.csv", *ONE, "--out", "s.csv", "--at", "none.csv"],
+        1,
+        "no file none.csv",
+    ),
+    "a folder that is not ours": (
+        ["fit", "one.csv", *ONE, "--save", "/proc/m.safetensors"],
+        1,
+        "nothing can be written into /proc",
     ),
     "a folder that is not there": (["sample", "one.csv", *ONE, "--out", "no/s.csv"], 1, "no folder no"),
     "an ending that is not known": (["sample", "one.csv", *ONE, "--plot", "p.gif"], 1, "ends in .png, .pdf, .svg"),
@@ -262,6 +305,7 @@ def test_mistakes_are_named_in_a_line_with_an_exit_code(case, folder, monkeypatc
     (folder / "flat.csv").write_text("a,y\n1,2\n1,3\n")
     (folder / "gaps.csv").write_text("a,y\n1,\n,3\n")
     command, code, words = WRONG[case]
+    monkeypatch.setattr(model, "fit", lambda *_, **__: pytest.fail("a fit, before the mistake was found"))
     result = run(*command, code=code)
     assert words in " ".join(result.stderr.replace("│", " ").split())
     assert not (folder / "s.csv").exists()

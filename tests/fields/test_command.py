@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from matheron import fields
 from matheron.cli import app
-from matheron.fields import models
+from matheron.fields import command, models
 from matheron.fields.observations import read_observations
+from matheron.samplers import moments
 
 
 def invoke(*words):
@@ -54,7 +55,6 @@ def test_a_table_becomes_a_raster_and_a_picture(table, tmp_path):
     assert "12 realisations of 20 x 30 cells" in result.output
     with xr.open_dataset(out) as data:
         assert data["z"].dims == ("path", "y", "x") and data.rio.crs.to_epsg() == 32633
-        np.testing.assert_allclose(data["mean"], data["z"].mean("path"), rtol=1e-9)
         np.testing.assert_allclose(data["probability"][0], (data["z"] > 11).mean("path"), atol=1e-12)
         seen = wells()
         near = data["mean"].interp(x=xr.DataArray(seen["x"]), y=xr.DataArray(seen["y"]))
@@ -64,6 +64,45 @@ def test_a_table_becomes_a_raster_and_a_picture(table, tmp_path):
 
 
 @pytest.mark.usefixtures("quick_fit")
+@pytest.mark.usefixtures("quick_fit")
+@pytest.mark.parametrize("dear", [1e12, 1.0], ids=["few", "many"])
+@pytest.mark.parametrize("words", [[], ["--crs", "EPSG:4326"], ["--log"]], ids=["plane", "sphere", "log"])
+def test_mean_and_deviation_are_the_posterior_s_own_where_it_has_them(words, dear, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "_DEAR", dear)
+    wells(east=0.0, north=0.0).assign(x=lambda t: t.x / 50, y=lambda t: t.y / 50).to_csv(
+        tmp_path / "w.csv", index=False
+    )
+    fitted, models_of = command._fitted, []
+    monkeypatch.setattr(command, "_fitted", lambda *args: models_of.append(fitted(*args)) or models_of[0])
+    out = ["--out", tmp_path / "f.nc", "--plot", tmp_path / "f.png"]
+    result = invoke(tmp_path / "w.csv", "--grid", "7x6", "--chunks", 4, "--paths", 3, *words, *out)
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "f.nc") as data:
+        x = torch.cartesian_prod(torch.tensor(data["x"].values), torch.tensor(data["y"].values))
+        own = {name: data[name].transpose("x", "y").values.ravel() for name in ("mean", "std")}
+        assert ("mean_error" in data, "std_error" in data) == (words == ["--log"], words == ["--log"] or dear == 1.0)
+        sample = data["z"].transpose("x", "y", "path").values.reshape(42, 3)
+    if words == ["--log"]:  # no closed form: what the paths say
+        np.testing.assert_allclose(own["mean"], sample.mean(1))
+        return
+    mean, covariance = moments(models_of[0], fields.on_sphere(x) if words else x)
+    np.testing.assert_allclose(own["mean"], mean, rtol=1e-7)
+    std = covariance.diagonal().sqrt() if dear > 1 else sample.std(1, ddof=1)
+    np.testing.assert_allclose(own["std"], std, rtol=1e-5)
+
+
+def test_degrees_that_are_not_said_to_be_are_remarked_on(tmp_path, quick_fit):
+    data = wells(east=0.0, north=0.0) / [100.0, 100.0, 1.0]
+    data.set_axis(["lon", "lat", "z"], axis=1).to_csv(tmp_path / "w.csv", index=False)
+    result = invoke(tmp_path / "w.csv", "--x", "lon,lat", "--grid", "4x4", "--paths", 2, "--out", tmp_path / "f.nc")
+    assert "lon and lat are taken for a plane; --sphere if they are degrees" in result.output
+
+
+def test_a_mask_that_is_no_raster_is_refused_in_a_line(table, tmp_path):
+    result = invoke(table, "--mask", table, "--out", tmp_path / "f.nc")
+    assert result.exit_code == 1 and "--mask: expected a GeoTIFF, NetCDF or Zarr file" in result.stderr
+
+
 def test_one_seed_gives_one_field_and_another_another(table, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert (
@@ -237,7 +276,7 @@ def test_a_stopped_command_goes_on(table, tmp_path, monkeypatch):
 
     def stopped(self, *args):
         computed.append(1)
-        if len(computed) == 4:
+        if len(computed) == 7:  # a block's realisations, and its mean and deviation
             raise KeyboardInterrupt
         return on(self, *args)
 
@@ -260,6 +299,13 @@ def test_a_point_twice_with_two_values_is_explained_by_noise(tmp_path, quick_fit
     assert result.exit_code == 0 and "2 rows repeat places of others" in result.output, result.output
     with xr.open_dataset(tmp_path / "f.nc") as field:
         assert bool(np.isfinite(field["z"]).all())
+
+
+def test_copies_of_rows_are_told_from_places_that_were_measured_again(tmp_path):
+    data = wells()
+    pd.concat([data, data.iloc[:2], data.iloc[3:4].assign(z=1.0)]).to_csv(tmp_path / "w.csv", index=False)
+    copies, places = read_observations(tmp_path / "w.csv", ["x", "y"], "z").remarks
+    assert copies.startswith("2 rows are copies of others") and places.startswith("1 row repeats a place of others")
 
 
 def test_rows_without_numbers_are_left_out_and_counted(tmp_path):
@@ -311,7 +357,7 @@ def test_a_grid_that_misses_the_data_is_refused(table, tmp_path):
         (["--grid", "10"], "--grid: expected 2 numbers of at least 2"),
         (["--out", "f.csv"], "--out: expected a name that ends in .zarr"),
         (["--plot", "f.doc"], "--plot: expected a name that ends in .png"),
-        (["--out", "nowhere/f.nc"], "--out: no folder nowhere; make it first"),
+        (["--out", "nowhere/f.nc"], "no folder nowhere to write f.nc into"),
         (["--mask", "none.tif"], "--mask: no file none.tif"),
         (["--value", "x"], "expected different columns"),
         (["--x", "y,x"], "--x: expected the eastward coordinate first, as in --x x,y"),

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..columns import Columns, check_columns, copies_remark, no_data_remark, numbers
 from ..paths import AbstractPaths
-from ..tables import Columns, check_columns, no_data_remark, numbers, pandas, read_table
+from ..tables import pandas, read_table
 from ..value import Json
 from .options import Voice
 
@@ -81,13 +82,13 @@ def read_dataset(
         if (remark := no_data_remark(name, column)) is not None:
             voice.say(remark)
     rows = np.column_stack([X, y])[whole]
-    copies = len(rows) - len(np.unique(rows, axis=0))
-    if copies:
-        one = "1 row is a copy" if copies == 1 else f"{copies} rows are copies"
-        voice.say(f"{one} of others: the fit takes equal values for repeated measurements with little noise")
-    varies = [len(np.unique(column[whole])) > 1 for column in X.T]
-    if whole.sum() > 1 and not any(varies):
+    if (remark := copies_remark(rows)) is not None:
+        voice.say(remark)
+    constant = [name for name, column in zip([*columns.names, target], rows.T, strict=True) if not np.ptp(column)]
+    if len(rows) > 1 and set(columns.names) <= set(constant):
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
+    if len(rows) > 1 and constant:
+        voice.say(f"{', '.join(constant)}: the same in all rows, so that the fit can say nothing of it")
     return Dataset(columns, target, torch.from_numpy(X[whole]), torch.from_numpy(y[whole]))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ def minimize(
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
     from .data import read_dataset
-    from .model import fitted
+    from .model import EXACT, deviation, fitted
 
     voice = Voice(quiet, as_json)
     check_writable(out)
@@ -50,20 +51,22 @@ def minimize(
         box = _box(dataset.box(), names, bounds)
         gp = fitted(dataset, seed, voice)
         search = maximised if maximize else minimised
-        found = search(draw(gp, points, seed=seed), box, generator=seed, progress=voice.progress)
-        # what all functions together expect there: the posterior's mean, and its deviation by many draws
-        many = draw(gp, 256, seed=seed + 1)
-        mean, deviation = many.mean(found.x), many(found.x).std(0)
+        drawn = draw(gp, points, seed=seed)
+        found = search(drawn, box, generator=seed, progress=voice.progress)
+        many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
+        # what all functions together expect there: the posterior's mean and deviation
+        mean, sd = many.mean(found.x), deviation(many, gp)(found.x)
     table = pandas().DataFrame(found.x.numpy(), columns=names)
-    table[f"{target}_mean"], table[f"{target}_sd"] = mean.numpy(), deviation.numpy()
+    table[f"{target}_mean"], table[f"{target}_sd"] = mean.numpy(), sd.numpy()
     best = int(dataset.y.argmax() if maximize else dataset.y.argmin())
     row = dict(zip(names, dataset.X[best].tolist(), strict=True))
-    voice.say(
-        f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y)}: {float(dataset.y[best]):.6g} at"
-    )
-    voice.say("  " + ", ".join(f"{name} = {value:.6g}" for name, value in row.items()))
+    shown = {name: _rounded(column) for name, column in zip([*names, target], [*dataset.X.T, dataset.y], strict=True)}
+    value = shown[target](float(dataset.y[best]))
+    voice.say(f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y)}: {value} at")
+    voice.say("  " + ", ".join(f"{name} = {shown[name](value)}" for name, value in row.items()))
     voice.say("Try next (with what the model expects there):")
-    voice.say(table.to_string(index=False, float_format=lambda v: f"{v:.6g}"))
+    shown |= {f"{target}_mean": shown[target], f"{target}_sd": "{:.6g}".format}
+    voice.say(table.to_string(index=False, formatters=shown))
     if writer is not None:
         with writer:
             writer.write(table)
@@ -72,13 +75,18 @@ def minimize(
     voice.result({"best": best_point, "points": table.to_dict("records"), "out": None if out is None else str(out)})
 
 
+def _rounded(column: Tensor) -> Callable[[float], str]:
+    """Numbers of a column in words, with digits enough to tell a ten-thousandth of its spread."""
+    spread, largest = float(column.max() - column.min()), float(column.abs().max())
+    digits = 6 if spread == 0 else max(6, 5 + math.ceil(math.log10(largest / spread)))
+    return f"{{:.{digits}g}}".format
+
+
 def _box(box: Tensor, names: Sequence[str], bounds: str | None) -> Tensor:
     """Bounds `[2, d]`: the data's, with those that the user gave."""
     box = box.clone()
-    for word in (bounds or "").split(","):
-        if not word.strip():
-            continue
-        name, _, ends = word.partition("=")
+    for word in listed(bounds) or []:
+        name, _, ends = word.rpartition("=")
         name = name.strip()
         if name not in names:
             raise ValueError(f"--bounds: {name!r} is not among the inputs, {', '.join(names)}")

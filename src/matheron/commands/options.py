@@ -12,6 +12,9 @@ from typing import Annotated
 
 import typer
 
+from ..columns import listed as listed
+from ..tables import check_folder
+
 Target = Annotated[str, typer.Option(help="The column to be modelled.", show_default=False)]
 Inputs = Annotated[str | None, typer.Option(help="Columns it depends on, a,b,c; all others by default.")]
 Encode = Annotated[str | None, typer.Option(help="Columns of categories, each to become columns of 0 and 1.")]
@@ -57,18 +60,8 @@ class Voice:
             yield
 
 
-def listed(words: str | None) -> list[str] | None:
-    """The names in a,b,c; None where nothing was given."""
-    if words is None:
-        return None
-    names = [word.strip() for word in words.split(",") if word.strip()]
-    if not names:
-        raise typer.BadParameter(f"expected names separated by commas, got {words!r}")
-    return names
-
-
 def check_writable(*files: Path | None) -> None:
-    """Before any work: folders that are not there."""
+    """Before any work: folders that are not there, or not ours to write to."""
     for file in files:
-        if file is not None and not file.parent.is_dir():
-            raise ValueError(f"no folder {file.parent} to write {file.name} into")
+        if file is not None:
+            check_folder(file)

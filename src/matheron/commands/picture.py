@@ -12,14 +12,13 @@ from torch import Tensor
 from ..gp import ExactGP
 from ..paths import AbstractPaths
 from ..plots import EXACT, STYLE, draw_curves, draw_maps
-from .model import data_of
+from .model import data_of, deviation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = (".png", ".pdf", ".svg")
 _LARGEST_PANELS = 6
-_EXACT = 2000  # up to this many data the band is the posterior's own; a few paths know theirs poorly
 
 
 class _Shown(NamedTuple):
@@ -44,23 +43,13 @@ def picture(paths: AbstractPaths, gp: ExactGP, names: list[str], target: str, bo
     import matplotlib
     from matplotlib.figure import Figure
 
-    of = _Shown(paths, _deviation(paths, gp), names, target, box, *data_of(gp))
+    of = _Shown(paths, deviation(paths, gp), names, target, box, *data_of(gp))
     panels = min(len(names), _LARGEST_PANELS)
     size = (11, 2.9) if len(names) == 2 else (max(6.0, 2.6 * min(3, panels)), 3.2 * -(-panels // 3))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         (_maps if len(names) == 2 else _cuts)(figure, of)
         figure.savefig(file, dpi=150)
-
-
-def _deviation(paths: AbstractPaths, gp: ExactGP) -> Callable[[Tensor], Tensor]:
-    """The standard deviation at points, `[n]`: the posterior's, or of many data that of the paths."""
-    from ..drawing import draw
-    from ..solvers import Cholesky
-
-    if gp.num_data <= _EXACT:
-        return draw(gp, 1, num_features=2, solver=Cholesky(keep=True)).std
-    return lambda x: paths(x).std(0) if paths.num_paths > 1 else x.new_zeros(len(x))
 
 
 def _cuts(figure: Figure, of: _Shown) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import Tensor
 
+    from ..columns import Columns
     from ..gp import ExactGP
-    from ..tables import Columns
     from ..value import Json
 
 # A grid's points in all, where the user does not say how many.
@@ -59,8 +60,8 @@ def sample(
         check_picture(plot)
     writer = None if out is None else TableWriter(out)
     with voice.warnings_in_words():
-        gp, columns, name, notes, box = _model(data, target, listed(inputs), listed(encode), seed, voice)
-        shape = None if grid is None else _shape(grid, gp.input_dim)
+        gp, columns, name, notes, box = _model(data, target, listed(inputs), listed(encode), at, grid, seed, voice)
+        shape = None if grid is None else _shape(grid, columns)
         drawn = draw(gp, paths, seed=seed, domain=_domain(box) if gp.input_dim <= 3 else None)
         voice.say(f"{paths} functions drawn from the posterior")
         if writer is not None:
@@ -89,11 +90,20 @@ def sample(
 
 
 def _model(
-    data: Path, target: str | None, inputs: list[str] | None, encode: list[str] | None, seed: int, voice: Voice
+    data: Path,
+    target: str | None,
+    inputs: list[str] | None,
+    encode: list[str] | None,
+    at: Path | None,
+    grid: str | None,
+    seed: int,
+    voice: Voice,
 ) -> tuple[ExactGP, Columns, str, dict[str, Json], Tensor]:
     """The model, its columns, its target, what a file of its paths remembers, and the box of its data."""
     import torch
 
+    from ..columns import check_columns
+    from ..tables import read_chunks
     from .data import read_dataset
     from .model import data_of, fitted, loaded_model
 
@@ -106,6 +116,11 @@ def _model(
     if target is None:
         raise typer.BadParameter("which column is to be modelled? Give --target")
     dataset = read_dataset(data, target, inputs, encode, voice)
+    if grid is not None:
+        _shape(grid, dataset.columns)  # what is wrong with it is said before the fit
+    if at is not None:
+        for frame in islice(read_chunks(at, 1), 1):
+            check_columns(frame, dataset.columns.inputs, str(at))
     return fitted(dataset, seed, voice), dataset.columns, target, dataset.notes(), dataset.box()
 
 
@@ -117,7 +132,10 @@ def _domain(box: Tensor) -> tuple[list[float], list[float]]:
     return (lower - margin).tolist(), (upper + margin).tolist()
 
 
-def _shape(words: str, input_dim: int) -> list[int]:
+def _shape(words: str, columns: Columns) -> list[int]:
+    if columns.categories:
+        raise ValueError("a grid cannot run over categories; give the points with --at")
+    input_dim = len(columns.names)
     try:
         shape = [int(word) for word in words.lower().replace("*", "x").split("x")]
     except ValueError:
@@ -146,8 +164,6 @@ def _points(
         if not done:
             raise ValueError(f"{at} has column names but no rows")
         return
-    if shape is not None and columns.categories:
-        raise ValueError("a grid cannot run over categories; give the points with --at")
     if shape is None and gp.input_dim in _GRID and not columns.categories:
         shape = [round(_GRID[gp.input_dim] ** (1 / gp.input_dim))] * gp.input_dim
     if shape is None:

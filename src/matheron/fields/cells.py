@@ -104,14 +104,20 @@ def box_of(cells: DataArray | dict[str, np.ndarray], wells: Observations) -> tup
 
 def _raster(mask: Path, crs: object) -> DataArray:
     """True where a raster `(y, x)` has a value, or, if it is one of 0 and 1, where that is 1."""
-    if mask.suffix.lower() in (".tif", ".tiff"):
-        raster = need("rioxarray").open_rasterio(mask, masked=True)
-        raster = raster.squeeze("band", drop=True) if raster.sizes["band"] == 1 else raster
-    else:
-        with need("xarray").open_dataset(mask, decode_coords="all") as opened:
-            if len(opened.data_vars) != 1:
-                raise ValueError(f"--mask: expected one variable in {mask.name}, got {', '.join(map(str, opened))}")
-            raster = opened[next(iter(opened))].load()
+    rioxarray, xr = need("rioxarray"), need("xarray")
+    try:
+        if mask.suffix.lower() in (".tif", ".tiff"):
+            raster = rioxarray.open_rasterio(mask, masked=True)
+            raster = raster.squeeze("band", drop=True) if raster.sizes["band"] == 1 else raster
+        else:
+            with xr.open_dataset(mask, decode_coords="all") as opened:
+                raster = opened.load()
+    except Exception as error:  # the readers' own exceptions differ
+        raise ValueError(f"--mask: expected a GeoTIFF, NetCDF or Zarr file, got {mask}: {error!s:.80}...") from None
+    if isinstance(raster, xr.Dataset):
+        if len(raster.data_vars) != 1:
+            raise ValueError(f"--mask: expected one variable in {mask.name}, got {', '.join(map(str, raster))}")
+        raster = raster[next(iter(raster))]
     if raster.ndim != 2:
         raise ValueError(f"--mask: expected one layer (y, x), got dimensions {list(raster.dims)}")
     if str(raster.dims[0]).lower() in EASTWARD:

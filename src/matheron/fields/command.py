@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from ..columns import listed
+from ..tables import check_folder
 from .extras import need
 from .targets import EASTWARD, NORTHWARD
 
 if TYPE_CHECKING:
-    from xarray import DataArray
+    from xarray import DataArray, Dataset
 
     from ..gp import ExactGP
     from ..paths import AbstractPaths
     from .models import OnSphere
     from .observations import Observations
+    from .simulation import Chunks
+
+# Products of observations, twice, and cells: up to so many the standard deviation is exact, in about a minute.
+_DEAR = 1e12
 
 
 def field(
@@ -77,12 +83,11 @@ def field(
     from .models import OnSphere
     from .observations import read_observations
     from .simulation import simulate, whole_paths, with_crs
-    from .summaries import summaries_of
     from .writing import FORMATS, write
 
     try:
         out = Path(table.stem + ".nc") if out is None and plot is None else out
-        names = [name.strip() for name in x.split(",") if name.strip()]
+        names = listed(x) or []
         _check_outputs(out, plot, FORMATS, overwrite)
         _check_coordinates(names, out, plot)
         wells = read_observations(table, names, value, _as_crs(crs))
@@ -94,6 +99,8 @@ def field(
         if sphere:
             _check_degrees(wells)
             wells = wells if mask is not None else _across_the_dateline(wells)
+        elif reference is None and _are_degrees(wells.names):
+            typer.echo(f"  {' and '.join(names)} are taken for a plane; --sphere if they are degrees")
         cells = cells_for(grid, mask, wells, reference, sphere)
         check_overlap(cells, wells, own_names=isinstance(cells, dict))
         gp = _fitted(wells, log, seed, sphere)
@@ -109,15 +116,17 @@ def field(
         realised = simulate(where, cells, chunks=size, name=_variable(value))
         realised = realised if reference is None else with_crs(realised, reference)
         threshold = float(np.quantile(wells.values, 0.75)) if above is None else above
-        maps = summaries_of(realised, quantiles=(0.05, 0.5, 0.95), above=[threshold])
         if out is not None:
             began = time.monotonic()
-            whole = maps.assign({realised.name: realised}) if out.suffix not in (".tif", ".tiff") else realised
+            whole = realised
+            if out.suffix.lower() not in (".tif", ".tiff"):
+                maps = _maps(gp, where, realised, cells, size, (0.05, 0.5, 0.95), threshold)
+                whole = maps.assign({realised.name: realised})
             written = write(whole, out, scheduler=dask, progress=True, overwrite=overwrite)
             shape = " x ".join(str(n) for n in realised.shape[1:])
             typer.echo(f"written: {written}, {paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
         if plot is not None:
-            _draw_figure(where, cells, wells, threshold, plot, log, sphere)
+            _draw_figure(gp, where, cells, wells, threshold, plot, log, sphere)
             typer.echo(f"drawn: {plot}")
     except KeyboardInterrupt:
         typer.secho("stopped; the same command resumes with the blocks that are left", err=True)
@@ -144,6 +153,10 @@ def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) ->
         raise ValueError(f"--plot: a map has two coordinates, got {', '.join(names)}; leave it out, and open --out")
     if out is not None and out.suffix.lower() in (".tif", ".tiff") and len(names) < 2:
         raise ValueError(f"--out: a raster has two coordinates, got {', '.join(names)}; write to .nc")
+
+
+def _are_degrees(names: tuple[str, ...]) -> bool:
+    return len(names) == 2 and all(n.lower().startswith(c) for n, c in zip(names, ("lon", "lat"), strict=True))
 
 
 def _check_degrees(wells: Observations) -> None:
@@ -201,13 +214,41 @@ def _check_outputs(out: Path | None, plot: Path | None, formats: tuple[str, ...]
             continue
         if path.suffix.lower() not in endings:
             raise ValueError(f"{option}: expected a name that ends in {', '.join(endings)}, got {path.name!r}")
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"{option}: no folder {path.parent}; make it first")
+        check_folder(path)
     if out is not None and out.exists() and not overwrite and not out.with_name(out.name + ".blocks").exists():
         raise FileExistsError(f"--out: {out} is there already; choose another name, or add --overwrite")
 
 
+def _maps(
+    gp: ExactGP,
+    functions: AbstractPaths | OnSphere,
+    realised: DataArray,
+    cells: DataArray | dict[str, np.ndarray],
+    chunks: Chunks,
+    quantiles: tuple[float, ...],
+    threshold: float,
+) -> Dataset:
+    """The summaries of realisations, with the posterior's own mean and, where it is not too dear, standard deviation.
+
+    What is exact has no error beside it.
+    """
+    from .kriging import LARGEST, krige, mean
+    from .models import OnSphere
+    from .summaries import summaries_of
+
+    maps = summaries_of(realised, quantiles=quantiles, above=[threshold])
+    if gp.output_transform is not None and not gp.output_transform.affine:
+        return maps
+    if gp.num_data <= LARGEST and gp.num_data**2 * realised[0].size <= _DEAR:
+        exact = krige(OnSphere(gp) if isinstance(functions, OnSphere) else gp, cells, chunks=chunks)
+    else:
+        exact = mean(functions, cells, chunks=chunks).to_dataset()
+    maps = maps.drop_vars([f"{name}_error" for name in exact.data_vars])
+    return maps.assign({name: (maps[name].dims, v.data, maps[name].attrs) for name, v in exact.data_vars.items()})
+
+
 def _draw_figure(
+    gp: ExactGP,
     functions: AbstractPaths | OnSphere,
     cells: DataArray | dict[str, np.ndarray],
     wells: Observations,
@@ -218,14 +259,15 @@ def _draw_figure(
 ) -> None:
     """The figure, of the same functions at the cells that a picture can show."""
     from .picture import picture, thinned
-    from .simulation import simulate
-    from .summaries import summarise
+    from .simulation import simulate, whole_paths
 
     if isinstance(cells, dict):
         few = {name: axis[thinned(axis)] for name, axis in cells.items()}
     else:
         few = cells.isel({dim: thinned(cells[dim].values) for dim in cells.dims})
-    maps = summarise(functions, few, quantiles=(), above=[threshold]).compute(scheduler="sync")
+    chunks = whole_paths(functions, few)
+    maps = _maps(gp, functions, simulate(functions, few, chunks=chunks), few, chunks, (), threshold)
+    maps = maps.compute(scheduler="sync")
     realisations = simulate(functions[:3], few).compute(scheduler="sync")
     data = (wells.points, wells.values)
     picture(maps, realisations, *data, plot, units=wells.value_name, log=log, degrees=degrees)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..tables import PARQUET, check_columns, no_data_remark, numbers, read_table
+from ..columns import check_columns, copies_remark, no_data_remark, numbers
+from ..tables import PARQUET, read_table
 from .extras import need
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
     _check_spread(rows, names, path)
     if (remark := no_data_remark(value, rows[:, -1])) is not None:
         remarks.append(remark)
-    repeated = len(rows) - len(np.unique(rows[:, :-1], axis=0))
+    if (remark := copies_remark(rows)) is not None:
+        remarks.append(remark)
+    repeated = len(np.unique(rows, axis=0)) - len(np.unique(rows[:, :-1], axis=0))
     if repeated:
         verb = "row repeats a place" if repeated == 1 else "rows repeat places"
         remarks.append(f"{repeated} {verb} of others: the fitted noise is to explain how their values differ")
