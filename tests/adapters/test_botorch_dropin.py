@@ -118,6 +118,21 @@ def test_input_transforms_of_any_kind_are_called_as_they_are(name: str, training
     torch.testing.assert_close(values.var(0), law.variance, rtol=0.12, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:Data")  # inputs that are not scaled
+def test_input_transforms_of_a_list_are_called_each_for_its_outputs() -> None:
+    near = [bi.InputPerturbation(width * torch.rand(3, 2, dtype=DOUBLE)) for width in (0.5, 2.0)]
+    first = models.SingleTaskGP(X2, Y2, input_transform=near[0])
+    second = models.SingleTaskGP(X, Y, input_transform=near[1])
+    model, points = models.ModelListGP(first, second), X[:4] + 0.1
+    paths = ours.get_matheron_path_model(model, torch.Size([4000]))
+    with torch.no_grad():
+        laws: list[Any] = [member.eval().posterior(points) for member in (first, second)]
+    mean, variance = (torch.cat([getattr(law, name) for law in laws], -1) for name in ("mean", "variance"))
+    values = paths(points)
+    assert values.shape == (4000, 12, 3)
+    assert float(((values.mean(0) - mean) / variance.sqrt()).abs().max()) < 5 / 4000**0.5
+
+
 def test_outputs_are_selected_in_the_order_asked() -> None:
     model = ours.get_matheron_path_model(made("two outputs"), torch.Size([3]))
     points = X[:5]

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from botorch.acquisition.multi_objective.utils import random_search_optimizer
 from botorch.acquisition.objective import MCAcquisitionObjective, ScalarizedPosteriorTransform
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling as _PathwiseThompsonSampling
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models.model import Model
-from botorch.models.transforms.input import InputTransform
+from botorch.models.model import Model, ModelList
 from botorch.utils.sampling import optimize_posterior_samples
 from botorch.utils.transforms import is_ensemble
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
 from ...drawing import draw
 from ...gp import GP, Batch, Ensemble, Outputs
@@ -45,16 +44,21 @@ class MatheronPathModel(PathModel):
     ) -> None:
         shape = Size() if sample_shape is None else Size(sample_shape)
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        gp, transform = _apart(model)
+        gp, called = _apart(model)
         super().__init__(draw(_with_members(gp), shape.numel(), generator=generator), shape)
-        self.transform = transform
+        self.called = nn.ModuleList(called)  # one for each output, or none
         several = is_ensemble(model)
         self.ensemble_as_batch = ensemble_as_batch or not several
         self._is_ensemble = several or len(shape) > 0
 
     def forward(self, X: Tensor) -> Tensor:
         """The paths at X, `[..., n, d] -> [..., n, m]`; an ensemble's members are the axis before n."""
-        X = X if self.transform is None else self.transform(X)
+        if len(self.called) == 0:
+            return self._at(X)
+        values = {transform: self._at(transform(X)) for transform in set(self.called)}
+        return torch.stack([values[transform][..., i] for i, transform in enumerate(self.called)], dim=-1)
+
+    def _at(self, X: Tensor) -> Tensor:
         return super().forward(X if self.ensemble_as_batch else X.unsqueeze(-3))
 
 
@@ -167,19 +171,24 @@ def sample_optimal_points(
     return inputs, outputs
 
 
-def _apart(model: Model) -> tuple[GP, InputTransform | None]:
-    """The model as a snapshot, and beside it an input transform that a snapshot cannot have: one that adds columns, or
-    makes several points of one."""
+def _apart(model: Model) -> tuple[GP, list[nn.Module]]:
+    """The model as a snapshot, and beside it, for each output, an input transform that a snapshot cannot have: one that
+    adds columns, or makes several points of one."""
     try:
-        return describe(model), None
+        return describe(model), []
     except TypeError:
-        if getattr(model, "input_transform", None) is None:
+        members = cast(list[Model], list(model.models) if isinstance(model, ModelList) else [model])
+        if all(getattr(member, "input_transform", None) is None for member in members):
             raise
-        bare = copy.deepcopy(model).eval()  # whose data are transformed
-        transform = cast(InputTransform, bare.input_transform)
-        del bare.input_transform
-        bare._has_transformed_inputs = False
-        return describe(bare), transform
+        bare: list[Any] = copy.deepcopy(members)
+        called: list[nn.Module] = []
+        for member in bare:
+            member.eval()  # its data are transformed
+            transform = getattr(member, "input_transform", None)
+            called += [nn.Identity() if transform is None else transform] * member.num_outputs
+            member.input_transform, member._has_transformed_inputs = None, False
+        gps = [describe(member) for member in bare]
+        return Outputs(gps) if isinstance(model, ModelList) else gps[0], called
 
 
 def _with_members(gp: GP) -> GP:
