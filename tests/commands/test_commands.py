@@ -242,6 +242,16 @@ def test_columns_that_are_constant_are_named(tmp_path):
     assert "c, y: the same in all rows" in result.output and "warning" not in result.stderr
 
 
+def test_one_row_is_sampled_around_it(tmp_path):
+    """A box of one point is no map: neither in a table nor in a picture."""
+    (tmp_path / "t.csv").write_text("a,b,y\n5,0,2\n")
+    words = ["--out", tmp_path / "s.csv", "--plot", tmp_path / "p.png", "--grid", "5x4"]
+    run("sample", tmp_path / "t.csv", "--target", "y", *SMALL, *words, "-q")
+    table, pixels = pd.read_csv(tmp_path / "s.csv"), imread(tmp_path / "p.png")[..., :3]
+    assert len(table.drop_duplicates(["a", "b"])) == 20 and table.a.min() < 5 < table.a.max()
+    assert (np.ptp(pixels, axis=2) > 0.1).mean() > 0.2  # maps in colours, not colour bars alone
+
+
 def test_one_row_can_be_fitted_but_says_nothing_of_where_to_look(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n1,2\n")
     assert "1 observation" in run("fit", tmp_path / "t.csv", "--target", "y").output

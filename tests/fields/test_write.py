@@ -156,7 +156,9 @@ def test_an_unfinished_write_of_another_field_is_not_continued(field, tmp_path, 
     monkeypatch.setattr(sys.modules["matheron.fields.writing"].Manifest, "end", lambda self: None)
     fields.write(field, tmp_path / "field.zarr")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="an unfinished write of another field"):
+    with pytest.raises(
+        ValueError, match=r"an unfinished write of another field.*replace it with overwrite=True \(--overwrite"
+    ):
         fields.write(field.isel(path=[0]), tmp_path / "field.zarr")
     path = fields.write(field.isel(path=[0]), tmp_path / "field.zarr", overwrite=True)
     with reopened(path) as read:

@@ -61,7 +61,7 @@ def sample(
     writer = None if out is None else TableWriter(out)
     with voice.warnings_in_words():
         gp, columns, name, notes, box = _model(data, target, listed(inputs), listed(encode), at, grid, seed, voice)
-        shape = None if grid is None else _shape(grid, columns)
+        shape, box = None if grid is None else _shape(grid, columns), _with_room(box)
         drawn = draw(gp, paths, seed=seed, domain=_domain(box) if gp.input_dim <= 3 else None)
         voice.say(f"{paths} functions drawn from the posterior")
         if writer is not None:
@@ -124,12 +124,17 @@ def _model(
     return fitted(dataset, seed, voice), dataset.columns, target, dataset.notes(), dataset.box()
 
 
-def _domain(box: Tensor) -> tuple[list[float], list[float]]:
-    """The data's box, wider by a tenth, and by something where a column is constant."""
+def _with_room(box: Tensor) -> Tensor:
+    """The data's box `[2, d]`; a column that is constant gets some room, so that grids and pictures have an extent."""
     lower, upper = box
-    margin = 0.1 * (upper - lower)
-    margin = margin.where(margin > 0, lower.abs() * 0.1 + 0.1)
-    return (lower - margin).tolist(), (upper + margin).tolist()
+    room = (0.1 * lower.abs() + 0.1) * (lower == upper)
+    return box + room * box.new_tensor([[-1.0], [1.0]])
+
+
+def _domain(box: Tensor) -> tuple[list[float], list[float]]:
+    """The box, wider by a tenth."""
+    margin = 0.1 * (box[1] - box[0])
+    return (box[0] - margin).tolist(), (box[1] + margin).tolist()
 
 
 def _shape(words: str, columns: Columns) -> list[int]:

@@ -23,7 +23,7 @@ class Manifest:
         if lines and lines[0] != self.header:
             raise ValueError(
                 f"{path.name}: an unfinished write of another field (or with other chunks) is there; finish that "
-                "one, delete it, or pass overwrite=True"
+                "one, or replace it with overwrite=True (--overwrite at the command line)"
             )
         self.done = {line for line in lines[1:] if isinstance(line, str)}
 
