@@ -7,8 +7,9 @@ import torch
 
 from matheron import ExactGP, draw, draw_prior, load
 from matheron import kernels as K
-from matheron.features import KINDS
+from matheron.features import KINDS, choose
 from matheron.features.choose import _allocate
+from matheron.samplers import decoupled_moments, moments
 from standard import assert_unbiased, covariance, features_of
 
 UNIT = (0.0, 1.0)
@@ -136,13 +137,45 @@ def test_features_are_a_value():
     torch.testing.assert_close(single(x.float()).double(), features(x), rtol=1e-4, atol=1e-4)
 
 
-def test_many_paths_of_a_rough_kernel_on_a_domain_have_frequencies_by_leverage():
+def test_what_lies_beyond_a_lattice_s_modes_has_frequencies_by_leverage(monkeypatch):
+    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 8000)
     X = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
-    def kind(kernel: K.Kernel) -> str:
+    def kinds(kernel: K.Kernel) -> list[str]:
         gp = ExactGP(kernel, X, X.sum(-1), noise=1e-3)
-        paths = draw(gp, 2000, domain=UNIT, seed=0)  # whose lattice would lack much of the variance
-        return paths.prior.features.choices[0].kind
+        paths = draw(gp, 64, domain=UNIT, seed=0)
+        return [choice.kind for choice in paths.prior.features.choices]
 
-    assert kind(K.Matern(0.5, 1.0)) == "leverage"
-    assert kind(K.RBF(1.0)) == "lattice"
+    assert kinds(K.Matern(0.5, 0.5)) == ["lattice", "leverage"]
+    assert kinds(K.RBF(1.0)) == ["lattice"]
+
+
+ROUGH = {  # kernel and dimensions
+    "one dimension": (K.Matern(0.5, 0.3), 1),
+    "two": (K.Matern(0.5, 0.3), 2),
+    "three": (K.Matern(1.5, 0.5), 3),
+    "longer than the domain": (K.Matern(0.5, 5.0), 2),
+    "no density": (K.Matern(0.5, 0.2) * K.Matern(2.5, [2.0, 0.4]), 2),
+    "a sum": (K.RBF(0.5) + 1e-2 * K.Matern(0.5, 0.1), 2),
+    "times a linear one": (K.Matern(0.5, 0.5) * K.Linear(), 1),
+    "two outputs": (K.Coregional(K.Matern(0.5, 0.4), [[1.0, 0.6], [0.6, 0.5]]), 2),
+}
+
+
+@pytest.mark.parametrize("name", ROUGH)
+def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(name, monkeypatch):
+    """Below the shortest wavelength: there the modes alone leave a tenth of it."""
+    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 2000)
+    kernel, d = ROUGH[name]
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(40, d, generator=g, dtype=torch.float64)
+    gp = ExactGP(kernel, X, torch.zeros(40, 2) if kernel.num_outputs == 2 else X.sum(-1), noise=1e-4)
+    paths = draw(gp, 32, paths_per_basis=1, domain=UNIT, seed=0)
+    assert paths.prior.features.choices[0].kind == "lattice"
+    x = torch.cat([(X + 0.003 * torch.randn(X.shape, generator=g, dtype=torch.float64)).clamp(0, 1), 1 - X])
+    count = len(x) * kernel.num_outputs
+    exact, drawn = (
+        m.covariance.reshape(count, count).diagonal() for m in (moments(gp, x), decoupled_moments(gp, paths, x))
+    )
+    ratio = drawn / exact
+    assert 0.85 < float(ratio.min()) and float(ratio.max()) < 1.15

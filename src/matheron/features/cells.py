@@ -123,6 +123,14 @@ class Shells(Factor):
         """Frequencies `[k, d]` in the measure's own coordinates `[k, p]`."""
         return theta if self.whole else theta @ self.frame.mT
 
+    def within(self, beyond: Tensor) -> Tensor:
+        """The shells `[c]` all of whose frequencies have coordinates below these `[d]`."""
+        if self.shift is not None:
+            return torch.zeros_like(self.masses, dtype=torch.bool)
+        reach = (self.scale[:, None] * self.frame).norm(dim=0)  # [d], of frequencies of radius one
+        radius = torch.where(reach > 0, beyond / reach.clamp_min(1e-300), math.inf).min()
+        return self.index + self.step / 2 <= radius.log()
+
     def _log_shell(self, log_radius: Tensor) -> Tensor:
         """The log density of log |theta / scale|."""
         return self.measure.log_radial((2 * log_radius).exp()) + self.own_dim * log_radius + self.log_area

@@ -20,9 +20,9 @@ from .features import Choice, Features, merged, root_of
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .leverage import leverage
-from .modulated import OnLattice, largest_square, lattice_in, powers_in, powers_of, same_modes
+from .modulated import OnLattice, lattice_in, powers_in, powers_of, same_modes
 from .proposal import Component, components
-from .series import LARGEST_ERROR, NoJointLattice, lattices, pieces_of
+from .series import LARGEST_ERROR, NoJointLattice, Placed, lattices, pieces_of
 
 LATTICE_KINDS = ("lattice", "equispaced")
 KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
@@ -32,9 +32,8 @@ CAPTURED_SHARE = 0.99
 LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
 # In a graph every mode is summed over by torch's own operations, and kept: few are all that is practical.
 LARGEST_IN_GRAPH, LARGEST_LEFT_OUT_IN_GRAPH = 4096, 1e-2
-# Given data, "auto" has frequencies by leverage where a lattice would lack more of the posterior variance than this
-# share over the root of the number of bases (up to a hundred): random bases average out, what a lattice lacks does not.
-LARGEST_LACKING, MOST_AVERAGED = 0.23, 100
+# The same where frequencies by leverage hold what lies beyond its modes: given data, "auto" needs no more.
+LARGEST_COMPLETED, COMPLETED_MEMORY = 1 << 18, 1 << 27
 # Without data: paths drawn from a prior may be conditioned later, which reduces the variance.
 _UNKNOWN_SHARE = 0.01
 # Monomials, each with frequencies of its own by leverage: beyond, products are random.
@@ -82,32 +81,38 @@ def build_features(
     if kind == "leverage" and posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
     accuracy = accuracy or Accuracy()
-    on_lattices, rest = _lattices(kernel, terms, input_dim, num_features, kind, domain, origin, accuracy)
-    largest = LARGEST_LACKING / math.sqrt(min(num_bases, MOST_AVERAGED))
-    if kind == "auto" and posterior is not None and _lacking(on_lattices, domain, accuracy) > largest:
-        on_lattices, rest = [], terms
-    terms = rest
+    completed = kind == "auto" and domain is not None and not accuracy.joined
+    completed = completed and len(_by_leverage(terms, input_dim, kind, posterior)) == sum(
+        bool(t.stationary) for t in terms
+    )
+    on_lattices, terms = _lattices(kernel, terms, input_dim, num_features, kind, domain, origin, accuracy, completed)
     if accuracy.joined:
         _require_joint(on_lattices, terms, input_dim, num_features)
     chosen = _by_leverage(terms, input_dim, kind, posterior)
     terms = [t for t in terms if not any(t is other for other, _ in chosen)]
     sizes = [_size(t, reference) for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [*[sum(_size(t, reference) for t, _ in chosen)][: len(chosen)], *sizes]))
-    blocks: list[tuple[Basis, Tensor | None]] = [*on_lattices]
-    choices = [_choice(basis) for basis, _ in on_lattices]
+    blocks: list[tuple[Basis, Tensor | None]] = [(placed.basis, placed.coupling) for placed in on_lattices]
+    choices = [_choice(basis) for basis, *_ in on_lattices]
     used_domain = domain if on_lattices else None
-    if chosen and posterior is not None:
-        roots = [root_of(t.coupling, kernel.num_outputs) for t, _ in chosen]
+    sampled: list[tuple[list[tuple[Term, list[Component]]], int, Tensor | None]] = []
+    for basis, _, beyond in on_lattices:
+        parts = [(t, found) for t in beyond if (found := components(t, input_dim)) is not None]
+        sampled += [(parts, num_features, lattice_in(basis).beyond(input_dim))] if beyond else []
+    sampled += [(chosen, next(counts), None)] if chosen else []
+    for of, count, beyond in sampled:
+        assert posterior is not None
         random = leverage(
-            chosen,
-            next(counts),
+            of,
+            count,
             posterior=posterior,
-            roots=roots,
+            roots=[root_of(t.coupling, kernel.num_outputs) for t, _ in of],
             num_bases=num_bases,
             origin=origin,
             domain=domain,
             where=where,
             generator=generator,
+            beyond=beyond,
         )
         blocks += random
         choices.append(Choice("leverage", sum(b.size for b, _ in random)))
@@ -130,7 +135,8 @@ def _lattices(
     domain: Tensor | None,
     origin: Tensor,
     to: Accuracy,
-) -> tuple[list[tuple[OnLattice, Tensor | None]], list[Term]]:
+    completed: bool,
+) -> tuple[list[Placed], list[Term]]:
     """The terms that go on lattices, and the others."""
     if kind in ("leverage", *RANDOM_KINDS) or domain is None:
         return [], terms
@@ -138,7 +144,8 @@ def _lattices(
     left = [t for t in terms if not any(t is other for other in discrete)]
     alike = {(id(t.coupling), powers_of(piece)) for t, piece in pieces_of(left)}
     weights = to.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
-    largest = max(1, min(LARGEST_LATTICE, LATTICE_MEMORY // (8 * weights)))
+    most, memory = (LARGEST_COMPLETED, COMPLETED_MEMORY) if completed else (LARGEST_LATTICE, LATTICE_MEMORY)
+    largest = max(1, min(most, memory // (8 * weights)))
     if kind == "equispaced":  # the old name, whose features are counted
         largest = min(largest, num_features)
     graph = torch.is_grad_enabled() and kernel.requires_graph()
@@ -162,8 +169,10 @@ def _lattices(
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
         joint=to.joined,
         refused=to.largest,
+        completed=completed,
     )
-    if graph and kind == "auto" and any(lattice_in(basis).left_out > LARGEST_LEFT_OUT_IN_GRAPH for basis, _ in made):
+    lacking = any(lattice_in(basis).left_out > LARGEST_LEFT_OUT_IN_GRAPH for basis, *_ in made)
+    if graph and kind == "auto" and not completed and lacking:
         warnings.warn(
             f"draw: with detach=False a lattice has at most {LARGEST_IN_GRAPH} modes, too few for this kernel on this "
             "domain; its features are random instead, and keep the graph",
@@ -178,24 +187,10 @@ def _choice(basis: OnLattice) -> Choice:
     return Choice("lattice", of.size, bool(powers), left_out=of.left_out, error=of.error, modes=of.shape)
 
 
-def _lacking(made: list[tuple[OnLattice, Tensor | None]], domain: Tensor | None, to: Accuracy) -> float:
-    """The share of the posterior variance that lies beyond the modes; 0 where there is no choice."""
-    if to.joined or to.posterior_variance is None or domain is None:
-        return 0.0
-    beyond = sum(
-        lattice_in(basis).left_out
-        * float(lattice_in(basis).amplitudes.detach().square().sum())
-        * (1.0 if B is None else float(B.detach().diagonal().max()))
-        * largest_square(powers_in(basis), domain)
-        for basis, B in made
-    )
-    return beyond / max(to.posterior_variance, 1e-300)
-
-
-def _require_joint(made: list[tuple[OnLattice, Tensor | None]], rest: list[Term], input_dim: int, count: int) -> None:
+def _require_joint(made: list[Placed], rest: list[Term], input_dim: int, count: int) -> None:
     """All of the kernel is on one lattice, but for terms that have exact features of their own."""
     exact = [not t.stationary or (not t.forms and _repeats(t, input_dim, count)) for t in rest]
-    if not made or not same_modes([basis for basis, _ in made]) or not all(exact):
+    if not made or not same_modes([basis for basis, *_ in made]) or not all(exact):
         others = len(exact) - sum(exact)
         raise NoJointLattice(f"{len(made)} lattices, and {others} terms that have none")
 

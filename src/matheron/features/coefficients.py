@@ -4,12 +4,13 @@ Only differences between points of the domain matter, so the kernel may be conti
 its coefficients positive: by its own periodic images, far enough away, or cut off smoothly. Where the spectral density
 S is known, the images' coefficients are S(theta_j) prod(2 pi / period) exactly; else they are an FFT of the kernel.
 What lies beyond the last mode is added to the outermost octave of modes: the variance is right, and correlations err
-over distances below the shortest wavelength alone.
+over distances below the shortest wavelength alone. Where other features hold it, it is left out.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import torch
@@ -24,14 +25,20 @@ from .box import Box, own_period
 _IMAGES = range(-8, 9)
 
 
-def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
-    """The Fourier coefficients of a term of variance one on the box's modes, `[*shape]`, none negative."""
+def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int, whole: bool = True) -> Tensor:
+    """The Fourier coefficients of a term of variance one on the box's modes, `[*shape]`, none negative.
+
+    They are of the whole variance, or without what lies beyond the modes.
+    """
     active = term.active_dims(input_dim)
     mine = [axis for axis, i in enumerate(box.dims) if i in active]
     part = box.along(mine)
-    c = None if cut_off else _by_density(term, part, input_dim)
-    if c is None:
+    c = None if cut_off else _by_density(term, part, input_dim, whole)
+    if c is None and whole:
         c = by_transform(term, cut_off, part, input_dim).clamp_min(0)
+    elif c is None:  # a transform adds what lies beyond its modes to them: of twice as many, most to the others
+        c = by_transform(term, cut_off, replace(part, m=tuple(2 * m for m in part.m)), input_dim).clamp_min(0)
+        c = c[tuple(slice(m, 3 * m + 1) for m in part.m)]
     if len(mine) == len(box.dims):
         return c
     shape = [2 * m + 1 if axis in mine else 1 for axis, m in enumerate(box.m)]
@@ -39,8 +46,9 @@ def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
     return pad(c.reshape(shape), [w for width in reversed(widths) for w in (width, width)])
 
 
-def _by_density(term: Term, box: Box, input_dim: int) -> Tensor | None:
-    """S(theta_j) prod(2 pi / period), with what is left over in the outermost octave; None without a density."""
+def _by_density(term: Term, box: Box, input_dim: int, whole: bool) -> Tensor | None:
+    """S(theta_j) prod(2 pi / period), with what is left over in the outermost octave if they are to be of the whole
+    variance; None without a density."""
     measure = term.measure(input_dim)
     if getattr(measure, "density_dims", None) != list(box.dims):
         return None
@@ -53,6 +61,8 @@ def _by_density(term: Term, box: Box, input_dim: int) -> Tensor | None:
     if density is None or not bool(torch.isfinite(density.detach()).all()):
         return None
     c = (density * math.prod(2 * math.pi / p for p in box.period)).reshape(box.shape)
+    if not whole:
+        return c
     images = torch.tensor(list(product(_IMAGES, repeat=len(box.dims))), dtype=torch.float64)
     x = torch.zeros(len(images), input_dim, dtype=torch.float64)
     x[:, list(box.dims)] = images * torch.tensor(box.period, dtype=torch.float64)

@@ -30,7 +30,8 @@ class Lattice(Basis):
     of each pair. c = prod(2 m_i + 1) in all. Amplitudes `[(c + 1) / 2]` are those of the pairs, then that of 1.
 
     `error` is the largest difference from the kernel that was measured between points of the domain, `left_out` the
-    share of the variance beyond the last mode, which the outermost modes carry; both relative to the variance.
+    share of the variance beyond the last mode, which the outermost modes carry, or other features; both relative to
+    the variance.
     """
 
     fields = ("dims", "shape", "error", "left_out")
@@ -73,6 +74,12 @@ class Lattice(Basis):
     def mode(self, index: Tensor) -> Tensor:
         """Frequencies `[..., k]` of places `[...]` in the box, in the coordinates `dims`."""
         return self.place_modes(index) * (2 * math.pi / self.period)
+
+    def beyond(self, input_dim: int) -> Tensor:
+        """Half a step beyond the highest frequency of each coordinate, `[d]`: infinite in those that it has not."""
+        highest = torch.full((input_dim,), math.inf, dtype=torch.float64)
+        highest[self.dims] = torch.tensor(self.shape) * math.pi / self.period.double().cpu()
+        return highest
 
     def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:
         """The pairs `start` to `stop` as a plain basis, for sums that need the functions themselves."""

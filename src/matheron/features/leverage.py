@@ -73,23 +73,56 @@ def leverage(
     domain: Tensor | None,
     where: Tensor | None,
     generator: torch.Generator,
+    beyond: Tensor | None = None,
 ) -> list[tuple[Basis, Tensor | None]]:
     """`count` features for all of the terms together, `num_bases` times over, and the coupling of each basis.
 
-    `roots` are roots of the terms' couplings. Pools share the features by leverage.
+    `roots` are roots of the terms' couplings. Pools share the features by leverage. With `beyond`, `[d]`, only those
+    are kept that have a coordinate of their frequency beyond it: the others are on a lattice.
     """
     pools = _pools(terms, roots)
     with torch.no_grad():
         sizes = adapt(pools, posterior, origin, domain, where, num_bases)
     blocks: list[tuple[Basis, Tensor | None]] = []
     for pool, number in zip(pools, _whole(count, sizes), strict=True):
-        bases = _bases(pool.parts, number, num_bases, generator)
-        if pool.envelope is not None:
+        parts = pool.parts if beyond is None else _proposed(pool.parts, beyond)
+        bases = _bases(parts, number, num_bases, generator)
+        if beyond is not None:
+            bases = [kept for basis in bases if (kept := _outside(basis, beyond)) is not None]
+        if pool.envelope is not None and bases:
             cosines = as_cosines(bases)
             A = pool.envelope[None, :, None].expand(num_bases, -1, cosines.size, -1)  # [g, p, c, d + 1]
             bases = [Products(A, A.new_ones(()), origin.cpu(), cosines)]
         blocks += [(basis, pool.coupling) for basis in bases]
     return blocks
+
+
+def _proposed(pool: list[Component], beyond: Tensor) -> list[Component]:
+    """The pool with proposals that spare the shells of which `_outside` would keep nothing."""
+    parts = []
+    for c in pool:
+        first, q = c.factors[0], c.proposal
+        if len(c.factors) == 1 and isinstance(first, Shells):
+            q = [q[0].masked_fill(first.within(beyond), 0.0)]
+        left = float(math.prod(each.sum() for each in q))
+        if left > 0:
+            parts.append(replace(c, proposal=[each / each.sum() for each in q], share=c.share * left))
+    whole = sum(c.share for c in parts)
+    return [replace(c, share=c.share / whole) for c in parts]
+
+
+def _outside(basis: Basis, beyond: Tensor) -> Basis | None:
+    """The features whose frequencies have a coordinate beyond `[d]`; None where there are none.
+
+    Where bases have unequal numbers of them, the amplitudes of the others are zero.
+    """
+    assert isinstance(basis, Pairs | Cosines)
+    far = (basis.frequencies.detach().abs() > beyond).any(-1)  # [g, f]
+    order = torch.argsort(far.double(), dim=1, descending=True, stable=True)[:, : int(far.sum(1).max())]  # [g, k]
+    if order.shape[1] == 0:
+        return None
+    some = basis.replaced(amplitudes=basis.amplitudes * far)
+    return some.mapped(lambda t: t.take_along_dim(order.reshape(*order.shape, *[1] * (t.ndim - 2)), 1))
 
 
 def _pools(terms: Sequence[tuple[Term, list[Component]]], roots: Sequence[Tensor | None]) -> list[Pool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from .modulated import Modulated, OnLattice, largest_square, lattice_in, powers_
 
 # A series that errs by more of the variance than this is none.
 LARGEST_ERROR = 0.2
+# Where other features are to hold what lies beyond its modes: what lies within them errs by no more than this.
+_LARGEST_WITHIN = 0.12
 # Monomials that a stationary part is multiplied with, each with a lattice, at the most.
 LARGEST_MONOMIALS = 10
 # Points of the longest FFT of a kernel along one axis, which says how many modes the axis needs, by the number of axes.
@@ -32,6 +35,14 @@ _TRIAL = {1: 2048, 2: 160, 3: 40}
 
 class NoJointLattice(ValueError):
     """A kernel is not on one lattice of few enough modes, with explicit functions beside it."""
+
+
+class Placed(NamedTuple):
+    """A lattice of some terms, with their coupling, and those of them that it holds only as far as its modes go."""
+
+    basis: OnLattice
+    coupling: Tensor | None
+    beyond: tuple[Term, ...] = ()
 
 
 def lattices(
@@ -46,7 +57,8 @@ def lattices(
     largest_error: float = LARGEST_ERROR,
     joint: bool = False,
     refused: int | None = None,
-) -> tuple[list[tuple[OnLattice, Tensor | None]], list[Term]]:
+    completed: bool = False,
+) -> tuple[list[Placed], list[Term]]:
     """Lattices of the terms that have a stationary part, times each monomial of their linear forms, with their
     couplings; and the terms that have none.
 
@@ -61,6 +73,7 @@ def lattices(
         joint: whether all terms are to have the same modes, whatever their number; different couplings and monomials
             have lattices of their own in any case.
         refused: more modes than this are a `NoJointLattice`, before they are made.
+        completed: whether other features will hold what lies beyond the modes, where that is more than `left_out`.
     """
     pieces = pieces_of(terms)
     rest = [t for t in terms if not any(t is other for other, _ in pieces)]
@@ -75,15 +88,19 @@ def lattices(
                 failed.append(term)
             else:
                 boxes.append(box)
-        made: list[tuple[OnLattice, Tensor | None]] = []
+        made: list[Placed] = []
         groups = [boxes] if joint else _alike(boxes)
         for box in [box for group in groups for box in joined(group, largest, math.inf if joint else JOIN_TIMES)]:
             if refused is not None and box.num_modes > refused:
                 raise NoJointLattice(f"{box.num_modes} modes")
-            for basis, part in bases_of(box, input_dim, origin):
-                if lattice_in(basis).error > largest_error:  # a narrow band at frequencies beyond the modes allowed
+            allowed = sum(left_out / len(pieces) / scale_of(piece, domain) for piece in box.terms)
+            whole = not completed or box.left_out <= 2 * allowed
+            for basis, part in bases_of(box, input_dim, origin, whole):
+                of = lattice_in(basis)
+                enough = of.error <= largest_error if whole else max(of.left_out / 4, of.error) <= _LARGEST_WITHIN
+                if not enough:  # a narrow band at frequencies beyond the modes allowed
                     failed += [t for t, piece in pieces if any(piece is other for other in part.terms)]
-                made.append((basis, part.terms[0].coupling))
+                made.append(Placed(basis, part.terms[0].coupling, () if whole else part.terms))
         if not failed:
             return made, rest + without
         without = [t for t in terms if any(t is other for other in failed)] + without
@@ -104,15 +121,15 @@ def _alike(boxes: list[Box]) -> list[list[Box]]:
     return list(groups.values())
 
 
-def bases_of(box: Box, input_dim: int, origin: Tensor) -> list[tuple[OnLattice, Box]]:
+def bases_of(box: Box, input_dim: int, origin: Tensor, whole: bool = True) -> list[tuple[OnLattice, Box]]:
     """The lattices of a box, all with its modes, one for each coupling and monomial of its terms; and each one's part
-    of the box."""
+    of the box. They have the whole variance, or not what lies beyond the modes."""
     ones = [replace(box, terms=(t,), cut_off=(c,)) for t, c in zip(box.terms, box.cut_off, strict=True)]
     made: list[tuple[OnLattice, Box]] = []
     for group in _alike(ones):
         part = replace(box, terms=tuple(b.terms[0] for b in group), cut_off=tuple(b.cut_off[0] for b in group))
         part = replace(part, left_out=box.left_out * part.variance / box.variance)
-        lattice, powers = lattice_of(part, input_dim), powers_of(part.terms[0])
+        lattice, powers = lattice_of(part, input_dim, whole), powers_of(part.terms[0])
         made.append((Modulated(lattice, powers, origin) if powers else lattice, part))
     return made
 
@@ -159,17 +176,17 @@ def sized_box(
     return None if best is None else best[0]
 
 
-def lattice_of(box: Box, input_dim: int) -> Lattice:
+def lattice_of(box: Box, input_dim: int, whole: bool = True) -> Lattice:
     """The series of a box as a basis, checked against the kernel."""
     period = torch.tensor(box.period, dtype=torch.float64)
     c = torch.zeros(box.shape, dtype=torch.float64)
     for term, cut_off in zip(box.terms, box.cut_off, strict=True):
-        c = c + term.variance.cpu() * coefficients(term, cut_off, box, input_dim)
+        c = c + term.variance.cpu() * coefficients(term, cut_off, box, input_dim, whole)
     half = c.flatten()[c.numel() // 2 + 1 :]
     amplitudes = torch.cat([2 * half, c.flatten()[c.numel() // 2, None]]).clamp_min(0)
     root = torch.where(amplitudes > 0, amplitudes, 1.0).sqrt() * (amplitudes > 0)  # a root of zero has no derivative
-    error = largest_error(box, c.detach(), input_dim)
-    return Lattice(box.dims, box.shape, period, root, error, box.left_out / max(box.variance, 1e-300))
+    error, left_out = largest_error(box, c.detach(), input_dim), box.left_out / max(box.variance, 1e-300)
+    return Lattice(box.dims, box.shape, period, root, error if whole else abs(error - left_out), left_out)
 
 
 def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) -> Box | None:
