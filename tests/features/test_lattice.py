@@ -67,6 +67,8 @@ ACCURATE = {
     "Matern 5/2 in two dimensions": (K.Matern(2.5, 0.3), 2),
     "rational quadratic in two dimensions": (K.RationalQuadratic(1.2, 0.5), 2),
     "shifted mixture in two dimensions": (K.SpectralMixture([1.0], [[2.0, -1.0]], [[0.5, 0.8]]), 2),
+    "turned": (K.Rotated(K.RBF([0.8, 0.1]), 30.0), 2),
+    "turned in three dimensions": (K.Rotated(K.RBF([0.2, 0.6]), -50.0).on([0, 2]) * K.RBF(0.7).on(1), 3),
     "RBF in three dimensions": (K.RBF(0.5), 3),
     "Matern 5/2 in three dimensions": (K.Matern(2.5, 0.8), 3),
     "terms of one to three dimensions": (K.RBF(0.6) + K.RBF(0.3).on(1) + K.Matern(2.5, 0.4).on([0, 2]), 3),

@@ -146,6 +146,34 @@ def stationary(term: Term, x: Tensor) -> Tensor:
     return value
 
 
+def decay_length(term: Term, input_dim: int, i: int, side: float, tolerance: float) -> float:
+    """The distance along a coordinate beyond which the kernel stays below the tolerance; infinite where it does not."""
+    octaves = [torch.linspace(2.0**j, 2.0 ** (j + 1), 129, dtype=torch.float64)[1:] for j in range(-10, 20)]
+    r = torch.cat(octaves) * side
+    size = torch.zeros(len(r), dtype=torch.float64)
+    for slopes in _ridges(term, input_dim, i, r):
+        size = torch.maximum(size, stationary(term, r[:, None] * slopes).detach().abs())
+    above = (size > tolerance).nonzero()
+    last = int(above[-1]) if len(above) else -1
+    return float(r[last + 1]) if last + 1 < len(r) else math.inf
+
+
+def _ridges(term: Term, input_dim: int, i: int, r: Tensor) -> Tensor:
+    """Directions `[k, d]`, one in coordinate i, along which a kernel may decay the slowest: its axis, and, of one that
+    is turned in a plane, many others."""
+    axis = torch.zeros(1, input_dim, dtype=torch.float64)
+    axis[0, i] = 1
+    found = [axis]
+    for j in term.active_dims(input_dim):
+        slope = torch.zeros_like(axis)
+        slope[0, j] = 1
+        both = [stationary(term, r[:, None] * (axis + sign * slope)).detach() for sign in (1, -1)]
+        if j != i and not torch.allclose(*both, rtol=0, atol=1e-9):
+            turns = torch.linspace(-1.5, 1.5, 64, dtype=torch.float64).tan()
+            found.append(axis + turns[:, None] * slope)
+    return torch.cat(found)
+
+
 @torch.no_grad()
 def largest_error(box: Box, c: Tensor, input_dim: int) -> float:
     """The largest difference of the series from the kernel between random points of the domain, in variances."""

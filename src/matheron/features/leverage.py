@@ -25,6 +25,7 @@ from torch import Tensor
 from ..kernels.terms import Term
 from ..solvers import Posterior
 from .basis import Basis, Cosines, Pairs
+from .beyond import outside, proposed
 from .cells import Atoms, Shells
 from .directions import even
 from .explicit import as_cosines, monomials
@@ -85,44 +86,16 @@ def leverage(
         sizes = adapt(pools, posterior, origin, domain, where, num_bases)
     blocks: list[tuple[Basis, Tensor | None]] = []
     for pool, number in zip(pools, _whole(count, sizes), strict=True):
-        parts = pool.parts if beyond is None else _proposed(pool.parts, beyond)
+        parts = pool.parts if beyond is None else proposed(pool.parts, beyond)
         bases = _bases(parts, number, num_bases, generator)
         if beyond is not None:
-            bases = [kept for basis in bases if (kept := _outside(basis, beyond)) is not None]
+            bases = [kept for basis in bases if (kept := outside(basis, beyond)) is not None]
         if pool.envelope is not None and bases:
             cosines = as_cosines(bases)
             A = pool.envelope[None, :, None].expand(num_bases, -1, cosines.size, -1)  # [g, p, c, d + 1]
             bases = [Products(A, A.new_ones(()), origin.cpu(), cosines)]
         blocks += [(basis, pool.coupling) for basis in bases]
     return blocks
-
-
-def _proposed(pool: list[Component], beyond: Tensor) -> list[Component]:
-    """The pool with proposals that spare the shells of which `_outside` would keep nothing."""
-    parts = []
-    for c in pool:
-        first, q = c.factors[0], c.proposal
-        if len(c.factors) == 1 and isinstance(first, Shells):
-            q = [q[0].masked_fill(first.within(beyond), 0.0)]
-        left = float(math.prod(each.sum() for each in q))
-        if left > 0:
-            parts.append(replace(c, proposal=[each / each.sum() for each in q], share=c.share * left))
-    whole = sum(c.share for c in parts)
-    return [replace(c, share=c.share / whole) for c in parts]
-
-
-def _outside(basis: Basis, beyond: Tensor) -> Basis | None:
-    """The features whose frequencies have a coordinate beyond `[d]`; None where there are none.
-
-    Where bases have unequal numbers of them, the amplitudes of the others are zero.
-    """
-    assert isinstance(basis, Pairs | Cosines)
-    far = (basis.frequencies.detach().abs() > beyond).any(-1)  # [g, f]
-    order = torch.argsort(far.double(), dim=1, descending=True, stable=True)[:, : int(far.sum(1).max())]  # [g, k]
-    if order.shape[1] == 0:
-        return None
-    some = basis.replaced(amplitudes=basis.amplitudes * far)
-    return some.mapped(lambda t: t.take_along_dim(order.reshape(*order.shape, *[1] * (t.ndim - 2)), 1))
 
 
 def _pools(terms: Sequence[tuple[Term, list[Component]]], roots: Sequence[Tensor | None]) -> list[Pool]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..kernels.terms import Term
 from ..nufft import series_at
 from .box import JOIN_TIMES, LARGEST_DIM, Box, joined, own_period
-from .coefficients import by_transform, coefficients, continued, largest_error, near, stationary
+from .coefficients import by_transform, coefficients, continued, decay_length, largest_error, near
 from .explicit import expanded, monomial_count
 from .lattice import Lattice
 from .modulated import Modulated, OnLattice, largest_square, lattice_in, powers_of
@@ -197,12 +197,12 @@ def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) ->
     """
     (term,) = box.terms
     rooms = [
-        0.0 if math.isfinite(p) else _decay_length(term, input_dim, i, side, tolerance / (2 * len(box.dims)))
+        0.0 if math.isfinite(p) else decay_length(term, input_dim, i, side, tolerance / (2 * len(box.dims)))
         for i, p, side in zip(box.dims, box.period, box.side, strict=True)
     ]
     plain = [p if math.isfinite(p) else side + room for p, side, room in zip(box.period, box.side, rooms, strict=True)]
     scale = [
-        _decay_length(term, input_dim, i, side, 0.3) if room else 0.0
+        decay_length(term, input_dim, i, side, 0.3) if room else 0.0
         for i, side, room in zip(box.dims, box.side, rooms, strict=True)
     ]
     for q in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0):
@@ -224,17 +224,6 @@ def _negative(box: Box, input_dim: int) -> float:
     """The sum of the negative coefficients of a kernel cut off by a box."""
     with torch.no_grad():
         return float(-by_transform(box.terms[0], True, box, input_dim).clamp_max(0).sum())
-
-
-def _decay_length(term: Term, input_dim: int, i: int, side: float, tolerance: float) -> float:
-    """The distance along a coordinate beyond which the kernel stays below the tolerance; infinite where it does not."""
-    octaves = [torch.linspace(2.0**j, 2.0 ** (j + 1), 129, dtype=torch.float64)[1:] for j in range(-10, 20)]
-    r = torch.cat(octaves) * side
-    x = torch.zeros(len(r), input_dim, dtype=torch.float64)
-    x[:, i] = r
-    above = (stationary(term, x).detach().abs() > tolerance).nonzero()
-    last = int(above[-1]) if len(above) else -1
-    return float(r[last + 1]) if last + 1 < len(r) else math.inf
 
 
 def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Tensor:
