@@ -17,7 +17,7 @@ from matheron import kernels as K
 from matheron.fitting import FitWarning, maximised
 from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
 from matheron.fitting.likelihood import Dense, likelihood_with_gradient
-from matheron.fitting.starts import peaks, spread_and_near
+from matheron.fitting.starts import of_both_kinds, peaks, spread_and_near
 from matheron.fitting.units import buffers, standardising
 from standard import KERNELS
 
@@ -392,6 +392,14 @@ def test_noise_in_many_columns_is_not_taken_for_a_function():
     for seed in (0, 1):
         gp = fit(1.0 * K.RBF(np.ones(10)), X, y, mean=y.mean(), seed=seed, num_starts=2)
         assert float(matheron.log_marginal_likelihood(gp)) > theirs - 0.3
+
+
+def test_no_start_is_followed_twice():
+    """Numbers in the user's units and in standardised ones are often about the same: searches from them end alike."""
+    f = objective(1.0 * K.RBF(1.0), 1)
+    one, other = f.hyperparameters.encode(), f.hyperparameters.encode() + 1.0
+    followed = of_both_kinds(f.hyperparameters, [(one, 2.0), (one + 0.01, 1.9), (other, 1.0)], 2)
+    assert len(followed) == 2 and followed[0] is one and followed[1] is other
 
 
 def test_more_data_than_are_screened_end_at_the_top(monkeypatch):

@@ -22,6 +22,8 @@ _OTHER = (0.1, 3.0)
 _EVEN = [(1.0, 0.3), (3.0, 0.3), (1.0, 1e-2), (3.0, 1e-2)]
 # Beyond this variance of the noise a start says that much of the data is noise.
 _NOISY = 0.1
+# Starts whose entries all differ by less than this, on the logarithmic scale, are one and the same.
+_SAME = 0.05
 
 
 # Frequencies that a periodogram looks at, at the least; the highest, in turns; and how many of its peaks are tried.
@@ -85,11 +87,14 @@ def woken(h: Hyperparameters, vector: Tensor, gradient: Tensor, curvature: Tenso
 
 
 def of_both_kinds(h: Hyperparameters, ends: Sequence[tuple[Tensor, float]], count: int) -> list[Tensor]:
-    """The `count` likeliest of vectors with their values, and among them one of each kind, where there are two.
+    """The `count` likeliest of vectors with their values, none twice, and of each kind one, if there are two.
 
     Data are either followed closely or are noise in good part: a search rarely gets from one to the other.
     """
-    ranked = [end for end, _ in sorted(ends, key=lambda end: -end[1])]
+    ranked: list[Tensor] = []
+    for end, _ in sorted(ends, key=lambda end: -end[1]):
+        if all(float((end - other).abs().max()) > _SAME for other in ranked):
+            ranked.append(end)
     chosen, rest = ranked[:count], ranked[count:]
     kinds = [_is_noisy(h, end) for end in chosen]
     other = [end for end in rest if _is_noisy(h, end) != kinds[0]]
