@@ -44,7 +44,8 @@ _FRESH = 0.3
 _LARGEST, _BEYOND, _IMAGES = 200_000, 3e-4, 1e-6
 # Up to this many data a box that leaves out more of the noise's variance than this is not used.
 _FEW, _TOO_MUCH = 30_000, 0.3
-_SETTINGS = FourierLattice(tolerance=0.02, head=2000, max_iterations=200)
+# What a solve lacks would enter a gradient with the weights' own size, hundreds of times too large: it is waited for.
+_SETTINGS = FourierLattice(tolerance=0.02, head=2000, max_iterations=2000)
 _ACCURACY = 1e-9  # of the data's transforms
 
 
@@ -209,7 +210,7 @@ class OnLattice:
         if float(system.information.max()) > LARGEST_INFORMATION:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a step that is a little off is corrected by the next
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the search says where it did not end
             U, _ = system.solve(b, self.guess, system.head(len(b), _SETTINGS.head), _SETTINGS)
         self.guess = U
         explained = torch.cat([U[:1], self.w - U[1:]])
