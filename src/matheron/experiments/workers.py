@@ -149,12 +149,12 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
     """
     from distributed import as_completed
 
-    here = client.scatter(task, broadcast=True)
     running: dict[Future, Block] = {}
     done = as_completed(loop=client.loop)
 
     def submit(block: Block) -> None:
-        future = client.submit(perform_block, here, block, pure=False)
+        # The task goes with each block: what is scattered is lost with the workers that have it.
+        future = client.submit(perform_block, task, block, pure=False)
         running[future] = block
         done.add(future)
 
