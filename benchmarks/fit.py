@@ -2,6 +2,7 @@
 
     python benchmarks/fit.py DATA                                  pol and elevators, 1000 rows each, beside GPyTorch
     python benchmarks/fit.py DATA --rows 3000 --starts 2 --go-on     how much GPyTorch gains from where matheron ends
+    python benchmarks/fit.py DATA --rows 0 --device cuda --go-on     both whole
     python benchmarks/fit.py DATA --names protein --rows 0 --device cuda --no-peer
     python benchmarks/fit.py DATA --names protein --rows 0 --device cuda --no-peer --solver cholesky
 
@@ -68,20 +69,20 @@ def gpytorch_fitted(X: Tensor, y: Tensor, start: dict[str, Any] | None) -> tuple
             return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     floor = gpytorch.constraints.GreaterThan(1e-6)
-    likelihood: Any = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=floor).double()
-    model: Any = Model(likelihood).double().train()
+    likelihood: Any = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=floor).to(X)
+    model: Any = Model(likelihood).to(X).train()
     likelihood.initialize(noise=1e-2)
     if start is not None:
-        likelihood.initialize(noise=start["noise"])
+        likelihood.initialize(noise=max(start["noise"], 1.1e-6))
         model.covar_module.initialize(outputscale=start["outputscale"])
-        model.covar_module.base_kernel.initialize(lengthscale=torch.tensor(start["lengthscales"], dtype=torch.float64))
+        model.covar_module.base_kernel.initialize(lengthscale=torch.tensor(start["lengthscales"]).to(X))
         model.mean_module.initialize(constant=start["mean"])
     mll: Any = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
     parameters = list(model.parameters())
     begin = time.perf_counter()
 
     def downhill(v: np.ndarray) -> tuple[float, np.ndarray]:
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(v), parameters)
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(v).to(X), parameters)
         model.zero_grad()
         try:
             with gpytorch.settings.fast_computations(False, False, False):
@@ -90,14 +91,14 @@ def gpytorch_fitted(X: Tensor, y: Tensor, start: dict[str, Any] | None) -> tuple
         except RuntimeError:  # NaN, or no factor, where a line search goes too far
             return 1e10, np.zeros_like(v)
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        return float(loss.detach()), torch.nn.utils.parameters_to_vector(gradient).numpy()
+        return float(loss.detach()), torch.nn.utils.parameters_to_vector(gradient).cpu().numpy()
 
-    start_vector = torch.nn.utils.parameters_to_vector(parameters).detach().numpy().copy()
+    start_vector = torch.nn.utils.parameters_to_vector(parameters).detach().cpu().numpy().copy()
     found = minimize(
         downhill, start_vector, jac=True, method="L-BFGS-B", options={"maxiter": 300 if start is None else 25}
     )
     at_start = downhill(start_vector)[0]
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(found.x), parameters)
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(found.x).to(X), parameters)
     facts = {
         "log_likelihood_at_start": -at_start * len(y),
         "log_likelihood": -float(found.fun) * len(y),
