@@ -59,7 +59,7 @@ def in_blocks(value: Value, x: Tensor, record: Record, width: int, *, own: bool)
     says which these are. `width` counts the numbers that one point needs.
     """
     s, graph = record.num_paths, (record.requires_grad or x.requires_grad) and torch.is_grad_enabled()
-    if not graph and s * x.shape[1] * width < _SMALL:
+    if not graph and (s if own else 1) * x.shape[1] * width < _SMALL:
         return value(x, slice(0, s) if own else None)
     plan, shape = _plan(x, s, width, own), (s, x.shape[1], record.num_outputs)
     if transformed(x):  # in whose graph nothing is written in place, and nothing made twice
@@ -148,7 +148,7 @@ def in_blocks_with_gradients(
     def whose(paths: slice | None) -> Which:
         return paths if of is None else of if paths is None else of[paths]
 
-    if s * n * width < _SMALL:
+    if (s if own else 1) * n * width < _SMALL:
         return value(x, whose(slice(0, s) if own else None))
     out = torch.empty(s, n, t, dtype=x.dtype, device=x.device)
     gradient = torch.empty(s, n, t, x.shape[2], dtype=x.dtype, device=x.device)

@@ -164,7 +164,7 @@ class Shells(Factor):
         at = self.own(theta)
         moved = [at] if self.centre is None else [at - self.centre, at + self.centre]
         parts = [part for x in moved if (part := self.measure.log_density(x)) is not None]
-        return torch.stack(parts).logsumexp(0) - math.log(len(parts))
+        return parts[0] if len(parts) == 1 else torch.logaddexp(*parts) - math.log(2)
 
     def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
         theta = self.own(theta)

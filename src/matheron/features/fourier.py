@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from .basis import Basis, Cosines, Pairs
 
 RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
 _SOBOL_BITS = 30
+# Numbers of a net that is kept.
+_SMALL_NET = 1 << 16
 
 
 def fourier(
@@ -67,9 +70,15 @@ def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> 
     """
     if dims == 0:
         return torch.zeros(num_bases, count, 0, dtype=torch.float64, device=generator.device)
-    net = SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**_SOBOL_BITS).long().to(generator.device)
+    net = (_plain_net if count * dims <= _SMALL_NET else _plain_net.__wrapped__)(count, dims).to(generator.device)
     shift = torch.randint(2**_SOBOL_BITS, (num_bases, 1, dims), generator=generator, device=generator.device)
     return (net ^ shift).double().add_(0.5).div_(2**_SOBOL_BITS)
+
+
+@lru_cache(maxsize=32)
+def _plain_net(count: int, dims: int) -> Tensor:
+    """The net without a shift, as whole numbers."""
+    return SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**_SOBOL_BITS).long()
 
 
 def _orthogonal(

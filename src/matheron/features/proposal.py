@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class Component:
     def num_uniforms(self) -> int:
         return sum(f.num_uniforms for f in self.factors)
 
-    @property
+    @cached_property
     def num_dims(self) -> int:
         """Of the coordinates that the component depends on."""
         return int(torch.cat([f.directions for f in self.factors]).any(0).sum())

@@ -95,16 +95,18 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     near = NUM_REFERENCE // (4 if domain is not None else 2)
     points = net(NUM_REFERENCE, d)
     if domain is None:
-        low, high = X.amin(0), X.amax(0)
+        low, high = X.aminmax(dim=0)
         middle, half = (low + high) / 2, torch.where(high > low, 0.7 * (high - low), lengths)
-        domain = torch.stack([middle - half, middle + half])
-    inside = domain[0] + (domain[1] - domain[0]) * points[near:]
-    some = X[spread(n, near)]
-    some = some[torch.arange(near) % len(some)]
+        low, size = middle - half, 2 * half
+    else:
+        low, size = domain[0], domain[1] - domain[0]
+    inside = low + size * points[near:]
+    which = spread(n, near)[torch.arange(near) % min(n, near)]
+    some = X[which]
     if n == 1:
         return torch.cat([inside, some + lengths * (2 * points[:near] - 1)])
-    low, high = domain
-    distance = torch.cdist(some / (high - low), X / (high - low))  # [near, n]
+    scaled = X / size
+    distance = torch.cdist(scaled[which], scaled)  # [near, n]
     neighbours = distance.topk(min(n, 2 * d + 1), largest=False).indices
     which = 1 + torch.arange(near) % (neighbours.shape[1] - 1)
     other = X[neighbours[torch.arange(near), which]]
