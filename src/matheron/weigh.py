@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Coordinates from which one product for all is faster than one each, and weights beyond which it is not (measured).
+_SEVERAL, _MANY = 4, 1 << 17
+
 Sums = Tensor | tuple[Tensor, Tensor]  # weighted sums, and with a gradient a pair
 
 
@@ -14,18 +17,19 @@ def weigh(Phi: Tensor, W: Tensor) -> Tensor:
     The order of the product is the faster of the two on a CPU, measured: weights first in float64, features first in
     float32 and where each problem has few sums.
     """
-    if Phi.shape[0] == 1:
-        return (W[0] @ Phi[0].mT if Phi.dtype == torch.float64 else (Phi[0] @ W[0].mT).mT)[None]
-    return (Phi @ W.mT).mT
+    if Phi.shape[0] == 1 and Phi.dtype == torch.float64:
+        return torch.bmm(W, Phi.mT)
+    return torch.bmm(Phi, W.mT).mT if Phi.shape[0] == 1 else (Phi @ W.mT).mT
 
 
 def weigh_coordinates(Phi: Tensor, W: Tensor, A: Tensor) -> Tensor:
     """sum_i W_i a_ij Phi_i for each coordinate j: `[B, n, c], [B, r, c], [1 or B, c, d] -> [B, r, n, d]`.
 
-    One product per problem where there are many, so that Phi is read once; one per coordinate where there is one, whose
-    weights need not then be held d times over.
+    One product per problem where there are many, so that Phi is read once. Where there is one, a product per coordinate
+    if these are few, or if weights would be many: they need not then be held d times over.
     """
-    if len(Phi) == 1:
+    d = A.shape[-1]
+    if len(Phi) == 1 and (d < _SEVERAL or W.numel() * d > _MANY):
         return torch.stack([weigh(Phi, W * a[:, None]) for a in A.unbind(-1)], dim=-1)
     weights = (W[:, :, None] * A.mT[:, None]).flatten(1, 2)  # [B, r d, c]
     return weigh(Phi, weights).unflatten(1, (W.shape[1], -1)).transpose(2, 3)
