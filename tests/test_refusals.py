@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -67,6 +68,17 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         r"y: expected \[3\], one number per row of X \[3, 2\], got \[2\]",
     ),
     "a column of targets": (lambda: exact(y=randn(3, 1)), ValueError, r"got \[3, 1\]; use y\[:, 0\]"),
+    "a table's column of targets": (
+        lambda: exact(y=pandas.DataFrame({"y": [1.0, 2.0, 3.0]})),
+        ValueError,
+        r"got \[3, 1\]; use np\.ravel\(y\)",
+    ),
+    "a list of rows for targets": (lambda: exact(y=[[1.0], [2.0], [3.0]]), ValueError, r"; use np\.ravel\(y\)"),
+    "a table's column of inputs": (
+        lambda: exact(X=pandas.Series([1.0, 2.0, 3.0])),
+        ValueError,
+        r"for one dimension use np\.c_\[X\]",
+    ),
     "two columns of targets": (lambda: exact(y=randn(3, 2)), ValueError, r"for 2 outputs use kernels\.Coregional"),
     "a kernel's class": (lambda: exact(kernel=K.RBF), TypeError, "got the class RBF: make one of it"),
     "a number for targets": (lambda: exact(y=1.0), ValueError, r"y: expected \[3\]"),

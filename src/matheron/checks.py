@@ -108,8 +108,15 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None, advice
     return tensor
 
 
+def column_hint(y: ArrayLike) -> str:
+    """How to make targets `[n]` of a column `[n, 1]`; tables of pandas and lists have no y[:, 0]."""
+    return f"; use {'y[:, 0]' if isinstance(y, Tensor | np.ndarray) else 'np.ravel(y)'}"
+
+
 def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None:
-    """ValueError where a number is NaN or infinite."""
+    """ValueError where a number is NaN or infinite; under transforms of torch.func there are no numbers yet."""
+    if is_functorch_wrapped_tensor(tensor):
+        return
     if tensor.numel() <= 16 and math.isfinite(sum(tensor.flatten().tolist())):  # the least overhead
         return
     if tensor.is_floating_point() and math.isfinite(tensor.detach().sum()):  # one pass, and no memory: the usual case
@@ -157,9 +164,10 @@ def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int =
 
 def as_points(x: ArrayLike, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
     """Points `[n, d]`."""
-    x = as_tensor(x, name, like=like)
+    given, x = x, as_tensor(x, name, like=like)
     if x.ndim != 2:
-        hint = f"; for one dimension use {name}[:, None]" if x.ndim == 1 else ""
+        column = f"{name}[:, None]" if isinstance(given, Tensor | np.ndarray) else f"np.c_[{name}]"
+        hint = f"; for one dimension use {column}" if x.ndim == 1 else ""
         raise ValueError(f"{name}: expected points of shape [n, d], got shape {list(x.shape)}{hint}")
     if x.shape[1] == 0:
         raise ValueError(f"{name}: expected points in at least one dimension, got shape {list(x.shape)}")

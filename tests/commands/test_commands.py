@@ -214,6 +214,26 @@ def test_minimize_sees_a_function_of_many_waves(tmp_path):
     assert all(point["y_mean"] - 2 * point["y_sd"] < -0.9 for point in answer["points"])
 
 
+def test_minimize_suggests_whole_numbers_and_yes_or_no_where_the_table_has_them(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"layers": rng.integers(1, 9, 25), "wide": rng.uniform(size=25) < 0.5, "rate": rng.uniform(size=25)}
+    )
+    frame["loss"] = 0.1 * (frame.layers - 4.4) ** 2 + 0.5 * frame.wide + (frame.rate - 0.3) ** 2
+    frame["units"] = rng.integers(1, 9, 25).astype(float)
+    frame.loc[3, "units"] = np.nan  # whole numbers with a gap are floats to pandas
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    command = ["minimize", tmp_path / "t.csv", "--target", "loss", "--out", tmp_path / "n.csv"]
+    words = run(*command).output
+    table = pd.read_csv(tmp_path / "n.csv")
+    assert [str(kind) for kind in table.dtypes[:4]] == ["int64", "bool", "float64", "int64"]
+    assert set(table.layers) <= {4, 5} and not table.wide.any()
+    assert "layers, units: whole numbers" in words and "--bounds layers=1.0:8.0" in words
+    run(*command, "--bounds", "layers=1.0:8.0", "-q")
+    layers = pd.read_csv(tmp_path / "n.csv").layers
+    assert (np.abs(layers - 4.4) < 0.3).all() and (layers % 1 != 0).any()
+
+
 def test_minimize_says_what_the_posterior_says_with_digits_enough(tmp_path):
     """Of northings in metres the last digits count; the deviation is the posterior's own."""
     rng = np.random.default_rng(0)

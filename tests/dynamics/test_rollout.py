@@ -202,6 +202,29 @@ def test_a_rollout_is_linearised_by_torch_func(drift, jacobian):
     torch.testing.assert_close(jacobian(last)(actions.detach()), expected, rtol=1e-6, atol=1e-9)
 
 
+def test_rollouts_under_vmap_are_those_one_by_one(drift):
+    start = torch.rand(3, 2, dtype=torch.float64)
+    controls = torch.rand(3, 20, 1, dtype=torch.float64)
+
+    def rolled(start, controls, variance):
+        return matheron.rollout(drift, start, 20, 0.05, controls=controls, diffusion=variance, seed=0)
+
+    variance = torch.tensor([0.0, 0.1, 0.2], dtype=torch.float64)
+    together = torch.func.vmap(rolled, randomness="same")(start, controls, variance)
+    torch.testing.assert_close(together, torch.stack(list(map(rolled, start, controls, variance))))
+
+
+def test_torch_func_differentiates_a_rollout_that_was_not_told_to_keep_gradients(drift):
+    controls = torch.rand(20, 1, dtype=torch.float64)
+
+    def last(controls, gradients=False):
+        return matheron.rollout(drift, [0.1, 0.2], 20, 0.05, controls=controls, gradients=gradients)[:, -1].sum()
+
+    expected = torch.func.grad(lambda c: last(c, gradients=True))(controls)
+    assert bool((expected != 0).any())
+    torch.testing.assert_close(torch.func.grad(last)(controls), expected)
+
+
 @pytest.mark.parametrize(("method", "order"), [("euler", 1), ("heun", 2), ("rk4", 4)])
 def test_errors_shrink_with_the_order_of_the_method(method, order):
     start = torch.tensor([1.0, 0.0], dtype=torch.float64)

@@ -11,7 +11,7 @@ from torch.quasirandom import SobolEngine
 import matheron
 from matheron import kernels as K
 from matheron.thompson import minimize_together
-from matheron.thompson.minima import scrambled
+from matheron.thompson.minima import Rounded, scrambled
 from matheron.thompson.quasi_newton import ENDINGS, GRADIENT, minimize_in_unit_box
 
 
@@ -188,3 +188,15 @@ def test_paths_of_several_models_are_minimised_together_as_each_alone():
         assert (found.ending, found.num_evaluations) == (alone.ending, alone.num_evaluations)
     with pytest.raises(ValueError, match="expected one for each of the paths, at least one, got 3 and 1"):
         minimize_together(many, box, generators=generators[:1], **sizes)
+
+
+def test_the_minimum_over_whole_numbers_is_that_of_all_of_them():
+    """Beside a fraction, which is searched for too."""
+    whole = torch.tensor([True, True, False])
+    paths = matheron.draw_prior(K.Matern(2.5, [2.0, 3.0, 0.5]), 8, input_dim=3, seed=0)
+    rounded = Rounded(paths, whole)
+    found = matheron.minimize(rounded, [[-0.499, -0.499, 0.0], [8.499, 8.499, 1.0]], seed=0)
+    axes = [torch.arange(9.0), torch.arange(9.0), torch.linspace(0, 1, 401)]
+    lowest = paths(torch.cartesian_prod(*axes).double()).amin(1)
+    assert bool((found.value <= lowest + 1e-9).all())
+    torch.testing.assert_close(paths(rounded.rounded(found.x)[:, None])[:, 0], found.value)

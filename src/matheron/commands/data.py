@@ -18,7 +18,7 @@ from ..value import Json
 from .options import Voice
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 
 class Dataset(NamedTuple):
@@ -28,6 +28,7 @@ class Dataset(NamedTuple):
     target: str
     X: Tensor
     y: Tensor
+    kinds: dict[str, str]  # of inputs that are whole numbers or yes and no, "int64" or "bool"
 
     def notes(self) -> dict[str, Json]:
         """What a saved file must remember of the table."""
@@ -89,7 +90,17 @@ def read_dataset(
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
     if len(rows) > 1 and constant:
         voice.say(f"{', '.join(constant)}: the same in all rows, so that the fit can say nothing of it")
-    return Dataset(columns, target, torch.from_numpy(X[whole]), torch.from_numpy(y[whole]))
+    kinds = {name: kind for name in chosen if not columns.coded(name) and (kind := _whole_kind(frame[name]))}
+    return Dataset(columns, target, torch.from_numpy(X[whole]), torch.from_numpy(y[whole]), kinds)
+
+
+def _whole_kind(column: Series) -> str | None:
+    """Whether cells are yes and no ("bool") or whole numbers ("int64"); whole numbers with gaps are read as floats."""
+    inferred = pandas().api.types.infer_dtype(column, skipna=True)
+    if inferred in ("boolean", "integer"):
+        return "bool" if inferred == "boolean" else "int64"
+    gaps = inferred == "floating" and bool(column.isna().any())
+    return "int64" if gaps and bool((column.dropna() % 1 == 0).all()) else None
 
 
 def points_of(frame: DataFrame, columns: Columns, source: str, first_row: int = 0) -> Tensor:

@@ -30,12 +30,16 @@ def minimize(
     """Suggest where to look next for a smaller target: Thompson sampling.
 
     Each point is the minimiser of a function of its own, drawn from the posterior: some explore, some improve on what
-    is known. Try them, add the results to the table, and run the command again.
+    is known. Try them, add the results to the table, and run the command again. Inputs that are whole numbers in the
+    table stay whole, unless --bounds has a decimal point for them: a=0.0:10.0.
     """
+    import torch
+
     from ..drawing import draw
     from ..tables import TableWriter, pandas
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
+    from ..thompson.minima import Rounded
     from .data import read_dataset
     from .model import EXACT, deviation, fitted
 
@@ -48,25 +52,35 @@ def minimize(
         if len(dataset.y) < 2:
             raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
         names = dataset.columns.names
-        box = _box(dataset.box(), names, bounds)
+        box, fractions = _box(dataset.box(), names, bounds)
+        kinds = {name: kind for name, kind in dataset.kinds.items() if name not in fractions}
+        whole = torch.tensor([name in kinds for name in names])
         gp = fitted(dataset, seed, voice)
         search = maximised if maximize else minimised
         drawn = draw(gp, points, seed=seed)
-        found = search(drawn, box, generator=seed, progress=voice.progress)
+        rounded = Rounded(drawn, whole)
+        cells = torch.stack([box[0].ceil() - 0.499, box[1].floor() + 0.499])  # whole numbers are their middles
+        x = search(rounded, torch.where(whole, cells, box), generator=seed, progress=voice.progress).x
+        x = rounded.rounded(x)  # [points, d]
         many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
         # what all functions together expect there: the posterior's mean and deviation
-        mean, sd = many.mean(found.x), deviation(many, gp)(found.x)
-    table = pandas().DataFrame(found.x.numpy(), columns=names)
+        mean, sd = many.mean(x), deviation(many, gp)(x)
+    table = pandas().DataFrame(x.numpy(), columns=names).astype(kinds)
     table[f"{target}_mean"], table[f"{target}_sd"] = mean.numpy(), sd.numpy()
     best = int(dataset.y.argmax() if maximize else dataset.y.argmin())
-    row = dict(zip(names, dataset.X[best].tolist(), strict=True))
+    row = pandas().DataFrame(dataset.X[best, None].numpy(), columns=names).astype(dataset.kinds).to_dict("records")[0]
     shown = {name: _rounded(column) for name, column in zip([*names, target], [*dataset.X.T, dataset.y], strict=True)}
+    shown |= {name: str for name, kind in kinds.items() if kind == "bool"}
     value = shown[target](float(dataset.y[best]))
     voice.say(f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y)}: {value} at")
     voice.say("  " + ", ".join(f"{name} = {shown[name](value)}" for name, value in row.items()))
     voice.say("Try next (with what the model expects there):")
     shown |= {f"{target}_mean": shown[target], f"{target}_sd": "{:.6g}".format}
     voice.say(table.to_string(index=False, formatters=shown))
+    if numbers := [name for name, kind in kinds.items() if kind == "int64"]:
+        low, high = box[:, names.index(numbers[0])].tolist()
+        fractions = f"--bounds {numbers[0]}={low}:{high}"
+        voice.say(f"{', '.join(numbers)}: whole numbers, as in the table; for fractions give {fractions}")
     if writer is not None:
         with writer:
             writer.write(table)
@@ -82,8 +96,9 @@ def _rounded(column: Tensor) -> Callable[[float], str]:
     return f"{{:.{digits}g}}".format
 
 
-def _box(box: Tensor, names: Sequence[str], bounds: str | None) -> Tensor:
-    """Bounds `[2, d]`: the data's, with those that the user gave."""
+def _box(box: Tensor, names: Sequence[str], bounds: str | None) -> tuple[Tensor, set[str]]:
+    """Bounds `[2, d]`: the data's, with those that the user gave; and the inputs for which these have fractions."""
+    fractions = set()
     box = box.clone()
     for word in listed(bounds) or []:
         name, _, ends = word.rpartition("=")
@@ -96,8 +111,10 @@ def _box(box: Tensor, names: Sequence[str], bounds: str | None) -> Tensor:
             raise ValueError(f"--bounds: expected {name}=low:high, got {word.strip()!r}") from None
         if not low < high:
             raise ValueError(f"--bounds: expected low < high, got {word.strip()!r}")
+        if "." in ends:
+            fractions.add(name)
         box[0, names.index(name)], box[1, names.index(name)] = low, high
     flat = [name for name, low, high in zip(names, *box.tolist(), strict=True) if not low < high]
     if flat:
         raise ValueError(f"{flat[0]!r} is constant in the data; give --bounds {flat[0]}=low:high, or leave it out")
-    return box
+    return box, fractions

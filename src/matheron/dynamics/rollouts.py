@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
+from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor, transformed
 from ..gp import GP
 from ..libraries import ADAPTERS
 from ..paths import AbstractPaths, OutputPaths, require_paths
@@ -65,7 +65,8 @@ def rollout(
         diffusion: Sigma, a variance: one number, one per state `[d_s]`, or a covariance `[d_s, d_s]`.
         keep_every: keep the first state and every k-th after it, k = keep_every.
         gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion, with
-            checkpoints, so that memory grows with the states and not with the paths' features.
+            checkpoints, so that memory grows with the states and not with the paths' features. Under transforms of
+            `torch.func` (grad, vmap, ...) they always do, without checkpoints.
         generator, seed: draws the process noise, a generator or a seed.
 
     Returns:
@@ -100,6 +101,7 @@ def rollout(
         control = Control(controls, steps, dt, state)
     if isinstance(f, AbstractPaths):
         control.check(f.input_dim - f.num_outputs)
+    gradients = gradients or torch._C._are_functorch_transforms_active()
     noise = Noise(diffusion, 1.0 if method in DISCRETE else dt, state, as_generator(generator, seed))
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
         if gradients:
@@ -205,7 +207,12 @@ def _initial(drift: Drift, initial_state: ArrayLike) -> Tensor:
 
 
 def _report(states: Tensor, keep_every: int = 1) -> Tensor:
-    """The states `[..., k, d_s]`, with a word on those that diverged: NaN from the first bad step on."""
+    """The states `[..., k, d_s]`, with a word on those that diverged: NaN from the first bad step on.
+
+    Under transforms of torch.func nothing can be said of them.
+    """
+    if transformed(states):
+        return states
     bad = ~torch.isfinite(states.detach()).all(-1)  # [(a,) s, k]
     if bool(bad.any()):
         lost = bad.any(-1)

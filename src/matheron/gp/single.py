@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_noise, as_points, as_tensor, positive
+from ..checks import ArrayLike, as_noise, as_points, as_tensor, column_hint, positive
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from ..means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
@@ -226,7 +226,7 @@ def as_observations(
             "where some outputs of a point are missing, give those that there are one row each: "
             "row, task = np.isfinite(y).nonzero(), then X[row], y[row, task], tasks=task"
         )
-    y = as_tensor(y, "y", like=X, advice=advice)
+    given, y = y, as_tensor(y, "y", like=X, advice=advice)
     if t > 1 and tasks is None:
         if y.shape != (len(X), t):
             raise ValueError(
@@ -243,7 +243,7 @@ def as_observations(
             several = (
                 f"; for {y.shape[1]} outputs use kernels.Coregional(kernel, B) with B [{y.shape[1]}, {y.shape[1]}]"
             )
-            hint = "; use y[:, 0]" if y.shape[1] == 1 else several
+            hint = column_hint(given) if y.shape[1] == 1 else several
         raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}")
     return X, as_tasks(tasks, len(X), t), y, as_noise(noise, len(X), like=X)
 

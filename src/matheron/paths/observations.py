@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor
+from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor, column_hint
 from ..gp import as_tasks
 from ..means import at_tasks
 from ..transforms import Transform
@@ -36,11 +36,11 @@ def observed(
     """What `condition_on` was given, checked; every output at every point becomes as many observations."""
     like, t = torch.empty(0, dtype=paths.dtype, device=paths.device), paths.num_outputs
     x = as_points(x, "x", input_dim=paths.input_dim, like=like)
-    y = as_tensor(y, "y", like=like)
+    given, y = y, as_tensor(y, "y", like=like)
     several = t > 1 and tasks is None
     shape = (len(x), t) if several else (len(x),)
     if y.shape not in (shape, (paths.num_paths, *shape)):
-        hint = "; use y[:, 0]" if t == 1 and y.shape == (len(x), 1) else ""
+        hint = column_hint(given) if t == 1 and y.shape == (len(x), 1) else ""
         raise ValueError(f"y: expected {list(shape)} or {[paths.num_paths, *shape]}, got {list(y.shape)}{hint}")
     if several:
         noise = as_real(noise, "noise")

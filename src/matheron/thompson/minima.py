@@ -180,7 +180,7 @@ def minimize_together(
 
 
 def maximize(
-    paths: AbstractPaths,
+    paths: AbstractPaths | Altered,
     bounds: ArrayLike,
     *,
     generator: Random = None,
@@ -202,8 +202,8 @@ def maximize(
 class Altered(ABC):
     """Functions made of paths, one of each: as much of Paths as `minimize` needs."""
 
-    def __init__(self, paths: AbstractPaths) -> None:
-        self.paths = require_paths(paths)
+    def __init__(self, paths: AbstractPaths | Altered) -> None:
+        self.paths = paths if isinstance(paths, Altered) else require_paths(paths)
         self.dtype, self.device = paths.dtype, paths.device
         self.num_paths, self.num_outputs, self.input_dim = paths.num_paths, paths.num_outputs, paths.input_dim
 
@@ -223,6 +223,27 @@ class _Negated(Altered):
     def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
         value, gradient = self.paths.value_and_grad(x, of=of)
         return -value, -gradient
+
+
+class Rounded(Altered):
+    """Paths at points whose coordinates `whole` `[d]` are rounded to whole numbers.
+
+    Gradients are those at the rounded point, in these coordinates too: a search follows them from cell to cell, and
+    steps that lead to no lower value are not taken.
+    """
+
+    def __init__(self, paths: AbstractPaths, whole: Tensor) -> None:
+        super().__init__(paths)
+        self.whole = whole
+
+    def rounded(self, x: Tensor) -> Tensor:
+        return torch.where(self.whole, x.round(), x)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.paths(self.rounded(x))
+
+    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.paths.value_and_grad(self.rounded(x), of=of)
 
 
 def sobol_net(d: int, generator: torch.Generator) -> SobolEngine:
