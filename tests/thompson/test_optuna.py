@@ -21,6 +21,7 @@ from matheron.thompson.branches import Branches
 from matheron.thompson.fitting import FitWarning, Refits, fitted
 from matheron.thompson.optuna import ThompsonSampler
 from matheron.thompson.problem import Problem, simplex
+from matheron.thompson.quasi_newton import minimize_in_unit_box
 from matheron.thompson.trials import observations
 from matheron.thompson.unit_cube import UnitCube
 
@@ -617,3 +618,19 @@ def test_workers_share_a_file_and_one_may_be_killed_in_the_middle_of_a_trial(tmp
     again.optimize(objective, n_trials=3)
     assert len(again.trials) == len(study.trials) == len(done) + 4
     assert all_differ(again) and again.best_value < 0.2
+
+
+def test_searches_have_no_coordinates_for_choices(monkeypatch):
+    """A parameter of 200 choices is 200 coordinates of the model; what moves is the float alone."""
+    widths = []
+
+    def counted(objective, x, **settings):
+        widths.append(x.shape[1])
+        return minimize_in_unit_box(objective, x, **settings)
+
+    monkeypatch.setattr("matheron.thompson.optuna.minimize_in_unit_box", counted)
+    study = optuna.create_study(sampler=ThompsonSampler(n_startup_trials=4, mesh_size=256, num_starts=4, seed=0))
+    study.optimize(
+        lambda trial: trial.suggest_float("x", 0, 1) + trial.suggest_categorical("c", list(range(200))), n_trials=6
+    )
+    assert widths and set(widths) == {1}

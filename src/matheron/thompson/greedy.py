@@ -31,17 +31,32 @@ class TowardMean(Altered):
 
     def __init__(self, paths: AbstractPaths, spread: float | Sequence[float]) -> None:
         super().__init__(paths)
+        self.drawn = paths
         self.spread = torch.as_tensor(spread, dtype=paths.dtype, device=paths.device).expand(paths.num_paths)  # [s]
 
     def __call__(self, x: Tensor) -> Tensor:
-        mean = self.paths.mean(x.flatten(0, -2)).view(x.shape[:-1])  # [n], or [s, n] at own points
+        mean = self.drawn.mean(x.flatten(0, -2)).view(x.shape[:-1])  # [n], or [s, n] at own points
         return torch.lerp(mean.expand(self.num_paths, -1), self.paths(x), self.spread[:, None])
 
     def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        mean, slope = _mean_and_gradient(self.paths, x)  # [n], [n, d]
+        mean, slope = _mean_and_gradient(self.drawn, x)  # [n], [n, d]
         value, gradient = self.paths.value_and_grad(x, of=of)  # [n], [n, d], or [s, n], [s, n, d]
         spread = self.spread[:, None] if of is None else self.spread[of]
         return mean + spread * (value - mean), slope + spread[..., None] * (gradient - slope)
+
+
+class MeanOf:
+    """The posterior mean of paths, as one function: values `[1, n]`."""
+
+    def __init__(self, paths: AbstractPaths) -> None:
+        self.paths = paths
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.paths.mean(x)[None]
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, slope = _mean_and_gradient(self.paths, x)
+        return mean[None], slope[None]
 
 
 def graded(count: int) -> list[float]:

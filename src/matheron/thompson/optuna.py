@@ -214,16 +214,17 @@ class ThompsonSampler(BaseSampler):
             return torch.stack([own[rows] for own, rows in zip(points, chosen, strict=True)])
 
         def polished(points: Tensor, free: Tensor) -> Tensor:
-            """Descend in the free coordinates: where a gradient is zero, nothing moves."""
+            """Descend in the free coordinates that points have: where a gradient is zero, nothing moves."""
             theirs = weights.repeat_interleave(points.shape[1], dim=0).mT  # [m, w p]
-            own = free & space.active(points.flatten(0, 1))  # [w p, d]
+            x, columns = points.flatten(0, 1), free.nonzero()[:, 0]
+            own = space.active(x)[:, columns]  # [w p, f]
 
             def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-                value, gradient = problem.value_and_grad(u, theirs[:, index])
-                return value, gradient * own[index]
+                value, gradient = problem.value_and_grad(x[index].index_copy(1, columns, u), theirs[:, index])
+                return value, gradient[:, columns] * own[index]
 
-            moved = minimize_in_unit_box(objective, points.flatten(0, 1), max_iterations=100).x
-            moved = space.present(moved).view_as(points)
+            moved = minimize_in_unit_box(objective, x[:, columns], max_iterations=100).x
+            moved = space.present(x.index_copy(1, columns, moved)).view_as(points)
             return torch.cat([moved, points], dim=1) if problem.constraints else moved
 
         starts = torch.stack([candidates[_lowest(problem.rank(at, w), num_starts)] for w in weights])  # [w, k, d]

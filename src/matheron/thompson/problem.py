@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..paths import AbstractPaths
-from .greedy import TowardMean
+from .greedy import MeanOf
 
 # The augmented Chebyshev scalarisation max_j w_j z_j + SHARE sum_j w_j z_j, its maximum smoothed over SMOOTH.
 SHARE, SMOOTH = 0.05, 0.02
@@ -33,7 +33,7 @@ class At(NamedTuple):
 class Problem:
     """`objectives` and `constraints` are single paths; `lowest` and `span` `[m]` put objectives on one scale."""
 
-    objectives: Sequence[AbstractPaths | TowardMean]
+    objectives: Sequence[AbstractPaths | MeanOf]
     constraints: Sequence[AbstractPaths]
     weights: Tensor  # [m]
     scales: Tensor  # [c], of the constraints
@@ -52,8 +52,7 @@ class Problem:
 
     def of_means(self) -> Problem:
         """The problem with its objectives' posterior means in place of drawn functions."""
-        drawn = (f.paths if isinstance(f, TowardMean) else f for f in self.objectives)
-        return replace(self, objectives=[TowardMean(f, 0.0) for f in drawn])
+        return replace(self, objectives=[f if isinstance(f, MeanOf) else MeanOf(f) for f in self.objectives])
 
     def units(self, F: Tensor) -> Tensor:
         """Values `[n, m]` on the objectives' scale."""
