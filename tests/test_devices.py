@@ -21,6 +21,7 @@ from examples import MODELS, gen, model, rand, randn
 from matheron import kernels as K
 from matheron import solvers, thompson
 from matheron.fitting.hyperparameters import hyperparameters_of
+from matheron.fitting.likelihood import Dense
 from matheron.fitting.on_lattice import OnLattice
 from matheron.samplers import location_scale, moments, weight_space
 
@@ -183,7 +184,7 @@ def test_a_fit_on_a_lattice():
         tasks = (torch.arange(200) % 2).to(device)
         h, _ = hyperparameters_of(kernel + K.RBF(0.5) * K.Linear(0.3), X, None, None, {}, 0.05, None)
         prior: Any = torch.distributions.Gamma(1.1, 30.0)
-        return OnLattice(h, X, y, tasks, {"noise": prior}, 4, 0)(h.encode())
+        return OnLattice(Dense(h, X, y, tasks, {"noise": prior}), 4, 0)(h.encode())
 
     agree(of, 1e-5)
 

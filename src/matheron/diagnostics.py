@@ -12,7 +12,7 @@ from .checks import ArrayLike, as_points
 from .diagnosis import Diagnosis, Law, Settings
 from .drawing import draw
 from .features import LARGEST_DIM, OnLattice
-from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
+from .gp import GP, Batch, Ensemble, ExactGP, SelectedOutputs, SparseGP, leaves
 from .libraries import describe
 from .metrics import EmpiricalMoments, KernelError, empirical_moments, gaussian_wasserstein, kernel_error
 from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, require_paths
@@ -165,7 +165,7 @@ def _implied(paths: AbstractPaths, gp: GP, x: Tensor) -> Moments | None:
 
 def _kernel_error(members: list[PriorPlusUpdate], gp: GP, x: Tensor) -> KernelError | None:
     """Over all outputs; None for an ensemble, whose members have a kernel each."""
-    models = _singles(gp)
+    models = leaves(gp)
     if isinstance(gp, Ensemble) or len(models) != len(members):
         return None
     errors = [kernel_error(p, g.kernel, inner_points(g, x)) for p, g in zip(members, models, strict=True)]
@@ -176,14 +176,6 @@ def _members(paths: AbstractPaths) -> list[PriorPlusUpdate]:
     if isinstance(paths, PriorPlusUpdate):
         return [paths]
     return [leaf for member in paths.members for leaf in _members(member)]
-
-
-def _singles(gp: GP) -> list[ExactGP | SparseGP]:
-    if isinstance(gp, SelectedOutputs):
-        return [gp.model]
-    if isinstance(gp, Outputs | Ensemble | Batch):
-        return [leaf for g in gp.models for leaf in _singles(g)]
-    return [gp]
 
 
 def _in_closed_form(paths: AbstractPaths, gp: GP) -> tuple[AbstractPaths, GP]:
@@ -262,7 +254,7 @@ def _advised_features(
 
 
 def _fits_a_lattice(gp: GP, d: int) -> bool:
-    terms = [term for single in _singles(gp) for term in single.kernel.terms(d) if term.stationary]
+    terms = [term for single in leaves(gp) for term in single.kernel.terms(d) if term.stationary]
     few = all(len(term.active_dims(d)) <= LARGEST_DIM and not term.forms for term in terms)
     return bool(terms) and few
 

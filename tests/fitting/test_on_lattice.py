@@ -63,8 +63,9 @@ def test_estimates_on_a_lattice_have_the_exact_mean(kernel, d, given):
     noise = None if not given else torch.linspace(0.02, 0.2, len(y), dtype=DOUBLE)
     h, _ = hyperparameters_of(kernel, X, noise, None, {}, 0.05, None)
     v = h.encode() + 0.1
-    _, exact = Dense(h, X, y, tasks, {})(v)
-    estimates = torch.stack([OnLattice(h, X, y, tasks, {}, 40, seed)(v) for seed in range(6)])
+    objective = Dense(h, X, y, tasks, {})
+    _, exact = objective(v)
+    estimates = torch.stack([OnLattice(objective, 40, seed)(v) for seed in range(6)])
     error = estimates.std(0) / len(estimates) ** 0.5
     assert bool(((estimates.mean(0) - exact).abs() < 4.5 * error + 0.02 * exact.norm()).all())
 
@@ -75,9 +76,10 @@ def test_gradients_wait_for_solves_that_take_long(monkeypatch):
     X, y, _ = data(kernel, 600, 1, 1e-3)
     h, _ = hyperparameters_of(kernel, X, None, None, {}, 1e-3, None)
     v = h.encode()
-    _, exact = Dense(h, X, y, None, {})(v)
+    objective = Dense(h, X, y, None, {})
+    _, exact = objective(v)
     monkeypatch.setattr(on_lattice, "_SETTINGS", replace(on_lattice._SETTINGS, head=2))
-    estimate = torch.stack([OnLattice(h, X, y, None, {}, 40, seed)(v) for seed in range(2)]).mean(0)
+    estimate = torch.stack([OnLattice(objective, 40, seed)(v) for seed in range(2)]).mean(0)
     assert float((estimate - exact).norm()) < 20 + 0.1 * float(exact.norm())
 
 

@@ -44,8 +44,9 @@ def test_estimated_gradients_have_the_exact_mean(kernel):
     """Twelve estimates of fifteen probes each, independent: their mean within four standard errors of the truth."""
     h, X, y, tasks, priors = problem(kernel, 150, 2)
     v = h.encode()
-    _, exact = Dense(h, X, y, tasks, priors)(v)
-    estimates = torch.stack([Pathwise(h, X, y, tasks, priors, PCG(tolerance=1e-4), 15, seed)(v) for seed in range(12)])
+    objective = Dense(h, X, y, tasks, priors)
+    _, exact = objective(v)
+    estimates = torch.stack([Pathwise(objective, PCG(tolerance=1e-4), 15, seed)(v) for seed in range(12)])
     error = (estimates.mean(0) - exact).abs()
     assert bool((error <= 4 * estimates.std(0) / 12**0.5 + 1e-3 * exact.abs().max()).all()), (error, exact)
     assert bool((estimates.std(0) < 0.3 * exact.abs().max()).all())  # and say something
@@ -55,8 +56,9 @@ def test_estimated_gradients_have_the_exact_mean(kernel):
 def test_estimated_gradients_have_the_exact_mean_at_two_thousand_points():
     h, X, y, tasks, priors = problem(1.5 * K.Matern(2.5, [0.6, 1.2]), 2000, 2)
     v = h.encode()
-    _, exact = Dense(h, X, y, tasks, priors)(v)
-    estimates = torch.stack([Pathwise(h, X, y, tasks, priors, PCG(), 31, seed)(v) for seed in range(6)])
+    objective = Dense(h, X, y, tasks, priors)
+    _, exact = objective(v)
+    estimates = torch.stack([Pathwise(objective, PCG(), 31, seed)(v) for seed in range(6)])
     error = (estimates.mean(0) - exact).abs()
     assert bool((error <= 4 * estimates.std(0) / 6**0.5 + 1e-3 * exact.abs().max()).all()), (error, exact)
 
@@ -69,7 +71,7 @@ def test_what_the_preconditioner_knows_is_not_left_to_chance():
     _, exact = objective(v)
     B = curvature(lambda x: objective(x)[1], v)
     for seed in (0, 1):
-        error = Pathwise(h, X, y, tasks, priors, PCG(tolerance=0.1), 15, seed)(v) - exact
+        error = Pathwise(objective, PCG(tolerance=0.1), 15, seed)(v) - exact
         # twice the gain that a step along the error promises: len(v) / 15 on average for probes from the prior
         assert float(error @ torch.linalg.solve(B, error)) < 0.1 * len(v) / 15
 
@@ -90,7 +92,7 @@ def test_a_long_lengthscale_is_woken_where_its_column_matters_and_nothing_else_i
 
 def test_a_step_that_is_small_takes_few_iterations():
     h, X, y, tasks, priors = problem(1.5 * K.Matern(2.5, [0.6, 1.2]), 400, 2)
-    estimate = Pathwise(h, X, y, tasks, priors, PCG(tolerance=1e-2, rank=20), 7, 0)
+    estimate = Pathwise(Dense(h, X, y, tasks, priors), PCG(tolerance=1e-2, rank=20), 7, 0)
     v = h.encode()
     estimate(v)
     first = estimate.iterations

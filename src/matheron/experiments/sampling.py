@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import matheron
-from matheron import Paths, kernels
+from matheron import kernels
 from matheron.metrics import EmpiricalMoments, gaussian_wasserstein
 from matheron.samplers import location_scale, moments, weight_space
 
@@ -60,18 +60,19 @@ def exact(gp: matheron.ExactGP, x: Tensor) -> Blocks:
     )
 
 
-def decoupled(gp: matheron.ExactGP, x: Tensor, ell: int, features: str = FEATURES["decoupled"]) -> Blocks:
-    """Decoupled sampling with one basis of ell features for all draws."""
+def decoupled(
+    gp: matheron.ExactGP, x: Tensor, ell: int, features: str = FEATURES["decoupled"], together: int | None = None
+) -> Blocks:
+    """Decoupled sampling with one basis of ell features for all draws, or a new one for every so many `together`."""
     domain = (0.0, 1.0) if features == "equispaced" else None
 
     def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
         phi: str | matheron.features.Features = features
         for count in _counts(num_draws, x, ell):
             paths = matheron.draw(
-                gp, count, num_features=ell, features=phi, paths_per_basis=None, domain=domain, generator=generator
+                gp, count, num_features=ell, features=phi, paths_per_basis=together, domain=domain, generator=generator
             )
-            assert isinstance(paths, Paths)
-            phi = paths.prior.features
+            phi = paths.prior.features if together is None else features
             yield paths(x)
 
     return blocks
@@ -79,19 +80,7 @@ def decoupled(gp: matheron.ExactGP, x: Tensor, ell: int, features: str = FEATURE
 
 def fresh(gp: matheron.ExactGP, x: Tensor, ell: int) -> Blocks:
     """Decoupled sampling with a new basis every 64 draws."""
-
-    def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        for count in _counts(num_draws, x, ell):
-            yield matheron.draw(
-                gp,
-                count,
-                num_features=ell,
-                features=FEATURES["fresh bases"],
-                paths_per_basis=PATHS_PER_BASIS,
-                generator=generator,
-            )(x)
-
-    return blocks
+    return decoupled(gp, x, ell, FEATURES["fresh bases"], PATHS_PER_BASIS)
 
 
 def weights(gp: matheron.ExactGP, x: Tensor, b: int) -> Blocks:

@@ -16,8 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..kernels.spatial import Turned
-from ..kernels.spectral import Convolution, Elliptical, Embedded, Mixture, SpectralMeasure, compound
+from ..kernels.spectral import Convolution, Elliptical, Mixture, Moved, SpectralMeasure, compound
 from ..kernels.terms import Term
 from .cells import Atoms, Factor, Shells
 
@@ -102,25 +101,17 @@ def _alternatives(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[S
         for part in measure.measures:
             choices = [(w * weight, [*had, *more]) for w, had in choices for weight, more in _alternatives(part)]
         return choices
-    if isinstance(measure, Embedded | Turned):
-        return [(w, [_moved(measure, m) for m in more]) for w, more in _alternatives(measure.measure)]
+    if isinstance(measure, Moved):
+        return [(w, [measure.of(m) for m in more]) for w, more in _alternatives(measure.measure)]
     return [(1.0, [measure])]
-
-
-def _moved(outer: Embedded | Turned, measure: SpectralMeasure) -> Embedded | Turned:
-    if isinstance(outer, Turned):
-        return Turned(measure, outer.R)
-    return Embedded(measure, outer.dims, outer.input_dim)
 
 
 def _framed(measure: SpectralMeasure) -> tuple[SpectralMeasure, Tensor]:
     """A measure without what embeds and turns it, and the frame `[p, d]` that does: theta = (its own) A."""
-    if not isinstance(measure, Embedded | Turned):
+    if not isinstance(measure, Moved):
         return measure, torch.eye(measure.input_dim, dtype=torch.float64)
     inner, frame = _framed(measure.measure)
-    if isinstance(measure, Turned):
-        return inner, frame @ measure.R
-    return inner, frame @ torch.eye(measure.input_dim, dtype=torch.float64)[measure.dims]
+    return inner, measure.moved(frame)
 
 
 def _factors(measures: list[SpectralMeasure]) -> list[Factor] | None:

@@ -25,46 +25,31 @@ _SOLVER = PCG(tolerance=0.1, max_iterations=300)
 
 # Where a search ended, and whether it was at its top.
 Found = tuple[Tensor, bool]
+Curve = Callable[[Tensor], Tensor]  # curvatures [p, p] at vectors [p]
 Report = Callable[[int, float], None]
 
 
 def by_solves(
-    objective: Dense,
-    start: Tensor,
-    curve: Callable[[Tensor], Tensor],
-    solver: str | Solver,
-    generator: torch.Generator,
-    report: Report,
+    objective: Dense, start: Tensor, curve: Curve, solver: str | Solver, generator: torch.Generator, report: Report
 ) -> Found:
     """With products of the covariance, by an iterative solver."""
-    X, device, h = objective.X, objective.X.device, objective.hyperparameters
-    chosen = _SOLVER if isinstance(solver, str) else solver
-    inputs = X.float() if device.type == "cuda" else X
-    probes = _PROBES.get(device.type, 15)
-    estimate = Pathwise(h, inputs, objective.y, objective.tasks, objective.priors, chosen, probes, _seed(generator))
-    best, converged = climb(estimate, start, curve, partial(woken, h), h.limits(), _STEPS, _TOLERANCE, report)
-    return best, converged
+    h, probes = objective.hyperparameters, _PROBES.get(objective.X.device.type, 15)
+    estimate = Pathwise(objective, _SOLVER if isinstance(solver, str) else solver, probes, _seed(generator))
+    return climb(estimate, start, curve, partial(woken, h), h.limits(), _STEPS, _TOLERANCE, report)
 
 
 def on_lattice(
-    objective: Dense,
-    start: Tensor,
-    curve: Callable[[Tensor], Tensor],
-    generator: torch.Generator,
-    report: Report,
-    *,
-    required: bool,
+    objective: Dense, start: Tensor, curve: Curve, generator: torch.Generator, report: Report, *, required: bool
 ) -> Found | None:
     """On a Fourier lattice; None where the model has none, or ValueError where one is required."""
-    X, h = objective.X, objective.hyperparameters
+    h = objective.hyperparameters
     try:
-        estimate = OnLattice(h, X, objective.y, objective.tasks, objective.priors, _PROBES["cpu"], _seed(generator))
-        best, converged = climb(estimate, start, curve, partial(woken, h), h.limits(), _STEPS, _ON_LATTICE, report)
+        estimate = OnLattice(objective, _PROBES["cpu"], _seed(generator))
+        return climb(estimate, start, curve, partial(woken, h), h.limits(), _STEPS, _ON_LATTICE, report)
     except NotOnLattice as reason:
         if not required:
             return None
         raise refusal(str(reason)) from None
-    return best, converged
 
 
 def refusal(reason: str) -> ValueError:

@@ -16,7 +16,7 @@ constants, stand beside the lattice: functions with weights of their own, whose 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -36,7 +36,8 @@ from ..means import Mean
 from ..solvers import ConvergenceWarning, FourierLattice
 from ..solvers.lattice import LARGEST_INFORMATION, information_of, rows_of
 from ..solvers.toeplitz import Information, System
-from .hyperparameters import Hyperparameters, Leaf, Prior, log_prior
+from .hyperparameters import Hyperparameters, Leaf, log_prior
+from .likelihood import Dense
 
 # A box serves until a hyperparameter has moved by so much on its logarithmic scale.
 _FRESH = 0.3
@@ -56,17 +57,9 @@ class NotOnLattice(ValueError):
 class OnLattice:
     """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
 
-    def __init__(
-        self,
-        h: Hyperparameters,
-        X: Tensor,
-        y: Tensor,
-        tasks: Tensor | None,
-        priors: Mapping[str, Prior],
-        num_probes: int,
-        seed: int,
-    ) -> None:
-        self.hyperparameters, self.X, self.y, self.tasks, self.priors = h, X, y, tasks, priors
+    def __init__(self, of: Dense, num_probes: int, seed: int) -> None:
+        h, X, y, tasks = of.hyperparameters, of.X, of.y, of.tasks
+        self.hyperparameters, self.X, self.y, self.tasks, self.priors = h, X, y, tasks, of.priors
         # what is of the kernel's size is on the CPU, what is of the data's and of the modes' with the data
         self.domain = torch.stack(X.aminmax(dim=0)).cpu()  # [2, d]
         self.origin = self.domain.mean(0)

@@ -12,7 +12,6 @@ between steps and the last ones are where the next begin.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -22,8 +21,8 @@ from ..operators import KernelOperator
 from ..solvers import PCG, ConvergenceWarning, Solver, State
 from ..solvers.pcg import PCGState
 from ..solvers.preconditioner import LowRank, default_rank
-from .hyperparameters import Hyperparameters, Prior, log_prior
-from .likelihood import accumulate
+from .hyperparameters import log_prior
+from .likelihood import Dense, accumulate
 
 _FRESH = 0.2  # a preconditioner serves until a hyperparameter has moved by so much, on its logarithmic scale
 
@@ -31,20 +30,10 @@ _FRESH = 0.2  # a preconditioner serves until a hyperparameter has moved by so m
 class Pathwise:
     """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
 
-    def __init__(
-        self,
-        hyperparameters: Hyperparameters,
-        X: Tensor,
-        y: Tensor,
-        tasks: Tensor | None,
-        priors: Mapping[str, Prior],
-        solver: Solver,
-        num_probes: int,
-        seed: int,
-    ) -> None:
-        self.hyperparameters, self.X, self.y, self.tasks, self.priors = hyperparameters, X, y, tasks, priors
-        self.solver, self.num_probes = solver, num_probes
-        self.seed = seed
+    def __init__(self, of: Dense, solver: Solver, num_probes: int, seed: int) -> None:
+        self.hyperparameters, self.y, self.tasks, self.priors = of.hyperparameters, of.y, of.tasks, of.priors
+        self.X = of.X.float() if of.X.is_cuda else of.X
+        self.solver, self.num_probes, self.seed = solver, num_probes, seed
         self.guess: Tensor | None = None  # [n, 1 + s]
         self.iterations = 0
         self.made: tuple[Tensor, LowRank, Tensor, Tensor] | None = None  # where, what, and its probes u and v [n, s]

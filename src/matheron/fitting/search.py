@@ -17,7 +17,7 @@ from ..means import Mean
 from ..progress import progress_bar
 from ..solvers import Cholesky, FourierLattice, Solver
 from ..solvers.choose import SHARE_OF_GPU
-from .estimates import by_solves, on_lattice, refusal
+from .estimates import Curve, by_solves, on_lattice, refusal
 from .hyperparameters import Prior, checked_priors, hyperparameters_of
 from .likelihood import Dense
 from .newton import climb, curvature, for_all
@@ -51,7 +51,6 @@ _LARGEST_POLISHED, _POLISH = 4000, 100
 
 
 Report = Callable[[str, float], None]
-Curve = Callable[[Tensor], Tensor]  # curvatures [p, p] at vectors [p]
 
 
 class FitWarning(UserWarning):
@@ -220,12 +219,7 @@ def _by_exact_gradients(
 
 
 def _best_start(
-    objective: Dense,
-    as_given: Tensor,
-    num_starts: int,
-    generator: torch.Generator,
-    both: bool,
-    report: Callable[[str, float], None],
+    objective: Dense, as_given: Tensor, num_starts: int, generator: torch.Generator, both: bool, report: Report
 ) -> Tensor:
     """The best end of searches from the most likely of many starts, on some of the data."""
     h = objective.hyperparameters

@@ -5,6 +5,7 @@ from .several import Batch as Batch
 from .several import Ensemble as Ensemble
 from .several import Outputs as Outputs
 from .several import SelectedOutputs as SelectedOutputs
+from .several import leaves as leaves
 from .single import ExactGP as ExactGP
 from .single import SparseGP as SparseGP
 from .single import as_tasks as as_tasks

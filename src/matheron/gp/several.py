@@ -86,3 +86,10 @@ class SelectedOutputs(Value):
 
 
 GP = ExactGP | SparseGP | Outputs | Ensemble | Batch | SelectedOutputs
+
+
+def leaves(gp: GP) -> list[ExactGP | SparseGP]:
+    """The exact and sparse models that a model consists of."""
+    if isinstance(gp, _Several):
+        return [leaf for model in gp.models for leaf in leaves(model)]
+    return [gp.model if isinstance(gp, SelectedOutputs) else gp]

@@ -16,6 +16,7 @@ from .base import Kernel, centred
 from .elliptical import Elliptical
 from .measure import SpectralMeasure
 from .radial import Radial
+from .spectral import Moved
 from .terms import Term
 
 __all__ = ["Rotated", "Spherical"]
@@ -219,22 +220,15 @@ class Rotated(Kernel):
         return [(B, Rotated(k, self.angle)) for B, k in self.kernel.coupled()]
 
 
-class Turned(SpectralMeasure):
+class Turned(Moved):
     """A measure of which R theta has another's law."""
 
     def __init__(self, measure: SpectralMeasure, R: Tensor) -> None:
-        self.measure, self.R = measure, R
-        self.input_dim, self.num_uniforms = measure.input_dim, measure.num_uniforms
+        super().__init__(measure, measure.input_dim)
+        self.R = R
 
-    def frequencies(self, U: Tensor) -> Tensor:
-        return self.measure.frequencies(U) @ self.R.to(U)
-
-    def importance(self, U: Tensor) -> Tensor | None:
-        return self.measure.importance(U)
-
-    def atoms(self) -> tuple[Tensor, Tensor] | None:
-        atoms = self.measure.atoms()
-        return None if atoms is None else (atoms[0] @ self.R.to(atoms[0]), atoms[1])
+    def moved(self, theta: Tensor) -> Tensor:
+        return theta @ self.R.to(theta)
 
     @property
     def density_dims(self) -> list[int] | None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
+from copy import copy
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -182,26 +185,43 @@ class Mixture(SpectralMeasure):
         )
 
 
-class Embedded(SpectralMeasure):
-    """A measure on some coordinates, zero on the others."""
+class Moved(SpectralMeasure):
+    """Another measure, whose frequencies are moved by a linear map."""
 
-    def __init__(self, measure: SpectralMeasure, dims: Sequence[int], input_dim: int) -> None:
-        self.measure, self.dims, self.input_dim = measure, list(dims), input_dim
-        self.num_uniforms = measure.num_uniforms
+    def __init__(self, measure: SpectralMeasure, input_dim: int) -> None:
+        self.measure, self.input_dim, self.num_uniforms = measure, input_dim, measure.num_uniforms
 
-    def _embed(self, theta: Tensor) -> Tensor:
-        full = theta.new_zeros(*theta.shape[:-1], self.input_dim)
-        return full.index_copy(-1, torch.tensor(self.dims, device=theta.device), theta)
+    @abstractmethod
+    def moved(self, theta: Tensor) -> Tensor:
+        """The other's frequencies `[..., p]`, as this one's `[..., d]`."""
+
+    def of(self, measure: SpectralMeasure) -> Self:
+        """The same map of another measure."""
+        other = copy(self)
+        Moved.__init__(other, measure, self.input_dim)
+        return other
 
     def frequencies(self, U: Tensor) -> Tensor:
-        return self._embed(self.measure.frequencies(U))
+        return self.moved(self.measure.frequencies(U))
 
     def importance(self, U: Tensor) -> Tensor | None:
         return self.measure.importance(U)
 
     def atoms(self) -> tuple[Tensor, Tensor] | None:
         atoms = self.measure.atoms()
-        return None if atoms is None else (self._embed(atoms[0]), atoms[1])
+        return None if atoms is None else (self.moved(atoms[0]), atoms[1])
+
+
+class Embedded(Moved):
+    """A measure on some coordinates, zero on the others."""
+
+    def __init__(self, measure: SpectralMeasure, dims: Sequence[int], input_dim: int) -> None:
+        super().__init__(measure, input_dim)
+        self.dims = list(dims)
+
+    def moved(self, theta: Tensor) -> Tensor:
+        full = theta.new_zeros(*theta.shape[:-1], self.input_dim)
+        return full.index_copy(-1, torch.tensor(self.dims, device=theta.device), theta)
 
     @property
     def density_dims(self) -> list[int] | None:

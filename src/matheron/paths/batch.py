@@ -14,12 +14,12 @@ from .. import store
 from ..checks import ArrayLike, Random, as_array, as_generator
 from ..solvers import Solver
 from .base import AbstractPaths
-from .functions import Index
+from .functions import Index, Placed
 from .joined import OfMembers
 
 
 @final
-class BatchPaths(OfMembers):
+class BatchPaths(OfMembers, Placed):
     """Paths of a batch of models, `members`: what each returns, with the batch's axes before it.
 
     Values are `[*batch_shape, s, n]`. Points may be shared, or have the batch's axes: `[*batch_shape, s or 1, n, d]`.
@@ -41,21 +41,6 @@ class BatchPaths(OfMembers):
         self.batch_shape = list(batch_shape or [len(members)])
         if math.prod(self.batch_shape) != len(members):
             raise ValueError(f"batch_shape: expected {len(members)} models in all, got {self.batch_shape}")
-
-    @property
-    def input_dim(self) -> int:
-        return self._origin.shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._origin.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self._origin.device
-
-    def __len__(self) -> int:
-        return self.num_paths
 
     def __call__(self, x: ArrayLike) -> Tensor:
         """The paths at x: `[*batch_shape, s, n]`, and a trailing `[t]` for several outputs."""

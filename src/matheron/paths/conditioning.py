@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -40,31 +39,30 @@ def update_given(
     solver: Solver,
     *,
     state: State | None = None,
-    guess: Callable[[], Tensor] | None = None,
-    Z: Tensor | None = None,
-    Z_tasks: Tensor | None = None,
-    inducing: Inducing | None = None,
+    old: UpdatePaths | None = None,
 ) -> UpdatePaths:
     """The update of prior paths, or of a sparse posterior's paths, given data.
 
     The mean comes along as one more path, the one with w = 0 and eps = 0; where each path has its own y, as s more.
-    `state` is that of the data's covariance, where there is one already; `guess` makes weights from which iterations
-    start, `[s + 1, n]` (or `[2 s, n]`).
+    `state` is that of the data's covariance, where there is one already. `old` is an update given the first of the
+    data: a sparse posterior's inducing points are its own, and iterations start from its weights.
     """
     X, tasks, y, noise, xi = data
     s = len(xi)
     own = y.ndim == 2
-    before = None
+    inducing = Z = Z_tasks = before = None
     operator: Operator = KernelOperator(kernel, X, tasks, noise)
-    if inducing is not None:
-        assert Z is not None and inducing.root is not None and inducing.v_mean is not None
+    if old is not None and old.inducing is not None:
+        inducing, Z = old.inducing, old.centres[: old.num_inducing]
+        Z_tasks = None if old.tasks is None else old.tasks[: old.num_inducing]
+        assert inducing.root is not None and inducing.v_mean is not None
         before = UpdatePaths(kernel, Z, Z_tasks, torch.cat([inducing.v, inducing.v_mean[None]]), None)
         operator = _given_inducing(operator, Z, Z_tasks, inducing)
     state = solver.init(operator) if state is None else state
     f = at_tasks(values_at(prior, mean, before, X), tasks)  # [s + 1, n]
     f = torch.cat([f, f[s:].expand(s - 1, -1)]) if own else f  # [2 s, n] or [s + 1, n]
     eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
-    start = None if guess is None or isinstance(state, CholeskyState) else guess()
+    start = None if isinstance(state, CholeskyState) else _guess(old, len(f), len(X))
     v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, start)
     centres, centre_tasks, on_lattice = X, tasks, None
     plain = not (torch.is_grad_enabled() and v.requires_grad)
@@ -115,7 +113,7 @@ def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: So
 
     A kept factor is extended, unless a solver without one is asked for by name; iterations start from the old weights.
     """
-    n, m, s = len(old.noise), old.num_inducing, len(new.xi)
+    n = len(old.noise)
     data = without_repeats(joined(old, new), num_old=n)
     if len(data.noise) == n and data.y.ndim == old.y.ndim:
         return old
@@ -126,22 +124,15 @@ def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: So
             return update
         solver = Cholesky(keep=True)
 
-    def guess() -> Tensor:
-        v = torch.cat([old.v, old.v_mean.expand(s if data.y.ndim == 2 else 1, -1)])[:, m:]  # [s + 1, n] or [2 s, n]
-        return torch.nn.functional.pad(v.detach(), (0, len(data.noise) - n))
+    return update_given(prior, mean, old.kernel, data, solver, old=old)
 
-    tasks = None if old.tasks is None else old.tasks[:m]
-    return update_given(
-        prior,
-        mean,
-        old.kernel,
-        data,
-        solver,
-        guess=guess if n and old.v_mean is not None else None,
-        Z=old.centres[:m],
-        Z_tasks=tasks,
-        inducing=old.inducing,
-    )
+
+def _guess(old: UpdatePaths | None, rows: int, n: int) -> Tensor | None:
+    """Weights `[rows, n]` from which iterations start, of paths and of means, zero for new data; None without old."""
+    if old is None or old.num_data == 0 or old.v_mean is None:
+        return None
+    v = torch.cat([old.v, old.v_mean.expand(rows - len(old.v), -1)])[:, old.num_inducing :]
+    return torch.nn.functional.pad(v.detach(), (0, n - old.num_data))
 
 
 def given_again(update: UpdatePaths, prior: Prior, mean: Mean) -> UpdatePaths:

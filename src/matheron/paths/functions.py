@@ -27,25 +27,13 @@ Index = int | slice | Sequence[int] | Tensor
 _SLAB = 1 << 22
 
 
-class AbstractFunctions(Value, ABC):
-    """s functions of points: a value that is never changed.
-
-    Points `[n, d]` are every function's, and give `[s, n]`; points `[s, n, d]` are each its own (a leading 1
-    broadcasts). t outputs add a trailing axis `[..., t]`.
-
-    What a user calls is final here. Classes below say how values are computed: points arrive as `[1, n, d]` or
-    `[s, n, d]`, and values are returned as `[s, n, t]`, whatever the number of outputs.
-    """
+class Placed(Value, ABC):
+    """What has an origin: a dimension, a dtype and a device; and a number of paths."""
 
     @property
     @abstractmethod
     def num_paths(self) -> int:
         """s."""
-
-    @property
-    @abstractmethod
-    def num_outputs(self) -> int:
-        """t."""
 
     @property
     @abstractmethod
@@ -71,6 +59,22 @@ class AbstractFunctions(Value, ABC):
     @final
     def __len__(self) -> int:
         return self.num_paths
+
+
+class AbstractFunctions(Placed):
+    """s functions of points: a value that is never changed.
+
+    Points `[n, d]` are every function's, and give `[s, n]`; points `[s, n, d]` are each its own (a leading 1
+    broadcasts). t outputs add a trailing axis `[..., t]`.
+
+    What a user calls is final here. Classes below say how values are computed: points arrive as `[1, n, d]` or
+    `[s, n, d]`, and values are returned as `[s, n, t]`, whatever the number of outputs.
+    """
+
+    @property
+    @abstractmethod
+    def num_outputs(self) -> int:
+        """t."""
 
     @final
     def __iter__(self) -> Iterator[Self]:

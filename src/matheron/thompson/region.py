@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..gp import GP, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
+from ..gp import GP, ExactGP, SparseGP, leaves
 from ..paths import AbstractPaths
-from ..samplers import single
 from .minima import Altered, sobol_net
 from .quasi_newton import minimize_in_unit_box
 
@@ -98,7 +97,7 @@ def minimizers_near_best(
 
 def data_in_box(gp: GP, lower: Tensor, upper: Tensor) -> Tensor:
     """The data (or inducing points) `[n, d]` in the user's units, those outside of the box at its bounds."""
-    several = [_data(member, lower) for member in _members(gp)]
+    several = [_data(member, lower) for member in leaves(gp)]
     X = several[0] if len(several) == 1 else torch.cat(several).unique(dim=0)  # an ensemble's models have the same data
     return X.clamp(lower, upper)
 
@@ -108,17 +107,10 @@ def _data(gp: ExactGP | SparseGP, like: Tensor) -> Tensor:
     return X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)
 
 
-def _members(gp: GP) -> list[ExactGP | SparseGP]:
-    """The models that a model consists of."""
-    if isinstance(gp, Ensemble | Outputs):
-        return [member for model in gp.models for member in _members(model)]
-    return [gp.model if isinstance(gp, SelectedOutputs) else single(gp)]
-
-
 def _relative_lengthscales(gp: GP, whole: Tensor) -> Tensor:
     """How long each coordinate's lengthscale is, in sides of the box, over their geometric mean: `[d]`; else ones. Of
     several models it is the geometric mean of theirs."""
-    each = torch.stack([_relative_lengthscales_of(member, whole) for member in _members(gp)])
+    each = torch.stack([_relative_lengthscales_of(member, whole) for member in leaves(gp)])
     return each.log().mean(0).exp()
 
 
