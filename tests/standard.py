@@ -21,7 +21,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from matheron import AbstractPaths, ExactGP, SparseGP, kernels, load, means
-from matheron.features import Features, build_features
+from matheron.features import Asked, Features, build_features
 
 # The chance that a right sampler fails one assertion, shared among all of its numbers; seeds are fixed.
 LEVEL = 1e-4
@@ -158,17 +158,9 @@ def features_of(
 ) -> Features:
     """Features of a kernel's prior about an origin that is not zero; `domain` is a pair of numbers."""
     sides = None if domain is None else torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, input_dim)
-    return build_features(
-        kernel,
-        input_dim,
-        num_features,
-        kind=kind,
-        num_bases=num_bases,
-        origin=torch.linspace(-0.3, 0.5, input_dim, dtype=torch.float64),
-        domain=sides,
-        reference=reference,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    origin = torch.linspace(-0.3, 0.5, input_dim, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    return build_features(kernel, Asked(kind, num_features, num_bases, origin, generator, sides, reference))
 
 
 def kernel_error(features: Features, kernel, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .checks import ArrayLike, as_box, as_count, as_points
-from .features import LATTICE_KINDS, Accuracy, Features, build_features, posterior_scale
+from .features import LATTICE_KINDS, Accuracy, Asked, Features, build_features, posterior_scale
 from .gp import ExactGP, SparseGP
 from .kernels import Kernel
 from .paths import PriorPaths
@@ -70,7 +70,7 @@ def features_for(
         noise = noise if posterior is None else posterior.noise
         data = centres.detach() if observed else None
         box = as_domain(basis.domain, d, input_transform, data)
-        accuracy = None
+        accuracy = Accuracy()
         if box is not None and features in ("auto", *LATTICE_KINDS):
             needed = None
             if data is not None and noise is not None:  # in one dimension modes for clusters of data, too, are few
@@ -79,20 +79,19 @@ def features_for(
             # Given data on the lattice itself, ten times the share errs as little: variances by a thousandth.
             needed = None if needed is None else needed * (10 if joined else 1)
             accuracy = Accuracy(basis.tolerance, needed, s, joined, largest)
-        features = build_features(
-            kernel.to("cpu"),  # where terms of all kinds meet; a model's may be on a GPU
-            d,
-            as_count(basis.num_features, "num_features"),
+        asked = Asked(
             kind=features,
+            num_features=as_count(basis.num_features, "num_features"),
             num_bases=math.ceil(s / basis.shared_by(s)),
             origin=centres.detach().double().mean(0).cpu(),
+            generator=generator,
             domain=box,
             reference=data,
-            generator=generator,
             accuracy=accuracy,
             posterior=posterior,
             where=_inner(basis.where, d, input_transform),
         )
+        features = build_features(kernel.to("cpu"), asked)  # where terms of all kinds meet; a model's may be on a GPU
     return features.to(centres.device, centres.dtype)
 
 

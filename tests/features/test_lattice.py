@@ -12,8 +12,7 @@ from matheron import kernels as K
 from matheron import nufft
 from matheron.axis_series import AxisSeries, waves
 from matheron.evaluate import chunked
-from matheron.features import Accuracy, Lattice, posterior_scale
-from matheron.features.choose import build_features
+from matheron.features import Accuracy, Asked, Lattice, build_features, posterior_scale
 from matheron.metrics import gaussian_wasserstein
 from matheron.samplers import decoupled_moments, moments
 from standard import covariance, features_of, kernel_error
@@ -30,18 +29,10 @@ def points(d: int, domain=UNIT, n: int = 12) -> Tensor:
 
 def lattice_of(kernel, d: int, domain=UNIT, **settings):
     """Features on a lattice, to an accuracy of one's own."""
-    return build_features(
-        kernel,
-        d,
-        1024,
-        kind=settings.pop("kind", "lattice"),
-        num_bases=1,
-        origin=torch.linspace(-0.3, 0.5, d, dtype=torch.float64),
-        domain=torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, d),
-        reference=None,
-        generator=torch.Generator().manual_seed(0),
-        accuracy=Accuracy(**settings),
-    )
+    kind, origin = settings.pop("kind", "lattice"), torch.linspace(-0.3, 0.5, d, dtype=torch.float64)
+    box = torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, d)
+    asked = Asked(kind, 1024, 1, origin, torch.Generator().manual_seed(0), box, accuracy=Accuracy(**settings))
+    return build_features(kernel, asked)
 
 
 ACCURATE = {

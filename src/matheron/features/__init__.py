@@ -5,8 +5,9 @@ from .box import LARGEST_DIM as LARGEST_DIM
 from .canonical import Canonical as Canonical
 from .choose import KINDS as KINDS
 from .choose import LATTICE_KINDS as LATTICE_KINDS
-from .choose import Accuracy as Accuracy
 from .choose import build_features as build_features
+from .features import Accuracy as Accuracy
+from .features import Asked as Asked
 from .features import Choice as Choice
 from .features import Features as Features
 from .joint import Joint as Joint

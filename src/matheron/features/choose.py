@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +11,10 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
-from ..solvers import Posterior
 from .basis import Basis, Cosines
 from .box import LARGEST_DIM
 from .explicit import explicit, monomial_count
-from .features import Choice, Features, merged, root_of
+from .features import Asked, Choice, Features, merged, root_of
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .leverage import leverage
@@ -42,53 +40,23 @@ LARGEST_ENVELOPES = 32
 ORTHOGONAL_FROM_DIM = 16
 
 
-class Accuracy(NamedTuple):
-    """What a lattice is made to: a share `tolerance` of the posterior variance may lie beyond its modes.
-
-    The posterior variance is a typical one between the data; None where there are none. `num_paths` is for the memory.
-    """
-
-    tolerance: float = 1e-3
-    posterior_variance: float | None = None
-    num_paths: int = 1
-    joined: bool = False  # all terms on the same modes, whatever their number
-    largest: int | None = None  # modes beyond which there is to be none
-
-
-def build_features(
-    kernel: Kernel,
-    input_dim: int,
-    num_features: int,
-    *,
-    kind: str,
-    num_bases: int,
-    origin: Tensor,
-    domain: Tensor | None,
-    reference: Tensor | None,
-    generator: torch.Generator,
-    accuracy: Accuracy | None = None,
-    posterior: Posterior | None = None,
-    where: Tensor | None = None,
-) -> Features:
-    """A basis for the prior of `kernel`. `reference` points weigh the terms that grow with x, where there are any;
-    `accuracy` is what a lattice is made to; `posterior` is what "leverage" chooses frequencies by, and `where` are
-    points `[r, d]` at which it matters most."""
+def build_features(kernel: Kernel, asked: Asked) -> Features:
+    """A basis for the prior of `kernel`."""
+    kind, domain, accuracy, reference = asked.kind, asked.domain, asked.accuracy, asked.reference
+    input_dim, num_features = asked.input_dim, asked.num_features
     if kind not in KINDS:
         raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {kind!r}")
     if kind in LATTICE_KINDS and domain is None:
         raise ValueError(f'features="{kind}" needs domain=(lower, upper): the box where the paths will be called')
     terms = [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
-    if kind == "leverage" and posterior is None:
+    if kind == "leverage" and asked.posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
-    accuracy = accuracy or Accuracy()
     completed = kind == "auto" and domain is not None and not accuracy.joined
-    completed = completed and len(_by_leverage(terms, input_dim, kind, posterior)) == sum(
-        bool(t.stationary) for t in terms
-    )
-    on_lattices, terms = _lattices(kernel, terms, input_dim, num_features, kind, domain, origin, accuracy, completed)
+    completed = completed and len(_by_leverage(terms, asked)) == sum(bool(t.stationary) for t in terms)
+    on_lattices, terms = _lattices(kernel, terms, asked, completed)
     if accuracy.joined:
         _require_joint(on_lattices, terms, input_dim, num_features)
-    chosen = _by_leverage(terms, input_dim, kind, posterior)
+    chosen = _by_leverage(terms, asked)
     terms = [t for t in terms if not any(t is other for other, _ in chosen)]
     sizes = [_size(t, reference) for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [*[sum(_size(t, reference) for t, _ in chosen)][: len(chosen)], *sizes]))
@@ -101,53 +69,32 @@ def build_features(
         sampled += [(parts, num_features, lattice_in(basis).beyond(input_dim))] if beyond else []
     sampled += [(chosen, next(counts), None)] if chosen else []
     for of, count, beyond in sampled:
-        assert posterior is not None
-        random = leverage(
-            of,
-            count,
-            posterior=posterior,
-            roots=[root_of(t.coupling, kernel.num_outputs) for t, _ in of],
-            num_bases=num_bases,
-            origin=origin,
-            domain=domain,
-            where=where,
-            generator=generator,
-            beyond=beyond,
-        )
+        random = leverage(of, count, [root_of(t.coupling, kernel.num_outputs) for t, _ in of], asked, beyond)
         blocks += random
         choices.append(Choice("leverage", sum(b.size for b, _ in random)))
     for term in terms:
         count = next(counts) if term.stationary else num_features
-        bases, choice = _bases(term, input_dim, count, kind, num_bases, origin, generator)
+        bases, choice = _bases(term, count, asked)
         blocks += [(basis, term.coupling) for basis in bases]
         choices.append(choice)
     blocks = merged(blocks)
     roots = [root_of(B, kernel.num_outputs) for _, B in blocks]
-    return Features([b for b, _ in blocks], roots, origin, used_domain, choices)
+    return Features([b for b, _ in blocks], roots, asked.origin, used_domain, choices)
 
 
-def _lattices(
-    kernel: Kernel,
-    terms: list[Term],
-    input_dim: int,
-    num_features: int,
-    kind: str,
-    domain: Tensor | None,
-    origin: Tensor,
-    to: Accuracy,
-    completed: bool,
-) -> tuple[list[Placed], list[Term]]:
+def _lattices(kernel: Kernel, terms: list[Term], asked: Asked, completed: bool) -> tuple[list[Placed], list[Term]]:
     """The terms that go on lattices, and the others."""
+    kind, domain, to, input_dim = asked.kind, asked.domain, asked.accuracy, asked.input_dim
     if kind in ("leverage", *RANDOM_KINDS) or domain is None:
         return [], terms
-    discrete = [t for t in terms if t.stationary and not t.forms and _repeats(t, input_dim, num_features)]
+    discrete = [t for t in terms if t.stationary and not t.forms and _repeats(t, input_dim, asked.num_features)]
     left = [t for t in terms if not any(t is other for other in discrete)]
     alike = {(id(t.coupling), powers_of(piece)) for t, piece in pieces_of(left)}
     weights = to.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
     most, memory = (LARGEST_COMPLETED, COMPLETED_MEMORY) if completed else (LARGEST_LATTICE, LATTICE_MEMORY)
     largest = max(1, min(most, memory // (8 * weights)))
     if kind == "equispaced":  # the old name, whose features are counted
-        largest = min(largest, num_features)
+        largest = min(largest, asked.num_features)
     graph = torch.is_grad_enabled() and kernel.requires_graph()
     if graph:
         largest = min(largest, LARGEST_IN_GRAPH)
@@ -162,7 +109,7 @@ def _lattices(
         left,
         input_dim,
         domain,
-        origin.cpu().double(),
+        asked.origin,
         left_out=left_out,
         images=images,
         largest=largest,
@@ -201,28 +148,25 @@ def _repeats(term: Term, input_dim: int, count: int) -> bool:
     return series is not None and series.tail == 0
 
 
-def _by_leverage(
-    terms: list[Term], input_dim: int, kind: str, posterior: Posterior | None
-) -> list[tuple[Term, list[Component]]]:
+def _by_leverage(terms: list[Term], asked: Asked) -> list[tuple[Term, list[Component]]]:
     """The terms whose frequencies are chosen by leverage, with the components of their spectra."""
-    if kind not in ("auto", "leverage") or posterior is None:
+    if asked.kind not in ("auto", "leverage") or asked.posterior is None:
         return []
     stationary = [t for t in terms if t.stationary and monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
-    found = [(t, components(t, input_dim)) for t in stationary]
+    found = [(t, components(t, asked.input_dim)) for t in stationary]
     return [(t, parts) for t, parts in found if parts is not None]
 
 
-def _bases(
-    term: Term, input_dim: int, count: int, kind: str, num_bases: int, origin: Tensor, generator: torch.Generator
-) -> tuple[list[Basis], Choice]:
+def _bases(term: Term, count: int, asked: Asked) -> tuple[list[Basis], Choice]:
     """The bases of one term, and the record of them."""
+    kind, num_bases, generator, input_dim = asked.kind, asked.num_bases, asked.generator, asked.input_dim
     if not term.stationary and not term.forms:
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64)
         return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], Choice("constant", 1)
     if term.forms:
         random = kind if term.stationary and kind in RANDOM_KINDS else "sobol"
         bases = explicit(
-            term, input_dim, count, kind=random, num_bases=num_bases, origin=origin.cpu(), generator=generator
+            term, input_dim, count, kind=random, num_bases=num_bases, origin=asked.origin, generator=generator
         )
         what = random if term.stationary else "explicit"
         return bases, Choice(what, bases[0].size, products=bool(term.stationary))

@@ -9,9 +9,42 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..solvers import Posterior
 from ..value import Json, Parts, Value
 from .basis import Basis, Cosines, Pairs
 from .products import Products
+
+
+class Accuracy(NamedTuple):
+    """What a lattice is made to: a share `tolerance` of the posterior variance may lie beyond its modes.
+
+    The posterior variance is a typical one between the data; None where there are none. `num_paths` is for the memory.
+    """
+
+    tolerance: float = 1e-3
+    posterior_variance: float | None = None
+    num_paths: int = 1
+    joined: bool = False  # all terms on the same modes, whatever their number
+    largest: int | None = None  # modes beyond which there is to be none
+
+
+class Asked(NamedTuple):
+    """What is asked of a basis for a prior, beside its kernel."""
+
+    kind: str
+    num_features: int
+    num_bases: int
+    origin: Tensor  # [d], in float64 on the CPU
+    generator: torch.Generator
+    domain: Tensor | None = None  # [2, d], the box where functions will be called
+    reference: Tensor | None = None  # points [n, d] that weigh the terms that grow with x
+    accuracy: Accuracy = Accuracy()
+    posterior: Posterior | None = None  # what "leverage" chooses frequencies by
+    where: Tensor | None = None  # points [r, d] at which it matters most
+
+    @property
+    def input_dim(self) -> int:
+        return len(self.origin)
 
 
 class Choice(NamedTuple):

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from ..kernels.terms import Term
-from ..solvers import Posterior
 from .basis import Basis, Cosines, Pairs
 from .beyond import outside, proposed
 from .cells import Atoms, Shells
 from .directions import even
 from .explicit import as_cosines, monomials
+from .features import Asked
 from .fourier import rand, sobol
 from .products import Products
 from .proposal import Component, Draws, Positions, draw, located, num_uniforms, positions
@@ -66,34 +66,28 @@ class Pool:
 def leverage(
     terms: Sequence[tuple[Term, list[Component]]],
     count: int,
-    *,
-    posterior: Posterior,
     roots: Sequence[Tensor | None],
-    num_bases: int,
-    origin: Tensor,
-    domain: Tensor | None,
-    where: Tensor | None,
-    generator: torch.Generator,
+    asked: Asked,
     beyond: Tensor | None = None,
 ) -> list[tuple[Basis, Tensor | None]]:
-    """`count` features for all of the terms together, `num_bases` times over, and the coupling of each basis.
+    """`count` features for all of the terms together, for each basis asked for, and the coupling of each.
 
     `roots` are roots of the terms' couplings. Pools share the features by leverage. With `beyond`, `[d]`, only those
     are kept that have a coordinate of their frequency beyond it: the others are on a lattice.
     """
     pools = _pools(terms, roots)
     with torch.no_grad():
-        sizes = adapt(pools, posterior, origin, domain, where, num_bases)
+        sizes = adapt(pools, asked)
     blocks: list[tuple[Basis, Tensor | None]] = []
     for pool, number in zip(pools, _whole(count, sizes), strict=True):
         parts = pool.parts if beyond is None else proposed(pool.parts, beyond)
-        bases = _bases(parts, number, num_bases, generator)
+        bases = _bases(parts, number, asked.num_bases, asked.generator)
         if beyond is not None:
             bases = [kept for basis in bases if (kept := outside(basis, beyond)) is not None]
         if pool.envelope is not None and bases:
             cosines = as_cosines(bases)
-            A = pool.envelope[None, :, None].expand(num_bases, -1, cosines.size, -1)  # [g, p, c, d + 1]
-            bases = [Products(A, A.new_ones(()), origin.cpu(), cosines)]
+            A = pool.envelope[None, :, None].expand(asked.num_bases, -1, cosines.size, -1)  # [g, p, c, d + 1]
+            bases = [Products(A, A.new_ones(()), asked.origin, cosines)]
         blocks += [(basis, pool.coupling) for basis in bases]
     return blocks
 
@@ -121,34 +115,28 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     return a is b if a is None or b is None else a.shape == b.shape and torch.equal(a, b)
 
 
-def adapt(
-    pools: Sequence[Pool],
-    posterior: Posterior,
-    origin: Tensor,
-    domain: Tensor | None,
-    where: Tensor | None,
-    num_bases: int,
-) -> list[float]:
+def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
+    posterior = asked.posterior
+    assert posterior is not None
     # The posterior variance is hardly less than this share of the prior's: there the tail ends.
     total = sum(float(c.variance) for pool in pools for c in pool.parts)
     least = float(posterior.noise.detach().min()) / (len(posterior.centres) * max(total, 1e-300))
     pilots = [_pilot(pool.parts, len(pools), least) for pool in pools]
     theta = torch.cat([p.theta.abs() for p in pilots])
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
-    reference = Reference(posterior, domain, where, 1 / torch.nan_to_num(turns, nan=1.0))
-    squares = [
-        reference.residuals(p.theta, origin, pool.root, pool.envelope) for p, pool in zip(pilots, pools, strict=True)
-    ]
+    reference = Reference(posterior, asked.domain, asked.where, 1 / torch.nan_to_num(turns, nan=1.0))
+    each = zip(pilots, pools, strict=True)
+    squares = [reference.residuals(p.theta, asked.origin, pool.root, pool.envelope) for p, pool in each]
     variance = reference.noise_variance.cpu()  # [r]
     for p, e in zip(pilots, squares, strict=True):
         variance = variance + e @ p.weight / len(p.weight)
-    parts, sizes, given = [], [], domain is not None or where is not None
+    parts, sizes, given = [], [], asked.domain is not None or asked.where is not None
     for pool, p, e in zip(pools, pilots, squares, strict=True):
         lev = (e / variance.clamp_min(1e-300)[:, None]).mean(0)  # [k]
         parts += [_by_cells(c, p, lev, t, pool.size(c, reference.x.cpu())) for t, c in enumerate(pool.parts)]
     pinned = float(variance.mean()) <= PINNED * sum(p.size for p in parts)
-    shares = iter(tilt(parts, given, pinned, num_bases))
+    shares = iter(tilt(parts, given, pinned, asked.num_bases))
     for pool in pools:
         own = torch.tensor([next(shares) for _ in pool.parts], dtype=torch.float64)
         sizes.append(float(own.sum()))
