@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -95,7 +95,7 @@ def transitions(
         raise ValueError(
             f"method: expected change, next or euler to learn, one of {', '.join(METHODS)}, got {method!r}"
         )
-    if method == "euler" and time is None and (dt is None or _ndim(dt) > 0 or not dt > 0):
+    if method == "euler" and time is None and (dt is None or _shape(dt) != () or not dt > 0):
         raise ValueError(
             f'dt: expected a positive time between states for method="euler", got {dt!r}; for steps of several lengths '
             "give time, the times of the states"
@@ -167,7 +167,7 @@ def _numbers(values: ArrayLike, name: str) -> Tensor:
 def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
     """Episodes `[T, d]` from one, a list of them, or an array of them."""
     listed = _listed(values)
-    if listed and (_ndim(listed[0]) == 2 or len({np.shape(cast(Any, part)) for part in listed}) > 1):
+    if listed and (len(_shape(listed[0])) == 2 or len({_shape(part) for part in listed}) > 1):
         parts = [_numbers(part, name) for part in listed]
     else:
         parts = [_numbers(values, name)]
@@ -181,7 +181,7 @@ def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
 def _times(time: ArrayLike, S: Sequence[Tensor]) -> list[Tensor]:
     """Times `[T + 1]` of each episode; one row of them is for all."""
     listed = _listed(time)
-    several = bool(listed) and _ndim(listed[0]) == 1
+    several = bool(listed) and len(_shape(listed[0])) == 1
     rows = [_numbers(row, "time") for row in listed] if several else [_numbers(time, "time")]
     rows = list(rows[0]) if len(rows) == 1 and rows[0].ndim == 2 else rows
     rows = rows * len(S) if len(rows) == 1 else rows
@@ -195,8 +195,8 @@ def _listed(values: ArrayLike) -> list[ArrayLike]:
     return list(values) if isinstance(values, list | tuple) else []
 
 
-def _ndim(values: ArrayLike) -> int:
-    return np.ndim(cast(Any, values))
+def _shape(values: ArrayLike) -> tuple[int, ...]:
+    return tuple(values.shape) if isinstance(values, Tensor) else np.asarray(values).shape
 
 
 def _is_frame(data: ArrayLike | DataFrame) -> TypeGuard[DataFrame]:

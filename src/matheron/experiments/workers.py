@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 
@@ -187,7 +187,7 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
 
 def cluster_threads(client: Client) -> int:
     """How many trials a cluster runs at a time; one, while it has no worker."""
-    return max(1, sum(client.nthreads().values()))  # type: ignore[attr-defined]
+    return max(1, sum(cast("dict[str, int]", client.nthreads()).values()))
 
 
 def usable_cores() -> int:

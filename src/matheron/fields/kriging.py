@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
 from ..checks import ArrayLike
-from ..drawing import draw
+from ..drawing import DrawSettings, draw
 from ..gp import ExactGP
 from ..libraries import describe
 from ..paths import AbstractPaths
@@ -125,7 +125,7 @@ class Moments(MeanPath):
                 "fields.summarise(matheron.draw(model, 500), grid)"
             )
         # Neither moment depends on the features: one will do.
-        few: dict[str, Any] = dict(features="cosine", num_features=1, seed=0)
+        few = DrawSettings(features="cosine", num_features=1, seed=0)
         super().__init__(draw(gp, 1, solver=Cholesky(keep=True), dtype=torch.float64, **few))
 
     @torch.no_grad()

@@ -125,7 +125,7 @@ class _BallDensity(torch.autograd.Function):
         return torch.from_numpy(density).to(u)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
+    def backward(ctx, grad: Tensor):
         return grad * ctx.saved_tensors[0], None
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 import numpy as np
 import torch
@@ -146,7 +146,7 @@ def minimize_function(
                 due = count > 1 or turn == _ROUNDS - 1
                 each = graded(count) if count > 1 else graded(_ROUNDS)[-1 - turn]
                 if spread is not None:
-                    each = spread if np.ndim(cast(Any, spread)) == 0 else cast(Sequence[float], spread)[:count]
+                    each = spread if torch.as_tensor(spread).ndim == 0 else cast(Sequence[float], spread)[:count]
                 if strategy in DRAWN:
                     settings["spread"] = each
                 points = suggest(
