@@ -16,7 +16,7 @@ from examples import rand, randn
 from matheron import kernels as K
 from matheron.fitting import FitWarning, maximised
 from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
-from matheron.fitting.likelihood import Dense, likelihood_with_gradient
+from matheron.fitting.likelihood import Dense, inverse_from, likelihood_with_gradient
 from matheron.fitting.starts import of_both_kinds, peaks, spread_and_near
 from matheron.fitting.units import buffers, standardising
 from standard import KERNELS
@@ -72,9 +72,31 @@ def test_gradients_in_blocks_are_those_of_the_whole(case, monkeypatch):
     v = f.hyperparameters.encode()
     value, gradient = f(v)
     monkeypatch.setattr("matheron.fitting.likelihood._BLOCK", 100)
+    monkeypatch.setattr("matheron.fitting.likelihood._ROWS", 1)
     again, blocked = f(v)
     assert again == pytest.approx(value, rel=1e-12)
     torch.testing.assert_close(blocked, gradient, rtol=1e-8, atol=1e-10)
+
+
+def test_half_of_a_large_covariance_is_computed_and_half_of_it_differentiated(monkeypatch):
+    f, entries = objective(1.0 * K.RBF(1.0), 1, n=40), []
+    forward = K.RBF.forward
+    monkeypatch.setattr(K.RBF, "forward", lambda k, x, z: (entries.append(len(x) * len(z)), forward(k, x, z))[1])
+    monkeypatch.setattr("matheron.fitting.likelihood._BLOCK", 100)
+    monkeypatch.setattr("matheron.fitting.likelihood._ROWS", 1)
+    f(f.hyperparameters.encode())
+    assert sum(entries) < 1.2 * 40**2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_inverse_from_a_factor_on_one_thread_and_on_two(threads):
+    X = randn(1100, 1)
+    covariance = K.Matern(0.5, 0.3)(X) + 0.1 * torch.eye(1100, dtype=DOUBLE)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    inverse = inverse_from(torch.linalg.cholesky(covariance))
+    torch.set_num_threads(before)
+    torch.testing.assert_close(inverse @ covariance, torch.eye(1100, dtype=DOUBLE), atol=1e-9, rtol=0)
 
 
 def test_the_likelihood_is_the_library_s_own():

@@ -7,7 +7,7 @@ d log p / dK  =  1/2 (a a' - K^-1)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,8 +16,9 @@ from ..kernels import Kernel, coupled_covariance
 from ..means import Mean
 from .hyperparameters import Hyperparameters, Prior, log_prior
 
-# Entries of the covariance that are differentiated at once: with a graph they take about a dozen numbers each.
-_BLOCK = 1 << 21
+# Entries of the covariance that are computed or differentiated at once: with a graph they take about a dozen numbers
+# each, which a CPU's cache should hold; but these many rows at least, for the rate of products with them.
+_BLOCK, _ROWS = 1 << 17, 64
 _BLOCK_ON_GPU = 1 << 25
 # Columns of a panel of an inverse.
 _PANEL = 512
@@ -62,39 +63,42 @@ def likelihood_with_gradient(
 ) -> float:
     """The value; gradients are added to those of the tensors that require them."""
     n = len(X)
-    whole = n * n <= _block(X)
-    with torch.set_grad_enabled(whole):
-        K = coupled_covariance(kernel, X, tasks, X, tasks)  # [n, n]
+    with torch.set_grad_enabled(n * n <= _block(X)):  # a graph of all of it, or blocks' own graphs later
+        K = _covariance(kernel, X, tasks)  # [n, n]
     m = mean.at(X, tasks)  # [n]
     with torch.no_grad():
         L = _factor(K.detach(), noise.detach())
-        K = K if whole else None  # large, and not needed again
         if L is None:
             return -math.inf
         r = y - m
         a = torch.cholesky_solve(r[:, None], L)[:, 0]  # [n]
         value = -0.5 * float(r @ a) - float(L.diagonal().log().sum()) - 0.5 * n * math.log(2 * math.pi)
-        W = inverse_from(L).neg_().addr_(a, a).mul_(0.5)  # [n, n]
+        V = inverse_from(L)  # [n, n]
     if not math.isfinite(value):
         return -math.inf
-    _backward([(noise, W.diagonal()), (m, a)])
-    if K is not None:
-        _backward([(K, W)])
-        return value
     del L
-    accumulate(kernel, X, tasks, lambda rows, columns: W[rows, columns])
+
+    def weights(rows: slice, columns: slice) -> Tensor:
+        return torch.outer(a[rows], a[columns]).sub_(V[rows, columns]).mul_(0.5)
+
+    every = slice(0, n)
+    _backward([(noise, 0.5 * (a.square() - V.diagonal())), (m, a)])
+    if K.requires_grad:
+        _backward([(K, weights(every, every))])
+    else:
+        accumulate(kernel, X, tasks, weights)
     return value
 
 
 def inverse_from(L: Tensor) -> Tensor:
     """(L L^T)^-1 of a lower triangular factor `[n, n]`.
 
-    On a CPU panel by panel, of both triangular matrices only what is not zero: 2/3 n^3 operations at about the rate of
-    a product of matrices. LAPACK's own routine is as fast on one thread; on several that share their cores with other
-    work it took up to four times as long.
+    On several threads of a CPU panel by panel, of both triangular matrices only what is not zero: 2/3 n^3 operations at
+    about the rate of a product of matrices. LAPACK's own routine takes half to two thirds of that on one thread; on two
+    that share their cores with other work it took thirteen times as long (n = 3000).
     """
     n = len(L)
-    if L.is_cuda or n <= _PANEL:
+    if L.is_cuda or torch.get_num_threads() == 1 or n <= _PANEL:
         return torch.cholesky_inverse(L)
     panels = [slice(i, min(i + _PANEL, n)) for i in range(0, n, _PANEL)]
     M = torch.zeros_like(L)  # L^-1
@@ -114,20 +118,38 @@ def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callabl
 
     Each block has its rows from the diagonal on: what is right of the diagonal counts twice.
     """
+    for rows, columns in _blocks(X):
+        W = 2 * weights(rows, columns)
+        W[:, : rows.stop - rows.start] *= 0.5
+        _backward([(_between(kernel, X, tasks, rows, columns), W)])
+
+
+def _covariance(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
+    """k(X, X) `[n, n]`; only what is on the diagonal and below it where there are several blocks."""
+    if len(X) ** 2 <= _block(X):
+        return _between(kernel, X, tasks, slice(None), slice(None))
+    K = X.new_empty(len(X), len(X))
+    for rows, columns in _blocks(X):
+        K[rows, columns] = _between(kernel, X, tasks, rows, columns)
+    return K.mT
+
+
+def _between(kernel: Kernel, X: Tensor, tasks: Tensor | None, rows: slice, columns: slice) -> Tensor:
+    i, j = (None, None) if tasks is None else (tasks[rows], tasks[columns])
+    return coupled_covariance(kernel, X[rows], i, X[columns], j)
+
+
+def _blocks(X: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Some rows at a time, and their columns from the diagonal on."""
     n, i = len(X), 0
     while i < n:
-        step = max(1, _block(X) // (n - i))
-        rows, columns = slice(i, min(n, i + step)), slice(i, n)
-        pick = (None, None) if tasks is None else (tasks[rows], tasks[columns])
-        K = coupled_covariance(kernel, X[rows], pick[0], X[columns], pick[1])  # [b, n - i]
-        W = 2 * weights(rows, columns)
-        W[:, : rows.stop - i] *= 0.5
-        _backward([(K, W)])
+        rows = slice(i, min(n, i + max(_ROWS, _block(X) // (n - i))))
+        yield rows, slice(i, n)
         i = rows.stop
 
 
 def _block(X: Tensor) -> int:
-    return _BLOCK_ON_GPU if X.device.type == "cuda" else _BLOCK
+    return _BLOCK_ON_GPU if X.is_cuda else _BLOCK
 
 
 def _factor(K: Tensor, noise: Tensor) -> Tensor | None:
