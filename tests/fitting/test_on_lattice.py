@@ -121,7 +121,7 @@ def test_on_a_gpu_factors_are_made_as_long_as_they_win_and_fit(gigabytes, larges
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert search._largest_dense(gpu) == largest and largest**2 * 3 * 8 < 0.6 * memory.total_memory
-    assert [search._smallest_on_lattice(gpu, d) for d in (1, 2)] == [min(20_000, largest), largest]
+    assert [search._smallest_on_lattice(gpu, d) for d in (1, 2)] == [10_000, min(20_000, largest)]
     assert search._largest_dense(cpu) == 8000 and search._smallest_on_lattice(cpu, 1) == 4000
 
 

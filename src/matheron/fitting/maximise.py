@@ -62,8 +62,8 @@ def fit(
             with random probes, each step's starting where the last one's ended, in float32 on a GPU. "lattice":
             the same on a Fourier lattice, in up to 3 dimensions, at a cost per step that does not depend on how many
             observations there are. "auto" is the first for up to 8000 observations (32,000 on a GPU, as far as its
-            memory goes), then the second; and the lattice from 4000 observations on (on a GPU from 20,000 in one
-            dimension and 32,000 in more), where a model has one.
+            memory goes), then the second; and the lattice from 4000 observations on (on a GPU from 10,000 in one
+            dimension and 20,000 in more), where a model has one.
         seed: of the random starts: a whole number or a generator; None is torch's default generator.
         progress: show a progress bar.
 

@@ -37,12 +37,11 @@ _FIRST_OBSERVATIONS, _CURVED = 2000, 1000
 # The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
 _LONG = math.log(30.0)
 # "auto" factors the covariance up to these many observations. Beyond, gradients are estimated; in up to three
-# dimensions on a lattice, on a CPU from fewer observations on. On an H200, from one start, the lattice took 4.7 s for
-# n = 8000 in one dimension where dense factors took 0.7 s, 2.7 s and 1.5 s for 16,000, and in two 27 s and 0.9 s for
-# 8000. A lattice costs the same for any n and factors n^3 (in two dimensions from 3 s at 16,000), so that they meet at
-# 20,000 in one dimension and about 32,000 in two.
-_LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 32_000}, {"cpu": 4000, "cuda": 32_000}
-_SMALLEST_ON_LINE = {"cpu": 4000, "cuda": 20_000}
+# dimensions on a lattice, from fewer observations on. On an H200 (benchmarks/fit_solvers.py) dense factors and the
+# lattice took 0.6 and 0.8 s for n = 8000 in one dimension, 1.5 and 0.6 s for 16,000; in two 1.8 and 3.6 s for 16,000,
+# 19 and 2 s for 32,000; in three 4.4 and 13 s, 34 and 9 s.
+_LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 32_000}, {"cpu": 4000, "cuda": 20_000}
+_SMALLEST_ON_LINE = {"cpu": 4000, "cuda": 10_000}
 # Bytes per entry of the covariance: it, its factor and its inverse, in float64.
 _BYTES = 24
 # Quasi-Newton steps at the most, and L-BFGS's after them where data are not too many.
