@@ -1,5 +1,6 @@
 """The fit for large n: estimated gradients against exact ones, warm starts, and where the ascent ends."""
 
+import math
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_step_that_is_small_takes_few_iterations():
 @pytest.mark.parametrize("wrong", [1.0, 30.0, 0.03], ids=["right", "too sharp", "too flat"])
 def test_the_ascent_stays_within_limits_and_finds_the_top_of_a_hill(wrong):
     top = torch.tensor([0.5, 3.0, -2.0, 0.2], dtype=DOUBLE)
-    limits = [(-1.0, 1.0), (None, 2.0), (None, None), (None, None)]
+    limits = [(-1.0, 1.0), (-math.inf, 2.0), (-math.inf, math.inf), (-math.inf, math.inf)]
     scale = torch.tensor([10.0, 1000.0, 1.0, 200.0], dtype=DOUBLE)
     calls = 0
 
@@ -134,7 +135,7 @@ def test_a_gradient_that_was_estimated_badly_does_not_hold_a_search_back():
         return 5.0 - x
 
     g, B = torch.full_like(start, 0.1), torch.eye(1, dtype=DOUBLE)
-    end, _, _, converged = ascend(gradient, start, g, B, [(None, None)], 30, 1e-3, lambda *_: None)
+    end, _, _, converged = ascend(gradient, start, g, B, [(-math.inf, math.inf)], 30, 1e-3, lambda *_: None)
     assert converged and len(calls) < 20
     torch.testing.assert_close(end, torch.full_like(start, 5.0), atol=0.1, rtol=0)
 

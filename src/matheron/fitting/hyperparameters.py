@@ -63,11 +63,9 @@ class Leaf:
         L = vector.new_zeros(t, t).index_put((index[0], index[1]), vector)
         return L @ L.mT
 
-    def limits(self) -> list[tuple[float | None, float | None]]:
-        if self.kind == "coupling":
-            return [(None, None)] * self.size
+    def limits(self) -> list[tuple[float, float]]:
         lower, upper = map(math.log, self.bounds) if self.kind == "positive" else self.bounds
-        return [(lower if math.isfinite(lower) else None, upper if math.isfinite(upper) else None)] * self.size
+        return [(lower, upper)] * self.size
 
     def within(self, prior: Prior | None) -> Leaf:
         """The same within the support of a prior: beyond it there is no density to compare."""
@@ -169,14 +167,12 @@ class Hyperparameters:
             (gradient,) = torch.autograd.grad(torch.stack(parts).sum(), vector)
         return gradient
 
-    def limits(self) -> list[tuple[float | None, float | None]]:
+    def limits(self) -> list[tuple[float, float]]:
         return [limit for leaf in self.leaves for limit in leaf.limits()]
 
     def clamped(self, vector: Tensor) -> Tensor:
         """The nearest vector within the limits."""
-        lower = [-math.inf if low is None else low for low, _ in self.limits()]
-        upper = [math.inf if high is None else high for _, high in self.limits()]
-        return torch.minimum(torch.maximum(vector, vector.new_tensor(lower)), vector.new_tensor(upper))
+        return vector.clamp(*vector.new_tensor(self.limits()).unbind(1))
 
     def model(self, values: Sequence[Tensor], n: int, tasks: Tensor | None) -> tuple[Kernel, Tensor, Mean]:
         """The kernel, the noise `[n]` and the mean function that values of the leaves make."""

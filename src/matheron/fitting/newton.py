@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Limits = list[tuple[float | None, float | None]]
+Limits = list[tuple[float, float]]
 
 # No hyperparameter moves by more than this in a step, on its logarithmic scale.
 _LONGEST = 0.7
@@ -101,8 +101,7 @@ def ascend(
     is from where it began, and shorter. Returns where it ended, the gradient there, after how many steps, and whether
     it ended so.
     """
-    lower = start.new_tensor([-math.inf if low is None else low for low, _ in limits])
-    upper = start.new_tensor([math.inf if high is None else high for _, high in limits])
+    lower, upper = start.new_tensor(limits).unbind(1)
     x = start
     longest, scaled = _LONGEST, False
     for k in range(1, steps + 1):
@@ -111,7 +110,7 @@ def ascend(
         if gain <= tolerance * len(x):
             return x, g, k, True
         direction = direction * min(1.0, longest / float(direction.abs().max()))
-        new = torch.minimum(torch.maximum(x + direction, lower), upper)
+        new = (x + direction).clamp(lower, upper)
         new_g = gradient(new)
         s, y = new - x, g - new_g
         along = float(s @ y)

@@ -165,10 +165,6 @@ def given_on_lattice(
             start = torch.cat([w, basis.weights(known.mean_weights.double())])
     u, stats = system.solve(rows, start, precondition, settings)
     misfit = system.misfit(energy, rhs_mean, u[s:]) / max(1, num_data)
-    complex_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
-    information = Information(
-        total.generator.to(complex_dtype), total.rhs.to(dtype), total.cross.to(dtype), total.corner.to(dtype)
-    )
     bases = list(prior.features.bases)
     lattice, *others = [bases[group[0]] for group in basis.groups]  # of the mean: one for each monomial
     assert isinstance(lattice, OnLattice)
@@ -177,7 +173,7 @@ def given_on_lattice(
         lattice,
         [*others, *bases[len(basis.lattices) :]],
         prior.features.origin,
-        information,
+        total.to(dtype),
         rhs_mean.to(dtype),
         energy.to(dtype),
         basis.coefficients(u[s:]).to(dtype),
@@ -213,9 +209,8 @@ def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, Tensor, int]
 
 
 def _before(update: LatticeUpdate) -> tuple[Information, Tensor, Tensor, int]:
-    old = update.information
-    double = Information(old.generator.to(torch.complex128), old.rhs.double(), old.cross.double(), old.corner.double())
-    return double, update.rhs_mean.double(), update.energy.double(), update.num_data
+    information = update.information.to(torch.float64)
+    return information, update.rhs_mean.double(), update.energy.double(), update.num_data
 
 
 def _with_floor(noise: Tensor, X: Tensor, basis: Joint) -> Tensor:

@@ -50,12 +50,12 @@ class Information:
     corner: Tensor  # [e, e]
 
     def __add__(self, other: Information) -> Information:
-        return Information(
-            self.generator + other.generator,
-            self.rhs + other.rhs,
-            self.cross + other.cross,
-            self.corner + other.corner,
-        )
+        return Information(*map(torch.add, vars(self).values(), vars(other).values()))
+
+    def to(self, dtype: torch.dtype) -> Information:
+        """The same in another precision."""
+        parts = vars(self).values()
+        return Information(*(part.to(dtype.to_complex() if part.is_complex() else dtype) for part in parts))
 
 
 class System:
