@@ -12,7 +12,8 @@ from scipy.optimize import Bounds
 import matheron
 from matheron import ExactGP, SparseGP, draw, draw_prior
 from matheron import kernels as K
-from matheron.checks import as_array, as_box, as_tensor
+from matheron.boxes import as_box
+from matheron.checks import as_array, as_tensor
 from matheron.means import ConstantMean, LinearMean
 from matheron.transforms import Affine
 

@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_box, as_count, as_points
+from .boxes import as_box
+from .checks import ArrayLike, as_count, as_points
 from .features import LATTICE_KINDS, Accuracy, Asked, Features, build_features, posterior_scale
 from .gp import ExactGP, SparseGP
 from .kernels import Kernel

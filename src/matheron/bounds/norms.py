@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_box, as_tensor
+from ..boxes import as_box
+from ..checks import ArrayLike, as_tensor
 from ..gp import ExactGP, SparseGP
 from ..libraries import describe
 from ..samplers.conditionals import Factored, PriorAt, inner_points, single

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_box, as_count, as_noise, as_points, as_tensor
+from ..boxes import as_box
+from ..checks import ArrayLike, as_count, as_noise, as_points, as_tensor
 from ..gp import ExactGP, SparseGP
 from ..kernels import coupled_covariance
 from ..solvers.cholesky import safe_cholesky

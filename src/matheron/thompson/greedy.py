@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..gp import GP
 from ..paths import AbstractPaths
-from .minima import Altered, sobol_net
+from .mesh import sobol_net
+from .minima import Altered
 from .quasi_newton import minimize_in_unit_box
 from .region import data_in_box
 

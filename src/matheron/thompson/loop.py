@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Random, as_box, as_count, as_generator
+from ..boxes import as_box
+from ..checks import ArrayLike, Random, as_count, as_generator
 from ..gp import ExactGP
 from ..kernels import Kernel
 from ..kernels.base import as_kernel

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..checks import ArrayLike, Random, as_box, as_count, as_generator
+from ..boxes import as_box
+from ..checks import ArrayLike, Random, as_count, as_generator
 from ..paths import AbstractPaths, EnsemblePaths, require_paths
 from ..progress import progress_bar
+from .mesh import next_points, sobol_net
 from .quasi_newton import ENDINGS, minimize_in_unit_box
 
 if TYPE_CHECKING:
@@ -246,12 +248,6 @@ class Rounded(Altered):
         return self.paths.value_and_grad(self.rounded(x), of=of)
 
 
-def sobol_net(d: int, generator: torch.Generator) -> SobolEngine:
-    """Points that fill the unit cube evenly, scrambled as the generator says."""
-    seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-    return SobolEngine(d, scramble=True, seed=seed)
-
-
 def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tensor, Tensor]:
     like = torch.empty(0, dtype=paths.dtype, device=paths.device)
     if paths.num_outputs != 1:
@@ -281,7 +277,7 @@ def _screen(
     step = max(k, min(size, _SCREENED_VALUES // s))
     with torch.no_grad():
         for start in range(0, size, step):
-            points = lower + side * _sobol_points(mesh, min(step, size - start), lower)  # [b, d]
+            points = lower + side * next_points(mesh, min(step, size - start), lower)  # [b, d]
             values = paths(points)  # [s, b]
             values = torch.where(torch.isnan(values), torch.inf, values)
             if start == 0:
@@ -293,26 +289,3 @@ def _screen(
             where = where.gather(1, index[..., None].expand(-1, -1, len(side)))
             advance(len(points))
     return where, unit
-
-
-def _sobol_points(mesh: SobolEngine, count: int, like: Tensor) -> Tensor:
-    """The next points `[count, d]` of a mesh. On a GPU they are made there: the same numbers, without the host."""
-    if like.device.type == "cpu":
-        return mesh.draw(count, dtype=torch.float64).to(like)
-    points = scrambled(mesh, mesh.num_generated, count, like.device).to(like)
-    mesh.num_generated += count
-    return points
-
-
-def scrambled(mesh: SobolEngine, first: int, count: int, device: torch.device) -> Tensor:
-    """Points `first` and on of a scrambled sequence, `[count, d]`: the direction numbers of i's Gray code, combined."""
-    directions, x = mesh.sobolstate.to(device), mesh.shift.to(device)  # [d, bits], [d]
-    i = torch.arange(first, first + count, device=device)
-    gray = i ^ (i >> 1)
-    x = x.expand(count, -1).clone()
-    for bit in range(max(1, (first + count).bit_length())):
-        x ^= ((gray >> bit) & 1)[:, None] * directions[:, bit]
-    points = x.double() / 2**SobolEngine.MAXBIT
-    if first == 0:  # which the engine has in the default dtype
-        points[0] = (mesh.shift.to(device) / 2**SobolEngine.MAXBIT).double()
-    return points

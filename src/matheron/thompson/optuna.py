@@ -21,7 +21,7 @@ from .branches import Branches
 from .fitting import Refits, representable
 from .fronts import improvements, nondominated
 from .greedy import NEAR
-from .minima import sobol_net
+from .mesh import sobol_net
 from .problem import At, Problem, simplex
 from .quasi_newton import minimize_in_unit_box
 

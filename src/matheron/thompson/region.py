@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..gp import GP, ExactGP, SparseGP, leaves
 from ..paths import AbstractPaths
-from .minima import Altered, sobol_net
+from .mesh import sobol_net
+from .minima import Altered
 from .quasi_newton import minimize_in_unit_box
 
 # The side of a region, as a share of the box: at first, at the most, and when it begins anew.

@@ -8,7 +8,8 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Random, as_box, as_count, as_generator, as_tensor
+from ..boxes import as_box
+from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor
 from ..drawing import draw
 from ..features import Features
 from ..libraries import describe

@@ -1,0 +1,70 @@
+"""Boxes of lower and upper bounds, as users write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from .checks import ArrayLike, as_array, as_tensor
+
+
+@runtime_checkable
+class Bounds(Protocol):
+    """A box, as `scipy.optimize.Bounds` has it."""
+
+    @property
+    def lb(self) -> ArrayLike: ...
+    @property
+    def ub(self) -> ArrayLike: ...
+
+
+Box = ArrayLike | Bounds
+
+
+def as_box(box: Box, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
+    """The box `[2, d]` of lower and upper bounds, from `(lower, upper)`, `[2, d]`, or a `scipy.optimize.Bounds`.
+
+    With `input_dim` each side may be one number, the same in every dimension.
+    """
+    several = f"(lower, upper), each a number or {input_dim} of them"
+    expected = f"{name}: expected {'[2, d], lower bounds then upper' if input_dim is None else several}"
+    if isinstance(box, Bounds):
+        given = [box.lb, box.ub]
+    else:
+        _refuse_pairs(box, name)
+        try:
+            given = list(box) if isinstance(box, Iterable) and not isinstance(box, str | dict | set) else []
+        except TypeError:  # a tensor that is one number
+            given = []
+        if len(given) != 2:
+            raise ValueError(f"{expected}, got {f'shape {list(as_array(box).shape)}' if given else repr(box)}")
+    lower, upper = (as_tensor(side, name, like=like).reshape(-1) for side in given)
+    d = max(len(lower), len(upper)) if input_dim is None else input_dim
+    if len(lower) not in (1, d) or len(upper) not in (1, d):
+        raise ValueError(f"{expected}, got {len(lower)} and {len(upper)} numbers")
+    dtype = torch.promote_types(lower.dtype, upper.dtype)
+    sides = torch.stack([lower.to(dtype).expand(d), upper.to(dtype).expand(d)])
+    if not bool((sides[0] < sides[1]).all()):
+        raise ValueError(
+            f"{name}: expected lower < upper in every dimension, got {sides.tolist()}; SciPy's pairs are given as a "
+            "scipy.optimize.Bounds"
+        )
+    return sides
+
+
+def _refuse_pairs(box: ArrayLike, name: str) -> None:
+    """A list of tuples is how SciPy writes one pair per dimension: refused where both readings make a box."""
+    pairs = [pair for pair in box if isinstance(pair, tuple) and len(pair) == 2] if isinstance(box, list) else []
+    if len(pairs) != 2 or box != pairs:
+        return
+    (a, b), (c, d) = cast(list[tuple[float, float]], pairs)
+    if a < b and c < d and a < c and b < d:
+        ours = f"[[{a}, {b}], [{c}, {d}]] is lower bounds {a}, {b} and upper bounds {c}, {d}"
+        theirs = f"[[{a}, {c}], [{b}, {d}]] is {a} to {b} in the first dimension and {c} to {d} in the second"
+        raise ValueError(
+            f"{name}: expected one reading, but a list of two pairs has two, {box}: lower and upper bounds, or SciPy's "
+            f"pair per dimension. Say which: {ours}; {theirs}; or give a scipy.optimize.Bounds"
+        )
