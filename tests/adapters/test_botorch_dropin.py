@@ -16,7 +16,7 @@ from botorch.acquisition import utils as acquisition_utils
 from botorch.acquisition.multi_objective import utils as pareto_utils
 from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
 from botorch.models.transforms import input as bi
-from botorch.optim import optimize_acqf
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling.pathwise import posterior_samplers
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
@@ -162,6 +162,25 @@ def test_optimal_samples_have_botorchs_shapes_and_are_optimal(name: str) -> None
     x_theirs, f_theirs = acquisition_utils.get_optimal_samples(model, BOUNDS, **settings)
     assert (x.shape, f.shape) == (x_theirs.shape, f_theirs.shape)
     assert bool((x >= BOUNDS[0] - 1e-9).all() and (x <= BOUNDS[1] + 1e-9).all())
+
+
+def test_points_chosen_one_after_the_other_have_each_a_path_of_their_own() -> None:
+    torch.manual_seed(0)
+    acquisition = ours.PathwiseThompsonSampling(models.SingleTaskGP(X[:3], Y[:3]))
+    points, _ = optimize_acqf(acquisition, BOUNDS, q=3, num_restarts=2, raw_samples=16, sequential=True)
+    assert points.shape == (3, 2) and len(points.round(decimals=2).unique(dim=0)) > 1
+    drawn = []
+    redraw, acquisition.redraw = (
+        acquisition.redraw,
+        lambda batch_size: (drawn.append(batch_size), redraw(batch_size))[1],
+    )
+    optimize_acqf_discrete(acquisition, q=2, choices=torch.rand(50, 2, dtype=DOUBLE))
+    assert drawn == [1, 1]
+
+
+def test_optima_of_several_outputs_need_one_number_of_them() -> None:
+    with pytest.raises(ValueError, match="expected one output, got 2; give a posterior_transform or an objective"):
+        ours.get_optimal_samples(models.SingleTaskGP(X2, Y2), BOUNDS, 4)
 
 
 def test_optimal_samples_are_transformed() -> None:

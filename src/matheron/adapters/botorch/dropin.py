@@ -81,6 +81,8 @@ def get_matheron_path_model(
 class PathwiseThompsonSampling(_PathwiseThompsonSampling):
     """BoTorch's acquisition function of the same name, over matheron's paths.
 
+    Where points are chosen one after the other (`sequential=True`, or among a list) each has a path of its own.
+
     >>> import torch
     >>> from botorch.models import SingleTaskGP
     >>> from matheron.adapters.botorch import PathwiseThompsonSampling
@@ -89,6 +91,13 @@ class PathwiseThompsonSampling(_PathwiseThompsonSampling):
     >>> acquisition(torch.rand(5, 3, 2, dtype=torch.float64)).shape  # 5 batches of q = 3 points, a path for each of q
     torch.Size([5])
     """
+
+    X_pending: Tensor | None = None
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Points that were chosen have had their path: the next one has another."""
+        super().set_X_pending(X_pending)
+        self.samples = None
 
     def redraw(self, batch_size: int) -> None:
         """One path for each of the q points; of an ensemble, of one member each."""
@@ -125,6 +134,11 @@ def get_optimal_samples(
     if posterior_transform is not None and not isinstance(posterior_transform, ScalarizedPosteriorTransform):
         kind = type(posterior_transform).__name__
         raise ValueError(f"posterior_transform: expected a ScalarizedPosteriorTransform, got {kind}")
+    if model.num_outputs > 1 and posterior_transform is None and objective is None:
+        raise ValueError(
+            f"get_optimal_samples: expected one output, got {model.num_outputs}; give a posterior_transform or an "
+            "objective that makes one of them"
+        )
     transform = objective if posterior_transform is None else posterior_transform.evaluate
     return optimize_posterior_samples(
         MatheronPathModel(model, Size([num_optima]), ensemble_as_batch=True),  # type: ignore[arg-type]
