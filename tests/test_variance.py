@@ -65,7 +65,9 @@ def test_the_estimate_is_within_its_error_and_needs_no_factor():
 
 def test_what_has_no_closed_form_says_what_to_do():
     x = rand(3, 2)
-    with pytest.raises(TypeError, match=r"no factor was kept; draw with solver=.*keep=True.*or use samples=True"):
+    with pytest.raises(
+        TypeError, match=r"of a sparse posterior use matheron\.samplers\.moments\(model, x\), or use samples=True"
+    ):
         paths_of("sparse").variance(x)
     bent = matheron.ExactGP(model("exact").kernel, rand(4, 2), randn(4), 0.1, output_transform=Exp())
     paths = drawn(bent, 50)

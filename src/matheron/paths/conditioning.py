@@ -192,9 +192,11 @@ def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
     if update.num_centres == 0 and update.num_data == 0:  # a prior; data on a lattice have no centres
         return coupled_diagonal(kernel, rows, tasks).reshape(len(x), t).to(x)
     if update.factor is None:
+        exactly = "draw with solver=matheron.solvers.Cholesky(keep=True)"
+        if update.inducing is not None:
+            exactly = "of a sparse posterior use matheron.samplers.moments(model, x)"
         raise TypeError(
-            "variance: no factor was kept; draw with solver=matheron.solvers.Cholesky(keep=True), or use samples=True "
-            "for an estimate from these paths"
+            f"variance: no factor was kept; {exactly}, or use samples=True for an estimate from these paths"
         )
     explained = update.factor.lower(coupled_covariance(kernel, update.centres, update.tasks, rows, tasks))
     prior = coupled_diagonal(kernel, rows, tasks).to(explained)
