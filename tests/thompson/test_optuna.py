@@ -620,6 +620,15 @@ def test_workers_share_a_file_and_one_may_be_killed_in_the_middle_of_a_trial(tmp
     assert all_differ(again) and again.best_value < 0.2
 
 
+def test_meshes_of_many_coordinates_have_fewer_points(monkeypatch):
+    sizes = []
+    at = Problem.at
+    monkeypatch.setattr(Problem, "at", lambda problem, x: (sizes.append(len(x)), at(problem, x))[1])
+    study = optuna.create_study(sampler=ThompsonSampler(n_startup_trials=4, seed=0))
+    study.optimize(lambda trial: float(trial.suggest_categorical("c", list(range(200)))), n_trials=5)
+    assert max(sizes) * 200 < 1.1 * 2**20
+
+
 def test_searches_have_no_coordinates_for_choices(monkeypatch):
     """A parameter of 200 choices is 200 coordinates of the model; what moves is the float alone."""
     widths = []

@@ -41,6 +41,8 @@ except ImportError as error:
 
 # Trials of one objective, of which the last is at the posterior mean's minimum.
 _TRIALS = 4
+# Coordinates of all points of a mesh: beyond 64 of them, as of a parameter with hundreds of choices, there are fewer.
+_MESH_NUMBERS = 1 << 20
 # Scalarisations by which a drawn Pareto front is found, between the points of the mesh.
 _SCALARISATIONS = 8
 
@@ -73,7 +75,7 @@ class ThompsonSampler(BaseSampler):
     Args:
         n_startup_trials: trials with a value before the first model.
         num_features: of the drawn function's prior.
-        mesh_size: points at which it is screened, beside those of the trials.
+        mesh_size: points at which it is screened, beside those of the trials; fewer in more than 64 coordinates.
         num_starts: how many of the best are polished.
         independent_sampler: of parameters that the model does not cover; uniform where not given.
         constraints_func: of a finished trial, to its constraints: numbers that are zero or below where they are met, as
@@ -187,7 +189,8 @@ class ThompsonSampler(BaseSampler):
         self, space: Space, X: Tensor, seen: Observations, problem: Problem, generator: torch.Generator
     ) -> Tensor:
         """The point `[d]` to try, of a drawn problem, given trials at X `[n, d]`."""
-        mesh = sobol_net(space.cube.dim, generator).draw(self._mesh_size, dtype=torch.float64)
+        size = max(1, min(self._mesh_size, _MESH_NUMBERS // space.cube.dim))
+        mesh = sobol_net(space.cube.dim, generator).draw(size, dtype=torch.float64)
         candidates = torch.cat([space.snap(mesh), X])
         at = problem.at(candidates)
         problem = problem.scaled(at) if len(problem.objectives) > 1 else problem
