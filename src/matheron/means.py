@@ -50,11 +50,10 @@ class ConstantMean(Mean):
     """The same number everywhere, one per output."""
 
     def __init__(self, value: ArrayLike = 0.0) -> None:
-        super().__init__()
         value = as_tensor(value, "mean").double().clone()
         if value.ndim > 1:
             raise ValueError(f"mean: expected a number or one per output, got shape {list(value.shape)}")
-        self.register_buffer("value", value.reshape(-1))
+        super().__init__(value=value.reshape(-1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.value.expand(*x.shape[:-1], -1)
@@ -73,12 +72,10 @@ class LinearMean(Mean):
     """
 
     def __init__(self, weights: ArrayLike, bias: ArrayLike = 0.0) -> None:
-        super().__init__()
-        weights = as_tensor(weights, "weights").double().clone()
+        weights, bias = as_tensor(weights, "weights").double().clone(), as_tensor(bias, "bias").double().clone()
         if weights.ndim not in (1, 2):
             raise ValueError(f"weights: expected [d], or [t, d] for t outputs, got shape {list(weights.shape)}")
-        self.register_buffer("weights", weights.reshape(-1, weights.shape[-1]))
-        self.register_buffer("bias", as_tensor(bias, "bias").double().clone().reshape(-1))
+        super().__init__(weights=weights.reshape(-1, weights.shape[-1]), bias=bias.reshape(-1))
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weights.mT + self.bias

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -69,10 +70,14 @@ class Record:
             df = df * self.output_transform.derivative(f)[..., None]
         return self.outer(f), df
 
+    @cached_property
+    def _widest(self) -> int:
+        return max((term.width for term in self.terms), default=1)
+
     def width(self, x: Tensor) -> int:
         """Numbers held per point (and per path, where each has its own): the widest term, and the sums."""
-        width = max((term.width for term in self.terms), default=1)
-        if len(x) == 1:
+        width = self._widest
+        if x.shape[0] == 1:
             return width + self.num_paths * self.num_outputs
         several = any(not getattr(term, "shared", True) for term in self.terms)
         gathered = self.input_dim // max(1, x.shape[1]) + 1 if several else 1

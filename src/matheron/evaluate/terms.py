@@ -59,7 +59,7 @@ class WeightedSum(Term):
     def width(self) -> int:
         return self.basis.width
 
-    @property
+    @cached_property
     def shared(self) -> bool:
         """Whether all paths use one version."""
         return self.index is None or self.basis.num_bases == 1

@@ -116,13 +116,9 @@ class Features(Value):
         domain: Tensor | None,
         choices: Sequence[Choice] | str,
     ) -> None:
-        super().__init__()
+        super().__init__(origin=origin, domain=domain, **{f"root_{i}": root for i, root in enumerate(roots)})
         self.bases = Parts(bases)
         self.choices = (Choice(choices),) if isinstance(choices, str) else tuple(choices)
-        self.register_buffer("origin", origin)
-        self.register_buffer("domain", domain)
-        for i, root in enumerate(roots):
-            self.register_buffer(f"root_{i}", root)
 
     @classmethod
     def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:

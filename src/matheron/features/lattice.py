@@ -53,11 +53,9 @@ class Lattice(Basis):
         error: float = 0.0,
         left_out: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(period=period, amplitudes=amplitudes)
         self.dims, self.shape = list(dims), list(shape)
         self.error, self.left_out = float(error), float(left_out)
-        self.register_buffer("period", period)  # [k]
-        self.register_buffer("amplitudes", amplitudes)
 
     @property
     def size(self) -> int:

@@ -27,9 +27,8 @@ class Modulated(Basis):
             raise ValueError(f"Modulated: expected a lattice, and {len(self.origin)} powers, got {self.powers}")
 
     def __init__(self, lattice: Lattice, powers: Sequence[int], origin: Tensor) -> None:
-        super().__init__()
+        super().__init__(origin=origin)
         self.lattice, self.powers = lattice, list(powers)
-        self.register_buffer("origin", origin)  # [d]
 
     @property
     def size(self) -> int:
