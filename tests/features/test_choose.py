@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -138,7 +139,7 @@ def test_features_are_a_value():
 
 
 def test_what_lies_beyond_a_lattice_s_modes_has_frequencies_by_leverage(monkeypatch):
-    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 8000)
+    monkeypatch.setattr(choose, "LARGEST_COMPLETED", (8000, 8000))
     X = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def kinds(kernel: K.Kernel) -> list[str]:
@@ -165,13 +166,14 @@ ROUGH = {  # kernel and dimensions
 @pytest.mark.parametrize("name", ROUGH)
 def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(name, monkeypatch):
     """Below the shortest wavelength: there the modes alone leave a tenth of it."""
-    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 2000)
+    monkeypatch.setattr(choose, "LARGEST_COMPLETED", (2000, 2000))
     kernel, d = ROUGH[name]
     g = torch.Generator().manual_seed(0)
     X = torch.rand(40, d, generator=g, dtype=torch.float64)
     gp = ExactGP(kernel, X, torch.zeros(40, 2) if kernel.num_outputs == 2 else X.sum(-1), noise=1e-4)
     paths = draw(gp, 32, paths_per_basis=1, domain=UNIT, seed=0)
-    assert paths.prior.features.choices[0].kind == "lattice"
+    lattice, *_, beyond = paths.prior.features.choices
+    assert lattice.kind == "lattice" and 500 < beyond.num_features < 1500  # frequencies of a product, too
     x = torch.cat([(X + 0.003 * torch.randn(X.shape, generator=g, dtype=torch.float64)).clamp(0, 1), 1 - X])
     count = len(x) * kernel.num_outputs
     exact, drawn = (
@@ -179,3 +181,23 @@ def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(n
     )
     ratio = drawn / exact
     assert 0.85 < float(ratio.min()) and float(ratio.max()) < 1.15
+
+
+@pytest.mark.parametrize("kind", ["auto", "lattice"])
+@pytest.mark.parametrize("name", ROUGH)
+def test_priors_on_a_lattice_of_few_modes_have_the_variogram_of_near_points(name, kind, monkeypatch):
+    """Below the shortest wavelength: there the modes alone, with all of the variance, have a hundredth of it."""
+    monkeypatch.setattr(choose, "LARGEST_COMPLETED", (2000, 2000))
+    monkeypatch.setattr(choose, "LARGEST_LATTICE", 2000)
+    kernel, d = ROUGH[name]
+    paths = draw_prior(kernel, 512, input_dim=d, features=kind, domain=UNIT, paths_per_basis=8, seed=0)
+    assert "lattice" in [choice.kind for choice in paths.prior.features.choices]
+    g = torch.Generator().manual_seed(1)
+    x = 0.1 + 0.8 * torch.rand(40, d, generator=g, dtype=torch.float64)
+    for h in (3e-5, 1e-3, 0.05):
+        z = x + h * torch.nn.functional.normalize(torch.randn(40, d, generator=g, dtype=torch.float64))
+        drawn = (paths(x) - paths(z)).square().mean(0).reshape(40, -1)
+        for task, values in enumerate(drawn.unbind(-1)):
+            i = np.full(40, task) if kernel.num_outputs == 2 else None
+            k_xx, k_xz, k_zz = (np.diag(covariance(kernel, a, b, i, i)) for a, b in ((x, x), (x, z), (z, z)))
+            assert float((values / torch.from_numpy(k_xx + k_zz - 2 * k_xz)).mean()) == pytest.approx(1, abs=0.1)

@@ -319,13 +319,19 @@ def test_gradients_reach_the_lengthscale():
     assert float(slope) == pytest.approx((high - low) / 2e-6, rel=1e-2)
 
 
-def test_features_that_keep_the_graph_are_random_where_a_lattice_is_too_large_and_it_is_said():
-    lengthscale = torch.tensor(0.02, dtype=torch.float64, requires_grad=True)
-    with pytest.warns(UserWarning, match="with detach=False a lattice has at most 4096 modes, too few for this kernel"):
-        paths = matheron.draw_prior(K.Matern(0.5, lengthscale), 1, input_dim=2, domain=UNIT, detach=False)
-    assert "sobol" in paths.prior.description
-    paths([[0.5, 0.5]]).sum().backward()
-    assert lengthscale.grad is not None and bool(lengthscale.grad != 0)
+def test_the_graph_reaches_what_lies_beyond_the_modes():
+    """With a graph modes are few: at short distances the gradient is that of the frequencies beyond them."""
+    lengthscale = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    settings = dict(input_dim=2, domain=UNIT, detach=False, paths_per_basis=1, seed=0)
+    features = matheron.draw_prior(K.Matern(0.5, lengthscale), 64, **settings).prior.features
+    assert [choice.kind for choice in features.choices] == ["lattice", "spectrum"]
+    x = torch.tensor([[0.5, 0.5], [0.501, 0.5], [0.5, 0.502]], dtype=torch.float64)
+    Phi = features(x)  # [g, n, ell]
+    variogram = (Phi[:, :1] - Phi[:, 1:]).square().sum(-1).mean(0)  # [2]
+    slopes = torch.stack([torch.autograd.grad(v, lengthscale, retain_graph=True)[0] for v in variogram])
+    r = torch.tensor([0.001, 0.002], dtype=torch.float64)
+    torch.testing.assert_close(variogram.detach(), 2 - 2 * torch.exp(-r / 0.1), rtol=0.05, atol=0)
+    torch.testing.assert_close(slopes, -2 * torch.exp(-r / 0.1) * r / 0.1**2, rtol=0.05, atol=0)
 
 
 def test_posterior_scale_is_near_the_average_posterior_variance():

@@ -10,21 +10,63 @@ from torch import Tensor
 
 from .basis import Basis, Cosines, Pairs
 from .cells import Shells
-from .proposal import Component
+from .proposal import Component, draw, num_uniforms, positions
+from .reference import net
+
+# Without data, half of the frequencies lie evenly along the spectrum's tail, as far as this share of it lies beyond.
+_LEAST = 1e-8
+# Times as many are drawn as are kept, at the most: those of products may be anywhere.
+_MOST_TIMES = 32
 
 
 def proposed(pool: list[Component], beyond: Tensor) -> list[Component]:
     """The pool with proposals that spare the shells of which `outside` would keep nothing."""
     parts = []
     for c in pool:
-        first, q = c.factors[0], c.proposal
-        if len(c.factors) == 1 and isinstance(first, Shells):
-            q = [q[0].masked_fill(first.within(beyond), 0.0)]
+        q = [_spared(c, each, beyond) for each in c.proposal]
         left = float(math.prod(each.sum() for each in q))
         if left > 0:
             parts.append(replace(c, proposal=[each / each.sum() for each in q], share=c.share * left))
+    return _shared(parts)
+
+
+def proposed_without_data(pool: list[Component], beyond: Tensor) -> list[Component]:
+    """The same by the spectrum alone: its mass for long distances, and all of its octaves for short ones."""
+    parts = []
+    for c in pool:
+        q, left = [], 1.0
+        for f in c.factors:
+            masses, even = (_spared(c, each, beyond) for each in (f.masses, f.tail(_LEAST)))
+            left *= float(masses.sum())
+            q.append(masses / masses.sum().clamp_min(1e-300) + even / even.sum().clamp_min(1e-300))
+        if left > 0:
+            parts.append(
+                replace(c, proposal=[each / each.sum() for each in q], share=float(c.variance.detach()) * left)
+            )
+    return _shared(parts)
+
+
+def _spared(c: Component, q: Tensor, beyond: Tensor) -> Tensor:
+    """Probabilities of cells, zero where a component of one factor has nothing beyond."""
+    first = c.factors[0]
+    if len(c.factors) > 1 or not isinstance(first, Shells):
+        return q
+    return q.masked_fill(first.within(beyond), 0.0)
+
+
+def _shared(parts: list[Component]) -> list[Component]:
     whole = sum(c.share for c in parts)
     return [replace(c, share=c.share / whole) for c in parts]
+
+
+@torch.no_grad()
+def times(pool: list[Component], beyond: Tensor) -> int:
+    """How many times as many frequencies are to be drawn as are to be kept."""
+    if not pool:
+        return 1
+    theta = draw(pool, positions(pool, net(256, num_uniforms(pool)))).theta
+    kept = float((theta.abs() > beyond).any(-1).double().mean())
+    return min(_MOST_TIMES, round(1 / max(kept, 1 / _MOST_TIMES)))
 
 
 def outside(basis: Basis, beyond: Tensor) -> Basis | None:

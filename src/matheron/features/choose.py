@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
@@ -29,9 +28,9 @@ CAPTURED_SHARE = 0.99
 # Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
 LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
 # In a graph every mode is summed over by torch's own operations, and kept: few are all that is practical.
-LARGEST_IN_GRAPH, LARGEST_LEFT_OUT_IN_GRAPH = 4096, 1e-2
-# The same where frequencies by leverage hold what lies beyond its modes: given data, "auto" needs no more.
-LARGEST_COMPLETED, COMPLETED_MEMORY = 1 << 18, 1 << 27
+LARGEST_IN_GRAPH = 4096
+# Where random frequencies hold what lies beyond its modes, "auto" needs no more; in one dimension, and in several.
+LARGEST_COMPLETED, COMPLETED_MEMORY = (1 << 14, 1 << 18), 1 << 27
 # Without data: paths drawn from a prior may be conditioned later, which reduces the variance.
 _UNKNOWN_SHARE = 0.01
 # Monomials, each with frequencies of its own by leverage: beyond, products are random.
@@ -51,12 +50,12 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
     terms = [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
     if kind == "leverage" and asked.posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
-    completed = kind == "auto" and domain is not None and not accuracy.joined
-    completed = completed and len(_by_leverage(terms, asked)) == sum(bool(t.stationary) for t in terms)
+    completed = kind in ("auto", "lattice") and domain is not None and not accuracy.joined
+    completed = completed and len(_with_components(terms, input_dim)) == sum(bool(t.stationary) for t in terms)
     on_lattices, terms = _lattices(kernel, terms, asked, completed)
     if accuracy.joined:
         _require_joint(on_lattices, terms, input_dim, num_features)
-    chosen = _by_leverage(terms, asked)
+    chosen = _with_components(terms, input_dim) if kind in ("auto", "leverage") and asked.posterior is not None else []
     terms = [t for t in terms if not any(t is other for other, _ in chosen)]
     sizes = [_size(t, reference) for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [*[sum(_size(t, reference) for t, _ in chosen)][: len(chosen)], *sizes]))
@@ -71,7 +70,8 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
     for of, count, beyond in sampled:
         random = leverage(of, count, [root_of(t.coupling, kernel.num_outputs) for t, _ in of], asked, beyond)
         blocks += random
-        choices.append(Choice("leverage", sum(b.size for b, _ in random)))
+        how = "spectrum" if asked.posterior is None else "leverage"
+        choices.append(Choice(how, sum(b.size for b, _ in random)))
     for term in terms:
         count = next(counts) if term.stationary else num_features
         bases, choice = _bases(term, count, asked)
@@ -91,12 +91,13 @@ def _lattices(kernel: Kernel, terms: list[Term], asked: Asked, completed: bool) 
     left = [t for t in terms if not any(t is other for other in discrete)]
     alike = {(id(t.coupling), powers_of(piece)) for t, piece in pieces_of(left)}
     weights = to.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
-    most, memory = (LARGEST_COMPLETED, COMPLETED_MEMORY) if completed else (LARGEST_LATTICE, LATTICE_MEMORY)
+    most, memory = LARGEST_LATTICE, LATTICE_MEMORY
+    if completed and kind == "auto":
+        most, memory = LARGEST_COMPLETED[input_dim > 1], COMPLETED_MEMORY
     largest = max(1, min(most, memory // (8 * weights)))
     if kind == "equispaced":  # the old name, whose features are counted
         largest = min(largest, asked.num_features)
-    graph = torch.is_grad_enabled() and kernel.requires_graph()
-    if graph:
+    if torch.is_grad_enabled() and kernel.requires_graph():
         largest = min(largest, LARGEST_IN_GRAPH)
     scale = _UNKNOWN_SHARE * sum(_size(t, domain) for t in left if t.stationary)
     tolerance = to.tolerance / 2 if input_dim == 1 else to.tolerance
@@ -118,14 +119,6 @@ def _lattices(kernel: Kernel, terms: list[Term], asked: Asked, completed: bool) 
         refused=to.largest,
         completed=completed,
     )
-    lacking = any(lattice_in(basis).left_out > LARGEST_LEFT_OUT_IN_GRAPH for basis, *_ in made)
-    if graph and kind == "auto" and not completed and lacking:
-        warnings.warn(
-            f"draw: with detach=False a lattice has at most {LARGEST_IN_GRAPH} modes, too few for this kernel on this "
-            "domain; its features are random instead, and keep the graph",
-            stacklevel=2,
-        )
-        return [], terms
     return made, rest + discrete
 
 
@@ -148,12 +141,10 @@ def _repeats(term: Term, input_dim: int, count: int) -> bool:
     return series is not None and series.tail == 0
 
 
-def _by_leverage(terms: list[Term], asked: Asked) -> list[tuple[Term, list[Component]]]:
-    """The terms whose frequencies are chosen by leverage, with the components of their spectra."""
-    if asked.kind not in ("auto", "leverage") or asked.posterior is None:
-        return []
+def _with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Component]]]:
+    """The terms whose frequencies can be sampled by importance, with the components of their spectra."""
     stationary = [t for t in terms if t.stationary and monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
-    found = [(t, components(t, asked.input_dim)) for t in stationary]
+    found = [(t, components(t, input_dim)) for t in stationary]
     return [(t, parts) for t, parts in found if parts is not None]
 
 

@@ -79,10 +79,25 @@ def _by_density(term: Term, box: Box, input_dim: int, whole: bool) -> Tensor | N
 
 def by_transform(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
     """The coefficients on the box's modes by an FFT of the continued kernel, `[*shape]`; some may be negative."""
-    axes = [torch.arange(n, dtype=torch.float64) * (p / n) for n, p in zip(box.shape, box.period, strict=True)]
+    even = _even_in_each(term, box, input_dim)  # one half of each axis is then the other's mirror image
+    points = [m + 1 if even else n for m, n in zip(box.m, box.shape, strict=True)]
+    steps = [p / n for p, n in zip(box.period, box.shape, strict=True)]
+    axes = [torch.arange(n, dtype=torch.float64) * step for n, step in zip(points, steps, strict=True)]
     r = torch.cartesian_prod(*axes).reshape(-1, len(axes))  # differences from 0 to a period, in an FFT's order
-    values = continued(term, cut_off, box, r, input_dim).reshape(box.shape)
+    values = continued(term, cut_off, box, r, input_dim).reshape(points)
+    for axis, m in enumerate(box.m if even else ()):
+        values = torch.cat([values, values.narrow(axis, 1, m).flip(axis)], dim=axis)
     return torch.fft.fftshift(torch.fft.fftn(values).real) / values.numel()
+
+
+def _even_in_each(term: Term, box: Box, input_dim: int) -> bool:
+    """Whether the kernel is even in each coordinate by itself, as one that is turned is not."""
+    r = near(64, len(box.dims), seed=2) * torch.tensor(box.period, dtype=torch.float64)
+    signs = torch.randint(2, r.shape, generator=torch.Generator().manual_seed(3)) * 2 - 1
+    x = torch.zeros(2, len(r), input_dim, dtype=torch.float64)
+    x[:, :, list(box.dims)] = torch.stack([r, r * signs])
+    with torch.no_grad():
+        return torch.allclose(*(stationary(term, each) for each in x), rtol=0, atol=1e-14)
 
 
 def continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) -> Tensor:

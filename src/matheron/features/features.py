@@ -50,7 +50,8 @@ class Asked(NamedTuple):
 class Choice(NamedTuple):
     """What one term of a kernel got, or several terms that share frequencies.
 
-    `kind` is "lattice", "harmonics", "leverage", "constant", "explicit", or how frequencies were drawn ("sobol", ...).
+    `kind` is "lattice", "spectrum" (frequencies beyond a lattice), "harmonics", "leverage", "constant", "explicit", or
+    how frequencies were drawn ("sobol", ...).
     Of a basis that was not chosen here, and in files of older formats, it is a description and `num_features` is None.
     """
 
@@ -80,7 +81,11 @@ class Choice(NamedTuple):
             beyond = f", {left_out:.1g} of the variance beyond them" if left_out > 1e-12 else ""
             what = f"{'monomials times a ' * self.products}lattice of {' x '.join(map(str, self.modes or ()))} modes"
             return f"{what}, kernel within {self.error:.1g}{beyond}"
-        how = {"leverage": "by leverage", "harmonics": f"harmonics holding {1 - left_out:.2%} of the variance"}
+        how = {
+            "leverage": "by leverage",
+            "spectrum": "beyond the modes",
+            "harmonics": f"harmonics holding {1 - left_out:.2%} of the variance",
+        }
         return f"{self.num_features} {'products with ' * self.products}{how.get(self.kind, self.kind)}"
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..kernels.terms import Term
 from .basis import Basis, Cosines, Pairs
-from .beyond import outside, proposed
+from .beyond import outside, proposed, proposed_without_data, times
 from .cells import Atoms, Shells
 from .directions import even
 from .explicit import as_cosines, monomials
@@ -73,15 +73,20 @@ def leverage(
     """`count` features for all of the terms together, for each basis asked for, and the coupling of each.
 
     `roots` are roots of the terms' couplings. Pools share the features by leverage. With `beyond`, `[d]`, only those
-    are kept that have a coordinate of their frequency beyond it: the others are on a lattice.
+    are kept that have a coordinate of their frequency beyond it: the others are on a lattice. There need then be no
+    posterior: frequencies are drawn by the spectrum alone.
     """
     pools = _pools(terms, roots)
-    with torch.no_grad():
-        sizes = adapt(pools, asked)
+    sizes = [1 / len(pools)] * len(pools)
+    if asked.posterior is not None:
+        with torch.no_grad():
+            sizes = adapt(pools, asked)
     blocks: list[tuple[Basis, Tensor | None]] = []
     for pool, number in zip(pools, _whole(count, sizes), strict=True):
-        parts = pool.parts if beyond is None else proposed(pool.parts, beyond)
-        bases = _bases(parts, number, asked.num_bases, asked.generator)
+        if beyond is not None:
+            pool.parts = (proposed_without_data if asked.posterior is None else proposed)(pool.parts, beyond)
+            number *= times(pool.parts, beyond)
+        bases = _bases(pool.parts, number, asked.num_bases, asked.generator)
         if beyond is not None:
             bases = [kept for basis in bases if (kept := outside(basis, beyond)) is not None]
         if pool.envelope is not None and bases:

@@ -239,7 +239,7 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
     between = torch.cat([between, near(64, 1, seed=axis)]) * line.period[0]
     with torch.no_grad():
         exact = continued(term, box.cut_off[0], line, between, input_dim)
-        size = 257
+        size = 3**5  # powers of three: odd, and quick to transform
         while True:
             c = by_transform(term, box.cut_off[0], replace(line, m=(size // 2,)), input_dim)  # [size]
             series = series_at(c[None].to(torch.complex128), 2 * math.pi / line.period[0] * between)[0].real
@@ -249,7 +249,7 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
             resolved = float((series - exact).abs().max()) <= 8 * outer + 1e-6
             if (outer <= share and resolved) or size > min(longest, _LONGEST[len(box.dims)]):
                 return torch.cat([beyond, beyond.new_full((1,), 0.0 if resolved else 1.0)])
-            size = 4 * (size - 1) + 1
+            size = 3 * size
 
 
 def _with_modes(box: Box, tails: list[Tensor], share: float, largest: int) -> Box:
