@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import matheron
 from matheron.cli import app
-from matheron.commands import model, sampling
+from matheron.commands import data, sampling
 from matheron.samplers import moments
 
 SMALL = ["--paths", "3"]
@@ -201,9 +201,9 @@ def test_a_picture_s_band_is_the_posterior_s_and_with_many_data_that_of_the_path
     gp = matheron.ExactGP(matheron.kernels.Matern(2.5, 0.3), X, X[:, 0].sin(), noise=1e-2)
     paths, x = matheron.draw(gp, 5, seed=0), torch.rand(9, 1, dtype=torch.float64)
     covariance = moments(gp, x)[1]
-    torch.testing.assert_close(model.deviation(paths, gp)(x), covariance.diagonal().sqrt())
-    monkeypatch.setattr(model, "EXACT", 5)
-    torch.testing.assert_close(model.deviation(paths, gp)(x), paths(x).std(0))
+    torch.testing.assert_close(data.deviation(paths, gp)(x), covariance.diagonal().sqrt())
+    monkeypatch.setattr(data, "EXACT", 5)
+    torch.testing.assert_close(data.deviation(paths, gp)(x), paths(x).std(0))
 
 
 def test_minimize_sees_a_function_of_many_waves(tmp_path):
@@ -335,7 +335,7 @@ def test_mistakes_are_named_in_a_line_with_an_exit_code(case, folder, monkeypatc
     (folder / "flat.csv").write_text("a,y\n1,2\n1,3\n")
     (folder / "gaps.csv").write_text("a,y\n1,\n,3\n")
     command, code, words = WRONG[case]
-    monkeypatch.setattr(model, "fit", lambda *_, **__: pytest.fail("a fit, before the mistake was found"))
+    monkeypatch.setattr(data, "fit", lambda *_, **__: pytest.fail("a fit, before the mistake was found"))
     result = run(*command, code=code)
     assert words in " ".join(result.stderr.replace("│", " ").split())
     assert not (folder / "s.csv").exists()

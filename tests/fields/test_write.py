@@ -14,7 +14,7 @@ import xarray as xr
 
 from matheron import fields
 from matheron.fields import blocks, schedulers
-from matheron.fields.manifest import Manifest
+from matheron.fields.writing import Manifest
 
 HERE = Path(__file__).parent
 

@@ -21,8 +21,7 @@ def evaluate(
     from rich.progress import Progress
 
     from ..tables import TableWriter, read_chunks
-    from .data import evaluated, points_of, rows_per_chunk
-    from .model import loaded_paths
+    from .data import evaluated, loaded_paths, points_of, rows_per_chunk
 
     if as_json and out is None:
         raise typer.BadParameter("--json needs --out: values are printed as CSV otherwise")

@@ -40,8 +40,7 @@ def minimize(
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
     from ..thompson.minima import Rounded
-    from .data import read_dataset
-    from .model import EXACT, deviation, fitted
+    from .data import EXACT, deviation, fitted, read_dataset
 
     voice = Voice(quiet, as_json)
     check_writable(out)

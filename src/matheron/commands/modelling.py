@@ -27,8 +27,7 @@ def fit(
     """
     from ..fitting import summary
     from ..store import save as store
-    from .data import read_dataset
-    from .model import fitted
+    from .data import fitted, read_dataset
 
     voice = Voice(quiet, as_json)
     check_writable(save)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..gp import ExactGP
 from ..paths import AbstractPaths
 from ..plots import EXACT, STYLE, draw_curves, draw_maps
-from .model import data_of, deviation
+from .data import data_of, deviation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

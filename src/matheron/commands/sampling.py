@@ -104,8 +104,7 @@ def _model(
 
     from ..columns import check_columns
     from ..tables import read_chunks
-    from .data import read_dataset
-    from .model import data_of, fitted, loaded_model
+    from .data import data_of, fitted, loaded_model, read_dataset
 
     if data.suffix == ".safetensors":
         if target or inputs or encode:
@@ -158,8 +157,7 @@ def _points(
     import torch
 
     from ..tables import read_chunks
-    from .data import points_of
-    from .model import data_of
+    from .data import data_of, points_of
 
     if at is not None:
         done = 0

@@ -10,11 +10,11 @@ from . import chunked, fused, lattice, single
 from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
 from .fused.join import joined_plan as joined_plan
 from .grid import on_grid as on_grid
-from .padding import padded as padded
 from .record import Record as Record
 from .record import Recorder as Recorder
 from .record import by_digits as by_digits
 from .record import inner_points as inner_points
+from .record import padded as padded
 from .terms import Term as Term
 from .terms import WeightedSum as WeightedSum
 from .terms import Wide as Wide

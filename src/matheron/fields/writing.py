@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..progress import tracked
+from ..value import Json
 from .blocks import regions
 from .extras import need
 from .geotiff import assemble_geotiff, check_raster
-from .manifest import Manifest
 from .schedulers import Scheduler, client_of, finished
 
 if TYPE_CHECKING:
@@ -198,3 +199,48 @@ def _remove(*paths: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+class Manifest:
+    """A file of lines: first what is being written, then a line for every block that is there.
+
+    A kill in the middle of a line leaves a torn one, which is not counted: that block is computed again.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Json]) -> None:
+        self.path, self.header = path, json.loads(json.dumps(header))
+        self.torn = path.exists() and not path.read_bytes().endswith(b"\n")
+        lines = self._lines() if path.exists() else []
+        if lines and lines[0] != self.header:
+            raise ValueError(
+                f"{path.name}: an unfinished write of another field (or with other chunks) is there; finish that "
+                "one, or replace it with overwrite=True (--overwrite at the command line)"
+            )
+        self.done = {line for line in lines[1:] if isinstance(line, str)}
+
+    def begin(self) -> None:
+        """Start anew: nothing is written yet. The file appears whole, or not at all."""
+        temporary = self.path.with_name(self.path.name + ".new")
+        temporary.write_text(json.dumps(self.header) + "\n")
+        os.replace(temporary, self.path)
+        self.done = set()
+
+    def add(self, block: str) -> None:
+        with self.path.open("ab") as file:
+            file.write(("\n" * self.torn + json.dumps(block) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self.torn = False
+        self.done.add(block)
+
+    def end(self) -> None:
+        self.path.unlink()
+
+    def _lines(self) -> list[Json]:
+        found = []
+        for line in self.path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is torn
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue  # torn, or the end of one
+        return found

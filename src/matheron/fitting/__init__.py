@@ -1,8 +1,8 @@
 """Hyperparameters from data: matheron.fit, and a summary of what came out."""
 
+from .hyperparameters import default_kernel_priors as default_kernel_priors
+from .hyperparameters import weak_priors as weak_priors
 from .maximise import fit as fit
-from .priors import default_kernel_priors as default_kernel_priors
-from .priors import weak_priors as weak_priors
 from .search import FitWarning as FitWarning
 from .search import maximised as maximised
 from .table import Summary as Summary

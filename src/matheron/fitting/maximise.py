@@ -13,8 +13,7 @@ from ..gp import ExactGP
 from ..kernels import Kernel, Matern, Scaled
 from ..means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from ..solvers import Solver, as_solver
-from .hyperparameters import Prior
-from .priors import default_kernel_priors
+from .hyperparameters import Prior, default_kernel_priors
 from .search import FitWarning, maximised
 from .units import Units, standardising
 

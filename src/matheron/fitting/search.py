@@ -18,11 +18,10 @@ from ..progress import progress_bar
 from ..solvers import Cholesky, FourierLattice, Solver
 from ..solvers.choose import SHARE_OF_GPU
 from .estimates import Curve, by_solves, on_lattice, refusal
-from .hyperparameters import Prior, checked_priors, hyperparameters_of
+from .hyperparameters import Prior, checked_priors, hyperparameters_of, weak_priors
 from .likelihood import Dense
 from .newton import climb, curvature, for_all
 from .on_lattice import OnLattice
-from .priors import weak_priors
 from .starts import candidates, of_both_kinds, spread_and_near, woken
 from .threads import threads_for
 from .units import Units

@@ -117,7 +117,7 @@ class AbstractFunctions(Placed):
     def on_grid(self, axes: Sequence[ArrayLike], *, out: Tensor | np.ndarray | None = None) -> Tensor:
         """The paths on a tensor grid: axes `[n1], [n2], ... -> [s, n1, n2, ...]` (and `[t]` for several outputs).
 
-        The same values as a list of all the grid's points, for a fraction of the cost: see `evaluate.tensor_grid`.
+        The same values as a list of all the grid's points, for a fraction of the cost: see `evaluate.grid`.
         The list itself is never made. With `out`, a contiguous tensor of that shape, the values are written there; so
         they are into a NumPy array, which may be mapped to a file.
 

@@ -12,9 +12,8 @@ from .dropin import PathwiseThompsonSampling as PathwiseThompsonSampling
 from .dropin import get_matheron_path_model as get_matheron_path_model
 from .dropin import get_optimal_samples as get_optimal_samples
 from .dropin import sample_optimal_points as sample_optimal_points
-from .kernels import kernel_of
 from .models import describe as describe
-from .noise import noise_of
+from .parts import kernel_of, noise_of
 from .transforms import input_transform_of, outcome_transform_of
 from .view import PathModel as PathModel
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ...means import ConstantMean, LinearMean, Mean
 from ..chunked import transformed
-from ..padding import padded
-from ..record import Record
+from ..record import Record, padded
 from .plan import Plan
 from .read import make_plan
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ...means import ConstantMean
-from ..padding import padded
-from ..record import Record
+from ..record import Record, padded
 from . import can, plan_of
 from .plan import Fourier, Plan, Radial
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import matheron
 from matheron import kernels as K
-from matheron.evaluate import tensor_grid
+from matheron.evaluate import grid
 from matheron.transforms import Affine
 
 B = torch.tensor([[1.0, 0.5], [0.5, 2.0]], dtype=torch.float64)
@@ -42,7 +42,7 @@ def test_a_grid_gives_the_values_of_its_list_of_points(name, settings, generator
 
 
 def test_one_and_three_dimensions_and_small_blocks(generator, monkeypatch):
-    monkeypatch.setattr(tensor_grid, "_BLOCK", {"cpu": 300})
+    monkeypatch.setattr(grid, "_BLOCK", {"cpu": 300})
     for d in (1, 3):
         paths = matheron.draw_prior(K.RBF(0.3), 2, input_dim=d, num_features=33, generator=generator)
         axes = [torch.linspace(0, 1, 4 + i) for i in range(d)]
