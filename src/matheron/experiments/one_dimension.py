@@ -12,9 +12,8 @@ from torch import Tensor
 import matheron
 from matheron import AbstractPaths, kernels
 from matheron.metrics import EmpiricalMoments, blocks, gaussian_wasserstein
-from matheron.samplers import Moments
+from matheron.samplers import Moments, ValueDraws
 
-from ..samplers.values import ValueDraws
 from .base import Trial
 from .report import Cell
 from .sampling import NOISE, kernel

@@ -13,6 +13,7 @@ from .conditionals import inner_points as inner_points
 from .conditionals import single as single
 from .decompositions import orthogonal as orthogonal
 from .decompositions import weight_space_sparse as weight_space_sparse
+from .function_space import ValueDraws as ValueDraws
 from .function_space import joint_draws as joint_draws
 from .function_space import location_scale as location_scale
 from .implied import decoupled_moments as decoupled_moments
@@ -21,4 +22,3 @@ from .lanczos import love as love
 from .linear_model import feature_covariance as feature_covariance
 from .linear_posterior import LinearModelPaths as LinearModelPaths
 from .linear_posterior import weight_space as weight_space
-from .values import ValueDraws as ValueDraws

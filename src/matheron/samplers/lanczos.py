@@ -20,7 +20,7 @@ from ..gp import ExactGP
 from ..libraries import describe
 from ..updates import normals
 from .conditionals import inner_points, prior_mean, single
-from .values import DrawValues, ValueDraws
+from .function_space import DrawValues, ValueDraws
 
 # Cells of the interpolation grid beyond the outermost points: cubic interpolation looks two cells away.
 _MARGIN = 2
