@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from matheron.experiments import experiment, fitzhugh_nagumo, run
+from matheron.experiments.fitzhugh_nagumo import quadratic
 from matheron.experiments.neuron import METHODS, Stopwatch, seconds_by_steps, unlearned
-from matheron.experiments.neuron_report import quadratic
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,6 @@ from .closed_form import marginals as marginals
 from .closed_form import moments as moments
 from .conditionals import inner_points as inner_points
 from .conditionals import single as single
-from .decompositions import orthogonal as orthogonal
-from .decompositions import weight_space_sparse as weight_space_sparse
 from .function_space import ValueDraws as ValueDraws
 from .function_space import joint_draws as joint_draws
 from .function_space import location_scale as location_scale
@@ -21,4 +19,6 @@ from .implied import weight_space_moments as weight_space_moments
 from .lanczos import love as love
 from .linear_model import feature_covariance as feature_covariance
 from .linear_posterior import LinearModelPaths as LinearModelPaths
+from .linear_posterior import orthogonal as orthogonal
 from .linear_posterior import weight_space as weight_space
+from .linear_posterior import weight_space_sparse as weight_space_sparse

@@ -18,13 +18,12 @@ except ImportError as error:
     raise ImportError(f"{missing('GPyTorch', 'gpytorch')} ({error})") from error
 
 from . import kernels
-from .distributions import moments_of
 from .exact import assembled, exact_members
 from .kernels import kernel_of
 from .means import mean_of
 from .noise import noise_of
 from .place import Place
-from .variational import strategy_of, translate_strategy
+from .variational import moments_of, strategy_of, translate_strategy
 
 
 @singledispatch
