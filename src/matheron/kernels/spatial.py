@@ -11,7 +11,7 @@ import scipy  # whose special functions it imports when they are first used
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, per_dimension
+from ..checks import per_dimension
 from .base import Kernel, centred
 from .elliptical import Elliptical
 from .measure import SpectralMeasure
@@ -32,9 +32,6 @@ class Spherical(Radial):
     >>> kernels.Spherical(2.0)([[0.0]], [[1.0], [2.0], [3.0]])
     tensor([[0.3125, 0.0000, 0.0000]], dtype=torch.float64)
     """
-
-    def __init__(self, lengthscale: ArrayLike = 1.0) -> None:
-        super().__init__(lengthscale)
 
     def radial(self, r2: Tensor) -> Tensor:
         r = _root(r2).clamp_max(1.0)
