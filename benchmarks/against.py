@@ -2,6 +2,7 @@
 
     python benchmarks/against.py                          20 seeds of modest budgets: hours on 16 cores
     python benchmarks/against.py --single                 batches of one: 100 evaluations
+    python benchmarks/against.py --rover --workers 16     60 dimensions: batches of a hundred, 600 evaluations
     python benchmarks/against.py --full --workers 16      20 seeds, up to 1000 evaluations, batches of 1, 10 and 100
     python benchmarks/against.py --quick                  seconds: does it run?
     python benchmarks/against.py --full --problems rover-60 --batches 10 --methods qLogNEI "Thompson, half"
@@ -41,6 +42,7 @@ SCALES: dict[str, dict[str, Any]] = {
     },
     "modest": {"trials": 20, "problems": PROBLEMS, "budgets": {"10": 100, "100": 500}, "starts": [4, 128]},
     "single": {"trials": 20, "problems": PROBLEMS, "budgets": {"1": 100}, "starts": [4, 128]},
+    "rover": {"trials": 20, "problems": ["rover-60"], "budgets": {"100": 600}, "starts": [10, 512]},
     "quick": {"trials": 1, "problems": ["rover-12"], "budgets": {"1": 27, "10": 40}, "starts": [1, 8]},
 }
 # What is left to large machines, but where it is asked for by name.
@@ -179,7 +181,7 @@ def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> An
         axes[i, 0].set_ylabel("regret")
     for axis in axes[-1]:
         axis.set_xlabel("evaluations")
-    style.legend_below(drawing, len(colors))
+    style.legend_below(drawing, min(len(colors), 2 * len(problems)))
     return drawing
 
 
@@ -190,19 +192,16 @@ def main() -> None:
     options = parser(__doc__, "runs of each problem, batch size and method", "few and short runs")
     options.add_argument("--full", action="store_true", help="20 seeds, large budgets, batches of 100 too")
     options.add_argument("--single", action="store_true", help="batches of one point")
+    options.add_argument("--rover", action="store_true", help="a rover's way in 60 dimensions, batches of 100")
     options.add_argument("--problems", nargs="+", choices=[*PROBLEMS, "rover-60"], default=[], help="these alone")
     options.add_argument("--batches", nargs="+", type=int, default=[], help="batches of these sizes alone")
-    options.add_argument("--evaluations", type=int, help="of a run, in place of the scale's; needs an --out of its own")
     options.add_argument("--methods", nargs="+", choices=list(METHODS), default=[], help="these alone")
     args = options.parse_args()
     chosen = functools.partial(cases, problems=args.problems, batches=args.batches, methods=args.methods)
-    scale = "quick" if args.quick else "full" if args.full else "single" if args.single else "modest"
-    settings = SCALES[scale]
-    if args.evaluations is not None:
-        settings = {**settings, "budgets": dict.fromkeys(settings["budgets"], args.evaluations)}
-    if not chosen(settings):
+    scale = next((name for name in ("quick", "full", "single", "rover") if getattr(args, name)), "modest")
+    if not chosen(SCALES[scale]):
         options.error(f"the {scale} scale has no such runs: rover-60 and batches of all sizes are of --full")
-    run_and_exit(dataclasses.replace(EXPERIMENT, scales={scale: settings}, cases=chosen), args, scale)
+    run_and_exit(dataclasses.replace(EXPERIMENT, cases=chosen), args, scale)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,32 @@ def test_the_batched_optimiser_is_as_good_as_scipys(function, d, generator):
     assert all(ENDINGS[i] != "running" for i in ours.ending.tolist())
 
 
+def test_in_many_dimensions_the_batched_optimiser_takes_as_many_steps_as_scipys(generator):
+    """Coupled variables, a third of which end at a bound."""
+    d = 30
+    Q = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64, generator=generator))[0]
+    A = Q * 10.0 ** torch.linspace(0, 3, d, dtype=torch.float64) @ Q.T
+    target = torch.linspace(-0.3, 1.2, d, dtype=torch.float64)
+
+    def gradient(x):
+        return (x - target) @ A
+
+    def objective(index, x):
+        return ((x - target) * gradient(x)).sum(1) / 2, gradient(x)
+
+    def one(x):
+        value, slope = objective(None, torch.tensor(x)[None])
+        return value.item(), slope[0].numpy()
+
+    starts = torch.rand(8, d, dtype=torch.float64, generator=generator)
+    ours = minimize_in_unit_box(objective, starts)
+    theirs = [optimize.minimize(one, s.numpy(), jac=True, method="L-BFGS-B", bounds=[(0, 1)] * d) for s in starts]
+    at_bounds = (ours.x <= 0) | (ours.x >= 1)
+    assert bool((at_bounds.sum(1) > 5).all())
+    assert ours.value.numpy() == pytest.approx([found.fun for found in theirs], rel=1e-5)
+    assert ours.iterations.double().mean() < 1.3 * np.mean([found.nfev for found in theirs])
+
+
 def test_a_start_at_the_solution_ends_at_once():
     ours = minimize_in_unit_box(with_gradient(ill_conditioned), torch.full((1, 3), 0.3, dtype=torch.float64))
     assert int(ours.ending) == GRADIENT and int(ours.iterations) == 0

@@ -1,8 +1,9 @@
 """A batched bounded quasi-Newton method: many small problems in lockstep, one call of the objective for all of them.
 
-Each problem keeps a dense BFGS matrix, solves for a step in the variables that are free (not held at a bound by the
-gradient), and backtracks along the step projected onto the box until it descends enough. SciPy's L-BFGS-B has the same
-stopping rules and defaults; it takes one problem at a time.
+Each problem keeps what it has seen of its curvature, in a dense BFGS matrix or, in many dimensions, in its last steps;
+has a step in the variables that are free (not held at a bound by the gradient), and backtracks along the step projected
+onto the box until it descends enough. SciPy's L-BFGS-B has the same stopping rules and defaults; it takes one problem
+at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ RUNNING, GRADIENT, DECREASE, STUCK, LIMIT = range(5)
 ENDINGS = ("running", "gradient vanished", "decrease vanished", "no descent left", "iteration limit")
 _ARMIJO = 1e-4
 _SMALLEST_STEP = 1e-10
+# Matrices are dense in up to so many dimensions: with 60, factors of 800 of them took ten times as long as all else,
+# and twice the iterations. As many steps are kept beyond.
+_LARGEST_DENSE = 20
+# The least cosine between a step and the change of the gradient that tell of a curvature.
+_LEAST_COSINE = 1e-10
 # A problem has ended at a projected gradient, or a relative decrease, of this: those of SciPy's L-BFGS-B.
 _GRADIENT_TOLERANCE, _DECREASE_TOLERANCE = 1e-5, 2.2e-9
 
@@ -48,27 +54,28 @@ def minimize_in_unit_box(
     f, g = objective(index, x)
     optimum = Optimum(x.clone(), f.clone(), torch.full_like(index, LIMIT), torch.zeros_like(index))
     ending = torch.where(_projected_gradient(x, g) <= _GRADIENT_TOLERANCE, GRADIENT, RUNNING)
-    # The first step has length at most a tenth of the box: B = |g| / 0.1.
-    scale = (g.norm(dim=1) * 10).clamp_min(1e-12)
-    B = torch.eye(d, dtype=x.dtype, device=x.device) * scale[:, None, None]  # [p, d, d]
+    # The first step has length at most a tenth of the box.
+    curvature = (_Dense if d <= _LARGEST_DENSE else _Limited)(10 * g.norm(dim=1).clamp_min(1e-13), d)
     alpha = torch.ones_like(f)
     for iteration in range(max_iterations):
         running = ending == RUNNING
         if not bool(running.all()):
             _settle(optimum, ~running, index, x, f, ending, iteration)
-            index, x, f, g, B, alpha, ending = (t[running] for t in (index, x, f, g, B, alpha, ending))
+            index, x, f, g, alpha, ending = (t[running] for t in (index, x, f, g, alpha, ending))
+            curvature.keep(running)
         if on_iteration is not None:
             on_iteration(len(index))
         if len(index) == 0:
             return optimum
-        trial = torch.addcmul(x, alpha[:, None], _direction(x, g, B)).clamp_(0, 1)  # [r, d]
+        held = ((x <= 0) & (g > 0)) | ((x >= 1) & (g < 0))  # [r, d]
+        trial = torch.addcmul(x, alpha[:, None], _downhill(g.masked_fill(held, 0.0), held, curvature)).clamp_(0, 1)
         f_trial, g_trial = objective(index, trial)
         moved = trial - x
         slope = (g * moved).sum(1)
         enough = (f_trial <= f + _ARMIJO * slope) & torch.isfinite(f_trial + g_trial.sum(1))
         accepted = enough[:, None]
 
-        B = torch.where(accepted[..., None], _bfgs(B, moved, g_trial - g), B)
+        curvature.update(moved, g_trial - g, enough)
         # Refused: the minimiser of a parabola through what is known, within limits.
         parabola = -slope / (2 * (f_trial - f - slope)).clamp_min(1e-300)
         parabola = torch.nan_to_num(parabola, nan=0.1, posinf=0.1, neginf=0.1).clamp_(0.1, 0.5)
@@ -95,22 +102,79 @@ def _projected_gradient(x: Tensor, g: Tensor) -> Tensor:
     return ((x - g).clamp(0, 1) - x).abs().amax(1)
 
 
-def _direction(x: Tensor, g: Tensor, B: Tensor) -> Tensor:
-    """-B^-1 g in the free variables, zero in those that the gradient holds at a bound."""
-    free = (~(((x <= 0) & (g > 0)) | ((x >= 1) & (g < 0)))).to(x.dtype)  # [p, d]
-    masked = B * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)
-    step = -torch.linalg.solve(masked, (g * free)[..., None])[..., 0] * free
-    downhill = (step * g).sum(1, keepdim=True) < 0
-    return torch.where(downhill & torch.isfinite(step).all(1, keepdim=True), step, -g * free)
+def _downhill(g: Tensor, held: Tensor, curvature: _Dense | _Limited) -> Tensor:
+    """A step in the free variables, given the gradient in these; along it where the curvature gives none."""
+    step = curvature.step(g, held)
+    usable = ((step * g).sum(1) < 0) & torch.isfinite(step).all(1)
+    return torch.where(usable[:, None], step, -g)
 
 
-def _bfgs(B: Tensor, s: Tensor, y: Tensor) -> Tensor:
-    """Powell's damped update, which keeps B positive definite whatever the curvature: `[p, d, d], [p, d], [p, d]`."""
-    Bs = (B @ s[..., None])[..., 0]
-    sBs, sy = (s * Bs).sum(1), (s * y).sum(1)
-    theta = torch.where(sy >= 0.2 * sBs, 1.0, 0.8 * sBs / (sBs - sy).clamp_min(1e-300))[:, None]
-    y = theta * y + (1 - theta) * Bs
-    sy = (s * y).sum(1)
-    updated = B - Bs[:, :, None] * (Bs / sBs[:, None])[:, None, :] + y[:, :, None] * (y / sy[:, None])[:, None, :]
-    usable = (sBs > 1e-300) & (sy > 1e-300) & torch.isfinite(updated.sum((1, 2)))
-    return torch.where(usable[:, None, None], updated, B)
+class _Dense:
+    """A BFGS matrix B for each of p problems, from a multiple `scale [p]` of the identity."""
+
+    def __init__(self, scale: Tensor, d: int) -> None:
+        self.B = torch.eye(d, dtype=scale.dtype, device=scale.device) * scale[:, None, None]  # [p, d, d]
+
+    def keep(self, running: Tensor) -> None:
+        self.B = self.B[running]
+
+    def step(self, g: Tensor, held: Tensor) -> Tensor:
+        """-B^-1 g in the free variables."""
+        B, some = self.B, held.any(1)
+        if bool(some.any()):
+            eye = torch.eye(B.shape[-1], dtype=B.dtype, device=B.device)
+            B = B.clone()
+            B[some] = torch.where(held[some, :, None] | held[some, None, :], eye, B[some])
+        return -torch.cholesky_solve(g[..., None], torch.linalg.cholesky_ex(B)[0])[..., 0]
+
+    def update(self, s: Tensor, y: Tensor, accepted: Tensor) -> None:
+        """Powell's damped update where a step s was accepted, y the gradient's change: B stays positive definite
+        whatever the curvature."""
+        Bs = (self.B @ s[..., None])[..., 0]
+        sBs, sy = (s * Bs).sum(1), (s * y).sum(1)
+        theta = torch.where(sy >= 0.2 * sBs, 1.0, 0.8 * sBs / (sBs - sy).clamp_min(1e-300))[:, None]
+        y = theta * y + (1 - theta) * Bs
+        sy = (s * y).sum(1)
+        vectors = torch.stack([Bs / sBs.sqrt()[:, None], y / sy.sqrt()[:, None]], 2)  # [p, d, 2]
+        usable = accepted & (sBs > 1e-300) & (sy > 1e-300) & torch.isfinite(vectors.square().sum((1, 2)))
+        vectors = vectors.masked_fill(~usable[:, None, None], 0.0)
+        self.B.baddbmm_(vectors * vectors.new_tensor([-1.0, 1.0]), vectors.mT)
+
+
+class _Limited:
+    """The last steps S and changes of the gradient Y, the newest last, and zeros where there is none."""
+
+    def __init__(self, scale: Tensor, d: int) -> None:
+        self.scale = 1 / scale  # [p]
+        self.S = self.Y = scale.new_zeros(len(scale), _LARGEST_DENSE, d)
+
+    def keep(self, running: Tensor) -> None:
+        self.scale, self.S, self.Y = self.scale[running], self.S[running], self.Y[running]
+
+    def step(self, g: Tensor, held: Tensor) -> Tensor:
+        """-H g in the free variables: H is the inverse of BFGS with the steps' free parts, in the compact form of Byrd,
+        Nocedal and Schnabel (1994)."""
+        S, Y = (t.masked_fill(held[:, None], 0.0) for t in (self.S, self.Y))
+        told = _curved(S, Y)  # [p, m]
+        S, Y = (t.masked_fill(~told[..., None], 0.0) for t in (S, Y))
+        R = (S @ Y.mT).triu()
+        D = torch.where(told, R.diagonal(dim1=1, dim2=2), 1.0)
+        R = R.diagonal_scatter(D, dim1=1, dim2=2)
+        scale, g = self.scale[:, None, None], g[..., None]
+        u = torch.linalg.solve_triangular(R, S @ g, upper=True)  # [p, m, 1]
+        past = scale * (Y.mT @ u - g)
+        v = torch.linalg.solve_triangular(R.mT, D[..., None] * u + Y @ past, upper=False)
+        return (past - S.mT @ v)[..., 0]
+
+    def update(self, s: Tensor, y: Tensor, accepted: Tensor) -> None:
+        told = accepted & _curved(s, y)
+        self.S, self.Y = (
+            torch.where(told[:, None, None], torch.cat([past[:, 1:], new[:, None]], 1), past)
+            for past, new in ((self.S, s), (self.Y, y))
+        )
+        self.scale = torch.where(told, (s * y).sum(1) / y.square().sum(1), self.scale)
+
+
+def _curved(s: Tensor, y: Tensor) -> Tensor:
+    """Whether the gradient grows along steps, `[..., d], [..., d]`."""
+    return (s * y).sum(-1) > _LEAST_COSINE * s.norm(dim=-1) * y.norm(dim=-1)
