@@ -620,6 +620,17 @@ def test_workers_share_a_file_and_one_may_be_killed_in_the_middle_of_a_trial(tmp
     assert all_differ(again) and again.best_value < 0.2
 
 
+@pytest.mark.filterwarnings("ignore:Fixed parameter")
+def test_trials_enqueued_outside_of_the_range_do_not_count():
+    """Optuna takes any value that is enqueued; the model is of the range."""
+    study = optuna.create_study(sampler=ThompsonSampler(n_startup_trials=4, mesh_size=256, num_starts=4, seed=0))
+    study.enqueue_trial({"k": 50})
+    study.optimize(lambda trial: -trial.suggest_int("k", 0, 10), n_trials=8)
+    assert study.trials[0].params["k"] == 50
+    assert len(observations(study, {"k": IntDistribution(0, 10)}).values) == 7
+    assert all(0 <= trial.params["k"] <= 10 for trial in study.trials[1:])
+
+
 def test_meshes_of_many_coordinates_have_fewer_points(monkeypatch):
     sizes = []
     at = Problem.at

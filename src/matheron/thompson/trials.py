@@ -85,9 +85,7 @@ def _worst(values: np.ndarray) -> float:
 def _is_within(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> bool:
     shared = [name for name in search_space if name in trial.params]
     return bool(shared) and all(
-        trial.distributions[name] == search_space[name]
-        or search_space[name]._contains(search_space[name].to_internal_repr(trial.params[name]))
-        for name in shared
+        search_space[name]._contains(search_space[name].to_internal_repr(trial.params[name])) for name in shared
     )
 
 
