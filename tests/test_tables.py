@@ -56,6 +56,7 @@ BAD = {
     "no header": (b"1,2\n3,4\n", r"the first row is numbers \(1, 2, ...\), expected column names"),
     "ragged": (b"a,b\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
     "every row longer than the header": (b"a,b\n1,2,3\n4,5,6\n", "rows have more cells than there are column names"),
+    "a web page": (b"<!DOCTYPE html><html>Not found</html>", "looks like a web page"),
     "JSON": (b'{"a": [1, 2]}', "looks like JSON"),
     "only comments": (b"# a\n# b\n", "has comments but no table"),
     "binary": (b"PK\x03\x04\x00\x00", "^[^ ]+ is not text: expected a CSV file"),

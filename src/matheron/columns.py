@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -44,6 +45,13 @@ class Columns:
         """The names of the model's own columns."""
         return [n for i in self.inputs for n in ([f"{i}={c}" for c in self.categories[i]] if self.coded(i) else [i])]
 
+    @property
+    def places(self) -> dict[str, slice]:
+        """The model's own columns that each input has."""
+        widths = [len(self.categories[name]) if self.coded(name) else 1 for name in self.inputs]
+        each = zip(self.inputs, widths, accumulate(widths), strict=True)
+        return {name: slice(end - width, end) for name, width, end in each}
+
     def coded(self, name: str) -> bool:
         return name in self.categories
 
@@ -68,15 +76,10 @@ class Columns:
 
     def table(self, X: np.ndarray) -> DataFrame:
         """The table whose matrix is X `[n, d]`: columns of 0 and 1 are categories again."""
-        columns, first = {}, 0
-        for name in self.inputs:
-            if self.coded(name):
-                known = np.array(self.categories[name])
-                columns[name] = known[X[:, first : first + len(known)].argmax(1)]
-                first += len(known)
-            else:
-                columns[name] = X[:, first]
-                first += 1
+        columns = {
+            name: np.array(self.categories[name])[X[:, place].argmax(1)] if self.coded(name) else X[:, place.start]
+            for name, place in self.places.items()
+        }
         return pandas().DataFrame(columns)
 
     def to_json(self) -> dict[str, Json]:

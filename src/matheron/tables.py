@@ -201,8 +201,8 @@ def dialect(head: bytes, path: Path) -> dict[str, object]:
     {'sep': ';', 'decimal': ',', 'encoding': 'utf-8-sig', 'skiprows': 1}
     """
     text, encoding = _text(head, path)
-    if text.lstrip()[:1] in ("{", "["):
-        raise ValueError(f"{path} looks like JSON: expected a CSV file, or a name that ends in .parquet")
+    if kind := {"{": "JSON", "[": "JSON", "<": "a web page"}.get(text.lstrip()[:1]):
+        raise ValueError(f"{path} looks like {kind}: expected a CSV file, or a name that ends in .parquet")
     lines = text.splitlines()
     above = _comments_above(lines)
     body = [line.strip() for line in lines[above:] if line.strip()]

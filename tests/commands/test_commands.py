@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import matheron
 from matheron.cli import app
 from matheron.commands import data, sampling
+from matheron.commands import picture as pictures
 from matheron.samplers import moments
 
 SMALL = ["--paths", "3"]
@@ -184,6 +185,20 @@ def test_categories_are_sampled_at_the_data_s_own_points(folder, tmp_path):
     frame, written = pd.read_csv(data), pd.read_csv(out)
     assert list(written.kind) == list(frame.kind) and np.allclose(written.time, frame.time)
     assert "a grid cannot run over categories" in run(*command, "--grid", "5x5x5", code=1).stderr
+
+
+def test_a_picture_is_at_categories_that_there_are(folder, tmp_path, monkeypatch):
+    """Along time, too: of two categories that are equally frequent neither has a median of one."""
+    seen = []
+    real = pictures.cut
+    monkeypatch.setattr(pictures, "cut", lambda *args: (seen.append(real(*args)), seen[-1])[1])
+    command = ["sample", folder / "kinds.csv", "--target", "temp", *SMALL, "--encode", "kind", "--inputs"]
+    run(*command, "time,kind", "--plot", tmp_path / "p.png", "-q")
+    along_time, along_kind = seen
+    assert (along_time[:, 1:].sum(1) == 1).all() and len(along_time) == 300
+    assert torch.equal(along_kind[:, 1:], torch.eye(2, dtype=torch.float64))
+    run(*command, "kind", "--plot", tmp_path / "p.png", "-q")
+    assert torch.equal(seen[-1], torch.eye(2, dtype=torch.float64))
 
 
 def test_what_is_doubtful_in_a_table_is_said(tmp_path):

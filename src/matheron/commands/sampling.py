@@ -70,7 +70,7 @@ def sample(
                     writer.write(evaluated(frame, columns, drawn, x, name))
             voice.say(f"Their values at {writer.rows:,} points are in {out}")
         if plot is not None:
-            picture(drawn, gp, columns.names, name, box, plot)
+            picture(drawn, gp, columns, name, box, plot)
             voice.say(f"The picture is in {plot}")
         if save is not None:
             store(drawn, save, notes)
