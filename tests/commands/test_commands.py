@@ -201,6 +201,21 @@ def test_a_picture_is_at_categories_that_there_are(folder, tmp_path, monkeypatch
     assert torch.equal(seen[-1], torch.eye(2, dtype=torch.float64))
 
 
+def test_no_command_writes_over_what_it_reads(folder, tmp_path):
+    data, save = tmp_path / "one.csv", folder / "one.safetensors"
+    data.write_bytes((folder / "one.csv").read_bytes())
+    before = data.read_bytes(), save.read_bytes()
+    for command in (
+        ["sample", data, "--target", "temp", "--out", tmp_path / "." / "one.csv"],
+        ["sample", folder / "one.csv", "--target", "temp", "--at", data, "--out", data],
+        ["minimize", data, "--target", "temp", "--out", data],
+        ["evaluate", save, data, "--out", data],
+        ["sample", save, "--save", save],
+    ):
+        assert "is what is read, and would be lost" in run(*command, code=1).stderr
+    assert (data.read_bytes(), save.read_bytes()) == before
+
+
 def test_what_is_doubtful_in_a_table_is_said(tmp_path):
     """An index without a name is no input, a mark such as -9999 and copies of rows are."""
     rows = "".join(f"{i},{i / 3},{math.sin(i)}\n" for i in range(9))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, Quiet, Voice
+from .options import AsJson, Quiet, Voice, check_writable
 
 
 def evaluate(
@@ -25,6 +25,7 @@ def evaluate(
 
     if as_json and out is None:
         raise typer.BadParameter("--json needs --out: values are printed as CSV otherwise")
+    check_writable(out, read=[draw, points])
     voice = Voice(quiet or out is None, as_json)
     writer = None if out is None else TableWriter(out)
     paths, columns, target = loaded_paths(draw)

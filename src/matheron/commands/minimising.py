@@ -43,7 +43,7 @@ def minimize(
     from .data import EXACT, deviation, fitted, read_dataset
 
     voice = Voice(quiet, as_json)
-    check_writable(out)
+    check_writable(out, read=[data])
     writer = None if out is None else TableWriter(out)
     with voice.warnings_in_words():
         numbers_only = "points to try are numbers: leave it out with --inputs, or correct these cells"

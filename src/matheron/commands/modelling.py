@@ -30,7 +30,7 @@ def fit(
     from .data import fitted, read_dataset
 
     voice = Voice(quiet, as_json)
-    check_writable(save)
+    check_writable(save, read=[data])
     with voice.warnings_in_words():
         dataset = read_dataset(data, target, listed(inputs), listed(encode), voice)
         gp = fitted(dataset, seed, voice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -60,8 +60,10 @@ class Voice:
             yield
 
 
-def check_writable(*files: Path | None) -> None:
-    """Before any work: folders that are not there, or not ours to write to."""
+def check_writable(*files: Path | None, read: Sequence[Path | None]) -> None:
+    """Before any work: folders that are not there, or not ours to write to, and files that are read."""
     for file in files:
         if file is not None:
             check_folder(file)
+            if any(other is not None and file.resolve() == other.resolve() for other in read):
+                raise ValueError(f"{file} is what is read, and would be lost; name another file to write")

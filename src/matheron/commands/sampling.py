@@ -55,7 +55,7 @@ def sample(
     if at is not None and grid is not None:
         raise typer.BadParameter("give --at or --grid, not both")
     voice = Voice(quiet, as_json)
-    check_writable(out, plot, save)
+    check_writable(out, plot, save, read=[data, at])
     if plot is not None:
         check_picture(plot)
     writer = None if out is None else TableWriter(out)
