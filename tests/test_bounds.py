@@ -204,6 +204,7 @@ def test_covers_have_enough_balls():
         kernels.SpectralMixture([1.0], [[0.3, 0.2]], [[0.1, 0.4]]),
         kernels.RBF(0.5) * kernels.Matern(3.5, 0.7),
         kernels.RBF(0.5).on(0) * kernels.Periodic(0.8, 2.0).on([1]),
+        kernels.Rotated(kernels.RBF([0.7, 1.5]), angle=30.0),
     ],
     ids=lambda kernel: type(kernel).__name__,
 )

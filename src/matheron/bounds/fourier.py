@@ -94,7 +94,7 @@ def second_moment(measure: measures.SpectralMeasure) -> float:
             return sum(second_moment(m) for m in measure.measures)
         case measures.Mixture():
             return sum(float(w) * second_moment(m) for w, m in zip(measure.weights, measure.measures, strict=True))
-        case measures.Embedded():
+        case measures.Moved():  # frequencies keep their lengths
             return second_moment(measure.measure)
     atoms = measure.atoms()
     if atoms is None:
