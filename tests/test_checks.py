@@ -165,6 +165,8 @@ def test_scipys_pairs_in_two_dimensions_are_refused_and_both_readings_shown():
         ((-5, 0), (10, 15)),
         np.array([[-5, 0], [10, 15]]),
         torch.tensor([[-5.0, 0.0], [10.0, 15.0]]),
+        pd.DataFrame({"a": [-5, 10], "b": [0, 15]}, index=["min", "max"]),
+        pd.DataFrame([[-5, 0], [10, 15]]),  # whose columns are called 0 and 1
         [(0, 0), (10, 15)],  # as pairs it would be empty
     ],
     ids=str,

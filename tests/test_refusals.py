@@ -79,6 +79,11 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         r"for one dimension use np\.c_\[X\]",
     ),
+    "a table with categories": (
+        lambda: exact(X=pandas.DataFrame({"a": [1.0, 2.0, 3.0], "kind": ["u", "v", "u"]})),
+        TypeError,
+        r"leave out kind, or make numbers of them, as pandas\.get_dummies does",
+    ),
     "two columns of targets": (lambda: exact(y=randn(3, 2)), ValueError, r"for 2 outputs use kernels\.Coregional"),
     "a kernel's class": (lambda: exact(kernel=K.RBF), TypeError, "got the class RBF: make one of it"),
     "a number for targets": (lambda: exact(y=1.0), ValueError, r"y: expected \[3\]"),

@@ -48,7 +48,12 @@ def _from_numpy(array: ArrayLike, given: object) -> Tensor:
         try:
             array = np.array([_number(entry) for entry in array.flat], dtype=np.float64).reshape(array.shape)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"expected numbers, got {type(given).__name__} of objects ({error})") from error
+            kinds = getattr(given, "dtypes", None)  # a table's, by the names of its columns
+            names = [str(n) for n, kind in kinds.items() if kind.kind not in "biuf"] if hasattr(kinds, "items") else []
+            hint = (
+                f"; leave out {', '.join(names)}, or make numbers of them, as pandas.get_dummies does" if names else ""
+            )
+            raise TypeError(f"expected numbers, got {type(given).__name__} of objects ({error}){hint}") from error
     if array.dtype.kind not in "fiubc":
         raise TypeError(f"expected numbers, got {type(given).__name__} of dtype {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # long double
@@ -128,7 +133,7 @@ def check_points(x: Tensor) -> None:
 
 def transformed(x: Tensor) -> bool:
     """Whether x is under a transform of torch.func, forward differentiation or compilation."""
-    return is_functorch_wrapped_tensor(x) or forward_ad._current_level >= 0 or is_compiling()
+    return is_compiling() or is_functorch_wrapped_tensor(x) or forward_ad._current_level >= 0
 
 
 def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int = 1) -> Tensor:
