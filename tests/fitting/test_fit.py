@@ -434,6 +434,19 @@ def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
     assert float(better.kernel.lengthscale) == pytest.approx(float(gp.kernel.kernel.lengthscale), rel=1e-2)
 
 
+def test_a_search_takes_few_evaluations(monkeypatch):
+    """Of eight lengthscales six tell of nothing: along them a likelihood is much flatter than along the others."""
+    monkeypatch.setattr("matheron.fitting.search._SCREENED", 64)
+    monkeypatch.setattr("matheron.fitting.search._FOLLOWED", 170)
+    monkeypatch.setattr("matheron.fitting.lbfgs._MEASURED", 64)
+    X, y = simulated(2.0 * K.Matern(1.5, [0.5, 1.5]), 200, 2, 0.01, seed=1)
+    X = torch.cat([X, randn(200, 6, seed=3)], dim=1)
+    sizes, call = [], Dense.__call__
+    monkeypatch.setattr(Dense, "__call__", lambda f, v: (sizes.append(len(f.y)), call(f, v))[1])
+    fit(1.0 * K.Matern(1.5, torch.ones(8)), X, y, seed=0, num_starts=2)
+    assert sizes.count(170) + sizes.count(200) < 170
+
+
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [

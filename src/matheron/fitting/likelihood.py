@@ -67,7 +67,8 @@ def likelihood_with_gradient(
         K = _covariance(kernel, X, tasks)  # [n, n]
     m = mean.at(X, tasks)  # [n]
     with torch.no_grad():
-        L = _factor(K.detach(), noise.detach())
+        L = _factor(K.detach().clone() if K.requires_grad else K, noise.detach())
+        K = K if K.requires_grad else None  # large, and not needed again
         if L is None:
             return -math.inf
         r = y - m
@@ -83,7 +84,7 @@ def likelihood_with_gradient(
 
     every = slice(0, n)
     _backward([(noise, 0.5 * (a.square() - V.diagonal())), (m, a)])
-    if K.requires_grad:
+    if K is not None:
         _backward([(K, weights(every, every))])
     else:
         accumulate(kernel, X, tasks, weights)
@@ -153,8 +154,7 @@ def _block(X: Tensor) -> int:
 
 
 def _factor(K: Tensor, noise: Tensor) -> Tensor | None:
-    """The Cholesky factor of K + noise, with up to 1e-6 of the mean diagonal added where needed; None where none is."""
-    K = K.clone()
+    """The Cholesky factor of K + noise, in K's memory, with up to 1e-6 of its mean diagonal added; or None."""
     K.diagonal().add_(noise)
     L, info = torch.linalg.cholesky_ex(K)
     for power in range(-10, -5):

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from ..solvers import Cholesky, FourierLattice, Solver
 from ..solvers.choose import SHARE_OF_GPU
 from .estimates import Curve, by_solves, on_lattice, refusal
 from .hyperparameters import Prior, checked_priors, hyperparameters_of, weak_priors
+from .lbfgs import by_lbfgs, without_effect
 from .likelihood import Dense
 from .newton import climb, curvature, for_all
 from .on_lattice import OnLattice
@@ -99,8 +99,8 @@ def maximised(
         if num_starts > 1:
             best = _best_start(objective, as_given, num_starts, generator, units is not None, report)
         if dense and len(X) <= _FIRST_OBSERVATIONS and not lattice:
-            fixed = _without_effect(objective, best)
-            best, value = _climb(objective, best, fixed, as_given, _ITERATIONS, lambda v: report("all data", v))
+            fixed = without_effect(objective, best)
+            best, value = by_lbfgs(objective, best, fixed, as_given, _ITERATIONS, lambda v: report("all data", v))
         else:
             best, curve, value = _first(objective, best, as_given, report)
             found = None
@@ -173,8 +173,8 @@ def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) ->
     generator = torch.Generator().manual_seed(0)  # of its own: a fit from one start draws no other numbers
     order = torch.randperm(n, generator=generator).to(objective.X.device)
     some = objective.some(order[:_FIRST_OBSERVATIONS])
-    fixed, words = _without_effect(some, start), f"{min(n, _FIRST_OBSERVATIONS)} observations"
-    best, value = _climb(some, start, fixed, as_given, 2 * _FIRST_ITERATIONS, lambda v: report(words, v), 1e-7)
+    fixed, words = without_effect(some, start), f"{min(n, _FIRST_OBSERVATIONS)} observations"
+    best, value = by_lbfgs(some, start, fixed, as_given, 2 * _FIRST_ITERATIONS, lambda v: report(words, v))
     # what turns more often than data spread so thinly can show was found among neighbours, and would be lost here
     near = objective.some(spread_and_near(objective.X, generator)[:_FOLLOWED])
     if near(start)[0] > near(best)[0] + 0.01 * _FOLLOWED:
@@ -212,8 +212,8 @@ def _by_exact_gradients(
     climb(gradient, start, curve, partial(woken, h), h.limits(), _STEPS, 2e-3, lambda *_: None)
     if len(objective.y) > _LARGEST_POLISHED:
         return best, best_value
-    fixed = _without_effect(objective, best)
-    return _climb(objective, best, fixed, as_given, _POLISH, lambda v: report("all data", v), 1e-7)
+    fixed = without_effect(objective, best)
+    return by_lbfgs(objective, best, fixed, as_given, _POLISH, lambda v: report("all data", v))
 
 
 def _best_start(
@@ -229,7 +229,7 @@ def _best_start(
         values = [few(start)[0] for start in starts]
     ranked = [starts[i] for i in sorted(range(len(starts)), key=lambda i: -values[i])]
     ends = [
-        _climb(few, start, none, as_given, _TRIED_ITERATIONS, lambda v: report("trying starts", v))
+        by_lbfgs(few, start, none, as_given, _TRIED_ITERATIONS, lambda v: report("trying starts", v))
         for start in ranked[: _TRIED * num_starts]
     ]
     chosen = of_both_kinds(h, ends, num_starts)
@@ -237,53 +237,6 @@ def _best_start(
     ends = []
     for i, start in enumerate(chosen):
         words = f"start {i + 1} of {num_starts}"
-        fixed = _without_effect(some, start)
-        ends.append(_climb(some, start, fixed, as_given, _FIRST_ITERATIONS, lambda v, words=words: report(words, v)))
+        fixed = without_effect(some, start)
+        ends.append(by_lbfgs(some, start, fixed, as_given, _FIRST_ITERATIONS, lambda v, words=words: report(words, v)))
     return max(ends, key=lambda end: end[1])[0]
-
-
-def _without_effect(objective: Dense, vector: Tensor) -> Tensor:
-    """Entries of the vector whose gradient is exactly zero at two places: data and priors say nothing of them."""
-    step = torch.linspace(0.01, 0.02, len(vector), dtype=torch.float64, device=vector.device)
-    gradients = [objective(vector + k * step)[1] for k in (1, -1)]
-    none = (gradients[0] == 0) & (gradients[1] == 0)
-    return none & ~none.all()  # all of them: no likelihood, rather than no effect
-
-
-def _climb(
-    objective: Dense,
-    start: Tensor,
-    fixed: Tensor,
-    as_given: Tensor,
-    iterations: int,
-    report: Callable[[float], None],
-    tolerance: float = 1e-10,
-) -> tuple[Tensor, float]:
-    """L-BFGS-B from a start, uphill; what has no effect stays as given. The end and its value."""
-    from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
-
-    n = len(objective.y)
-    start = torch.where(fixed, as_given, start)
-    best, best_value = start, -math.inf
-
-    def downhill(numbers: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best, best_value
-        vector = torch.as_tensor(numbers, dtype=torch.float64).to(start)
-        value, gradient = objective(vector)
-        if value > best_value:
-            best, best_value = vector.clone(), value
-        report(best_value)
-        if not math.isfinite(value):
-            return 1e10, 0.0 * numbers
-        return -value / n, (-(gradient * ~fixed) / n).cpu().numpy()
-
-    with threads_for(n):
-        scipy_minimize(
-            downhill,
-            start.cpu().numpy(),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=objective.hyperparameters.limits(),
-            options={"maxiter": iterations, "ftol": tolerance, "gtol": 1e-6},
-        )
-    return best, best_value
