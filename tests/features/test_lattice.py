@@ -322,8 +322,9 @@ def test_gradients_reach_the_lengthscale():
 def test_the_graph_reaches_what_lies_beyond_the_modes():
     """With a graph modes are few: at short distances the gradient is that of the frequencies beyond them."""
     lengthscale = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
-    settings = dict(input_dim=2, domain=UNIT, detach=False, paths_per_basis=1, seed=0)
-    features = matheron.draw_prior(K.Matern(0.5, lengthscale), 64, **settings).prior.features
+    features = matheron.draw_prior(
+        K.Matern(0.5, lengthscale), 64, input_dim=2, domain=UNIT, detach=False, paths_per_basis=1, seed=0
+    ).prior.features
     assert [choice.kind for choice in features.choices] == ["lattice", "spectrum"]
     x = torch.tensor([[0.5, 0.5], [0.501, 0.5], [0.5, 0.502]], dtype=torch.float64)
     Phi = features(x)  # [g, n, ell]

@@ -99,7 +99,8 @@ def read_dataset(
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
     if len(rows) > 1 and constant:
         voice.say(f"{', '.join(constant)}: the same in all rows, so that the fit can say nothing of it")
-    kinds = {name: kind for name in chosen if not columns.coded(name) and (kind := _whole_kind(frame[name]))}
+    named = ((str(name), column) for name, column in frame[chosen].items())
+    kinds = {name: kind for name, column in named if not columns.coded(name) and (kind := _whole_kind(column))}
     return Dataset(columns, target, torch.from_numpy(X[whole]), torch.from_numpy(y[whole]), kinds)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike
-from ..drawing import DrawSettings, draw
+from ..drawing import draw
 from ..gp import ExactGP
 from ..libraries import describe
 from ..paths import AbstractPaths
@@ -125,8 +125,8 @@ class Moments(MeanPath):
                 "fields.summarise(matheron.draw(model, 500), grid)"
             )
         # Neither moment depends on the features: one will do.
-        few = DrawSettings(features="cosine", num_features=1, seed=0)
-        super().__init__(draw(gp, 1, solver=Cholesky(keep=True), dtype=torch.float64, **few))
+        kept = Cholesky(keep=True)
+        super().__init__(draw(gp, 1, features="cosine", num_features=1, seed=0, solver=kept, dtype=torch.float64))
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
