@@ -288,6 +288,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "_Mirrored is not understood; .*; _Mirrored has a _transform of its own",
     ),
+    "fewer columns": (
+        lambda: models.SingleTaskGP(X, Y, input_transform=bi.FilterFeatures(torch.tensor([1]))),
+        TypeError,
+        r"FilterFeatures is not understood; .*get_matheron_path_model\(model\) calls it as it is",
+    ),
     "an offset per point": (
         lambda: models.SingleTaskGP(X, Y, input_transform=bi.AffineInputTransform(2, _SCALE, 0.1 * X)),
         TypeError,

@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "features": (
         lambda: untrained(kind=OfFeatures),
         TypeError,
-        "gives ScaleKernel something else than the model's inputs",
+        r"gives ScaleKernel something else than the model's inputs.*translate\(kernel, Z\.shape\[1\]\)",
     ),
     "forward": (
         lambda: untrained(kind=Squared),

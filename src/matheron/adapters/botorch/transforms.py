@@ -15,6 +15,8 @@ from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, R
 from ..gpytorch.place import tensor
 from ..refusal import BY_HAND, refusal, refuse_override
 
+# The way to paths with an input transform of any kind.
+CALLED = "matheron.adapters.botorch.get_matheron_path_model(model) calls it as it is"
 # A parameter `[*batch, ...]` with some trailing axes of its own, at one member of a batch of models.
 Pick = Callable[[Tensor, int], Tensor]
 
@@ -40,7 +42,7 @@ def translate_input(transform: bi.InputTransform | None, at: Coordinates) -> Tra
 
 @singledispatch
 def input_transform_of(transform: object, at: Coordinates) -> Transform | None:
-    raise refusal("input transform", transform, input_transform_of, "apply it to your data yourself")
+    raise refusal("input transform", transform, input_transform_of, CALLED)
 
 
 @input_transform_of.register
@@ -65,7 +67,7 @@ def _row(value: Tensor, number: int, at: Coordinates) -> Tensor:
 @input_transform_of.register
 def _(transform: bi.Warp, at: Coordinates) -> Transform | None:
     if transform.reverse:
-        raise TypeError(f"input transform: Warp with reverse=True is not understood; apply it to your data, {BY_HAND}")
+        raise TypeError(f"input transform: Warp with reverse=True is not understood; {CALLED}, {BY_HAND}")
     both = tensor(transform.concentration0), tensor(transform.concentration1)
     c0, c1 = (at.pick(c, c.ndim - len(transform.batch_shape)).reshape(-1) for c in both)
     a, b = (_spread(c.double(), transform, at, 1.0) for c in (c1, c0))
@@ -77,7 +79,7 @@ def _(transform: bi.Warp, at: Coordinates) -> Transform | None:
 @input_transform_of.register
 def _(transform: bi.Log10, at: Coordinates) -> Transform:
     if transform.reverse:
-        raise TypeError(f"input transform: Log10 with reverse=True is not understood; apply it to your data, {BY_HAND}")
+        raise TypeError(f"input transform: Log10 with reverse=True is not understood; {CALLED}, {BY_HAND}")
     indices = tensor(transform.indices)
     ones = torch.ones(len(indices), dtype=torch.float64, device=indices.device)
     return Log(10.0, _spread(ones, transform, at, 0.0) > 0)

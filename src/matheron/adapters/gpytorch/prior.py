@@ -222,8 +222,9 @@ class Columns:
                 self.tasks |= tasks
                 return columns
         raise TypeError(
-            f"model: its forward gives {type(kernel).__name__} something else than the model's inputs (the output of a "
-            f"network, say); draw from a model of those features instead, {BY_HAND}"
+            f"model: its forward gives {type(kernel).__name__} something else than the model's inputs. Where that is "
+            "Z = net(X): gp = matheron.ExactGP(matheron.adapters.gpytorch.translate(kernel, Z.shape[1]), Z, y, noise, "
+            f"mean), and paths = matheron.draw(gp, 64) are called at net(x); {BY_HAND}"
         )
 
 
