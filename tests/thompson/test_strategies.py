@@ -15,7 +15,7 @@ import torch
 import matheron
 from matheron import kernels as K
 from matheron.samplers import marginals, moments
-from matheron.thompson import STRATEGIES, EvaluationWarning, minimize_function, strategies, suggest
+from matheron.thompson import STRATEGIES, EvaluationWarning, Study, minimize_function, strategies, suggest
 from matheron.thompson.greedy import TowardMean
 
 BOX = [[0.0, 0.0], [1.0, 1.0]]
@@ -117,6 +117,28 @@ def test_a_function_that_always_fails_says_so(generator):
         study = minimize_function(lambda x: float("inf"), BOX, 5, kernel=K.RBF(), generator=generator, **FAST)
     with pytest.raises(ValueError, match="every evaluation failed"):
         _ = study.best
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x: None, "returned None"),
+        (lambda x: [1.0, 2.0], "expected one number, got 2"),
+        (lambda: 0, "positional"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::matheron.thompson.EvaluationWarning")
+def test_a_function_that_fails_from_the_first_is_not_called_to_the_end_of_the_budget(wrong, said, generator):
+    with pytest.raises(ValueError, match=f"all of the first 6 evaluations failed, the last at .*{said}"):
+        minimize_function(wrong, BOX, 500, kernel=K.RBF(), generator=generator, **FAST)
+
+
+def test_a_study_says_what_it_found_in_a_line(generator):
+    study = minimize_function(bowl, BOX, 8, kernel=K.RBF(0.5), generator=generator, **FAST)
+    assert repr(study).startswith(f"Study(8 evaluations in 2 dimensions; best {study.best_value:.4g} at [")
+    study.values[0] = None
+    assert "8 evaluations in 2 dimensions, 1 failed; best" in repr(study)
+    assert repr(Study([[0.0], [1.0]], [[0.5]], [None], ["no"])) == "Study(1 evaluation in 1 dimension, 1 failed)"
 
 
 def test_a_study_goes_on_from_its_file(tmp_path, generator):

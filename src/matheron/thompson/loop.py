@@ -36,7 +36,7 @@ class EvaluationWarning(UserWarning):
     """The user's function raised, or returned something that is not a finite number; the search went on without it."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Study:
     """What was tried: points, values (None where the function failed), and the best of them."""
 
@@ -64,6 +64,15 @@ class Study:
         value = self.values[self.best]
         assert value is not None
         return value
+
+    def __repr__(self) -> str:
+        failed, d = self.values.count(None), len(self.bounds[0])
+        words = f"{len(self.values)} evaluation{'s' * (len(self.values) != 1)} in {d} dimension{'s' * (d > 1)}"
+        words += f", {failed} failed" * (failed > 0)
+        if failed == len(self.values):
+            return f"Study({words})"
+        x = ", ".join(f"{c:.4g}" for c in self.points[self.best])
+        return f"Study({words}; best {self.best_value:.4g} at [{x}])"
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Points `[n, d]` and values `[n]` of the evaluations that worked."""
@@ -98,7 +107,8 @@ def minimize_function(
 
     Args:
         function: takes a point `[d]`, returns a number, or an array of one. If it raises, or returns NaN, that is
-            reported and survived: the point is remembered as failed and the search continues.
+            reported and survived: the point is remembered as failed and the search continues, unless all of the
+            first did.
         bounds: the box, `[2, d]`.
         budget: evaluations in all.
         q: evaluations per round.
@@ -165,6 +175,11 @@ def minimize_function(
                 if state is not None:
                     _save(study, Path(state))
                 bar.advance(task)
+            if first <= len(study.points) < budget and study.values.count(None) == len(study.values):
+                raise ValueError(
+                    f"function: expected a number, but all of the first {len(study.points)} evaluations failed, the "
+                    f"last at {study.failures[-1]}"
+                )
     return study
 
 
@@ -199,8 +214,9 @@ def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: floa
 
 def _evaluate(function: Callable[[Tensor], ArrayLike], x: Tensor, study: Study) -> None:
     try:
-        value = _as_number(function(x.clone()))
-        trouble = "" if math.isfinite(value) else f"returned {value}"
+        returned = function(x.clone())
+        value = math.nan if returned is None else _as_number(returned)
+        trouble = "" if math.isfinite(value) else f"returned {None if returned is None else value}"
     except Exception as error:
         value, trouble = math.nan, f"raised {type(error).__name__}: {error}"
     study.points.append(x.tolist())
@@ -213,6 +229,8 @@ def _evaluate(function: Callable[[Tensor], ArrayLike], x: Tensor, study: Study) 
 def _as_number(value: ArrayLike) -> float:
     """A number, or an array or tensor of one, as SciPy's objectives may return it."""
     array = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+    if array.size != 1:
+        raise ValueError(f"expected one number, got {array.size}")
     return float(array.reshape(()).item())
 
 
