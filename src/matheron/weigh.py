@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Coordinates from which one product for all is faster than one each, and weights beyond which it is not (measured).
-_SEVERAL, _MANY = 4, 1 << 17
+# Measured: how many times fewer points than sums are few; coordinates from which one product for all is faster than one
+# each, and weights beyond which it is not.
+_FEWER, _SEVERAL, _MANY = 4, 4, 1 << 17
 
 Sums = Tensor | tuple[Tensor, Tensor]  # weighted sums, and with a gradient a pair
 
@@ -25,14 +26,17 @@ def weigh(Phi: Tensor, W: Tensor) -> Tensor:
 def weigh_coordinates(Phi: Tensor, W: Tensor, A: Tensor) -> Tensor:
     """sum_i W_i a_ij Phi_i for each coordinate j: `[B, n, c], [B, r, c], [1 or B, c, d] -> [B, r, n, d]`.
 
-    One product per problem where there are many, so that Phi is read once. Where there is one, a product per coordinate
-    if these are few, or if weights would be many: they need not then be held d times over.
+    One product per problem where there are many, so that Phi is read once. Where there is one, functions are multiplied
+    by coordinates if there are few points; else weights are, in a product per coordinate if these are few, or weights
+    would be many: they need not then be held d times over.
     """
-    d = A.shape[-1]
+    (n, d), r = (Phi.shape[1], A.shape[-1]), W.shape[1]
+    if len(Phi) == 1 and _FEWER * n <= r:
+        return weigh((Phi[:, :, None] * A.mT[:, None]).flatten(1, 2), W).unflatten(2, (n, d))
     if len(Phi) == 1 and (d < _SEVERAL or W.numel() * d > _MANY):
         return torch.stack([weigh(Phi, W * a[:, None]) for a in A.unbind(-1)], dim=-1)
     weights = (W[:, :, None] * A.mT[:, None]).flatten(1, 2)  # [B, r d, c]
-    return weigh(Phi, weights).unflatten(1, (W.shape[1], -1)).transpose(2, 3)
+    return weigh(Phi, weights).unflatten(1, (r, d)).transpose(2, 3)
 
 
 def add(total: Sums | None, part: Sums) -> Sums:
