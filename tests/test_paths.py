@@ -301,6 +301,7 @@ def test_a_path_says_what_it_is():
         repr(paths_of("exact"))
         == "Paths(5 paths in 2 dimensions, given 5 observations; prior: 24 by leverage in 3 bases)"
     )
+    assert repr(paths_of("exact")[0]).startswith("Paths(1 path in 2 dimensions")
     assert "no data" in repr(paths_of("prior"))
     assert "5 inducing points" in repr(paths_of("sparse"))
     assert "2 outputs" in repr(paths_of("exact, coupled"))

@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from sklearn.gaussian_process.kernels import RBF as GaussianKernel
 
 import matheron
 from examples import COUPLED, gen, paths_of, rand, randn
@@ -85,6 +86,11 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
         r"leave out kind, or make numbers of them, as pandas\.get_dummies does",
     ),
     "two columns of targets": (lambda: exact(y=randn(3, 2)), ValueError, r"for 2 outputs use kernels\.Coregional"),
+    "another library's kernel": (
+        lambda: exact(kernel=GaussianKernel(0.5)),
+        TypeError,
+        r"matheron\.adapters\.sklearn\.translate\(kernel, input_dim\) makes one of it",
+    ),
     "a kernel's class": (lambda: exact(kernel=K.RBF), TypeError, "got the class RBF: make one of it"),
     "a number for targets": (lambda: exact(y=1.0), ValueError, r"y: expected \[3\]"),
     "too few noises": (

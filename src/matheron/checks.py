@@ -102,6 +102,10 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None, advice
     return tensor
 
 
+def many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def column_hint(y: ArrayLike) -> str:
     """How to make targets `[n]` of a column `[n, 1]`; tables of pandas and lists have no y[:, 0]."""
     return f"; use {'y[:, 0]' if isinstance(y, Tensor | np.ndarray) else 'np.ravel(y)'}"

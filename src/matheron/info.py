@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from .checks import many
 from .paths import PriorPlusUpdate
 from .store import load
 from .value import Value
@@ -37,9 +38,9 @@ def _lines(value: Value) -> list[tuple[str, str]]:
     numbers = f"{sum(b.numel() for b in tensors):,} in {', '.join(kinds)}"
     if not isinstance(value, PriorPlusUpdate):
         return [("holds", " ".join(repr(value).split())), ("numbers", numbers)]
-    update = value.update
+    update, inputs = value.update, many(value.input_dim, "input")
     lines = [
-        ("holds", f"{value.num_paths} paths of {value.input_dim} inputs and {value.num_outputs} outputs"),
+        ("holds", f"{many(value.num_paths, 'path')} of {inputs} and {many(value.num_outputs, 'output')}"),
         ("kernel", repr(update.kernel)),
         ("mean", repr(value.mean_function)),
         ("prior", f"{value.prior.features.description}; bases: {value.prior.num_bases}"),

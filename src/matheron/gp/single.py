@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_noise, as_points, as_tensor, column_hint, positive
+from ..checks import ArrayLike, as_noise, as_points, as_tensor, column_hint, many, positive
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from ..means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
@@ -119,8 +119,8 @@ class ExactGP(_Snapshot):
         return self.train_inputs.shape[0]
 
     def __repr__(self) -> str:
-        data = _many(self.num_data, "observation")
-        return f"ExactGP({self.kernel!r}, {data} in {_many(self.input_dim, 'dimension')})"
+        data = many(self.num_data, "observation")
+        return f"ExactGP({self.kernel!r}, {data} in {many(self.input_dim, 'dimension')})"
 
 
 class SparseGP(_Snapshot):
@@ -206,12 +206,8 @@ class SparseGP(_Snapshot):
         return self.inducing_points.shape[0]
 
     def __repr__(self) -> str:
-        points = _many(self.num_inducing, "inducing point")
-        return f"SparseGP({self.kernel!r}, {points} in {_many(self.input_dim, 'dimension')})"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+        points = many(self.num_inducing, "inducing point")
+        return f"SparseGP({self.kernel!r}, {points} in {many(self.input_dim, 'dimension')})"
 
 
 def as_observations(

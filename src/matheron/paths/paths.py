@@ -9,6 +9,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
+from ..checks import many
 from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
 from ..means import Mean
 from ..solvers import FourierLattice, Solver, Stats
@@ -99,11 +100,11 @@ class PriorPlusUpdate(AbstractPaths):
 
     def __repr__(self) -> str:
         m, n = self.update.num_inducing, self.update.num_data
-        given = [f"{m} inducing points"] * (m > 0) + [f"{n} observations"] * (n > 0) or ["no data"]
+        given = [many(m, "inducing point")] * (m > 0) + [many(n, "observation")] * (n > 0) or ["no data"]
         outputs = f", {self.num_outputs} outputs" if self.num_outputs > 1 else ""
-        dims = f"{self.input_dim} dimension{'s' if self.input_dim > 1 else ''}"
+        dims = many(self.input_dim, "dimension")
         prior = f"prior: {self.prior.description}"
-        return f"Paths({self.num_paths} paths in {dims}{outputs}, given {' and '.join(given)}; {prior})"
+        return f"Paths({many(self.num_paths, 'path')} in {dims}{outputs}, given {' and '.join(given)}; {prior})"
 
     @property
     def record(self) -> Record:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..boxes import as_box
-from ..checks import ArrayLike, Random, as_count, as_generator
+from ..checks import ArrayLike, Random, as_count, as_generator, many
 from ..gp import ExactGP
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
@@ -66,8 +66,8 @@ class Study:
         return value
 
     def __repr__(self) -> str:
-        failed, d = self.values.count(None), len(self.bounds[0])
-        words = f"{len(self.values)} evaluation{'s' * (len(self.values) != 1)} in {d} dimension{'s' * (d > 1)}"
+        failed = self.values.count(None)
+        words = f"{many(len(self.values), 'evaluation')} in {many(len(self.bounds[0]), 'dimension')}"
         words += f", {failed} failed" * (failed > 0)
         if failed == len(self.values):
             return f"Study({words})"
