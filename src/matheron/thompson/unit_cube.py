@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from .branches import Branches
 
@@ -54,17 +55,18 @@ class UnitCube:
 
     def encode(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
         """Points `[n, d]` of parameters, `neutral` in those that are missing."""
-        middle = dict(zip(self.axes, self.neutral.split(self._widths), strict=True))
-        rows = [
-            [u for name, axis in self.axes.items() for u in (axis.encode(p[name]) if name in p else middle[name])]
-            for p in params
-        ]
-        return torch.tensor(rows, dtype=torch.float64).reshape(-1, self.dim)
+        X = self.neutral.repeat(len(params), 1)
+        for (name, axis), columns in zip(self.axes.items(), X.split(self._widths, dim=1), strict=True):
+            rows = [i for i, p in enumerate(params) if name in p]
+            columns[rows] = torch.tensor([axis.encode(params[i][name]) for i in rows], dtype=X.dtype)[:, None]
+            if isinstance(axis, _Choices):
+                columns[rows] = one_hot(columns[rows, 0].long(), axis.width).to(X)
+        return X
 
     def has(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
         """Which coordinates are of parameters that are there, `[n, d]`."""
-        rows = [[name in p for name, axis in self.axes.items() for _ in range(axis.width)] for p in params]
-        return torch.tensor(rows, dtype=torch.bool).reshape(-1, self.dim)
+        there = torch.tensor([[name in p for name in self.axes] for p in params], dtype=torch.bool)
+        return there.reshape(-1, len(self.axes)).repeat_interleave(torch.tensor(self._widths), dim=1)
 
     def snap(self, u: Tensor) -> Tensor:
         """The points `[n, d]` of the parameters at points `[n, d]` of the cube."""
@@ -106,10 +108,10 @@ class _Continuous:
         ends = (self.low, self.high)
         self.start, self.stop = (math.log(v) for v in ends) if self.log else ends
 
-    def encode(self, value: Parameter) -> list[float]:
+    def encode(self, value: Parameter) -> float:
         assert isinstance(value, int | float)
         inner = math.log(value) if self.log else value
-        return [(inner - self.start) / (self.stop - self.start)]
+        return (inner - self.start) / (self.stop - self.start)
 
     def snap(self, u: Tensor) -> Tensor:
         return u.clamp(0, 1)
@@ -129,9 +131,9 @@ class _Cells:
         self.low, self.high, self.step = distribution.low, distribution.high, distribution.step
         self.count = round((self.high - self.low) / self.step) + 1
 
-    def encode(self, value: Parameter) -> list[float]:
+    def encode(self, value: Parameter) -> float:
         assert isinstance(value, int | float)
-        return [((value - self.low) / self.step + 0.5) / self.count]
+        return ((value - self.low) / self.step + 0.5) / self.count
 
     def snap(self, u: Tensor) -> Tensor:
         return ((u * self.count).floor().clamp(0, self.count - 1) + 0.5) / self.count
@@ -150,9 +152,9 @@ class _LogCells:
         self.low, self.high = distribution.low, distribution.high
         self.start, self.stop = math.log(self.low - 0.5), math.log(self.high + 0.5)
 
-    def encode(self, value: Parameter) -> list[float]:
+    def encode(self, value: Parameter) -> float:
         assert isinstance(value, int)
-        return [(math.log(value) - self.start) / (self.stop - self.start)]
+        return (math.log(value) - self.start) / (self.stop - self.start)
 
     def snap(self, u: Tensor) -> Tensor:
         value = (self.start + u * (self.stop - self.start)).exp().round().clamp(self.low, self.high)
@@ -168,12 +170,12 @@ class _Choices:
         self.distribution = distribution
         self.width = len(distribution.choices)
 
-    def encode(self, value: Parameter) -> list[float]:
-        chosen = int(self.distribution.to_internal_repr(value))
-        return [float(i == chosen) for i in range(self.width)]
+    def encode(self, value: Parameter) -> float:
+        """The choice's number; its coordinates are one-hot."""
+        return self.distribution.to_internal_repr(value)
 
     def snap(self, u: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(u.argmax(1), self.width).to(u)
+        return one_hot(u.argmax(1), self.width).to(u)
 
     def decode(self, u: Tensor) -> Parameter:
         return self.distribution.to_external_repr(int(u.argmax()))
