@@ -87,7 +87,8 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     """Points `[r, d]` that represent where paths will be called: the same at every draw.
 
     Those that were named (`where`, or in `domain`); else half in the data's box widened by 40%, half between neighbours
-    among the data, which finds clusters.
+    among the data, which finds clusters: every fourth of these close to a datum, where rough paths have frequencies of
+    their own.
     """
     n, d = X.shape
     if where is not None and len(where):
@@ -110,7 +111,8 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     neighbours = distance.topk(min(n, 2 * d + 1), largest=False).indices
     which = 1 + torch.arange(near) % (neighbours.shape[1] - 1)
     other = X[neighbours[torch.arange(near), which]]
-    return torch.cat([inside, some + (0.2 + 0.6 * points[:near, :1]) * (other - some)])
+    u, close = points[:near, :1], torch.arange(near)[:, None] % 4 == 0
+    return torch.cat([inside, some + torch.where(close, 0.5 * 300 ** (u - 1), 0.2 + 0.6 * u) * (other - some)])
 
 
 def spread(n: int, count: int) -> Tensor:
