@@ -175,6 +175,14 @@ def test_units_of_inputs_and_targets_do_not_matter(kernel):
     )
 
 
+def test_what_varies_little_about_a_large_number_is_not_constant():
+    """Of a billion and thousandths of it twelve digits are the billion's: four are left."""
+    X, y = simulated(2.0 * K.RBF(0.7), 50, 1, 0.02, seed=5)
+    expected = float(fit(1.0 * K.RBF(1.0), X, y, seed=0).kernel.kernel.lengthscale)
+    for near in (fit(1.0 * K.RBF(1.0), X, 1e9 + 1e-3 * y, seed=0), fit(1.0 * K.RBF(1.0), 1e9 + 1e-3 * X, y, seed=0)):
+        assert float(near.kernel.kernel.lengthscale) == pytest.approx(expected, rel=0.05)
+
+
 def test_what_is_isotropic_stays_so_in_the_user_s_units():
     X, y = simulated(K.RBF(0.7), 40, 2, 0.02)
     X = X * torch.tensor([1.0, 0.1])
@@ -468,6 +476,12 @@ def test_what_cannot_be_fitted_is_refused(change, error, words):
     settings = {"kernel": K.RBF(1.0), "X": torch.arange(5.0)[:, None], "y": torch.arange(5.0)} | change
     with pytest.raises(error, match=words):
         fit(**settings)
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_targets_whose_variance_is_no_float_are_refused(size):
+    with pytest.raises(ValueError, match=r"y: expected targets with a standard deviation .* use other units"):
+        fit(K.RBF(1.0), torch.arange(5, dtype=DOUBLE)[:, None], size * torch.arange(5, dtype=DOUBLE))
 
 
 def test_a_summary_refuses_what_it_cannot_say():

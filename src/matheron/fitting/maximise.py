@@ -86,6 +86,7 @@ def fit(
     data = ExactGP(kernel, X, y, 0.0 if noise is None else noise, tasks=tasks)  # checks, and one row per observation
     user_X, user_y = (_apart(value) for value in (data.train_inputs, data.train_targets))
     units = standardising(kernel, user_X, user_y, data.tasks)
+    _check_scale(units.output_scale)
     _say_constant_columns(user_X, kernel)
     of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device) if data.tasks is None else data.tasks
     model_X = (user_X - units.input_centre) / units.input_scale  # [n, d]
@@ -150,6 +151,15 @@ def _mean_in(mean: MeanLike | str | None, units: Units, d: int, t: int) -> Mean 
         return (value - centre.to(x)) / scale.to(x)
 
     return CallableMean(rescaled)
+
+
+def _check_scale(scale: Tensor) -> None:
+    wrong = scale[(scale < 1e-150) | (scale > 1e150)]
+    if len(wrong):
+        raise ValueError(
+            "y: expected targets with a standard deviation from 1e-150 to 1e150, whose square a float64 can hold, got "
+            f"{float(wrong[0]):.3g}; use other units"
+        )
 
 
 def _say_constant_columns(X: Tensor, kernel: Kernel) -> None:

@@ -11,6 +11,9 @@ from torch import Tensor
 from ..kernels import Kernel, Sum
 from ..transforms import Affine
 
+# Numbers whose deviation is a smaller share of their size differ by rounding alone.
+_ROUNDING = 1e-13
+
 
 class Units(NamedTuple):
     """x = input_scale * x_model + input_centre, and the same for y, one number per task."""
@@ -45,7 +48,7 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) ->
     common to all of them. Scales of what does not vary are 1.
     """
     deviation = _deviation(X)
-    deviation = torch.where(deviation > 1e-10 * X.abs().amax(0), deviation, 0.0)
+    deviation = torch.where(deviation > _ROUNDING * X.abs().amax(0), deviation, 0.0)
     scale = deviation.clone()
     for group in _sharing_a_scale(kernel, list(range(X.shape[1]))):
         varying = deviation[group][deviation[group] > 0]
@@ -61,7 +64,7 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) ->
         if len(own):
             centre[i] = own.mean()
             spread[i] = _deviation(own)
-    spread = torch.where(spread > 1e-10 * centre.abs(), spread, 0.0)
+    spread = torch.where(spread > _ROUNDING * centre.abs(), spread, 0.0)
     if shared:
         spread = spread.square().mean().sqrt().expand(t)
     return Units(X.mean(0), scale, centre, torch.where(spread > 0, spread, 1.0))
