@@ -414,7 +414,13 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "a flat point": (
         lambda: paths_of("exact")(rand(2)),
         ValueError,
-        r"x: expected \[n, 2\] for all paths or \[5, n, 2\] for each its own, got \[2\]",
+        r"x: expected \[n, 2\] for all paths or \[5, n, 2\] for each its own, got \[2\]; for one point use x\[None\]",
+    ),
+    "a flat list": (lambda: paths_of("exact")([0.1, 0.2]), ValueError, r"for one point use np\.atleast_2d\(x\)"),
+    "flat points": (
+        lambda: draw_prior(K.RBF(), 2, input_dim=1)(rand(7)),
+        ValueError,
+        r"got \[7\]; for one dimension use x\[:, None\]",
     ),
     "points of other paths": (
         lambda: paths_of("exact")(rand(4, 3, 2)),

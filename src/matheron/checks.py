@@ -111,6 +111,16 @@ def column_hint(y: ArrayLike) -> str:
     return f"; use {'y[:, 0]' if isinstance(y, Tensor | np.ndarray) else 'np.ravel(y)'}"
 
 
+def flat_hint(given: ArrayLike, name: str, x: Tensor, input_dim: int | None = None) -> str:
+    """How to make points `[n, d]` of numbers that are given in one row, x."""
+    if x.ndim != 1:
+        return ""
+    array = isinstance(given, Tensor | np.ndarray)
+    if input_dim in (None, 1):
+        return f"; for one dimension use {f'{name}[:, None]' if array else f'np.c_[{name}]'}"
+    return f"; for one point use {f'{name}[None]' if array else f'np.atleast_2d({name})'}"
+
+
 def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None:
     """ValueError where a number is NaN or infinite; under transforms of torch.func there are no numbers yet."""
     if is_functorch_wrapped_tensor(tensor):
@@ -164,8 +174,7 @@ def as_points(x: ArrayLike, name: str, *, input_dim: int | None = None, like: Te
     """Points `[n, d]`."""
     given, x = x, as_tensor(x, name, like=like)
     if x.ndim != 2:
-        column = f"{name}[:, None]" if isinstance(given, Tensor | np.ndarray) else f"np.c_[{name}]"
-        hint = f"; for one dimension use {column}" if x.ndim == 1 else ""
+        hint = flat_hint(given, name, x)
         raise ValueError(f"{name}: expected points of shape [n, d], got shape {list(x.shape)}{hint}")
     if x.shape[1] == 0:
         raise ValueError(f"{name}: expected points in at least one dimension, got shape {list(x.shape)}")

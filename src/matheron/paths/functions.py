@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_real, as_tensor, check_dim, check_points
+from ..checks import ArrayLike, as_real, as_tensor, check_dim, check_points, flat_hint
 from ..evaluate import Record, shares_work
 from ..evaluate.fused.recursion import Recursion, recursion_of
 from ..value import Value
@@ -220,11 +220,11 @@ class AbstractFunctions(Placed):
     def _points(self, x: ArrayLike) -> Tensor:
         """Points as `[1, n, d]` or `[s, n, d]`, in the paths' dtype and on their device."""
         origin = self._origin  # asked for once: this is in every call's way
-        x = as_real(x, "x").to(origin)
+        given, x = x, as_real(x, "x").to(origin)
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] not in (1, self.num_paths)):
             raise ValueError(
                 f"x: expected [n, {self.input_dim}] for all paths or [{self.num_paths}, n, {self.input_dim}] for each "
-                f"its own, got {list(x.shape)}"
+                f"its own, got {list(x.shape)}{flat_hint(given, 'x', x, self.input_dim)}"
             )
         check_dim(x, "x", len(origin))
         check_points(x)
