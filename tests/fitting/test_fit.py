@@ -424,6 +424,15 @@ def test_noise_in_many_columns_is_not_taken_for_a_function():
         assert float(matheron.log_marginal_likelihood(gp)) > theirs - 0.3
 
 
+def test_a_wave_on_a_strong_trend_is_not_taken_for_noise():
+    """Both are thousandths of the variance: noise must start below what a linear function leaves."""
+    generator = np.random.default_rng(0)
+    X = generator.uniform(0, 10, (150, 3))
+    y = X @ [3.0, 6.0, 9.0] + 0.2 * np.sin(2 * X[:, 0]) + 0.1 * generator.standard_normal(150)
+    gp = fit(1.0 * K.Matern(2.5, torch.ones(3)), X, y, seed=0, num_starts=2)
+    assert matheron.summary(gp).rows["noise standard dev"] < 0.12
+
+
 def test_no_start_is_followed_twice():
     """Numbers in the user's units and in standardised ones are often about the same: searches from them end alike."""
     f = objective(1.0 * K.RBF(1.0), 1)

@@ -40,7 +40,9 @@ def candidates(
     looks like noise from a long lengthscale.
     """
     starts = [*given, *(torch.cat([_random(leaf, generator) for leaf in h.leaves]) for _ in range(count))]
-    starts += [_even(h, given[-1], *pair) for pair in _EVEN]
+    rest = _left_by_a_plane(X, y)
+    shares = [1.0] if rest > _NOISY else [1.0, rest]
+    starts += [_even(h, given[-1], length, share * noise) for share in shares for length, noise in _EVEN]
     gaps = 2 if X.shape[1] == 1 else 8  # with other columns' help, noise could be followed along one
     starts += [short for i in range(X.shape[1]) for short in _short(h, given[-1], i, X[:, i], gaps)]
     turning = [leaf for leaf in h.leaves if leaf.short in ("period", "means") and leaf.dims]
@@ -120,6 +122,13 @@ def _even(h: Hyperparameters, start: Tensor, length: float, noise: float) -> Ten
         elif leaf is h.noise:
             parts[k] = leaf.encode(torch.full_like(leaf.value, noise))
     return torch.cat(parts)
+
+
+def _left_by_a_plane(X: Tensor, y: Tensor) -> float:
+    """The share of the targets' variance that a linear function of X leaves: beside a strong trend noise is less."""
+    A = torch.cat([torch.ones_like(X[:, :1]), X], dim=1).cpu()
+    fitted = A @ torch.linalg.lstsq(A, y.cpu()[:, None], driver="gelsd").solution
+    return float((y.cpu() - fitted[:, 0]).var(correction=0) / y.var(correction=0).clamp_min(1e-300))
 
 
 def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: float) -> list[Tensor]:
