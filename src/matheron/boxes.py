@@ -31,10 +31,10 @@ def as_box(box: Box, name: str, *, input_dim: int | None = None, like: Tensor | 
     """
     several = f"(lower, upper), each a number or {input_dim} of them"
     expected = f"{name}: expected {'[2, d], lower bounds then upper' if input_dim is None else several}"
-    box = as_array(box) if hasattr(box, "to_numpy") else box  # a table's iterator is over the names of its columns
     if isinstance(box, Bounds):
         given = [box.lb, box.ub]
     else:
+        box = as_array(box) if hasattr(box, "to_numpy") else box  # a table's iterator is over the names of its columns
         _refuse_pairs(box, name)
         try:
             given = list(box) if isinstance(box, Iterable) and not isinstance(box, str | dict | set) else []

@@ -48,8 +48,8 @@ def _from_numpy(array: ArrayLike, given: object) -> Tensor:
         try:
             array = np.array([_number(entry) for entry in array.flat], dtype=np.float64).reshape(array.shape)
         except (TypeError, ValueError) as error:
-            kinds = getattr(given, "dtypes", None)  # a table's, by the names of its columns
-            names = [str(n) for n, kind in kinds.items() if kind.kind not in "biuf"] if hasattr(kinds, "items") else []
+            kinds = getattr(getattr(given, "dtypes", None), "items", dict)()  # a table's, by the names of its columns
+            names = [str(name) for name, kind in kinds if kind.kind not in "biuf"]
             hint = (
                 f"; leave out {', '.join(names)}, or make numbers of them, as pandas.get_dummies does" if names else ""
             )
