@@ -15,7 +15,7 @@ from .starts import spread_and_near
 from .threads import threads_for
 
 # L-BFGS remembers this many steps; it ends where the last few of them gained next to nothing, in log likelihood.
-_PAIRS, _STEPS_BACK, _NEGLIGIBLE = 40, 10, 1e-3
+_PAIRS, _STEPS_BACK, _NEGLIGIBLE = 40, 10, 1e-4
 # Observations that say how sharp a likelihood is along each hyperparameter.
 _MEASURED = 128
 
