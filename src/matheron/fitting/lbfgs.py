@@ -68,10 +68,7 @@ def by_lbfgs(
             (start / unit).cpu().numpy(),
             jac=True,
             method="L-BFGS-B",
-            bounds=[
-                tuple(None if limit is None else limit / u for limit in pair)
-                for pair, u in zip(limits, unit.tolist(), strict=True)
-            ],
+            bounds=[(low / u, high / u) for (low, high), u in zip(limits, unit.tolist(), strict=True)],
             callback=stop_where_flat,
             options={"maxiter": iterations, "maxcor": _PAIRS, "ftol": 1e-10, "gtol": 1e-6},
         )
