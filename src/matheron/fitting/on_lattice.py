@@ -46,7 +46,7 @@ _LARGEST, _BEYOND, _IMAGES = 200_000, 3e-4, 1e-6
 # Up to this many data a box that leaves out more of the noise's variance than this is not used.
 _FEW, _TOO_MUCH = 30_000, 0.3
 # What a solve lacks would enter a gradient with the weights' own size, hundreds of times too large: it is waited for.
-_SETTINGS = FourierLattice(tolerance=0.02, head=2000, max_iterations=2000)
+_SETTINGS = FourierLattice(tolerance=0.02, head=4000, max_iterations=2000)
 _ACCURACY = 1e-9  # of the data's transforms
 
 
