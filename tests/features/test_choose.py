@@ -163,15 +163,17 @@ ROUGH = {  # kernel and dimensions
 }
 
 
+@pytest.mark.parametrize("kind", ["auto", "lattice"])
 @pytest.mark.parametrize("name", ROUGH)
-def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(name, monkeypatch):
+def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(name, kind, monkeypatch):
     """Below the shortest wavelength: there the modes alone leave a tenth of it."""
     monkeypatch.setattr(choose, "LARGEST_COMPLETED", (2000, 2000))
+    monkeypatch.setattr(choose, "LARGEST_LATTICE", 2000)
     kernel, d = ROUGH[name]
     g = torch.Generator().manual_seed(0)
     X = torch.rand(40, d, generator=g, dtype=torch.float64)
     gp = ExactGP(kernel, X, torch.zeros(40, 2) if kernel.num_outputs == 2 else X.sum(-1), noise=1e-4)
-    paths = draw(gp, 32, paths_per_basis=1, domain=UNIT, seed=0)
+    paths = draw(gp, 32, paths_per_basis=1, domain=UNIT, features=kind, seed=0)
     lattice, *_, beyond = paths.prior.features.choices
     assert lattice.kind == "lattice" and 500 < (beyond.num_features or 0) < 1500  # frequencies of a product, too
     x = torch.cat([(X + 0.003 * torch.randn(X.shape, generator=g, dtype=torch.float64)).clamp(0, 1), 1 - X])
@@ -183,14 +185,12 @@ def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(n
     assert 0.85 < float(ratio.min()) and float(ratio.max()) < 1.15
 
 
-@pytest.mark.parametrize("kind", ["auto", "lattice"])
 @pytest.mark.parametrize("name", ROUGH)
-def test_priors_on_a_lattice_of_few_modes_have_the_variogram_of_near_points(name, kind, monkeypatch):
+def test_priors_on_a_lattice_of_few_modes_have_the_variogram_of_near_points(name, monkeypatch):
     """Below the shortest wavelength: there the modes alone, with all of the variance, have a hundredth of it."""
     monkeypatch.setattr(choose, "LARGEST_COMPLETED", (2000, 2000))
-    monkeypatch.setattr(choose, "LARGEST_LATTICE", 2000)
     kernel, d = ROUGH[name]
-    paths = draw_prior(kernel, 512, input_dim=d, features=kind, domain=UNIT, paths_per_basis=8, seed=0)
+    paths = draw_prior(kernel, 512, input_dim=d, domain=UNIT, paths_per_basis=8, seed=0)
     assert "lattice" in [choice.kind for choice in paths.prior.features.choices]
     g = torch.Generator().manual_seed(1)
     x = 0.1 + 0.8 * torch.rand(40, d, generator=g, dtype=torch.float64)

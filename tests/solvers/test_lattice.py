@@ -296,9 +296,9 @@ def test_a_prior_of_modes_alone_takes_data_on_its_lattice_and_one_with_frequenci
     rough, X = K.Matern(0.5, 0.3), rand(20, 2)
     given: dict[str, Any] = dict(noise=1e-2, solver="lattice")
     asked: dict[str, Any] = dict(input_dim=2, domain=UNIT, seed=0)
-    with pytest.raises(ValueError, match='or a prior with features="equispaced"'):
+    with pytest.raises(ValueError, match='or a prior with domain= and features="lattice"'):
         matheron.draw_prior(rough, 2, **asked).condition_on(X, X[:, 0], **given)
-    alone = matheron.draw_prior(rough, 2, features="equispaced", num_features=2000, **asked)
+    alone = matheron.draw_prior(rough, 2, features="lattice", **asked)
     assert alone.condition_on(X, X[:, 0], **given).update.num_centres == 0
 
 

@@ -50,7 +50,9 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
     terms = [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
     if kind == "leverage" and asked.posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
-    completed = kind in ("auto", "lattice") and domain is not None and not accuracy.joined
+    # A prior on modes alone, where it is asked for, can be given data on its lattice.
+    completed = kind == "auto" or (kind == "lattice" and asked.posterior is not None)
+    completed = completed and domain is not None and not accuracy.joined
     completed = completed and len(_with_components(terms, input_dim)) == sum(bool(t.stationary) for t in terms)
     on_lattices, terms = _lattices(kernel, terms, asked, completed)
     if accuracy.joined:

@@ -135,8 +135,7 @@ def given_on_lattice(
     if basis is None or not isinstance(prior, PriorPaths) or (update.num_data and known is None):
         raise ValueError(
             'solver="lattice" needs paths whose prior is on one lattice and whose data, if any, were solved for on it: '
-            'draw with domain=(lower, upper) and solver="lattice", or a prior with features="equispaced" and as many '
-            "num_features as it is to have modes"
+            'draw with domain=(lower, upper) and solver="lattice", or a prior with domain= and features="lattice"'
         )
     s, dtype, origin = len(prior.w), prior.w.dtype, prior.features.origin.double()
     w = basis.of_paths(prior.w.double())  # [s, t c + e]
