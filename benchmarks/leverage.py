@@ -1,7 +1,8 @@
 """How far one basis's paths are from the posterior: frequencies by leverage against plain ones; and what a draw costs.
 
 python benchmarks/leverage.py                         # relative W2, in closed form, over all cases
-python benchmarks/leverage.py --region far            # elsewhere: wide, far, clusters
+python benchmarks/leverage.py --region far            # elsewhere: wide, far, apart, clusters
+python benchmarks/leverage.py --bounds                # what errors may be far from data, against gains among them
 python benchmarks/leverage.py --time [--device cuda]  # seconds for a draw
 """
 
@@ -11,12 +12,14 @@ import argparse
 import math
 import time
 from statistics import median
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 import matheron
 from matheron import kernels as K
+from matheron.features import tilt
 from matheron.metrics import gaussian_wasserstein
 from matheron.samplers import Moments, decoupled_moments, moments
 
@@ -53,7 +56,9 @@ CASES = {  # name: (d, n, kernel, noise)
     "4, 100, Matern-5/2 .5, noise 10": (4, 100, K.Matern(2.5, 0.5), 10.0),
     "6, 20, Matern-5/2 .3, 1e-1": (6, 20, K.Matern(2.5, 0.3), 1e-1),
 }
-REGIONS = ("box", "wide", "far", "clusters")
+REGIONS = ("box", "wide", "wider", "far", "apart", "clusters")
+# Of int S^2 / q, which the squared error grows by where values are independent: docs/theory.md.
+BOUNDS = (1.2, 1.3, 1.5, 1.7, 2.0)
 
 
 def problem(case: str, region: str, seed: int, num_points: int) -> tuple[matheron.ExactGP, Tensor]:
@@ -67,7 +72,7 @@ def problem(case: str, region: str, seed: int, num_points: int) -> tuple[mathero
         pick = torch.randint(5, (n + num_points,), generator=g)
         both = centres[pick] + 0.05 * torch.randn(n + num_points, d, generator=g, dtype=torch.float64)
         X, x = both[:n], both[n:]
-    x = {"wide": 2 * x - 0.5, "far": x + 5}.get(region, x)
+    x = {"wide": 2 * x - 0.5, "wider": 3 * x - 1, "far": x + 5, "apart": 10 * x - 4.5}.get(region, x)
     return matheron.ExactGP(kernel, X, torch.zeros(n, dtype=torch.float64), noise=noise), x
 
 
@@ -114,6 +119,37 @@ def accuracy(args: argparse.Namespace) -> None:
             print(f"{name}: geometric mean {mean:.2f}, least {min(found):.2f}, {among}")
 
 
+def bounded(args: argparse.Namespace) -> None:
+    """The same for other bounds on errors far from data: gains in the box, and the largest loss elsewhere."""
+    regions = ("box", "far", "wider", "apart")
+    ratios: dict[tuple[str, float], list[float]] = {(region, b): [] for region in regions for b in BOUNDS}
+    for case in CASES:
+        if args.only and args.only not in case:
+            continue
+        for region in regions:
+            errors: dict[float, list[float]] = {b: [] for b in (0.0, *BOUNDS)}
+            variance = []
+            for seed in range(args.seeds):
+                gp, x = problem(case, region, seed, args.points)
+                exact = moments(gp, x)
+                variance.append(float((exact.covariance.diagonal() / gp.kernel.diag(x)).mean()))
+                errors[0.0].append(relative_w2(gp, x, exact, args.features, seed, features=plain_kind(gp)))
+                for b in BOUNDS:
+                    with patch.object(tilt, "_OF_PINNED", b):
+                        errors[b].append(relative_w2(gp, x, exact, args.features, seed, features="leverage"))
+            if region == "box" and median(variance) > 0.1:
+                continue
+            for b in BOUNDS:
+                ratios[region, b].append(median(errors[0.0]) / median(errors[b]))
+    print("bound   gain in the box: mean, least, below 2   largest loss: shifted box, 3 times as wide, 10 times")
+    for b in BOUNDS:
+        gains = ratios["box", b]
+        mean = math.exp(sum(map(math.log, gains)) / len(gains))
+        losses = "  ".join(f"{1 / min(ratios[region, b]):.2f}" for region in regions[1:])
+        below = f"{sum(g < 2 for g in gains)} of {len(gains)}"
+        print(f"{b:5.1f}   {mean:.2f}  {min(gains):.2f}  {below}   {losses}", flush=True)
+
+
 def plain_kind(gp: matheron.ExactGP) -> str:
     """Sobol, or orthogonal frequencies from 16 dimensions."""
     return "orthogonal" if gp.input_dim >= 16 else "sobol"
@@ -157,10 +193,12 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=1024)
     parser.add_argument("--only", help="cases whose name contains this")
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--bounds", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
-    timed(args) if args.time or args.device != "cpu" else accuracy(args)
+    run = timed if args.time or args.device != "cpu" else bounded if args.bounds else accuracy
+    run(args)
 
 
 if __name__ == "__main__":
