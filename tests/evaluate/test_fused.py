@@ -14,7 +14,7 @@ from torch import Tensor
 from interpreter import device_of_kernels
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
-from matheron.evaluate import Record, by_digits, fused, sum_of
+from matheron.evaluate import InGraph, Record, by_digits, fused, sum_of
 from matheron.means import LinearMean
 
 DEVICE = device_of_kernels()
@@ -29,7 +29,8 @@ gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter pays for each step of a loop."""
+    """The interpreter pays for each step of a loop. Backward passes are kernels however few the points."""
+    monkeypatch.setattr("matheron.evaluate._FEW", 0)
     if not CUDA:
         monkeypatch.setattr(launch, "ROWS", (64, 1))
 
@@ -88,7 +89,7 @@ def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
     f, df = reference(paths, x)
     seed = torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
     tied = x.clone().requires_grad_()
-    value = fused.values(paths.record, tied)
+    value = InGraph.apply(tied, paths.record, fused)
     (pulled,) = torch.autograd.grad(value, tied, seed)
     plain = fused.values(paths.record, x) if dtype == torch.float64 else value.detach()
     both, slope = fused.values_and_gradients(paths.record, x)
@@ -203,7 +204,7 @@ def test_priors_conditioned_paths_and_no_points_are_served() -> None:
     value, slope = fused.values_and_gradients(more.record, points(1, 0, 2))
     assert value.shape == (3, 0, 1) and slope.shape == (3, 0, 1, 2)
     x = points(1, 0, 2).requires_grad_()
-    assert torch.autograd.grad(fused.values(more.record, x).sum(), x)[0].shape == x.shape
+    assert torch.autograd.grad(InGraph.apply(x, more.record, fused).sum(), x)[0].shape == x.shape
 
 
 def test_a_path_without_features_is_its_mean() -> None:
@@ -228,8 +229,8 @@ def test_gradcheck_and_second_derivatives(own: bool, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(0.5 * K.Matern(2.5, 0.5) + K.RBF(0.4), 2, s=2, mean=lambda x: x[..., 0].square())
     x = points(2 if own else 1, 2, 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: fused.values(paths.record, x), x)
-    assert torch.autograd.gradgradcheck(lambda x: fused.values(paths.record, x), x)
+    assert torch.autograd.gradcheck(lambda x: InGraph.apply(x, paths.record, fused), x)
+    assert torch.autograd.gradgradcheck(lambda x: InGraph.apply(x, paths.record, fused), x)
 
 
 def test_a_plan_is_kept_until_the_paths_change() -> None:

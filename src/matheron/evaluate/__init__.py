@@ -37,34 +37,38 @@ def values(record: Record, x: Tensor) -> Tensor:
     if parts is not None:
         narrow, wide = parts
         return values(narrow, x) + values(wide, x.double()).to(x.dtype)
-    if x.requires_grad and torch.is_grad_enabled() and _gradients_are_cheap(record, x):
-        return _WithGradients.apply(x, record)
-    return next(each for each in EVALUATORS if each.can(record, x, None)).values(record, x)
+    evaluator = next(each for each in EVALUATORS if each.can(record, x, None))
+    if x.requires_grad and torch.is_grad_enabled() and not (record.requires_grad or transformed(x)):
+        return InGraph.apply(x, record, evaluator)
+    return evaluator.values(record, x)
 
 
-def _gradients_are_cheap(record: Record, x: Tensor) -> bool:
-    """Whether gradients are best computed with the values: one sum per basis function, or few functions and points."""
-    if record.requires_grad or transformed(x) or fused.can(record, x):
-        return False
-    return len(x) == record.num_paths or record.num_paths * x.shape[1] * x.shape[2] <= _FEW
+class InGraph(torch.autograd.Function):
+    """An evaluator's values at points in a graph, which keeps the points alone, or their gradients too.
 
-
-class _WithGradients(torch.autograd.Function):
-    """Values at points in a graph, which keeps the points and the gradients there: of own points no more numbers."""
+    These where they are no more numbers than the points (each function has its own), or few. Else they are pulled back
+    in closed form: with H = G^T W the gradient of each basis function, no path's own gradient is made.
+    """
 
     @staticmethod
-    def forward(ctx, x: Tensor, record: Record) -> Tensor:
-        f, df = values_and_gradients(record, x)
-        ctx.save_for_backward(x, df)
-        ctx.record = record
-        return f
+    def forward(ctx, x: Tensor, record: Record, evaluator) -> Tensor:
+        ctx.record, ctx.evaluator = record, evaluator
+        if len(x) == record.num_paths or record.num_paths * x.shape[1] * x.shape[2] <= _FEW:
+            f, df = evaluator.values_and_gradients(record, x, None)
+            ctx.save_for_backward(x, df)
+            return f
+        ctx.save_for_backward(x)
+        return evaluator.values(record, x)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        x, df = ctx.saved_tensors
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        x, *kept = ctx.saved_tensors
         if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
-            return chunked.differentiable_pull(ctx.record, x, grad), None
-        return (grad[..., None] * df).sum(2).sum_to_size(x.shape), None
+            return chunked.differentiable_pull(ctx.record, x, grad), None, None
+        if kept:
+            return (grad[..., None] * kept[0]).sum(2).sum_to_size(x.shape), None, None
+        pulled = fused.pulled if ctx.evaluator is fused else chunked.pulled
+        return pulled(ctx.record, x, grad), None, None
 
 
 def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """Evaluation in blocks: peak extra memory is bounded whatever the number of points, paths and features.
 
 A block is some of the points (and, where each path has its own, some of the paths). Its basis functions are made,
-used in one product for all paths, and dropped; nothing of size [s, n, ell] or [n, ell] ever exists. Under autograd
-the graph keeps the points alone, and the backward pass makes each block's basis functions again.
+used in one product for all paths, and dropped; nothing of size [s, n, ell] or [n, ell] ever exists. Where
+hyperparameters are in a graph, the backward pass makes each block's basis functions again.
 """
 
 from __future__ import annotations
@@ -61,54 +61,26 @@ def in_blocks(value: Value, x: Tensor, record: Record, width: int, *, own: bool)
     s, graph = record.num_paths, (record.requires_grad or x.requires_grad) and torch.is_grad_enabled()
     if not graph and (s if own else 1) * x.shape[1] * width < _SMALL:
         return value(x, slice(0, s) if own else None)
-    plan, shape = _plan(x, s, width, own), (s, x.shape[1], record.num_outputs)
+    plan = _plan(x, s, width, own)
     if transformed(x):  # in whose graph nothing is written in place, and nothing made twice
         return _joined(value, x, plan)
-    if graph and record.requires_grad:
-        return _with_checkpoints(value, x, plan)
     if graph:
-        return _InBlocks.apply(x, value, record, plan, shape)
-    with torch.no_grad():
-        return _in_turn(value, x, plan, shape)
-
-
-def _in_turn(value: Value, x: Tensor, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
-    """The blocks one after the other, written into one result of the shape `[s, n, t]`."""
-    out = torch.empty(shape, dtype=x.dtype, device=x.device)
-    with arena():
+        return _with_checkpoints(value, x, plan)
+    out = torch.empty(s, x.shape[1], record.num_outputs, dtype=x.dtype, device=x.device)
+    with torch.no_grad(), arena():
         for paths, points in plan:
             out[_all(paths), points] = value(x[_all(paths), points], paths)
     return out
 
 
-class _InBlocks(torch.autograd.Function):
-    """The same for points in a graph, which keeps the points alone. Going back, the gradients of all paths' sums are
-    pulled back in closed form: with H = G^T W the gradient of each basis function, no path's own gradient is made."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, value: Value, record: Record, plan: Plan, shape: tuple[int, int, int]) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.record, ctx.plan = record, plan
-        return _in_turn(value, x, plan, shape)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
-            return differentiable_pull(ctx.record, x, grad), None, None, None, None
-        return pull(ctx.record, x, grad), None, None, None, None
-
-
 @torch.no_grad()
-def pull(record: Record, x: Tensor, grad: Tensor) -> Tensor:
-    """sum over paths of grad `[s, n, t]` times the gradients at inner points `[1 or s, n, d]`, in blocks."""
-    out, own = torch.empty_like(x), len(x) > 1
-    width = record.width(x) * (1 + record.input_dim if own else 2)
+def pulled(record: Record, x: Tensor, grad: Tensor) -> Tensor:
+    """sum over paths of grad `[s, n, t]` times the gradients at shared points `[1, n, d]`, in blocks."""
+    out = torch.empty_like(x)
     with arena():
-        for paths, points in _plan(x, record.num_paths, width, own):
-            block = x[_all(paths), points]
+        for _, points in _plan(x, record.num_paths, 2 * record.width(x), own=False):
             with frame():
-                out[_all(paths), points] = record.pulled(block, paths, grad[_all(paths), points])
+                out[:, points] = record.pulled(x[:, points], grad[:, points])
     return out
 
 

@@ -101,17 +101,21 @@ class Record:
         f, df = total  # [s, t, n], [s, t, n, d]
         return f.mT + m, df.transpose(1, 2) + dm
 
-    def pulled(self, x: Tensor, paths: Which, G: Tensor) -> Tensor:
-        """sum over paths and outputs of G `[s, n, t]` times the gradients: `[1 or B, n, d]`, in closed form."""
-        _, dm = self.mean.with_gradient(x)  # [1 or B, n, 1 or t, d]
-        of_mean = G.sum(0, keepdim=True) if paths is None else G
-        of_mean = of_mean.sum(-1, keepdim=True) if dm.shape[2] == 1 else of_mean
-        total = (of_mean[..., None] * dm).sum(2)
+    def pulled(self, x: Tensor, G: Tensor) -> Tensor:
+        """sum over paths and outputs of G `[s, n, t]` times the gradients at shared points: `[1, n, d]`."""
+        total = self.mean_pulled(x, G)
         columns = G.mT.contiguous()  # [s, t, n]
         for term in self.terms:
             with frame():
-                total = total + term.pulled(x, paths, columns)
+                total = total + term.pulled(x, columns)
         return total
+
+    def mean_pulled(self, x: Tensor, G: Tensor) -> Tensor:
+        """The same of the mean alone."""
+        _, dm = self.mean.with_gradient(x)  # [1, n, 1 or t, d]
+        G = G.sum(0, keepdim=True)
+        G = G.sum(-1, keepdim=True) if dm.shape[2] == 1 else G
+        return (G[..., None] * dm).sum(2)
 
 
 def by_digits(record: Record) -> tuple[Record, Record] | None:

@@ -39,8 +39,8 @@ class Term(ABC):
         """`[s, t, n]`, and with `gradient` a pair with `[s, t, n, d]`."""
 
     @abstractmethod
-    def pulled(self, x: Tensor, paths: Which, G: Tensor) -> Tensor:
-        """sum over paths and outputs of G `[s, t, n]` times the gradient of the sums: `[1 or B, n, d]`."""
+    def pulled(self, x: Tensor, G: Tensor) -> Tensor:
+        """sum over paths and outputs of G `[s, t, n]` times the gradient of the sums at shared points: `[1, n, d]`."""
 
 
 @dataclass(eq=False)
@@ -114,10 +114,7 @@ class WeightedSum(Term):
             start += length
         return _concatenated(parts)
 
-    def pulled(self, x: Tensor, paths: Which, G: Tensor) -> Tensor:
-        if paths is not None:
-            _, df = self.sums(x, paths, gradient=True)
-            return (G[..., None] * df).sum(1)
+    def pulled(self, x: Tensor, G: Tensor) -> Tensor:
         x, c, n = self._about(x), self.weights.shape[-1], x.shape[1]
         total = torch.zeros_like(x)
         for g, members in self.groups:
@@ -148,8 +145,8 @@ class Wide(Term):
     def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
         return of_each(lambda o: o.to(x.dtype), self.term.sums(x.double(), paths, gradient))
 
-    def pulled(self, x: Tensor, paths: Which, G: Tensor) -> Tensor:
-        return self.term.pulled(x.double(), paths, G.double()).to(x.dtype)
+    def pulled(self, x: Tensor, G: Tensor) -> Tensor:
+        return self.term.pulled(x.double(), G.double()).to(x.dtype)
 
 
 def _fewest(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:

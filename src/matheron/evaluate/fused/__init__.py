@@ -35,16 +35,14 @@ def can(record: Record, x: Tensor, of: Tensor | None = None) -> bool:
     return plan_of(record) is not None
 
 
+@torch.no_grad()
 def values(record: Record, x: Tensor) -> Tensor:
-    """mean + prior + update at x: `[s, n, t]`, differentiable in x."""
-    from . import autograd, launch
+    """mean + prior + update at x: `[s, n, t]`."""
+    from . import launch
 
     plan = plan_of(record)
     assert plan is not None
-    if torch.is_grad_enabled() and x.requires_grad:
-        return autograd.Sums.apply(x, record, plan) + record.mean(x)
-    with torch.no_grad():
-        return launch.sums(plan, x.contiguous(), _mean(record.mean, x))
+    return launch.sums(plan, x.detach().contiguous(), _mean(record.mean, x))
 
 
 @torch.no_grad()
@@ -59,9 +57,19 @@ def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) ->
         value, gradient = values_and_gradients(record, points)
         return value[of, column][:, None], gradient[of, column][:, None]
     if isinstance(record.mean, ConstantMean):
-        return launch.sums_with_gradient(plan, x.contiguous(), record.mean(x), None)
+        return launch.sums_with_gradient(plan, x.detach().contiguous(), record.mean(x), None)
     m, dm = record.mean.with_gradient(x)
-    return launch.sums_with_gradient(plan, x.contiguous(), m, dm)
+    return launch.sums_with_gradient(plan, x.detach().contiguous(), m, dm)
+
+
+@torch.no_grad()
+def pulled(record: Record, x: Tensor, grad: Tensor) -> Tensor:
+    """sum over paths of grad `[s, n, t]` times the gradients at shared points `[1, n, d]`."""
+    from . import launch
+
+    plan = plan_of(record)
+    assert plan is not None
+    return launch.pulled(plan, x.detach().contiguous(), grad) + record.mean_pulled(x, grad)
 
 
 def _mean(mean: Mean, x: Tensor) -> Tensor:
