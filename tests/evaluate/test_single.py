@@ -10,7 +10,6 @@ from matheron import kernels as K
 from matheron.evaluate import chunked
 from matheron.evaluate.single import can, single
 from matheron.means import LinearMean
-from matheron.paths.rows import padded_value_and_grad
 
 KERNELS = {
     "rbf": K.RBF([0.5, 1.3]),
@@ -148,9 +147,17 @@ def test_a_point_for_each_of_some_paths(name, paths_per_basis):
     f, df = paths.value_and_grad(x[:1].expand(5, -1, -1))
     torch.testing.assert_close(value, f[of, torch.arange(7)], rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(gradient, df[of, torch.arange(7)], rtol=1e-10, atol=1e-10)
-    slower, steeper = padded_value_and_grad(paths, x[0], of % 5)
-    torch.testing.assert_close(slower[:, 0], value, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(steeper[:, 0], gradient, rtol=1e-10, atol=1e-10)
+    side_by_side = matheron.OutputPaths([paths, paths[[1, 0, 2, 3, 4]]])
+    both, slopes = side_by_side.value_and_grad(x[0], of=of)
+    torch.testing.assert_close(both[:, 0], value, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(slopes[:, 0], gradient, rtol=1e-10, atol=1e-10)
+    some = matheron.SelectedPaths(side_by_side, [1]).value_and_grad(x[0], of=of)
+    torch.testing.assert_close(some, (both[:, 1], slopes[:, 1]), rtol=0, atol=0)
+    turns = torch.tensor([3, 1, 4, 0, 2]).repeat(5)[:-1]  # several points of each path, of one of them fewer
+    value, gradient = paths.value_and_grad(x.flatten(0, 1)[:24], of=turns)
+    each = [paths[int(i)].value_and_grad(point[None]) for i, point in zip(turns, x.flatten(0, 1), strict=False)]
+    torch.testing.assert_close(value, torch.cat([f[0] for f, _ in each]), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(gradient, torch.cat([df[0] for _, df in each]), rtol=1e-10, atol=1e-10)
 
 
 def test_a_point_for_each_of_some_paths_under_transforms_and_in_an_ensemble():

@@ -52,6 +52,21 @@ def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[
     return in_blocks_with_gradients(record.values_and_gradients, x, record, width, own=own, of=of)
 
 
+def of_some(
+    all_paths: Callable[[Tensor], tuple[Tensor, Tensor]], num_paths: int, x: Tensor, of: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Values and gradients of path of[i] at x[i], `[p, 1, d], [p] -> [p, 1, t], [p, 1, t, d]`, by those of all paths at
+    as many points each as the most that any has: less than a plan for fewer."""
+    counts = torch.zeros(num_paths, dtype=torch.long, device=x.device).index_add_(0, of, torch.ones_like(of))
+    order = of.argsort(stable=True)
+    column = torch.empty_like(of)
+    column[order] = torch.arange(len(of), device=x.device) - (counts.cumsum(0) - counts)[of[order]]
+    points = x[:1, 0].expand(num_paths, int(counts.max()), -1).clone()
+    points[of, column] = x[:, 0]
+    value, gradient = all_paths(points)
+    return value[of, column][:, None], gradient[of, column][:, None]
+
+
 def in_blocks(value: Value, x: Tensor, record: Record, width: int, *, own: bool) -> Tensor:
     """`value(x, paths)` `[s, n, t]` in blocks.
 

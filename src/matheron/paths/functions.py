@@ -109,7 +109,8 @@ class AbstractFunctions(Placed):
             if of is None:
                 f, df = self._values_and_gradients(self._points(x))
             else:
-                f, df = self._values_and_gradients_of(*as_rows(self, x, of))
+                x, owner = as_rows(self, x, of)
+                f, df = (each[:, 0] for each in self._values_and_gradients(x[:, None], owner))
         return f.squeeze(-1), df.squeeze(-2)
 
     @final
@@ -178,12 +179,8 @@ class AbstractFunctions(Placed):
         """`[1 or s, n, d] -> [s, n, t]`."""
 
     @abstractmethod
-    def _values_and_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """`[1 or s, n, d] -> [s, n, t], [s, n, t, d]`."""
-
-    @abstractmethod
-    def _values_and_gradients_of(self, x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        """Of path owner[i] at x[i]: `[p, d], [p] -> [p, t], [p, t, d]`."""
+    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`[1 or s, n, d] -> [s, n, t], [s, n, t, d]`; with `of` `[p]`, of these paths at points `[p, n, d]`."""
 
     @abstractmethod
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:

@@ -13,7 +13,6 @@ from ..solvers import Solver
 from ..value import Parts, Value
 from .base import AbstractPaths
 from .observations import Observations
-from .rows import padded_value_and_grad
 
 
 class OfMembers(Value):
@@ -51,9 +50,6 @@ class _Joined(OfMembers, AbstractPaths):
 
     saveable = True
 
-    def _values_and_gradients_of(self, x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        return padded_value_and_grad(self, x, owner)
-
 
 @final
 class OutputPaths(_Joined):
@@ -72,8 +68,8 @@ class OutputPaths(_Joined):
     def _values(self, x: Tensor) -> Tensor:
         return torch.cat([member._values(x.to(member.dtype)) for member in self.members], dim=-1)
 
-    def _values_and_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = [member._values_and_gradients(x.to(member.dtype)) for member in self.members]
+    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        pairs = [member._values_and_gradients(x.to(member.dtype), of) for member in self.members]
         values, gradients = zip(*pairs, strict=True)
         return torch.cat(values, dim=-1), torch.cat(gradients, dim=-2)
 
@@ -133,55 +129,64 @@ class EnsemblePaths(_Joined):
         parts = [member._values(own) for member, own in zip(self.members, self._shares(x), strict=True)]
         return self._in_order(parts)
 
-    def _values_and_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if of is not None:
+            return self._values_and_gradients_of(x, of)
         pairs = [m._values_and_gradients(own) for m, own in zip(self.members, self._shares(x), strict=True)]
         values, gradients = zip(*pairs, strict=True)
         return self._in_order(list(values)), self._in_order(list(gradients))
 
-    def _values_and_gradients_of(self, x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+    def _values_and_gradients_of(self, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
         records = [record for member in self.members for record in member._records() or []]
         plan = joined_plan(records, x) if len(records) == len(self.members) else None
         if plan is not None:  # on a GPU: one launch for all members
-            place = self.owner.argsort(stable=True).argsort()  # each path's, in the order of the members
-            return plan.values_and_gradients(x, place[owner])
-        whose, rank = self.owner[owner], self._rank()[owner]
-        f = x.new_empty(len(x), self.num_outputs)
-        df = x.new_empty(len(x), self.num_outputs, x.shape[1])
+            return plan.values_and_gradients(x, self._place()[of])
+        whose, rank = self.owner[of], self._rank()[of]
+        f = x.new_empty(*x.shape[:2], self.num_outputs)
+        df = x.new_empty(*f.shape, x.shape[2])
         for i, member in enumerate(self.members):  # each sees what it would see alone, in the same order
             mine = (whose == i).nonzero()[:, 0]
             if len(mine):
-                f[mine], df[mine] = member._values_and_gradients_of(x[mine], rank[mine])
+                f[mine], df[mine] = member._values_and_gradients(x[mine], rank[mine])
         return f, df
+
+    def _place(self) -> Tensor:
+        """The place of each path among all, in the order of the members."""
+        return self.owner.argsort(stable=True).argsort()
+
+    def _counts(self) -> Tensor:
+        return torch.bincount(self.owner, minlength=len(self.members))
 
     def _rank(self) -> Tensor:
         """The place of each path among its owner's."""
-        rank = torch.zeros_like(self.owner)
-        for i in range(len(self.members)):
-            mine = self.owner == i
-            rank[mine] = torch.arange(int(mine.sum()), device=rank.device)
-        return rank
+        counts = self._counts()
+        return self._place() - (counts.cumsum(0) - counts)[self.owner]
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
         for i, member in enumerate(self.members):
             member._in_slabs(axes, out, self.owner == i, slice(None))
 
     def _mean(self, x: Tensor) -> Tensor:
-        means = [member._mean(x) for member in self.members]
-        counts = torch.bincount(self.owner, minlength=len(self.members))
-        if any(mean.ndim == 3 for mean in means):  # given targets of each path's own: a posterior each
-            return self._in_order([m.expand(c, -1, -1) for m, c in zip(means, counts.tolist(), strict=True)])
-        weights = counts.to(self.dtype) / counts.sum()
-        return torch.tensordot(weights, torch.stack(means), dims=1)
+        return self._mixed([member._mean(x) for member in self.members])
 
     def _variance(self, x: Tensor) -> Tensor:
-        means = [member._mean(x) for member in self.members]
-        variances = [member._variance(x) for member in self.members]
-        counts = torch.bincount(self.owner, minlength=len(self.members))
-        if any(each.ndim == 3 for each in (*means, *variances)):
-            return self._in_order([v.expand(c, -1, -1) for v, c in zip(variances, counts.tolist(), strict=True)])
-        weights, mean = counts.to(self.dtype) / counts.sum(), torch.stack(means)
-        spread = (mean - torch.tensordot(weights, mean, dims=1)).square()
-        return torch.tensordot(weights, torch.stack(variances) + spread, dims=1)
+        variances, means = [member._variance(x) for member in self.members], [m._mean(x) for m in self.members]
+        if any(mean.ndim == 3 for mean in means):
+            return self._of_paths(variances)
+        mean = self._mixed(means)
+        return self._mixed([v + (m - mean).square() for v, m in zip(variances, means, strict=True)])
+
+    def _mixed(self, parts: list[Tensor]) -> Tensor:
+        """The mean over paths of what each member says `[n, t]`; where posteriors are each path's own, its own."""
+        if any(part.ndim == 3 for part in parts):
+            return self._of_paths(parts)
+        counts = self._counts()
+        return torch.tensordot(counts.to(self.dtype) / counts.sum(), torch.stack(parts), dims=1)
+
+    def _of_paths(self, parts: list[Tensor]) -> Tensor:
+        """What each member says `[n, t]`, or of each of its paths, as rows of the paths `[s, n, t]`."""
+        counts = self._counts().tolist()
+        return self._in_order([part.expand(count, -1, -1) for part, count in zip(parts, counts, strict=True)])
 
     def _chosen(self, index: Tensor) -> EnsemblePaths:
         rank = self._rank()
@@ -203,7 +208,7 @@ class EnsemblePaths(_Joined):
 
     def _in_order(self, parts: list[Tensor]) -> Tensor:
         """The members' rows as those of the paths."""
-        return torch.cat(parts)[self.owner.argsort(stable=True).argsort()]
+        return torch.cat(parts)[self._place()]
 
 
 @final
@@ -221,8 +226,8 @@ class SelectedPaths(_Joined):
     def _values(self, x: Tensor) -> Tensor:
         return self.members[0]._values(x).index_select(-1, self.outputs)
 
-    def _values_and_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        f, df = self.members[0]._values_and_gradients(x)
+    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        f, df = self.members[0]._values_and_gradients(x, of)
         return f.index_select(-1, self.outputs), df.index_select(-2, self.outputs)
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:

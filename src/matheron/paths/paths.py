@@ -115,14 +115,9 @@ class PriorPlusUpdate(AbstractPaths):
         record = self.record
         return record.outer(values(record, record.inner(x)))
 
-    def _values_and_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
         record = self.record
-        return record.chained(x, *values_and_gradients(record, record.inner(x)))
-
-    def _values_and_gradients_of(self, x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        x, record = x[:, None], self.record
-        f, df = record.chained(x, *values_and_gradients(record, record.inner(x), owner))
-        return f[:, 0], df[:, 0]
+        return record.chained(x, *values_and_gradients(record, record.inner(x), of))
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
         inner = []

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, as_array, as_real, check_points
-from ..evaluate import padded
 
 if TYPE_CHECKING:
     from .functions import AbstractFunctions
@@ -43,17 +42,3 @@ def as_rows(paths: AbstractFunctions, x: ArrayLike, of: ArrayLike) -> tuple[Tens
         raise ValueError(f"x: expected {wanted}, a point for each of `of`, got {list(x.shape)}")
     check_points(x)
     return x, owner
-
-
-def padded_value_and_grad(paths: AbstractFunctions, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradients of path `of[i]` at x[i]: `[p, d], [p] -> [p, t], [p, t, d]`.
-
-    By asking for every path's own points `[s, n, d]`, as many as the most that any has.
-    """
-    chosen, row = paths, of
-    if x.device.type == "cpu":  # on a GPU all paths cost less than a plan for fewer
-        used, row = of.unique(return_inverse=True)
-        chosen = paths if len(used) == paths.num_paths else paths._chosen(used)
-    points, column = padded(x, row, chosen.num_paths)
-    value, gradient = chosen._values_and_gradients(points)
-    return value[row, column], gradient[row, column]

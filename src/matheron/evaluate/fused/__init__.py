@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ...means import ConstantMean, LinearMean, Mean
-from ..chunked import transformed
-from ..record import Record, padded
+from ..chunked import of_some, transformed
+from ..record import Record
 from .plan import Plan
 from .read import make_plan
 
@@ -52,10 +52,8 @@ def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) ->
 
     plan = plan_of(record)
     assert plan is not None
-    if of is not None:  # all paths at as many points as the most that any has: less than a plan for fewer
-        points, column = padded(x[:, 0], of, record.num_paths)
-        value, gradient = values_and_gradients(record, points)
-        return value[of, column][:, None], gradient[of, column][:, None]
+    if of is not None:
+        return of_some(lambda points: values_and_gradients(record, points), record.num_paths, x, of)
     if isinstance(record.mean, ConstantMean):
         return launch.sums_with_gradient(plan, x.detach().contiguous(), record.mean(x), None)
     m, dm = record.mean.with_gradient(x)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ...means import ConstantMean
-from ..record import Record, padded
+from ..chunked import of_some
+from ..record import Record
 from . import can, plan_of
 from .plan import Fourier, Plan, Radial
 
@@ -22,17 +23,15 @@ class Joined:
     mean: Tensor
 
     def values_and_gradients(self, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
-        """Of path of[i] at x[i]: `[p, d], [p] -> [p, 1], [p, 1, d]`."""
+        """Of path of[i] at x[i]: `[p, 1, d], [p] -> [p, 1, 1], [p, 1, 1, d]`."""
         from . import launch
 
-        points, column = padded(x, of, self.plan.num_paths)
-        value, gradient = launch.sums_with_gradient(self.plan, points, self.mean, None)
-        return value[of, column], gradient[of, column]
+        return of_some(lambda p: launch.sums_with_gradient(self.plan, p, self.mean, None), self.plan.num_paths, x, of)
 
 
 def joined_plan(records: Sequence[Record], x: Tensor) -> Joined | None:
-    """The records as one plan for points `[p, d]`, read once; None where kernels do not serve them, or they differ."""
-    if len(records) < 2 or not all(can(record, x[None]) for record in records):
+    """The records as one plan for points `[p, 1, d]`, read once; None where kernels do not serve, or they differ."""
+    if len(records) < 2 or not all(can(record, x) for record in records):
         return None
     made, _ = records[0].derived(lambda _: (join(records), records), key=tuple(map(id, records)))
     return made
