@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeVar, cast
@@ -30,7 +30,7 @@ class Record:
 
     num_paths: int
     num_outputs: int
-    terms: list[Term]
+    terms: Sequence[Term]
     mean: Mean
     origin: Tensor
     requires_grad: bool = False  # whether some of its tensors are in a graph

@@ -7,7 +7,7 @@ pair with `[s, t, n, d]`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -160,17 +160,17 @@ def _fewest(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     return G[..., :1].mT @ W, torch.ones_like(G[:, :1])
 
 
-def sum_of(terms: list[Term], x: Tensor, paths: Which = None) -> Tensor | None:
+def sum_of(terms: Sequence[Term], x: Tensor, paths: Which = None) -> Tensor | None:
     """The sum of some terms, `[s, t, n]`; None where there are none."""
     return cast(Tensor | None, _summed(terms, x, paths, False))
 
 
-def sum_with_gradient(terms: list[Term], x: Tensor, paths: Which = None) -> tuple[Tensor, Tensor] | None:
+def sum_with_gradient(terms: Sequence[Term], x: Tensor, paths: Which = None) -> tuple[Tensor, Tensor] | None:
     """The same, and its gradient `[s, t, n, d]`."""
     return cast(tuple[Tensor, Tensor] | None, _summed(terms, x, paths, True))
 
 
-def _summed(terms: list[Term], x: Tensor, paths: Which, gradient: bool) -> Sums | None:
+def _summed(terms: Sequence[Term], x: Tensor, paths: Which, gradient: bool) -> Sums | None:
     total = None
     for term in terms:
         with frame():

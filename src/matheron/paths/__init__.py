@@ -10,11 +10,9 @@ from .joined import OutputPaths as OutputPaths
 from .joined import SelectedPaths as SelectedPaths
 from .on_lattice import LatticeUpdate as LatticeUpdate
 from .on_lattice import given_on_lattice as given_on_lattice
-from .on_lattice import the_lattice as the_lattice
 from .on_lattice import warn_of_misfit as warn_of_misfit
 from .paths import Paths as Paths
 from .paths import PriorPlusUpdate as PriorPlusUpdate
-from .prior import Prior as Prior
 from .prior import PriorPaths as PriorPaths
 from .rounding import in_enough_digits as in_enough_digits
 from .rounding import sparse_deviations as sparse_deviations

@@ -26,13 +26,13 @@ from ..solvers import (
 from ..solvers.cholesky import deviations_by
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
 from .folding import folded, pays
-from .prior import Prior, PriorPaths
+from .prior import PriorPaths
 from .rounding import in_enough_digits
 from .update import Inducing, UpdatePaths
 
 
 def update_given(
-    prior: Prior,
+    prior: PriorPaths,
     mean: Mean,
     kernel: Kernel,
     data: Data,
@@ -66,7 +66,7 @@ def update_given(
     v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, start)
     centres, centre_tasks, on_lattice = X, tasks, None
     plain = not (torch.is_grad_enabled() and v.requires_grad)
-    if plain and inducing is None and isinstance(prior, PriorPaths) and isinstance(state, CholeskyState):
+    if plain and inducing is None and isinstance(state, CholeskyState):
         if pays(prior.features, s, len(X)):
             args = (kernel, X, tasks, noise + state.jitter, y - f[:s] - eps[:s], v[:s])
             on_lattice = folded(prior, *args, lambda rhs: state.solve(rhs)[0], state.lower)
@@ -108,7 +108,7 @@ def _given_inducing(operator: KernelOperator, Z: Tensor, Z_tasks: Tensor | None,
     return CorrectedOperator(KernelOperator(kernel, X, operator.tasks, noise), correction)
 
 
-def given_more(old: UpdatePaths, prior: Prior, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:
+def given_more(old: UpdatePaths, prior: PriorPaths, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:
     """The update given all that the old one was given, and new data.
 
     A kept factor is extended, unless a solver without one is asked for by name; iterations start from the old weights.
@@ -135,7 +135,7 @@ def _guess(old: UpdatePaths | None, rows: int, n: int) -> Tensor | None:
     return torch.nn.functional.pad(v.detach(), (0, n - old.num_data))
 
 
-def given_again(update: UpdatePaths, prior: Prior, mean: Mean) -> UpdatePaths:
+def given_again(update: UpdatePaths, prior: PriorPaths, mean: Mean) -> UpdatePaths:
     """An update of the same data and noise, for a prior that has changed by its rounding."""
     data = Data(update.centres, update.tasks, update.y, update.noise, update.xi)
     return update_given(prior, mean, update.kernel, data, Auto() if update.factor is None else Cholesky(keep=True))
@@ -146,7 +146,7 @@ def _kept(state: State) -> Factor | None:
     return Factor.of(state.L, state.jitter) if keep and isinstance(state, CholeskyState) else None
 
 
-def extended_update(old: UpdatePaths, prior: Prior, mean: Mean, data: Data) -> UpdatePaths | None:
+def extended_update(old: UpdatePaths, prior: PriorPaths, mean: Mean, data: Data) -> UpdatePaths | None:
     """The update of an exact posterior's paths given more data, by its kept factor: n^2 m for m more observations.
 
     `data` are the old ones and then the new. In blocks, with A the old covariance, B = K(old, new) and
@@ -203,7 +203,7 @@ def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
     return (prior - explained.square().sum(0)).clamp_min(0).reshape(len(x), t).to(x)
 
 
-def values_at(prior: Prior, mean: Mean, update: UpdatePaths | None, X: Tensor) -> Tensor:
+def values_at(prior: PriorPaths, mean: Mean, update: UpdatePaths | None, X: Tensor) -> Tensor:
     """mean + prior (+ update) of every path at X and, in the last row, of the path with w = 0: `[s + 1, n, t]`."""
     s, t, origin = prior.num_paths, prior.num_outputs, prior.origin
     graph = any(part.requires_graph() for part in (prior, mean, update) if part is not None)

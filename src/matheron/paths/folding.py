@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..evaluate import Term, WeightedSum, sum_of
+from ..evaluate import WeightedSum, sum_of
 from ..features import Features, OnLattice, lattice_in
 from ..kernels import Kernel, coupled_covariance
 from ..means import at_tasks
@@ -79,16 +80,14 @@ def folded(
     return None
 
 
-def with_folded(prior: PriorPaths, X: Tensor, tasks: Tensor | None, v: Tensor) -> list[Term]:
+def with_folded(prior: PriorPaths, X: Tensor, tasks: Tensor | None, v: Tensor) -> list[WeightedSum]:
     """The prior's terms with an update `[s, n]` in their weights."""
     features = prior.features.to(torch.float64)
     update = _update(features, X.double(), tasks, v.double())
-    terms: list[Term] = []
-    for term, more in zip(prior.terms(), update, strict=True):
-        assert isinstance(term, WeightedSum) and isinstance(more, WeightedSum)
-        weights = (term.weights.double() + more.weights).to(term.weights.dtype)
-        terms.append(WeightedSum(term.basis, weights, term.index, term.origin))
-    return terms
+    return [
+        replace(term, weights=(term.weights.double() + more.weights).to(term.weights.dtype))
+        for term, more in zip(prior.terms(), update, strict=True)
+    ]
 
 
 def pays(features: Features, s: int, n: int) -> bool:
@@ -103,10 +102,10 @@ def pays(features: Features, s: int, n: int) -> bool:
     return 2 * s * t * cost <= _PAYS_FROM * n * (_COVARIANCE + 2 * s * t)
 
 
-def _update(features: Features, X: Tensor, tasks: Tensor | None, v: Tensor) -> list[Term]:
+def _update(features: Features, X: Tensor, tasks: Tensor | None, v: Tensor) -> list[WeightedSum]:
     """v on the lattice's kernel: weights B[i, task_j] a_j^2 sum_j v_j phi(x_j) of every basis, for each output i."""
     about, s = X - features.origin, len(v)
-    terms: list[Term] = []
+    terms = []
     for basis, root in zip(features.bases, features.roots, strict=True):
         rows = v[:, None] if tasks is None or root is None else v[:, None] * (root @ root.mT)[:, tasks]  # [s, t, n]
         rows = rows.flatten(0, 1)  # [s t, n]
@@ -116,7 +115,7 @@ def _update(features: Features, X: Tensor, tasks: Tensor | None, v: Tensor) -> l
     return terms
 
 
-def _at(terms: list[Term], x: Tensor, tasks: Tensor | None) -> Tensor:
+def _at(terms: list[WeightedSum], x: Tensor, tasks: Tensor | None) -> Tensor:
     """Sums at points `[n, d]`, each of its own task: `[s, n]`."""
     f = sum_of(terms, x[None])  # [s, t, n]
     assert f is not None

@@ -25,7 +25,7 @@ from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_
 from ..solvers.toeplitz import Information, System
 from ..streamed import Chunk
 from ..value import Parts
-from .prior import Prior, PriorPaths
+from .prior import PriorPaths
 from .update import UpdatePaths
 
 # Numbers in a block of the data's right-hand sides.
@@ -109,14 +109,9 @@ class LatticeUpdate(UpdatePaths):
         return [WeightedSum(basis, W, None, self.origin) for basis, W in zip(bases, parts, strict=True)]
 
 
-def the_lattice(prior: Prior, kernel: Kernel) -> Joint | None:
-    """The lattice that all of a prior is on, with explicit functions beside it; None if there is none."""
-    return Joint.of(prior.features, kernel) if isinstance(prior, PriorPaths) else None
-
-
 @torch.no_grad()
 def given_on_lattice(
-    prior: Prior,
+    prior: PriorPaths,
     update: UpdatePaths,
     mean: Mean,
     chunks: Iterable[Chunk],
@@ -130,9 +125,9 @@ def given_on_lattice(
     in float64 whatever the paths' dtype. The mean is one more row, with w = 0 and eps = 0; where each path has its own
     y, as many as there are paths.
     """
-    basis = the_lattice(prior, update.kernel)
+    basis = Joint.of(prior.features, update.kernel)
     known = update if isinstance(update, LatticeUpdate) else None
-    if basis is None or not isinstance(prior, PriorPaths) or (update.num_data and known is None):
+    if basis is None or (update.num_data and known is None):
         raise ValueError(
             'solver="lattice" needs paths whose prior is on one lattice and whose data, if any, were solved for on it: '
             'draw with domain=(lower, upper) and solver="lattice", or a prior with domain= and features="lattice"'

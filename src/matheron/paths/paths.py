@@ -20,7 +20,7 @@ from .conditioning import given_again, given_more, posterior_variance
 from .folding import with_folded
 from .observations import Observations, undone
 from .on_lattice import LatticeUpdate, given_on_lattice, warn_of_misfit
-from .prior import Prior, PriorPaths, on_same_modes
+from .prior import PriorPaths, on_same_modes
 from .rounding import narrows_badly
 from .update import UpdatePaths
 
@@ -33,7 +33,7 @@ class PriorPlusUpdate(AbstractPaths):
 
     def __init__(
         self,
-        prior: Prior,
+        prior: PriorPaths,
         update: UpdatePaths,
         mean_function: Mean,
         input_transform: Transform | None = None,
@@ -141,7 +141,7 @@ class PriorPlusUpdate(AbstractPaths):
 
 def _make_record(paths: PriorPlusUpdate) -> Record:
     prior, update = paths.prior, paths.update
-    if update.folded is not None and isinstance(prior, PriorPaths):
+    if update.folded is not None:
         terms = with_folded(prior, update.centres, update.tasks, update.folded)
     else:
         terms = [*on_same_modes(prior.terms()), *update.terms()]
@@ -218,5 +218,5 @@ class Paths(PriorPlusUpdate):
         new = Data(self._inner(data.x[None])[0], data.tasks, y, noise, xi)
         return self._with(self.prior, given_more(old, self.prior, self.mean_function, new, solver))
 
-    def _with(self, prior: Prior, update: UpdatePaths) -> Paths:
+    def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
         return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)

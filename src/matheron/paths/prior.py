@@ -1,61 +1,19 @@
-"""Prior: the abstract first term of a path; and PriorPaths, functions from the prior in weight space."""
+"""PriorPaths: functions from the prior, in weight space."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self, final
+from typing import final
 
 from torch import Tensor
 
-from ..evaluate import Term, WeightedSum, sum_of
+from ..evaluate import WeightedSum, sum_of
 from ..features import Features, Lattice, same_modes
 from ..value import Value
 
 
-class Prior(Value, ABC):
-    """Functions drawn from a prior, in whatever representation: s functions of t outputs in d dimensions."""
-
-    @property
-    @abstractmethod
-    def num_paths(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def num_outputs(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def origin(self) -> Tensor:
-        """`[d]`, of the functions' dtype and on their device: about where they are centred."""
-
-    @property
-    def domain(self) -> Tensor | None:
-        """The box `[2, d]` where the functions are right; None: everywhere."""
-        return None
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """What it is made of, in words."""
-
-    @abstractmethod
-    def terms(self) -> list[Term]:
-        """What evaluators sum."""
-
-    @abstractmethod
-    def __getitem__(self, index: Tensor) -> Self:
-        """Some of the functions."""
-
-    @final
-    def sums(self, x: Tensor) -> Tensor:
-        """The functions at inner points `[1, n, d]`: `[s, t, n]`."""
-        f = sum_of(self.terms(), x)
-        return x.new_zeros(self.num_paths, self.num_outputs, x.shape[1]) if f is None else f
-
-
 @final
-class PriorPaths(Prior):
+class PriorPaths(Value):
     """f(.) = sum_i w_i phi_i(.), `eqn:bayes_linear`: features, w `[s, t, ell]`, and each path's basis `[s]`."""
 
     shapes = "w: s t ell, basis_index: s"
@@ -84,14 +42,17 @@ class PriorPaths(Prior):
 
     @property
     def origin(self) -> Tensor:
+        """`[d]`, of the functions' dtype and on their device: about where they are centred."""
         return self.features.origin
 
     @property
     def domain(self) -> Tensor | None:
+        """The box `[2, d]` where the functions are right; None: everywhere."""
         return self.features.domain
 
     @property
     def description(self) -> str:
+        """What it is made of, in words."""
         bases = f" in {self.num_bases} bases" if self.num_bases > 1 else ""
         return f"{self.features.description}{bases}"
 
@@ -108,7 +69,7 @@ class PriorPaths(Prior):
     def num_bases(self) -> int:
         return self.features.num_bases
 
-    def terms(self) -> list[Term]:
+    def terms(self) -> list[WeightedSum]:
         """Each basis with its weights times its amplitudes."""
         bases, sums = list(self.features.bases), []
         for basis, w in zip(bases, self.w.split([basis.size for basis in bases], dim=-1), strict=True):
@@ -117,24 +78,25 @@ class PriorPaths(Prior):
             sums.append(WeightedSum(basis, w * scales[:, None], self.basis_index, self.origin))
         return sums
 
+    def sums(self, x: Tensor) -> Tensor:
+        """The functions at inner points `[1, n, d]`: `[s, t, n]`."""
+        f = sum_of(self.terms(), x)
+        return x.new_zeros(self.num_paths, self.num_outputs, x.shape[1]) if f is None else f
+
     def __getitem__(self, index: Tensor) -> PriorPaths:
         used, renumbered = self.basis_index[index].unique(return_inverse=True)
         features = self.features.select(used) if self.num_bases > 1 else self.features
         return PriorPaths(features, self.w[index], renumbered)
 
 
-def on_same_modes(terms: Sequence[Term]) -> list[Term]:
+def on_same_modes(terms: Sequence[WeightedSum]) -> list[WeightedSum]:
     """The same sum, lattices with the same modes (of several couplings) as one."""
-    merged: list[Term] = []
+    merged: list[WeightedSum] = []
     for term in terms:
-        last = merged[-1] if merged else None
-        if _on_same_modes(last, term) and isinstance(last, WeightedSum) and isinstance(term, WeightedSum):
+        pair = [merged[-1].basis, term.basis] if merged else []
+        if pair and all(isinstance(basis, Lattice) for basis in pair) and same_modes(pair):
+            last = merged[-1]
             merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
         else:
             merged.append(term)
     return merged
-
-
-def _on_same_modes(*terms: Term | None) -> bool:
-    bases = [term.basis for term in terms if isinstance(term, WeightedSum) and isinstance(term.basis, Lattice)]
-    return len(bases) == len(terms) and same_modes([basis for basis in bases if isinstance(basis, Lattice)])

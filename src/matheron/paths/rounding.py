@@ -16,7 +16,7 @@ from torch import Tensor
 from ..evaluate import sum_of
 from ..solvers import Operator, State, coupled_diagonal
 from ..solvers.base import floored
-from .prior import Prior
+from .prior import PriorPaths
 from .update import UpdatePaths
 
 # Observations at which it is measured, and the error that float32 may make in a path, in posterior standard deviations.
@@ -72,7 +72,7 @@ def expected(operator: Operator, v: Tensor, largest: float) -> tuple[float, floa
 
 
 @torch.no_grad()
-def narrows_badly(wide: tuple[Prior, UpdatePaths], narrow: tuple[Prior, UpdatePaths]) -> bool:
+def narrows_badly(wide: tuple[PriorPaths, UpdatePaths], narrow: tuple[PriorPaths, UpdatePaths]) -> bool:
     """Whether the sum of a prior and an update errs by too much in a copy of fewer digits, at some of its centres.
 
     Paths about their mean tell the posterior's deviation.
