@@ -41,8 +41,8 @@ def both(paths, x):
     mine = paths.record.derived(single)
     assert mine is not None
     paths_in_turn = slice(0, len(x))
-    value = mine.block(x, paths_in_turn)
-    return (value, *mine.block_with_gradient(x, paths_in_turn)), paths.record.values_and_gradients(x, paths_in_turn)
+    value = mine.values(x, paths_in_turn)
+    return (value, *mine.values_and_gradients(x, paths_in_turn)), paths.record.values_and_gradients(x, paths_in_turn)
 
 
 @pytest.mark.parametrize("name", KERNELS)

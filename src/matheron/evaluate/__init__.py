@@ -36,7 +36,7 @@ def values(record: Record, x: Tensor) -> Tensor:
     if parts is not None:
         narrow, wide = parts
         return values(narrow, x) + values(wide, x.double()).to(x.dtype)
-    evaluator = next(each for each in EVALUATORS if each.can(record, x, None))
+    evaluator = _first(record, x, None)
     if x.requires_grad and torch.is_grad_enabled() and not (record.requires_grad or transformed(x)):
         return InGraph.apply(x, record, evaluator)
     return evaluator.values(record, x)
@@ -80,4 +80,12 @@ def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) ->
     s = record.num_paths
     if of is not None and len(of) >= 4 * s and s * int(of.bincount().max()) <= 2 * len(of):  # several points of each
         return chunked.of_some(lambda points: values_and_gradients(record, points), s, x, of)
-    return next(each for each in EVALUATORS if each.can(record, x, of)).values_and_gradients(record, x, of)
+    return _first(record, x, of).values_and_gradients(record, x, of)
+
+
+def _first(record: Record, x: Tensor, of: Tensor | None):
+    """The first evaluator that can."""
+    for each in EVALUATORS:  # a plain loop: this is in every call's way
+        if each.can(record, x, of):
+            return each
+    raise AssertionError("the last evaluator serves all")

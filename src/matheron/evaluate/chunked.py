@@ -42,14 +42,40 @@ def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
 
 
 def values(record: Record, x: Tensor) -> Tensor:
-    """The functions at inner points `[1 or s, n, d]`, differentiable in x and in the record: `[s, n, t]`."""
-    return in_blocks(record.values, x, record, record.width(x), own=len(x) > 1)
+    """The functions at inner points `[1 or s, n, d]`, differentiable in x and in the record: `[s, n, t]`.
+
+    Shared points are cut along n, own points along s and n.
+    """
+    s, n, own, width = record.num_paths, x.shape[1], len(x) > 1, record.width(x)
+    graph = (record.requires_grad or x.requires_grad) and torch.is_grad_enabled()
+    if not graph and len(x) * n * width < _SMALL:
+        return record.values(x, slice(0, s) if own else None)
+    plan = _plan(x, s, width, own)
+    if transformed(x):  # in whose graph nothing is written in place, and nothing made twice
+        return _joined(record.values, x, plan)
+    if graph:
+        return _with_checkpoints(record.values, x, plan)
+    out = torch.empty(s, n, record.num_outputs, dtype=x.dtype, device=x.device)
+    with torch.no_grad(), arena():
+        for paths, points in plan:
+            out[_all(paths), points] = record.values(x[_all(paths), points], paths)
+    return out
 
 
+@torch.no_grad()
 def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
     """The same and gradients `[s, n, t, d]`, without a graph; of the paths `of` at their points `[p, n, d]`."""
-    width, own = record.width(x) * (1 + record.input_dim), of is not None or len(x) > 1
-    return in_blocks_with_gradients(record.values_and_gradients, x, record, width, own=own, of=of)
+    s, n, width = record.num_paths if of is None else len(of), x.shape[1], record.width(x, gradient=True)
+    own = of is not None or len(x) > 1
+    if len(x) * n * width < _SMALL:
+        return record.values_and_gradients(x, of if of is not None else slice(0, s) if own else None)
+    f = torch.empty(s, n, record.num_outputs, dtype=x.dtype, device=x.device)
+    df = torch.empty(*f.shape, x.shape[2], dtype=x.dtype, device=x.device)
+    with arena():
+        for paths, points in _plan(x, s, width, own):
+            block, whose = x[_all(paths), points], paths if of is None else of[_all(paths)]
+            f[_all(paths), points], df[_all(paths), points] = record.values_and_gradients(block, whose)
+    return f, df
 
 
 def of_some(
@@ -65,27 +91,6 @@ def of_some(
     points[of, column] = x[:, 0]
     value, gradient = all_paths(points)
     return value[of, column][:, None], gradient[of, column][:, None]
-
-
-def in_blocks(value: Value, x: Tensor, record: Record, width: int, *, own: bool) -> Tensor:
-    """`value(x, paths)` `[s, n, t]` in blocks.
-
-    Shared points `[1, n, d]` are cut along n, and `paths` is None; own points `[s, n, d]` along s and n, and `paths`
-    says which these are. `width` counts the numbers that one point needs.
-    """
-    s, graph = record.num_paths, (record.requires_grad or x.requires_grad) and torch.is_grad_enabled()
-    if not graph and (s if own else 1) * x.shape[1] * width < _SMALL:
-        return value(x, slice(0, s) if own else None)
-    plan = _plan(x, s, width, own)
-    if transformed(x):  # in whose graph nothing is written in place, and nothing made twice
-        return _joined(value, x, plan)
-    if graph:
-        return _with_checkpoints(value, x, plan)
-    out = torch.empty(s, x.shape[1], record.num_outputs, dtype=x.dtype, device=x.device)
-    with torch.no_grad(), arena():
-        for paths, points in plan:
-            out[_all(paths), points] = value(x[_all(paths), points], paths)
-    return out
 
 
 @torch.no_grad()
@@ -117,32 +122,6 @@ def _joined(value: Callable[..., Tensor], x: Tensor, plan: Plan) -> Tensor:
     for paths, points in plan:
         rows.setdefault(_all(paths).start or 0, []).append(value(x[_all(paths), points], paths))
     return torch.cat([torch.cat(row, dim=1) for row in rows.values()], dim=0)
-
-
-@torch.no_grad()
-def in_blocks_with_gradients(
-    value: Callable[[Tensor, Which], tuple[Tensor, Tensor]],
-    x: Tensor,
-    record: Record,
-    width: int,
-    *,
-    own: bool,
-    of: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Values `[s, n, t]` and gradients `[s, n, t, d]`, in blocks; of the paths `of` `[p]` at their points."""
-    s, n, t = record.num_paths if of is None else len(of), x.shape[1], record.num_outputs
-
-    def whose(paths: slice | None) -> Which:
-        return paths if of is None else of if paths is None else of[paths]
-
-    if (s if own else 1) * n * width < _SMALL:
-        return value(x, whose(slice(0, s) if own else None))
-    out = torch.empty(s, n, t, dtype=x.dtype, device=x.device)
-    gradient = torch.empty(s, n, t, x.shape[2], dtype=x.dtype, device=x.device)
-    with arena():
-        for paths, points in _plan(x, s, width, own):
-            out[_all(paths), points], gradient[_all(paths), points] = value(x[_all(paths), points], whose(paths))
-    return out, gradient
 
 
 def block_numbers(x: Tensor) -> int:

@@ -31,7 +31,7 @@ _TABLES = 1 << 29
 
 def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
     """Whether there is a term on a lattice, and tables for own points are not too large."""
-    if record.requires_grad or transformed(x) or not record.derived(_on_lattices)[0]:
+    if record.requires_grad or not record.derived(_on_lattices)[0] or transformed(x):
         return False
     return (len(x) == 1 and of is None) or record.derived(_tables) is not None
 

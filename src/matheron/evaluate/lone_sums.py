@@ -14,12 +14,13 @@ from ..kernels import Radial
 from ..kernels.base import squared_distance_to
 from ..kernels.terms import RadialPart
 from ..scratch import computed, empty
-from .terms import Which
+from ..weigh import Sums
+from .terms import Term, Which
 
 
 @dataclass(eq=False)
-class Waves:
-    """sum_f a_f cos(theta_f . x + tau_f): frequencies `[g, d, f]`, each path's basis `[s]`, its a and tau `[s, f]`.
+class Waves(Term):
+    """sum_f a_f cos(theta_f . (x - origin) + tau_f): frequencies `[g, d, f]`, each path's basis `[s]`, a, tau `[s, f]`.
 
     Frequencies, like the centres below, lie with the long axis last: products are then up to 4 times faster.
     """
@@ -28,34 +29,37 @@ class Waves:
     index: list[int]
     amplitudes: Tensor
     phases: Tensor
+    origin: Tensor
+    by_coordinate = False
 
     @cached_property
     def width(self) -> int:
         return self.phases.shape[1]
 
     @cached_property
-    def shared(self) -> Tensor | None:
+    def common(self) -> Tensor | None:
         """The frequencies `[d, f]` where there is one basis for all paths."""
         return self.theta[0] if len(self.theta) == 1 else None
 
     @cached_property
     def separate(self) -> bool:
         """Whether each path has a basis of its own."""
-        return self.shared is None and self.index == list(range(len(self.theta)))
+        return self.common is None and self.index == list(range(len(self.theta)))
 
     def pieces(self, width: int) -> list[Waves]:
         """Views of at most `width` waves each."""
         if self.width <= width:
             return [self]
         cuts = [slice(i, i + width) for i in range(0, self.width, width)]
-        return [Waves(self.theta[:, :, c], self.index, self.amplitudes[:, c], self.phases[:, c]) for c in cuts]
+        parts = [(self.theta[:, :, cut], self.amplitudes[:, cut], self.phases[:, cut]) for cut in cuts]
+        return [replace(self, theta=theta, amplitudes=a, phases=tau) for theta, a, tau in parts]
 
     def turned(self, x: Tensor, paths: Which) -> Tensor:
         """theta . x + tau of some paths at their points: `[B, n, d] -> [B, n, f]`."""
         B, n, d = x.shape
         tau = _of(self.phases, paths)
-        if self.shared is not None and (B == 1 or n == 1):
-            P = computed(torch.addmm, (B * n, self.width), tau, x.reshape(-1, d), self.shared)
+        if self.common is not None and (B == 1 or n == 1):
+            P = computed(torch.addmm, (B * n, self.width), tau, x.reshape(-1, d), self.common)
             return P.view(B, n, self.width)
         if self.separate:
             return computed(torch.baddbmm, (B, n, self.width), tau[:, None], x, _of(self.theta, paths))
@@ -75,8 +79,8 @@ class Waves:
 
     def _runs(self, paths: Which) -> list[tuple[slice, Tensor]]:
         """Neighbours that share a basis, and its frequencies `[d, f]`."""
-        if self.shared is not None:
-            return [(slice(None), self.shared)]
+        if self.common is not None:
+            return [(slice(None), self.common)]
         runs, start = [], 0
         for g, members in groupby(_picked(self.index, paths)):
             stop = start + len(list(members))
@@ -84,27 +88,26 @@ class Waves:
             start = stop
         return runs
 
-    def value(self, x: Tensor, paths: Which) -> Tensor:
-        """`[B, n, d] -> [B, n, 1]`."""
-        return _dot(self.turned(x, paths).cos_(), _of(self.amplitudes, paths))
-
-    def value_and_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
-        P, a = self.turned(x, paths), _of(self.amplitudes, paths)
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
+        P, a = self.turned(x - self.origin, paths), _of(self.amplitudes, paths)
+        if not gradient:
+            return _dot(P.cos_(), a)
         value = _dot(computed(torch.cos, P.shape, P), a)
-        return value, self.pulled(P.sin_().mul_(a[:, None]), paths).neg_()
+        return value, self.pulled(P.sin_().mul_(a[:, None]), paths).neg_().unsqueeze(1)
 
 
 @dataclass(eq=False)
-class RadialSum:
+class RadialSum(Term):
     """sum_j w_j k(x, z_j), k radial: centres in lengthscales `[d, m]` about `origin`, weights `[s, m]`."""
 
     kernel: Radial
     dims: list[int] | None  # None: all of them, in order
-    origin: Tensor | None  # None: that of the waves
+    origin: Tensor
     scale: Tensor  # 1 / lengthscale, [d]
     centres: Tensor  # [d, m]
     centres_and_one: Tensor  # [d + 1, m]
     weights: Tensor
+    by_coordinate = False
 
     @property
     def width(self) -> int:
@@ -121,59 +124,60 @@ class RadialSum:
     def scaled(self, x: Tensor) -> Tensor:
         return (x if self.dims is None else x[..., self.dims]) * self.scale
 
-    def value(self, x: Tensor, paths: Which) -> Tensor:
-        """At points about the origin, `[B, n, d] -> [B, n, 1]`."""
-        return _dot(self.kernel.radial(squared_distance_to(self.scaled(x), self.centres)), _of(self.weights, paths))
-
-    def value_and_gradient(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
         """sum_j w_j g'_j (x - z_j) is x sum_j w_j g'_j - sum_j w_j g'_j z_j: one product for both sums."""
-        y, w = self.scaled(x), _of(self.weights, paths)
-        K, slope = self.kernel.radial_with_slope(squared_distance_to(y, self.centres))  # [B, n, m]
+        y, w = self.scaled(x - self.origin), _of(self.weights, paths)
+        q = squared_distance_to(y, self.centres)
+        if not gradient:
+            return _dot(self.kernel.radial(q), w)
+        K, slope = self.kernel.radial_with_slope(q)  # [B, n, m]
         sums = slope.mul_(w[:, None]).view(-1, w.shape[1]) @ self.centres_and_one.mT  # [B n, d + 1]
         sums = sums.view(*y.shape[:2], len(self.centres_and_one))
         pull = (y * sums[..., -1:]).sub_(sums[..., :-1]).mul_(2 * self.scale)
-        if self.dims is None:
-            return _dot(K, w), pull
-        gradient = torch.zeros_like(x)
-        gradient[..., self.dims] = pull
-        return _dot(K, w), gradient
+        if self.dims is not None:
+            every = torch.zeros_like(x)
+            every[..., self.dims] = pull
+            pull = every
+        return _dot(K, w), pull.unsqueeze(1)
 
 
-def as_waves(basis: Pairs | Cosines, W: Tensor, index: Tensor) -> Waves:
+def as_waves(basis: Pairs | Cosines, W: Tensor, index: Tensor, origin: Tensor) -> Waves:
     """Weights `[s, c]` as amplitudes and phases; a cosine stays what it is."""
     theta, mine = basis.frequencies.mT.contiguous(), index.tolist()
     if len(theta) > 1 and 4 * len(list(groupby(mine))) > len(mine):  # few neighbours share one: each has its own copy
         theta, mine = theta[index], list(range(len(mine)))
     if isinstance(basis, Cosines):
         phases = basis.phases[index] if basis.num_bases > 1 else basis.phases.expand(len(mine), -1)
-        return Waves(theta, mine, W, phases.contiguous())
+        return Waves(theta, mine, W, phases.contiguous(), origin)
     cos, sin = W.chunk(2, dim=-1)
-    return Waves(theta, mine, torch.hypot(cos, sin), torch.atan2(-sin, cos))
+    return Waves(theta, mine, torch.hypot(cos, sin), torch.atan2(-sin, cos), origin)
 
 
 def side_by_side(a: Waves, b: Waves) -> Waves:
     theta = torch.cat([a.theta, b.theta], dim=2)
     amplitudes, phases = torch.cat([a.amplitudes, b.amplitudes], dim=1), torch.cat([a.phases, b.phases], dim=1)
-    return Waves(theta, a.index, amplitudes, phases)
+    return replace(a, theta=theta, amplitudes=amplitudes, phases=phases)
 
 
 def as_radial_sum(part: RadialPart, z: Tensor, weights: Tensor, origin: Tensor) -> RadialSum:
     """About `origin` where that is among the centres: a far offset must not cost the digits of a difference."""
     lower, upper = z.aminmax(dim=0)
-    mine = None if bool(((lower <= origin) & (origin <= upper)).all()) else z[0]
-    z = z - (origin if mine is None else mine)
+    origin = origin if bool(((lower <= origin) & (origin <= upper)).all()) else z[0]
+    z = z - origin
     dims = None if part.dims == list(range(z.shape[1])) else part.dims
     z = z if dims is None else z[:, dims]
     scale = (1 / part.kernel.lengthscale).expand(z.shape[1]).to(z)
     centres = z * scale
     one = torch.cat([centres.mT, torch.ones_like(centres[:, :1].mT)])
     weights = weights if part.scale is None else weights * part.scale
-    return RadialSum(part.kernel, dims, mine, scale, one[:-1], one, weights)
+    return RadialSum(part.kernel, dims, origin, scale, one[:-1], one, weights)
 
 
 def _of(rows: Tensor, paths: Which) -> Tensor:
     """The rows of some paths, or of all."""
-    return rows if paths is None else rows[paths]
+    if paths is None or (isinstance(paths, slice) and paths.stop - paths.start == len(rows)):
+        return rows
+    return rows[paths]
 
 
 def _picked(index: list[int], paths: Which) -> list[int]:
@@ -183,7 +187,7 @@ def _picked(index: list[int], paths: Which) -> list[int]:
 
 
 def _dot(Phi: Tensor, w: Tensor) -> Tensor:
-    """sum_i w_i Phi_i for each problem: `[B, n, c], [B, c] -> [B, n, 1]`; it may use Phi's memory."""
+    """sum_i w_i Phi_i for each problem: `[B, n, c], [B, c] -> [B, 1, n]`; it may use Phi's memory."""
     if Phi.shape[0] == 1:
-        return torch.nn.functional.linear(Phi, w)
-    return Phi.mul_(w[:, None]).sum(-1, keepdim=True)
+        return torch.nn.functional.linear(Phi, w).mT
+    return Phi.mul_(w[:, None]).sum(-1).unsqueeze(1)

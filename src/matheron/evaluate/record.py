@@ -15,7 +15,7 @@ from ..checks import transformed
 from ..means import ConstantMean, Mean
 from ..scratch import frame
 from ..transforms import Transform
-from .terms import Term, Which, Wide, sum_of, sum_with_gradient
+from .terms import Term, Which, Wide, summed
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -49,10 +49,12 @@ class Record:
 
     def derived(self, make: Callable[[Record], T], key: Hashable = None) -> T:
         """What `make` makes of this record: once, or once per key. It lives as long as the record."""
-        name = (make if key is None else key,)
-        if name not in self._derived:
-            self._derived[name] = make(self)
-        return cast(T, self._derived[name])
+        name = make if key is None else key
+        try:
+            return cast(T, self._derived[name])
+        except KeyError:
+            made = self._derived[name] = make(self)
+            return made
 
     def inner(self, x: Tensor) -> Tensor:
         """Points in the model's own space."""
@@ -74,18 +76,32 @@ class Record:
     def _widest(self) -> int:
         return max((term.width for term in self.terms), default=1)
 
-    def width(self, x: Tensor) -> int:
+    @cached_property
+    def _several_bases(self) -> bool:
+        return any(not term.shared for term in self.terms)
+
+    @cached_property
+    def _zero_mean(self) -> bool:
+        return not self.requires_grad and isinstance(self.mean, ConstantMean) and not bool(self.mean.value.any())
+
+    @cached_property
+    def _with_slopes(self) -> int:
+        """How many times as many numbers sums need where their gradients are taken."""
+        return 1 + self.input_dim if any(term.by_coordinate for term in self.terms) else 2
+
+    def width(self, x: Tensor, gradient: bool = False) -> int:
         """Numbers held per point (and per path, where each has its own): the widest term, and the sums."""
-        width = self._widest
-        if x.shape[0] == 1:
+        width = self._widest * self._with_slopes if gradient else self._widest
+        if len(x) == 1:
             return width + self.num_paths * self.num_outputs
-        several = any(not getattr(term, "shared", True) for term in self.terms)
-        gathered = self.input_dim // max(1, x.shape[1]) + 1 if several else 1
+        gathered = self.input_dim // max(1, x.shape[1]) + 1 if self._several_bases else 1
         return width * gathered + self.num_outputs
 
     def values(self, x: Tensor, paths: Which) -> Tensor:
         """mean + terms at some points (of some paths), `[s, n, t]`."""
-        f = sum_of(self.terms, x, paths)  # [s, t, n]
+        f = cast(Tensor | None, summed(self.terms, x, paths, False))  # [s, t, n]
+        if f is not None and self._zero_mean:
+            return f.mT
         m = self.mean(x)  # [1 or s, n, 1 or t]
         if f is None:
             return m.expand(self.num_paths if paths is None else -1, -1, self.num_outputs)
@@ -93,13 +109,14 @@ class Record:
 
     def values_and_gradients(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
         """The same, and gradients `[s, n, t, d]`."""
+        total = summed(self.terms, x, paths, True)  # [s, t, n], [s, t, n, d]
+        if total is not None and self._zero_mean:
+            return total[0].mT, total[1].transpose(1, 2)
         m, dm = self.mean.with_gradient(x)  # [1 or s, n, 1 or t], [1 or s, n, 1 or t, d]
-        total = sum_with_gradient(self.terms, x, paths)
         if total is None:
             shape = (self.num_paths if paths is None else -1, -1, self.num_outputs)
             return m.expand(shape), dm.expand(*shape, -1)
-        f, df = total  # [s, t, n], [s, t, n, d]
-        return f.mT + m, df.transpose(1, 2) + dm
+        return total[0].mT + m, total[1].transpose(1, 2) + dm
 
     def pulled(self, x: Tensor, G: Tensor) -> Tensor:
         """sum over paths and outputs of G `[s, n, t]` times the gradients at shared points: `[1, n, d]`."""

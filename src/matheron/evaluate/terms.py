@@ -29,6 +29,9 @@ _BATCH = 1 << 21
 class Term(ABC):
     """A summand of every path."""
 
+    shared: bool = True  # whether all paths use one version of its basis
+    by_coordinate: bool = True  # whether gradients take as many numbers for each coordinate as the sums do
+
     @property
     @abstractmethod
     def width(self) -> int:
@@ -38,9 +41,9 @@ class Term(ABC):
     def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
         """`[s, t, n]`, and with `gradient` a pair with `[s, t, n, d]`."""
 
-    @abstractmethod
     def pulled(self, x: Tensor, G: Tensor) -> Tensor:
         """sum over paths and outputs of G `[s, t, n]` times the gradient of the sums at shared points: `[1, n, d]`."""
+        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -160,22 +163,18 @@ def _fewest(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     return G[..., :1].mT @ W, torch.ones_like(G[:, :1])
 
 
-def sum_of(terms: Sequence[Term], x: Tensor, paths: Which = None) -> Tensor | None:
-    """The sum of some terms, `[s, t, n]`; None where there are none."""
-    return cast(Tensor | None, _summed(terms, x, paths, False))
-
-
-def sum_with_gradient(terms: Sequence[Term], x: Tensor, paths: Which = None) -> tuple[Tensor, Tensor] | None:
-    """The same, and its gradient `[s, t, n, d]`."""
-    return cast(tuple[Tensor, Tensor] | None, _summed(terms, x, paths, True))
-
-
-def _summed(terms: Sequence[Term], x: Tensor, paths: Which, gradient: bool) -> Sums | None:
+def summed(terms: Sequence[Term], x: Tensor, paths: Which, gradient: bool) -> Sums | None:
+    """The sum of some terms; None where there are none."""
     total = None
     for term in terms:
         with frame():
             total = add(total, term.sums(x, paths, gradient))
     return total
+
+
+def sum_of(terms: Sequence[Term], x: Tensor, paths: Which = None) -> Tensor | None:
+    """The same without gradients, `[s, t, n]`."""
+    return cast(Tensor | None, summed(terms, x, paths, False))
 
 
 def _split_rows(out: Sums, s: int, t: int) -> Sums:
