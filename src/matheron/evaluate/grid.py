@@ -8,7 +8,6 @@ product over dimensions (RBF, Periodic, products of kernels on different dimensi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -47,7 +46,7 @@ def on_grid(record: Record, axes: list[Tensor], out: Tensor) -> None:
 def _kernels_by_axis(record: Record) -> list[Separated | None]:
     """Of each term the kernels of one dimension that its own is made of: to make them looks at their numbers."""
     bases = [term.basis if isinstance(term, WeightedSum) else None for term in record.terms]
-    return [separate(b.kernel, b.centres.shape[1]) if isinstance(b, Canonical) else None for b in bases]
+    return [_separate(b.kernel, b.centres.shape[1]) if isinstance(b, Canonical) else None for b in bases]
 
 
 def _separated(term: Term, kernels: Separated | None, axes: list[Tensor], rows: Tensor) -> bool:
@@ -58,13 +57,14 @@ def _separated(term: Term, kernels: Separated | None, axes: list[Tensor], rows: 
     axes = axes if term.origin is None else [axis - o for axis, o in zip(axes, term.origin, strict=True)]
     for g, members in term.groups:
         basis = term.basis if term.shared else term.basis.select(slice(g, g + 1))
+        W = term.weights[members].flatten(0, 1)  # [r, c]
         views = [rows[path, output] for path in members for output in range(t)]
-        if basis.add_on_axes(term.weights[members].flatten(0, 1), axes, views):
+        if basis.add_on_axes(W, axes, views):
             continue
-        summands = summands_of(basis, axes, kernels) if len(axes) > 1 else None  # a line is a list
+        summands = _summands(basis, W, axes, kernels) if len(axes) > 1 else None  # a line is a list
         if summands is None:
             return False
-        add_grid_sums(summands, term.weights[members].flatten(0, 1), [view.view(n1, -1) for view in views])
+        _add_grid_sums(summands, [view.view(n1, -1) for view in views])
     return True
 
 
@@ -77,7 +77,7 @@ def _in_blocks(record: Record, terms: list[Term], axes: list[Tensor], out: Tenso
     for start in range(0, count, step):
         f = flat[:, start : start + step]  # [s, b, t]
         if terms or not with_mean:
-            places = unravelled(torch.arange(start, min(start + step, count), device=out.device), shape)
+            places = _unravelled(torch.arange(start, min(start + step, count), device=out.device), shape)
             x = torch.stack([axis[place] for axis, place in zip(axes, places, strict=True)], dim=-1)[None]  # [1, b, d]
             for term in terms:
                 f = f + cast(Tensor, term.sums(x, None)).mT
@@ -85,22 +85,21 @@ def _in_blocks(record: Record, terms: list[Term], axes: list[Tensor], out: Tenso
         flat[:, start : start + step] = f if record.output_transform is None else record.output_transform(f)
 
 
-# A separable summand: one factor `[n_i, c]` per axis, and the weights `[r, c]` (perhaps complex) that go with them.
-Summand = tuple[list[Tensor], Callable[[Tensor], Tensor]]
+# A separable summand: one factor `[n_i, c]` per axis, and the weights `[r, c]` that go with them; all complex perhaps.
+Summand = tuple[list[Tensor], Tensor]
 
 
-def add_grid_sums(summands: list[Summand], W: Tensor, into: list[Tensor]) -> None:
-    """Add sum_i W_i phi_i on a grid, `[r, c]`, to r views `[n1, n2 n3 ...]`: some columns of the grid at a time."""
-    for (first, *others), select in summands:
-        weights = select(W)  # [r, c], perhaps complex
+def _add_grid_sums(summands: list[Summand], into: list[Tensor]) -> None:
+    """Add sum_i W_i phi_i on a grid, of r rows, to r views `[n1, n2 n3 ...]`: some columns of the grid at a time."""
+    for (first, *others), weights in summands:
         n1, rest = len(first), [len(other) for other in others]
         numbers = weights.shape[1] * (2 if weights.is_complex() else 1)
-        block = _BLOCK.get(W.device.type, _BLOCK["cpu"])
+        block = _BLOCK.get(weights.device.type, _BLOCK["cpu"])
         step = max(1, min(block // max(1, numbers), block // n1))
         for start in range(0, math.prod(rest), step):
-            columns = torch.arange(start, min(start + step, math.prod(rest)), device=W.device)
+            columns = torch.arange(start, min(start + step, math.prod(rest)), device=weights.device)
             right = torch.ones_like(first[:1])  # [b, c]
-            for other, place in zip(others, unravelled(columns, rest), strict=True):
+            for other, place in zip(others, _unravelled(columns, rest), strict=True):
                 right = right * other[place]
             if weights.is_complex():  # the real part of a product of complex numbers is a real product twice as wide
                 right = torch.cat([right.real, -right.imag], dim=1)
@@ -110,8 +109,9 @@ def add_grid_sums(summands: list[Summand], W: Tensor, into: list[Tensor]) -> Non
                 out[:, start : start + step] += left @ right.mT
 
 
-def unravelled(index: Tensor, shape: list[int]) -> list[Tensor]:
-    """The place on each axis of entries of a grid, counted with the last axis first."""
+def _unravelled(index: Tensor, shape: list[int]) -> list[Tensor]:
+    """The place on each axis of entries of a grid, the last axis counted first; `torch.unravel_index`, without its
+    checks."""
     places = []
     for n in reversed(shape):
         places.append(index % n)
@@ -119,40 +119,39 @@ def unravelled(index: Tensor, shape: list[int]) -> list[Tensor]:
     return places[::-1]
 
 
-def summands_of(basis: Basis, axes: list[Tensor], kernels: Separated | None) -> list[Summand] | None:
-    """The separable summands of a basis of one version, a canonical one's by kernels of one dimension; None where it
-    does not separate."""
+def _summands(basis: Basis, W: Tensor, axes: list[Tensor], kernels: Separated | None) -> list[Summand] | None:
+    """The separable summands of a basis of one version with weights `[r, c]`, a canonical one's by kernels of one
+    dimension; None where it does not separate."""
     if isinstance(basis, Pairs | Cosines):
         turns = [torch.outer(axis, theta) for axis, theta in zip(axes, basis.frequencies[0].unbind(-1), strict=True)]
-        factors = [torch.polar(torch.ones_like(phase), phase) for phase in turns]  # exp(i theta_j x_j)
-        if isinstance(basis, Pairs):  # a cos + b sin is the real part of (a - i b) exp(i .)
-            return [(factors, lambda W: torch.complex(*_cos_and_minus_sin(W)))]
-        turn = torch.polar(torch.ones_like(basis.phases[0]), basis.phases[0])
-        return [(factors, lambda W: W * turn)]
-    if isinstance(basis, Canonical) and kernels is not None:
-        summands: list[Summand] = []
-        for scale, by_axis in kernels:
-            factors = []
-            for axis, centre, parts in zip(axes, basis.centres.unbind(-1), by_axis, strict=True):
-                K = torch.ones(len(axis), len(centre), dtype=axis.dtype, device=axis.device)
-                for kernel in parts:
-                    K = K * kernel.forward(axis[:, None], centre[:, None])  # [n_i, c]
-                factors.append(K)
-            summands.append((factors, lambda W, scale=scale: W * scale))
-        return summands
-    return None
+        factors = [_wave(turn) for turn in turns]  # exp(i theta_j x_j)
+        if isinstance(basis, Cosines):
+            return [(factors, W * _wave(basis.phases[0]))]
+        W_cos, W_sin = W.chunk(2, dim=-1)
+        return [(factors, torch.complex(W_cos.contiguous(), -W_sin))]  # a cos + b sin: (a - i b) exp(i .), real part
+    if not isinstance(basis, Canonical) or kernels is None:
+        return None
+    summands: list[Summand] = []
+    for scale, by_axis in kernels:
+        factors = []
+        for axis, centre, parts in zip(axes, basis.centres.unbind(-1), by_axis, strict=True):
+            K = torch.ones(len(axis), len(centre), dtype=axis.dtype, device=axis.device)
+            for kernel in parts:
+                K = K * kernel.forward(axis[:, None], centre[:, None])  # [n_i, c]
+            factors.append(K)
+        summands.append((factors, W * scale))
+    return summands
 
 
-def _cos_and_minus_sin(W: Tensor) -> tuple[Tensor, Tensor]:
-    W_cos, W_sin = W.chunk(2, dim=-1)
-    return W_cos.contiguous(), -W_sin
+def _wave(phase: Tensor) -> Tensor:
+    return torch.polar(torch.ones_like(phase), phase)
 
 
 # A kernel as sum_q scale_q prod_i prod_j k_qij(x_i, x'_i): each q's scale and, per axis, kernels of one dimension.
 Separated = list[tuple[Tensor, list[list[Kernel]]]]
 
 
-def separate(kernel: Kernel, d: int) -> Separated | None:
+def _separate(kernel: Kernel, d: int) -> Separated | None:
     """The kernel as a sum of products over dimensions, or None."""
     separated: Separated = []
     for term in kernel.terms(d):
