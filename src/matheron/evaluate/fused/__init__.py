@@ -40,9 +40,7 @@ def values(record: Record, x: Tensor) -> Tensor:
     """mean + prior + update at x: `[s, n, t]`."""
     from . import launch
 
-    plan = plan_of(record)
-    assert plan is not None
-    return launch.sums(plan, x.detach().contiguous(), _mean(record.mean, x))
+    return launch.sums(_plan(record), x.detach().contiguous(), _mean(record.mean, x))
 
 
 @torch.no_grad()
@@ -50,14 +48,10 @@ def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) ->
     """The same `[s, n, t]` and its gradient `[s, n, t, d]`, without a graph; of the paths `of` `[p, 1, t]`."""
     from . import launch
 
-    plan = plan_of(record)
-    assert plan is not None
     if of is not None:
         return of_some(lambda points: values_and_gradients(record, points), record.num_paths, x, of)
-    if isinstance(record.mean, ConstantMean):
-        return launch.sums_with_gradient(plan, x.detach().contiguous(), record.mean(x), None)
-    m, dm = record.mean.with_gradient(x)
-    return launch.sums_with_gradient(plan, x.detach().contiguous(), m, dm)
+    m, dm = (record.mean(x), None) if isinstance(record.mean, ConstantMean) else record.mean.with_gradient(x)
+    return launch.sums_with_gradient(_plan(record), x.detach().contiguous(), m, dm)
 
 
 @torch.no_grad()
@@ -65,9 +59,13 @@ def pulled(record: Record, x: Tensor, grad: Tensor) -> Tensor:
     """sum over paths of grad `[s, n, t]` times the gradients at shared points `[1, n, d]`."""
     from . import launch
 
+    return launch.pulled(_plan(record), x.detach().contiguous(), grad) + record.mean_pulled(x, grad)
+
+
+def _plan(record: Record) -> Plan:
     plan = plan_of(record)
     assert plan is not None
-    return launch.pulled(plan, x.detach().contiguous(), grad) + record.mean_pulled(x, grad)
+    return plan
 
 
 def _mean(mean: Mean, x: Tensor) -> Tensor:

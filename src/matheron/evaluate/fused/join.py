@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,55 +38,49 @@ def joined_plan(records: Sequence[Record], x: Tensor) -> Joined | None:
 
 
 def join(records: Sequence[Record]) -> Joined | None:
-    """Models of one output and a constant mean, without transforms, whose plans have parts of the same kinds."""
-    for record in records:
-        plain = record.input_transform is None and record.output_transform is None and record.domain is None
-        if not plain or record.num_outputs > 1 or not isinstance(record.mean, ConstantMean):
-            return None
-    plans = [plan for record in records if (plan := plan_of(record)) is not None]
-    if len(plans) < len(records) or len({(len(plan.fourier), len(plan.radial)) for plan in plans}) > 1:
+    """The plans of models that agree in kind, side by side."""
+    kinds = {_kind(record) for record in records}
+    if len(kinds) > 1 or None in kinds:
         return None
+    plans = [plan for record in records if (plan := plan_of(record)) is not None]
     fourier = [_fourier(parts) for parts in zip(*(plan.fourier for plan in plans), strict=True)]
     radial = [_radial(parts) for parts in zip(*(plan.radial for plan in plans), strict=True)]
-    if any(part is None for part in (*fourier, *radial)) or len(fourier) > 1:
-        return None
     bases = [len(plan.fourier[0].theta) if fourier else 1 for plan in plans]
     origin = torch.cat([plan.origin.expand(count, -1) for plan, count in zip(plans, bases, strict=True)])
-    mean = torch.cat([record.mean(plan.origin[None, None]).expand(record.num_paths, 1, 1)
-                      for record, plan in zip(records, plans, strict=True)])  # fmt: skip
-    counts = [plan.num_paths for plan in plans]
-    kept = [part for part in fourier if part is not None], [part for part in radial if part is not None]
-    return Joined(Plan(sum(counts), 1, origin, *kept), mean)
+    means = [record.mean(record.origin[None, None]).expand(record.num_paths, 1, 1) for record in records]
+    return Joined(Plan(sum(plan.num_paths for plan in plans), 1, origin, fourier, radial), torch.cat(means))
 
 
-def _fourier(parts: Sequence[Fourier]) -> Fourier | None:
-    if len({(part.theta.shape[1], part.tau is None) for part in parts}) > 1:
+def _kind(record: Record) -> tuple[object, ...] | None:
+    """What plans must agree in; None for models that cannot be joined: of several outputs, with transforms, a domain, a
+    mean that is not constant, or Fourier terms of two kinds."""
+    plan = plan_of(record)
+    plain = record.input_transform is None and record.output_transform is None and record.domain is None
+    constant = record.num_outputs == 1 and isinstance(record.mean, ConstantMean)
+    if plan is None or not plain or not constant or len(plan.fourier) > 1:
         return None
+    fourier = [(part.theta.shape[1], part.tau is None) for part in plan.fourier]
+    return *fourier, *((part.kind, part.isotropic, part.centres.shape[1]) for part in plan.radial)
+
+
+def _fourier(parts: Sequence[Fourier]) -> Fourier:
     groups, index, paths, bases = [], [], 0, 0
     for part in parts:
         groups += [[row + paths for row in rows] for rows in part.groups]
         index.append(part.index + bases)
         paths, bases = paths + len(part.index), bases + len(part.theta)
-    tau = torch.cat([part.tau for part in parts if part.tau is not None]) if parts[0].tau is not None else None
-    return Fourier(
-        torch.cat([part.theta for part in parts]),
-        tau,
-        torch.cat([part.weights for part in parts]),
-        groups,
-        torch.cat(index),
-    )
+    taus = [part.tau for part in parts if part.tau is not None]
+    theta, weights = torch.cat([part.theta for part in parts]), torch.cat([part.weights for part in parts])
+    return Fourier(theta, torch.cat(taus) if taus else None, weights, groups, torch.cat(index))
 
 
-def _radial(parts: Sequence[Radial]) -> Radial | None:
-    if len({(part.kind, part.isotropic, part.centres.shape[1]) for part in parts}) > 1:
-        return None
+def _radial(parts: Sequence[Radial]) -> Radial:
     counts = torch.tensor([len(part.weights) for part in parts])
     index = torch.arange(len(parts), dtype=torch.int32).repeat_interleave(counts)
-    return Radial(
-        parts[0].kind,
-        parts[0].isotropic,
-        torch.stack([part.centres for part in parts]),
-        torch.stack([part.units for part in parts]),
-        torch.cat([part.weights for part in parts]),
-        index.to(parts[0].weights.device),
+    return replace(
+        parts[0],
+        centres=torch.stack([part.centres for part in parts]),
+        units=torch.stack([part.units for part in parts]),
+        weights=torch.cat([part.weights for part in parts]),
+        index=index.to(parts[0].weights.device),
     )

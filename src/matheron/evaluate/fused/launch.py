@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import own, pull, shared
-from .plan import Fourier, Plan, Radial
+from .plan import Fourier, Plan, Radial, power_of_two
 
 # Up to this many sums (rows times points) a program per row finishes sooner than tensor cores fed by few programs.
 FEW_SUMS = 1 << 13
@@ -76,9 +76,9 @@ def _rows(
 ) -> None:
     """One part's sums (added to `before`) and slopes (added to what is there, but for the first), row by row."""
     n, d = x.shape[1:]
-    BN = min(32, 1 << (n - 1).bit_length())
+    BN = min(32, power_of_two(n))
     options = dict(
-        D=d, DP=1 << (d - 1).bit_length(), SPLIT=x.dtype == torch.float32, GRADIENT=slopes is not None, ADD=not first,
+        D=d, DP=power_of_two(d), SPLIT=x.dtype == torch.float32, GRADIENT=slopes is not None, ADD=not first,
         BN=BN, BF=ROWS[0], num_warps=ROWS[1],
     )  # fmt: skip
     at = [n, part.weights.shape[-1], plan.num_outputs, 0 if len(x) == 1 else n * d, *before.stride()]
@@ -162,7 +162,7 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
     alone = [part for part in parts if _by_rows(plan, part, x) or (wide and isinstance(part, Fourier))]
     for part in [part for part in parts if part not in alone]:
         options = tile_options(x[0], part.tiles.size)
-        options |= dict(D=d, DP=1 << (d - 1).bit_length())
+        options |= dict(D=d, DP=power_of_two(d))
         W, scale = part.packed
         out = torch.empty(len(part.tiles.rows), n, d, dtype=x.dtype, device=x.device)
         grid = (len(part.tiles.rows) * math.ceil(n / options["BN"]),)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...kernels import Kernel
 from .plan import Radial, Tiles, tiles
-from .read import LARGEST_DIM, PAD, radial_part
+from .read import LARGEST_DIM, PAD, radial_parts
 
 # Rows that share a tile of the tensor cores.
 TILE = 64
@@ -49,16 +49,14 @@ def plan_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products |
 
 
 def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products | None:
-    d = X.shape[1]
-    if d > LARGEST_DIM:
+    if X.shape[1] > LARGEST_DIM:
         return None
     parts: list[tuple[Tensor | None, Radial]] = []
     for B, k in kernel.coupled():
-        for part in k.radial_parts(d) or [None]:
-            made = None if part is None else radial_part(part, X, X.new_ones(1, 1, len(X)))
-            if made is None:
-                return None
-            parts.append((B, made))
+        made = radial_parts(k, X, X.new_ones(1, 1, len(X)))
+        if made is None:
+            return None
+        parts += [(B, part) for part in made]
     return Products(parts, X, tasks)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -41,14 +42,11 @@ def make_plan(record: Record) -> Plan | None:
         return None
     radial: list[Radial] = []
     for term in sums:
-        if not isinstance(term.basis, Canonical):
-            continue
-        W = term.weights.reshape(s * t, 1, -1)
-        for part in term.basis.kernel.radial_parts(d) or [None]:
-            made = None if part is None else radial_part(part, term.basis.centres, W)
-            if made is None:
+        if isinstance(term.basis, Canonical):
+            parts = radial_parts(term.basis.kernel, term.basis.centres, term.weights.reshape(s * t, 1, -1))
+            if parts is None:
                 return None
-            radial.append(made)
+            radial += parts
     return Plan(s, t, record.origin, _fourier(waves), radial)
 
 
@@ -87,9 +85,9 @@ def _merged(parts: list[Fourier]) -> list[Fourier]:
     for part in parts:
         for i, other in enumerate(merged):
             if (part.tau is None) == (other.tau is None) and part.groups == other.groups:
-                tau = None if part.tau is None or other.tau is None else torch.cat([other.tau, part.tau], dim=1)
-                theta = torch.cat([other.theta, part.theta], dim=1)
-                merged[i] = Fourier(theta, tau, torch.cat([other.weights, part.weights], -1), part.groups, part.index)
+                taus = [each.tau for each in (other, part) if each.tau is not None]
+                theta, weights = torch.cat([other.theta, part.theta], 1), torch.cat([other.weights, part.weights], -1)
+                merged[i] = replace(part, theta=theta, tau=torch.cat(taus, 1) if taus else None, weights=weights)
                 break
         else:
             merged.append(part)
@@ -99,11 +97,18 @@ def _merged(parts: list[Fourier]) -> list[Fourier]:
 def _padded(part: Fourier) -> Fourier:
     extra = -part.theta.shape[1] % PAD
     tau = None if part.tau is None else pad(part.tau, (0, extra)).contiguous()
-    weights = pad(part.weights, (0, extra)).contiguous()
-    return Fourier(pad(part.theta, (0, 0, 0, extra)).contiguous(), tau, weights, part.groups, part.index)
+    theta, weights = pad(part.theta, (0, 0, 0, extra)).contiguous(), pad(part.weights, (0, extra)).contiguous()
+    return replace(part, theta=theta, tau=tau, weights=weights)
 
 
-def radial_part(part: RadialPart, centres: Tensor, W: Tensor) -> Radial | None:
+def radial_parts(kernel: Kernel, centres: Tensor, W: Tensor) -> list[Radial] | None:
+    """The radial kernels of a sum of such; None where some have no kernel here."""
+    parts = kernel.radial_parts(centres.shape[1])
+    made = [_radial_part(part, centres, W) for part in parts or []]
+    return None if not made or None in made else [part for part in made if part is not None]
+
+
+def _radial_part(part: RadialPart, centres: Tensor, W: Tensor) -> Radial | None:
     """One radial kernel; None where it has no number here."""
     kernel = part.kernel
     kind = _KINDS.get((type(kernel), getattr(kernel, "nu", 0.0)))
