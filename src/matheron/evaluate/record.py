@@ -168,30 +168,6 @@ def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) 
     return inner
 
 
-class Sources:
-    """The tensors of a module, as they are now."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.tensors = [
-            (part._buffers, name, b, None if b.is_inference() else b._version, b.requires_grad)
-            for part in module.modules()
-            for name, b in part._buffers.items()
-            if b is not None
-        ]
-
-    def unchanged(self) -> bool:
-        """Whether they are still those of the module, with the same numbers, and as before in a graph or not.
-
-        A parent module that is moved moves them in place; an optimiser writes into them.
-        """
-        for owner, name, tensor, version, in_graph in self.tensors:  # a plain loop: this is in every call's way
-            if owner.get(name) is not tensor or tensor.requires_grad is not in_graph:
-                return False
-            if version is not None and tensor._version != version:  # an inference tensor has none
-                return False
-        return True
-
-
 class Recorder(Generic[M]):
     """The record of each module, made by `make` when first asked for, and again when the module's tensors change.
 
@@ -200,13 +176,36 @@ class Recorder(Generic[M]):
 
     def __init__(self, make: Callable[[M], Record]) -> None:
         self.make = make
-        self.made: WeakKeyDictionary[M, tuple[Record, Sources]] = WeakKeyDictionary()
+        self.made: WeakKeyDictionary[M, tuple[Record, list[Source]]] = WeakKeyDictionary()
 
     def __call__(self, module: M) -> Record:
         known = self.made.get(module)
-        if known is not None and known[1].unchanged():
+        if known is not None and _unchanged(known[1]):
             return known[0]
         record = self.make(module)
         if not record.requires_grad:
-            self.made[module] = (record, Sources(module))
+            sources = [
+                (part._buffers, name, b, None if b.is_inference() else b._version, b.requires_grad)
+                for part in module.modules()
+                for name, b in part._buffers.items()
+                if b is not None
+            ]
+            self.made[module] = (record, sources)
         return record
+
+
+# A tensor of a module as it was: where it is kept, its version (an inference tensor has none), and whether in a graph.
+Source = tuple[dict[str, Tensor | None], str, Tensor, int | None, bool]
+
+
+def _unchanged(sources: list[Source]) -> bool:
+    """Whether tensors are still those of the module, with the same numbers, and as before in a graph or not.
+
+    A parent module that is moved moves them in place; an optimiser writes into them.
+    """
+    for owner, name, tensor, version, in_graph in sources:  # a plain loop: this is in every call's way
+        if owner.get(name) is not tensor or tensor.requires_grad is not in_graph:
+            return False
+        if version is not None and tensor._version != version:
+            return False
+    return True

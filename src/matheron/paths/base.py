@@ -48,10 +48,7 @@ class AbstractPaths(AbstractFunctions):
         >>> matheron.draw(gp, 1).mean([[0.0]])
         tensor([2.], dtype=torch.float64)
         """
-        points = self._points(x)
-        if len(points) > 1:
-            raise ValueError(f"mean: expected points [n, {self.input_dim}], got {list(points.shape)}")
-        mean = self._mean(points)
+        mean = self._mean(self._shared_points(x, "mean"))
         return (mean[0] if mean.ndim == 3 and len(mean) == 1 else mean).squeeze(-1)
 
     @overload
@@ -75,9 +72,7 @@ class AbstractPaths(AbstractFunctions):
         >>> bool(abs(estimate - 0.5) < 4 * error)
         True
         """
-        points = self._points(x)
-        if len(points) > 1:
-            raise ValueError(f"variance: expected points [n, {self.input_dim}], got {list(points.shape)}")
+        points = self._shared_points(x, "variance")
         if not samples:
             return self._variance(points).squeeze(-1)
         return Estimate(*(each.squeeze(-1) for each in self._estimated_variance(points)))
@@ -153,6 +148,13 @@ class AbstractPaths(AbstractFunctions):
         from ..plots import plot_paths
 
         return plot_paths(self, x, data=data, axes=axes)
+
+    @final
+    def _shared_points(self, x: ArrayLike, name: str) -> Tensor:
+        points = self._points(x)
+        if len(points) > 1:
+            raise ValueError(f"{name}: expected points [n, {self.input_dim}], got {list(points.shape)}")
+        return points
 
     @abstractmethod
     def _mean(self, x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +14,10 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_real, as_tensor, check_dim, check_points, flat_hint
+from ..checks import ArrayLike, as_array, as_real, as_tensor, check_dim, check_points, flat_hint
 from ..evaluate import Record, shares_work
 from ..evaluate.fused.recursion import Recursion, recursion_of
 from ..value import Value
-from .rows import as_index, as_rows
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -109,7 +109,7 @@ class AbstractFunctions(Placed):
             if of is None:
                 f, df = self._values_and_gradients(self._points(x))
             else:
-                x, owner = as_rows(self, x, of)
+                x, owner = self._rows(x, of)
                 f, df = (each[:, 0] for each in self._values_and_gradients(x[:, None], owner))
         return f.squeeze(-1), df.squeeze(-2)
 
@@ -167,7 +167,7 @@ class AbstractFunctions(Placed):
     @final
     def __getitem__(self, index: Index) -> Self:
         """Fewer paths; an integer keeps its axis."""
-        return self._chosen(as_index(index, self.num_paths, self.device))
+        return self._chosen(self._index(index))
 
     @final
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -226,6 +226,36 @@ class AbstractFunctions(Placed):
         check_dim(x, "x", len(origin))
         check_points(x)
         return x[None] if x.ndim == 2 else x
+
+    @final
+    def _index(self, index: Index) -> Tensor:
+        """Which paths are asked for, as whole numbers; an integer is a list of one."""
+        s = self.num_paths
+        if isinstance(index, slice):
+            index = list(range(s)[index])  # torch knows no steps backwards
+        elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
+            index = operator.index(index)
+            if not -s <= index < s:
+                raise IndexError(f"path {index} of {s}")
+            index = [index]
+        chosen = torch.arange(s, device=self.device)[index]
+        if len(chosen) == 0:
+            raise IndexError(f"expected at least one path of {s}, got none")
+        return chosen
+
+    @final
+    def _rows(self, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
+        """A point x `[p, d]` for each of the paths `of` `[p]`."""
+        of = as_array(of)
+        if of.numel() == 0 or of.is_floating_point():
+            raise ValueError(f"of: expected whole numbers, the paths of the points, at least one, got {of.tolist()}")
+        owner = self._index(of)
+        x = as_real(x, "x").to(self._origin)
+        wanted = [len(owner), self.input_dim]
+        if list(x.shape) != wanted:
+            raise ValueError(f"x: expected {wanted}, a point for each of `of`, got {list(x.shape)}")
+        check_points(x)
+        return x, owner
 
     @final
     def _in_slabs(self, axes: list[Tensor], out: Tensor, rows: Tensor | slice, pick: Tensor | slice) -> None:
