@@ -393,7 +393,7 @@ def test_models_joined_for_own_points_are_each_models_own(dtype: torch.dtype) ->
     assert made is not None
     of = torch.tensor([5, 0, 2, 2, 3, 1, 5], device=DEVICE)  # paths 0, 1 | 2 | 3, 4, 5; the fifth of them not at all
     x = points(len(of), 2).to(dtype)
-    value, gradient = (each[:, 0] for each in made.values_and_gradients(x[:, None], of))
+    value, gradient = (each[:, 0] for each in join.gradients_of(*made, x[:, None], of))
     owner, first = torch.tensor([0, 0, 1, 2, 2, 2])[of.cpu()], torch.tensor([0, 2, 3])
     for i, member in enumerate(members):
         mine = (owner == i).nonzero()[:, 0]

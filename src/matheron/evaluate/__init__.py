@@ -8,7 +8,7 @@ from torch import Tensor
 from ..checks import transformed
 from . import chunked, fused, lattice, single
 from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
-from .fused.join import joined_plan as joined_plan
+from .fused.join import joined_gradients as joined_gradients
 from .grid import on_grid as on_grid
 from .record import Record as Record
 from .record import Recorder as Recorder

@@ -55,9 +55,8 @@ def _separated(term: Term, kernels: Separated | None, axes: list[Tensor], rows: 
         return False
     t, n1 = rows.shape[1], len(axes[0])
     axes = axes if term.origin is None else [axis - o for axis, o in zip(axes, term.origin, strict=True)]
-    for g, members in term.groups:
-        basis = term.basis if term.shared else term.basis.select(slice(g, g + 1))
-        W = term.weights[members].flatten(0, 1)  # [r, c]
+    for basis, W, members in term.versions():
+        W = W.flatten(0, 1)  # [r, c]
         views = [rows[path, output] for path in members for output in range(t)]
         if basis.add_on_axes(W, axes, views):
             continue

@@ -7,7 +7,7 @@ pair with `[s, t, n, d]`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -93,9 +93,8 @@ class WeightedSum(Term):
             cuts = [slice(i, i + step) for i in range(0, s, step)]
             return _concatenated([self.basis.select(self.index[cut]).sums(x, W[cut], gradient) for cut in cuts])
         parts, order = [], []
-        for g, members in self.groups:  # shared points, a basis for several paths
-            out = self.basis.select(slice(g, g + 1)).sums(x, self._rows(members).reshape(1, -1, c), gradient)
-            parts.append(_split_rows(out, len(members), t))
+        for basis, rows, members in self.versions():  # shared points, a basis for several paths
+            parts.append(_split_rows(basis.sums(x, rows.reshape(1, -1, c), gradient), len(members), t))
             order += members
         out, place = _concatenated(parts), torch.tensor(order, device=x.device).argsort()
         return out if order == sorted(order) else of_each(lambda o: o[place], out)
@@ -120,19 +119,21 @@ class WeightedSum(Term):
     def pulled(self, x: Tensor, G: Tensor) -> Tensor:
         x, c, n = self._about(x), self.weights.shape[-1], x.shape[1]
         total = torch.zeros_like(x)
-        for g, members in self.groups:
-            basis = self.basis if self.shared else self.basis.select(slice(g, g + 1))
-            W, rows = (self.weights, G) if self.shared else (self._rows(members), G[members])
+        for basis, W, members in self.versions():
+            rows = G if self.shared else G[members]
             with frame():
                 total += basis.pulled(x, *_fewest(W.reshape(1, -1, c), rows.reshape(1, -1, n)))
         return total
 
+    def versions(self) -> Iterator[tuple[Basis, Tensor, list[int]]]:
+        """The versions of the basis that are in use, the weights that go with each, and the paths that use it."""
+        for g, members in self.groups:
+            first, last = members[0], members[-1]
+            rows = slice(first, last + 1) if last - first < len(members) else members
+            yield self.basis if self.shared else self.basis.select(slice(g, g + 1)), self.weights[rows], members
+
     def _about(self, x: Tensor) -> Tensor:
         return x if self.origin is None else x - self.origin
-
-    def _rows(self, members: list[int]) -> Tensor:
-        first, last = members[0], members[-1]
-        return self.weights[first : last + 1] if last - first < len(members) else self.weights[members]
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ..evaluate import Record, joined_plan
+from ..evaluate import Record, joined_gradients
 from ..solvers import Solver
 from ..value import Parts, Value
 from .base import AbstractPaths
@@ -138,9 +138,10 @@ class EnsemblePaths(_Joined):
 
     def _values_and_gradients_of(self, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
         records = [record for member in self.members for record in member._records() or []]
-        plan = joined_plan(records, x) if len(records) == len(self.members) else None
-        if plan is not None:  # on a GPU: one launch for all members
-            return plan.values_and_gradients(x, self._place()[of])
+        if len(records) == len(self.members):
+            found = joined_gradients(records, x, self._place()[of])
+            if found is not None:  # on a GPU: one launch for all members
+                return found
         whose, rank = self.owner[of], self._rank()[of]
         f = x.new_empty(*x.shape[:2], self.num_outputs)
         df = x.new_empty(*f.shape, x.shape[2])

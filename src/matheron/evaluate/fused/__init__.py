@@ -40,7 +40,7 @@ def values(record: Record, x: Tensor) -> Tensor:
     """mean + prior + update at x: `[s, n, t]`."""
     from . import launch
 
-    return launch.sums(_plan(record), x.detach().contiguous(), _mean(record.mean, x))
+    return launch.sums(_plan(record), x.detach().contiguous(), _mean(record.mean, x))[0]
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,30 +15,23 @@ from . import can, plan_of
 from .plan import Fourier, Plan, Radial
 
 
-@dataclass(eq=False)
-class Joined:
-    """The plans of several models as one, whose paths are in the models' order, and each path's mean `[s, 1, 1]`."""
-
-    plan: Plan
-    mean: Tensor
-
-    def values_and_gradients(self, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
-        """Of path of[i] at x[i]: `[p, 1, d], [p] -> [p, 1, 1], [p, 1, 1, d]`."""
-        from . import launch
-
-        return of_some(lambda p: launch.sums_with_gradient(self.plan, p, self.mean, None), self.plan.num_paths, x, of)
-
-
-def joined_plan(records: Sequence[Record], x: Tensor) -> Joined | None:
-    """The records as one plan for points `[p, 1, d]`, read once; None where kernels do not serve, or they differ."""
+def joined_gradients(records: Sequence[Record], x: Tensor, of: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Values and gradients of path of[i], counted in the models' order, at x[i]: `[p, 1, d], [p] -> [p, 1, 1],
+    [p, 1, 1, d]`; None where kernels do not serve these models, or they differ."""
     if len(records) < 2 or not all(can(record, x) for record in records):
         return None
     made, _ = records[0].derived(lambda _: (join(records), records), key=tuple(map(id, records)))
-    return made
+    return None if made is None else gradients_of(*made, x, of)
 
 
-def join(records: Sequence[Record]) -> Joined | None:
-    """The plans of models that agree in kind, side by side."""
+def gradients_of(plan: Plan, mean: Tensor, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+    from . import launch
+
+    return of_some(lambda points: launch.sums_with_gradient(plan, points, mean, None), plan.num_paths, x, of)
+
+
+def join(records: Sequence[Record]) -> tuple[Plan, Tensor] | None:
+    """The plans of models that agree in kind as one, its paths in their order, and each path's mean `[s, 1, 1]`."""
     kinds = {_kind(record) for record in records}
     if len(kinds) > 1 or None in kinds:
         return None
@@ -48,7 +41,7 @@ def join(records: Sequence[Record]) -> Joined | None:
     bases = [len(plan.fourier[0].theta) if fourier else 1 for plan in plans]
     origin = torch.cat([plan.origin.expand(count, -1) for plan, count in zip(plans, bases, strict=True)])
     means = [record.mean(record.origin[None, None]).expand(record.num_paths, 1, 1) for record in records]
-    return Joined(Plan(sum(plan.num_paths for plan in plans), 1, origin, fourier, radial), torch.cat(means))
+    return Plan(sum(plan.num_paths for plan in plans), 1, origin, fourier, radial), torch.cat(means)
 
 
 def _kind(record: Record) -> tuple[object, ...] | None:

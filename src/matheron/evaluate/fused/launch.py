@@ -35,20 +35,16 @@ def run(kernel: Kernel, grid: tuple[int, ...], first: Tensor, *args: object, **o
         kernel[grid](first, *args, **options)
 
 
-def sums(plan: Plan, x: Tensor, base: Tensor) -> Tensor:
-    """base + prior + update at x `[1, n, d]` or `[s, n, d]`; base broadcasts to the result's `[s, n, t]`."""
-    out, _ = _sums(plan, x, base, False)
-    return out
-
-
 def sums_with_gradient(plan: Plan, x: Tensor, base: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The same, and its gradient `[s, n, t, d]`, to which `slope`, that of the base, is added."""
-    out, gradient = _sums(plan, x, base, True)
+    """`sums`, and their gradient `[s, n, t, d]`, to which `slope`, that of the base, is added."""
+    out, gradient = sums(plan, x, base, gradient=True)
     assert gradient is not None
     return out, gradient if slope is None else gradient.add_(slope)
 
 
-def _sums(plan: Plan, x: Tensor, base: Tensor, gradient: bool) -> tuple[Tensor, Tensor | None]:
+def sums(plan: Plan, x: Tensor, base: Tensor, gradient: bool = False) -> tuple[Tensor, Tensor | None]:
+    """base + prior + update at x `[1, n, d]` or `[s, n, d]`; base broadcasts to the result's `[s, n, t]`. With
+    `gradient`, that of all but the base, `[s, n, t, d]`."""
     s, t, (n, d) = plan.num_paths, plan.num_outputs, x.shape[1:]
     before = base.expand(s, n, t).mT  # [s, t, n]
     parts: list[Fourier | Radial] = [*plan.fourier, *plan.radial]
