@@ -68,7 +68,7 @@ def _tiles(r: int, device: torch.device) -> Tiles:
 
 def _multiplied(part: Radial, x: Tensor, V: Tensor) -> Tensor:
     """One radial kernel's k(x, X) V. `part.weights [1, 1, M]` holds the kernel's scale, at every centre."""
-    from . import square
+    from . import shared
     from .launch import run, tile_options
 
     (n, d), (m, r) = x.shape, V.shape
@@ -80,7 +80,7 @@ def _multiplied(part: Radial, x: Tensor, V: Tensor) -> Tensor:
     side = (W[r - 1], out[r - 1]) if odd else (W, out)  # whose alignment does not change with r: no kernel of its own
     options = tile_options(x, rows.size) | (dict(STAGES=3) if d <= 16 else {})
     run(
-        square.radial_products, (len(rows.rows) * math.ceil(n / options["BN"]),),
+        shared.radial_products, (len(rows.rows) * math.ceil(n / options["BN"]),),
         x, part.centres, part.units, packed, scale, rows.rows, side[0], out, side[1], n, W.shape[1], x.new_zeros(1),
         D=d, KIND=part.kind, ISOTROPIC=part.isotropic, ODD=odd, **options,
     )  # fmt: skip
