@@ -29,6 +29,16 @@ def test_autograd_in_x_passes_gradcheck(name, shape):
     assert gradcheck(paths_of(name, 3), points_like(shape, 3).requires_grad_())
 
 
+@pytest.mark.parametrize("shape", ["shared", "own"])
+@pytest.mark.parametrize("name", ["exact", "sparse, coupled"])
+def test_values_in_a_graph_may_be_written_into(name, shape):
+    x = points_like(shape).requires_grad_()
+    f = paths_of(name, 5)(x)
+    (plain,) = torch.autograd.grad(f.sum(), x, retain_graph=True)
+    (doubled,) = torch.autograd.grad(f.mul_(2).sum(), x)
+    torch.testing.assert_close(doubled, 2 * plain)
+
+
 @pytest.mark.parametrize("name", ["exact", "exact, composite", "sparse, coupled"])
 def test_second_derivatives_in_x_pass_gradgradcheck(name):
     assert gradgradcheck(paths_of(name, 2, num_features=6), rand(2, 2).requires_grad_())

@@ -55,9 +55,10 @@ class InGraph(torch.autograd.Function):
         if len(x) == record.num_paths or record.num_paths * x.shape[1] * x.shape[2] <= _FEW:
             f, df = evaluator.values_and_gradients(record, x, None)
             ctx.save_for_backward(x, df)
-            return f
-        ctx.save_for_backward(x)
-        return evaluator.values(record, x)
+        else:
+            f = evaluator.values(record, x)
+            ctx.save_for_backward(x)
+        return f.clone() if f._is_view() else f  # torch lets nobody write into a view that comes from here
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:

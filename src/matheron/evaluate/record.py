@@ -91,11 +91,11 @@ class Record:
 
     def width(self, x: Tensor, gradient: bool = False) -> int:
         """Numbers held per point (and per path, where each has its own): the widest term, and the sums."""
-        width = self._widest * self._with_slopes if gradient else self._widest
+        slopes = self._with_slopes if gradient else 1
         if len(x) == 1:
-            return width + self.num_paths * self.num_outputs
+            return (self._widest + self.num_paths * self.num_outputs) * slopes
         gathered = self.input_dim // max(1, x.shape[1]) + 1 if self._several_bases else 1
-        return width * gathered + self.num_outputs
+        return (self._widest * gathered + self.num_outputs) * slopes
 
     def values(self, x: Tensor, paths: Which) -> Tensor:
         """mean + terms at some points (of some paths), `[s, n, t]`."""
