@@ -13,7 +13,7 @@ from .dropin import get_matheron_path_model as get_matheron_path_model
 from .dropin import get_optimal_samples as get_optimal_samples
 from .dropin import sample_optimal_points as sample_optimal_points
 from .models import describe as describe
-from .parts import kernel_of, noise_of
+from .models import kernel_of, noise_of
 from .transforms import input_transform_of, outcome_transform_of
 from .view import PathModel as PathModel
 

@@ -1,4 +1,7 @@
-"""BoTorch's models: GPyTorch's, with transforms around them, outputs in a batch, and ensembles."""
+"""BoTorch's models: GPyTorch's, with transforms around them, outputs in a batch, and ensembles.
+
+Its own kernel and likelihood are registered here beside GPyTorch's.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,27 @@ from botorch import models
 from botorch.models import fully_bayesian, map_saas
 from botorch.models.approximate_gp import ApproximateGPyTorchModel
 from botorch.models.gpytorch import GPyTorchModel
+from botorch.models.kernels import CategoricalKernel
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood, SparseOutlierNoise
 from botorch.models.model import ModelList
 from gpytorch.models import ExactGP as GPyTorchExactGP
 from torch import Tensor, nn
 
+from ... import kernels
 from ...gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs
+from ...kernels import Kernel
 from ..gpytorch.exact import Around, assembled, exact_members
+from ..gpytorch.kernels import kernel_of
+from ..gpytorch.noise import noise_of
+from ..gpytorch.place import Place
+from ..gpytorch.prior import Prior
 from ..gpytorch.variational import translate_strategy
 from ..refusal import BY_HAND, full_name, refusal
-from .transforms import Coordinates, Outcomes, Pick, translate_input, translate_outcome
+from .transforms import Outcomes, translate_input, translate_outcome
+
+# Choices that are told apart at the least, and for each of those between the first and the last of the data: test
+# points may have others.
+_FEWEST, _ROOM = 8, 2
 
 
 @singledispatch
@@ -110,13 +125,11 @@ class _Around:
     def keywords(self, index: tuple[int, ...], extra: int = 0) -> Around:
         """Of the member at `index [*batch]`, or `[*batch, output]`; `extra` outputs come after its own."""
         b = len(self.batch_shape)
-        pick, output = self._pick(index[:b]), index[b] if len(index) > b else None
-        kept = [i for i in range(self.num_columns) if i != self.task]
+        place, output = self._place(index[:b], self.task), index[b] if len(index) > b else None
+        outcomes = Outcomes(place, output, extra, self.num_outcomes, self.task_values)
         return {
-            "input_transform": translate_input(self.inputs, Coordinates(self.num_columns, kept, pick, "eval")),
-            "output_transform": translate_outcome(
-                self.outcomes, Outcomes(pick, output, extra, self.num_outcomes, self.task_values)
-            ),
+            "input_transform": translate_input(self.inputs, place, "eval"),
+            "output_transform": translate_outcome(self.outcomes, outcomes),
         }
 
     def check(self, X: Tensor) -> None:
@@ -136,9 +149,9 @@ class _Around:
         """Inputs `[..., n, d]` in the models' own space; `[*batch, ..., n, d]` where there is a batch."""
         if self.inputs is None:
             return X
-        X, everything, parts = self._expanded(X), list(range(self.num_columns)), []
+        X, parts = self._expanded(X), []
         for index in itertools.product(*map(range, self.batch_shape)):
-            transform = translate_input(self.inputs, Coordinates(self.num_columns, everything, self._pick(index), when))
+            transform = translate_input(self.inputs, self._place(index), when)
             parts.append(X[index] if transform is None else transform.to(X)(X[index]))
         return torch.stack(parts).reshape(self.batch_shape + parts[0].shape)
 
@@ -146,9 +159,36 @@ class _Around:
         b = len(self.batch_shape)
         return X if X.shape[:b] == self.batch_shape and X.ndim >= b + 2 else X.expand(self.batch_shape + X.shape[-2:])
 
-    def _pick(self, index: tuple[int, ...]) -> Pick:
-        def pick(parameter: Tensor, trailing: int) -> Tensor:
-            own = parameter.shape[parameter.ndim - trailing :]
-            return parameter.expand(self.batch_shape + own)[index]
+    def _place(self, index: tuple[int, ...], task: int | None = None) -> Place:
+        return Place(self.batch_shape, index, tuple(range(self.num_columns)), self.num_columns, task)
 
-        return pick
+
+@kernel_of.register
+def _(kernel: CategoricalKernel, place: Place) -> Kernel:
+    # exp(-mean_i [x_i != x'_i] / l_i)
+    lengthscale = place.pick(kernel.lengthscale, 2)[0] * len(place.columns)  # [d] or [1]
+    return place.on_columns(kernels.Categorical(lengthscale, _number(place)))
+
+
+def _number(place: Place) -> int:
+    """How many choices there are room for."""
+    if place.inputs is None:
+        return _FEWEST
+    choices: Tensor = place.inputs[..., list(place.columns)].detach()
+    if not bool((choices == choices.round()).all()):
+        raise TypeError(
+            "kernel: CategoricalKernel is understood of choices that are whole numbers; number them 0, 1, ..., and "
+            f"keep input transforms off these columns (Normalize(d, indices=the others)), {BY_HAND}"
+        )
+    span = torch.as_tensor(choices.amax() - choices.amin()).item() + 1
+    return max(_FEWEST, int(_ROOM * span))
+
+
+@noise_of.register
+def _(
+    likelihood: SparseOutlierGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: Prior
+) -> Tensor:
+    # Outliers have variances of their own, in units of the covariance's diagonal where that makes the fit convex.
+    sparse = cast(SparseOutlierNoise, likelihood.noise_covar)
+    base = sparse.base_noise(list(inputs), shape=shape).diagonal(dim1=-1, dim2=-2)  # [*batch, n]
+    return base + sparse.rho * (base + prior.variances() if sparse.convex_parameterization else 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -12,48 +11,39 @@ from botorch.models.transforms import outcome as bo
 from torch import Tensor
 
 from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, Round, SignedExp, Transform, chained
-from ..gpytorch.place import tensor
+from ..gpytorch.place import Place, tensor
 from ..refusal import BY_HAND, refusal, refuse_override
 
 # The way to paths with an input transform of any kind.
 CALLED = "matheron.adapters.botorch.get_matheron_path_model(model) calls it as it is"
-# A parameter `[*batch, ...]` with some trailing axes of its own, at one member of a batch of models.
-Pick = Callable[[Tensor, int], Tensor]
 
 
-@dataclass(frozen=True)
-class Coordinates:
-    """How many an input transform is given, which of them are a path's, and whose member's parameters it has."""
+def translate_input(transform: bi.InputTransform | None, place: Place, when: str) -> Transform | None:
+    """An input transform as ours, of the coordinates of a place; None where it does nothing.
 
-    number: int
-    kept: list[int]
-    pick: Pick
-    when: str  # "train" or "eval": BoTorch may transform the data and not the test points, or the other way round
-
-
-def translate_input(transform: bi.InputTransform | None, at: Coordinates) -> Transform | None:
-    """An input transform as ours; None where it does nothing."""
-    if transform is None or not getattr(transform, f"transform_on_{at.when}", True):
+    `when` is "train" or "eval": BoTorch may transform the data and not the test points, or the other way round.
+    """
+    if transform is None or not getattr(transform, f"transform_on_{when}", True):
         return None
     for method in ("transform", "_transform"):
         refuse_override("input transform", transform, input_transform_of, method)
-    return input_transform_of(transform, at)
+    return input_transform_of(transform, place, when)
 
 
 @singledispatch
-def input_transform_of(transform: object, at: Coordinates) -> Transform | None:
+def input_transform_of(transform: object, place: Place, when: str) -> Transform | None:
     raise refusal("input transform", transform, input_transform_of, CALLED)
 
 
 @input_transform_of.register
-def _(transform: bi.Normalize | bi.InputStandardize | bi.AffineInputTransform, at: Coordinates) -> Transform:
-    number = at.number if getattr(transform, "indices", None) is None else len(tensor(transform.indices))
-    coefficient, offset = (_row(value, number, at) for value in (transform._coefficient, transform._offset))
+def _(transform: bi.Normalize | bi.InputStandardize | bi.AffineInputTransform, place: Place, when: str) -> Transform:
+    number = place.num_columns if getattr(transform, "indices", None) is None else len(tensor(transform.indices))
+    coefficient, offset = (_row(value, number, place) for value in (transform._coefficient, transform._offset))
     scale, shift = (coefficient, offset) if transform.reverse else (1 / coefficient, -offset / coefficient)
-    return Affine(_spread(scale, transform, at, 1.0), _spread(shift, transform, at, 0.0))
+    return Affine(_spread(scale, transform, place, 1.0), _spread(shift, transform, place, 0.0))
 
 
-def _row(value: Tensor, number: int, at: Coordinates) -> Tensor:
+def _row(value: Tensor, number: int, place: Place) -> Tensor:
     """A member's numbers `[number]` of a tensor of any shape that broadcasts with points `[*batch, n, number]`."""
     value = value.reshape((1,) * max(0, 2 - value.ndim) + value.shape)
     if value.shape[-2] != 1:
@@ -61,71 +51,67 @@ def _row(value: Tensor, number: int, at: Coordinates) -> Tensor:
         raise TypeError(
             f"input transform: expected the same coefficient and offset for all points, got shape {shape}; {BY_HAND}"
         )
-    return at.pick(value, 2)[0].double().expand(number)
+    return place.pick(value, 2)[0].double().expand(number)
 
 
 @input_transform_of.register
-def _(transform: bi.Warp, at: Coordinates) -> Transform | None:
+def _(transform: bi.Warp, place: Place, when: str) -> Transform | None:
     if transform.reverse:
         raise TypeError(f"input transform: Warp with reverse=True is not understood; {CALLED}, {BY_HAND}")
     both = tensor(transform.concentration0), tensor(transform.concentration1)
-    c0, c1 = (at.pick(c, c.ndim - len(transform.batch_shape)).reshape(-1) for c in both)
-    a, b = (_spread(c.double(), transform, at, 1.0) for c in (c1, c0))
-    mask = _spread(torch.ones_like(c0), transform, at, 0.0) > 0
+    c0, c1 = (place.pick(c, c.ndim - len(transform.batch_shape)).reshape(-1) for c in both)
+    a, b = (_spread(c.double(), transform, place, 1.0) for c in (c1, c0))
+    mask = _spread(torch.ones_like(c0), transform, place, 0.0) > 0
     warp = Kumaraswamy(a, b, mask, transform._eps)
-    return chained([translate_input(transform._normalize, at), warp])
+    return chained([translate_input(transform._normalize, place, when), warp])
 
 
 @input_transform_of.register
-def _(transform: bi.Log10, at: Coordinates) -> Transform:
+def _(transform: bi.Log10, place: Place, when: str) -> Transform:
     if transform.reverse:
         raise TypeError(f"input transform: Log10 with reverse=True is not understood; {CALLED}, {BY_HAND}")
     indices = tensor(transform.indices)
     ones = torch.ones(len(indices), dtype=torch.float64, device=indices.device)
-    return Log(10.0, _spread(ones, transform, at, 0.0) > 0)
+    return Log(10.0, _spread(ones, transform, place, 0.0) > 0)
 
 
 @input_transform_of.register
-def _(transform: bi.Round, at: Coordinates) -> Transform:
-    indices = tensor(transform.integer_indices).cpu()
-    mask = torch.zeros(at.number, dtype=torch.bool)
-    mask[indices] = True
-    groups = [list(range(start, start + size)) for start, size in transform.categorical_features.items()]
-    changed = set(mask.nonzero().flatten().tolist()).union(*groups)
-    if changed - set(at.kept):
+def _(transform: bi.Round, place: Place, when: str) -> Transform:
+    indices, kept = tensor(transform.integer_indices), place.coordinates
+    whole = {i % place.num_columns for i in indices.tolist()}
+    groups = [range(start, start + size) for start, size in transform.categorical_features.items()]
+    if whole.union(*groups) - set(kept):
         raise TypeError(f"input transform: Round changes the task feature; leave its column out, {BY_HAND}")
-    place = {column: i for i, column in enumerate(at.kept)}
-    device = tensor(transform.integer_indices).device
-    own = [[place[column] for column in group] for group in groups]
-    return Round(mask[at.kept].to(device), own, transform.tau if transform.approximate else None)
+    mask = torch.tensor([column in whole for column in kept], device=indices.device)
+    own = [[kept.index(column) for column in group] for group in groups]
+    return Round(mask, own, transform.tau if transform.approximate else None)
 
 
 @input_transform_of.register
-def _(transform: bi.ChainedInputTransform, at: Coordinates) -> Transform | None:
-    return chained([translate_input(t, at) for t in transform.values() if isinstance(t, bi.InputTransform)])
+def _(transform: bi.ChainedInputTransform, place: Place, when: str) -> Transform | None:
+    return chained([translate_input(t, place, when) for t in transform.values() if isinstance(t, bi.InputTransform)])
 
 
-def _spread(values: Tensor, transform: bi.InputTransform, at: Coordinates, otherwise: float) -> Tensor:
+def _spread(values: Tensor, transform: bi.InputTransform, place: Place, otherwise: float) -> Tensor:
     """One value per coordinate of a path, from those of the transform's indices. It must leave a task feature alone."""
     indices = getattr(transform, "indices", None)
+    n = place.num_columns
     if indices is not None:
-        values = torch.full((at.number,), otherwise, dtype=values.dtype, device=values.device).index_copy(
-            0, indices.to(values.device) % at.number, values
-        )
-    others = [i for i in range(at.number) if i not in at.kept]
-    if bool((values.expand(at.number)[others] != otherwise).any()):
+        values = values.new_full((n,), otherwise).index_copy(0, indices.to(values.device) % n, values)
+    values = values.expand(n)
+    if place.task is not None and bool(values[place.task] != otherwise):
         raise TypeError(
-            f"input transform: {type(transform).__name__} changes the task feature, column {others[0]}; give it "
+            f"input transform: {type(transform).__name__} changes the task feature, column {place.task}; give it "
             f"indices= of the other columns, {BY_HAND}"
         )
-    return values.expand(at.number)[at.kept]
+    return values[place.coordinates]
 
 
 @dataclass(frozen=True)
 class Outcomes:
     """Which outcomes are undone: of one member of a batch, and of one output of it or of all."""
 
-    pick: Pick
+    place: Place
     output: int | None
     extra: int  # outputs, after the model's own, that are no outcomes
     number: int  # of the outcomes that the transform is given
@@ -149,7 +135,7 @@ def outcome_transform_of(transform: object, at: Outcomes) -> Transform:
 
 @outcome_transform_of.register
 def _(transform: bo.Standardize, at: Outcomes) -> Transform:
-    return _affine(at.pick(transform.stdvs, 2)[0], at.pick(transform.means, 2)[0], at)  # [m]
+    return _affine(at.place.pick(transform.stdvs, 2)[0], at.place.pick(transform.means, 2)[0], at)  # [m]
 
 
 @outcome_transform_of.register
@@ -160,7 +146,7 @@ def _(transform: bo.StratifiedStandardize, at: Outcomes) -> Transform:
     strata = transform.strata_mapping.to(transform.means.device)[at.tasks]
     seen = ~torch.isnan(strata.double())
     rows = torch.where(seen, strata, 0).long()
-    scale, offset = (at.pick(value, 2)[rows, 0] for value in (transform.stdvs, transform.means))  # [tasks]
+    scale, offset = (at.place.pick(value, 2)[rows, 0] for value in (transform.stdvs, transform.means))  # [tasks]
     return _affine(torch.where(seen, scale, 1.0), torch.where(seen, offset, 0.0), at)
 
 
@@ -171,10 +157,8 @@ outcome_transform_of.register(bo.Bilog, lambda transform, at: _of_some(SignedExp
 
 @outcome_transform_of.register
 def _(transform: bo.ChainedOutcomeTransform, at: Outcomes) -> Transform:
-    undone = [
-        translate_outcome(t, at) for t in reversed(list(transform.values())) if isinstance(t, bo.OutcomeTransform)
-    ]
-    return Chain([part for part in undone if part is not None])
+    parts = [t for t in transform.values() if isinstance(t, bo.OutcomeTransform)]
+    return Chain([undone for t in reversed(parts) if (undone := translate_outcome(t, at)) is not None])
 
 
 def _of_some(undone: Transform, transform: bo.Log | bo.Power | bo.Bilog, at: Outcomes) -> Transform:
