@@ -31,10 +31,12 @@ def refusal(what: str, thing: object, known: Dispatch, hint: str = "") -> TypeEr
     return TypeError(f"{what}: {full_name(thing)} is not understood; expected one of {names}; {hint}{BY_HAND}")
 
 
+def overridden(thing: object, known: Dispatch, method: str = "forward") -> bool:
+    """Whether a subclass of a known class computes something else: then it is not that class."""
+    kind = next((kind for kind in type(thing).__mro__ if kind in known.registry and kind is not object), None)
+    return kind is not None and getattr(type(thing), method, None) is not getattr(kind, method, None)
+
+
 def refuse_override(what: str, thing: object, known: Dispatch, method: str = "forward") -> None:
-    """A subclass of a known class that computes something else is not that class."""
-    for kind in type(thing).__mro__:
-        if kind in known.registry and kind is not object:
-            if getattr(type(thing), method, None) is not getattr(kind, method, None):
-                raise refusal(what, thing, known, f"{type(thing).__name__} has a {method} of its own")
-            return
+    if overridden(thing, known, method):
+        raise refusal(what, thing, known, f"{type(thing).__name__} has a {method} of its own")

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from ... import kernels
 from ...gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs
 from ...kernels import Kernel
-from ..gpytorch.exact import Around, assembled, exact_members
+from ..gpytorch.exact import Around, noise_of, translate_exact
 from ..gpytorch.kernels import kernel_of
-from ..gpytorch.noise import noise_of
 from ..gpytorch.place import Place
 from ..gpytorch.prior import Prior
 from ..gpytorch.variational import translate_strategy
@@ -103,8 +102,7 @@ def _exact(model: GPyTorchModel, outputs: bool = False, task: int | None = None)
     if model._has_transformed_inputs and not _same(X, own):
         X = own  # the model's data was replaced since
     number_tasks = model._map_tasks if isinstance(model, models.MultiTaskGP) and task is not None else Tensor.long
-    members, batch_shape, independent = exact_members(model, (X,), around.keywords, number_tasks)
-    gp = assembled(members, batch_shape, outputs or independent)
+    gp = translate_exact(model, (X,), around.keywords, number_tasks, outputs)
     return Ensemble(gp.models) if isinstance(gp, Batch) and model._is_ensemble else gp
 
 

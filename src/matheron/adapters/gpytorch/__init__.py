@@ -18,10 +18,9 @@ except ImportError as error:
     raise ImportError(f"{missing('GPyTorch', 'gpytorch')} ({error})") from error
 
 from . import kernels
-from .exact import assembled, exact_members
+from .exact import noise_of, translate_exact
 from .kernels import kernel_of
 from .means import mean_of
-from .noise import noise_of
 from .place import Place
 from .variational import moments_of, strategy_of, translate_strategy
 
@@ -32,7 +31,7 @@ def describe(model: object) -> GP:
     raise refusal("model", model, describe)
 
 
-describe.register(models.ExactGP, lambda model: assembled(*exact_members(model, tuple(model.train_inputs or ()))))
+describe.register(models.ExactGP, lambda model: translate_exact(model, tuple(model.train_inputs or ())))
 describe.register(models.ApproximateGP, lambda model: translate_strategy(model.variational_strategy))
 describe.register(models.IndependentModelList, lambda model: Outputs([describe(member) for member in model.models]))
 

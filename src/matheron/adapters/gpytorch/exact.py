@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce, singledispatch
 from typing import TypedDict
 
 import torch
+from gpytorch import likelihoods as gl
 from gpytorch import models, settings
+from linear_operator import to_dense
 from torch import Tensor
 
 from ... import kernels
@@ -15,8 +19,7 @@ from ...gp import GP, Batch, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel
 from ...means import Mean, Mixed
 from ...transforms import Transform
-from ..refusal import BY_HAND
-from .noise import noise_of
+from ..refusal import BY_HAND, refusal
 from .place import tensor
 from .prior import Prior
 
@@ -38,13 +41,14 @@ def no_transforms(index: Index, extra: int = 0) -> Around:
     return {}
 
 
-def exact_members(
+def translate_exact(
     model: models.ExactGP,
     inputs: tuple[Tensor, ...],
     transforms: Transforms = no_transforms,
     number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
-) -> tuple[list[GP], torch.Size, bool]:
-    """Snapshots of every member of a batch of exact models, the batch's shape, and whether its last axis is of outputs.
+    outputs: bool = False,
+) -> GP:
+    """A snapshot of an exact model, or of a batch of them; `outputs`: the last axis of the batch is of outputs.
 
     `inputs` are the training inputs in the model's own space.
     """
@@ -69,9 +73,9 @@ def exact_members(
         kernel, mean = prior.kernel(index), prior.mean(index)
         y, variance = prior.at(targets, index, trailing), prior.at(noise, index, trailing)
         if prior.collapsed is not None:
-            gp = collapsed_regression(prior, index, X, tasks, y, variance, transforms(index, 0))
+            gp = _collapsed_regression(prior, index, X, tasks, y, variance, transforms(index, 0))
         elif prior.coupled and variance.shape != y.shape:
-            gp = _correlated_noise(kernel, X, y, variance, mean, lambda extra, i=index: transforms(i, extra))
+            gp = _correlated_noise(kernel, X, y, variance, mean, transforms(index, kernel.num_outputs))
         else:
             one = prior.coupled and kernel.num_outputs == 1
             y, variance = (y[:, 0], variance[:, 0]) if one else (y, variance)
@@ -79,10 +83,10 @@ def exact_members(
                 kernel, X, y, variance, mean, tasks if kernel.num_outputs > 1 else None, **transforms(index, 0)
             )
         members.append(gp)
-    return members, prior.batch_shape, prior.independent
+    return assembled(members, prior.batch_shape, outputs or prior.independent)
 
 
-def assembled(members: Sequence[GP], batch_shape: torch.Size, outputs: bool) -> GP:
+def assembled(members: Sequence[GP], batch_shape: torch.Size, outputs: bool = False) -> GP:
     """One snapshot of all members of a batch; with `outputs` its last axis is of independent outputs."""
     if outputs:
         t = batch_shape[-1]
@@ -91,8 +95,37 @@ def assembled(members: Sequence[GP], batch_shape: torch.Size, outputs: bool) -> 
     return Batch(members, batch_shape) if batch_shape else members[0]
 
 
+@singledispatch
+def noise_of(likelihood: object, shape: torch.Size, inputs: tuple[Tensor, ...], prior: Prior) -> Tensor:
+    """Variances at targets of a shape `[*batch, n]`: as many; for tasks `[*batch, n, t]` as many, or covariances
+    `[*batch, t, t]` of the tasks' noise at each point."""
+    raise refusal("likelihood", likelihood, noise_of)
+
+
+@noise_of.register
+def _(
+    likelihood: gl.GaussianLikelihood | gl.FixedNoiseGaussianLikelihood | gl.HadamardGaussianLikelihood,
+    shape: torch.Size,
+    inputs: tuple[Tensor, ...],
+    prior: Prior,
+) -> Tensor:
+    # What GPyTorch adds to the training covariance when it predicts: learned, fixed, additional and by task alike.
+    return likelihood._shaped_noise_covar(shape, list(inputs)).diagonal(dim1=-1, dim2=-2)
+
+
+@noise_of.register
+def _(
+    likelihood: gl.MultitaskGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: Prior
+) -> Tensor:
+    n, t = shape[-2:]
+    if not (likelihood.has_task_noise and likelihood.rank > 0):
+        return likelihood._shaped_noise_covar(shape).diagonal(dim1=-1, dim2=-2).reshape(*shape[:-2], n, t)
+    one_point = torch.Size([*shape[:-2], 1, t])
+    return to_dense(likelihood._shaped_noise_covar(one_point))  # [*batch, t, t]
+
+
 def _correlated_noise(
-    kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean, transforms: Callable[[int], Around]
+    kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean, transforms: Around
 ) -> SelectedOutputs:
     """Noise with covariance Sigma = L L^T between the tasks at a point.
 
@@ -107,22 +140,23 @@ def _correlated_noise(
     eye = torch.eye(t, dtype=L.dtype, device=L.device)
     W = torch.linalg.solve_triangular(L, eye, upper=False)  # L^-1
     A = torch.cat([eye, W])  # [2 t, t]
-    both = [kernels.Coregional(k, A @ (torch.ones_like(eye) if B is None else B) @ A.mT) for B, k in kernel.coupled()]
+    couplings = [(torch.ones_like(eye) if B is None else B, k) for B, k in kernel.coupled()]
+    both: list[Kernel] = [kernels.Coregional(k, A @ B @ A.mT) for B, k in couplings]
     tasks = (t + torch.arange(t)).repeat(len(X))
     gp = ExactGP(
-        both[0] if len(both) == 1 else kernels.Sum(*both),
+        reduce(operator.add, both),
         X.repeat_interleave(t, dim=0),
         (y.double() @ W.mT).reshape(-1),
         1.0,
         Mixed(mean, A),
         tasks,
-        **transforms(t),
+        **transforms,
     )
     return SelectedOutputs(gp, range(t))
 
 
-def collapsed_regression(
-    prior: Prior, index: tuple[int, ...], X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor, transforms: Around
+def _collapsed_regression(
+    prior: Prior, index: Index, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor, transforms: Around
 ) -> SparseGP:
     """The q(u) with which GPyTorch predicts. With K_mm = L L^T, R = K_nm L^-T and M = I + R^T D^-1 R, whitened:
 
@@ -131,10 +165,15 @@ def collapsed_regression(
     The second part of D, FITC's, is in its predictions unless settings.sgpr_diagonal_correction is off; its training
     objective leaves it out.
     """
-    kernel, mean = prior.kernel(index), prior.mean(index)
-    Z = _inducing_points(prior, index)
+    kernel, mean, outer = prior.kernel(index), prior.mean(index), prior.collapsed
+    assert outer is not None
+    if outer.active_dims is not None:
+        raise TypeError(
+            f"kernel: InducingPointKernel with active_dims is not understood; give them to its base kernel, {BY_HAND}"
+        )
     if tasks is not None or kernel.num_outputs > 1:
         raise TypeError(f"kernel: InducingPointKernel of a kernel of several tasks is not understood; {BY_HAND}")
+    Z = prior.at(tensor(outer.inducing_points), index, 2)
     # All in float64: an inverse of K_mm in float32 would keep few digits.
     Zd, Xd = Z.double(), X.double()
     K_mm = kernel(Zd)  # [m, m]
@@ -151,17 +190,6 @@ def collapsed_regression(
     residual = (y.double() - mean.to(Xd)(Xd[None])[0, :, 0]) / D  # [n]
     q_mean = root @ (root.mT @ (R.mT @ residual))  # [m]
     return SparseGP(kernel, Z, q_mean, root, mean, whitened=True, jitter=jitter, **transforms)
-
-
-def _inducing_points(prior: Prior, index: tuple[int, ...]) -> Tensor:
-    """Z as points of the model's inputs; an InducingPointKernel on some columns has no say on the others."""
-    kernel = prior.collapsed
-    assert kernel is not None
-    if kernel.active_dims is not None:
-        raise TypeError(
-            f"kernel: InducingPointKernel with active_dims is not understood; give them to its base kernel, {BY_HAND}"
-        )
-    return prior.at(tensor(kernel.inducing_points), index, 2)
 
 
 def _jitter(K: Tensor, dtype: torch.dtype) -> float:

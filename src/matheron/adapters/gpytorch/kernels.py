@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
-from functools import singledispatch
+from functools import reduce, singledispatch
 
 import torch
 from gpytorch import kernels as gk
@@ -72,13 +73,9 @@ def _(kernel: gk.SpectralMixtureKernel, place: Place) -> Kernel:
     # Not the textbook's: beyond one dimension it is a product over dimensions of one-dimensional mixtures.
     weights = place.pick(kernel.mixture_weights, 1)  # [q]
     means, scales = (place.pick(p, 3)[:, 0] for p in (kernel.mixture_means, kernel.mixture_scales))  # [q, d]
-    factors = [
-        replace(place, columns=(column,)).on_columns(
-            kernels.SpectralMixture(weights, means[:, i : i + 1], scales[:, i : i + 1])
-        )
-        for i, column in enumerate(place.columns)
-    ]
-    return factors[0] if len(factors) == 1 else kernels.Product(*factors)
+    each = zip(place.columns, means.split(1, dim=1), scales.split(1, dim=1), strict=True)
+    factors = [replace(place, columns=(i,)).on_columns(kernels.SpectralMixture(weights, mu, s)) for i, mu, s in each]
+    return reduce(operator.mul, factors)
 
 
 kernel_of.register(gk.ConstantKernel, lambda kernel, place: kernels.Constant(place.pick(kernel.constant, 1)[0]))
@@ -100,9 +97,7 @@ def _(kernel: gk.AdditiveKernel, place: Place) -> Kernel:
 def _(kernel: gk.AdditiveStructureKernel | gk.ProductStructureKernel, place: Place) -> Kernel:
     """The same kernel of each column, summed or multiplied."""
     each = [translate_forward(kernel.base_kernel, replace(place, columns=(column,))) for column in place.columns]
-    if len(each) == 1:
-        return each[0]
-    return kernels.Sum(*each) if isinstance(kernel, gk.AdditiveStructureKernel) else kernels.Product(*each)
+    return reduce(operator.add if isinstance(kernel, gk.AdditiveStructureKernel) else operator.mul, each)
 
 
 @kernel_of.register
@@ -148,10 +143,10 @@ def product(factors: list[Kernel]) -> Kernel:
     """A product, in which the couplings B of an IndexKernel go around the rest: k * (B (x) 1) is B (x) k."""
     bare = [k for k in factors if isinstance(k, kernels.Coregional) and isinstance(k.kernel, kernels.Constant)]
     others = [k for k in factors if k not in bare]
+    inner = reduce(operator.mul, others) if others else bare[0].kernel
     if not bare:
-        return others[0] if len(others) == 1 else kernels.Product(*others)
+        return inner
     B = torch.stack([k.B for k in bare]).prod(0)
-    inner = bare[0].kernel if not others else others[0] if len(others) == 1 else kernels.Product(*others)
     return kernels.Coregional(inner, B) if inner.num_outputs == 1 else kernels.Product(*factors)
 
 

@@ -9,15 +9,13 @@ from gpytorch import means as gm
 from torch import Tensor, nn
 
 from ...means import ConstantMean, LinearMean, Mean, ModuleMean, Stacked
+from ..refusal import overridden
 from .place import Place
 
 
 def translate_mean(mean: nn.Module, place: Place, with_task: bool) -> Mean:
     """A mean module at one member of a batch. `with_task`: it takes the column of task numbers too."""
-    known = mean_of.dispatch(type(mean))
-    kind = next(kind for kind in type(mean).__mro__ if mean_of.registry.get(kind) is known)
-    plain = known is mean_of.registry[object] or type(mean).forward is kind.forward
-    return mean_of(mean, place, with_task) if plain else ModuleMean(_At(mean, place, with_task))
+    return ModuleMean(_At(mean, place, with_task)) if overridden(mean, mean_of) else mean_of(mean, place, with_task)
 
 
 @singledispatch

@@ -60,9 +60,3 @@ def tensor(parameter: Tensor | nn.Module) -> Tensor:
     """A parameter or a buffer of a module: its attributes are declared as tensors or modules."""
     assert isinstance(parameter, Tensor)
     return parameter
-
-
-def module(part: Tensor | nn.Module) -> nn.Module:
-    """A part of a module."""
-    assert isinstance(part, nn.Module)
-    return part

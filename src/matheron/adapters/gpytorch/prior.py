@@ -9,7 +9,7 @@ import copy
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from functools import singledispatch
+from functools import partial
 
 import torch
 from gpytorch import kernels as gk
@@ -52,7 +52,9 @@ class Prior:
         self.name = full_name(model)
         self.inputs, self.number_tasks = inputs, number_tasks
         self.probes = tuple(x[..., _spread(x.shape[-2]), :] for x in inputs)
-        self.columns = Columns(self.probes)
+        ends = list(itertools.accumulate(x.shape[-1] for x in inputs))
+        self.columns = [tuple(range(end - x.shape[-1], end)) for x, end in zip(inputs, ends, strict=True)]
+        self.num_columns, self.tasks = ends[-1], set[int]()  # those that hold task numbers are found while reading
         # A copy that shares all but the flag: BoTorch's forward, in training mode, would learn its transforms anew.
         model = copy.copy(model)
         model.training = False
@@ -80,9 +82,13 @@ class Prior:
         """Our mean, of one member of the batch."""
         return self._mean(replace(self._place(index), num_tasks=self.kernel(index).num_outputs))
 
-    def points(self, index: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-        """The inputs of one member as points `[n, d]` and task numbers `[n]`, or None."""
-        return self._split(self.inputs, index)
+    def points(self, index: tuple[int, ...], few: bool = False) -> tuple[Tensor, Tensor | None]:
+        """The inputs of one member, or a few of them, as points `[n, d]` and task numbers `[n]`, or None."""
+        inputs = self.probes if few else self.inputs
+        kind = next((x.dtype for x in inputs if x.is_floating_point()), torch.get_default_dtype())
+        x = torch.cat([self.at(x, index, 2).to(kind) for x in inputs], dim=-1)  # [n, columns]
+        points = x[:, self._place(index).coordinates]
+        return points, None if self.task is None else self.number_tasks(x[:, self.task]).long()
 
     def variances(self) -> Tensor:
         """k(x, x) at the inputs, of every member of the batch: `[*batch, n]`."""
@@ -93,23 +99,17 @@ class Prior:
     @property
     def task(self) -> int | None:
         """The column of task numbers."""
-        if len(self.columns.tasks) > 1:
+        if len(self.tasks) > 1:
             raise TypeError(
-                f"model: {self.name} has IndexKernels of columns {sorted(self.columns.tasks)}, expected one column of "
+                f"model: {self.name} has IndexKernels of columns {sorted(self.tasks)}, expected one column of "
                 f"task numbers at most; number the combinations in one column, {BY_HAND}"
             )
-        return next(iter(self.columns.tasks), None)
+        return next(iter(self.tasks), None)
 
     def _place(self, index: tuple[int, ...]) -> Place:
-        n = self.columns.number
+        n = self.num_columns
         inputs = self.inputs[0] if len(self.inputs) == 1 else None
         return Place(self.batch_shape, index, tuple(range(n)), n, self.task, inputs=inputs)
-
-    def _split(self, inputs: tuple[Tensor, ...], index: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-        kind = next((x.dtype for x in inputs if x.is_floating_point()), torch.get_default_dtype())
-        x = torch.cat([self.at(x, index, 2).to(kind) for x in inputs], dim=-1)  # [n, columns]
-        points = x[:, self._place(index).coordinates]
-        return points, None if self.task is None else self.number_tasks(x[:, self.task]).long()
 
     def at(self, values: Tensor, index: tuple[int, ...], trailing: int) -> Tensor:
         """One member of values `[*batch, ...]`; inputs have no axis for independent outputs."""
@@ -118,16 +118,15 @@ class Prior:
     def _read_kernel(self, model: nn.Module, operator: lo.LinearOperator) -> Reading:
         if isinstance(operator, LazyEvaluatedKernelTensor) and isinstance(operator.kernel, gk.InducingPointKernel):
             self.collapsed = outer = operator.kernel
-            given = self.columns.given(outer, operator.x1)
+            given = self._given(outer, operator.x1)
             operator = to_linear_operator(outer.base_kernel(operator.x1))
-
-            def of_base(place: Place) -> Kernel:
-                return translate(outer.base_kernel, replace(place, columns=given).within(outer))
-
-            reading: Reading | None = of_base
+            readings: list[Reading] = [
+                lambda place: translate(outer.base_kernel, replace(place, columns=given).within(outer))
+            ]
         else:
-            reading = read(operator, self.columns)
-        for candidate in combinations(model, self.columns) if reading is None else [reading]:
+            reading = self._read(operator)
+            readings = self._combinations(model) if reading is None else [reading]
+        for candidate in readings:
             ours = [(self._covariance(candidate, index), index) for index in self._some()]
             with torch.no_grad():
                 K = to_dense(operator)
@@ -138,22 +137,73 @@ class Prior:
             f"kernels or of their sum or product; write it as one gpytorch kernel of the inputs, {BY_HAND}"
         )
 
+    def _read(self, operator: object) -> Reading | None:
+        """A kernel from the covariance that forward returns: lazy kernels, and sums and multiples of them.
+
+        None for an operator that does not say which kernels made it.
+        """
+        match operator:
+            case LazyEvaluatedKernelTensor():
+                kernel, given = operator.kernel, self._given(operator.kernel, operator.x1)
+                return lambda place: translate(kernel, replace(place, columns=given))
+            case lo.SumLinearOperator() | lo.CatLinearOperator():
+                parts = [part for each in operator.linear_ops if (part := self._read(each)) is not None]
+                if len(parts) < len(operator.linear_ops):
+                    return None
+                if isinstance(operator, lo.CatLinearOperator):  # independent outputs, the last of the batch's axes
+                    return lambda place: parts[place.index[-1]](place)
+                return lambda place: kernels.Sum(*(part(place) for part in parts))
+            case lo.ConstantMulLinearOperator():
+                base, constant = self._read(operator.base_linear_op), operator._constant
+                return base and (lambda place: kernels.Scaled(base(place), place.pick(constant, 0)))
+        return None
+
+    def _combinations(self, model: nn.Module) -> list[Reading]:
+        """Where a product of covariances was computed at once: the product, and the sum, of the model's own kernels.
+
+        An IndexKernel takes the last input, the others the first.
+        """
+        found = [k for k in model.children() if isinstance(k, gk.Kernel)]
+        own = [(k, self.columns[-1 if isinstance(k, gk.IndexKernel) else 0]) for k in found]
+        for k, columns in own:
+            self.tasks |= task_columns(k, Place(torch.Size(), (), columns, self.num_columns))
+
+        def each(place: Place) -> list[Kernel]:
+            return [translate(k, replace(place, columns=columns)) for k, columns in own]
+
+        if len(own) < 2:
+            return [lambda place: each(place)[0]] if own else []
+        return [lambda place: product(each(place)), lambda place: kernels.Sum(*each(place))]
+
+    def _given(self, kernel: gk.Kernel, x: Tensor) -> tuple[int, ...]:
+        """The columns of the input that a kernel was called with, if it saw `x` of them."""
+        for own, columns in zip(self.probes, self.columns, strict=True):
+            place = Place(torch.Size(), (), columns, self.num_columns)
+            seen = place.within(kernel).columns
+            tasks = task_columns(kernel, place)
+            same = [i for i, c in enumerate(seen) if len(self.probes) > 1 or c not in tasks]
+            part = own[..., [c - columns[0] for c in seen]]
+            if part.shape[-2:] == x.shape[-2:] and bool((part[..., same] == x[..., same]).all()):
+                self.tasks |= tasks
+                return columns
+        raise TypeError(
+            f"model: its forward gives {type(kernel).__name__} something else than the model's inputs. Where that is "
+            "Z = net(X): gp = matheron.ExactGP(matheron.adapters.gpytorch.translate(kernel, Z.shape[1]), Z, y, noise, "
+            f"mean), and paths = matheron.draw(gp, 64) are called at net(x); {BY_HAND}"
+        )
+
     def _read_mean(self, model: nn.Module, mean: Tensor) -> Callable[[Place], Mean]:
         first = getattr(model, "mean_module", None)
         modules = [m for m in model.children() if isinstance(m, gm.Mean) and m is not first]
-        for module in modules if first is None else [first, *modules]:
-            for with_task in (False,) if self.task is None else (False, True):
-
-                def reading(place: Place, module: nn.Module = module, with_task: bool = with_task) -> Mean:
-                    return translate_mean(module, place, with_task)
-
-                self._mean = reading
-                try:
-                    values = [(self._mean_values(index), index) for index in self._some()]
-                except (RuntimeError, ValueError):  # a mean of other columns
-                    continue
-                if all(self._agrees(value, mean, index, 2 if self.coupled else 1) for value, index in values):
-                    return reading
+        with_tasks = (False,) if self.task is None else (False, True)
+        for module, with_task in itertools.product(modules if first is None else [first, *modules], with_tasks):
+            self._mean = partial(translate_mean, module, with_task=with_task)
+            try:
+                values = [(self._mean_values(index), index) for index in self._some()]
+            except (RuntimeError, ValueError):  # a mean of other columns
+                continue
+            if all(self._agrees(value, mean, index, 2 if self.coupled else 1) for value, index in values):
+                return self._mean
         if bool((mean == 0).all()):
             return lambda place: ConstantMean(0.0)
         raise TypeError(
@@ -163,14 +213,14 @@ class Prior:
 
     def _covariance(self, reading: Reading, index: tuple[int, ...]) -> Tensor:
         kernel = reading(self._place(index)).owned()
-        x, tasks = self._split(self.probes, index)
+        x, tasks = self.points(index, few=True)
         x, t = x.double(), kernel.num_outputs
         if self.coupled:
             x, tasks = x.repeat_interleave(t, 0), torch.arange(t, device=x.device).repeat(len(x))
         return coupled_covariance(kernel.to(x), x, tasks, x, tasks)
 
     def _mean_values(self, index: tuple[int, ...]) -> Tensor:
-        x, tasks = self._split(self.probes, index)
+        x, tasks = self.points(index, few=True)
         mean = self.mean(index).owned()
         if self.coupled:
             return mean.to(x)(x[None])[0].expand(-1, self.kernel(index).num_outputs)
@@ -192,86 +242,3 @@ class Prior:
 def _spread(n: int) -> list[int]:
     """A few of n rows, from first to last."""
     return sorted({round(i * (n - 1) / (_NUM_PROBES - 1)) for i in range(_NUM_PROBES)})
-
-
-# A kernel read from the covariance that forward returns: lazy kernels, and sums and multiples of them.
-
-
-class Columns:
-    """The inputs of a model side by side, and which of their columns holds task numbers (found while reading)."""
-
-    def __init__(self, inputs: tuple[Tensor, ...]) -> None:
-        self.inputs = inputs
-        ends = torch.tensor([x.shape[-1] for x in inputs]).cumsum(0).tolist()
-        self.of = [tuple(range(end - x.shape[-1], end)) for x, end in zip(inputs, ends, strict=True)]
-        self.tasks: set[int] = set()
-
-    @property
-    def number(self) -> int:
-        return self.of[-1][-1] + 1
-
-    def given(self, kernel: gk.Kernel, x: Tensor) -> tuple[int, ...]:
-        """The columns of the input that a kernel was called with, if it saw `x` of them."""
-        for own, columns in zip(self.inputs, self.of, strict=True):
-            place = Place(torch.Size(), (), columns, self.number)
-            seen = place.within(kernel).columns
-            tasks = task_columns(kernel, place)
-            same = [i for i, c in enumerate(seen) if len(self.inputs) > 1 or c not in tasks]
-            part = own[..., [c - columns[0] for c in seen]]
-            if part.shape[-2:] == x.shape[-2:] and bool((part[..., same] == x[..., same]).all()):
-                self.tasks |= tasks
-                return columns
-        raise TypeError(
-            f"model: its forward gives {type(kernel).__name__} something else than the model's inputs. Where that is "
-            "Z = net(X): gp = matheron.ExactGP(matheron.adapters.gpytorch.translate(kernel, Z.shape[1]), Z, y, noise, "
-            f"mean), and paths = matheron.draw(gp, 64) are called at net(x); {BY_HAND}"
-        )
-
-
-@singledispatch
-def read(operator: object, columns: Columns) -> Reading | None:
-    """A kernel, given a place; None for an operator that does not say which kernels made it."""
-    return None
-
-
-@read.register
-def _(operator: LazyEvaluatedKernelTensor, columns: Columns) -> Reading:
-    kernel, given = operator.kernel, columns.given(operator.kernel, operator.x1)
-    return lambda place: translate(kernel, replace(place, columns=given))
-
-
-@read.register
-def _(operator: lo.SumLinearOperator | lo.CatLinearOperator, columns: Columns) -> Reading | None:
-    parts = [read(part, columns) for part in operator.linear_ops]
-    readings = [part for part in parts if part is not None]
-    if len(readings) < len(parts):
-        return None
-    if isinstance(operator, lo.CatLinearOperator):  # independent outputs, the last of the batch's axes
-        return lambda place: readings[place.index[-1]](place)
-    return lambda place: kernels.Sum(*(part(place) for part in readings))
-
-
-@read.register
-def _(operator: lo.ConstantMulLinearOperator, columns: Columns) -> Reading | None:
-    base, constant = read(operator.base_linear_op, columns), operator._constant
-    if base is None:
-        return None
-    return lambda place: kernels.Scaled(base(place), place.pick(constant, 0))
-
-
-def combinations(model: nn.Module, columns: Columns) -> list[Reading]:
-    """Where a product of covariances was computed at once: the product, and the sum, of all the model's own kernels.
-
-    An IndexKernel takes the last input, the others the first.
-    """
-    own = [k for k in model.children() if isinstance(k, gk.Kernel)]
-    given = [columns.of[-1 if isinstance(k, gk.IndexKernel) else 0] for k in own]
-    for k, c in zip(own, given, strict=True):
-        columns.tasks |= task_columns(k, Place(torch.Size(), (), c, columns.number))
-
-    def each(place: Place) -> list[Kernel]:
-        return [translate(k, replace(place, columns=c)) for k, c in zip(own, given, strict=True)]
-
-    if len(own) < 2:
-        return [lambda place: each(place)[0]] if own else []
-    return [lambda place: product(each(place)), lambda place: kernels.Sum(*each(place))]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from functools import singledispatch
+import operator
+from functools import reduce, singledispatch
 
 import torch
 from gpytorch import variational as gv
@@ -11,11 +12,11 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...gp import GP, Outputs, SelectedOutputs, SparseGP
-from ...kernels import coupled_covariance
+from ...kernels import Kernel, coupled_covariance
 from ...means import Mixed, Stacked
 from ..refusal import BY_HAND, refusal, refuse_override
 from .exact import Around, Transforms, assembled, no_transforms
-from .place import module, tensor
+from .place import tensor
 from .prior import Prior
 
 Base = gv.VariationalStrategy | gv.UnwhitenedVariationalStrategy | gv.CiqVariationalStrategy
@@ -36,7 +37,7 @@ def strategy_of(strategy: object, transforms: Transforms) -> GP:
 @strategy_of.register
 def _(strategy: Base, transforms: Transforms) -> GP:
     members, batch_shape = sparse_members(strategy, transforms)
-    return assembled(members, batch_shape, outputs=False)
+    return assembled(members, batch_shape)
 
 
 @strategy_of.register
@@ -47,9 +48,9 @@ def _(strategy: gv.IndependentMultitaskVariationalStrategy, transforms: Transfor
         base = strategy.base_variational_strategy
         tasks = range(strategy.num_tasks)
         laws = [sparse_members(base, lambda i, extra, t=t: transforms((*i, t), extra))[0] for t in tasks]
-        return assembled([Outputs(each) for each in zip(*laws, strict=True)], batch_shape, outputs=False)
+        return assembled([Outputs(each) for each in zip(*laws, strict=True)], batch_shape)
     groups, rest = _grouped(members, batch_shape, axis)
-    return assembled([Outputs(group) for group in groups], rest, outputs=False)
+    return assembled([Outputs(group) for group in groups], rest)
 
 
 @strategy_of.register
@@ -62,7 +63,7 @@ def _(strategy: gv.LMCVariationalStrategy, transforms: Transforms) -> GP:
     mixing = coefficients.movedim(axis, -2).flatten(0, -3) if rest else coefficients[None]  # [b, latents, t]
     indices = itertools.product(*map(range, rest))
     mixed = [_mixed(g, A, transforms(i, len(g))) for g, A, i in zip(groups, mixing, indices, strict=True)]
-    return assembled(mixed, rest, outputs=False)
+    return assembled(mixed, rest)
 
 
 def sparse_members(strategy: nn.Module, transforms: Transforms) -> tuple[list[SparseGP], torch.Size]:
@@ -72,7 +73,9 @@ def sparse_members(strategy: nn.Module, transforms: Transforms) -> tuple[list[Sp
     refuse_override("variational strategy", strategy, strategy_of)
     _check_ready(strategy)
     q_mean, q_root = moments_of(strategy._variational_distribution)  # [*batch, m], [*batch, m, m]
-    prior = Prior(module(strategy.model), (tensor(strategy.inducing_points),), q_mean.shape)
+    model = strategy.model
+    assert isinstance(model, nn.Module)
+    prior = Prior(model, (tensor(strategy.inducing_points),), q_mean.shape)
     if prior.collapsed is not None:
         raise TypeError(f"kernel: InducingPointKernel is for exact models; give its base kernel to this one, {BY_HAND}")
     members = []
@@ -113,11 +116,11 @@ def _mixed(latents: list[SparseGP], A: Tensor, transforms: Around) -> SelectedOu
     num_latents, t = A.shape
     eye = torch.eye(num_latents, dtype=A.dtype, device=A.device)
     C = torch.cat([A.mT, eye])  # [t + latents, latents]
-    parts = [kernels.Coregional(g.kernel, c[:, None] * c) for g, c in zip(latents, C.mT, strict=True)]
+    parts: list[Kernel] = [kernels.Coregional(g.kernel, c[:, None] * c) for g, c in zip(latents, C.mT, strict=True)]
     sizes = torch.tensor([g.num_inducing for g in latents])
     q_means, roots = [g.q_mean for g in latents], [g.q_scale_tril for g in latents]
     gp = SparseGP(
-        parts[0] if len(parts) == 1 else kernels.Sum(*parts),
+        reduce(operator.add, parts),
         torch.cat([g.inducing_points for g in latents]),
         torch.cat([q for q in q_means if q is not None]),
         torch.block_diag(*(r for r in roots if r is not None)) if roots[0] is not None else None,
