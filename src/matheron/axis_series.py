@@ -47,7 +47,7 @@ class AxisSeries:
         u = angles.double() * (self.size / (2 * math.pi))
         first = torch.ceil(u - w / 2).long()  # of the w cells nearest to each point
         taps = torch.arange(w)
-        phi = window(((u - first)[:, None] - taps).to(dtype))  # [n, w]
+        phi = window(((u - first)[:, None] - taps).to(dtype), w)  # [n, w]
         low = int(first.min())
         self.num_cells = int(first.max()) + w - low
         self.pieces = _unwrapped(low, self.num_cells, self.size)

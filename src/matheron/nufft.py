@@ -7,7 +7,6 @@ Modes run from -m to m in each axis, in order; points are angles, of which only 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
@@ -166,7 +165,7 @@ class Interpolated:
         out = self.table.new_empty(len(x), len(self.table))
         step = max(1, _BLOCK // self.width ** x.shape[1])
         for i in range(0, len(x), step):
-            index, weights, _ = self._taps(x[i : i + step], gradient=False)
+            index, weights, _ = _taps(x[i : i + step], self.size, self.table.dtype)
             out[i : i + step] = embedding_bag(index, rows, per_sample_weights=_outer(weights), mode="sum")
         return out.mT
 
@@ -180,7 +179,7 @@ class Interpolated:
         step = max(1, _BLOCK // self.width**d)
         for i in range(0, b * n, step):
             cut = slice(i, i + step)
-            index, weights, derivatives = self._taps(x[cut], gradient)
+            index, weights, derivatives = _taps(x[cut], self.size, self.table.dtype, gradient)
             near = self.table.view(-1).take(index + start[cut, None])  # [n, w^d]
             values[cut] = (near * _outer(weights)).sum(-1)
             if slopes is not None:
@@ -189,39 +188,36 @@ class Interpolated:
                     slopes[cut, axis] = (near * _outer(mixed)).sum(-1)
         return values.view(b, n), None if slopes is None else slopes.view(b, n, d)
 
-    def _taps(self, x: Tensor, gradient: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Cells near each point `[n, w^d]`, and each axis's window there (and its derivative in the angle) `[n, w]`."""
-        index: Tensor | None = None
-        weights, derivatives = [], []
-        for x_i, size in zip(x.unbind(-1), self.size, strict=True):
-            cell, z = nearby(x_i.double(), size, self.width)
-            z = z.to(self.table.dtype)
-            weights.append(window(z))
-            if gradient:
-                derivatives.append(window_slope(z) * (size / (2 * math.pi)))
-            index = cell if index is None else (index[:, :, None] * size + cell[:, None]).flatten(1)
-        assert index is not None
-        return index, weights, derivatives
 
-
-def nearby(x: Tensor, size: int, w: int) -> tuple[Tensor, Tensor]:
-    """The w cells of a periodic grid nearest to angles `[n]`, and the distances to them in cells, `[n, w]`."""
-    u = x * (size / (2 * math.pi))
-    first = torch.ceil(u - w / 2)
+def _taps(
+    x: Tensor, size: Sequence[int], dtype: torch.dtype, gradient: bool = False
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Cells of a periodic grid near each point `[n, w^d]`, and each axis's window there (and its derivative in the
+    angle) `[n, w]`."""
+    w = WIDTH[dtype]
     taps = torch.arange(w, device=x.device)
-    return (first.long()[:, None] + taps) % size, (u - first)[:, None] - taps
+    index: Tensor | None = None
+    weights, derivatives = [], []
+    for x_i, cells in zip(x.double().unbind(-1), size, strict=True):
+        u = x_i * (cells / (2 * math.pi))
+        first = torch.ceil(u - w / 2)
+        z = ((u - first)[:, None] - taps).to(dtype)  # distances in cells
+        weights.append(window(z, w))
+        if gradient:
+            derivatives.append(window_slope(z, w) * (cells / (2 * math.pi)))
+        cell = (first.long()[:, None] + taps) % cells
+        index = cell if index is None else (index[:, :, None] * cells + cell[:, None]).flatten(1)
+    assert index is not None
+    return index, weights, derivatives
 
 
-def window(z: Tensor) -> Tensor:
+def window(z: Tensor, w: int) -> Tensor:
     """exp(beta (sqrt(1 - (2 z / w)^2) - 1)), the "exponential of semicircle"."""
-    w = WIDTH[z.dtype]
     return torch.exp(2.3 * w * (torch.sqrt((1 - (2 * z / w).square()).clamp_min(0)) - 1))
 
 
-def window_slope(z: Tensor) -> Tensor:
-    w = WIDTH[z.dtype]
-    root = torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
-    return torch.exp(2.3 * w * (root - 1)) * (-2.3 * w * 4 / w**2) * z / root
+def window_slope(z: Tensor, w: int) -> Tensor:
+    return window(z, w) * (-9.2 / w) * z / torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
 
 
 def _outer(weights: list[Tensor]) -> Tensor:
@@ -234,24 +230,19 @@ def _outer(weights: list[Tensor]) -> Tensor:
 
 def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The adjoint of `series_at`: every point spread over the cells near it, then a transform."""
-    size = grid_shape(shape, x.dtype)
+    size, dtype = grid_shape(shape, c.real.dtype), c.real.dtype
     values = torch.view_as_real(c).movedim(-1, 1).flatten(0, 1).mT.contiguous()  # [n, 2 r]
     grid = values.new_zeros(math.prod(size), values.shape[1])
-    near = [nearby(axis, n, WIDTH[x.dtype]) for axis, n in zip(x.unbind(-1), size, strict=True)]
-    weights = [window(z) for _, z in near]
-    for taps in itertools.product(range(WIDTH[x.dtype]), repeat=len(size)):
-        index, weight = torch.zeros_like(near[0][0][:, 0]), None
-        for (cell, _), phi, tap, n in zip(near, weights, taps, size, strict=True):
-            index = index * n + cell[:, tap]
-            weight = phi[:, tap] if weight is None else weight * phi[:, tap]
-        assert weight is not None
-        grid.index_add_(0, index, values * weight[:, None])
+    step = max(1, _BLOCK // (WIDTH[dtype] ** len(size) * values.shape[1]))
+    for i in range(0, len(x), step):
+        index, weights, _ = _taps(x[i : i + step], size, dtype)
+        grid.index_add_(0, index.flatten(), (_outer(weights)[..., None] * values[i : i + step, None]).flatten(0, 1))
     G = torch.view_as_complex(grid.mT.reshape(len(c), 2, *size).movedim(1, -1).contiguous())
     G = torch.fft.fftn(G, dim=tuple(range(1, G.ndim)))
     for axis, (n, cells) in enumerate(zip(shape, size, strict=True), start=1):
         m = n // 2
         G = torch.cat([G.narrow(axis, cells - m, m), G.narrow(axis, 0, m + 1)], dim=axis)
-        G = G / window_transform(n, cells, x.dtype).to(x.device).reshape(-1, *[1] * (len(shape) - axis))
+        G = G / window_transform(n, cells, dtype).to(x.device).reshape(-1, *[1] * (len(shape) - axis))
     return G
 
 
@@ -261,6 +252,6 @@ def window_transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
     w = WIDTH[dtype]
     nodes, weights = np.polynomial.legendre.leggauss(64)
     z = torch.from_numpy(nodes) * (w / 2)
-    phi = torch.exp(2.3 * w * (torch.sqrt(1 - (2 * z / w).square()) - 1))
     j = torch.arange(-(n // 2), n // 2 + 1, dtype=torch.float64)
-    return ((phi * torch.from_numpy(weights) * (w / 2)) @ torch.cos(torch.outer(z, 2 * math.pi / size * j))).to(dtype)
+    phi = window(z, w) * torch.from_numpy(weights) * (w / 2)
+    return (phi @ torch.cos(torch.outer(z, 2 * math.pi / size * j))).to(dtype)
