@@ -131,7 +131,7 @@ class Product(_Composite):
         factors = [k.terms(input_dim) for k in self.parts]
         if math.prod(map(len, factors)) > LARGEST_TERM_COUNT:
             factors = [_gathered(terms) for terms in factors]
-        return [math.prod(terms[1:], start=terms[0]) for terms in itertools.product(*factors)]
+        return [reduce(operator.mul, terms) for terms in itertools.product(*factors)]
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         if self.num_outputs == 1:
@@ -139,8 +139,7 @@ class Product(_Composite):
         pairs = []
         for combination in itertools.product(*(k.coupled() for k in self.parts)):
             couplings = [B for B, _ in combination if B is not None]
-            B = math.prod(couplings[1:], start=couplings[0]) if couplings else None
-            pairs.append((B, Product(*(k for _, k in combination))))
+            pairs.append((reduce(torch.mul, couplings) if couplings else None, Product(*(k for _, k in combination))))
         return pairs
 
 
@@ -167,27 +166,28 @@ class OnDims(Kernel):
         if max(self.dims) >= input_dim:
             raise ValueError(f"dims: expected coordinates below {input_dim}, the points' dimension, got {self.dims}")
 
-    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+    def _part(self, x: Tensor) -> Tensor:
         self._check(x.shape[-1])
-        part = x[..., self.dims]
-        return self.kernel.forward(part, part if z is x else z[..., self.dims])
+        return x[..., self.dims]
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        part = self._part(x)
+        return self.kernel.forward(part, part if z is x else self._part(z))
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        self._check(x.shape[-1])
-        K, part = self.kernel.with_gradient(x[..., self.dims], z[..., self.dims])
-        dK = torch.zeros(x.shape[-1], *K.shape, dtype=K.dtype, device=K.device)
+        K, part = self.kernel.with_gradient(self._part(x), self._part(z))
+        dK = K.new_zeros(x.shape[-1], *K.shape)
         dK[self.dims] = part
         return K, dK
 
     def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        self._check(x.shape[-1])
-        value, part = self.kernel.weighted_with_gradient(x[..., self.dims], z[..., self.dims], W)
+        value, part = self.kernel.weighted_with_gradient(self._part(x), self._part(z), W)
         gradient = value.new_zeros(*value.shape, x.shape[-1])
         gradient[..., self.dims] = part
         return value, gradient
 
     def diag(self, x: Tensor) -> Tensor:
-        return self.kernel.diag(x[..., self.dims])
+        return self.kernel.diag(self._part(x))
 
     def terms(self, input_dim: int) -> list[Term]:
         self._check(input_dim)

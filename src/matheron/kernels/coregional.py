@@ -50,21 +50,13 @@ class Coregional(Kernel):
         self.kernel = kernel
         self.register_buffer("B", B)
 
-    def _refuse(self) -> NoReturn:
+    def forward(self, x: Tensor, z: Tensor | None = None) -> NoReturn:
         raise TypeError("a Coregional kernel needs tasks: call coupled_covariance(kernel, x, i, z, j)")
 
-    def forward(self, x: Tensor, z: Tensor) -> NoReturn:
-        self._refuse()
-
-    def with_gradient(self, x: Tensor, z: Tensor) -> NoReturn:
-        self._refuse()
-
-    def diag(self, x: Tensor) -> NoReturn:
-        self._refuse()
+    with_gradient = diag = forward
 
     def terms(self, input_dim: int) -> list[Term]:
-        terms = self.kernel.terms(input_dim)
-        return [replace(t, coupling=self.B if t.coupling is None else self.B * t.coupling) for t in terms]
+        return [replace(term, coupling=self.B) for term in self.kernel.terms(input_dim)]
 
     @property
     def num_outputs(self) -> int:

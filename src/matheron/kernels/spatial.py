@@ -81,7 +81,9 @@ class Ball(Elliptical):
 
     def log_radial(self, r2: Tensor) -> Tensor:
         d, far = self.input_dim, r2 > _BALL_FAR**2
-        near = _BallDensity.apply(_root(torch.where(far, 0.0, r2)), d).clamp_min(1e-30).log()
+        u = _root(torch.where(far, 0.0, r2))
+        value, slope = (torch.from_numpy(a).to(u) for a in _ball_density(u.detach().double().cpu().numpy(), d))
+        near = (value + slope * (u - u.detach())).clamp_min(1e-30).log()  # differentiable once
         # Far out the mean of the oscillations: k is 1 - 3/2 r near zero.
         tail = math.log(1.5) + math.lgamma((d + 1) / 2) - (d + 1) / 2 * (math.log(math.pi) + r2.clamp_min(1.0).log())
         return torch.where(far, tail, near)
@@ -112,22 +114,8 @@ def _ball_quantile(u: Tensor) -> Tensor:
     return 2 * torch.where(v < cdf[-1], inside, beyond).to(u)
 
 
-class _BallDensity(torch.autograd.Function):
-    """The density at |theta| = u of the measure with range 1, with its first derivative in u."""
-
-    @staticmethod
-    def forward(ctx, u: Tensor, d: int) -> Tensor:
-        density, slope = _ball_density(u.detach().double().cpu().numpy(), d)
-        ctx.save_for_backward(torch.from_numpy(slope).to(u))
-        return torch.from_numpy(density).to(u)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        return grad * ctx.saved_tensors[0], None
-
-
 def _ball_density(u: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """The density in d dimensions, and its derivative."""
+    """The density at |theta| = u of the measure with range 1 in d dimensions, and its derivative."""
     if d == 3:
         t = np.maximum(u / 2, 1e-6)
         ratio = scipy.special.spherical_jn(1, t) / t

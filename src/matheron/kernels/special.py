@@ -16,11 +16,6 @@ _DECADES = 37.0  # the integrand is cut where it has fallen by e^-37
 _LARGEST_LOGIT, _LOGIT_CELLS = 38.0, 2048
 
 
-def from_scipy(function, u: Tensor) -> Tensor:
-    """A SciPy function of a tensor of numbers, without derivatives, on whatever device it lives."""
-    return torch.from_numpy(np.asarray(function(u.detach().double().cpu().numpy()))).to(u)
-
-
 def gamma_quantile(u: Tensor, shape: float) -> Tensor:
     """Quantiles of Gamma(shape, rate=shape), away from zero, where a root's inverse would be infinite.
 
@@ -53,18 +48,11 @@ def _gamma_table(shape: float) -> Tensor:
     return torch.from_numpy(np.stack(cubics, axis=1))
 
 
-class ScaledBessel(torch.autograd.Function):
-    """exp(-z) I_k(z) for k = 0 .. count, with its derivative in z."""
-
-    @staticmethod
-    def forward(ctx, z: Tensor, count: int) -> Tensor:
-        values = scipy.special.ive(np.arange(-1, count + 2), float(z))
-        ctx.save_for_backward(torch.from_numpy((values[:-2] + values[2:]) / 2 - values[1:-1]).to(z))
-        return torch.from_numpy(values[1:-1]).to(z)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        return (grad * ctx.saved_tensors[0]).sum(), None
+def scaled_bessel(z: Tensor, count: int) -> Tensor:
+    """exp(-z) I_k(z) for k = 0 .. count, differentiable once in z."""
+    values = scipy.special.ive(np.arange(-1, count + 2), float(z.detach()))
+    slopes = (values[:-2] + values[2:]) / 2 - values[1:-1]
+    return torch.from_numpy(values[1:-1]).to(z) + torch.from_numpy(slopes).to(z) * (z - z.detach())
 
 
 def log_bessel_k(order: Tensor, s: Tensor) -> Tensor:
@@ -74,8 +62,10 @@ def log_bessel_k(order: Tensor, s: Tensor) -> Tensor:
     dozen nodes, once they lie where the integrand does: about its peak at sinh t = a / s.
     """
     if s.device.type == "cpu" and not (torch.is_grad_enabled() and (s.requires_grad or order.requires_grad)):
-        value = from_scipy(lambda v: np.log(scipy.special.kve(float(order), v)) - v, s)  # faster, until it overflows
-        return torch.where(value.isfinite(), value, _log_trapezoid(order, s)) if not value.isfinite().all() else value
+        at = s.detach().double().numpy()
+        value = torch.from_numpy(np.log(scipy.special.kve(float(order), at)) - at).to(s)  # faster, until it overflows
+        if bool(value.isfinite().all()):
+            return value
     return _log_trapezoid(order, s)
 
 

@@ -23,7 +23,7 @@ from .elliptical import GammaScaled as GammaScaled
 from .elliptical import Gaussian as Gaussian
 from .elliptical import Student as Student
 from .measure import SpectralMeasure as SpectralMeasure
-from .special import ScaledBessel
+from .special import scaled_bessel
 
 LARGEST_ATOM_COUNT = 1 << 20
 
@@ -40,7 +40,7 @@ class Lattice(SpectralMeasure):
         """Masses `[2 k + 1]` of the harmonics -k to k; the rest weighs less than rounding."""
         z = self.lengthscale[i] ** -2
         count = math.ceil(9 * math.sqrt(float(z.detach()))) + 20
-        half = ScaledBessel.apply(z, count)  # [k + 1]
+        half = scaled_bessel(z, count)  # [k + 1]
         return torch.cat([half[1:].flip(0), half])
 
     def _harmonics(self, U: Tensor, i: int) -> Tensor:

@@ -6,6 +6,7 @@ Every stationary kernel has k(x, x) = 1 except SpectralMixture, whose weights ar
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -132,23 +133,22 @@ class SpectralMixture(Kernel):
         if self.means.shape[1] != input_dim:
             raise ValueError(f"SpectralMixture of {self.means.shape[1]} dimensions got points in {input_dim}")
 
-    def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        self._check(x.shape[-1])
-        x, z = centred(x, z)
-        K = x.new_zeros(())
+    def _components(self, x: Tensor, z: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Of each component the mean, the scales, the Gaussian around the cosine, and the cosine's phase."""
         for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
             phase = (2 * math.pi) * ((x @ mu)[..., :, None] - (z @ mu)[..., None, :])
-            K = K + w * torch.exp(-2 * math.pi**2 * squared_distance(x * s, z * s)) * phase.cos()
-        return K
+            yield mu, s, w * torch.exp(-2 * math.pi**2 * squared_distance(x * s, z * s)), phase
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        self._check(x.shape[-1])
+        return sum((g * phase.cos() for _, _, g, phase in self._components(*centred(x, z))), start=x.new_zeros(()))
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         self._check(x.shape[-1])
         x, z = centred(x, z)
         difference = torch.stack([x[..., :, None, i] - z[..., None, :, i] for i in range(x.shape[-1])])
         K, dK = x.new_zeros(()), torch.zeros_like(difference)
-        for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
-            phase = (2 * math.pi) * ((x @ mu)[..., :, None] - (z @ mu)[..., None, :])
-            envelope = w * torch.exp(-2 * math.pi**2 * squared_distance(x * s, z * s))
+        for mu, s, envelope, phase in self._components(x, z):
             K = K + envelope * phase.cos()
             for i in range(x.shape[-1]):
                 dK[i] -= (4 * math.pi**2 * s[i] ** 2) * difference[i] * envelope * phase.cos()
