@@ -22,9 +22,9 @@ from gpytorch.models import ExactGP as GPyTorchExactGP
 from torch import Tensor, nn
 
 from ... import kernels
-from ...gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs
+from ...gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel
-from ..gpytorch.exact import Around, noise_of, translate_exact
+from ..gpytorch.exact import noise_of, translate_exact
 from ..gpytorch.kernels import kernel_of
 from ..gpytorch.place import Place
 from ..gpytorch.prior import Prior
@@ -80,7 +80,7 @@ def _(model: ApproximateGPyTorchModel | models.SingleTaskVariationalGP) -> GP:
     base = getattr(strategy, "base_variational_strategy", strategy)
     assert strategy is not None and base is not None
     around = _Around(model, base.inducing_points.shape[-1], getattr(model, "_input_batch_shape", torch.Size()))
-    return translate_strategy(strategy, around.keywords)
+    return around.attached(translate_strategy(strategy))
 
 
 @describe.register
@@ -102,7 +102,7 @@ def _exact(model: GPyTorchModel, outputs: bool = False, task: int | None = None)
     if model._has_transformed_inputs and not _same(X, own):
         X = own  # the model's data was replaced since
     number_tasks = model._map_tasks if isinstance(model, models.MultiTaskGP) and task is not None else Tensor.long
-    gp = translate_exact(model, (X,), around.keywords, number_tasks, outputs)
+    gp = around.attached(translate_exact(model, (X,), number_tasks, outputs))
     return Ensemble(gp.models) if isinstance(gp, Batch) and model._is_ensemble else gp
 
 
@@ -120,15 +120,28 @@ class _Around:
         self.num_outcomes = 1 if task is not None else int(getattr(model, "num_outputs", 1))
         self.task_values = None if task is None else torch.tensor(sorted(getattr(model, "_expected_task_values", ())))
 
-    def keywords(self, index: tuple[int, ...], extra: int = 0) -> Around:
-        """Of the member at `index [*batch]`, or `[*batch, output]`; `extra` outputs come after its own."""
+    def attached(self, gp: GP, index: tuple[int, ...] = ()) -> GP:
+        """The snapshot with its transforms; of a batch, the member at `index [*batch]`, or `[*batch, output]`."""
+        if isinstance(gp, Batch):
+            members = zip(gp.models, itertools.product(*map(range, gp.batch_shape)), strict=True)
+            return Batch([self.attached(member, i) for member, i in members], gp.batch_shape)
+        if isinstance(gp, Outputs):
+            return Outputs([self.attached(member, (*index, i)) for i, member in enumerate(gp.models)])
+        if isinstance(gp, SelectedOutputs):
+            extra = gp.model.num_outputs - gp.num_outputs
+            return SelectedOutputs(self._transformed(gp.model, index, extra), gp.outputs)
+        assert isinstance(gp, ExactGP | SparseGP)
+        return self._transformed(gp, index)
+
+    def _transformed(self, gp: ExactGP | SparseGP, index: tuple[int, ...], extra: int = 0) -> ExactGP | SparseGP:
+        """One member; `extra` outputs come after its own."""
         b = len(self.batch_shape)
         place, output = self._place(index[:b], self.task), index[b] if len(index) > b else None
         outcomes = Outcomes(place, output, extra, self.num_outcomes, self.task_values)
-        return {
-            "input_transform": translate_input(self.inputs, place, "eval"),
-            "output_transform": translate_outcome(self.outcomes, outcomes),
-        }
+        return gp.replaced(
+            input_transform=translate_input(self.inputs, place, "eval"),
+            output_transform=translate_outcome(self.outcomes, outcomes),
+        )
 
     def check(self, X: Tensor) -> None:
         """The input transform as it was read does to points `[..., n, d]` what BoTorch's own does."""

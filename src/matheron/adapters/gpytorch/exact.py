@@ -6,7 +6,6 @@ import itertools
 import operator
 from collections.abc import Callable, Sequence
 from functools import reduce, singledispatch
-from typing import TypedDict
 
 import torch
 from gpytorch import likelihoods as gl
@@ -18,7 +17,6 @@ from ... import kernels
 from ...gp import GP, Batch, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel
 from ...means import Mean, Mixed
-from ...transforms import Transform
 from ..refusal import BY_HAND, refusal
 from .place import tensor
 from .prior import Prior
@@ -26,25 +24,9 @@ from .prior import Prior
 Index = tuple[int, ...]
 
 
-class Around(TypedDict, total=False):
-    """The transforms around a member of a batch, as a snapshot takes them."""
-
-    input_transform: Transform | None
-    output_transform: Transform | None
-
-
-# Of the member at an index; `extra` outputs, after its own, are to be left alone.
-Transforms = Callable[[Index, int], Around]
-
-
-def no_transforms(index: Index, extra: int = 0) -> Around:
-    return {}
-
-
 def translate_exact(
     model: models.ExactGP,
     inputs: tuple[Tensor, ...],
-    transforms: Transforms = no_transforms,
     number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
     outputs: bool = False,
 ) -> GP:
@@ -73,15 +55,13 @@ def translate_exact(
         kernel, mean = prior.kernel(index), prior.mean(index)
         y, variance = prior.at(targets, index, trailing), prior.at(noise, index, trailing)
         if prior.collapsed is not None:
-            gp = _collapsed_regression(prior, index, X, tasks, y, variance, transforms(index, 0))
+            gp = _collapsed_regression(prior, index, X, tasks, y, variance)
         elif prior.coupled and variance.shape != y.shape:
-            gp = _correlated_noise(kernel, X, y, variance, mean, transforms(index, kernel.num_outputs))
+            gp = _correlated_noise(kernel, X, y, variance, mean)
         else:
             one = prior.coupled and kernel.num_outputs == 1
             y, variance = (y[:, 0], variance[:, 0]) if one else (y, variance)
-            gp = ExactGP(
-                kernel, X, y, variance, mean, tasks if kernel.num_outputs > 1 else None, **transforms(index, 0)
-            )
+            gp = ExactGP(kernel, X, y, variance, mean, tasks if kernel.num_outputs > 1 else None)
         members.append(gp)
     return assembled(members, prior.batch_shape, outputs or prior.independent)
 
@@ -124,9 +104,7 @@ def _(
     return to_dense(likelihood._shaped_noise_covar(one_point))  # [*batch, t, t]
 
 
-def _correlated_noise(
-    kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean, transforms: Around
-) -> SelectedOutputs:
+def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean) -> SelectedOutputs:
     """Noise with covariance Sigma = L L^T between the tasks at a point.
 
     L^-1 y observes the functions L^-1 f with noise of variance one: these are t outputs more, and the ones observed.
@@ -150,13 +128,12 @@ def _correlated_noise(
         1.0,
         Mixed(mean, A),
         tasks,
-        **transforms,
     )
     return SelectedOutputs(gp, range(t))
 
 
 def _collapsed_regression(
-    prior: Prior, index: Index, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor, transforms: Around
+    prior: Prior, index: Index, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor
 ) -> SparseGP:
     """The q(u) with which GPyTorch predicts. With K_mm = L L^T, R = K_nm L^-T and M = I + R^T D^-1 R, whitened:
 
@@ -189,7 +166,7 @@ def _collapsed_regression(
     root = torch.linalg.solve_triangular(L_M, eye, upper=False).mT  # L_M^-T, root root^T = M^-1
     residual = (y.double() - mean.to(Xd)(Xd[None])[0, :, 0]) / D  # [n]
     q_mean = root @ (root.mT @ (R.mT @ residual))  # [m]
-    return SparseGP(kernel, Z, q_mean, root, mean, whitened=True, jitter=jitter, **transforms)
+    return SparseGP(kernel, Z, q_mean, root, mean, whitened=True, jitter=jitter)
 
 
 def _jitter(K: Tensor, dtype: torch.dtype) -> float:

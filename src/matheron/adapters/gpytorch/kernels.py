@@ -150,17 +150,17 @@ def product(factors: list[Kernel]) -> Kernel:
     return kernels.Coregional(inner, B) if inner.num_outputs == 1 else kernels.Product(*factors)
 
 
-def task_columns(kernel: gk.Kernel, place: Place) -> set[int]:
-    """The columns that IndexKernels within a kernel take as task numbers. A MultitaskKernel's tasks are no column."""
-    return _task_columns(kernel, place.within(kernel))
+def task_columns(kernel: gk.Kernel, place: Place, called: bool = True) -> set[int]:
+    """The columns that IndexKernels within a kernel take as task numbers. A MultitaskKernel's tasks are no column.
 
-
-def _task_columns(kernel: gk.Kernel, place: Place) -> set[int]:
+    Of a kernel that is `called` active_dims choose among the columns.
+    """
+    place = place.within(kernel) if called else place
     match kernel:
         case gk.IndexKernel():
             return set(place.columns)
         case gk.ScaleKernel():
-            return _task_columns(kernel.base_kernel, place)
+            return task_columns(kernel.base_kernel, place, called=False)
         case gk.AdditiveKernel() | gk.ProductKernel():
             return {c for k in parts_of(kernel.kernels) for c in task_columns(k, place)}
         case gk.InducingPointKernel():

@@ -15,58 +15,53 @@ from ...gp import GP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel, coupled_covariance
 from ...means import Mixed, Stacked
 from ..refusal import BY_HAND, refusal, refuse_override
-from .exact import Around, Transforms, assembled, no_transforms
+from .exact import assembled
 from .place import tensor
 from .prior import Prior
 
 Base = gv.VariationalStrategy | gv.UnwhitenedVariationalStrategy | gv.CiqVariationalStrategy
 
 
-def translate_strategy(strategy: nn.Module, transforms: Transforms = no_transforms) -> GP:
+def translate_strategy(strategy: nn.Module) -> GP:
     """A variational strategy as a snapshot."""
     for method in ("forward", "__call__"):
         refuse_override("variational strategy", strategy, strategy_of, method)
-    return strategy_of(strategy, transforms)
+    return strategy_of(strategy)
 
 
 @singledispatch
-def strategy_of(strategy: object, transforms: Transforms) -> GP:
+def strategy_of(strategy: object) -> GP:
     raise refusal("variational strategy", strategy, strategy_of)
 
 
 @strategy_of.register
-def _(strategy: Base, transforms: Transforms) -> GP:
-    members, batch_shape = sparse_members(strategy, transforms)
+def _(strategy: Base) -> GP:
+    members, batch_shape = sparse_members(strategy)
     return assembled(members, batch_shape)
 
 
 @strategy_of.register
-def _(strategy: gv.IndependentMultitaskVariationalStrategy, transforms: Transforms) -> GP:
-    members, batch_shape = sparse_members(strategy.base_variational_strategy, transforms)
+def _(strategy: gv.IndependentMultitaskVariationalStrategy) -> GP:
+    members, batch_shape = sparse_members(strategy.base_variational_strategy)
     axis = strategy.task_dim if strategy.task_dim >= 0 else strategy.task_dim + len(batch_shape)
     if not 0 <= axis < len(batch_shape):  # one law, of which every task is a draw
-        base = strategy.base_variational_strategy
-        tasks = range(strategy.num_tasks)
-        laws = [sparse_members(base, lambda i, extra, t=t: transforms((*i, t), extra))[0] for t in tasks]
-        return assembled([Outputs(each) for each in zip(*laws, strict=True)], batch_shape)
+        return assembled([Outputs([member] * strategy.num_tasks) for member in members], batch_shape)
     groups, rest = _grouped(members, batch_shape, axis)
     return assembled([Outputs(group) for group in groups], rest)
 
 
 @strategy_of.register
-def _(strategy: gv.LMCVariationalStrategy, transforms: Transforms) -> GP:
-    members, batch_shape = sparse_members(strategy.base_variational_strategy, no_transforms)
+def _(strategy: gv.LMCVariationalStrategy) -> GP:
+    members, batch_shape = sparse_members(strategy.base_variational_strategy)
     # [*batch, t], a latent axis among them
     coefficients = tensor(strategy.lmc_coefficients).expand(*batch_shape, -1).double()
     axis = strategy.latent_dim + len(batch_shape)
     groups, rest = _grouped(members, batch_shape, axis)
     mixing = coefficients.movedim(axis, -2).flatten(0, -3) if rest else coefficients[None]  # [b, latents, t]
-    indices = itertools.product(*map(range, rest))
-    mixed = [_mixed(g, A, transforms(i, len(g))) for g, A, i in zip(groups, mixing, indices, strict=True)]
-    return assembled(mixed, rest)
+    return assembled([_mixed(group, A) for group, A in zip(groups, mixing, strict=True)], rest)
 
 
-def sparse_members(strategy: nn.Module, transforms: Transforms) -> tuple[list[SparseGP], torch.Size]:
+def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
     """Snapshots of every member of a batch of sparse models, and the batch's shape."""
     if not isinstance(strategy, Base):
         raise refusal("variational strategy", strategy, strategy_of)
@@ -90,7 +85,7 @@ def sparse_members(strategy: nn.Module, transforms: Transforms) -> tuple[list[Sp
             S = SymmetricRoot.apply(K + jitter * torch.eye(len(Zd), dtype=Zd.dtype, device=Zd.device))
             u, root = mean.at(Zd, tasks) + S @ u.double(), None if root is None else S @ root.double()
         whitened = isinstance(strategy, gv.VariationalStrategy)
-        gp = SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks, **transforms(index, 0))
+        gp = SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks)
         members.append(gp)
     return members, prior.batch_shape
 
@@ -111,7 +106,7 @@ def _grouped(members: list[SparseGP], batch_shape: torch.Size, axis: int) -> tup
     return groups, order.shape[:-1]
 
 
-def _mixed(latents: list[SparseGP], A: Tensor, transforms: Around) -> SelectedOutputs:
+def _mixed(latents: list[SparseGP], A: Tensor) -> SelectedOutputs:
     """f_t = sum_l A[l, t] g_l: one process of t tasks and of the latent functions, which have the inducing points."""
     num_latents, t = A.shape
     eye = torch.eye(num_latents, dtype=A.dtype, device=A.device)
@@ -128,7 +123,6 @@ def _mixed(latents: list[SparseGP], A: Tensor, transforms: Around) -> SelectedOu
         latents[0].whitened,
         latents[0].jitter,
         tasks=t + torch.arange(num_latents).repeat_interleave(sizes),
-        **transforms,
     )
     return SelectedOutputs(gp, range(t))
 
