@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 
+import scipy  # whose transforms it imports when they are first used
 import torch
 from torch import Tensor
 
@@ -15,13 +16,7 @@ _SLAB = 1 << 16
 
 def fast_size(n: int) -> int:
     """The next even number with no prime factor above 5."""
-    best = 2 ** math.ceil(math.log2(n))
-    for a in range(9):
-        for b in range(5):
-            odd = 3**a * 5**b
-            if odd < best:
-                best = min(best, odd * 2 ** max(1, math.ceil(math.log2(n / odd))))
-    return best
+    return 2 * scipy.fft.next_fast_len((n + 1) // 2, real=True)
 
 
 def convolved(F: Sequence[Tensor], spectra: Sequence[Sequence[Tensor]]) -> list[Tensor]:

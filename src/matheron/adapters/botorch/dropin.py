@@ -174,13 +174,9 @@ def sample_optimal_points(
     if model.num_outputs == 1 and num_points > 1:
         raise UnsupportedError("num_points: expected 1 for one objective, whose optimum is one point")
     paths = draw(describe(model), num_samples)
-    pairs = []
-    for i in range(num_samples):
-        one: Model = PathModel(paths[i], sample_shape=[])
-        found = optimizer(
-            model=one, bounds=bounds, num_points=num_points, maximize=maximize, **(optimizer_kwargs or {})
-        )
-        pairs.append(found)
+    models = [PathModel(paths[i], sample_shape=[]) for i in range(num_samples)]
+    settings = dict(bounds=bounds, num_points=num_points, maximize=maximize, **(optimizer_kwargs or {}))
+    pairs = [optimizer(model=one, **settings) for one in models]
     inputs, outputs = (torch.stack(parts).to(bounds) for parts in zip(*pairs, strict=True))
     return inputs, outputs
 
@@ -209,14 +205,12 @@ def _with_members(gp: GP) -> GP:
     """An ensemble, or outputs that are ensembles, as a batch of its members: BoTorch's paths have an axis of them."""
     if isinstance(gp, Ensemble):
         return Batch(gp.models)
-    if isinstance(gp, Outputs) and any(isinstance(model, Ensemble) for model in gp.models):
-        members = [model.models if isinstance(model, Ensemble) else None for model in gp.models]
-        counts = {len(m) for m in members if m is not None}
+    if isinstance(gp, Outputs):
+        counts = {len(model.models) for model in gp.models if isinstance(model, Ensemble)}
         if len(counts) > 1:
             raise ValueError(f"model: expected ensembles of equally many members, got {sorted(counts)}")
-        (count,) = counts
-        rows = [
-            [model if m is None else m[i] for model, m in zip(gp.models, members, strict=True)] for i in range(count)
-        ]
-        return Batch([Outputs(row) for row in rows])
+        if counts:
+            (count,) = counts
+            each = [model.models if isinstance(model, Ensemble) else [model] * count for model in gp.models]
+            return Batch([Outputs(row) for row in zip(*each, strict=True)])
     return gp

@@ -21,8 +21,6 @@ from ..refusal import BY_HAND, refusal
 from .place import tensor
 from .prior import Prior
 
-Index = tuple[int, ...]
-
 
 def translate_exact(
     model: models.ExactGP,
@@ -133,7 +131,7 @@ def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean:
 
 
 def _collapsed_regression(
-    prior: Prior, index: Index, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor
+    prior: Prior, index: tuple[int, ...], X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor
 ) -> SparseGP:
     """The q(u) with which GPyTorch predicts. With K_mm = L L^T, R = K_nm L^-T and M = I + R^T D^-1 R, whitened:
 
