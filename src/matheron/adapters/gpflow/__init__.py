@@ -15,7 +15,7 @@ except ImportError as error:
 from .kernels import translate as translate
 from .means import affine
 from .models import describe as describe
-from .multioutput import inducing_points, latent_kernels
+from .models import inducing_points, latent_kernels
 
 REGISTRIES = {
     "models": describe,

@@ -55,13 +55,6 @@ def one_each(mean: gm.MeanFunction, input_dim: int, num_outputs: int) -> list[Me
     return [linear(A[i : i + 1], b[i : i + 1]) for i in range(num_outputs)]
 
 
-def over_tasks(mean: gm.MeanFunction, input_dim: int, num_tasks: int, task: int) -> Mean:
-    """The mean of all tasks, where `task` is the column of the task."""
-    A, b = of_outputs(mean, input_dim, 1)
-    weights = np.delete(A, task, axis=1).repeat(num_tasks, axis=0)  # [t, d]
-    return linear(weights, b + A[0, task] * np.arange(num_tasks))
-
-
 def linear(A: np.ndarray, b: np.ndarray) -> Mean:
     """x -> A x + b, A `[t, d]`, b `[t]`."""
     return LinearMean(A.copy(), b.copy()) if A.any() else ConstantMean(b.copy())
