@@ -58,9 +58,6 @@ class Scaled(Kernel):
         scale, parts = self.outputscale, self.kernel.radial_parts(input_dim)
         return parts and [replace(p, scale=scale if p.scale is None else scale * p.scale) for p in parts]
 
-    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
-        return [(B, Scaled(k, self.outputscale)) for B, k in self.kernel.coupled()]
-
 
 class _Composite(Kernel):
     """A kernel of several, nested ones of the same kind taken apart."""
@@ -210,9 +207,6 @@ class OnDims(Kernel):
 
     def active_dims(self, input_dim: int) -> list[int]:
         return [self.dims[i] for i in self.kernel.active_dims(len(self.dims))]
-
-    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
-        return [(B, OnDims(k, self.dims)) for B, k in self.kernel.coupled()]
 
 
 class _MixtureKernel(Sum):

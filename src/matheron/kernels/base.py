@@ -99,7 +99,9 @@ class Kernel(Value):
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         """The kernel as a sum of B (x) k: pairs (B `[t, t]`, k), where None is a B of ones."""
-        return [(None, self)]
+        if self.num_outputs == 1:
+            return [(None, self)]
+        return [(B, self.replaced(kernel=k)) for B, k in self.kernel.coupled()]
 
     def __call__(self, x: ArrayLike, z: ArrayLike | None = None) -> Tensor:
         left = as_tensor(x, "x")
@@ -123,8 +125,7 @@ class Kernel(Value):
             return self
         return Sum(self, Constant(cast(float, other))) if isinstance(other, Real | Tensor) else NotImplemented
 
-    def __radd__(self, other: float | Real | Tensor) -> Kernel:
-        return self + other
+    __radd__ = __add__
 
     def __truediv__(self, other: float | Real | Tensor) -> Kernel:
         if isinstance(other, Real) and other == 0:

@@ -89,19 +89,14 @@ class Ball(Elliptical):
         return torch.where(far, tail, near)
 
 
-def _ball_cdf(t: np.ndarray) -> np.ndarray:
-    """6/pi times the integral of j_1^2 from 0 to t."""
-    s = np.maximum(t, 1e-2)
-    sine = scipy.special.sici(2 * s)[0]
-    whole = -(np.sin(s) ** 2) / (3 * s**3) + np.sin(2 * s) / (3 * s**2)
-    whole = whole + (2 * np.cos(2 * s) / 3 - np.cos(s) ** 2) / s + sine / 3
-    return 6 / np.pi * np.where(t < 1e-2, t**3 / 27, whole)
-
-
 @lru_cache(maxsize=1)
 def _ball_table() -> Tensor:
-    """The cumulative distribution of t at multiples of `_BALL_STEP`."""
-    return torch.from_numpy(_ball_cdf(_BALL_STEP * np.arange(_BALL_CELLS + 1)))
+    """The cumulative distribution of t at multiples of `_BALL_STEP`: 6/pi times the integral of j_1^2 up to there."""
+    t = _BALL_STEP * np.arange(_BALL_CELLS + 1)
+    s = np.maximum(t, 1e-2)
+    whole = -(np.sin(s) ** 2) / (3 * s**3) + np.sin(2 * s) / (3 * s**2)
+    whole = whole + (2 * np.cos(2 * s) / 3 - np.cos(s) ** 2) / s + scipy.special.sici(2 * s)[0] / 3
+    return torch.from_numpy(6 / np.pi * np.where(t < 1e-2, t**3 / 27, whole))
 
 
 def _ball_quantile(u: Tensor) -> Tensor:
@@ -200,9 +195,6 @@ class Rotated(Kernel):
     def active_dims(self, input_dim: int) -> list[int]:
         inner = self.kernel.active_dims(input_dim)
         return sorted({*inner, *((0, 1) if {0, 1} & set(inner) else ())})
-
-    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
-        return [(B, Rotated(k, self.angle)) for B, k in self.kernel.coupled()]
 
 
 class Turned(Moved):

@@ -62,13 +62,12 @@ class Lattice(SpectralMeasure):
         return weight
 
     def atoms(self) -> tuple[Tensor, Tensor] | None:
-        return _sum_of_atoms([self._atoms_in(i) for i in range(self.input_dim)])
-
-    def _atoms_in(self, i: int) -> tuple[Tensor, Tensor]:
-        mass = self._masses(i)
-        theta = torch.zeros(len(mass), self.input_dim, dtype=mass.dtype, device=mass.device)
-        theta[:, i] = torch.arange(len(mass), dtype=mass.dtype, device=mass.device) - len(mass) // 2
-        return theta * self.fundamental, mass
+        parts = []
+        for i, axis in enumerate(self.fundamental.diag()):
+            mass = self._masses(i)
+            k = torch.arange(len(mass), dtype=mass.dtype, device=mass.device) - len(mass) // 2
+            parts.append((k[:, None] * axis, mass))
+        return _sum_of_atoms(parts)
 
 
 class Atom(SpectralMeasure):

@@ -43,14 +43,12 @@ def describe(model: object) -> GP:
     raise refusal("model", model, describe)
 
 
-@describe.register
-def _(model: GPyTorchModel | models.KroneckerMultiTaskGP) -> GP:
-    return _exact(model)
-
-
-@describe.register
-def _(model: models.SingleTaskGP | map_saas.AdditiveMapSaasSingleTaskGP | map_saas.EnsembleMapSaasSingleTaskGP) -> GP:
-    return _exact(model, outputs=model.num_outputs > 1)
+describe.register(GPyTorchModel | models.KroneckerMultiTaskGP, lambda model: _exact(model))
+describe.register(
+    models.SingleTaskGP | map_saas.AdditiveMapSaasSingleTaskGP | map_saas.EnsembleMapSaasSingleTaskGP,
+    lambda model: _exact(model, outputs=model.num_outputs > 1),
+)
+describe.register(ModelList | models.ModelListGP, lambda model: Outputs([describe(member) for member in model.models]))
 
 
 @describe.register
@@ -81,11 +79,6 @@ def _(model: ApproximateGPyTorchModel | models.SingleTaskVariationalGP) -> GP:
     assert strategy is not None and base is not None
     around = _Around(model, base.inducing_points.shape[-1], getattr(model, "_input_batch_shape", torch.Size()))
     return around.attached(translate_strategy(strategy))
-
-
-@describe.register
-def _(model: ModelList | models.ModelListGP) -> GP:
-    return Outputs([describe(member) for member in model.models])
 
 
 def _exact(model: GPyTorchModel, outputs: bool = False, task: int | None = None) -> GP:

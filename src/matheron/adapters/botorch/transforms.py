@@ -87,9 +87,10 @@ def _(transform: bi.Round, place: Place, when: str) -> Transform:
     return Round(mask, own, transform.tau if transform.approximate else None)
 
 
-@input_transform_of.register
-def _(transform: bi.ChainedInputTransform, place: Place, when: str) -> Transform | None:
-    return chained([translate_input(t, place, when) for t in transform.values() if isinstance(t, bi.InputTransform)])
+input_transform_of.register(
+    bi.ChainedInputTransform,
+    lambda transform, place, when: chained([translate_input(t, place, when) for t in transform.values()]),
+)
 
 
 def _spread(values: Tensor, transform: bi.InputTransform, place: Place, otherwise: float) -> Tensor:

@@ -31,17 +31,13 @@ class PathModel(DeterministicModel):
         if shape.numel() != paths.num_paths:
             raise ValueError(f"sample_shape: expected {paths.num_paths} paths in all, got {list(shape)}")
         self.paths, self.sample_shape = paths, shape
+        self._models = torch.Size(getattr(paths, "batch_shape", []))  # the shape of a batch of models
         self._num_outputs = paths.num_outputs
         self._is_ensemble = len(shape) > 0
 
     @property
     def batch_shape(self) -> torch.Size:
         return self.sample_shape + self._models
-
-    @property
-    def _models(self) -> torch.Size:
-        """The shape of a batch of models."""
-        return torch.Size(getattr(self.paths, "batch_shape", []))
 
     def forward(self, X: Tensor) -> Tensor:
         """The paths at X, `[..., n, d] -> [..., n, m]`."""

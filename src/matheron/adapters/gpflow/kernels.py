@@ -48,9 +48,16 @@ _RADIAL = {
 }
 for kind, ours in _RADIAL.items():
     translate.register(kind, lambda kernel, d, task=None, ours=ours: _scaled(ours(kernel), kernel, d, task))
+translate.register(
+    gk.Linear, lambda kernel, d, task=None: _placed(kernels.Linear(value(kernel.variance)), kernel, d, task)
+)
 # Those that act on no inputs.
 translate.register(gk.Constant, lambda kernel, d, task=None: kernels.Constant(value(kernel.variance)))
 translate.register(gk.White, lambda kernel, d, task=None: kernels.Constant(0.0))
+translate.register(
+    gk.Coregion,
+    lambda kernel, d, task=None: kernels.Coregional(kernels.Constant(1.0), value(kernel.output_covariance())),
+)
 
 
 @translate.register
@@ -73,11 +80,6 @@ def _(kernel: gk.Cosine, input_dim: int, task: int | None = None) -> Kernel:
 
 
 @translate.register
-def _(kernel: gk.Linear, input_dim: int, task: int | None = None) -> Kernel:
-    return _placed(kernels.Linear(value(kernel.variance)), kernel, input_dim, task)
-
-
-@translate.register
 def _(kernel: gk.Polynomial, input_dim: int, task: int | None = None) -> Kernel:
     degree, variance, offset = float(kernel.degree), value(kernel.variance), float(value(kernel.offset))
     if degree != int(degree) or degree < 1:
@@ -88,11 +90,6 @@ def _(kernel: gk.Polynomial, input_dim: int, task: int | None = None) -> Kernel:
     else:
         polynomial = kernels.Product(*[kernels.Linear(variance) + kernels.Constant(offset)] * int(degree))
     return _placed(polynomial, kernel, input_dim, task)
-
-
-@translate.register
-def _(kernel: gk.Coregion, input_dim: int, task: int | None = None) -> Kernel:
-    return kernels.Coregional(kernels.Constant(1.0), value(kernel.output_covariance()))
 
 
 @translate.register

@@ -80,15 +80,11 @@ def noise_of(likelihood: object, shape: torch.Size, inputs: tuple[Tensor, ...], 
     raise refusal("likelihood", likelihood, noise_of)
 
 
-@noise_of.register
-def _(
-    likelihood: gl.GaussianLikelihood | gl.FixedNoiseGaussianLikelihood | gl.HadamardGaussianLikelihood,
-    shape: torch.Size,
-    inputs: tuple[Tensor, ...],
-    prior: Prior,
-) -> Tensor:
+noise_of.register(
+    gl.GaussianLikelihood | gl.FixedNoiseGaussianLikelihood | gl.HadamardGaussianLikelihood,
     # What GPyTorch adds to the training covariance when it predicts: learned, fixed, additional and by task alike.
-    return likelihood._shaped_noise_covar(shape, list(inputs)).diagonal(dim1=-1, dim2=-2)
+    lambda own, shape, inputs, prior: own._shaped_noise_covar(shape, list(inputs)).diagonal(dim1=-1, dim2=-2),
+)
 
 
 @noise_of.register

@@ -49,13 +49,10 @@ _register_plain(gk.MaternKernel, lambda k, pick: kernels.Matern(k.nu, _lengthsca
 _register_plain(gk.RQKernel, lambda k, pick: kernels.RationalQuadratic(pick(k.alpha, 1)[0], _lengthscale(k, pick)))
 _register_plain(gk.LinearKernel, lambda k, pick: kernels.Linear(pick(k.variance, 2)[0]))
 _register_plain(gk.PolynomialKernel, lambda k, pick: kernels.Polynomial(k.power, pick(k.offset, 1)[0]))
-
-
-@kernel_of.register
-def _(kernel: gk.PeriodicKernel, place: Place) -> Kernel:
-    # exp(-2 sum_i sin^2(pi r_i / p_i) / l_i): its lengthscale is the square of ours
-    period = place.pick(kernel.period_length, 2)[0]
-    return place.on_columns(kernels.Periodic(_lengthscale(kernel, place.pick).sqrt(), period))
+# exp(-2 sum_i sin^2(pi r_i / p_i) / l_i): its lengthscale is the square of ours.
+_register_plain(
+    gk.PeriodicKernel, lambda k, pick: kernels.Periodic(_lengthscale(k, pick).sqrt(), pick(k.period_length, 2)[0])
+)
 
 
 @kernel_of.register
@@ -78,21 +75,6 @@ def _(kernel: gk.SpectralMixtureKernel, place: Place) -> Kernel:
     return reduce(operator.mul, factors)
 
 
-kernel_of.register(gk.ConstantKernel, lambda kernel, place: kernels.Constant(place.pick(kernel.constant, 1)[0]))
-kernel_of.register(gk.ProductKernel, lambda kernel, place: product([translate(k, place) for k in kernel.kernels]))
-
-
-@kernel_of.register
-def _(kernel: gk.ScaleKernel, place: Place) -> Kernel:
-    scale = place.pick(kernel.outputscale, 0)
-    return kernels.Scaled(translate_forward(kernel.base_kernel, place), scale)
-
-
-@kernel_of.register
-def _(kernel: gk.AdditiveKernel, place: Place) -> Kernel:
-    return kernels.Sum(*(translate(k, place) for k in parts_of(kernel.kernels)))
-
-
 @kernel_of.register
 def _(kernel: gk.AdditiveStructureKernel | gk.ProductStructureKernel, place: Place) -> Kernel:
     """The same kernel of each column, summed or multiplied."""
@@ -100,21 +82,23 @@ def _(kernel: gk.AdditiveStructureKernel | gk.ProductStructureKernel, place: Pla
     return reduce(operator.add if isinstance(kernel, gk.AdditiveStructureKernel) else operator.mul, each)
 
 
-@kernel_of.register
-def _(kernel: gk.IndexKernel, place: Place) -> Kernel:
-    B = task_covariance(kernel, place)
-    return coregional(kernels.Constant(torch.ones_like(B[0, 0])), B)
-
-
-@kernel_of.register
-def _(kernel: gk.MultitaskKernel, place: Place) -> Kernel:
-    data = translate_forward(kernel.data_covar_module, place)
-    return coregional(data, task_covariance(kernel.task_covar_module, place))
-
-
-@kernel_of.register
-def _(kernel: gk.LCMKernel, place: Place) -> Kernel:
-    return kernels.Sum(*(translate_forward(k, place) for k in parts_of(kernel.covar_module_list)))
+# A constant, and kernels that are made of others.
+kernel_of.register(gk.ConstantKernel, lambda kernel, place: kernels.Constant(place.pick(kernel.constant, 1)[0]))
+kernel_of.register(
+    gk.ScaleKernel,
+    lambda k, place: kernels.Scaled(translate_forward(k.base_kernel, place), place.pick(k.outputscale, 0)),
+)
+kernel_of.register(gk.AdditiveKernel, lambda kernel, place: kernels.Sum(*(translate(k, place) for k in kernel.kernels)))
+kernel_of.register(gk.ProductKernel, lambda kernel, place: product([translate(k, place) for k in kernel.kernels]))
+kernel_of.register(
+    gk.LCMKernel,
+    lambda kernel, place: kernels.Sum(*(translate_forward(k, place) for k in kernel.covar_module_list)),
+)
+kernel_of.register(
+    gk.MultitaskKernel,
+    lambda k, place: coregional(translate_forward(k.data_covar_module, place), k.task_covar_module, place),
+)
+kernel_of.register(gk.IndexKernel, lambda kernel, place: coregional(None, kernel, place))
 
 
 @kernel_of.register
@@ -124,18 +108,11 @@ def _(kernel: gk.InducingPointKernel, place: Place) -> Kernel:
     )
 
 
-def parts_of(kernels: nn.ModuleList) -> list[gk.Kernel]:
-    return [k for k in kernels if isinstance(k, gk.Kernel)]
-
-
-def task_covariance(kernel: gk.IndexKernel, place: Place) -> Tensor:
-    """B `[t, t]`, symmetric to the last digit."""
-    B = place.pick(to_dense(kernel.covar_matrix), 2).double()
-    return (B + B.mT) / 2
-
-
-def coregional(kernel: Kernel, B: Tensor) -> Kernel:
-    """B (x) k; for one task a scale."""
+def coregional(kernel: Kernel | None, tasks: gk.IndexKernel, place: Place) -> Kernel:
+    """B (x) k, where None is a constant; for one task a scale."""
+    B = place.pick(to_dense(tasks.covar_matrix), 2).double()
+    B = (B + B.mT) / 2  # symmetric to the last digit
+    kernel = kernels.Constant(torch.ones_like(B[0, 0])) if kernel is None else kernel
     return kernels.Coregional(kernel, B) if len(B) > 1 else kernels.Scaled(kernel, B[0, 0])
 
 
@@ -162,7 +139,7 @@ def task_columns(kernel: gk.Kernel, place: Place, called: bool = True) -> set[in
         case gk.ScaleKernel():
             return task_columns(kernel.base_kernel, place, called=False)
         case gk.AdditiveKernel() | gk.ProductKernel():
-            return {c for k in parts_of(kernel.kernels) for c in task_columns(k, place)}
+            return {c for k in kernel.kernels if isinstance(k, gk.Kernel) for c in task_columns(k, place)}
         case gk.InducingPointKernel():
             return task_columns(kernel.base_kernel, place)
     return set()

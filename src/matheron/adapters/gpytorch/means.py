@@ -36,9 +36,10 @@ def _(mean: gm.LinearMean, place: Place, with_task: bool) -> Mean:
     return LinearMean(place.pick(mean.weights, 2)[:, 0], bias)
 
 
-@mean_of.register
-def _(mean: gm.MultitaskMean, place: Place, with_task: bool) -> Mean:
-    return Stacked([translate_mean(m, place, with_task) for m in mean.base_means])
+mean_of.register(
+    gm.MultitaskMean,
+    lambda mean, place, with_task: Stacked([translate_mean(m, place, with_task) for m in mean.base_means]),
+)
 
 
 class _At(nn.Module):

@@ -34,10 +34,7 @@ def strategy_of(strategy: object) -> GP:
     raise refusal("variational strategy", strategy, strategy_of)
 
 
-@strategy_of.register
-def _(strategy: Base) -> GP:
-    members, batch_shape = sparse_members(strategy)
-    return assembled(members, batch_shape)
+strategy_of.register(Base, lambda strategy: assembled(*sparse_members(strategy)))
 
 
 @strategy_of.register
@@ -145,39 +142,28 @@ class SymmetricRoot(torch.autograd.Function):
 
 
 @singledispatch
-def moments_of(distribution: object) -> tuple[Tensor, Tensor | None]:
+def moments_of(q: object) -> tuple[Tensor, Tensor | None]:
     """Mean `[*batch, m]` and a root `[*batch, m, m]` of the covariance; None for a point mass.
 
     Written in the parameters themselves: what GPyTorch computes for its natural distributions has natural gradients,
     and a path's derivatives are to be plain ones.
     """
-    raise refusal("variational distribution", distribution, moments_of)
+    raise refusal("variational distribution", q, moments_of)
 
 
-@moments_of.register
-def _(distribution: gv.CholeskyVariationalDistribution) -> tuple[Tensor, Tensor | None]:
-    return tensor(distribution.variational_mean), tensor(distribution.chol_variational_covar).tril()
-
-
-@moments_of.register
-def _(distribution: gv.MeanFieldVariationalDistribution) -> tuple[Tensor, Tensor | None]:
-    return tensor(distribution.variational_mean), tensor(distribution._variational_stddev).diag_embed()
-
-
-@moments_of.register
-def _(distribution: gv.DeltaVariationalDistribution) -> tuple[Tensor, Tensor | None]:
-    return tensor(distribution.variational_mean), None
-
-
-@moments_of.register
-def _(distribution: gv.NaturalVariationalDistribution) -> tuple[Tensor, Tensor | None]:
-    P = torch.linalg.cholesky(-2 * tensor(distribution.natural_mat).double())  # P P^T = S^-1
-    return _from_precision_root(P.mT, tensor(distribution.natural_vec))
-
-
-@moments_of.register
-def _(distribution: gv.TrilNaturalVariationalDistribution) -> tuple[Tensor, Tensor | None]:
-    return _from_precision_root(tensor(distribution.natural_tril_mat).double().tril(), tensor(distribution.natural_vec))
+moments_of.register(gv.CholeskyVariationalDistribution, lambda q: (q.variational_mean, q.chol_variational_covar.tril()))
+moments_of.register(
+    gv.MeanFieldVariationalDistribution, lambda q: (q.variational_mean, q._variational_stddev.diag_embed())
+)
+moments_of.register(gv.DeltaVariationalDistribution, lambda q: (q.variational_mean, None))
+moments_of.register(
+    gv.NaturalVariationalDistribution,  # P P^T = S^-1 with P = chol(-2 natural_mat)
+    lambda q: _from_precision_root(torch.linalg.cholesky(-2 * q.natural_mat.double()).mT, q.natural_vec),
+)
+moments_of.register(
+    gv.TrilNaturalVariationalDistribution,
+    lambda q: _from_precision_root(q.natural_tril_mat.double().tril(), q.natural_vec),
+)
 
 
 def _from_precision_root(C: Tensor, natural_vec: Tensor) -> tuple[Tensor, Tensor]:
