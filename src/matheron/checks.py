@@ -38,24 +38,19 @@ def as_array(value: ArrayLike) -> Tensor:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError("expected no masked array: its mask would be lost; leave out the masked rows, or .filled(...)")
     to_numpy = getattr(value, "to_numpy", None)  # a table or a column of pandas, polars, ...
-    return _from_numpy(value if to_numpy is None else to_numpy(), value)
-
-
-def _from_numpy(array: ArrayLike, given: object) -> Tensor:
-    """A tensor of a NumPy array, in its memory where torch can."""
-    array = np.asarray(array)
+    array = np.asarray(value if to_numpy is None else to_numpy())
     if array.dtype == object:  # numbers in Python's own types
         try:
             array = np.array([_number(entry) for entry in array.flat], dtype=np.float64).reshape(array.shape)
         except (TypeError, ValueError) as error:
-            kinds = getattr(getattr(given, "dtypes", None), "items", dict)()  # a table's, by the names of its columns
+            kinds = getattr(getattr(value, "dtypes", None), "items", dict)()  # a table's, by the names of its columns
             names = [str(name) for name, kind in kinds if kind.kind not in "biuf"]
             hint = (
                 f"; leave out {', '.join(names)}, or make numbers of them, as pandas.get_dummies does" if names else ""
             )
-            raise TypeError(f"expected numbers, got {type(given).__name__} of objects ({error}){hint}") from error
+            raise TypeError(f"expected numbers, got {type(value).__name__} of objects ({error}){hint}") from error
     if array.dtype.kind not in "fiubc":
-        raise TypeError(f"expected numbers, got {type(given).__name__} of dtype {array.dtype}")
+        raise TypeError(f"expected numbers, got {type(value).__name__} of dtype {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # long double
         array = array.astype(np.float64)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # of which torch knows little

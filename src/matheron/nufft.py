@@ -204,7 +204,8 @@ def _taps(
         z = ((u - first)[:, None] - taps).to(dtype)  # distances in cells
         weights.append(window(z, w))
         if gradient:
-            derivatives.append(window_slope(z, w) * (cells / (2 * math.pi)))
+            root = torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
+            derivatives.append(weights[-1] * z / root * (-9.2 / w * cells / (2 * math.pi)))
         cell = (first.long()[:, None] + taps) % cells
         index = cell if index is None else (index[:, :, None] * cells + cell[:, None]).flatten(1)
     assert index is not None
@@ -214,10 +215,6 @@ def _taps(
 def window(z: Tensor, w: int) -> Tensor:
     """exp(beta (sqrt(1 - (2 z / w)^2) - 1)), the "exponential of semicircle"."""
     return torch.exp(2.3 * w * (torch.sqrt((1 - (2 * z / w).square()).clamp_min(0)) - 1))
-
-
-def window_slope(z: Tensor, w: int) -> Tensor:
-    return window(z, w) * (-9.2 / w) * z / torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
 
 
 def _outer(weights: list[Tensor]) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 BY_HAND = "or describe the model by hand with matheron.ExactGP or matheron.SparseGP"
@@ -19,9 +20,14 @@ def full_name(thing: object) -> str:
     return f"{type(thing).__module__}.{type(thing).__name__}"
 
 
-def missing(library: str, extra: str) -> str:
-    """What to say where a library that an adapter reads is not installed."""
-    return f"matheron.adapters.{extra} needs {library}: pip install 'matheron[{extra}]'"
+@contextmanager
+def needs(library: str, extra: str) -> Iterator[None]:
+    """Says what to install where a library that an adapter reads cannot be imported."""
+    try:
+        yield
+    except ImportError as error:
+        message = f"matheron.adapters.{extra} needs {library}: pip install 'matheron[{extra}]' ({error})"
+        raise ImportError(message) from error
 
 
 def refusal(what: str, thing: object, known: Dispatch, hint: str = "") -> TypeError:

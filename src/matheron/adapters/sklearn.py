@@ -21,9 +21,9 @@ from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
 from ..paths import OutputPaths
 from ..transforms import Affine
-from .refusal import BY_HAND, missing, refusal
+from .refusal import BY_HAND, needs, refusal
 
-try:
+with needs("scikit-learn", "sklearn"):
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process import kernels as sk
@@ -31,8 +31,6 @@ try:
     from sklearn.multioutput import MultiOutputRegressor
     from sklearn.pipeline import Pipeline
     from sklearn.utils import check_array, check_random_state
-except ImportError as error:
-    raise ImportError(f"{missing('scikit-learn', 'sklearn')} ({error})") from error
 
 from .scalers import scaler_transform, scalers_in, target_transform, with_transforms
 

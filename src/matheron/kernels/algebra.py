@@ -52,7 +52,8 @@ class Scaled(Kernel):
         return self.kernel.diag(x) * self.outputscale
 
     def terms(self, input_dim: int) -> list[Term]:
-        return [term.scaled(self.outputscale) for term in self.kernel.terms(input_dim)]
+        terms = self.kernel.terms(input_dim)
+        return [replace(term, variance=term.variance * self.outputscale) for term in terms]
 
     def radial_parts(self, input_dim: int) -> list[RadialPart] | None:
         scale, parts = self.outputscale, self.kernel.radial_parts(input_dim)

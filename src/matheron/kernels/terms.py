@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,11 +44,8 @@ class Term:
             self.variance * other.variance,
             self.stationary + other.stationary,
             self.forms + other.forms,
-            None if not couplings else couplings[0] if len(couplings) == 1 else couplings[0] * couplings[1],
+            reduce(torch.mul, couplings) if couplings else None,
         )
-
-    def scaled(self, factor: Tensor) -> Term:
-        return replace(self, variance=self.variance * factor)
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         """The spectral measure of the stationary part, which must not be empty."""

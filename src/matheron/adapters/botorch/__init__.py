@@ -1,11 +1,9 @@
 """BoTorch: its models, with their transforms, as snapshots; paths as a BoTorch model, under BoTorch's own names."""
 
-from ..refusal import missing
+from ..refusal import needs
 
-try:
+with needs("BoTorch", "botorch"):
     import botorch as _botorch  # noqa: F401
-except ImportError as error:
-    raise ImportError(f"{missing('BoTorch', 'botorch')} ({error})") from error
 
 from .dropin import MatheronPathModel as MatheronPathModel
 from .dropin import PathwiseThompsonSampling as PathwiseThompsonSampling

@@ -5,12 +5,10 @@ covariance of a point with itself; here it is noise of the data, and not part of
 its column of X the task: paths take the other columns and return an axis of outputs.
 """
 
-from ..refusal import missing
+from ..refusal import needs
 
-try:
+with needs("GPflow", "gpflow"):
     import gpflow as _gpflow  # noqa: F401  # pyright: ignore[reportMissingImports]
-except ImportError as error:
-    raise ImportError(f"{missing('GPflow', 'gpflow')} ({error})") from error
 
 from .kernels import translate as translate
 from .means import affine

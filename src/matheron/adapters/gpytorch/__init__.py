@@ -9,13 +9,11 @@ import torch
 
 from ...gp import GP, Outputs
 from ...kernels import Kernel
-from ..refusal import missing, refusal
+from ..refusal import needs, refusal
 
-try:
+with needs("GPyTorch", "gpytorch"):
     from gpytorch import models
     from gpytorch.kernels import Kernel as GPyTorchKernel
-except ImportError as error:
-    raise ImportError(f"{missing('GPyTorch', 'gpytorch')} ({error})") from error
 
 from . import kernels
 from .exact import noise_of, translate_exact
