@@ -55,11 +55,10 @@ def _(model: GaussianProcessRegressor) -> ExactGP | Outputs:
     kernel = translate(theirs, X.shape[1])
     _compare(theirs, kernel, X)
     noise = np.asarray(model.alpha, dtype=np.float64) + noise_variance(model.kernel_, X)  # [n]
-    offset, scale = (np.ravel(value) for value in (model._y_train_mean, model._y_train_std))  # [t]
-    members = []
-    for i in range(y.shape[1]):
-        transform = Affine(float(scale[i]), float(offset[i])) if model.normalize_y else None
-        members.append(ExactGP(kernel, X, y[:, i], noise, output_transform=transform))
+    units = zip(np.ravel(model._y_train_std), np.ravel(model._y_train_mean), strict=True)  # [t]
+    transforms = [Affine(float(scale), float(offset)) if model.normalize_y else None for scale, offset in units]
+    columns = zip(y.T, transforms, strict=True)
+    members = [ExactGP(kernel, X, y_i, noise, output_transform=transform) for y_i, transform in columns]
     return members[0] if len(members) == 1 else Outputs(members)
 
 

@@ -56,15 +56,12 @@ class Categorical(Stationary):
         return K
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        factors, slopes = [], []
+        K, dK = x.new_ones(()), []
         for i, a in enumerate(self._similarities(x.shape[-1])):
             r = self._difference(x, z, i)
-            factors.append(a + (1 - a) * self._dirichlet(r))
-            slopes.append((1 - a) * self._slope(r))
-        others = [
-            math.prod(factors[:i] + factors[i + 1 :], start=torch.ones_like(slopes[i])) for i in range(len(slopes))
-        ]
-        return factors[0] * others[0], torch.stack([s * other for s, other in zip(slopes, others, strict=True)])
+            factor, slope = a + (1 - a) * self._dirichlet(r), (1 - a) * self._slope(r)
+            K, dK = K * factor, [*(d * factor for d in dK), K * slope]
+        return K, torch.stack(dK)
 
     def _difference(self, x: Tensor, z: Tensor, i: int) -> Tensor:
         r = x[..., :, None, i] - z[..., None, :, i]

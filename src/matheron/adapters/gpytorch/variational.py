@@ -63,7 +63,12 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
     if not isinstance(strategy, Base):
         raise refusal("variational strategy", strategy, strategy_of)
     refuse_override("variational strategy", strategy, strategy_of)
-    _check_ready(strategy)
+    if not getattr(strategy, "updated_strategy", torch.tensor(True)):
+        raise ValueError(
+            "model: loaded from a file of an old GPyTorch, its q(u) is not whitened yet; call the model once"
+        )
+    if isinstance(strategy, gv.UnwhitenedVariationalStrategy) and not strategy.variational_params_initialized:
+        raise ValueError("model: its variational distribution is not initialised; train the model, or call it once")
     q_mean, q_root = moments_of(strategy._variational_distribution)  # [*batch, m], [*batch, m, m]
     model = strategy.model
     assert isinstance(model, nn.Module)
@@ -85,15 +90,6 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
         gp = SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks)
         members.append(gp)
     return members, prior.batch_shape
-
-
-def _check_ready(strategy: Base) -> None:
-    if not getattr(strategy, "updated_strategy", torch.tensor(True)):
-        raise ValueError(
-            "model: loaded from a file of an old GPyTorch, its q(u) is not whitened yet; call the model once"
-        )
-    if isinstance(strategy, gv.UnwhitenedVariationalStrategy) and not strategy.variational_params_initialized:
-        raise ValueError("model: its variational distribution is not initialised; train the model, or call it once")
 
 
 def _grouped(members: list[SparseGP], batch_shape: torch.Size, axis: int) -> tuple[list[list[SparseGP]], torch.Size]:
