@@ -97,6 +97,9 @@ class Convolution(SpectralMeasure):
         self.measures = measures
         self.input_dim = measures[0].input_dim
         self.num_uniforms = sum(m.num_uniforms for m in measures) + len(measures) - 1
+        # Normals add to a normal, where none has a shift.
+        scales = [m.scale for m in measures if isinstance(m, Gaussian) and m.shift is None]
+        self.gaussian = Gaussian(torch.stack(scales).norm(dim=0)) if len(scales) == len(measures) else None
 
     def _split(self, U: Tensor) -> tuple[list[Tensor], Tensor]:
         widths = [m.num_uniforms for m in self.measures]
@@ -120,15 +123,10 @@ class Convolution(SpectralMeasure):
         parts = [p for m in self.measures if (p := m.atoms()) is not None]
         return _sum_of_atoms(parts) if len(parts) == len(self.measures) else None
 
-    def _as_gaussian(self) -> Gaussian | None:
-        """Normals add to a normal, where none has a shift."""
-        scales = [m.scale for m in self.measures if isinstance(m, Gaussian) and m.shift is None]
-        return Gaussian(torch.stack(scales).norm(dim=0)) if len(scales) == len(self.measures) else None
-
     @property
     def density_dims(self) -> list[int] | None:
-        if (gaussian := self._as_gaussian()) is not None:
-            return gaussian.density_dims
+        if self.gaussian is not None:
+            return self.gaussian.density_dims
         dims = [m.density_dims for m in self.measures]
         if any(own is None for own in dims):
             return None
@@ -136,8 +134,8 @@ class Convolution(SpectralMeasure):
         return sorted(union) if len(set(union)) == len(union) else None  # else: a convolution without a closed form
 
     def log_density(self, theta: Tensor) -> Tensor | None:
-        if (gaussian := self._as_gaussian()) is not None:
-            return gaussian.log_density(theta)
+        if self.gaussian is not None:
+            return self.gaussian.log_density(theta)
         if self.density_dims is None:
             return None
         parts = [part for m in self.measures if (part := m.log_density(theta)) is not None]

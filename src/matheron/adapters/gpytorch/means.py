@@ -13,39 +13,34 @@ from ..refusal import overridden
 from .place import Place
 
 
-def translate_mean(mean: nn.Module, place: Place, with_task: bool) -> Mean:
+def translate_mean(mean: nn.Module, place: Place, with_task: bool = False) -> Mean:
     """A mean module at one member of a batch. `with_task`: it takes the column of task numbers too."""
-    return ModuleMean(_At(mean, place, with_task)) if overridden(mean, mean_of) else mean_of(mean, place, with_task)
+    if with_task or overridden(mean, mean_of):
+        return ModuleMean(_At(mean, place, with_task))
+    return mean_of(mean, place)
 
 
 @singledispatch
-def mean_of(mean: nn.Module, place: Place, with_task: bool) -> Mean:
+def mean_of(mean: nn.Module, place: Place) -> Mean:
     """A module of points: it is copied, and called as it is."""
-    return ModuleMean(_At(mean, place, with_task))
+    return ModuleMean(_At(mean, place))
 
 
-mean_of.register(gm.ZeroMean, lambda mean, place, with_task: ConstantMean(0.0))
-mean_of.register(gm.ConstantMean, lambda mean, place, with_task: ConstantMean(place.pick(mean.constant, 0)))
+mean_of.register(gm.ZeroMean, lambda mean, place: ConstantMean(0.0))
+mean_of.register(gm.ConstantMean, lambda mean, place: ConstantMean(place.pick(mean.constant, 0)))
+mean_of.register(gm.MultitaskMean, lambda mean, place: Stacked([translate_mean(m, place) for m in mean.base_means]))
 
 
 @mean_of.register
-def _(mean: gm.LinearMean, place: Place, with_task: bool) -> Mean:
-    if with_task:
-        return ModuleMean(_At(mean, place, with_task))
+def _(mean: gm.LinearMean, place: Place) -> Mean:
     bias = 0.0 if mean.bias is None else place.pick(mean.bias, 1)[0]
     return LinearMean(place.pick(mean.weights, 2)[:, 0], bias)
-
-
-mean_of.register(
-    gm.MultitaskMean,
-    lambda mean, place, with_task: Stacked([translate_mean(m, place, with_task) for m in mean.base_means]),
-)
 
 
 class _At(nn.Module):
     """A mean module at one member of a batch: points `[..., n, d] -> [..., n]`, or `[..., n, t]` with a task column."""
 
-    def __init__(self, mean: nn.Module, place: Place, with_task: bool) -> None:
+    def __init__(self, mean: nn.Module, place: Place, with_task: bool = False) -> None:
         super().__init__()
         self.mean = mean
         self.batch_shape, self.index = place.batch_shape, place.index
