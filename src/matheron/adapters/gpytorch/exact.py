@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Sequence
 from functools import reduce, singledispatch
 
 import torch
+from gpytorch import kernels as gk
 from gpytorch import likelihoods as gl
 from gpytorch import models, settings
 from linear_operator import to_dense
@@ -48,12 +48,13 @@ def translate_exact(
     trailing = 2 if prior.coupled else 1
     prior.batch_shape = torch.broadcast_shapes(prior.batch_shape, noise.shape[: noise.ndim - trailing])
     members = []
-    for index in itertools.product(*map(range, prior.batch_shape)):
-        X, tasks = prior.points(index)
-        kernel, mean = prior.kernel(index), prior.mean(index)
-        y, variance = prior.at(targets, index, trailing), prior.at(noise, index, trailing)
+    for place in prior.places():
+        X, tasks = prior.points(place)
+        kernel, mean = prior.kernel(place), prior.mean(place)
+        y, variance = place.pick(targets, trailing), place.pick(noise, trailing)
         if prior.collapsed is not None:
-            gp = _collapsed_regression(prior, index, X, tasks, y, variance)
+            Z = place.pick(_inducing_points(prior.collapsed, kernel, tasks), 2)
+            gp = _collapsed_regression(kernel, Z, X, y, variance, mean)
         elif prior.coupled and variance.shape != y.shape:
             gp = _correlated_noise(kernel, X, y, variance, mean)
         else:
@@ -126,9 +127,18 @@ def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean:
     return SelectedOutputs(gp, range(t))
 
 
-def _collapsed_regression(
-    prior: Prior, index: tuple[int, ...], X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor
-) -> SparseGP:
+def _inducing_points(outer: gk.InducingPointKernel, kernel: Kernel, tasks: Tensor | None) -> Tensor:
+    """Z as points of the model's inputs; an InducingPointKernel on some columns has no say on the others."""
+    if outer.active_dims is not None:
+        raise TypeError(
+            f"kernel: InducingPointKernel with active_dims is not understood; give them to its base kernel, {BY_HAND}"
+        )
+    if tasks is not None or kernel.num_outputs > 1:
+        raise TypeError(f"kernel: InducingPointKernel of a kernel of several tasks is not understood; {BY_HAND}")
+    return tensor(outer.inducing_points)
+
+
+def _collapsed_regression(kernel: Kernel, Z: Tensor, X: Tensor, y: Tensor, noise: Tensor, mean: Mean) -> SparseGP:
     """The q(u) with which GPyTorch predicts. With K_mm = L L^T, R = K_nm L^-T and M = I + R^T D^-1 R, whitened:
 
         u ~ N(M^-1 R^T D^-1 (y - m), M^-1),    D = noise + diag(K_nn - R R^T)
@@ -136,15 +146,6 @@ def _collapsed_regression(
     The second part of D, FITC's, is in its predictions unless settings.sgpr_diagonal_correction is off; its training
     objective leaves it out.
     """
-    kernel, mean, outer = prior.kernel(index), prior.mean(index), prior.collapsed
-    assert outer is not None
-    if outer.active_dims is not None:
-        raise TypeError(
-            f"kernel: InducingPointKernel with active_dims is not understood; give them to its base kernel, {BY_HAND}"
-        )
-    if tasks is not None or kernel.num_outputs > 1:
-        raise TypeError(f"kernel: InducingPointKernel of a kernel of several tasks is not understood; {BY_HAND}")
-    Z = prior.at(tensor(outer.inducing_points), index, 2)
     # All in float64: an inverse of K_mm in float32 would keep few digits.
     Zd, Xd = Z.double(), X.double()
     K_mm = kernel(Zd)  # [m, m]

@@ -37,15 +37,16 @@ Reading = Callable[[Place], Kernel]
 class Prior:
     """The prior of a model, or of a batch of them, over `inputs [*batch, n, d_k]` side by side.
 
-    Where `independent` outputs are a batch of kernels they are the last axis of `batch_shape`. `collapsed` is the
-    InducingPointKernel of a sparse regression; its base kernel is then the prior's.
+    `kernel(place)` is our kernel of one member, in the graph of the model's parameters. Where `independent` outputs are
+    a batch of kernels they are the last axis of `batch_shape`. `collapsed` is the InducingPointKernel of a sparse
+    regression; its base kernel is then the prior's.
     """
 
     def __init__(
         self,
         model: nn.Module,
         inputs: tuple[Tensor, ...],
-        target_shape: torch.Size | None = None,
+        target_shape: torch.Size,
         number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
     ) -> None:
         """`target_shape`: `[*batch, n]` or `[*batch, n, t]`. `number_tasks`: from a column's values to 0, 1, ..."""
@@ -64,36 +65,37 @@ class Prior:
         tasks = isinstance(law, MultitaskMultivariateNormal)
         blocks = isinstance(operator, lo.BlockInterleavedLinearOperator | lo.BlockDiagLinearOperator)
         self.independent, self.coupled = tasks and blocks, tasks and not blocks
-        batch_shape = torch.Size() if target_shape is None else target_shape[: -2 if tasks else -1]
+        batch_shape = target_shape[: -2 if tasks else -1]
         if self.independent:
             operator, mean = operator.base_linear_op, mean.mT  # [*batch, t, k, k], [*batch, t, k]
             batch_shape = batch_shape + mean.shape[-2:-1]
         own = mean.shape[: -2 if self.coupled else -1]
         self.batch_shape = torch.broadcast_shapes(batch_shape, operator.shape[:-2], own)
         self.collapsed: gk.InducingPointKernel | None = None
-        self._reading = self._read_kernel(model, operator)
+        self.kernel = self._read_kernel(model, operator)
         self._mean = self._read_mean(model, mean.detach())
 
-    def kernel(self, index: tuple[int, ...]) -> Kernel:
-        """Our kernel, of one member of the batch, in the graph of the model's parameters."""
-        return self._reading(self._place(index))
+    def places(self) -> list[Place]:
+        """One for every member of the batch."""
+        n = self.num_columns
+        inputs = self.inputs[0] if len(self.inputs) == 1 else None
+        indices = itertools.product(*map(range, self.batch_shape))
+        return [Place(self.batch_shape, index, tuple(range(n)), n, self.task, inputs=inputs) for index in indices]
 
-    def mean(self, index: tuple[int, ...]) -> Mean:
+    def mean(self, place: Place) -> Mean:
         """Our mean, of one member of the batch."""
-        return self._mean(replace(self._place(index), num_tasks=self.kernel(index).num_outputs))
+        return self._mean(replace(place, num_tasks=self.kernel(place).num_outputs))
 
-    def points(self, index: tuple[int, ...], few: bool = False) -> tuple[Tensor, Tensor | None]:
+    def points(self, place: Place, few: bool = False) -> tuple[Tensor, Tensor | None]:
         """The inputs of one member, or a few of them, as points `[n, d]` and task numbers `[n]`, or None."""
         inputs = self.probes if few else self.inputs
         kind = next((x.dtype for x in inputs if x.is_floating_point()), torch.get_default_dtype())
-        x = torch.cat([self.at(x, index, 2).to(kind) for x in inputs], dim=-1)  # [n, columns]
-        points = x[:, self._place(index).coordinates]
-        return points, None if self.task is None else self.number_tasks(x[:, self.task]).long()
+        x = torch.cat([place.pick(x, 2).to(kind) for x in inputs], dim=-1)  # [n, columns]
+        return x[:, place.coordinates], None if place.task is None else self.number_tasks(x[:, place.task]).long()
 
     def variances(self) -> Tensor:
         """k(x, x) at the inputs, of every member of the batch: `[*batch, n]`."""
-        members = itertools.product(*map(range, self.batch_shape))
-        rows = [self.kernel(index).diag(self.points(index)[0]) for index in members]
+        rows = [self.kernel(place).diag(self.points(place)[0]) for place in self.places()]
         return torch.stack(rows).reshape(*self.batch_shape, -1)
 
     @property
@@ -105,15 +107,6 @@ class Prior:
                 f"task numbers at most; number the combinations in one column, {BY_HAND}"
             )
         return next(iter(self.tasks), None)
-
-    def _place(self, index: tuple[int, ...]) -> Place:
-        n = self.num_columns
-        inputs = self.inputs[0] if len(self.inputs) == 1 else None
-        return Place(self.batch_shape, index, tuple(range(n)), n, self.task, inputs=inputs)
-
-    def at(self, values: Tensor, index: tuple[int, ...], trailing: int) -> Tensor:
-        """One member of values `[*batch, ...]`; inputs have no axis for independent outputs."""
-        return values.expand(self.batch_shape + values.shape[values.ndim - trailing :])[index]
 
     def _read_kernel(self, model: nn.Module, operator: lo.LinearOperator) -> Reading:
         if isinstance(operator, LazyEvaluatedKernelTensor) and isinstance(operator.kernel, gk.InducingPointKernel):
@@ -127,10 +120,10 @@ class Prior:
             reading = self._read(operator)
             readings = self._combinations(model) if reading is None else [reading]
         for candidate in readings:
-            ours = [(self._covariance(candidate, index), index) for index in self._some()]
+            ours = [(self._covariance(candidate, place), place) for place in self._some()]
             with torch.no_grad():
                 K = to_dense(operator)
-            if all(self._agrees(value, K, index, 2) for value, index in ours):
+            if all(_agrees(value, place.pick(K, 2)) for value, place in ours):
                 return candidate
         raise TypeError(
             f"model: the covariance that {self.name}.forward returns, a {type(operator).__name__}, is not that of its "
@@ -199,10 +192,10 @@ class Prior:
         for module, with_task in itertools.product(modules if first is None else [first, *modules], with_tasks):
             self._mean = partial(translate_mean, module, with_task=with_task)
             try:
-                values = [(self._mean_values(index), index) for index in self._some()]
+                values = [(self._mean_values(place), place) for place in self._some()]
             except (RuntimeError, ValueError):  # a mean of other columns
                 continue
-            if all(self._agrees(value, mean, index, 2 if self.coupled else 1) for value, index in values):
+            if all(_agrees(value, place.pick(mean, 2 if self.coupled else 1)) for value, place in values):
                 return self._mean
         if bool((mean == 0).all()):
             return lambda place: ConstantMean(0.0)
@@ -211,32 +204,33 @@ class Prior:
             f"of the inputs, {BY_HAND}"
         )
 
-    def _covariance(self, reading: Reading, index: tuple[int, ...]) -> Tensor:
-        kernel = reading(self._place(index)).owned()
-        x, tasks = self.points(index, few=True)
+    def _covariance(self, reading: Reading, place: Place) -> Tensor:
+        kernel = reading(place).owned()
+        x, tasks = self.points(place, few=True)
         x, t = x.double(), kernel.num_outputs
         if self.coupled:
             x, tasks = x.repeat_interleave(t, 0), torch.arange(t, device=x.device).repeat(len(x))
         return coupled_covariance(kernel.to(x), x, tasks, x, tasks)
 
-    def _mean_values(self, index: tuple[int, ...]) -> Tensor:
-        x, tasks = self.points(index, few=True)
-        mean = self.mean(index).owned()
+    def _mean_values(self, place: Place) -> Tensor:
+        x, tasks = self.points(place, few=True)
+        mean = self.mean(place).owned()
         if self.coupled:
-            return mean.to(x)(x[None])[0].expand(-1, self.kernel(index).num_outputs)
+            return mean.to(x)(x[None])[0].expand(-1, self.kernel(place).num_outputs)
         return mean.at(x, tasks)
 
-    def _agrees(self, ours: Tensor, theirs: Tensor, index: tuple[int, ...], trailing: int) -> bool:
-        theirs = self.at(theirs, index, trailing)
-        # A wrong formula is to be found, not GPyTorch's rounding: its distances of near points keep half of the digits.
-        tolerance = 1e-5 if theirs.dtype == torch.float64 else 2e-2
-        if ours.shape != theirs.shape:
-            return False
-        return bool((ours.double() - theirs.double()).abs().max() <= tolerance * theirs.abs().max().clamp_min(1e-8))
-
-    def _some(self) -> list[tuple[int, ...]]:
+    def _some(self) -> list[Place]:
         """The first member of the batch, and the last."""
-        return sorted({(0,) * len(self.batch_shape), tuple(b - 1 for b in self.batch_shape)})
+        first, *others = self.places()
+        return [first, *others[-1:]]
+
+
+def _agrees(ours: Tensor, theirs: Tensor) -> bool:
+    # A wrong formula is to be found, not GPyTorch's rounding: its distances of near points keep half of the digits.
+    tolerance = 1e-5 if theirs.dtype == torch.float64 else 2e-2
+    if ours.shape != theirs.shape:
+        return False
+    return bool((ours.double() - theirs.double()).abs().max() <= tolerance * theirs.abs().max().clamp_min(1e-8))
 
 
 def _spread(n: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from functools import reduce, singledispatch
 
@@ -76,10 +75,10 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
     if prior.collapsed is not None:
         raise TypeError(f"kernel: InducingPointKernel is for exact models; give its base kernel to this one, {BY_HAND}")
     members = []
-    for index in itertools.product(*map(range, prior.batch_shape)):
-        Z, tasks = prior.points(index)
-        kernel, mean = prior.kernel(index), prior.mean(index)
-        u, root = prior.at(q_mean, index, 1), None if q_root is None else prior.at(q_root, index, 2)
+    for place in prior.places():
+        Z, tasks = prior.points(place)
+        kernel, mean = prior.kernel(place), prior.mean(place)
+        u, root = place.pick(q_mean, 1), None if q_root is None else place.pick(q_root, 2)
         jitter = strategy.jitter_val
         if isinstance(strategy, gv.CiqVariationalStrategy):  # f(Z) = m + K_mm^1/2 u, the symmetric root
             Zd = Z.double()
@@ -87,8 +86,7 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
             S = SymmetricRoot.apply(K + jitter * torch.eye(len(Zd), dtype=Zd.dtype, device=Zd.device))
             u, root = mean.at(Zd, tasks) + S @ u.double(), None if root is None else S @ root.double()
         whitened = isinstance(strategy, gv.VariationalStrategy)
-        gp = SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks)
-        members.append(gp)
+        members.append(SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks))
     return members, prior.batch_shape
 
 
