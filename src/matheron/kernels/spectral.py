@@ -115,9 +115,9 @@ class Convolution(SpectralMeasure):
 
     def importance(self, U: Tensor) -> Tensor | None:
         parts, _ = self._split(U)
-        weights = [m.importance(part) for m, part in zip(self.measures, parts, strict=True)]
-        weights = [w for w in weights if w is not None]
-        return math.prod(weights[1:], start=weights[0]) if weights else None
+        each = zip(self.measures, parts, strict=True)
+        weights = [w for m, part in each if (w := m.importance(part)) is not None]
+        return functools.reduce(torch.mul, weights) if weights else None
 
     def atoms(self) -> tuple[Tensor, Tensor] | None:
         parts = [p for m in self.measures if (p := m.atoms()) is not None]
@@ -176,10 +176,8 @@ class Mixture(SpectralMeasure):
     def log_density(self, theta: Tensor) -> Tensor | None:
         if self.density_dims is None:
             return None
-        parts = [m.log_density(theta) for m in self.measures]
-        return torch.stack([w.log() + p for w, p in zip(self.weights, parts, strict=True) if p is not None]).logsumexp(
-            0
-        )
+        parts = zip(self.weights.log(), (m.log_density(theta) for m in self.measures), strict=True)
+        return torch.stack([w + part for w, part in parts if part is not None]).logsumexp(0)
 
 
 class Moved(SpectralMeasure):
