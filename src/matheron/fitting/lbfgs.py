@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .likelihood import Dense
-from .newton import curvature
+from .newton import Report, curvature
 from .starts import spread_and_near
 from .threads import threads_for
 
@@ -29,12 +28,7 @@ def without_effect(objective: Dense, vector: Tensor) -> Tensor:
 
 
 def by_lbfgs(
-    objective: Dense,
-    start: Tensor,
-    fixed: Tensor,
-    as_given: Tensor,
-    iterations: int,
-    report: Callable[[float], None],
+    objective: Dense, start: Tensor, fixed: Tensor, as_given: Tensor, iterations: int, words: str, report: Report
 ) -> tuple[Tensor, float]:
     """L-BFGS-B from a start, uphill; what has no effect stays as given. The end and its value."""
     from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
@@ -51,7 +45,7 @@ def by_lbfgs(
         value, gradient = objective(vector)
         if value > best_value:
             best, best_value = vector, value
-        report(best_value)
+        report(f"{words}: log likelihood {best_value:.2f}")
         if not math.isfinite(value):
             return 1e10, 0.0 * numbers
         return -value / n, (-(gradient * ~fixed) * unit / n).cpu().numpy()

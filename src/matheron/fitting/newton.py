@@ -13,8 +13,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Limits = list[tuple[float, float]]
+from .hyperparameters import Hyperparameters
+from .starts import woken
 
+Limits = list[tuple[float, float]]
+Curve = Callable[[Tensor], Tensor]  # curvatures [p, p] at vectors [p]
+Report = Callable[[str], None]  # of how far a search is
+
+# Steps at the most.
+_STEPS = 30
 # No hyperparameter moves by more than this in a step, on its logarithmic scale.
 _LONGEST = 0.7
 # After a shorter one gradients differ by their error, not by too long a step.
@@ -53,31 +60,29 @@ def for_all(less: Tensor, more: Tensor, ratio: float, rest: float) -> Tensor:
 
 
 def climb(
+    h: Hyperparameters,
     gradient: Callable[[Tensor], Tensor],
     start: Tensor,
-    curve: Callable[[Tensor], Tensor],
-    wake: Callable[[Tensor, Tensor, Tensor], Tensor],
-    limits: Limits,
-    steps: int,
+    curve: Curve,
     tolerance: float,
-    report: Callable[[int, float], None],
+    report: Report,
 ) -> tuple[Tensor, bool]:
-    """`ascend` with a curvature `curve(x)` of where it begins, again and again until it ends where it begins.
+    """`ascend` with the curvature of where it begins, again and again until it ends where it begins.
 
-    Far from where it was taken a curvature may promise nothing where there is much to gain. `wake(x, g, b)`, with b the
-    curvature's diagonal, is x with the entries moved on whose effect vanishes there, so that a small slope hides much
-    to gain; each entry moves once.
+    Far from where it was taken a curvature may promise nothing where there is much to gain. What is asleep there is
+    woken; each entry once.
     """
-    x, g, left = start, gradient(start), steps
+    x, g, left = start, gradient(start), _STEPS
     asleep = torch.ones_like(start, dtype=torch.bool)
     while left > 0:
         B = curve(x)
-        moved = (woken := wake(x, g, B.diagonal())).ne(x) & asleep
+        awake = woken(h, x, g, B.diagonal())
+        moved = awake.ne(x) & asleep
         if bool(moved.any()):
-            x, asleep = torch.where(moved, woken, x), asleep & ~moved
+            x, asleep = torch.where(moved, awake, x), asleep & ~moved
             g, B = gradient(x), curve(x)
         before = x
-        x, g, used, converged = ascend(gradient, x, g, B, limits, left, tolerance, report)
+        x, g, used, converged = ascend(gradient, x, g, B, h.limits(), left, tolerance, report)
         if converged and torch.equal(x, before):
             return x, True
         left -= used
@@ -92,7 +97,7 @@ def ascend(
     limits: Limits,
     steps: int,
     tolerance: float,
-    report: Callable[[int, float], None],
+    report: Report,
 ) -> tuple[Tensor, Tensor, int, bool]:
     """BFGS uphill from `start`, the gradient g and a curvature B `[p, p]` there, within the limits.
 
@@ -106,7 +111,7 @@ def ascend(
     longest, scaled = _LONGEST, False
     for k in range(1, steps + 1):
         direction, gain = _step(x, g, B, lower, upper)
-        report(k, gain)
+        report(f"all data: step {k}, log likelihood may rise by {gain:.3g}")
         if gain <= tolerance * len(x):
             return x, g, k, True
         direction = direction * min(1.0, longest / float(direction.abs().max()))

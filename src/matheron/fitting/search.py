@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -14,15 +13,15 @@ from ..checks import as_generator
 from ..kernels import Kernel
 from ..means import Mean
 from ..progress import progress_bar
-from ..solvers import Cholesky, FourierLattice, Solver
+from ..solvers import PCG, Cholesky, FourierLattice, Solver
 from ..solvers.choose import SHARE_OF_GPU
-from .estimates import Curve, by_solves, on_lattice, refusal
 from .hyperparameters import Prior, checked_priors, hyperparameters_of, weak_priors
 from .lbfgs import by_lbfgs, without_effect
 from .likelihood import Dense
-from .newton import climb, curvature, for_all
-from .on_lattice import OnLattice
-from .starts import candidates, of_both_kinds, spread_and_near, woken
+from .newton import Curve, Report, climb, curvature, for_all
+from .on_lattice import NotOnLattice, OnLattice
+from .pathwise import Pathwise
+from .starts import candidates, of_both_kinds, spread_and_near
 from .threads import threads_for
 from .units import Units
 
@@ -43,12 +42,15 @@ _LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 32_000}, {"cpu": 40
 _SMALLEST_ON_LINE = {"cpu": 4000, "cuda": 10_000}
 # Bytes per entry of the covariance: it, its factor and its inverse, in float64.
 _BYTES = 24
-# Quasi-Newton steps at the most, and L-BFGS's after them where data are not too many.
-_STEPS = 30
+# Steps of L-BFGS after the quasi-Newton ones, where data are not too many.
 _LARGEST_POLISHED, _POLISH = 4000, 100
-
-
-Report = Callable[[str, float], None]
+# Gains per hyperparameter below which a search by quasi-Newton steps ends: with estimated gradients a fifth of its
+# sampling error, and a tenth on a lattice, where steps are cheap.
+_EXACT, _ESTIMATED, _ON_LATTICE = 2e-3, 0.02, 0.005
+# Draws of the prior (and the data: a tile of 64 on a GPU). With s of them an estimate adds 1 / s to the sampling
+# variance of hyperparameters.
+_PROBES = {"cpu": 15, "cuda": 63}
+_SOLVER = PCG(tolerance=0.1, max_iterations=300)
 
 
 class FitWarning(UserWarning):
@@ -87,12 +89,8 @@ def maximised(
     with progress_bar(show=progress, transient=True) as bar:
         task = bar.add_task("fitting", total=None)
 
-        def report(words: str, value: float) -> None:
-            bar.update(task, description=f"fitting, {words}: log likelihood {value:.2f}", advance=1)
-
-        def report_step(step: int, gain: float) -> None:
-            words = f"fitting, all data: step {step}, log likelihood may rise by {gain:.3g}"
-            bar.update(task, description=words, advance=1)
+        def report(words: str) -> None:
+            bar.update(task, description=f"fitting, {words}", advance=1)
 
         generator = as_generator(seed)
         best = as_given
@@ -100,18 +98,25 @@ def maximised(
             best = _best_start(objective, as_given, num_starts, generator, units is not None, report)
         if dense and len(X) <= _FIRST_OBSERVATIONS and not lattice:
             fixed = without_effect(objective, best)
-            best, value = by_lbfgs(objective, best, fixed, as_given, _ITERATIONS, lambda v: report("all data", v))
+            best, value = by_lbfgs(objective, best, fixed, as_given, _ITERATIONS, "all data", report)
         else:
             best, curve, value = _first(objective, best, as_given, report)
             found = None
             if lattice:
-                found = on_lattice(objective, best, curve, generator, report_step, required=solver != "auto")
+                found = _on_lattice(objective, best, curve, generator, report, required=solver != "auto")
             if found is None and dense:
                 best, value = _by_exact_gradients(objective, best, curve, as_given, report)
             elif found is None:
-                found = by_solves(objective, best, curve, solver, generator, report_step)
+                found = _by_solves(objective, best, curve, solver, generator, report)
             if found is not None:
-                best = _ended(*found)
+                best, converged = found
+                if not converged:
+                    warnings.warn(
+                        "the search had not ended when it was stopped; its last hyperparameters are kept. The data may "
+                        "say little of some of them: give priors=, or a kernel with fewer",
+                        FitWarning,
+                        stacklevel=3,
+                    )
     if not math.isfinite(value):
         warnings.warn(
             "the covariance has no Cholesky factor at the kernel's own hyperparameters, which are kept; give noise=, "
@@ -152,19 +157,8 @@ def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
         return False
     can = OnLattice.can(objective.hyperparameters, X)
     if asked and not can:
-        raise refusal("the model has another form")
+        raise _refusal("the model has another form")
     return can
-
-
-def _ended(best: Tensor, converged: bool) -> Tensor:
-    if not converged:
-        warnings.warn(
-            "the search had not ended when it was stopped; its last hyperparameters are kept. The data may say little "
-            "of some of them: give priors=, or a kernel with fewer",
-            FitWarning,
-            stacklevel=4,
-        )
-    return best
 
 
 def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) -> tuple[Tensor, Curve, float]:
@@ -174,7 +168,7 @@ def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) ->
     order = torch.randperm(n, generator=generator).to(objective.X.device)
     some = objective.some(order[:_FIRST_OBSERVATIONS])
     fixed, words = without_effect(some, start), f"{min(n, _FIRST_OBSERVATIONS)} observations"
-    best, value = by_lbfgs(some, start, fixed, as_given, 2 * _FIRST_ITERATIONS, lambda v: report(words, v))
+    best, value = by_lbfgs(some, start, fixed, as_given, 2 * _FIRST_ITERATIONS, words, report)
     # what turns more often than data spread so thinly can show was found among neighbours, and would be lost here
     near = objective.some(spread_and_near(objective.X, generator)[:_FOLLOWED])
     if near(start)[0] > near(best)[0] + 0.01 * _FOLLOWED:
@@ -204,16 +198,49 @@ def _by_exact_gradients(
         value, slope = objective(vector)
         if value > best_value:
             best, best_value = vector, value
-        report("all data", best_value)
+        report(f"all data: log likelihood {best_value:.2f}")
         far = not value > best_value - 10 * abs(len(vector))  # or no factor at all
         return slope * math.nan if far else slope
 
-    h = objective.hyperparameters
-    climb(gradient, start, curve, partial(woken, h), h.limits(), _STEPS, 2e-3, lambda *_: None)
+    climb(objective.hyperparameters, gradient, start, curve, _EXACT, lambda *_: None)
     if len(objective.y) > _LARGEST_POLISHED:
         return best, best_value
     fixed = without_effect(objective, best)
-    return by_lbfgs(objective, best, fixed, as_given, _POLISH, lambda v: report("all data", v))
+    return by_lbfgs(objective, best, fixed, as_given, _POLISH, "all data", report)
+
+
+def _by_solves(
+    objective: Dense, start: Tensor, curve: Curve, solver: str | Solver, generator: torch.Generator, report: Report
+) -> tuple[Tensor, bool]:
+    """With gradients from products with the covariance: where the search ended, and whether at its top."""
+    probes = _PROBES.get(objective.X.device.type, 15)
+    estimate = Pathwise(objective, _SOLVER if isinstance(solver, str) else solver, probes, _seed(generator))
+    return climb(objective.hyperparameters, estimate, start, curve, _ESTIMATED, report)
+
+
+def _on_lattice(
+    objective: Dense, start: Tensor, curve: Curve, generator: torch.Generator, report: Report, *, required: bool
+) -> tuple[Tensor, bool] | None:
+    """The same on a Fourier lattice; None where the model has none, or ValueError where one is required."""
+    try:
+        estimate = OnLattice(objective, _PROBES["cpu"], _seed(generator))
+        return climb(objective.hyperparameters, estimate, start, curve, _ON_LATTICE, report)
+    except NotOnLattice as reason:
+        if not required:
+            return None
+        raise _refusal(str(reason)) from None
+
+
+def _refusal(reason: str) -> ValueError:
+    return ValueError(
+        'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, alone, '
+        "times linear ones or beside linear and polynomial ones, on up to 3 columns; "
+        f'{reason}: use solver="cholesky" or "cg"'
+    )
+
+
+def _seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
 
 
 def _best_start(
@@ -229,7 +256,7 @@ def _best_start(
         values = [few(start)[0] for start in starts]
     ranked = [starts[i] for i in sorted(range(len(starts)), key=lambda i: -values[i])]
     ends = [
-        by_lbfgs(few, start, none, as_given, _TRIED_ITERATIONS, lambda v: report("trying starts", v))
+        by_lbfgs(few, start, none, as_given, _TRIED_ITERATIONS, "trying starts", report)
         for start in ranked[: _TRIED * num_starts]
     ]
     chosen = of_both_kinds(h, ends, num_starts)
@@ -237,6 +264,5 @@ def _best_start(
     ends = []
     for i, start in enumerate(chosen):
         words = f"start {i + 1} of {num_starts}"
-        fixed = without_effect(some, start)
-        ends.append(by_lbfgs(some, start, fixed, as_given, _FIRST_ITERATIONS, lambda v, words=words: report(words, v)))
+        ends.append(by_lbfgs(some, start, without_effect(some, start), as_given, _FIRST_ITERATIONS, words, report))
     return max(ends, key=lambda end: end[1])[0]
