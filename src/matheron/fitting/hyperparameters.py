@@ -146,10 +146,13 @@ class Hyperparameters:
         values = values or {}
         return torch.cat([leaf.encode(values.get(leaf.name, leaf.value)) for leaf in self.leaves])
 
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """The part of a vector that is each leaf's."""
+        return list(vector.split([leaf.size for leaf in self.leaves]))
+
     def decode(self, vector: Tensor) -> list[Tensor]:
         """A value per leaf."""
-        parts = vector.split([leaf.size for leaf in self.leaves])
-        return [leaf.decode(part) for leaf, part in zip(self.leaves, parts, strict=True)]
+        return [leaf.decode(part) for leaf, part in zip(self.leaves, self.split(vector), strict=True)]
 
     def pulled_back(self, vector: Tensor, slopes: Callable[[list[Tensor]], Sequence[Tensor | None]]) -> Tensor:
         """The gradient `[size]` in the vector of what has the given slopes in the values of the leaves.

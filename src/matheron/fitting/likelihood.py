@@ -7,7 +7,7 @@ d log p / dK  =  1/2 (a a' - K^-1)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -82,10 +82,10 @@ def likelihood_with_gradient(
     def weights(rows: slice, columns: slice) -> Tensor:
         return torch.outer(a[rows], a[columns]).sub_(V[rows, columns]).mul_(0.5)
 
-    every = slice(0, n)
-    _backward([(noise, 0.5 * (a.square() - V.diagonal())), (m, a)])
+    _backward(noise, 0.5 * (a.square() - V.diagonal()))
+    _backward(m, a)
     if K is not None:
-        _backward([(K, weights(every, every))])
+        _backward(K, weights(slice(None), slice(None)))
     else:
         accumulate(kernel, X, tasks, weights)
     return value
@@ -122,7 +122,7 @@ def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callabl
     for rows, columns in _blocks(X):
         W = 2 * weights(rows, columns)
         W[:, : rows.stop - rows.start] *= 0.5
-        _backward([(_between(kernel, X, tasks, rows, columns), W)])
+        _backward(_between(kernel, X, tasks, rows, columns), W)
 
 
 def _covariance(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
@@ -165,7 +165,6 @@ def _factor(K: Tensor, noise: Tensor) -> Tensor | None:
     return None if int(info) else L
 
 
-def _backward(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for output, slope in pairs:
-        if output.requires_grad:
-            (output * slope).sum().backward()  # with a slope as its argument torch imports SymPy, a second's work
+def _backward(output: Tensor, slope: Tensor) -> None:
+    if output.requires_grad:
+        (output * slope).sum().backward()  # with a slope as its argument torch imports SymPy, a second's work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -78,8 +78,7 @@ def fit(
     num_starts = as_count(num_starts, "num_starts")
     if kernel is None:
         d = _columns(X)
-        default: Kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64)), 1.0)
-        kernel = default
+        kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64)), 1.0)
         if priors is None:
             usual = default_kernel_priors(d).items()
             priors = {name: prior for name, prior in usual if name != "noise" or noise is None}
@@ -92,7 +91,7 @@ def fit(
     model_X = (user_X - units.input_centre) / units.input_scale  # [n, d]
     model_y = (user_y - units.output_centre[of]) / units.output_scale[of]  # [n]
     model_noise = None if noise is None else _apart(data.noise) / units.output_scale[of].square()
-    found = maximised(
+    fitted_kernel, fitted_noise, fitted_mean = maximised(
         kernel,
         model_X,
         model_y,
@@ -109,11 +108,11 @@ def fit(
     inward, outward = units.transforms()
     dtype = data.train_inputs.dtype
     return ExactGP(
-        found[0],
+        fitted_kernel,
         model_X.to(dtype),
         model_y.to(dtype),
-        found[1].to(dtype),
-        found[2],
+        fitted_noise.to(dtype),
+        fitted_mean,
         data.tasks,
         input_transform=inward,
         output_transform=outward,
@@ -163,11 +162,8 @@ def _check_scale(scale: Tensor) -> None:
 
 
 def _say_constant_columns(X: Tensor, kernel: Kernel) -> None:
-    if len(X) < 2:
-        return
-    used = kernel.active_dims(X.shape[1])
-    constant: Sequence[int] = [i for i in used if bool((X[:, i] == X[0, i]).all())]
-    if constant:
+    constant = [i for i in kernel.active_dims(X.shape[1]) if bool((X[:, i] == X[0, i]).all())]
+    if constant and len(X) > 1:
         which = f"column {constant[0]} of X is" if len(constant) == 1 else f"columns {constant} of X are"
         warnings.warn(
             f"{which} constant: the data say nothing of how the function varies there, and its lengthscale stays as "

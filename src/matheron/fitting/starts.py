@@ -75,10 +75,8 @@ def woken(h: Hyperparameters, vector: Tensor, gradient: Tensor, curvature: Tenso
     slopes vanish with these, however much there is to gain further on. Curvatures `[p]` vanish with them, and tell what
     is asleep from what is long for a reason.
     """
-    sizes = [leaf.size for leaf in h.leaves]
-    parts = list(vector.split(sizes))
-    flat = (curvature < _FLAT + 4 * gradient.abs()).split(sizes)
-    for i, (leaf, slope) in enumerate(zip(h.leaves, gradient.split(sizes), strict=True)):
+    parts, flat = h.split(vector), h.split(curvature < _FLAT + 4 * gradient.abs())
+    for i, (leaf, slope) in enumerate(zip(h.leaves, h.split(gradient), strict=True)):
         if leaf.short not in _ASLEEP or leaf.kind != "positive":
             continue
         power, value = _ASLEEP[leaf.short]
@@ -106,15 +104,12 @@ def of_both_kinds(h: Hyperparameters, ends: Sequence[tuple[Tensor, float]], coun
 
 
 def _is_noisy(h: Hyperparameters, vector: Tensor) -> bool:
-    if not isinstance(h.noise, Leaf):
-        return False
-    part = vector.split([leaf.size for leaf in h.leaves])[h.count]
-    return bool(part.mean() > math.log(_NOISY))
+    return isinstance(h.noise, Leaf) and bool(h.split(vector)[h.count].mean() > math.log(_NOISY))
 
 
 def _even(h: Hyperparameters, start: Tensor, length: float, noise: float) -> Tensor:
     """A start with the same lengthscale along every column, and this much noise."""
-    parts = list(start.split([leaf.size for leaf in h.leaves]))
+    parts = h.split(start)
     for k, leaf in enumerate(h.leaves):
         if leaf.short == "lengthscale":
             value = length * max(1, len(leaf.dims)) ** 0.5
@@ -133,10 +128,9 @@ def _left_by_a_plane(X: Tensor, y: Tensor) -> float:
 
 def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: float) -> list[Tensor]:
     """A start with shorter and shorter lengthscales along a column, down to `least` gaps between its numbers."""
-    gap, shorter = usual_gap(x), []
-    length = _SHORTEST
+    gap, shorter, length = usual_gap(x), [], _SHORTEST
     while gap > 0 and (length := length / 3) > least * gap:
-        parts = list(start.split([leaf.size for leaf in h.leaves]))
+        parts = h.split(start)
         for k, leaf in enumerate(h.leaves):
             if leaf.short == "lengthscale" and column in leaf.dims:
                 value = leaf.decode(parts[k]).clone()
@@ -150,7 +144,7 @@ def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor, least: flo
 def _turned(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k: int) -> Tensor:
     """A start whose periods are peaks, of some columns the k-th for the first of them and the next for the next; a
     mixture's means are one peak after the other, and zero for what is slow."""
-    parts = list(start.split([leaf.size for leaf in h.leaves]))
+    parts = h.split(start)
     turns: dict[tuple[int, ...], int] = {}
     for i, leaf in enumerate(h.leaves):
         if not leaf.dims or leaf.short not in ("period", "means"):

@@ -50,11 +50,12 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) ->
     deviation = _deviation(X)
     deviation = torch.where(deviation > _ROUNDING * X.abs().amax(0), deviation, 0.0)
     scale = deviation.clone()
-    for group in _sharing_a_scale(kernel, list(range(X.shape[1]))):
+    columns = list(range(X.shape[1]))
+    for group in _sharing_a_scale(kernel, columns):
         varying = deviation[group][deviation[group] > 0]
         scale[group] = varying.square().mean().sqrt() if len(varying) else 1.0
     scale = torch.where(scale > 0, scale, 1.0)
-    scale[_whole_columns(kernel, list(range(X.shape[1])))] = 1.0
+    scale[[i for part, dims in _parts(kernel, columns) if part.whole for i in dims]] = 1.0
     t = kernel.num_outputs
     of = torch.zeros(len(y), dtype=torch.long, device=y.device) if tasks is None else tasks
     shared = t > 1 and any(B is None for B, _ in kernel.coupled())
@@ -112,19 +113,15 @@ def _units(kernel: Kernel, scale: Tensor, variance: Tensor) -> tuple[dict[str, T
 def _sharing_a_scale(kernel: Kernel, dims: list[int]) -> list[list[int]]:
     """Groups of columns that share a hyperparameter of length."""
     groups = [[i] for i in dims]
-    for shared in _of_one_scale(kernel, dims):
-        hit = [g for g in groups if set(g) & set(shared)]
+    for part, own in _parts(kernel, dims):
+        shared = set(part.of_one_scale(own))
+        hit = [g for g in groups if set(g) & shared]
         groups = [g for g in groups if g not in hit] + [sorted({i for g in hit for i in g})]
     return [g for g in groups if len(g) > 1]
 
 
-def _whole_columns(kernel: Kernel, dims: list[int]) -> list[int]:
-    """Those that a part of the kernel takes as whole numbers."""
-    inner = [_whole_columns(part, kernel.inner_dims(dims)) for _, part in kernel.operands()]
-    return sorted({*(dims if kernel.whole else []), *(i for columns in inner for i in columns)})
-
-
-def _of_one_scale(kernel: Kernel, dims: list[int]) -> Iterator[list[int]]:
-    yield kernel.of_one_scale(dims)
+def _parts(kernel: Kernel, dims: list[int]) -> Iterator[tuple[Kernel, list[int]]]:
+    """The kernel and all parts of the expression, with the columns that each is about."""
+    yield kernel, dims
     for _, part in kernel.operands():
-        yield from _of_one_scale(part, kernel.inner_dims(dims))
+        yield from _parts(part, kernel.inner_dims(dims))
