@@ -17,37 +17,38 @@ Controls = ArrayLike | Callable[..., ArrayLike]
 
 
 class Control:
-    """What is applied at step t: `[s, d_c]`, or None; an array, a function of time, or a policy."""
+    """What is applied at step t: an array, a function of time, a policy, or nothing; or sequences to be tried.
 
-    def __init__(self, controls: Controls | None, steps: int, dt: float, state: Tensor) -> None:
+    `given` is `[s, steps, d_c]` of controls that are an array, `[a, steps, d_c]` of actions.
+    """
+
+    def __init__(
+        self, controls: Controls | None, actions: ArrayLike | None, steps: int, dt: float, state: Tensor
+    ) -> None:
         self.num_paths, self.dt = state.shape[0], dt
         self.function = controls if callable(controls) else None
         self.policy = self.function is not None and _num_arguments(self.function) > 1
-        self.given: Tensor | None = None  # [s, steps, d_c]
-        if controls is not None and not callable(controls):
-            given, s = as_tensor(controls, "controls", like=state), self.num_paths
-            if (
-                given.ndim not in (2, 3)
-                or given.shape[-2] < steps
-                or (given.ndim == 3 and given.shape[0] not in (1, s))
-            ):
-                raise ValueError(
-                    f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, "
-                    f"got {list(given.shape)}"
-                )
-            self.given = given.expand(s, *given.shape[-2:])
+        self.given: Tensor | None = None
         self.number: int | None = None  # d_c, where it is known
+        self.name = "controls" if actions is None else "actions"
+        if actions is not None:
+            if controls is not None:
+                raise ValueError("actions: expected actions or controls, got both")
+            self.given = _sequences(actions, steps, state)
+        elif controls is not None and not callable(controls):
+            self.given = _of_each_path(controls, steps, state)
 
     def check(self, number: int) -> None:
         """ValueError where the drift takes another number of controls."""
         self.number = number
         if self.function is None:
-            _check_number(None if self.given is None else self.given.shape[-1], number, "controls")
+            self._check_number(None if self.given is None else self.given.shape[-1])
 
     def __call__(self, t: int, state: Tensor) -> Tensor | None:
+        """`[s, d_c]`, or `[s, a, d_c]` of actions; None where there are no controls."""
         if self.function is not None:
             return self.value(t, state).to(state)
-        return None if self.given is None else self.given[:, t]
+        return None if self.given is None else self.given[:, t].expand(*state.shape[:-1], -1)
 
     def value(self, t: int, *state: Tensor) -> Tensor:
         """What the function returns, `[s, d_c]`, on whatever device."""
@@ -61,11 +62,24 @@ class Control:
                 )
             c = c[:, None]  # one control, without its axis
         c = c.reshape(1, -1) if c.ndim < 2 else c
-        if self.number is not None:
-            _check_number(c.shape[-1], self.number, "controls")
+        self._check_number(c.shape[-1])
         if c.ndim != 2 or len(c) not in (1, self.num_paths):
             raise ValueError(f"controls: expected [d_c] or [{self.num_paths}, d_c] at each time, got {list(c.shape)}")
         return c.expand(self.num_paths, -1)
+
+    def _check_number(self, given: int | None) -> None:
+        number = self.number
+        if number is None:
+            return
+        if number < 0:
+            raise ValueError(
+                f"drift: expected as many inputs as states, and controls beyond, got {-number} inputs too few"
+            )
+        if (given or 0) != number:
+            found = "none" if given is None else f"{given}"
+            raise ValueError(
+                f"{self.name}: expected {number} per step, the drift's inputs beyond its states, got {found}"
+            )
 
     def _at_time(self, time: float) -> ArrayLike:
         assert self.function is not None
@@ -79,34 +93,20 @@ class Control:
             ) from error
 
 
-def _check_number(given: int | None, number: int, name: str) -> None:
-    if number < 0:
-        raise ValueError(f"drift: expected as many inputs as states, and controls beyond, got {-number} inputs too few")
-    if (given or 0) != number:
-        found = "none" if given is None else f"{given}"
-        raise ValueError(f"{name}: expected {number} per step, the drift's inputs beyond its states, got {found}")
+def _of_each_path(controls: ArrayLike, steps: int, state: Tensor) -> Tensor:
+    given, s = as_tensor(controls, "controls", like=state), len(state)
+    if given.ndim not in (2, 3) or given.shape[-2] < steps or (given.ndim == 3 and given.shape[0] not in (1, s)):
+        raise ValueError(
+            f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, got {list(given.shape)}"
+        )
+    return given.expand(s, *given.shape[-2:])
 
 
-class Actions:
-    """Candidate sequences of controls: at step t `[s, a, d_c]`, the same for every path."""
-
-    function, policy = None, False  # as of a Control that is given
-
-    def __init__(self, actions: ArrayLike, controls: Controls | None, steps: int, state: Tensor) -> None:
-        if controls is not None:
-            raise ValueError("actions: expected actions or controls, got both")
-        given = as_tensor(actions, "actions", like=state)
-        if given.ndim != 3 or given.shape[1] < steps or len(given) == 0:
-            raise ValueError(
-                f"actions: expected [a, {steps}, d_c], a sequence of {steps} each, got {list(given.shape)}"
-            )
-        self.given, self.number, self.num_paths = given, len(given), len(state)
-
-    def check(self, number: int) -> None:
-        _check_number(self.given.shape[-1], number, "actions")
-
-    def __call__(self, t: int, state: Tensor) -> Tensor:
-        return self.given[:, t].expand(self.num_paths, -1, -1)
+def _sequences(actions: ArrayLike, steps: int, state: Tensor) -> Tensor:
+    given = as_tensor(actions, "actions", like=state)
+    if given.ndim != 3 or given.shape[1] < steps or len(given) == 0:
+        raise ValueError(f"actions: expected [a, {steps}, d_c], a sequence of {steps} each, got {list(given.shape)}")
+    return given
 
 
 def _num_arguments(function: Callable[..., ArrayLike]) -> int:
@@ -128,8 +128,11 @@ class Noise:
     def take(self, count: int) -> Tensor:
         """The standard normals of the next steps, `[count, *state.shape]`.
 
-        They are drawn in blocks of a fixed number of steps: the same ones however many are taken at a time.
+        They are drawn in blocks of a fixed number of steps: the same ones however many are taken at a time. Without
+        diffusion none are drawn.
         """
+        if self.root is None:
+            return self.state.new_empty(count, 0)
         shape, device = self.state.shape, self.generator.device
         block = max(1, min(_BLOCK, _NUMBERS // max(1, self.state.numel())))
         while len(self.left) < count:
@@ -138,16 +141,13 @@ class Noise:
         taken, self.left = self.left.split([count, len(self.left) - count])
         return taken
 
-    def normals(self) -> Tensor | None:
-        return None if self.root is None else self.take(1)[0]
-
-    def coloured(self, eps: Tensor | None) -> Tensor | None:
-        if self.root is None or eps is None:
+    def coloured(self, eps: Tensor) -> Tensor | None:
+        if self.root is None:
             return None
         return eps * self.root if self.root.ndim < 2 else eps @ self.root.mT  # [s, (a,) d_s]
 
     def draw(self) -> Tensor | None:
-        return self.coloured(self.normals())
+        return None if self.root is None else self.coloured(self.take(1)[0])
 
 
 def _root(variance: Tensor, state: Tensor) -> Tensor:

@@ -166,12 +166,7 @@ def _numbers(values: ArrayLike, name: str) -> Tensor:
 
 def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
     """Episodes `[T, d]` from one, a list of them, or an array of them."""
-    listed = _listed(values)
-    if listed and (len(_shape(listed[0])) == 2 or len({_shape(part) for part in listed}) > 1):
-        parts = [_numbers(part, name) for part in listed]
-    else:
-        parts = [_numbers(values, name)]
-    parts = list(parts[0]) if len(parts) == 1 and parts[0].ndim == 3 else parts
+    parts = _each(values, name, 2)
     if any(part.ndim != 2 for part in parts) or len({part.shape[1] for part in parts}) != 1:
         shapes = [list(part.shape) for part in parts]
         raise ValueError(f"{name}: expected episodes [T, d] of one width d, got shapes {shapes}")
@@ -180,19 +175,21 @@ def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
 
 def _times(time: ArrayLike, S: Sequence[Tensor]) -> list[Tensor]:
     """Times `[T + 1]` of each episode; one row of them is for all."""
-    listed = _listed(time)
-    several = bool(listed) and len(_shape(listed[0])) == 1
-    rows = [_numbers(row, "time") for row in listed] if several else [_numbers(time, "time")]
-    rows = list(rows[0]) if len(rows) == 1 and rows[0].ndim == 2 else rows
+    rows = _each(time, "time", 1)
     rows = rows * len(S) if len(rows) == 1 else rows
-    if [list(row.shape) for row in rows] != [[len(s)] for s in S]:
-        shapes = [list(row.shape) for row in rows]
+    shapes = [list(row.shape) for row in rows]
+    if shapes != [[len(s)] for s in S]:
         raise ValueError(f"time: expected one per state, of each episode {[len(s) for s in S]}, got shapes {shapes}")
     return rows
 
 
-def _listed(values: ArrayLike) -> list[ArrayLike]:
-    return list(values) if isinstance(values, list | tuple) else []
+def _each(values: ArrayLike, name: str, ndim: int) -> list[Tensor]:
+    """Arrays of so many axes, one per episode: from one, a list of them, or an array with an axis more."""
+    listed = list(values) if isinstance(values, list | tuple) else []
+    shapes = {_shape(part) for part in listed}
+    several = len(shapes) > 1 or any(len(shape) == ndim for shape in shapes)
+    parts = [_numbers(part, name) for part in (listed if several else [values])]
+    return list(parts[0]) if len(parts) == 1 and parts[0].ndim == ndim + 1 else parts
 
 
 def _shape(values: ArrayLike) -> tuple[int, ...]:

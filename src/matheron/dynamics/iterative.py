@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..checks import Random, as_generator
 from ..gp import SparseGP
+from .stepper import captured
 
 # Jitter of visited points, a share of the prior variance: they crowd together, and the factor is inverted.
 _JITTER = {torch.float64: 1e-8, torch.float32: 1e-4}
@@ -90,14 +91,8 @@ class IterativeDrift:
         self.x = x.clone()
         state = [self.at, *(tensor for output in self.outputs for tensor in (output.V, output.f))]
         before = [tensor.clone() for tensor in state]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # warm up, as captures ask
-            self._step(self.x, room)
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph, self.captured = torch.cuda.CUDAGraph(), room
-        with torch.cuda.graph(self.graph):
-            self.values = self._step(self.x, room)
+        self.graph, self.values = captured(lambda: self._step(self.x, room), warm_ups=1)
+        self.captured = room
         for tensor, value in zip(state, before, strict=True):  # as if nothing had happened
             tensor.copy_(value)
         for output in self.outputs:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..paths import AbstractPaths
-from .driving import Actions, Control, Noise
+from .driving import Control, Noise
 from .stepper import DISCRETE, Drift
 
 # Numbers in a launch's table of noise and controls, and steps in a launch.
@@ -24,7 +24,7 @@ def fused_rollout(
     dt: float,
     state: Tensor,
     steps: int,
-    control: Control | Actions,
+    control: Control,
     noise: Noise,
     keep_every: int,
     method: str = "euler",
@@ -45,7 +45,7 @@ def fused_rollout(
     x[:, :d_s] = start
     kept = torch.empty(rows, steps // keep_every + 1, d_s, dtype=state.dtype, device=state.device)
     kept[:, 0] = start
-    driven = control.number if noise.root is None and isinstance(control, Actions) else rows
+    driven = len(control.given) if noise.root is None and control.given is not None else rows
     count = max(1, min(_STEPS, _TABLE // (driven * D)))
     for first in range(0, steps, count):
         count = min(count, steps - first)
@@ -54,7 +54,7 @@ def fused_rollout(
     return kept.view(*state.shape[:-1], -1, d_s)
 
 
-def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control | Actions, noise: Noise) -> Tensor | None:
+def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control, noise: Noise) -> Tensor | None:
     """What each step adds, `[count, g, D]`: its noise, and the next step's controls. The first step's go into x.
 
     g is the number of trajectories, or of the actions that all paths share. Functions of time and the generator are
@@ -62,12 +62,12 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control | Actio
     """
     (rows, D), d_s = x.shape, x.shape[1] - d_c
     applied, eps = [], []
-    if isinstance(control, Actions) or control.function is None:
-        eps.append(_normals(noise, count))
+    if control.function is None:
+        eps.append(noise.take(count))
     else:
         for t in range(first, first + count):
             applied.append(control.value(t))
-            eps.append(_normals(noise, 1))
+            eps.append(noise.take(1))
     if noise.root is None and d_c == 0:
         return None
     if not d_c:
@@ -85,7 +85,3 @@ def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control | Actio
         x.view(-1, g, D)[..., d_s:] = table[0]
         drive.view(count, -1, g, D)[:-1, ..., d_s:] = table[1:, None]
     return drive
-
-
-def _normals(noise: Noise, count: int) -> Tensor:
-    return torch.empty(0) if noise.root is None else noise.take(count)

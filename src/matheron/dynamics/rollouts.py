@@ -16,7 +16,7 @@ from ..gp import GP
 from ..libraries import ADAPTERS
 from ..paths import AbstractPaths, OutputPaths, require_paths
 from ..value import Value
-from .driving import Actions, Control, Controls, Noise
+from .driving import Control, Controls, Noise
 from .persistent import fused_rollout
 from .stepper import DISCRETE, METHODS, Drift, Stepper, make_stepper
 
@@ -94,11 +94,9 @@ def rollout(
     dt = _step_size(method, dt)
     f: Drift = _joined(drift) if isinstance(drift, Sequence) else _as_drift(drift)
     state = _initial(f, initial_state)  # [s, d_s]
-    if actions is not None:
-        control: Control | Actions = Actions(actions, controls, steps, state)
-        state = state[:, None].expand(-1, control.number, -1)  # [s, a, d_s]
-    else:
-        control = Control(controls, steps, dt, state)
+    control = Control(controls, actions, steps, dt, state)
+    if actions is not None and control.given is not None:
+        state = state[:, None].expand(-1, len(control.given), -1)  # [s, a, d_s]
     if isinstance(f, AbstractPaths):
         control.check(f.input_dim - f.num_outputs)
     gradients = gradients or torch._C._are_functorch_transforms_active()
@@ -140,12 +138,12 @@ def _in_order(kept: Tensor) -> Tensor:
 
 
 def _with_checkpoints(
-    step: Stepper, state: Tensor, steps: int, control: Control | Actions, noise: Noise, keep_every: int
+    step: Stepper, state: Tensor, steps: int, control: Control, noise: Noise, keep_every: int
 ) -> Tensor:
     """The roll-out in segments, each of which is run again in the backward pass."""
     kept = [state]
 
-    def segment(state: Tensor, start: int, stop: int, draws: list[Tensor | None]) -> Tensor:
+    def segment(state: Tensor, start: int, stop: int, draws: Tensor) -> Tensor:
         states = []
         for t in range(start, stop):
             state = step(state, control(t, state), noise.coloured(draws[t - start]))
@@ -154,7 +152,7 @@ def _with_checkpoints(
 
     for start in range(0, steps, _SEGMENT):
         stop = min(start + _SEGMENT, steps)
-        draws = [noise.normals() for _ in range(start, stop)]
+        draws = noise.take(stop - start)
         if torch._C._are_functorch_transforms_active():  # under torch.func there are no checkpoints
             states = segment(state, start, stop, draws)
         else:

@@ -96,13 +96,18 @@ class _Replayed:
     def _capture(self, state: Tensor, control: Tensor | None, noise: Tensor | None) -> None:
         control, noise = (None if given is None else given.clone() for given in (control, noise))
         self.inputs = (state.clone(), control, noise)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # warm up, as captures ask
-            for _ in range(3):
-                self.step(*self.inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.output = self.step(*self.inputs)
-        self.graph = graph
+        self.graph, self.output = captured(lambda: self.step(*self.inputs), warm_ups=3)
+
+
+def captured(step: Callable[[], Tensor], *, warm_ups: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A step as a CUDA graph, and the tensor that each replay writes its result to."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # as captures ask
+        for _ in range(warm_ups):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = step()
+    return graph, output
