@@ -96,10 +96,8 @@ def box_of(cells: DataArray | dict[str, np.ndarray], wells: Observations) -> tup
     """The box of cells and data."""
     targets = as_targets(cells, len(wells.names))
     assert targets.axes is not None
-    axes = [targets.axes[i] for i in targets.order]
-    low = [min(float(a.min()), float(c.min())) for a, c in zip(axes, wells.points.T, strict=True)]
-    high = [max(float(a.max()), float(c.max())) for a, c in zip(axes, wells.points.T, strict=True)]
-    return low, high
+    both = [np.append(targets.axes[i], column) for i, column in zip(targets.order, wells.points.T, strict=True)]
+    return [float(v.min()) for v in both], [float(v.max()) for v in both]
 
 
 def _raster(mask: Path, crs: object) -> DataArray:
@@ -148,10 +146,9 @@ def _resampled(raster: DataArray, axes: dict[str, np.ndarray]) -> DataArray:
 
 def _polygons(mask: Path, crs: object) -> BaseGeometry:
     """The polygons of a file as one shape, in the coordinates' own system where both are known."""
+    geopandas = need("geopandas")
     try:
-        table = need("geopandas").read_file(mask)
-    except ImportError:
-        raise
+        table = geopandas.read_file(mask)
     except Exception as error:  # the reader's own exceptions differ with its engine
         raise ValueError(f"--mask: {mask} cannot be read: {error}") from None
     if crs is not None and table.crs is not None:

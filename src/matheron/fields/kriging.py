@@ -79,18 +79,7 @@ class MeanPath(Value):
     def __init__(self, paths: AbstractPaths) -> None:
         super().__init__()
         self.paths = paths
-
-    @property
-    def num_outputs(self) -> int:
-        return self.paths.num_outputs
-
-    @property
-    def input_dim(self) -> int:
-        return self.paths.input_dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.paths.dtype
+        self.num_outputs, self.input_dim, self.dtype = paths.num_outputs, paths.input_dim, paths.dtype
 
     def __getitem__(self, index: slice) -> Self:
         raise IndexError(f"{type(self).__name__}: expected all of it in a block, got {index}; leave out chunks of path")

@@ -131,19 +131,14 @@ def fit_drift(
     L, _ = safe_cholesky(K, "k(X, X) + noise")
     whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1)[some], upper=False)
     beta = torch.linalg.lstsq(whitened[:, :2], whitened[:, 2:]).solution[:, 0]
+    scale, offset = inward.scale.expand(2), inward.offset.expand(2)
     drift = RasterMean(
-        inward_axis(inward, x_axis, 0),
-        inward_axis(inward, y_axis, 1),
+        x_axis * scale[0] + offset[0],
+        y_axis * scale[1] + offset[1],
         outward.inverse(beta[0] + beta[1] * cells),
         coefficients=beta.tolist(),
     )
     return gp.replaced(train_targets=outward.inverse(values), mean=drift)
-
-
-def inward_axis(inward: Affine, axis: Tensor, i: int) -> Tensor:
-    """An axis in the model's units."""
-    scale, offset = (v.expand(2)[i] for v in (inward.scale, inward.offset))
-    return axis * scale + offset
 
 
 # The sphere

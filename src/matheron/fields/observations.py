@@ -106,10 +106,9 @@ def _table(path: Path) -> DataFrame:
         return need("geopandas").read_parquet(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
+    geopandas = need("geopandas")
     try:
-        return need("geopandas").read_file(path)
-    except ImportError:
-        raise
+        return geopandas.read_file(path)
     except Exception as error:  # the reader's own exceptions differ with its engine
         raise ValueError(f"{path} is not a table that can be read: {error}") from None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Union, cast
 
 import torch
@@ -30,72 +30,54 @@ def client_of(scheduler: Scheduler) -> Iterator[Client | None]:
     if scheduler in ("sync", "threads"):
         yield None
     elif scheduler is None:
-        yield _default_client()
+        try:
+            client = need("distributed").get_client()
+        except (ImportError, ValueError):
+            client = None
+        yield client
     elif isinstance(scheduler, str):
-        if "://" not in scheduler and ":" not in scheduler:
+        if ":" not in scheduler:
             raise ValueError(
                 f"scheduler: expected 'sync', 'threads' or a Dask scheduler's address such as tcp://10.0.0.1:8786, "
                 f"got {scheduler!r}"
             )
-        client = _connected(scheduler)
+        distributed = need("distributed")
         try:
+            client = distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
+        except OSError:
+            raise OSError(f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`") from None
+        with closing(client):
             yield client
-        finally:
-            client.close()
     elif not hasattr(scheduler, "scheduler_info"):
         raise TypeError(f"scheduler: expected a name, an address or a Client, got {type(scheduler).__name__}")
     else:
         yield scheduler
 
 
-def _connected(address: str) -> Client:
-    """A Client of the scheduler at the address, or an OSError that says that there is none."""
-    distributed = need("distributed")
-    try:
-        return distributed.Client(address, timeout=PATIENCE, set_as_default=False)
-    except OSError:
-        raise OSError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`") from None
-
-
-def _default_client() -> Client | None:
-    try:
-        return need("distributed").get_client()
-    except (ImportError, ValueError):
-        return None
-
-
-def finished(tasks: Sequence[Delayed], scheduler: Scheduler = None) -> Iterator[str]:
+def finished(tasks: Sequence[Delayed], client: Client | None, scheduler: Scheduler) -> Iterator[str]:
     """The results of Dask's delayed tasks, each as it is done, in no order. All are one graph on a cluster."""
-    with client_of(scheduler) as client:
-        if client is not None:
-            futures = cast("list[Future]", client.compute(list(tasks), retries=2))
-            try:
-                for future in need("distributed").as_completed(futures, loop=client.loop):
-                    yield future.result()
-                    future.release()
-            finally:
-                client.cancel([future for future in futures if not future.done()])
-        elif scheduler == "threads":
-            yield from _in_threads(tasks)
-        else:
-            for task in tasks:
-                yield task.compute(scheduler="sync")
+    if client is not None:
+        futures = cast("list[Future]", client.compute(list(tasks), retries=2))
+        try:
+            for future in need("distributed").as_completed(futures, loop=client.loop):
+                yield future.result()
+                future.release()
+        finally:
+            client.cancel([future for future in futures if not future.done()])
+    elif scheduler == "sync":
+        for task in tasks:
+            yield task.compute(scheduler="sync")
+    else:
+        yield from _in_threads(tasks)
 
 
 def _in_threads(tasks: Sequence[Delayed]) -> Iterator[str]:
     """As many blocks at a time as torch would use threads, each on one."""
     threads = torch.get_num_threads()
-    waiting, running = iter(tasks), set()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
-            while True:
-                while len(running) < threads and (task := next(waiting, None)) is not None:
-                    running.add(pool.submit(task.compute, scheduler="sync"))
-                if not running:
-                    return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
+            for future in as_completed([pool.submit(task.compute, scheduler="sync") for task in tasks]):
+                yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)

@@ -168,46 +168,30 @@ def _sides(targets: Targets, numbers: int) -> list[int]:
 def _graph(paths: Carried, targets: Targets, outputs: int, cuts: Cuts) -> tuple[HighLevelGraph, str, Cuts]:
     """The blocks as tasks that refer to the paths by one key."""
     highlevel = need("dask.highlevelgraph")
-    mask, layers, dependencies = _lazy_mask(targets, cuts[1:])
-    lazy = None if mask is None or isinstance(mask, np.ndarray) else mask.name
+    mask, lazy, layers, dependencies = targets.mask, None, {}, {}
+    if mask is not None and not isinstance(mask, np.ndarray):  # a Dask array, cut as the field is
+        mask = need("dask.array").rechunk(mask, cuts[1:])
+        lazy, layers, dependencies = mask.name, mask.dask.layers, mask.dask.dependencies
     evaluator = chosen_evaluator(targets)
     token = _token(paths, targets, cuts, evaluator, mask)
     key, paths_key = f"simulate-{token}", f"paths-{paths.token}"
     tasks = {}
-    for index, (some, *cells) in regions(cuts):
-        where = tuple(cells)
-        part = _cut_mask(mask, where) if isinstance(mask, np.ndarray) else lazy and (lazy, *index[1:])
+    for index, (some, *where) in regions(cuts):
+        part = mask[tuple(where)] if isinstance(mask, np.ndarray) else lazy and (lazy, *index[1:])
+        if isinstance(part, np.ndarray) and part.all():
+            part = None
+        if targets.points is not None:
+            block = BlockList((some.start, some.stop), outputs, targets.points[where[0]])
+        else:
+            axes = tuple(axis[cells] for axis, cells in zip(targets.axes or (), where, strict=True))
+            block = BlockGrid((some.start, some.stop), outputs, axes, targets.order, evaluator)
         place = (key, index[0], *([0] if outputs > 1 else []), *index[1:])
-        tasks[place] = (_block(targets, where, evaluator, (some.start, some.stop), outputs), paths_key, part)
+        tasks[place] = (block, paths_key, part)
     graph = highlevel.HighLevelGraph(
         {paths_key: {paths_key: paths}, key: tasks, **layers},
         {paths_key: set(), key: {paths_key, lazy} - {None}, **dependencies},
     )
     return graph, key, (cuts[0], *(((outputs,),) if outputs > 1 else ()), *cuts[1:])
-
-
-def _block(
-    targets: Targets, where: tuple[slice, ...], evaluator: str, paths: tuple[int, int], outputs: int
-) -> BlockGrid | BlockList:
-    if targets.axes is None:
-        assert targets.points is not None
-        return BlockList(paths, outputs, targets.points[where[0]])
-    axes = tuple(axis[s] for axis, s in zip(targets.axes, where, strict=True))
-    return BlockGrid(paths, outputs, axes, targets.order, evaluator)
-
-
-def _lazy_mask(targets: Targets, cuts: Cuts) -> tuple[Mask, dict[str, object], dict[str, object]]:
-    """A mask that is a Dask array, cut as the field is, with the layers that make it."""
-    mask = targets.mask
-    if mask is None or isinstance(mask, np.ndarray):
-        return mask, {}, {}
-    mask = need("dask.array").rechunk(mask, cuts)
-    return mask, dict(mask.dask.layers), dict(mask.dask.dependencies)
-
-
-def _cut_mask(mask: np.ndarray, where: tuple[slice, ...]) -> np.ndarray | None:
-    part = mask[where]
-    return None if part.all() else part
 
 
 def _token(paths: Carried, targets: Targets, cuts: Cuts, evaluator: str, mask: Mask) -> str:

@@ -206,7 +206,5 @@ def crs_of(grid: DataArray | Dataset) -> object:
     try:
         need("rioxarray")
         return grid.rio.crs
-    except (ImportError, AttributeError):
-        return None
     except Exception:  # rioxarray refuses grids that are no rasters, each kind with an exception of its own
         return None

@@ -8,6 +8,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,8 @@ def write(
     store = path if direct else path.with_name(path.name + ".partial")
     record = path.with_name(path.name + ".blocks")
     if overwrite:
-        _remove(path, store, record)
+        for old in (path, store, record):
+            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
     elif path.exists() and not record.exists():
         raise FileExistsError(f"path: {path} is there already; choose another name, or pass overwrite=True")
     with client_of(scheduler) as client:
@@ -83,8 +85,7 @@ def write(
             _create(dataset, store)
             manifest.add("ready")
         tasks = _tasks(dataset, store, manifest.done)
-        found = finished(tasks, client or scheduler or "threads")
-        for block in tracked(found, len(tasks), path.name, "blocks", show=progress):
+        for block in tracked(finished(tasks, client, scheduler), len(tasks), path.name, "blocks", show=progress):
             manifest.add(block)
     if not direct:
         _assemble(store, path, list(dataset.data_vars))
@@ -193,14 +194,6 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
     os.replace(temporary, path)
 
 
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-
 class Manifest:
     """A file of lines: first what is being written, then a line for every block that is there.
 
@@ -209,8 +202,12 @@ class Manifest:
 
     def __init__(self, path: Path, header: Mapping[str, Json]) -> None:
         self.path, self.header = path, json.loads(json.dumps(header))
-        self.torn = path.exists() and not path.read_bytes().endswith(b"\n")
-        lines = self._lines() if path.exists() else []
+        written = path.read_bytes() if path.exists() else b""
+        *whole, rest = written.split(b"\n")
+        self.torn, lines = bool(rest), []
+        for line in whole:
+            with suppress(ValueError):  # torn, or the end of one
+                lines.append(json.loads(line))
         if lines and lines[0] != self.header:
             raise ValueError(
                 f"{path.name}: an unfinished write of another field (or with other chunks) is there; finish that "
@@ -235,12 +232,3 @@ class Manifest:
 
     def end(self) -> None:
         self.path.unlink()
-
-    def _lines(self) -> list[Json]:
-        found = []
-        for line in self.path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is torn
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue  # torn, or the end of one
-        return found
