@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_count, as_points
+from .checks import ArrayLike, as_count, as_points, many
 from .gp import ExactGP
 from .gp.single import as_observations
 from .kernels import Kernel
@@ -94,16 +94,13 @@ class StreamedGP:
         )
 
     def __repr__(self) -> str:
-        d = self.model.input_dim
         count = "chunks of observations" if self._arrays is None else f"{self._arrays[0].shape[0]} observations"
-        return f"StreamedGP({self.model.kernel!r}, {count} in {d} dimension{'s' if d > 1 else ''})"
+        return f"StreamedGP({self.model.kernel!r}, {count} in {many(self.model.input_dim, 'dimension')})"
 
     @property
     def num_chunks(self) -> int | None:
         """How many chunks a reading has; None where the source does not tell."""
-        if self._arrays is not None:
-            return -(-self._arrays[0].shape[0] // self._rows)
-        return None
+        return None if self._arrays is None else -(-self._arrays[0].shape[0] // self._rows)
 
     @property
     def _rows(self) -> int:
@@ -124,21 +121,20 @@ class StreamedGP:
     def survey(self, chunks: Iterable[Chunk]) -> Survey:
         """One reading of the data, `chunks`."""
         generator = torch.Generator().manual_seed(0x57EA)  # for the size of a lattice alone
-        count, num_chunks, lower, upper = 0, 0, None, None
-        keys, sample, noise = torch.empty(0), torch.empty(0, self.model.input_dim), torch.empty(0)
+        count, num_chunks, d = 0, 0, self.model.input_dim
+        lower, upper = (torch.full((d,), end, dtype=torch.float64) for end in (math.inf, -math.inf))
+        keys, sample, noise = (torch.empty(shape, dtype=torch.float64) for shape in (0, (0, d), 0))
         for X, _, _, some in chunks:
             count, num_chunks = count + len(X), num_chunks + 1
             low, high = X.aminmax(dim=0)
-            lower = low if lower is None else torch.minimum(lower, low)
-            upper = high if upper is None else torch.maximum(upper, high)
+            lower, upper = torch.minimum(lower, low), torch.maximum(upper, high)
             drawn = torch.rand(len(X), generator=generator, dtype=torch.float64)
             if len(keys) == _SAMPLE:  # only smaller keys can enter
                 keep = drawn < keys.max()
                 X, some, drawn = X[keep], some[keep], drawn[keep]
-            keys, order = torch.cat([keys.double(), drawn]).sort()
-            sample = torch.cat([sample.double(), X])[order][:_SAMPLE]
-            noise, keys = torch.cat([noise.double(), some])[order][:_SAMPLE], keys[:_SAMPLE]
-        assert lower is not None and upper is not None
+            keys, order = torch.cat([keys, drawn]).sort()
+            keys, order = keys[:_SAMPLE], order[:_SAMPLE]
+            sample, noise = torch.cat([sample, X])[order], torch.cat([noise, some])[order]
         return Survey(count, num_chunks, torch.stack([lower, upper]), sample, noise * (len(sample) / count))
 
     def _raw(self) -> Iterator[tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]]:
