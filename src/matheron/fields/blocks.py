@@ -31,7 +31,6 @@ class BlockGrid:
     """Paths start to stop on the grid of some axes, one for each of the field's dims."""
 
     paths: tuple[int, int]
-    outputs: int
     axes: tuple[np.ndarray, ...]
     order: tuple[int, ...]
     evaluator: str
@@ -41,10 +40,12 @@ class BlockGrid:
         functions = carried.part(*self.paths)
         if mask is None:
             return self._on(functions, self.axes)
-        out = _empty(functions, self.outputs, mask.shape)
+        out = _empty(functions, mask.shape)
         if mask.any():
             if self.evaluator == "points":
-                out[..., mask] = _at(functions, self._cells(mask), self.outputs)
+                index = np.nonzero(mask)
+                cells = np.stack([self.axes[dim][index[dim]] for dim in self.order], axis=1)  # [n, d]
+                out[..., mask] = _at(functions, cells)
             else:
                 box = _box(mask)
                 inner = self._on(functions, tuple(axis[s] for axis, s in zip(self.axes, box, strict=True)))
@@ -56,14 +57,9 @@ class BlockGrid:
         inputs = [np.array(axes[dim]) for dim in self.order]  # copies: what came from elsewhere is read-only
         f = functions.on_grid(inputs)  # [s, n of each input, t]
         dims = [1 + self.order.index(dim) for dim in range(len(axes))]
-        if self.outputs > 1:
+        if functions.num_outputs > 1:
             dims = [f.ndim - 1, *dims]
         return f.permute(0, *dims).cpu().numpy()  # strided: whoever writes it copies it anyway
-
-    def _cells(self, mask: np.ndarray) -> np.ndarray:
-        """The points `[n, d]` of the cells where the mask is True."""
-        index = np.nonzero(mask)
-        return np.stack([self.axes[dim][index[dim]] for dim in self.order], axis=1)
 
 
 @dataclass(frozen=True)
@@ -71,22 +67,21 @@ class BlockList:
     """Paths start to stop at points `[n, d]`."""
 
     paths: tuple[int, int]
-    outputs: int
     points: np.ndarray
 
     def __call__(self, carried: Carried, mask: np.ndarray | None) -> np.ndarray:
         functions = carried.part(*self.paths)
         if mask is None:
-            return _at(functions, self.points, self.outputs)
-        out = _empty(functions, self.outputs, mask.shape)
-        out[..., mask] = _at(functions, self.points[mask], self.outputs)
+            return _at(functions, self.points)
+        out = _empty(functions, mask.shape)
+        out[..., mask] = _at(functions, self.points[mask])
         return out
 
 
 @torch.no_grad()
-def _at(functions: Functions, points: np.ndarray, outputs: int) -> np.ndarray:
+def _at(functions: Functions, points: np.ndarray) -> np.ndarray:
     f = functions(torch.from_numpy(np.array(points)))  # [s, n] or [s, n, t]
-    return np.ascontiguousarray((f.mT if outputs > 1 else f).cpu().numpy())
+    return np.ascontiguousarray((f.mT if functions.num_outputs > 1 else f).cpu().numpy())
 
 
 def _box(mask: np.ndarray) -> tuple[slice, ...]:
@@ -98,10 +93,10 @@ def _box(mask: np.ndarray) -> tuple[slice, ...]:
     return tuple(sides)
 
 
-def _empty(functions: Functions, outputs: int, shape: tuple[int, ...]) -> np.ndarray:
+def _empty(functions: Functions, shape: tuple[int, ...]) -> np.ndarray:
     """NaN for every path, output and cell."""
-    lead = (functions.num_paths, outputs) if outputs > 1 else (functions.num_paths,)
-    return np.full(lead + shape, np.nan, dtype=numpy_dtype(functions))
+    outputs = [functions.num_outputs] if functions.num_outputs > 1 else []
+    return np.full((functions.num_paths, *outputs, *shape), np.nan, dtype=numpy_dtype(functions))
 
 
 def numpy_dtype(functions: Functions) -> np.dtype:

@@ -99,7 +99,7 @@ def field(
         if sphere:
             _check_degrees(wells)
             wells = wells if mask is not None else _across_the_dateline(wells)
-        elif reference is None and _are_degrees(wells.names):
+        elif reference is None and [name[:3].lower() for name in names] == ["lon", "lat"]:
             typer.echo(f"  {' and '.join(names)} are taken for a plane; --sphere if they are degrees")
         cells = cells_for(grid, mask, wells, reference, sphere)
         check_overlap(cells, wells, own_names=isinstance(cells, dict))
@@ -153,10 +153,6 @@ def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) ->
         raise ValueError(f"--plot: a map has two coordinates, got {', '.join(names)}; leave it out, and open --out")
     if out is not None and out.suffix.lower() in (".tif", ".tiff") and len(names) < 2:
         raise ValueError(f"--out: a raster has two coordinates, got {', '.join(names)}; write to .nc")
-
-
-def _are_degrees(names: tuple[str, ...]) -> bool:
-    return len(names) == 2 and all(n.lower().startswith(c) for n, c in zip(names, ("lon", "lat"), strict=True))
 
 
 def _check_degrees(wells: Observations) -> None:

@@ -86,10 +86,8 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
     if len(rows) < LEAST:
         raise ValueError(f"{path.name}: expected at least {LEAST} rows with numbers, got {len(rows)}")
     _check_spread(rows, names, path)
-    if (remark := no_data_remark(value, rows[:, -1])) is not None:
-        remarks.append(remark)
-    if (remark := copies_remark(rows)) is not None:
-        remarks.append(remark)
+    doubts = no_data_remark(value, rows[:, -1]), copies_remark(rows)
+    remarks += [remark for remark in doubts if remark is not None]
     repeated = len(np.unique(rows, axis=0)) - len(np.unique(rows[:, :-1], axis=0))
     if repeated:
         verb = "row repeats a place" if repeated == 1 else "rows repeat places"

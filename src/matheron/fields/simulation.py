@@ -181,10 +181,10 @@ def _graph(paths: Carried, targets: Targets, outputs: int, cuts: Cuts) -> tuple[
         if isinstance(part, np.ndarray) and part.all():
             part = None
         if targets.points is not None:
-            block = BlockList((some.start, some.stop), outputs, targets.points[where[0]])
+            block = BlockList((some.start, some.stop), targets.points[where[0]])
         else:
             axes = tuple(axis[cells] for axis, cells in zip(targets.axes or (), where, strict=True))
-            block = BlockGrid((some.start, some.stop), outputs, axes, targets.order, evaluator)
+            block = BlockGrid((some.start, some.stop), axes, targets.order, evaluator)
         place = (key, index[0], *([0] if outputs > 1 else []), *index[1:])
         tasks[place] = (block, paths_key, part)
     graph = highlevel.HighLevelGraph(
