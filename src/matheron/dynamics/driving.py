@@ -34,9 +34,20 @@ class Control:
         if actions is not None:
             if controls is not None:
                 raise ValueError("actions: expected actions or controls, got both")
-            self.given = _sequences(actions, steps, state)
+            self.given = given = as_tensor(actions, "actions", like=state)
+            if given.ndim != 3 or given.shape[1] < steps or len(given) == 0:
+                raise ValueError(
+                    f"actions: expected [a, {steps}, d_c], a sequence of {steps} each, got {list(given.shape)}"
+                )
         elif controls is not None and not callable(controls):
-            self.given = _of_each_path(controls, steps, state)
+            given, s = as_tensor(controls, "controls", like=state), self.num_paths
+            one_each = given.ndim == 2 or (given.ndim == 3 and given.shape[0] in (1, s))
+            if not one_each or given.shape[-2] < steps:
+                raise ValueError(
+                    f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, "
+                    f"got {list(given.shape)}"
+                )
+            self.given = given.expand(s, *given.shape[-2:])
 
     def check(self, number: int) -> None:
         """ValueError where the drift takes another number of controls."""
@@ -91,22 +102,6 @@ class Control:
                 f"controls: {name} takes one argument, so it was called with the time, and failed: "
                 f"{error}; for a policy of the state use controls=lambda time, state: policy(state)"
             ) from error
-
-
-def _of_each_path(controls: ArrayLike, steps: int, state: Tensor) -> Tensor:
-    given, s = as_tensor(controls, "controls", like=state), len(state)
-    if given.ndim not in (2, 3) or given.shape[-2] < steps or (given.ndim == 3 and given.shape[0] not in (1, s)):
-        raise ValueError(
-            f"controls: expected [{steps}, d_c] or [{s}, {steps}, d_c], or a function of time, got {list(given.shape)}"
-        )
-    return given.expand(s, *given.shape[-2:])
-
-
-def _sequences(actions: ArrayLike, steps: int, state: Tensor) -> Tensor:
-    given = as_tensor(actions, "actions", like=state)
-    if given.ndim != 3 or given.shape[1] < steps or len(given) == 0:
-        raise ValueError(f"actions: expected [a, {steps}, d_c], a sequence of {steps} each, got {list(given.shape)}")
-    return given
 
 
 def _num_arguments(function: Callable[..., ArrayLike]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -102,8 +102,10 @@ def transitions(
         )
     if dt is not None and time is not None:
         raise ValueError("dt: expected dt, or the times of the states, got both")
-    if _is_frame(data):
-        S, C, T = _from_frame(data, states, cast("str | Sequence[str] | None", controls), episode, time)
+    if hasattr(data, "columns"):
+        S, C, T = _from_frame(
+            cast("DataFrame", data), states, cast("str | Sequence[str] | None", controls), episode, time
+        )
     else:
         S = _episodes(cast(ArrayLike, data), "data")
         C = None if controls is None else _episodes(cast(ArrayLike, controls), "controls")
@@ -194,10 +196,6 @@ def _each(values: ArrayLike, name: str, ndim: int) -> list[Tensor]:
 
 def _shape(values: ArrayLike) -> tuple[int, ...]:
     return tuple(values.shape) if isinstance(values, Tensor) else np.asarray(values).shape
-
-
-def _is_frame(data: ArrayLike | DataFrame) -> TypeGuard[DataFrame]:
-    return hasattr(data, "columns")
 
 
 def _from_frame(
