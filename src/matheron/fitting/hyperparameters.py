@@ -251,19 +251,16 @@ def hyperparameters_of(
     ones = Units(*(torch.ones(size, dtype=torch.float64, device=X.device) for size in (d, d, t, t)))
     listed = buffers(kernel, units or ones)
     leaves = [kernel_leaf(buffer, floors, X) for buffer in listed]
-    noise_leaf = noise
-    if noise is None:
-        lower, upper = BOUNDS["noise"]
-        start = torch.full((t,), first_noise, dtype=torch.float64, device=X.device)
-        noise_leaf = Leaf("noise", "positive", start, (floors.get("noise", lower), upper))
+    lower, upper = BOUNDS["noise"]
+    start = torch.full((t,), first_noise, dtype=torch.float64, device=X.device)
+    fitted_noise = Leaf("noise", "positive", start, (floors.get("noise", lower), upper))
     zeros = torch.zeros(t, dtype=torch.float64, device=X.device)
     means: Sequence[Leaf] | Mean = [Leaf("mean", "real", zeros)]
     if isinstance(mean, Mean):
         means = mean
     elif mean is not None:  # "linear"
         means = [Leaf("mean.weights", "real", zeros[:, None].expand(t, d)), Leaf("mean.bias", "real", zeros)]
-    assert noise_leaf is not None
-    h = Hyperparameters(kernel, leaves, noise_leaf, means)
+    h = Hyperparameters(kernel, leaves, fitted_noise if noise is None else noise, means)
     return h, h.encode({b.name: b.value.double() / b.unit for b in listed})
 
 

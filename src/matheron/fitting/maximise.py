@@ -77,7 +77,8 @@ def fit(
     as_solver(solver)
     num_starts = as_count(num_starts, "num_starts")
     if kernel is None:
-        d = _columns(X)
+        shape = as_tensor(X, "X").shape
+        d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
         kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64)), 1.0)
         if priors is None:
             usual = default_kernel_priors(d).items()
@@ -122,11 +123,6 @@ def fit(
 def _apart(value: Tensor) -> Tensor:
     """The numbers in float64, of no graph and no inference mode of the caller's."""
     return value.detach().double().clone()
-
-
-def _columns(X: ArrayLike) -> int:
-    shape = as_tensor(X, "X").shape
-    return max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
 
 
 def _mean_in(mean: MeanLike | str | None, units: Units, d: int, t: int) -> Mean | str | None:

@@ -85,7 +85,9 @@ def maximised(
     h = h.within(priors)
     as_given = h.clamped(as_given)
     objective = Dense(h, X, y, tasks, priors)
-    dense, lattice = _is_dense(solver, X), _is_on_lattice(solver, objective)
+    dense = isinstance(solver, Cholesky) or solver == "cholesky"
+    dense = dense or (solver == "auto" and len(X) <= _largest_dense(X.device))
+    lattice = _is_on_lattice(solver, objective)
     with progress_bar(show=progress, transient=True) as bar:
         task = bar.add_task("fitting", total=None)
 
@@ -127,12 +129,6 @@ def maximised(
     with torch.no_grad():
         kernel, noise, mean = h.model([v.detach().clone() for v in h.decode(best)], len(X), tasks)
     return kernel, noise.clone(), mean
-
-
-def _is_dense(solver: str | Solver, X: Tensor) -> bool:
-    if isinstance(solver, Cholesky) or solver == "cholesky":
-        return True
-    return solver == "auto" and len(X) <= _largest_dense(X.device)
 
 
 def _largest_dense(device: torch.device) -> int:

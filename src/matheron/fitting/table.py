@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..checks import many
 from ..gp import ExactGP
 from ..kernels import Coregional, Kernel, Periodic, Product, SpectralMixture
 from ..likelihood import log_marginal_likelihood
@@ -77,7 +78,7 @@ def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
     _add_noise(rows, gp, units.output_scale)
     _add_mean(rows, gp, units, names)
     value = float(log_marginal_likelihood(gp)) if gp.num_data <= _LARGEST_FACTOR else None
-    what = f"{gp.num_data} observation{'s'[: gp.num_data != 1]} in {d} dimension{'s'[: d != 1]}"
+    what = f"{many(gp.num_data, 'observation')} in {many(d, 'dimension')}"
     return Summary(f"{expression_name(gp.kernel)}, {what}", rows, value)
 
 
@@ -107,9 +108,9 @@ def _add(rows: dict[str, float], buffer: Buffer, names: Sequence[str]) -> None:
     columns = [names[i] for i in buffer.dims]
     for index in itertools.product(*map(range, value.shape)):
         if isinstance(owner, Coregional):
-            where = [] if index[0] < index[1] else [str(i) for i in index]
-            if not where:
+            if index[0] < index[1]:
                 continue
+            where = [str(i) for i in index]
         elif isinstance(owner, SpectralMixture):
             where = [str(index[0]), *(columns[i] for i in index[1:])]
         else:
