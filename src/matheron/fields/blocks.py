@@ -18,12 +18,8 @@ LEAST_SHARE = 0.25
 
 def chosen_evaluator(targets: Targets) -> str:
     """ "grid" or "points": one for all blocks of a field, so that there are no seams."""
-    if targets.axes is None:
-        return "points"
-    mask = targets.mask
-    if mask is None or not isinstance(mask, np.ndarray):
-        return "grid"
-    return "grid" if mask.mean() >= LEAST_SHARE else "points"
+    sparse = isinstance(targets.mask, np.ndarray) and targets.mask.mean() < LEAST_SHARE
+    return "points" if targets.axes is None or sparse else "grid"
 
 
 @dataclass(frozen=True)

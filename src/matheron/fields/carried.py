@@ -11,7 +11,7 @@ import hashlib
 import pickle
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -57,9 +57,8 @@ class Carried:
         with self._lock:
             if self._paths is None:
                 assert self._blob is not None
-                self._paths = pickle.loads(self._blob)
+                self._paths = cast(Functions, pickle.loads(self._blob))
                 counts["unpacked"] += 1
-            assert self._paths is not None
             return self._paths
 
     def part(self, start: int, stop: int) -> Functions:

@@ -70,13 +70,11 @@ def simulate(
     targets = as_targets(grid, paths.input_dim, inputs)
     _check_corners(paths, targets)
     outputs = paths.num_outputs
-    cuts = _cuts(targets, paths, chunks)
-    graph, key, shape_cuts = _graph(carried(paths), targets, outputs, cuts)
-    data = array.Array(graph, key, shape_cuts, dtype=numpy_dtype(paths))
-    dims = ("path", *(["output"] if outputs > 1 else []), *targets.dims)
-    extra = {"path": np.arange(paths.num_paths)} | ({"output": np.arange(outputs)} if outputs > 1 else {})
-    coords = dict(targets.coords.items()) | extra
-    field = xr.DataArray(data, dims=dims, coords=coords, name=name, attrs=dict(targets.attrs))
+    graph, key, cuts = _graph(carried(paths), targets, outputs, _cuts(targets, paths, chunks))
+    data = array.Array(graph, key, cuts, dtype=numpy_dtype(paths))
+    lead = {"path": np.arange(paths.num_paths)} | ({"output": np.arange(outputs)} if outputs > 1 else {})
+    coords = dict(targets.coords.items()) | lead
+    field = xr.DataArray(data, dims=(*lead, *targets.dims), coords=coords, name=name, attrs=dict(targets.attrs))
     for coordinate, about in zip(targets.inputs, getattr(paths, "coordinate_attrs", ()), strict=False):
         field = field.assign_coords({coordinate: field[coordinate].assign_attrs(about)})
     return field if targets.crs is None else with_crs(field, targets.crs)

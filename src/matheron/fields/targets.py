@@ -59,7 +59,7 @@ class Targets:
 
 
 # Where a field is wanted: named axes, an xarray object, a table, or points [n, d].
-Grid = Union[Targets, "DataArray", "Dataset", "DataFrame", Mapping[str, ArrayLike], ArrayLike]
+Grid = Union["DataArray", "Dataset", "DataFrame", Mapping[str, ArrayLike], ArrayLike]
 
 
 def as_targets(grid: Grid, input_dim: int, inputs: Sequence[str] | None = None) -> Targets:
@@ -67,8 +67,6 @@ def as_targets(grid: Grid, input_dim: int, inputs: Sequence[str] | None = None) 
     need("xarray")
     import xarray as xr
 
-    if isinstance(grid, Targets):
-        return grid
     if isinstance(grid, xr.DataArray | xr.Dataset):
         return _from_xarray(grid, input_dim, inputs)
     if hasattr(grid, "columns"):
