@@ -13,7 +13,6 @@ from .libraries import describe
 from .means import at_tasks
 from .solvers import covariance
 from .solvers.cholesky import safe_cholesky
-from .transforms import Transform
 
 _LOG_2_PI = math.log(2 * math.pi)
 
@@ -114,9 +113,8 @@ def leave_one_out(model: object) -> LeaveOneOut:
     standardized = alpha / precision.sqrt()
     _, at_y = _outer(gp, y)
     log_density = -0.5 * (standardized.square() + variance.log() + _LOG_2_PI) - at_y.abs().log()
-    transform = gp.output_transform
     outer, slope = _outer(gp, mean)
-    affine = transform is None or transform.affine
+    affine = gp.output_transform is None or gp.output_transform.affine
     return LeaveOneOut(log_density, standardized, outer, variance * slope.square(), affine)
 
 
@@ -140,10 +138,9 @@ def _factored(gp: ExactGP) -> tuple[Tensor, Tensor]:
 
 def _outer(gp: ExactGP, y: Tensor) -> tuple[Tensor, Tensor]:
     """Values `[n]` of the model's space in the user's, and the output transform's derivative there."""
-    transform: Transform | None = gp.output_transform
-    if transform is None:
+    if gp.output_transform is None:
         return y, torch.ones_like(y)
-    transform = transform.to(y.device, torch.float64)
+    transform = gp.output_transform.to(y.device, torch.float64)
     values = y[:, None].expand(-1, gp.num_outputs)  # [n, t]
     tasks = None if gp.tasks is None else gp.tasks.to(y.device)
     return at_tasks(transform(values), tasks), at_tasks(transform.derivative(values), tasks)

@@ -45,12 +45,11 @@ class Leaf:
     def encode(self, value: Tensor) -> Tensor:
         """The vector `[size]` of a value."""
         value = value.detach().double()
-        if self.kind == "positive":
-            return value.expand(self.value.shape).reshape(-1).clamp(*self.bounds).log()
-        if self.kind == "real":
-            return value.expand(self.value.shape).reshape(-1).clamp(*self.bounds)
-        ridge = 1e-8 * value.diagonal().mean().clamp_min(1e-300) * torch.eye(len(value)).to(value)
-        return torch.linalg.cholesky(value + ridge)[*torch.tril_indices(len(value), len(value))]
+        if self.kind == "coupling":
+            ridge = 1e-8 * value.diagonal().mean().clamp_min(1e-300) * torch.eye(len(value)).to(value)
+            return torch.linalg.cholesky(value + ridge)[*torch.tril_indices(len(value), len(value))]
+        flat = value.expand(self.value.shape).reshape(-1).clamp(*self.bounds)
+        return flat.log() if self.kind == "positive" else flat
 
     def decode(self, vector: Tensor) -> Tensor:
         """The value of a vector `[size]`. What is zero in the kernel stays zero."""
