@@ -19,17 +19,23 @@ Controls = ArrayLike | Callable[..., ArrayLike]
 class Control:
     """What is applied at step t: an array, a function of time, a policy, or nothing; or sequences to be tried.
 
-    `given` is `[s, steps, d_c]` of controls that are an array, `[a, steps, d_c]` of actions.
+    `given` is `[s, steps, d_c]` of controls that are an array, `[a, steps, d_c]` of actions. `number` is d_c, where the
+    drift says it.
     """
 
     def __init__(
-        self, controls: Controls | None, actions: ArrayLike | None, steps: int, dt: float, state: Tensor
+        self,
+        controls: Controls | None,
+        actions: ArrayLike | None,
+        steps: int,
+        dt: float,
+        state: Tensor,
+        number: int | None,
     ) -> None:
-        self.num_paths, self.dt = state.shape[0], dt
+        self.num_paths, self.dt, self.number = state.shape[0], dt, number
         self.function = controls if callable(controls) else None
         self.policy = self.function is not None and _num_arguments(self.function) > 1
         self.given: Tensor | None = None
-        self.number: int | None = None  # d_c, where it is known
         self.name = "controls" if actions is None else "actions"
         if actions is not None:
             if controls is not None:
@@ -48,10 +54,6 @@ class Control:
                     f"got {list(given.shape)}"
                 )
             self.given = given.expand(s, *given.shape[-2:])
-
-    def check(self, number: int) -> None:
-        """ValueError where the drift takes another number of controls."""
-        self.number = number
         if self.function is None:
             self._check_number(None if self.given is None else self.given.shape[-1])
 
@@ -79,9 +81,8 @@ class Control:
         return c.expand(self.num_paths, -1)
 
     def _check_number(self, given: int | None) -> None:
-        number = self.number
-        if number is None:
-            return
+        """ValueError where the drift takes another number of controls."""
+        number = (given or 0) if self.number is None else self.number
         if number < 0:
             raise ValueError(
                 f"drift: expected as many inputs as states, and controls beyond, got {-number} inputs too few"

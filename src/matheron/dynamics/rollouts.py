@@ -94,11 +94,10 @@ def rollout(
     dt = _step_size(method, dt)
     f: Drift = _joined(drift) if isinstance(drift, Sequence) else _as_drift(drift)
     state = _initial(f, initial_state)  # [s, d_s]
-    control = Control(controls, actions, steps, dt, state)
+    number = f.input_dim - f.num_outputs if isinstance(f, AbstractPaths) else None
+    control = Control(controls, actions, steps, dt, state, number)
     if actions is not None and control.given is not None:
         state = state[:, None].expand(-1, len(control.given), -1)  # [s, a, d_s]
-    if isinstance(f, AbstractPaths):
-        control.check(f.input_dim - f.num_outputs)
     gradients = gradients or torch._C._are_functorch_transforms_active()
     noise = Noise(diffusion, 1.0 if method in DISCRETE else dt, state, as_generator(generator, seed))
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
