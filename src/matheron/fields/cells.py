@@ -80,24 +80,21 @@ def sizes_of(grid: str, d: int) -> list[int]:
     return sizes
 
 
-def check_overlap(cells: DataArray | dict[str, np.ndarray], wells: Observations, own_names: bool) -> None:
-    targets = as_targets(cells, len(wells.names), wells.names if own_names else None)
+def box_of(cells: DataArray | dict[str, np.ndarray], wells: Observations) -> tuple[list[float], list[float]]:
+    """The box of cells and data, or a ValueError where they do not meet."""
+    targets = as_targets(cells, len(wells.names))
     assert targets.axes is not None
-    for i, name in enumerate(wells.names):
-        axis, column = targets.axes[targets.order[i]], wells.points[:, i]
+    low, high = [], []
+    for name, i, column in zip(wells.names, targets.order, wells.points.T, strict=True):
+        axis = targets.axes[i]
         if axis.max() < column.min() or axis.min() > column.max():
             raise ValueError(
                 f"the grid misses the data: along {name} it goes from {axis.min():.6g} to {axis.max():.6g}, the "
                 f"observations from {column.min():.6g} to {column.max():.6g}; are both in one coordinate system?"
             )
-
-
-def box_of(cells: DataArray | dict[str, np.ndarray], wells: Observations) -> tuple[list[float], list[float]]:
-    """The box of cells and data."""
-    targets = as_targets(cells, len(wells.names))
-    assert targets.axes is not None
-    both = [np.append(targets.axes[i], column) for i, column in zip(targets.order, wells.points.T, strict=True)]
-    return [float(v.min()) for v in both], [float(v.max()) for v in both]
+        low.append(min(float(axis.min()), float(column.min())))
+        high.append(max(float(axis.max()), float(column.max())))
+    return low, high
 
 
 def _raster(mask: Path, crs: object) -> DataArray:

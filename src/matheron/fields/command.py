@@ -79,7 +79,7 @@ def field(
     import torch
 
     from .. import draw
-    from .cells import box_of, cells_for, check_overlap
+    from .cells import box_of, cells_for
     from .models import OnSphere
     from .observations import read_observations
     from .simulation import simulate, whole_paths, with_crs
@@ -102,13 +102,12 @@ def field(
         elif reference is None and [name[:3].lower() for name in names] == ["lon", "lat"]:
             typer.echo(f"  {' and '.join(names)} are taken for a plane; --sphere if they are degrees")
         cells = cells_for(grid, mask, wells, reference, sphere)
-        check_overlap(cells, wells, own_names=isinstance(cells, dict))
+        box = box_of(cells, wells)
         gp = _fitted(wells, log, seed, sphere)
         began = time.monotonic()
-        box = None if sphere else box_of(cells, wells)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
-            functions = draw(gp, paths, domain=box, generator=torch.Generator().manual_seed(seed))
+            functions = draw(gp, paths, domain=None if sphere else box, generator=torch.Generator().manual_seed(seed))
         typer.echo(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
         where = OnSphere(functions) if sphere else functions
         side = whole_paths(where, cells)
