@@ -61,7 +61,10 @@ class Control:
         """`[s, d_c]`, or `[s, a, d_c]` of actions; None where there are no controls."""
         if self.function is not None:
             return self.value(t, state).to(state)
-        return None if self.given is None else self.given[:, t].expand(*state.shape[:-1], -1)
+        if self.given is None:
+            return None
+        now = self.given[:, t]  # [s, d_c] or [a, d_c]
+        return now if state.ndim == 2 else now.expand(len(state), -1, -1)
 
     def value(self, t: int, *state: Tensor) -> Tensor:
         """What the function returns, `[s, d_c]`, on whatever device."""
