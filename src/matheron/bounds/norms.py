@@ -90,7 +90,8 @@ def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
     gp = one_output(model)
     variance, sides = kernel_variance(gp), box_sides(domain, gp.input_dim)
     diameter = float(sides.norm())
-    norm = operator_norm(_inverse(gp))
+    with torch.no_grad():
+        norm = operator_norm(torch.cholesky_inverse(Factored(gp, PriorAt(gp)).L))
     m = gp.num_data if isinstance(gp, ExactGP) else gp.num_inducing
     C1 = math.sqrt(2 * diameter**gp.input_dim * (1 + (variance * norm.value) ** 2))
     return Constants(C1, m * (1 + norm.value * variance) ** 2, norm, variance, diameter, m)
@@ -126,9 +127,3 @@ def box_sides(domain: tuple[ArrayLike, ArrayLike], d: int) -> Tensor:
     """The sides `[d]` of a box (lower, upper)."""
     lower, upper = as_box(domain, "domain", input_dim=d).double().cpu()
     return upper - lower
-
-
-def _inverse(gp: ExactGP | SparseGP) -> Tensor:
-    """K_mm^-1, noise or jitter included."""
-    with torch.no_grad():
-        return torch.cholesky_inverse(Factored(gp, PriorAt(gp, gp.centres[:0].detach().double())).L)

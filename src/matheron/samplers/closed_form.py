@@ -59,7 +59,7 @@ class Posterior:
     def __init__(self, gp: ExactGP | SparseGP) -> None:
         self.gp = gp
         with torch.no_grad():
-            update = Factored(gp, PriorAt(gp, gp.centres[:0].detach().double()))
+            update = Factored(gp, PriorAt(gp))
             self.L = update.L
             self.a = self._solved(update.target[:, None])  # [m, 1]
             self.S = None if update.root is None else self._solved(update.root)  # [m, r]

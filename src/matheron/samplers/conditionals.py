@@ -29,13 +29,14 @@ def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
 
 
 class PriorAt:
-    """A model's centres (X, or Z) and some points x of its own space, all in float64, and the prior there.
+    """A model's centres (X, or Z) and some points x of its own space, or none, all in float64, and the prior there.
 
     Several outputs at a point are as many rows: x_rows `[n t, d]` with tasks 0 .. t - 1 in turn.
     """
 
-    def __init__(self, gp: ExactGP | SparseGP, x: Tensor) -> None:
+    def __init__(self, gp: ExactGP | SparseGP, x: Tensor | None = None) -> None:
         self.centres = gp.centres.detach().double()  # [m, d]
+        x = self.centres[:0] if x is None else x
         self.tasks = None if gp.tasks is None else gp.tasks.to(self.centres.device)
         self.kernel = gp.kernel.owned().to(self.centres.device, torch.float64)
         t = gp.num_outputs

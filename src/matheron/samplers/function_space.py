@@ -97,17 +97,8 @@ class LocationScale(ValueDraws):
     def _member(self, gp: ExactGP | SparseGP, x: ArrayLike) -> DrawValues:
         inner = inner_points(gp, x)
         if isinstance(gp, SparseGP) and gp.q_mean is None:
-            draw_rows = self._of_u(gp, inner)
-        else:
-            draw_rows = joint_draws(Posterior(gp), inner, self.generator)
-        transform = None if gp.output_transform is None else gp.output_transform.to(inner.device, inner.dtype)
-
-        def draw(count: int) -> Tensor:
-            f = draw_rows(count).reshape(count, len(inner), gp.num_outputs)  # [count, n, t]
-            f = (f if transform is None else transform(f)).detach().to(gp.centres.dtype)
-            return f[..., 0] if gp.num_outputs == 1 else f
-
-        return draw
+            return in_user_units(gp, self._of_u(gp, inner))
+        return in_user_units(gp, joint_draws(Posterior(gp), inner, self.generator))
 
     def _of_u(self, gp: SparseGP, x: Tensor) -> DrawValues:
         """For a q(u) known by its draws alone: u, then f given u, which is Gaussian."""
@@ -128,8 +119,24 @@ def joint_draws(posterior: Posterior, x: Tensor, generator: torch.Generator) -> 
     """Draws of values `[count, n t]` at points `[n, d]` of the model's own space."""
     mean, C = posterior.moments(x)
     mean = mean.reshape(-1)
-    R = root(C.reshape(len(mean), -1))
+    return gaussian_draws(mean, root(C.reshape(len(mean), -1)), generator)
+
+
+def gaussian_draws(mean: Tensor, R: Tensor, generator: torch.Generator) -> DrawValues:
+    """Draws from N(mean, R R^T), of a mean `[n]` and a root `[n, r]`."""
     return lambda count: mean + normals((count, R.shape[1]), generator).to(R) @ R.mT
+
+
+def in_user_units(gp: ExactGP | SparseGP, draw: DrawValues) -> DrawValues:
+    """Draws `[count, n t]` in the model's own space, through its output transform and in its dtype."""
+
+    def transformed(count: int) -> Tensor:
+        f = draw(count).reshape(count, -1, gp.num_outputs)  # [count, n, t]
+        transform = gp.output_transform
+        f = (f if transform is None else transform.to(f.device, f.dtype)(f)).detach().to(gp.centres.dtype)
+        return f[..., 0] if gp.num_outputs == 1 else f
+
+    return transformed
 
 
 def root(C: Tensor) -> Tensor:

@@ -18,9 +18,8 @@ from torch import Tensor
 from ..checks import ArrayLike, Random, as_count, as_generator
 from ..gp import ExactGP
 from ..libraries import describe
-from ..updates import normals
 from .conditionals import inner_points, prior_mean, single
-from .function_space import DrawValues, ValueDraws
+from .function_space import DrawValues, ValueDraws, gaussian_draws, in_user_units
 
 # Cells of the interpolation grid beyond the outermost points: cubic interpolation looks two cells away.
 _MARGIN = 2
@@ -68,16 +67,7 @@ class Love(ValueDraws):
         self.axes = regular_grid(gp.train_inputs.detach().double())
 
     def at(self, x: ArrayLike) -> DrawValues:
-        mean, R = self.location_and_root(x)
-        gp = self.gp
-        transform = None if gp.output_transform is None else gp.output_transform.to(R.device, R.dtype)
-
-        def draw(count: int) -> Tensor:
-            f = mean + normals((count, R.shape[1]), self.generator).to(R) @ R.mT  # [count, n]
-            f = f if transform is None else transform(f[..., None])[..., 0]
-            return f.detach().to(gp.train_inputs.dtype)
-
-        return draw
+        return in_user_units(self.gp, gaussian_draws(*self.location_and_root(x), self.generator))
 
     def location_and_root(self, x: ArrayLike) -> tuple[Tensor, Tensor]:
         """LOVE's mean `[n]` and a root `[n, r]` of its covariance at x, in the model's own space."""

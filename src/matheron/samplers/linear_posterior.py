@@ -116,7 +116,7 @@ def weight_space(
     basis = Basis(num_features, features, paths_per_basis, domain)
     with torch.no_grad():
         phi, basis_index = linear_features(gp, s, basis, generator)
-        at = PriorAt(gp, gp.train_inputs[:0].detach().double())
+        at = PriorAt(gp)
         omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
         eps = normals((s, gp.num_data), generator).to(at.centres) if method == "pathwise" else None
         y, noise = gp.train_targets.detach().to(at.centres) - at.mean_m, gp.noise.detach().to(at.centres)
@@ -237,7 +237,7 @@ def _draw(
         raise TypeError("expected a sparse model, got one of data; see samplers.weight_space")
     with torch.no_grad():
         phi, basis_index = linear_features(gp, s, basis, generator)
-        at = PriorAt(gp, gp.inducing_points[:0].detach().double())
+        at = PriorAt(gp)
         update = Factored(gp, at)
         omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
         u = update.draws(s, generator)  # [s, m], less the prior mean
