@@ -62,16 +62,6 @@ class Trial:
         return f"{' '.join(f'{k}={v}' for k, v in self.case.items())} trial {self.number}".strip()
 
 
-def alone(case: Case) -> int:
-    """A trial at a time."""
-    return 1
-
-
-def never(version: int, case: Case) -> bool:
-    """Trials of an older version count no more."""
-    return False
-
-
 Together = Callable[[Sequence[Trial], Settings, torch.device, Callable[[float], None] | None], list[Row]]
 
 
@@ -92,7 +82,9 @@ class Experiment:
         run_together: (trials of one case, settings, device, advance) -> their results, as `run` has them one by one;
             `advance` is called with the share that is done. None where a GPU runs trials one by one, too.
         together: case -> how many of its trials a GPU runs together, at the most; they are stored when all have ended.
-        unchanged: (older version, case) -> whether trials of that case still mean what they meant in that version.
+            Given with `run_together`.
+        unchanged: (older version, case) -> whether trials of that case still mean what they meant in that version;
+            None where trials of an older version count no more.
     """
 
     name: str
@@ -104,8 +96,8 @@ class Experiment:
     version: int = field(default=1, kw_only=True)
     features: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     run_together: Together | None = field(default=None, kw_only=True)
-    together: Callable[[Case], int] = field(default=alone, kw_only=True)
-    unchanged: Callable[[int, Case], bool] = field(default=never, kw_only=True)
+    together: Callable[[Case], int] | None = field(default=None, kw_only=True)
+    unchanged: Callable[[int, Case], bool] | None = field(default=None, kw_only=True)
 
     @property
     def title(self) -> str:

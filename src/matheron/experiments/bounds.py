@@ -118,17 +118,12 @@ def figure(rows: Rows, slopes: Mapping[int, float]) -> Figure:
         group_band(middle, mine, "ell", "Lebesgue ratio", linestyle="--", markerfacecolor="white", **look)
         group_band(right, mine, "ell", "W2 ratio", **look)
     start = 2.5 * max(row["covariance error"] for row in rows if row["ell"] == sizes[0])
-    left.plot(
-        sizes, [start * (ell / sizes[0]) ** -0.5 for ell in sizes], color="black", linestyle=":", label="slope -1/2"
-    )
-    left.set_title(r"$\sup\,|k^{(d)} - k^{(f\mid y)}|$")
-    middle.set_title("covariance: bound / error")
-    right.set_title("$W_2$: bound / distance")
+    reference = [start * (ell / sizes[0]) ** -0.5 for ell in sizes]
+    left.plot(sizes, reference, color="black", linestyle=":", label="slope -1/2")
     middle.plot([], [], color="grey", linestyle="--", label="with the Lebesgue constant")
-    for axis in axes[0]:
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel(r"features $\ell$")
+    titles = (r"$\sup\,|k^{(d)} - k^{(f\mid y)}|$", "covariance: bound / error", "$W_2$: bound / distance")
+    for axis, title in zip(axes[0], titles, strict=True):
+        axis.set(title=title, xscale="log", yscale="log", xlabel=r"features $\ell$")
         if axis is not left:
             axis.axhline(1, color="black", linewidth=1)
             axis.set_ylim(0.5, None)

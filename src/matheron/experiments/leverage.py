@@ -56,10 +56,8 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     X = torch.rand(n, d, generator=generator, dtype=torch.float64).to(device)
     x = torch.rand(settings["num_test"], d, generator=generator, dtype=torch.float64).to(device)
     gp = matheron.ExactGP(kernels.Matern(2.5, 0.25 * math.sqrt(d)), X, torch.zeros_like(X[:, 0]), noise=noise)
-    rows = []
-    for method, Phi in maps(gp, settings["num_features"], trial):
-        rows.append({"method": method, "relative": relative_error(gp, Phi, x)})
-    return {"rows": rows}
+    found = maps(gp, settings["num_features"], trial)
+    return {"rows": [{"method": method, "relative": relative_error(gp, Phi, x)} for method, Phi in found]}
 
 
 def maps(gp: ExactGP | SparseGP, ell: int, trial: Trial) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
@@ -106,8 +104,8 @@ def relative_error(gp: ExactGP | SparseGP, Phi: Callable[[Tensor], Tensor], x: T
 def flat(records: Rows) -> list[Row]:
     """One row per method and trial, in the order in which the table shows them."""
     rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
-    order = {method: i for i, method in enumerate(METHODS)}
-    return sorted(rows, key=lambda row: (row["d"], row["n"], row["noise"], order[row["method"]]))
+    order = list(METHODS).index
+    return sorted(rows, key=lambda row: (row["d"], row["n"], row["noise"], order(row["method"])))
 
 
 def report(records: Rows, settings: Settings) -> Report:
@@ -139,26 +137,19 @@ def figure(rows: Rows) -> Figure:
     dims = sorted({row["d"] for row in rows})
     most = max(row["n"] for row in rows if row["noise"] != _NOISE)
     drawing, axes = panels(2, len(dims), width=3.2 * len(dims) + 0.6, height=6.4, sharey=True)
-    for column, d in enumerate(dims):
+    for (above, below), d in zip(axes.T, dims, strict=True):
         for i, method in enumerate(METHODS):
             mine = [row for row in rows if row["d"] == d and row["method"] == method]
             if not mine:
                 continue
             look: Row = {"color": DIMENSIONS[i], "marker": MARKERS[i], "label": METHODS[method]}
-            for axis, name, some in (
-                (axes[0, column], "n", [row for row in mine if row["noise"] == _NOISE]),
-                (axes[1, column], "noise", [row for row in mine if row["n"] == most]),
-            ):
-                group_band(axis, some, name, "relative", **look)
-        axes[0, column].set_title(f"$d = {d}$")
-        axes[0, column].set_xlabel("training points $n$")
-        axes[1, column].set_xlabel("noise variance")
-        axes[0, column].set_xscale("log", base=2)
-        axes[1, column].set_xscale("log")
-        for axis in axes[:, column]:
-            axis.set_yscale("log")
-    for row in range(2):
-        axes[row, 0].set_ylabel("relative 2-Wasserstein distance")
+            group_band(above, [row for row in mine if row["noise"] == _NOISE], "n", "relative", **look)
+            group_band(below, [row for row in mine if row["n"] == most], "noise", "relative", **look)
+        above.set(title=f"$d = {d}$", xlabel="training points $n$", yscale="log")
+        above.set_xscale("log", base=2)
+        below.set(xlabel="noise variance", xscale="log", yscale="log")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("relative 2-Wasserstein distance")
     legend_below(drawing, 4)
     return drawing
 

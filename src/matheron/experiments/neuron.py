@@ -70,9 +70,8 @@ def learn(num_data: int, num_inducing: int, steps: int, seed: int) -> tuple[list
             schedule.step()
     snapshot = matheron.describe(model.eval())
     assert isinstance(snapshot, matheron.Outputs)
-    inputs = Affine(1 / (upper - lower), -lower / (upper - lower))
     models = [
-        gp.replaced(input_transform=inputs, output_transform=Affine(scale[i], centre[i]))
+        gp.replaced(input_transform=_to_unit_cube(), output_transform=Affine(scale[i], centre[i]))
         for i, gp in enumerate(snapshot.models)
         if isinstance(gp, matheron.SparseGP)
     ]
@@ -83,14 +82,17 @@ def unlearned(num_inducing: int, device: torch.device) -> list[matheron.SparseGP
     """Models of the same shape without training: how long a simulation takes does not depend on what was learned."""
     generator = torch.Generator().manual_seed(0)
     Z = torch.rand(num_inducing, 3, generator=generator, dtype=torch.float64).to(device)
-    lower, upper = torch.tensor(neuron.BOX, dtype=torch.float64)
-    transform = Affine(1 / (upper - lower), -lower / (upper - lower))
-    kernel = matheron.kernels.Matern(2.5, 0.5)
+    kernel, inputs = matheron.kernels.Matern(2.5, 0.5), _to_unit_cube()
     deviations = torch.full((num_inducing,), 0.1, dtype=torch.float64, device=device)
     return [
-        matheron.SparseGP(kernel, Z, torch.zeros_like(deviations), deviations, jitter=1e-6, input_transform=transform)
+        matheron.SparseGP(kernel, Z, torch.zeros_like(deviations), deviations, jitter=1e-6, input_transform=inputs)
         for _ in range(2)
     ]
+
+
+def _to_unit_cube() -> Affine:
+    lower, upper = torch.tensor(neuron.BOX, dtype=torch.float64)
+    return Affine(1 / (upper - lower), -lower / (upper - lower))
 
 
 def simulate(
@@ -104,7 +106,6 @@ def simulate(
     keep_every: int,
     generator: torch.Generator,
     device: torch.device,
-    dtype: torch.dtype = torch.float64,
     watch: Stopwatch | None = None,
 ) -> tuple[Tensor, float]:
     """Trajectories `[s, steps // keep_every + 1, 2]` from rest under the sinusoidal current, and the seconds they took.
@@ -113,9 +114,9 @@ def simulate(
     be watched on the way.
     """
     watch = watch or Stopwatch((), device)
-    controls = torch.stack([neuron.sinusoidal_current(t * neuron.STEP) for t in range(steps)]).to(device, dtype)
+    controls = torch.stack([neuron.sinusoidal_current(t * neuron.STEP) for t in range(steps)]).to(device, torch.float64)
     settings: Row = dict(controls=controls, diffusion=neuron.DIFFUSION, keep_every=keep_every, generator=generator)
-    rest = torch.tensor(neuron.REST, dtype=dtype, device=device)
+    rest = torch.tensor(neuron.REST, dtype=torch.float64, device=device)
     _wait(device)
     start = time.perf_counter()
     if method == "iterative":
@@ -123,7 +124,7 @@ def simulate(
         for first in range(0, num_paths, batch):
             s = min(batch, num_paths - first)
             watch.start()
-            drift = IterativeDrift(gps, s, steps, generator=generator, dtype=dtype, device=device)
+            drift = IterativeDrift(gps, s, steps, generator=generator, dtype=torch.float64, device=device)
             parts.append(matheron.rollout(watch.over(drift), rest.expand(s, 2), steps, neuron.STEP, **settings))
         states = torch.cat(parts)
     elif method == "decoupled":
@@ -134,7 +135,7 @@ def simulate(
             features=FEATURES["decoupled"],
             generator=generator,
             device=device,
-            dtype=dtype,
+            dtype=torch.float64,
         )
         states = matheron.rollout(paths, rest, steps, neuron.STEP, **settings)
     else:

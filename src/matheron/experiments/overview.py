@@ -85,8 +85,7 @@ def figure(result: Mapping[str, Cell]) -> Figure:
     for axis in axes[0]:
         where_data_are(axis, None)
         axis.grid(False)
-        axis.set_xlim(0, 1)
-        axis.set_xlabel("$x$")
+        axis.set(xlim=(0, 1), xlabel="$x$")
     left.plot(x, shown["prior"], color=WEIGHT_SPACE, label="prior draw $f$")
     left.vlines(shown["Z"], shown["f(Z)"], shown["u"], color="black", linestyle="--", linewidth=1, label="residuals")
     for axis in (left, middle):

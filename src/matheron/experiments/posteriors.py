@@ -111,8 +111,7 @@ def panel(axis: Axes, result: Mapping[str, Cell], color: str) -> None:
     if curves["inducing"]:
         axis.plot(curves["inducing"], [-4.0] * len(curves["inducing"]), "o", color="black", markerfacecolor="white")
     corner(axis, f"$W_2 = {result['empirical']:.2f}$ ({result['closed form']:.2f})")
-    axis.set_xlim(0, 1)
-    axis.set_ylim(-5.2, 3.8)
+    axis.set(xlim=(0, 1), ylim=(-5.2, 3.8))
     axis.grid(False)
 
 

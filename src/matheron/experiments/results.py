@@ -20,7 +20,7 @@ except ImportError:  # not on Windows: there two runs at once on the same file a
     fcntl = None
 
 from ..value import Json
-from .base import RefusedError, never
+from .base import RefusedError
 from .report import Row
 
 FORMAT = 1
@@ -46,7 +46,8 @@ class Results:
         header: which run this is. A file with another header is refused.
         made_with: noted beside the header, and not compared.
         unchanged: (older version, case) -> whether a trial of that version counts. Of a file of an older version these
-            are kept, and the others run anew; lines that are added say their version.
+            are kept, and the others run anew; lines that are added say their version. Without it such a file is
+            refused.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Results:
         path: Path,
         header: Mapping[str, Json],
         made_with: Mapping[str, Json] | None = None,
-        unchanged: Unchanged = never,
+        unchanged: Unchanged | None = None,
     ) -> None:
         self.path, self._version, self._unchanged = path, header.get("version"), unchanged
         self._older: int | None = None  # the file's version, where it is an older one
@@ -171,10 +172,9 @@ class Results:
             raise self._foreign()
         known = {k: v for k, v in header.items() if k in found or k not in _ADDED}
         version = found.get("version")
-        if isinstance(version, int) and isinstance(self._version, int) and version < self._version:
-            self._older, known = version, {k: v for k, v in known.items() if k != "version"}
-            if self._unchanged is never:
-                known["version"] = self._version
+        if self._unchanged and isinstance(version, int) and isinstance(self._version, int) and version < self._version:
+            self._older = version
+            del known["version"]
         differences = list(_differences({k: found.get(k) for k in known}, known))
         if differences:
             raise ResultsError(
@@ -183,11 +183,13 @@ class Results:
             )
 
 
-def current(record: Row, older: int | None, version: Json, unchanged: Unchanged) -> bool:
+def current(record: Row, older: int | None, version: Json, unchanged: Unchanged | None) -> bool:
     """Whether a line of a file whose header says an older version counts as one of this version."""
     if older is None or record.get("version") == version:
         return True
-    return isinstance(record.get("case"), dict) and unchanged(record.get("version", older), record["case"])
+    if unchanged is None or not isinstance(record.get("case"), dict):
+        return False
+    return unchanged(record.get("version", older), record["case"])
 
 
 def _differences(there: Json, here: Json, name: str = ""):

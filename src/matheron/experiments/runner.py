@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..fields.schedulers import client_of
-from .base import Case, Experiment, RefusedError, Settings, Trial, alone, canonical
+from .base import Case, Experiment, RefusedError, Settings, Trial, canonical
 from .progress import Costs, Progress, duration
 from .report import Cell, Report
 from .results import Results
@@ -181,8 +181,8 @@ def _outcomes(
 
 def _together(task: Task) -> Callable[[Case], int]:
     """How many trials of a case are run together: on a GPU as many as the experiment can, on a CPU one."""
-    several = task.experiment.run_together is not None and task.device.startswith("cuda")
-    return task.experiment.together if several else alone
+    several = task.experiment.together
+    return several if several is not None and task.device.startswith("cuda") else lambda case: 1
 
 
 def _blocks(trials: list[Trial], size: Callable[[Case], int]) -> list[list[Trial]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 import matheron
 from matheron import kernels
 from matheron.metrics import EmpiricalMoments, gaussian_wasserstein
+from matheron.paths import PriorPlusUpdate
 from matheron.samplers import location_scale, moments, weight_space
 
 from .base import Trial
@@ -65,17 +67,8 @@ def decoupled(
 ) -> Blocks:
     """Decoupled sampling with one basis of ell features for all draws, or a new one for every so many `together`."""
     domain = (0.0, 1.0) if features == "equispaced" else None
-
-    def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        phi: str | matheron.features.Features = features
-        for count in _counts(num_draws, x, ell):
-            paths = matheron.draw(
-                gp, count, num_features=ell, features=phi, paths_per_basis=together, domain=domain, generator=generator
-            )
-            phi = paths.prior.features if together is None else features
-            yield paths(x)
-
-    return blocks
+    draw = partial(matheron.draw, gp, paths_per_basis=together, domain=domain)
+    return _in_blocks(draw, x, ell, features, one_basis=together is None)
 
 
 def fresh(gp: matheron.ExactGP, x: Tensor, ell: int) -> Blocks:
@@ -85,15 +78,7 @@ def fresh(gp: matheron.ExactGP, x: Tensor, ell: int) -> Blocks:
 
 def weights(gp: matheron.ExactGP, x: Tensor, b: int) -> Blocks:
     """Weight-space sampling with one basis of b features."""
-
-    def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        phi: str | matheron.features.Features = FEATURES["weight-space"]
-        for count in _counts(num_draws, x, b):
-            paths = weight_space(gp, count, num_features=b, features=phi, method="pathwise", generator=generator)
-            phi = paths.prior.features
-            yield paths(x)
-
-    return blocks
+    return _in_blocks(partial(weight_space, gp, method="pathwise"), x, b, FEATURES["weight-space"])
 
 
 def measured(
@@ -116,10 +101,18 @@ def measured(
     return rows
 
 
-def _counts(num_draws: int, x: Tensor, width: int) -> Iterator[int]:
-    """The sizes of blocks of draws that fit in memory, by the number of draws and of weights for each."""
+def _in_blocks(draw: Callable[..., PriorPlusUpdate], x: Tensor, ell: int, kind: str, one_basis: bool = True) -> Blocks:
+    """Paths of ell features of a kind, in blocks that fit in memory by the number of draws and of weights for each."""
     device = x.device.type
-    groups = min(_DRAWS[device], _WEIGHTS[device] // width) // PATHS_PER_BASIS  # of paths that share a basis
+    groups = min(_DRAWS[device], _WEIGHTS[device] // ell) // PATHS_PER_BASIS  # of paths that share a basis
     block = max(1, groups) * PATHS_PER_BASIS
-    for start in range(0, num_draws, block):
-        yield min(block, num_draws - start)
+
+    def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        features: str | matheron.features.Features = kind
+        for start in range(0, num_draws, block):
+            count = min(block, num_draws - start)
+            paths = draw(count, num_features=ell, features=features, generator=generator)
+            features = paths.prior.features if one_basis else kind
+            yield paths(x)
+
+    return blocks

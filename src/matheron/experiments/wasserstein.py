@@ -60,8 +60,8 @@ def samplers(gp: ExactGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tup
 def flat(records: Rows) -> list[Row]:
     """One row per sampler and trial, in the order in which the table shows them."""
     rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
-    order = {method: i for i, method in enumerate(METHODS)}
-    return sorted(rows, key=lambda row: (row["d"], row["n"], order[row["method"]], row["ell"] or 0))
+    order = list(METHODS).index
+    return sorted(rows, key=lambda row: (row["d"], row["n"], order(row["method"]), row["ell"] or 0))
 
 
 # How each sampler is called in figures; the order is that of the table.
@@ -99,8 +99,7 @@ def figure(rows: Rows, settings: Settings) -> Figure:
     drawing, axes = panels(1, len(dims), width=3.2 * len(dims) + 0.6, height=3.9, sharey=True)
     for axis, d in zip(axes[0], dims, strict=True):
         curves(axis, [row for row in rows if row["d"] == d], settings["num_features"])
-        axis.set_title(f"$d = {d}$")
-        axis.set_xlabel("training points $n$")
+        axis.set(title=f"$d = {d}$", xlabel="training points $n$")
     axes[0, 0].set_ylabel("2-Wasserstein distance")
     legend_below(drawing, 3 if len(dims) > 2 else 2)
     return drawing

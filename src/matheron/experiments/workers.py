@@ -158,15 +158,12 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
         running[future] = block
         done.add(future)
 
-    def start() -> bool:
-        block = next_block()
-        if block is not None:
+    def fill() -> None:
+        while len(running) < cluster_threads(client) and (block := next_block()) is not None:
             submit(block)
-        return block is not None
 
     try:
-        while len(running) < cluster_threads(client) and start():
-            pass
+        fill()
         for future in done:
             block = running.pop(future)
             if future.status == "finished":
@@ -179,8 +176,7 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
                 error = f"its worker on the cluster died: {future.exception()}"
                 records = [_failed(task, trial, error) for trial in block]
             yield from _outcomes(block, records)
-            while len(running) < cluster_threads(client) and start():
-                pass
+            fill()
     finally:
         client.cancel(list(running))
 
