@@ -57,15 +57,15 @@ class Refits:
     EVERY, GROWTH, MOST = 100, 1.05, 500
 
     def __init__(self) -> None:
-        self._size, self._first, self._last = 0, None, None
+        self._first, self._last = (), None
 
     def model(self, X: Tensor, y: Tensor) -> ExactGP:
         """A model of values y `[n]` at points X `[n, d]` of the unit cube."""
         size = len(y) if len(y) <= self.EVERY else self._size_for(len(y))
         first = (X[:size], y[:size])
-        if self._last is None or self._size != size or not _same(self._first, first):
+        if self._last is None or not all(map(torch.equal, self._first, first)):
             step = -(-size // self.MOST)
-            self._size, self._first, self._last = size, first, fitted(X[:size:step], y[:size:step])
+            self._first, self._last = first, fitted(X[:size:step], y[:size:step])
         known = self._last
         if len(y) <= self.EVERY:
             return known
@@ -90,10 +90,6 @@ def representable(values: Tensor) -> Tensor:
 def _unit(values: Tensor) -> Tensor:
     largest = values.nan_to_num(0.0).abs().amax(dim=0, keepdim=True)
     return torch.where((largest > 1e100) | ((largest > 0) & (largest < 1e-100)), largest, 1.0)
-
-
-def _same(a: tuple[Tensor, Tensor] | None, b: tuple[Tensor, Tensor]) -> bool:
-    return a is not None and all(torch.equal(left, right) for left, right in zip(a, b, strict=True))
 
 
 def _lengthscale_density(x: Tensor) -> Tensor:

@@ -17,8 +17,7 @@ from ..gp import GP
 from ..paths import AbstractPaths
 from .mesh import sobol_net
 from .minima import Altered
-from .quasi_newton import minimize_in_unit_box
-from .region import data_in_box
+from .region import data_in_box, polished
 
 # Of the search for the mean's minimiser.
 MESH_SIZE, NUM_STARTS = 4096, 8
@@ -46,18 +45,19 @@ class TowardMean(Altered):
         return mean + spread * (value - mean), slope + spread[..., None] * (gradient - slope)
 
 
-class MeanOf:
+class MeanOf(Altered):
     """The posterior mean of paths, as one function: values `[1, n]`."""
 
     def __init__(self, paths: AbstractPaths) -> None:
-        self.paths = paths
+        super().__init__(paths)
+        self.drawn, self.num_paths = paths, 1
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.paths.mean(x)[None]
+        return self.drawn.mean(x)[None]
 
-    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mean, slope = _mean_and_gradient(self.paths, x)
-        return mean[None], slope[None]
+    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        mean, slope = _mean_and_gradient(self.drawn, x)
+        return (mean[None], slope[None]) if of is None else (mean, slope)
 
 
 def graded(count: int) -> list[float]:
@@ -85,13 +85,7 @@ def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: t
     with torch.no_grad():
         points = torch.cat([known, mesh])  # of the unit cube
         best = paths.mean(torch.addcmul(lower, points, side)).topk(min(NUM_STARTS, len(points)), largest=False).indices
-
-    def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = _mean_and_gradient(paths, torch.addcmul(lower, u, side))
-        return value, gradient * side
-
-    found = minimize_in_unit_box(objective, points[best])
-    u = found.x[torch.where(torch.isfinite(found.value), found.value, torch.inf).argmin()]
+    u = polished(MeanOf(paths), points[best][None], lower[None], side[None])[0]
     if bool(((known - u).abs().amax(1) < NEAR).any()):
         return None
     return torch.addcmul(lower, u, side).clamp(lower, upper)

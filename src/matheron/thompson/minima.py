@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 import torch
@@ -17,7 +16,7 @@ from ..checks import ArrayLike, Random, as_count, as_generator
 from ..paths import AbstractPaths, EnsemblePaths, require_paths
 from ..progress import progress_bar
 from .mesh import next_points, sobol_net
-from .quasi_newton import ENDINGS, minimize_in_unit_box
+from .quasi_newton import ENDINGS, lowest, minimize_in_unit_box
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,14 +170,11 @@ def minimize_together(
             max_iterations=max_iterations,
             on_iteration=lambda running: bar.update(polishing, completed=len(owner) * k - running),
         )
-    values = optimum.value.unflatten(0, (-1, k)) * unit[:, None]
-    best = torch.where(torch.isfinite(values), values, torch.inf).argmin(1)  # [s]
-    lowest, chosen = values.gather(1, best[:, None])[:, 0], torch.arange(len(best), device=best.device) * k + best
-    x = torch.addcmul(lower, optimum.x[chosen], side).clamp(lower, upper)  # rounding must not leave the box
-    endings = [ENDINGS[i] for i in optimum.ending[chosen].tolist()]
-    each = zip(x.split(counts), lowest.split(counts), num_evaluations.tolist(), strict=True)
-    ends = iter(endings)
-    return [Minima(x, value, list(islice(ends, len(x))), count) for x, value, count in each]
+    best = lowest(optimum.value, k)  # [s]
+    x = torch.addcmul(lower, optimum.x[best], side).clamp(lower, upper)  # rounding must not leave the box
+    parts = [t.split(counts) for t in (x, optimum.value[best] * unit, optimum.ending[best])]
+    each = zip(*parts, num_evaluations.tolist(), strict=True)
+    return [Minima(x, value, [ENDINGS[i] for i in ending.tolist()], count) for x, value, ending, count in each]
 
 
 def maximize(

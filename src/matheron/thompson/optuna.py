@@ -7,6 +7,7 @@ different points.
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -112,10 +113,10 @@ class ThompsonSampler(BaseSampler):
         self._constraints_func = constraints_func
         self._hypervolume = hypervolume
         self._refits: dict[tuple[str, int], Refits] = {}
-        self._entropy = _fresh_entropy() if seed is None else as_seed(seed, "seed")
+        self._entropy = secrets.randbits(128) if seed is None else as_seed(seed, "seed")
 
     def reseed_rng(self) -> None:
-        self._entropy = _fresh_entropy()
+        self._entropy = secrets.randbits(128)
         if self._independent_sampler is not None:
             self._independent_sampler.reseed_rng()
 
@@ -276,9 +277,3 @@ def _most_improving(points: Tensor, at: At, seen: Observations, problem: Problem
 
 def _or_one(scale: Tensor) -> Tensor:
     return torch.where(scale > 0, scale, 1.0)
-
-
-def _fresh_entropy() -> int:
-    entropy = np.random.SeedSequence().entropy
-    assert isinstance(entropy, int)
-    return entropy

@@ -67,19 +67,19 @@ class Problem:
             C = torch.stack([path(x)[0] for path in self.constraints])  # [c, n]
             return At(F, (C / self.scales[:, None]).clamp_min(0).sum(0))
 
-    def rank(self, at: At, weights: Tensor | None = None) -> Tensor:
+    def rank(self, at: At, weights: Tensor) -> Tensor:
         """What points are ordered by `[n]`: feasible ones by the objective, the others after them by violation."""
-        value = self._objective(at.F, self.weights if weights is None else weights)  # [n]
+        value = self._objective(at.F, weights[:, None])  # [n]
         last = value.max() - value.min() + 1
         return torch.where(at.violation > 0, value.max() + last + at.violation, value)
 
-    def value_and_grad(self, x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The objective with a penalty for violations, `[n]`, and its gradient `[n, d]`; weights `[m]`, or `[m, n]`."""
+    def value_and_grad(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The objective with a penalty for violations, `[n]`, and its gradient `[n, d]`; weights are `[m, n]`."""
         parts = [path.value_and_grad(x) for path in (*self.objectives, *self.constraints)]
         F = torch.stack([value[0] for value, _ in parts]).requires_grad_()  # [m + c, n]
         with torch.enable_grad():
             m = len(self.objectives)
-            value = self._objective(F[:m], self.weights if weights is None else weights)
+            value = self._objective(F[:m], weights)
             if self.constraints:
                 value = value + PENALTY * (F[m:] / self.scales[:, None]).clamp_min(0).square().sum(0)
             (slope,) = torch.autograd.grad(value.sum(), F)  # [m + c, n]
@@ -90,7 +90,7 @@ class Problem:
         z = (F - self.lowest[:, None]) / self.span[:, None]  # [m, n]
         if len(z) == 1:
             return z[0]
-        weighted = (weights if weights.ndim == 2 else weights[:, None]) * z
+        weighted = weights * z
         return SMOOTH * torch.logsumexp(weighted / SMOOTH, 0) + SHARE * weighted.sum(0)
 
 

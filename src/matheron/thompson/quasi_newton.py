@@ -90,6 +90,12 @@ def minimize_in_unit_box(
     return optimum
 
 
+def lowest(values: Tensor, k: int) -> Tensor:
+    """Which of the searches is the lowest of every k in turn, `[s]`; one that ended nowhere is not."""
+    values = torch.where(torch.isfinite(values), values, torch.inf).unflatten(0, (-1, k))
+    return values.argmin(1) + k * torch.arange(len(values), device=values.device)
+
+
 def _settle(optimum: Optimum, which: Tensor, index: Tensor, x: Tensor, f: Tensor, ending: Tensor, after: int) -> None:
     """Write down the problems that have ended."""
     i = index[which]

@@ -17,7 +17,7 @@ from ..gp import GP, ExactGP, SparseGP, leaves
 from ..paths import AbstractPaths
 from .mesh import sobol_net
 from .minima import Altered
-from .quasi_newton import minimize_in_unit_box
+from .quasi_newton import lowest, minimize_in_unit_box
 
 # The side of a region, as a share of the box: at first, at the most, and when it begins anew.
 FIRST, LARGEST, SMALLEST = 0.8, 1.6, 0.5**7
@@ -83,17 +83,22 @@ def minimizers_near_best(
         u[:, 0] = (centres - low) / span
         k = min(num_starts, mesh_size)
         best = paths(low[:, None] + span[:, None] * u).topk(k, dim=1, largest=False).indices  # [s, k]
-    starts = u.gather(1, best[..., None].expand(-1, -1, d)).flatten(0, 1)
+    starts = u.gather(1, best[..., None].expand(-1, -1, d))
+    return torch.addcmul(low, polished(paths, starts, low, span), span).clamp(lower, upper)
+
+
+def polished(paths: AbstractPaths | Altered, starts: Tensor, low: Tensor, span: Tensor) -> Tensor:
+    """The lowest point `[s, d]` that searches from each path's starts `[s, k, d]` reach; points are of the unit cube,
+    which stands for a box per path, from `low` `[s, d]` and with sides `span` `[s, d]`."""
+    k = starts.shape[1]
 
     def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         of = index // k
         value, gradient = paths.value_and_grad(torch.addcmul(low[of], u, span[of]), of=of)
         return value, gradient * span[of]
 
-    found = minimize_in_unit_box(objective, starts)
-    values = found.value.unflatten(0, (s, k))
-    chosen = torch.where(torch.isfinite(values), values, torch.inf).argmin(1) + k * torch.arange(s, device=low.device)
-    return torch.addcmul(low, found.x[chosen], span).clamp(lower, upper)
+    found = minimize_in_unit_box(objective, starts.flatten(0, 1))
+    return found.x[lowest(found.value, k)]
 
 
 def data_in_box(gp: GP, lower: Tensor, upper: Tensor) -> Tensor:

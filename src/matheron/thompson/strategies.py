@@ -169,8 +169,8 @@ def suggest_together(
         kind = "leverage" if features in (None, "auto") else features
         lower, upper = as_box(bounds, "bounds")
         many = [
-            draw(model, q, features=kind, num_features=num_features, domain=(lower, upper), generator=generator)
-            for model, generator in each
+            draw(model, q, features=kind, num_features=num_features, domain=(lower, upper), generator=g)
+            for model, g in each
         ]
         if pending is not None:
             many = [_given_pending(paths, pending, g) for paths, g in zip(many, generators, strict=True)]
@@ -178,16 +178,13 @@ def suggest_together(
         if pending is not None:
             raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
         kind = "cosine" if features is None else features
-        many = [
-            weight_space(model, q, features=kind, num_features=num_features, generator=generator)
-            for model, generator in each
-        ]
+        many = [weight_space(model, q, features=kind, num_features=num_features, generator=g) for model, g in each]
     functions = [require_paths(paths) if exactly else TowardMean(paths, each_spread) for paths in many]
+    box = as_box(bounds, "bounds", input_dim=many[0].input_dim)
     if trust_region is not None:
-        size = REGION_MESH_SIZE if mesh_size is None else size
-        settings = {"num_starts": num_starts, "mesh_size": size}
+        settings = {"num_starts": num_starts, "mesh_size": REGION_MESH_SIZE if mesh_size is None else size}
         points = [
-            minimizers_near_best(drawn, describe(model), _box(bounds, drawn), trust_region, generator=g, **settings)
+            minimizers_near_best(drawn, describe(model), box, trust_region, generator=g, **settings)
             for drawn, (model, g) in zip(functions, each, strict=True)
         ]
     else:
@@ -198,7 +195,7 @@ def suggest_together(
             found = [minimize(f, bounds, generator=g, **search) for f, g in zip(functions, generators, strict=True)]
         points = [minima.x for minima in found]
     if greedy:
-        points = [_greedy(x, *of, bounds) for x, *of in zip(points, many, models, generators, strict=True)]
+        points = [_greedy(x, *of, box) for x, *of in zip(points, many, models, generators, strict=True)]
     return points
 
 
@@ -212,14 +209,10 @@ def spreads(spread: float | Sequence[float], q: int) -> list[float]:
     return several.expand(q).tolist()
 
 
-def _greedy(x: Tensor, paths: AbstractPaths, model: object, generator: torch.Generator, bounds: ArrayLike) -> Tensor:
+def _greedy(x: Tensor, paths: AbstractPaths, model: object, generator: torch.Generator, box: Tensor) -> Tensor:
     """The points x `[q, d]`, the first of them the minimiser of the posterior mean where that is at no datum."""
-    best = minimizer_of_mean(paths, describe(model), _box(bounds, paths), generator=generator)
+    best = minimizer_of_mean(paths, describe(model), box, generator=generator)
     return x if best is None else torch.cat([best[None].to(x), x[1:]])
-
-
-def _box(bounds: ArrayLike, paths: AbstractPaths | TowardMean) -> Tensor:
-    return as_box(bounds, "bounds", input_dim=paths.input_dim)
 
 
 def _given_pending(paths: AbstractPaths, pending: ArrayLike, generator: torch.Generator) -> AbstractPaths:

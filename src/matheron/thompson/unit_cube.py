@@ -43,14 +43,13 @@ class UnitCube:
 
     def __init__(self, search_space: Mapping[str, BaseDistribution]) -> None:
         self.axes = {name: _axis(name, search_space[name]) for name in sorted(search_space)}
-        widths = [axis.width for axis in self.axes.values()]
-        each = list(zip(self.axes.values(), widths, strict=True))
-        self.moves = torch.tensor([isinstance(axis, _Continuous) for axis, width in each for _ in range(width)])
-        self.ordered = torch.tensor([not isinstance(axis, _Choices) for axis, width in each for _ in range(width)])
-        self.dim = sum(widths)
-        self._widths = widths
+        self._widths = [axis.width for axis in self.axes.values()]
+        self.dim = sum(self._widths)
+        axes = [axis for axis in self.axes.values() for _ in range(axis.width)]  # of each coordinate
+        self.moves = torch.tensor([type(axis) is _Continuous for axis in axes])
+        self.ordered = torch.tensor([not isinstance(axis, _Choices) for axis in axes])
         # Where a point is in the coordinates of parameters that it does not have.
-        neutral = [1 / width if isinstance(axis, _Choices) else 0.5 for axis, width in each for _ in range(width)]
+        neutral = [1 / axis.width if isinstance(axis, _Choices) else 0.5 for axis in axes]
         self.neutral = torch.tensor(neutral, dtype=torch.float64)
 
     def encode(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
@@ -103,9 +102,9 @@ class Space(NamedTuple):
 class _Continuous:
     width = 1
 
-    def __init__(self, distribution: FloatDistribution) -> None:
+    def __init__(self, distribution: FloatDistribution | IntDistribution, margin: float = 0.0) -> None:
         self.low, self.high, self.log = distribution.low, distribution.high, distribution.log
-        ends = (self.low, self.high)
+        ends = (self.low - margin, self.high + margin)
         self.start, self.stop = (math.log(v) for v in ends) if self.log else ends
 
     def encode(self, value: Parameter) -> float:
@@ -143,26 +142,18 @@ class _Cells:
         return min(self.low + index * self.step, self.high)
 
 
-class _LogCells:
+class _LogCells(_Continuous):
     """Whole numbers, on a logarithmic scale."""
 
-    width = 1
-
     def __init__(self, distribution: IntDistribution) -> None:
-        self.low, self.high = distribution.low, distribution.high
-        self.start, self.stop = math.log(self.low - 0.5), math.log(self.high + 0.5)
-
-    def encode(self, value: Parameter) -> float:
-        assert isinstance(value, int)
-        return (math.log(value) - self.start) / (self.stop - self.start)
+        super().__init__(distribution, margin=0.5)
 
     def snap(self, u: Tensor) -> Tensor:
         value = (self.start + u * (self.stop - self.start)).exp().round().clamp(self.low, self.high)
         return (value.log() - self.start) / (self.stop - self.start)
 
     def decode(self, u: Tensor) -> int:
-        value = round(math.exp(self.start + float(u) * (self.stop - self.start)))
-        return min(max(value, self.low), self.high)
+        return round(super().decode(u))
 
 
 class _Choices:
