@@ -74,13 +74,7 @@ def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", s
     describe_file(file)
 
 
-app.command()(field)
-app.command()(reproduce)
-app.command()(report)
-app.command()(playground)
-
-
-for command in (sample, fit, evaluate, minimize):
+for command in (field, reproduce, report, playground, sample, fit, evaluate, minimize):
     app.command()(command)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -69,37 +69,24 @@ def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
     paths, gp = _in_closed_form(paths, gp)
     exact = _without_rounding(moments(gp, x))
     C = exact.covariance.reshape(count, count)
-    implied = _implied(paths, gp, x)
-    members = _members(paths)
-    empirical = _law(empirical_moments(paths, x, block_size=_BLOCK), exact)
-    floor = _law(_floor(exact.mean, C, paths.num_paths), exact)
-    basis = None if implied is None else _law(implied, exact)
-    spread = math.sqrt(max(0.0, float(C.trace())))
-    laws = _Laws(empirical, floor, basis, None if basis is None else _one_basis(paths, gp, x, exact))
-    advice = _advice(members, gp, x, exact, spread, laws)
-    return Diagnosis(
-        paths=empirical,
-        floor=floor,
-        basis=basis,
+    implied, members = _implied(paths, gp, x), _members(paths)
+    found = Diagnosis(
+        paths=_law(empirical_moments(paths, x, block_size=_BLOCK), exact),
+        floor=_law(_floor(exact.mean, C, paths.num_paths), exact),
+        basis=None if implied is None else _law(implied, exact),
+        one_basis=None if implied is None else _one_basis(paths, gp, x, exact),
         kernel_error=_kernel_error(members, gp, x),
-        spread=spread,
+        spread=math.sqrt(max(0.0, float(C.trace()))),
         effective_rank=_effective_rank(C),
         num_paths=paths.num_paths,
         num_values=count,
         num_features=max(member.prior.num_features for member in members),
         num_bases=max(member.prior.num_bases for member in members),
-        advice=advice.text,
-        one_basis=laws.one,
-        settings=advice.settings,
         features=members[0].prior.features.description,
+        advice="",
     )
-
-
-class _Laws(NamedTuple):
-    paths: Law
-    floor: Law
-    all: Law | None
-    one: Law | None
+    advice, settings = _advice(found, members, gp, x, exact)
+    return replace(found, advice=advice, settings=settings)
 
 
 def _one_basis(paths: AbstractPaths, gp: GP, x: Tensor, exact: Moments) -> Law | None:
@@ -186,33 +173,30 @@ def _in_closed_form(paths: AbstractPaths, gp: GP) -> tuple[AbstractPaths, GP]:
     return paths.in_model_units(), gp.replaced(output_transform=None)
 
 
-class _Advice(NamedTuple):
-    text: str
-    settings: Settings
-
-
-def _advice(members: list[PriorPlusUpdate], gp: GP, x: Tensor, exact: Moments, spread: float, laws: _Laws) -> _Advice:
+def _advice(
+    found: Diagnosis, members: list[PriorPlusUpdate], gp: GP, x: Tensor, exact: Moments
+) -> tuple[str, Settings]:
     """One line: what to do next. Settings are tried out on the model before they are recommended."""
-    if laws.all is None or laws.one is None:
-        if laws.paths.w2 <= 1.2 * laws.floor.w2:
-            return _Advice("Good enough: these paths are as close to the posterior as exact draws.", {})
-        return _Advice("Another draw: the law of these paths has no closed form, and they are off.", {})
-    one, every = (law.w2 / spread if spread else 0.0 for law in (laws.one, laws.all))
+    if found.basis is None or found.one_basis is None:
+        if found.paths.w2 <= 1.2 * found.floor.w2:
+            return "Good enough: these paths are as close to the posterior as exact draws.", {}
+        return "Another draw: the law of these paths has no closed form, and they are off.", {}
+    one, every = (law.w2 / found.spread if found.spread else 0.0 for law in (found.one_basis, found.basis))
     if one <= LARGEST_OF_ONE and every <= LARGEST_OF_ALL:
         errors = f"within {one:.2g} of a standard deviation for one basis, {every:.2g} for all paths together"
-        return _Advice(f"Good enough: the law of these paths is {errors}.", {})
+        return f"Good enough: the law of these paths is {errors}.", {}
     s, prior = members[0].num_paths, members[0].prior
     lattice = any(isinstance(part, OnLattice) for part in prior.features.bases)
     weight_space = any(isinstance(member, LinearModelPaths) for member in members)
     words, settings = "", Settings()
     if not weight_space and _fits_a_lattice(gp, members[0].input_dim):
-        words, settings = _advised_lattice(gp, x, exact, spread, s, lattice)
+        words, settings = _advised_lattice(gp, x, exact, found.spread, s, lattice)
     if not settings:
-        settings = _advised_features(gp, x, exact, spread, s, prior.num_features, prior.num_bases)
+        settings = _advised_features(gp, x, exact, found.spread, s, prior.num_features, prior.num_bases)
         words = "Other settings: draw with " if settings else _NOTHING
     if weight_space:
         words = "Another sampler: this one holds the data in weight space; use matheron.draw, with "
-    return _Advice(words + ", ".join(f"{name}={value!r}" for name, value in settings.items()) + ".", settings)
+    return words + ", ".join(f"{name}={value!r}" for name, value in settings.items()) + ".", settings
 
 
 _NOTHING = "More of everything: not even 64 times as many features, chosen by leverage, are enough for so few paths"

@@ -17,7 +17,7 @@ from ..gp import ExactGP
 from ..kernels import Matern
 from ..metrics import gaussian_wasserstein
 from ..paths import Paths
-from ..samplers import decoupled_moments, location_scale, moments
+from ..samplers import Moments, decoupled_moments, location_scale, moments
 
 DOMAIN = (0.0, 1.0)
 
@@ -94,7 +94,7 @@ def _paths(name: str, gp: ExactGP, drawn: Callable[[int], Paths], draws: Paths, 
     exact = moments(gp, x)
     closed_form = gaussian_wasserstein(*decoupled_moments(gp, draws, x), *exact)
     mean_error = float((paths.mean(x) - exact.mean).abs().max())
-    return Row(name, drawing, few, many, empirical(gp, x, draws(x)), closed_form, mean_error)
+    return Row(name, drawing, few, many, empirical(draws(x), exact), closed_form, mean_error)
 
 
 def _dense(name: str, gp: ExactGP, timed: torch.Generator, generator: torch.Generator, sizes: Sizes) -> Row:
@@ -104,13 +104,12 @@ def _dense(name: str, gp: ExactGP, timed: torch.Generator, generator: torch.Gene
     many = seconds(lambda: torch.linalg.cholesky(K)) * (sizes.many / sizes.few) ** 3
     x = grid(sizes.compared)
     draws = location_scale(gp, sizes.draws, generator=generator)(x)  # [draws, n]
-    return Row(name, None, few, many, empirical(gp, x, draws), closed_form=0.0, mean_error=0.0, run=False)
+    return Row(name, None, few, many, empirical(draws, moments(gp, x)), closed_form=0.0, mean_error=0.0, run=False)
 
 
-def empirical(gp: ExactGP, x: Tensor, values: Tensor) -> float:
+def empirical(values: Tensor, exact: Moments) -> float:
     """The 2-Wasserstein distance between the draws' own mean and covariance and the exact posterior's."""
-    exact = moments(gp, x)
-    return gaussian_wasserstein(values.mean(0), values.T.cov(), exact.mean, exact.covariance)
+    return gaussian_wasserstein(values.mean(0), values.T.cov(), *exact)
 
 
 def grid(n: int) -> Tensor:
@@ -131,17 +130,19 @@ def seconds(call: Callable[[], object], warm: bool = False) -> float:
 
 def table(rows: list[Row], sizes: Sizes) -> Table:
     """A column for each way of sampling; what was not run says so."""
-    out = Table()
-    out.add_column("")
+    out = Table("")
     for row in rows:
         out.add_column(row.name, justify="right")
+
+    def many(row: Row) -> str:
+        return f"[green]{duration(row.many)}[/green]" if row.run else f"[red]over {duration(row.many)} *[/red]"
 
     def line(name: str, words: Callable[[Row], str]) -> None:
         out.add_row(name, *[words(row) for row in rows])
 
     line(f"draw {sizes.num_paths} functions", lambda row: "[dim]none[/dim]" if row.draw is None else duration(row.draw))
     line(f"values at {sizes.few:,} points", lambda row: duration(row.few))
-    line(f"values at {sizes.many:,} points", _many)
+    line(f"values at {sizes.many:,} points", many)
     line(f"W2 of {sizes.draws:,} draws", lambda row: f"{row.empirical:.3f}")
     line("W2 of their law", lambda row: f"{row.closed_form:.2g}")
     line("error of the mean", lambda row: f"{row.mean_error:.1g}")
@@ -158,10 +159,6 @@ def notes(rows: list[Row], sizes: Sizes) -> list[str]:
         f"{sizes.few:,} points by the cube of their number. It gives values, not functions: for one more point it "
         "starts again.",
     ]
-
-
-def _many(row: Row) -> str:
-    return f"[green]{duration(row.many)}[/green]" if row.run else f"[red]over {duration(row.many)} *[/red]"
 
 
 def duration(t: float) -> str:

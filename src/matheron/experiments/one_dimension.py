@@ -11,7 +11,7 @@ from torch import Tensor
 
 import matheron
 from matheron import AbstractPaths, kernels
-from matheron.metrics import EmpiricalMoments, blocks, gaussian_wasserstein
+from matheron.metrics import EmpiricalMoments, blocks
 from matheron.samplers import Moments, ValueDraws
 
 from .base import Trial
@@ -90,10 +90,6 @@ def empirical(draws: AbstractPaths | ValueDraws, x: Tensor, num_shown: int) -> t
         found.add(block)
         shown = shown or [block[:num_shown]]
     return found.moments, shown[0]
-
-
-def w2(one: Moments, other: Moments) -> float:
-    return gaussian_wasserstein(*one, *other)
 
 
 def curve(values: Tensor) -> list[Cell]:

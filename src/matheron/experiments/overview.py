@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 import matheron
+from matheron.metrics import gaussian_wasserstein
 from matheron.samplers import decoupled_moments, moments
 
 from .base import Experiment, Settings, Trial, scales
-from .one_dimension import curve, data, empirical, grid, law, sparse, w2
+from .one_dimension import curve, data, empirical, grid, law, sparse
 from .posteriors import corner, dashed, mean_and_deviations, where_data_are
 from .report import Cell, Report, Row, Rows, quartile_table
 
@@ -50,7 +51,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     assert isinstance(paths, matheron.Paths)
     found, some = empirical(paths, x, _PATHS_SHOWN)
     closed, of_sparse = decoupled_moments(model, paths.prior.features, x), moments(model, x)
-    result: Row = dict(zip(LAWS, (w2(truth, it) for it in (of_sparse, found, closed)), strict=True))
+    result: Row = dict(zip(LAWS, (gaussian_wasserstein(*truth, *it) for it in (of_sparse, found, closed)), strict=True))
     if trial.number == 0:  # what the figure shows
         first, Z = paths[0], model.inducing_points
         prior = first.prior.sums(x[None])[0, 0]  # [*]
