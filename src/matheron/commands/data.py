@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import many
 from ..columns import Columns, check_columns, copies_remark, no_data_remark, numbers
 from ..drawing import draw
 from ..fitting import FitWarning, fit
@@ -37,7 +38,7 @@ class Dataset(NamedTuple):
     target: str
     X: Tensor
     y: Tensor
-    kinds: dict[str, str]  # of inputs that are whole numbers or yes and no, "int64" or "bool"
+    kinds: Mapping[str, str] = {}  # of inputs that are whole numbers or yes and no, "int64" or "bool"
 
     def notes(self) -> dict[str, Json]:
         """What a saved file must remember of the table."""
@@ -123,15 +124,11 @@ def points_of(frame: DataFrame, columns: Columns, source: str, first_row: int = 
     return torch.from_numpy(X)
 
 
-def path_names(num_paths: int) -> list[str]:
-    return [f"path_{i + 1}" for i in range(num_paths)]
-
-
 def evaluated(frame: DataFrame, columns: Columns, paths: AbstractPaths, x: Tensor, target: str) -> DataFrame:
     """The inputs of a table beside the mean and every path at them."""
     values = paths(x.to(paths.dtype)).double().cpu().numpy()  # [s, n]
     mean = paths.mean(x.to(paths.dtype)).double().cpu().numpy()  # [n]
-    out = {f"{target}_mean": mean, **dict(zip(path_names(len(values)), values, strict=True))}
+    out = {f"{target}_mean": mean} | {f"path_{i + 1}": path for i, path in enumerate(values)}
     return pandas().concat([frame[columns.inputs].reset_index(drop=True), pandas().DataFrame(out)], axis=1)
 
 
@@ -141,19 +138,22 @@ def rows_per_chunk(paths: AbstractPaths) -> int:
 
 
 def fitted(dataset: Dataset, seed: int, voice: Voice) -> ExactGP:
-    noun = "observation" if len(dataset.y) == 1 else "observations"
-    voice.say(f"{len(dataset.y)} {noun} of {dataset.target} at {', '.join(dataset.columns.names)}")
+    count = many(len(dataset.y), "observation")
+    voice.say(f"{count} of {dataset.target} at {', '.join(dataset.columns.names)}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "columns? .* constant", FitWarning)  # they were named when they were read
         return fit(None, dataset.X, dataset.y, seed=seed, progress=voice.progress)
 
 
-def loaded_model(file: Path) -> tuple[ExactGP, Columns, str]:
-    """A model that `matheron fit --save` wrote, with its columns and its target."""
+def loaded_model(file: Path) -> tuple[ExactGP, Dataset]:
+    """A model that `matheron fit --save` wrote, and its data."""
     gp, notes = load(file), read_notes(file)
     if not isinstance(gp, ExactGP) or "inputs" not in notes:
         raise ValueError(f"{file} holds no model of a table; expected a file that `matheron fit --save` wrote")
-    return gp, Columns.from_json(notes), str(notes["target"])
+    X, y = gp.train_inputs.double(), gp.train_targets.double()
+    X = X if gp.input_transform is None else gp.input_transform.inverse(X)
+    y = y if gp.output_transform is None else gp.output_transform(y)
+    return gp, Dataset(Columns.from_json(notes), str(notes["target"]), X, y)
 
 
 def loaded_paths(file: Path) -> tuple[AbstractPaths, Columns, str]:
@@ -165,13 +165,6 @@ def loaded_paths(file: Path) -> tuple[AbstractPaths, Columns, str]:
         raise ValueError(f"{file} holds paths of {paths.num_outputs} outputs; expected one")
     names = notes or {"inputs": [f"x{i}" for i in range(paths.input_dim)], "target": "y"}
     return paths, Columns.from_json(names), str(names["target"])
-
-
-def data_of(gp: ExactGP) -> tuple[Tensor, Tensor]:
-    """The inputs `[n, d]` and targets `[n]` of a model, in the user's units."""
-    X, y = gp.train_inputs.double(), gp.train_targets.double()
-    X = X if gp.input_transform is None else gp.input_transform.inverse(X)
-    return X, y if gp.output_transform is None else gp.output_transform(y)
 
 
 def deviation(paths: AbstractPaths, gp: ExactGP) -> Callable[[Tensor], Tensor]:

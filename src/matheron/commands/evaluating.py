@@ -18,8 +18,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate saved functions at the points of a table, some rows at a time: the table may be larger than memory."""
-    from rich.progress import Progress
-
+    from ..progress import progress_bar
     from ..tables import TableWriter, read_chunks
     from .data import evaluated, loaded_paths, points_of, rows_per_chunk
 
@@ -30,7 +29,7 @@ def evaluate(
     writer = None if out is None else TableWriter(out)
     paths, columns, target = loaded_paths(draw)
     done = 0
-    with voice.warnings_in_words(), Progress(disable=not voice.progress, transient=True) as bar:
+    with voice.warnings_in_words(), progress_bar(show=voice.progress, transient=True) as bar:
         task = bar.add_task("points", total=None)
 
         def tables():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,25 +13,14 @@ from ..columns import Columns
 from ..gp import ExactGP
 from ..paths import AbstractPaths
 from ..plots import EXACT, STYLE, draw_curves, draw_maps
-from .data import data_of, deviation
+from .data import Dataset, deviation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Deviation = Callable[[Tensor], Tensor]
 ENDINGS = (".png", ".pdf", ".svg")
 _LARGEST_PANELS = 6
-
-
-class _Shown(NamedTuple):
-    """What a picture is of, in the user's units."""
-
-    paths: AbstractPaths
-    sd_at: Callable[[Tensor], Tensor]
-    columns: Columns
-    target: str
-    box: Tensor
-    X: Tensor
-    y: Tensor
 
 
 def check_picture(file: Path) -> None:
@@ -39,18 +28,18 @@ def check_picture(file: Path) -> None:
         raise ValueError(f"{file}: expected a name that ends in {', '.join(ENDINGS)}")
 
 
-def picture(paths: AbstractPaths, gp: ExactGP, columns: Columns, target: str, box: Tensor, file: Path) -> None:
+def picture(paths: AbstractPaths, gp: ExactGP, dataset: Dataset, box: Tensor, file: Path) -> None:
     """Write the picture: paths, their mean, a band of two standard deviations, and the data."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    of = _Shown(paths, deviation(paths, gp), columns, target, box, *data_of(gp))
+    columns = dataset.columns
     flat = len(columns.inputs) == 2 and not columns.categories
     panels = min(len(columns.inputs), _LARGEST_PANELS)
     size = (11, 2.9) if flat else (max(6.0, 2.6 * min(3, panels)), 3.2 * -(-panels // 3))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
-        (_maps if flat else _cuts)(figure, of)
+        (_maps if flat else _cuts)(figure, paths, deviation(paths, gp), dataset, box)
         figure.savefig(file, dpi=150)
 
 
@@ -68,9 +57,9 @@ def cut(columns: Columns, name: str, X: Tensor, box: Tensor) -> Tensor:
     return x
 
 
-def _cuts(figure: Figure, of: _Shown) -> None:
+def _cuts(figure: Figure, paths: AbstractPaths, sd_at: Deviation, dataset: Dataset, box: Tensor) -> None:
     """Paths along each input, the others at the data's median, or at the commonest category."""
-    paths, sd_at, columns, target, box, X, y = of
+    columns, target, X, y, _ = dataset
     names = columns.inputs
     panels = min(len(names), _LARGEST_PANELS)
     width = min(3, panels)
@@ -97,14 +86,14 @@ def _cuts(figure: Figure, of: _Shown) -> None:
         figure.suptitle(f"{target} along each input, the others at their medians{commonest}{more}", fontsize=10)
 
 
-def _maps(figure: Figure, of: _Shown) -> None:
+def _maps(figure: Figure, paths: AbstractPaths, sd_at: Deviation, dataset: Dataset, box: Tensor) -> None:
     """The mean, the standard deviation, and two paths over the data's box."""
-    paths, sd_at, columns, target, box, X, _ = of
+    columns, target = dataset.columns, dataset.target
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
     values, mean, sd = (f(x).double().cpu() for f in (paths, paths.mean, sd_at))
     axes = figure.subplots(1, 2 + len(values[:2]), squeeze=False, sharex=True, sharey=True)[0]
-    draw_maps(axes, grid, values, mean, sd, X)
+    draw_maps(axes, grid, values, mean, sd, dataset.X)
     for axis in axes:
         axis.set_xlabel(columns.inputs[0])
     axes[0].set(ylabel=columns.inputs[1], title=f"mean of {target}")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from ..columns import Columns
     from ..gp import ExactGP
-    from ..value import Json
+    from .data import Dataset
 
-# A grid's points in all, where the user does not say how many.
-_GRID = {1: 400, 2: 80 * 80}
+# A grid's points along each of so many inputs, where the user does not say how many.
+_GRID = {1: 400, 2: 80}
 
 
 def sample(
@@ -60,20 +60,21 @@ def sample(
         check_picture(plot)
     writer = None if out is None else TableWriter(out)
     with voice.warnings_in_words():
-        gp, columns, name, notes, box = _model(data, target, listed(inputs), listed(encode), at, grid, seed, voice)
-        shape, box = None if grid is None else _shape(grid, columns), _with_room(box)
+        gp, dataset = _model(data, target, listed(inputs), listed(encode), at, grid, seed, voice)
+        columns, name = dataset.columns, dataset.target
+        shape, box = None if grid is None else _shape(grid, columns), _with_room(dataset.box())
         drawn = draw(gp, paths, seed=seed, domain=_domain(box) if gp.input_dim <= 3 else None)
         voice.say(f"{paths} functions drawn from the posterior")
         if writer is not None:
             with writer:
-                for frame, x in _points(at, shape, gp, columns, box, rows_per_chunk(drawn)):
+                for frame, x in _points(at, shape, dataset, box, rows_per_chunk(drawn)):
                     writer.write(evaluated(frame, columns, drawn, x, name))
             voice.say(f"Their values at {writer.rows:,} points are in {out}")
         if plot is not None:
-            picture(drawn, gp, columns, name, box, plot)
+            picture(drawn, gp, dataset, box, plot)
             voice.say(f"The picture is in {plot}")
         if save is not None:
-            store(drawn, save, notes)
+            store(drawn, save, dataset.notes())
             voice.say(f"The functions are in {save}; evaluate them with: matheron evaluate {save} points.csv")
     voice.result(
         {
@@ -98,20 +99,16 @@ def _model(
     grid: str | None,
     seed: int,
     voice: Voice,
-) -> tuple[ExactGP, Columns, str, dict[str, Json], Tensor]:
-    """The model, its columns, its target, what a file of its paths remembers, and the box of its data."""
-    import torch
-
+) -> tuple[ExactGP, Dataset]:
+    """The model, and the data that it is of."""
     from ..columns import check_columns
     from ..tables import read_chunks
-    from .data import data_of, fitted, loaded_model, read_dataset
+    from .data import fitted, loaded_model, read_dataset
 
     if data.suffix == ".safetensors":
         if target or inputs or encode:
             raise typer.BadParameter("a saved model knows its columns: leave out --target, --inputs and --encode")
-        gp, columns, name = loaded_model(data)
-        box = torch.stack(data_of(gp)[0].aminmax(dim=0))
-        return gp, columns, name, {**columns.to_json(), "target": name, "box": box.tolist()}, box
+        return loaded_model(data)
     if target is None:
         raise typer.BadParameter("which column is to be modelled? Give --target")
     dataset = read_dataset(data, target, inputs, encode, voice)
@@ -120,7 +117,7 @@ def _model(
     if at is not None:
         for frame in islice(read_chunks(at, 1), 1):
             check_columns(frame, dataset.columns.inputs, str(at))
-    return fitted(dataset, seed, voice), dataset.columns, target, dataset.notes(), dataset.box()
+    return fitted(dataset, seed, voice), dataset
 
 
 def _with_room(box: Tensor) -> Tensor:
@@ -151,14 +148,15 @@ def _shape(words: str, columns: Columns) -> list[int]:
 
 
 def _points(
-    at: Path | None, shape: list[int] | None, gp: ExactGP, columns: Columns, box: Tensor, rows: int
+    at: Path | None, shape: list[int] | None, dataset: Dataset, box: Tensor, rows: int
 ) -> Iterator[tuple[DataFrame, Tensor]]:
     """Tables of inputs, and the points that they are, some rows at a time."""
     import torch
 
     from ..tables import read_chunks
-    from .data import data_of, points_of
+    from .data import points_of
 
+    columns, d = dataset.columns, dataset.X.shape[1]
     if at is not None:
         done = 0
         for frame in read_chunks(at, rows):
@@ -167,10 +165,10 @@ def _points(
         if not done:
             raise ValueError(f"{at} has column names but no rows")
         return
-    if shape is None and gp.input_dim in _GRID and not columns.categories:
-        shape = [round(_GRID[gp.input_dim] ** (1 / gp.input_dim))] * gp.input_dim
+    if shape is None and d in _GRID and not columns.categories:
+        shape = [_GRID[d]] * d
     if shape is None:
-        blocks = iter(data_of(gp)[0].split(rows))
+        blocks = iter(dataset.X.split(rows))
     else:
         axes = [torch.linspace(float(a), float(b), n, dtype=torch.float64) for a, b, n in zip(*box, shape, strict=True)]
         blocks = _grid_blocks(axes, rows)
