@@ -50,4 +50,4 @@ def evaluate(
     if not done:
         raise ValueError(f"{points} has column names but no rows")
     voice.say(f"{paths.num_paths} functions at {done:,} points: {out}")
-    voice.result({"paths": paths.num_paths, "points": done, "out": str(out)})
+    voice.result({"paths": paths.num_paths, "points": done, "out": out})

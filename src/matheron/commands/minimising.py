@@ -85,7 +85,7 @@ def minimize(
             writer.write(table)
         voice.say(f"The points are in {out}")
     best_point = {**row, target: float(dataset.y[best])}
-    voice.result({"best": best_point, "points": table.to_dict("records"), "out": None if out is None else str(out)})
+    voice.result({"best": best_point, "points": table.to_dict("records"), "out": out})
 
 
 def _rounded(column: Tensor) -> Callable[[float], str]:

@@ -46,6 +46,6 @@ def fit(
             "target": target,
             "hyperparameters": facts.rows,
             "log_likelihood": facts.log_likelihood,
-            "saved": None if save is None else str(save),
+            "saved": save,
         }
     )

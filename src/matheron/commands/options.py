@@ -41,7 +41,7 @@ class Voice:
 
     def result(self, facts: Mapping[str, object]) -> None:
         if self.as_json:
-            typer.echo(json.dumps(facts, indent=2))
+            typer.echo(json.dumps(facts, indent=2, default=str))  # files as they were named
 
     @contextmanager
     def warnings_in_words(self) -> Iterator[None]:

@@ -83,9 +83,9 @@ def sample(
             "inputs": columns.names,
             "target": name,
             "points": None if writer is None else writer.rows,
-            "out": None if out is None else str(out),
-            "plot": None if plot is None else str(plot),
-            "saved": None if save is None else str(save),
+            "out": out,
+            "plot": plot,
+            "saved": save,
         }
     )
 

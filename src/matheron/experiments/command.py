@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import runner
+from .base import RefusedError, experiment, names
 
 
 def reproduce(
@@ -26,11 +31,6 @@ def reproduce(
     Every finished trial is stored at once. A run that was stopped, or killed, resumes where it was when the same
     command is given again.
     """
-    from rich.console import Console
-
-    from .base import RefusedError, experiment, names
-    from .runner import run
-
     console = Console()
     if show_list or name is None:
         _list(console)
@@ -39,7 +39,7 @@ def reproduce(
     try:
         for one in names() if name == "all" else [name]:
             left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - started))
-            summary = run(
+            summary = runner.run(
                 experiment(one),
                 scale,
                 out=out,
@@ -76,11 +76,7 @@ def report(
     typer.echo(f"{count} experiments in {out}")
 
 
-def _list(console) -> None:
-    from rich.table import Table
-
-    from .base import experiment, names
-
+def _list(console: Console) -> None:
     table = Table("name", "what it shows", "trials: quick, paper")
     for name in names():
         it = experiment(name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+from rich import progress as bars
+from rich.console import Console
 
 from .base import Case, Trial, canonical
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # Seconds between lines where there is no terminal.
 _LINE_EVERY = 10.0
@@ -41,37 +41,31 @@ class Progress:
     def __init__(self, console: Console, label: str, total: int) -> None:
         self.console, self.label, self.total, self.finished = console, label, total, 0
         self._last_line = time.monotonic()
-        self._bar = self._task = None
+        columns = [bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()]
+        columns += [bars.TimeElapsedColumn(), bars.TextColumn("{task.fields[left]}")]
+        self._bar = bars.Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task(label, total=total, left="")
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-            from rich.progress import Progress as Bar
-
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-            self._bar = Bar(*columns, TextColumn("{task.fields[left]}"), console=self.console)
-            self._bar.start()
-            self._task = self._bar.add_task(self.label, total=self.total, left="")
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def advance(self, left: float) -> None:
         self.finished += 1
         words = f"about {duration(left)} left" if self.finished < self.total else ""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.finished, left=words)
-        elif self.finished == self.total or time.monotonic() - self._last_line >= _LINE_EVERY:
+        self._bar.update(self._task, completed=self.finished, left=words)
+        due = self.finished == self.total or time.monotonic() - self._last_line >= _LINE_EVERY
+        if due and not self.console.is_terminal:
             self._last_line = time.monotonic()
             line = f"{self.label}: {self.finished} of {self.total} trials" + (f", {words}" if words else "")
             self.console.print(line, highlight=False)
 
     def part(self, of: float) -> None:
         """That much of the next trials is done, in trials."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.finished + of)
+        self._bar.update(self._task, completed=self.finished + of)
 
     def note(self, text: str) -> None:
         """A line of its own, above the bar."""

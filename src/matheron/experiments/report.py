@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
 
 QUARTILES = ("25%", "median", "75%")
 
@@ -52,8 +53,6 @@ class Table:
     def print(self, console: Console) -> None:
         if self.compact:
             return self.compact.print(console)
-        from rich.table import Table as RichTable
-
         table = RichTable(title=self.title, title_justify="left")
         for i, name in enumerate(self.columns):
             words = any(isinstance(row[i], str) for row in self.rows)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from rich.console import Console
 
 from ..fields.schedulers import client_of
 from .base import Case, Experiment, RefusedError, Settings, Trial, canonical
@@ -24,7 +25,6 @@ from .workers import NextBlock, Outcome, Task, cluster_threads, in_processes, in
 
 if TYPE_CHECKING:
     from distributed import Client
-    from rich.console import Console
 
 # Workers by default: as many as cores, up to this many.
 MOST_WORKERS = 8
@@ -75,17 +75,10 @@ def run(
         raise RefusedError(f"expected at least one trial and one worker, got {count} and {workers}")
     if dask is not None and workers is not None:
         raise RefusedError("workers: the Dask cluster has its own; give either --dask or --workers")
-    if console is None:
-        from rich.console import Console as RichConsole
-
-        console = RichConsole()
+    console = Console() if console is None else console
     stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
-    with (
-        _cluster(dask) as client,
-        Results(
-            stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed), _made_with(), experiment.unchanged
-        ) as results,
-    ):
+    file, header = stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed)
+    with _cluster(dask) as client, Results(file, header, _made_with(), experiment.unchanged) as results:
         results.check_fields()
         wanted = experiment.trials(settings, seed, count)
         done = results.done
