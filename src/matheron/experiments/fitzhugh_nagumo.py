@@ -88,19 +88,12 @@ def with_distances(law: Mapping[str, Cell]) -> Row:
     """
     if "w2" in law or not find_spec("ot"):
         return dict(law)
-    sets = {name: torch.tensor(states, dtype=torch.float64) for name, states in law["states"].items()}  # [times, s, 2]
-    distances = {
-        name: [
-            sinkhorn(a[_finite(a)][:_COMPARED], b[_finite(b)][:_COMPARED])
-            for a, b in zip(sets["truth"], sets[name], strict=True)
-        ]
-        for name in SETS
+    sets = {
+        name: [some[some.isfinite().all(-1)][:_COMPARED] for some in torch.tensor(states, dtype=torch.float64)]
+        for name, states in law["states"].items()
     }
+    distances = {name: list(map(sinkhorn, sets["truth"], sets[name])) for name in SETS}
     return {**{name: value for name, value in law.items() if name != "states"}, "w2": distances}
-
-
-def _finite(states: torch.Tensor) -> torch.Tensor:
-    return torch.isfinite(states).all(-1)
 
 
 def report(records: Rows, settings: Settings) -> Report:
@@ -108,7 +101,10 @@ def report(records: Rows, settings: Settings) -> Report:
     times = _times(records, settings)
     times_at = [round(t / neuron.STEP) for t in laws[0]["times"]] if laws else []
     known = [law["w2"] for law in laws if "w2" in law]
-    w2 = {name: {n: _median([of[name][i] for of in known]) for i, n in enumerate(times_at)} for name in SETS}
+    w2: dict[str, dict[int, float | None]] = {
+        name: {n: quartiles([of[name][i] for of in known])[1] if known else None for i, n in enumerate(times_at)}
+        for name in SETS
+    }
     rows = [(f"W2 to truth, {name}", n, value) for name in SETS for n, value in w2[name].items()]
     rows += [(f"seconds, {method}", n, value) for method in times for n, value in times[method].items()]
     title = f"{settings['num_paths']} trajectories: distance to the truth, and seconds, by number of steps"
@@ -125,10 +121,6 @@ def report(records: Rows, settings: Settings) -> Report:
     if len(known) < len(laws):
         said.append("No distances and no figure: they need POT. The same command makes them where it is installed.")
     return Report(Table(title, ["what", "steps", "median"], rows, compact), figures, said)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return quartiles(values)[1] if values else None
 
 
 def _times(records: Rows, settings: Settings) -> dict[str, dict[int, float]]:

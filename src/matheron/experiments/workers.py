@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
@@ -71,11 +71,7 @@ def perform_block(task: Task, block: Block, advance: Callable[[float], None] | N
     together = task.experiment.run_together
     if len(block) == 1 or together is None:
         return [perform(task, trial) for trial in block]
-
-    def share_done(share: float) -> None:
-        if advance is not None:
-            advance(share * len(block))
-
+    share_done = None if advance is None else lambda share: advance(share * len(block))
     began = time.perf_counter()
     try:
         results = together(block, task.settings, torch.device(task.device), share_done)
@@ -91,12 +87,7 @@ def perform_block(task: Task, block: Block, advance: Callable[[float], None] | N
 def in_this_process(task: Task, next_block: NextBlock, advance: Callable[[float], None]) -> Outcomes:
     """Outcomes, one after the other; `advance` is called with the number of a block's trials that are done."""
     while (block := next_block()) is not None:
-        yield from _outcomes(block, perform_block(task, block, advance))
-
-
-def _outcomes(block: Block, records: Iterable[Row]) -> Outcomes:
-    for trial, record in zip(block, records, strict=True):
-        yield Outcome(trial, record)
+        yield from map(Outcome, block, perform_block(task, block, advance))
 
 
 def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
@@ -114,7 +105,7 @@ def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
                 _send(pipe, block)
             if not busy:
                 return
-            for pipe in ready(busy):
+            for pipe in cast("list[Connection]", connection.wait(list(busy))):
                 process, block = busy.pop(pipe)
                 try:
                     records = pipe.recv()
@@ -133,7 +124,7 @@ def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
                         yield Outcome(trial, _failed(task, trial, f"its worker process {how}, {ATTEMPTS} times"))
                 else:
                     idle.append((process, pipe))
-                    yield from _outcomes(block, records)
+                    yield from map(Outcome, block, records)
     finally:
         for process, _ in [*idle, *busy.values()]:
             process.terminate()
@@ -175,7 +166,7 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
             else:
                 error = f"its worker on the cluster died: {future.exception()}"
                 records = [_failed(task, trial, error) for trial in block]
-            yield from _outcomes(block, records)
+            yield from map(Outcome, block, records)
             fill()
     finally:
         client.cancel(list(running))
@@ -190,11 +181,6 @@ def usable_cores() -> int:
     """The cores this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores)
-
-
-def ready(pipes: Iterable[Connection]) -> list[Connection]:
-    """Those that have something to be read, or whose other end is closed."""
-    return [pipe for pipe in connection.wait(list(pipes)) if isinstance(pipe, Connection)]
 
 
 def _start(task: Task, threads: int) -> tuple[SpawnProcess, Connection]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,19 +106,13 @@ class Playground:
     def _redraw(self) -> None:
         """A prior draw, and the same draw given all observations."""
         at = self.choices
-        kind = FEATURES[at.features]
-        basis = kind
-        if kind == "leverage":  # chosen given the data; without data it is the plain basis
-            basis = self._leverage() if self.observations else FEATURES["plain"]
-        self.prior: AbstractPaths = draw_prior(
-            self._kernel(), at.num_paths, input_dim=1, num_features=at.num_features, features=basis, seed=at.seed
-        )
+        settings: dict[str, Any] = {"num_features": at.num_features, "seed": at.seed}
+        basis = FEATURES[at.features]
+        if basis == "leverage":  # chosen given the data; without data it is the plain basis
+            known = draw(self._model(), 2, features=basis, **settings) if self.observations else None
+            basis = FEATURES["plain"] if known is None else known.prior.features
+        self.prior: AbstractPaths = draw_prior(self._kernel(), at.num_paths, input_dim=1, features=basis, **settings)
         self.posterior = self._conditioned(self.prior, self.observations, 0)
-
-    def _leverage(self):
-        at = self.choices
-        one = draw(self._model(), 2, num_features=at.num_features, features="leverage", seed=at.seed)
-        return one.prior.features
 
     def _conditioned(
         self, paths: AbstractPaths, observations: tuple[tuple[float, float], ...], already: int

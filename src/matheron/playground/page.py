@@ -51,16 +51,7 @@ class Page:
             "Click in the plot to add an observation, drag one to move it, press backspace to remove a selected one. "
             "Added observations condition the same draw."
         )
-        controls = column(
-            self.kernel,
-            self.lengthscale,
-            self.noise,
-            self.num_features,
-            self.num_paths,
-            self.features,
-            self.again,
-            self.clear,
-        )
+        controls = column(self.kernel, *self.sliders, self.features, self.again, self.clear)
         return column(title, row(controls, column(self.shown, self.plot, self.numbers)), sizing_mode="stretch_width")
 
     def _plot(self) -> figure:
@@ -96,7 +87,8 @@ class Page:
         self.again = Button(label="Draw again")
         self.clear = Button(label="Remove the observations")
         self.shown = CheckboxButtonGroup(labels=list(SHOWN), active=[0, 1, 2, 3])
-        for slider in (self.lengthscale, self.noise, self.num_features, self.num_paths):
+        self.sliders = [self.lengthscale, self.noise, self.num_features, self.num_paths]
+        for slider in self.sliders:
             slider.on_change("value_throttled", lambda attr, old, new: self._chosen())
         self.kernel.on_change("value", lambda attr, old, new: self._chosen())
         self.features.on_change("active", lambda attr, old, new: self._chosen())

@@ -92,9 +92,7 @@ class LocationScale(ValueDraws):
         if isinstance(gp, SelectedOutputs):
             whole = self._at(gp.model, x)
             return lambda count: selected(_with_axis(whole(count)), gp.outputs)
-        return self._member(single(gp), x)
-
-    def _member(self, gp: ExactGP | SparseGP, x: ArrayLike) -> DrawValues:
+        gp = single(gp)
         inner = inner_points(gp, x)
         if isinstance(gp, SparseGP) and gp.q_mean is None:
             return in_user_units(gp, self._of_u(gp, inner))

@@ -59,8 +59,7 @@ def weight_space_moments(model: object, basis: Features | PriorPlusUpdate, x: Ar
         at = PriorAt(gp, inner_points(gp, x))
         update = Factored(gp, at)
         parts = [_linear_model(features.select(g), at, update) for g in range(len(shares))]
-        of = mixture(parts, shares)
-        return outer(gp, shaped(of.mean, of.covariance, gp.num_outputs))
+        return outer(gp, shaped(*mixture(parts, shares), gp.num_outputs))
 
 
 def _linear_model(phi: Features, at: PriorAt, update: Factored) -> Moments:

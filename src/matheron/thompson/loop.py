@@ -149,7 +149,10 @@ def minimize_function(
                     None, box, min(count, budget - len(study.points)), strategy="random", generator=generator
                 )
             else:
-                model = _model(X, y, box, kernel, noise)
+                if kernel is None:
+                    model = fitted(X, y, box, noise)
+                else:
+                    model = ExactGP(kernel, X, y, 1e-6 if noise is None else noise, mean=0.0)
                 count = min(q, budget - len(study.points))
                 side = side_after(study.values, first, q, box.shape[1]) if trust_region else None
                 # Of what is known, not of how often this process has gone round: a study may be resumed.
@@ -203,13 +206,6 @@ def _check(
             as_count(cast(int, count), name)
     if kernel is not None:
         as_kernel(kernel)(torch.zeros(1, dim, dtype=torch.float64))
-
-
-def _model(X: Tensor, y: Tensor, box: Tensor, kernel: Kernel | None, noise: float | None) -> ExactGP:
-    """A model of the data: with the given kernel as it is, else one fitted to it, see `fitting`."""
-    if kernel is not None:
-        return ExactGP(kernel, X, y, 1e-6 if noise is None else noise, mean=0.0)
-    return fitted(X, y, box, noise)
 
 
 def _evaluate(function: Callable[[Tensor], ArrayLike], x: Tensor, study: Study) -> None:
