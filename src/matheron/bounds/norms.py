@@ -88,8 +88,10 @@ def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
     K_nn + sigma^2 I.
     """
     gp = one_output(model)
-    variance, sides = kernel_variance(gp), box_sides(domain, gp.input_dim)
-    diameter = float(sides.norm())
+    if any(term.forms for term in gp.kernel.terms(gp.input_dim)):
+        raise TypeError("expected a stationary kernel: the propositions assume one")
+    variance = float(gp.kernel.to("cpu").diag(torch.zeros(1, gp.input_dim, dtype=torch.float64)))  # k(x, x)
+    diameter = float(box_sides(domain, gp.input_dim).norm())
     with torch.no_grad():
         norm = operator_norm(torch.cholesky_inverse(Factored(gp, PriorAt(gp)).L))
     m = gp.num_data if isinstance(gp, ExactGP) else gp.num_inducing
@@ -114,13 +116,6 @@ def one_output(model: object) -> ExactGP | SparseGP:
     if gp.num_outputs > 1 or gp.input_transform is not None or gp.output_transform is not None:
         raise TypeError("expected a model of one output and no transforms: the propositions are of those")
     return gp
-
-
-def kernel_variance(gp: ExactGP | SparseGP) -> float:
-    """k(x, x) of a stationary kernel, which is its largest value."""
-    if any(term.forms for term in gp.kernel.terms(gp.input_dim)):
-        raise TypeError("expected a stationary kernel: the propositions assume one")
-    return float(gp.kernel.to("cpu").diag(torch.zeros(1, gp.input_dim, dtype=torch.float64)))
 
 
 def box_sides(domain: tuple[ArrayLike, ArrayLike], d: int) -> Tensor:

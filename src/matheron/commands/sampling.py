@@ -63,7 +63,9 @@ def sample(
         gp, dataset = _model(data, target, listed(inputs), listed(encode), at, grid, seed, voice)
         columns, name = dataset.columns, dataset.target
         shape, box = None if grid is None else _shape(grid, columns), _with_room(dataset.box())
-        drawn = draw(gp, paths, seed=seed, domain=_domain(box) if gp.input_dim <= 3 else None)
+        margin = 0.1 * (box[1] - box[0])
+        domain = (box[0] - margin, box[1] + margin) if gp.input_dim <= 3 else None
+        drawn = draw(gp, paths, seed=seed, domain=domain)
         voice.say(f"{paths} functions drawn from the posterior")
         if writer is not None:
             with writer:
@@ -125,12 +127,6 @@ def _with_room(box: Tensor) -> Tensor:
     lower, upper = box
     room = (0.1 * lower.abs() + 0.1) * (lower == upper)
     return box + room * box.new_tensor([[-1.0], [1.0]])
-
-
-def _domain(box: Tensor) -> tuple[list[float], list[float]]:
-    """The box, wider by a tenth."""
-    margin = 0.1 * (box[1] - box[0])
-    return (box[0] - margin).tolist(), (box[1] + margin).tolist()
 
 
 def _shape(words: str, columns: Columns) -> list[int]:

@@ -133,12 +133,10 @@ def scales(**settings: tuple[Cell, Cell, Cell]) -> dict[str, Settings]:
 
 
 def names() -> list[str]:
-    """The experiments there are."""
     return list(MODULES)
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that name."""
     if name not in MODULES:
         raise RefusedError(f"experiment: expected one of {', '.join(MODULES)}, got {name!r}")
     try:

@@ -69,7 +69,9 @@ class Results:
                 self._check(lines[0], header)
                 for number, line in enumerate(lines[1:], start=2):
                     self._take(self._parse(line, number))
-            self._cut(end)
+            if end < self._file.seek(0, os.SEEK_END):  # after a torn line
+                self._file.truncate(end)
+                os.fsync(self._file.fileno())
             if not lines:
                 self._write({"matheron results": FORMAT, **header, "made with": dict(made_with or {})})
                 _sync_folder(path.parent)
@@ -147,12 +149,6 @@ class Results:
         if not lines and not (torn.startswith(_FIRST_BYTES) or _FIRST_BYTES.startswith(torn.rstrip(b"\0"))):
             raise self._foreign()
         return lines, end
-
-    def _cut(self, end: int) -> None:
-        """Take a torn line off the file."""
-        if end < self._file.seek(0, os.SEEK_END):
-            self._file.truncate(end)
-            os.fsync(self._file.fileno())
 
     def _parse(self, line: bytes, number: int) -> Row:
         try:

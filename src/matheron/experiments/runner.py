@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
+from .. import __version__
 from ..fields.schedulers import client_of
 from .base import Case, Experiment, RefusedError, Settings, Trial, canonical
 from .progress import Costs, Progress, duration
@@ -78,7 +79,8 @@ def run(
     console = Console() if console is None else console
     stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
     file, header = stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed)
-    with _cluster(dask) as client, Results(file, header, _made_with(), experiment.unchanged) as results:
+    made_with = {"matheron": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    with _cluster(dask) as client, Results(file, header, made_with, experiment.unchanged) as results:
         results.check_fields()
         wanted = experiment.trials(settings, seed, count)
         done = results.done
@@ -218,9 +220,3 @@ def _first_line(experiment: Experiment, scale: str, wanted: int, open_: int, wor
     if open_ < wanted:
         line += f", {wanted - open_} of them done before"
     return line + (f"; {workers} processes" if open_ and workers > 1 else "")
-
-
-def _made_with() -> dict[str, str]:
-    from .. import __version__
-
-    return {"matheron": __version__, "torch": torch.__version__, "python": platform.python_version()}
