@@ -103,15 +103,12 @@ class Results:
                         "delete that line, or use another --out"
                     )
 
-    def close(self) -> None:
-        with suppress(OSError):  # a full disk was reported when the line was written
-            self._file.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        with suppress(OSError):  # a full disk was reported when the line was written
+            self._file.close()
 
     def _write(self, line: Mapping[str, Json]) -> None:
         try:

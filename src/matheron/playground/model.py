@@ -83,25 +83,18 @@ class Playground:
 
     def picture(self) -> Picture:
         x = torch.linspace(0, 1, NUM_POINTS, dtype=torch.float64)[:, None]
-        prior, posterior = self.prior(x), self.posterior(x)
+        prior, posterior, features = self.prior(x), self.posterior(x), self.prior.prior.features
         if self.observations:
-            exact = moments(self._model(), x)
-            mean, covariance = exact.mean, exact.covariance
+            mean, covariance = moments(self._model(), x)
+            implied = decoupled_moments(self._model(), features, x[_MEASURED]).covariance
         else:
             mean, covariance = torch.zeros(len(x), dtype=x.dtype), self._kernel()(x, x)
+            implied = feature_covariance(features, x[_MEASURED])
         deviation = covariance.diagonal().clamp_min(0).sqrt()
-        spread = float(covariance[_MEASURED, _MEASURED].trace().clamp_min(0).sqrt())
-        w2 = self._distance(x[_MEASURED], mean[_MEASURED], covariance[_MEASURED, _MEASURED])
+        centre, measured = mean[_MEASURED], covariance[_MEASURED, _MEASURED]
+        w2 = gaussian_wasserstein(centre, implied, centre, measured)
+        spread = float(measured.trace().clamp_min(0).sqrt())
         return Picture(x[:, 0], prior, posterior - prior, posterior, mean, deviation, w2, spread)
-
-    def _distance(self, x: Tensor, mean: Tensor, covariance: Tensor) -> float:
-        """W2 between the law of infinitely many paths with this basis and the exact posterior: the means are equal."""
-        features = self.prior.prior.features
-        if self.observations:
-            implied = decoupled_moments(self._model(), features, x).covariance
-        else:
-            implied = feature_covariance(features, x)
-        return gaussian_wasserstein(mean, implied, mean, covariance)
 
     def _redraw(self) -> None:
         """A prior draw, and the same draw given all observations."""
