@@ -89,19 +89,18 @@ def read_dataset(
     left_out = int((~whole).sum())
     if left_out:
         voice.say(f"{left_out} of {len(whole)} rows have an empty or infinite cell and are left out")
-    for name, column in zip([*columns.names, target], [*X[whole].T, y[whole]], strict=True):
-        if (remark := no_data_remark(name, column)) is not None:
-            voice.say(remark)
     rows = np.column_stack([X, y])[whole]
-    if (remark := copies_remark(rows)) is not None:
-        voice.say(remark)
-    constant = [name for name, column in zip([*columns.names, target], rows.T, strict=True) if not np.ptp(column)]
+    named = list(zip([*columns.names, target], rows.T, strict=True))
+    for remark in (*(no_data_remark(name, column) for name, column in named), copies_remark(rows)):
+        if remark is not None:
+            voice.say(remark)
+    constant = [name for name, column in named if not np.ptp(column)]
     if len(rows) > 1 and set(columns.names) <= set(constant):
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
     if len(rows) > 1 and constant:
         voice.say(f"{', '.join(constant)}: the same in all rows, so that the fit can say nothing of it")
-    named = ((str(name), column) for name, column in frame[chosen].items())
-    kinds = {name: kind for name, column in named if not columns.coded(name) and (kind := _whole_kind(column))}
+    cells = ((str(name), column) for name, column in frame[chosen].items())
+    kinds = {name: kind for name, column in cells if not columns.coded(name) and (kind := _whole_kind(column))}
     return Dataset(columns, target, torch.from_numpy(X[whole]), torch.from_numpy(y[whole]), kinds)
 
 

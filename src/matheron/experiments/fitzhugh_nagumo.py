@@ -52,18 +52,9 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     seed = stable_hash(trial.experiment, trial.number, trial.seed) % 2**31
     gps, noises = learn(settings["num_data"], settings["num_inducing"], settings["training_steps"], seed)
     every = max(1, settings["steps"] // settings["compared"])
-    states = {}
-    for name in (*METHODS, "floor"):  # the floor is a second, independent truth
-        states[name], _ = simulate(
-            "truth" if name == "floor" else name,
-            gps,
-            settings["num_paths"],
-            settings["steps"],
-            keep_every=1,
-            generator=trial.generator(name),
-            **sizes,
-        )
-    states = {name: s.cpu() for name, s in states.items()}
+    size: Row = {"num_paths": settings["num_paths"], "steps": settings["steps"], "keep_every": 1, **sizes}
+    states = {name: simulate(name, gps, generator=trial.generator(name), **size)[0].cpu() for name in METHODS}
+    states["floor"] = simulate("truth", gps, generator=trial.generator("floor"), **size)[0].cpu()  # a second truth
     at = list(range(every, settings["steps"] + 1, every))
     law = {
         "times": [t * neuron.STEP for t in at],

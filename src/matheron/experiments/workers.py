@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -57,13 +58,15 @@ Outcomes = Generator[Outcome, None, None]
 def perform(task: Task, trial: Trial) -> Row:
     """Run one trial, here. An exception is a result too: it is recorded, and the other trials continue."""
     began = time.perf_counter()
-    record: Row = {"case": dict(trial.case), "trial": trial.number}
     try:
-        record["result"] = task.experiment.run(trial, task.settings, torch.device(task.device))
+        facts: Row = {"result": task.experiment.run(trial, task.settings, torch.device(task.device))}
     except Exception as error:
-        record["error"] = f"{type(error).__name__}: {error}"
-        record["traceback"] = traceback.format_exc()
-    return {**record, "seconds": round(time.perf_counter() - began, 3), "device": task.device}
+        facts = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    return _record(task, trial, **facts, seconds=round(time.perf_counter() - began, 3))
+
+
+def _record(task: Task, trial: Trial, **facts: Cell) -> Row:
+    return {"case": dict(trial.case), "trial": trial.number, **facts, "device": task.device}
 
 
 def perform_block(task: Task, block: Block, advance: Callable[[float], None] | None = None) -> list[Row]:
@@ -78,10 +81,7 @@ def perform_block(task: Task, block: Block, advance: Callable[[float], None] | N
     except Exception as error:  # too large for the device, say; if it is a trial's own fault, that is recorded
         return [{**perform(task, trial), "not together": f"{type(error).__name__}: {error}"} for trial in block]
     share = {"seconds": round((time.perf_counter() - began) / len(block), 3), "together": len(block)}
-    return [
-        {"case": dict(trial.case), "trial": trial.number, "result": result, **share, "device": task.device}
-        for trial, result in zip(block, results, strict=True)
-    ]
+    return [_record(task, trial, result=result, **share) for trial, result in zip(block, results, strict=True)]
 
 
 def in_this_process(task: Task, next_block: NextBlock, advance: Callable[[float], None]) -> Outcomes:
@@ -94,7 +94,7 @@ def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
     """Outcomes as they come, from that many processes."""
     threads = max(1, usable_cores() // workers)
     again: list[Block] = []
-    deaths: dict[str, int] = {}
+    deaths: Counter[str] = Counter()
     busy: dict[Connection, tuple[SpawnProcess, Block]] = {}  # a worker's pipe -> its process and its trials
     idle: list[tuple[SpawnProcess, Connection]] = []
     try:
@@ -111,17 +111,14 @@ def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
                     records = pipe.recv()
                 except (EOFError, ConnectionResetError):
                     process.join()
-                    how, trial = _how_it_ended(process.exitcode), block[0]
-                    if len(block) > 1:  # which of them it was is not known: each alone will tell
+                    how, first = _how_it_ended(process.exitcode), block[0]
+                    deaths[first.key] += len(block) == 1  # which of several it was is not known: each alone will tell
+                    if deaths[first.key] < ATTEMPTS:
                         again += [[trial] for trial in block]
-                        yield Outcome(trial, {}, died=how)
-                        continue
-                    deaths[trial.key] = deaths.get(trial.key, 0) + 1
-                    if deaths[trial.key] < ATTEMPTS:
-                        again.append(block)
-                        yield Outcome(trial, {}, died=how)
+                        yield Outcome(first, {}, died=how)
                     else:
-                        yield Outcome(trial, _failed(task, trial, f"its worker process {how}, {ATTEMPTS} times"))
+                        error = f"its worker process {how}, {ATTEMPTS} times"
+                        yield Outcome(first, _record(task, first, error=error))
                 else:
                     idle.append((process, pipe))
                     yield from map(Outcome, block, records)
@@ -165,7 +162,7 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
                     continue
             else:
                 error = f"its worker on the cluster died: {future.exception()}"
-                records = [_failed(task, trial, error) for trial in block]
+                records = [_record(task, trial, error=error) for trial in block]
             yield from map(Outcome, block, records)
             fill()
     finally:
@@ -235,10 +232,6 @@ def _threads_in_environment(threads: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def _failed(task: Task, trial: Trial, error: str) -> Row:
-    return {"case": dict(trial.case), "trial": trial.number, "device": task.device, "error": error}
 
 
 def _how_it_ended(code: int | None) -> str:
