@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -102,7 +102,8 @@ def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
             while len(busy) < workers and (block := again.pop() if again else next_block()) is not None:
                 process, pipe = idle.pop() if idle else _start(task, threads)
                 busy[pipe] = process, block
-                _send(pipe, block)
+                with suppress(OSError):  # a worker that is dead already: the pipe says so when it is read
+                    pipe.send(block)
             if not busy:
                 return
             for pipe in cast("list[Connection]", connection.wait(list(busy))):
@@ -175,9 +176,7 @@ def cluster_threads(client: Client) -> int:
 
 
 def usable_cores() -> int:
-    """The cores this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start(task: Task, threads: int) -> tuple[SpawnProcess, Connection]:
@@ -188,13 +187,6 @@ def _start(task: Task, threads: int) -> tuple[SpawnProcess, Connection]:
         process.start()
     theirs.close()  # so that its end is seen here when the worker dies
     return process, ours
-
-
-def _send(pipe: Connection, block: Block) -> None:
-    try:
-        pipe.send(block)
-    except OSError:
-        pass  # the worker is dead already: the pipe says so when it is read
 
 
 def _work(pipe: Connection, task: Task) -> None:
