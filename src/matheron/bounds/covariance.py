@@ -103,11 +103,8 @@ def covariance_rate(
     found = [_errors(gp, ell, x, truth, kind, num_bases, generator) for ell in num_features]
     means = np.array([float(e.mean()) for e in found])
     spread = np.array([_standard_error(e) for e in found]) / means  # of the logarithms
-    t, w = np.log(np.array(num_features, dtype=float)), 1 / spread**2
-    centred = t - (w @ t) / w.sum()
-    precision = float(w @ centred**2)
-    slope = float((w * centred) @ np.log(means)) / precision
-    return Rate(list(num_features), means.tolist(), slope, precision**-0.5)
+    (slope, _), covariance = np.polyfit(np.log(num_features), np.log(means), 1, w=1 / spread, cov="unscaled")
+    return Rate(list(num_features), means.tolist(), float(slope), math.sqrt(covariance[0, 0]))
 
 
 def _errors(gp, ell: int, x: ArrayLike, truth, kind: str, num_bases: int, generator) -> torch.Tensor:
