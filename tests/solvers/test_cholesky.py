@@ -12,7 +12,7 @@ from matheron import kernels as K
 from matheron.kernels import coupled_covariance
 from matheron.operators import KernelOperator
 from matheron.solvers import Cholesky, CholeskyState, Stats, as_solver, covariance, dense
-from matheron.solvers.cholesky import safe_cholesky
+from matheron.solvers.cholesky import _largest_eigenvalue, safe_cholesky
 
 
 def with_eigenvalues(values: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
@@ -135,7 +135,6 @@ def test_an_unknown_solver_is_named_with_the_list_of_known_ones():
 def blocks(monkeypatch):
     """Blocks so small that a small matrix has several."""
     monkeypatch.setattr("matheron.solvers.blocked.BLOCK", 7)
-    monkeypatch.setattr("matheron.solvers.blocked.SOLVE_BLOCK", 4)
     monkeypatch.setattr("matheron.solvers.cholesky.IN_BLOCKS_FROM", 10)
 
 
@@ -190,3 +189,15 @@ def test_sums_of_rows_say_how_many_digits_are_needed_where_the_trace_does_not(no
     assert state.L.dtype == digits and float(torch.linalg.eigvalsh(A)[-1]) <= state.largest
     exact = torch.linalg.solve(A, b)
     assert float((state.solve(b)[0] - exact).norm() / exact.norm()) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "kernel, sharp", [(K.RBF(0.3), True), (K.Matern(0.5, 0.1), True), (K.Linear(), False), (K.Cosine(0.1), False)]
+)
+def test_no_eigenvalue_is_above_its_bound(kernel, sharp):
+    """Whatever the signs; where all covariances are positive it is sharper than the largest sum of a row."""
+    X = torch.cat([rand(200, 1) - 0.5, torch.zeros(1, 1)])
+    A = kernel(X)
+    largest, bound = float(torch.linalg.eigvalsh(A)[-1]), _largest_eigenvalue(A)
+    assert largest * (1 - 1e-12) <= bound <= float(A.abs().sum(1).max()) * (1 + 1e-12)
+    assert not sharp or bound < 1.1 * largest

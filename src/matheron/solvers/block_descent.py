@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .base import Operator, Solver, State, Stats, floored
-from .cholesky import JitterWarning, safe_cholesky
+from .cholesky import JitterWarning, safe_cholesky, solved
 from .pcg import ConvergenceWarning, Errors, progress_bar
 from .preconditioner import LowRank, largest_rank
 
@@ -133,7 +133,7 @@ def _step(
     K = operator.block(rows)
     K.diagonal().add_(noise)
     L, _ = safe_cholesky(K, "a block's covariance")
-    d = torch.cholesky_solve(gradient.double(), L).to(b.dtype)
+    d = solved(L, gradient.double()).to(b.dtype)
     v = torch.lerp(z, v, beta).index_add_(0, rows, d, alpha=-gamma)
     x = z.index_add(0, rows, d, alpha=-1)
     return x, v, torch.lerp(x, v, alpha)

@@ -11,8 +11,6 @@ from torch import Tensor
 
 # Columns of a block: large enough for products at full speed, small beside n.
 BLOCK = 2048
-# The same for triangular solves, where a block is copied and the rest is read once.
-SOLVE_BLOCK = 512
 
 
 def cholesky_in_place(K: Tensor, smallest_pivot: float) -> bool:
@@ -43,28 +41,3 @@ def restore(K: Tensor, diagonal: Tensor) -> None:
         K[i:j, i:j] = block + block.mT
         K[j:, i:j] = K[i:j, j:].mT
     K.diagonal().copy_(diagonal)
-
-
-def solve_in_blocks(L: Tensor, b: Tensor) -> Tensor:
-    """(L L^T)^-1 b for b `[n, r]`; only the lower triangle of L is read, and none of it is copied but a block."""
-    return solve_upper(L, solve_lower(L, b))
-
-
-def solve_lower(L: Tensor, b: Tensor) -> Tensor:
-    """L^-1 b."""
-    x = b.clone()
-    for i in range(0, len(L), SOLVE_BLOCK):
-        j = i + SOLVE_BLOCK
-        x[i:j].addmm_(L[i:j, :i], x[:i], alpha=-1)
-        x[i:j] = torch.linalg.solve_triangular(L[i:j, i:j], x[i:j], upper=False)
-    return x
-
-
-def solve_upper(L: Tensor, b: Tensor) -> Tensor:
-    """L^-T b."""
-    x = b.clone()
-    for i in reversed(range(0, len(L), SOLVE_BLOCK)):
-        j = i + SOLVE_BLOCK
-        x[i:j].addmm_(L[j:, i:j].mT, x[j:], alpha=-1)
-        x[i:j] = torch.linalg.solve_triangular(L[i:j, i:j].mT, x[i:j], upper=True)
-    return x

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.linalg import solve_triangular
 
 from ..value import Value
-from .blocked import solve_lower, solve_upper
 
 # Added rows are kept in a block of their own until there are this many: copying the large block for every few new rows
 # would cost more than what they need themselves.
@@ -34,15 +34,16 @@ class Factor(Value):
     def lower(self, b: Tensor) -> Tensor:
         """L^-1 b for b `[n, r]`."""
         h = len(self.head)
-        top = solve_lower(self.head, b[:h].to(self.head))
-        bottom = torch.linalg.solve_triangular(self.tail, b[h:].to(top) - self.rows @ top, upper=False)
+        top = solve_triangular(self.head, b[:h].to(self.head), upper=False)
+        bottom = solve_triangular(self.tail, b[h:].to(top) - self.rows @ top, upper=False)
         return torch.cat([top, bottom])
 
     def upper(self, b: Tensor) -> Tensor:
         """L^-T b for b `[n, r]`."""
         h = len(self.head)
-        bottom = torch.linalg.solve_triangular(self.tail.mT, b[h:].to(self.tail), upper=True)
-        return torch.cat([solve_upper(self.head, b[:h].to(bottom) - self.rows.mT @ bottom), bottom])
+        bottom = solve_triangular(self.tail.mT, b[h:].to(self.tail), upper=True)
+        top = solve_triangular(self.head.mT, b[:h].to(bottom) - self.rows.mT @ bottom, upper=True)
+        return torch.cat([top, bottom])
 
     def extended(self, cross: Tensor, corner: Tensor, smallest_pivot: float) -> tuple[Factor, Tensor, Tensor] | None:
         """The factor with m more rows: cross `[n, m]` = K(old, new), corner `[m, m]` = K(new, new) + noise + jitter.

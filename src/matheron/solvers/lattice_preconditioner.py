@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from .cholesky import solved
 from .lattice_rows import complex_rows, packed, real_rows, unpacked
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Head:
         # weights of cosines and of sines, a + i b for rows a and b
         W = torch.cat([(up + down) * 0.5**0.5, (up - down) * (1j * 0.5**0.5), R[:, self.ones]], dim=1)  # [p, k]
         columns = torch.view_as_real(W).movedim(0, 1)  # [k, p, 2]
-        X = torch.cholesky_solve(columns.flatten(1), self.factor).view(columns.shape).movedim(1, 0).contiguous()
+        X = solved(self.factor, columns.flatten(1)).view(columns.shape).movedim(1, 0).contiguous()
         C, S, ones = torch.view_as_complex(X).split([up.shape[1], up.shape[1], len(self.ones)], dim=1)
         Z[:, self.up], Z[:, self.down] = (C - 1j * S) * 0.5**0.5, (C + 1j * S) * 0.5**0.5
         Z[:, self.ones] = ones
@@ -117,7 +118,7 @@ class DataSpace:
         return w + self._weights(residual - self.basis.sums(self.X, w, self.tasks))
 
     def _weights(self, v: Tensor) -> Tensor:
-        return self.basis.adjoint(self.X, torch.cholesky_solve(v.mT, self.factor).mT.contiguous(), tasks=self.tasks)
+        return self.basis.adjoint(self.X, solved(self.factor, v.mT).mT.contiguous(), tasks=self.tasks)
 
 
 def dense_block(system: System, index: Tensor) -> Tensor:
