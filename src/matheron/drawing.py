@@ -203,7 +203,8 @@ def _sparse(gp: SparseGP, prior: PriorPaths, posterior: Posterior, generator: to
         v, stats = exact_update(state, torch.cat([u, q.mean[None]]), f_m, torch.cat([eps, 0 * eps[:1]]))  # [s + 1, m]
         root = q.root
     graph = torch.is_grad_enabled() and v.requires_grad
-    v = v.to(Z) if graph else in_enough_digits(state.operator, v, partial(sparse_deviations, state, root, jitter))
+    deviations = partial(sparse_deviations, state, root, jitter)
+    v = v.to(Z) if graph else in_enough_digits(state.operator, v, deviations, largest=state.largest)
     v, v_mean = v[:s], None if q is None else v[s:]
     inducing = Inducing(
         v, None if v_mean is None else v_mean[0], None if q is None else q.root, jitter[0] + state.jitter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -79,7 +80,8 @@ def update_given(
         centre_tasks = None if tasks is None or Z_tasks is None else torch.cat([Z_tasks, tasks])
         all_data = KernelOperator(kernel, centres, centre_tasks, torch.cat([noise.new_zeros(len(Z)), noise]))
     if plain:
-        v = in_enough_digits(all_data, v, state.deviations, first=len(centres) - len(X), largest=state.largest)
+        largest = state.largest if operator is all_data else math.inf
+        v = in_enough_digits(all_data, v, state.deviations, first=len(centres) - len(X), largest=largest)
     else:
         v = v.to(X)
     return UpdatePaths(
