@@ -153,14 +153,15 @@ def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int =
     tensor = as_tensor(value, name).to(torch.float64).clone()
     if tensor.ndim > max_ndim:
         raise ValueError(f"{name}: expected at most {max_ndim} axis, got shape {list(tensor.shape)}")
-    if bool((tensor < 0).any()) or (not zero and bool((tensor == 0).any())):
+    numbers = tensor.detach().flatten().tolist()
+    if any(number < 0 or (number == 0 and not zero) for number in numbers):
         wanted = "zero or positive" if zero else "positive"
-        raise ValueError(f"{name}: expected {wanted} numbers, got a smallest of {tensor.min().item():.4g}")
-    extreme = ((tensor < 1e-150) | (tensor > 1e150)) & (tensor != 0)
-    if bool(extreme.any()):
+        raise ValueError(f"{name}: expected {wanted} numbers, got a smallest of {min(numbers):.4g}")
+    extreme = [number for number in numbers if number and not 1e-150 <= number <= 1e150]
+    if extreme:
         raise ValueError(
-            f"{name}: expected numbers from 1e-150 to 1e150, whose squares a float64 can hold, got "
-            f"{tensor[extreme].flatten()[0].item():.4g}; use other units"
+            f"{name}: expected numbers from 1e-150 to 1e150, whose squares a float64 can hold, got {extreme[0]:.4g}; "
+            "use other units"
         )
     return tensor
 

@@ -48,9 +48,9 @@ class Value(nn.Module, metaclass=_Frozen):
     def __init__(self, **tensors: Tensor | None) -> None:
         """The tensors are the first of the buffers."""
         super().__init__()
-        self.register_load_state_dict_post_hook(_restored)
-        for name, tensor in tensors.items():
-            self.register_buffer(name, tensor)
+        # As register_load_state_dict_post_hook and register_buffer do it, without a handle and checks of the names.
+        self._load_state_dict_post_hooks[-1] = _restored
+        self._buffers.update(tensors)
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

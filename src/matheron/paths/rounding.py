@@ -19,8 +19,8 @@ from ..solvers.base import floored
 from .prior import PriorPaths
 from .update import UpdatePaths
 
-# Observations at which it is measured, and the error that float32 may make in a path, in posterior standard deviations.
-_POINTS, _LIMIT = 64, 0.03
+# Observations and paths at which it is measured, the error that float32 may make, in posterior standard deviations.
+_POINTS, _PATHS, _LIMIT = 64, 16, 0.03
 # A posterior variance is taken to be at least this share of the prior's.
 _SMALLEST = 1e-8
 # Rounding errors of a covariance, of its weight and of their product, in units of the last digit.
@@ -47,8 +47,8 @@ def in_enough_digits(
     error, least = expected(operator, narrow, largest)
     if error <= _LIMIT * least:
         return narrow
-    rows = _some_rows(operator.size - first, v.device)
-    exact, rounded = (operator.product_rows(first + rows, weights.mT.contiguous()) for weights in (v, narrow))  # [p, s]
+    rows, paths = _some_rows(operator.size - first, v.device), _some_paths(narrow)
+    exact, rounded = (operator.product_rows(first + rows, w[paths].mT.contiguous()) for w in (v, narrow))  # [p, s]
     errors = rounded - exact
     if bool(errors.square().mean().sqrt() <= _LIMIT * least):
         return narrow
@@ -83,14 +83,20 @@ def narrows_badly(wide: tuple[PriorPaths, UpdatePaths], narrow: tuple[PriorPaths
         return False
     rows = _some_rows(update.num_centres, update.v.device)
     x, tasks = update.centres[rows], None if update.tasks is None else update.tasks[rows]
-    mean = cast(Tensor, sum_of(update.terms(update.v_mean), x[None]))
-    exact, rounded = (
-        cast(Tensor, sum_of([*prior.terms(), *own.terms()], x[None].to(own.centres))) for prior, own in (wide, narrow)
-    )  # [s, t, p]
+    prior, copy = wide[0], narrow[1]
+    both = cast(Tensor, sum_of(update.terms(torch.cat([update.v, update.v_mean])), x[None]))
+    added, mean = both[: len(update.v)], both[len(update.v) :]  # [s, t, p], [1 or s, t, p]
+    exact = prior.sums(x[None]) + added
+    rounded = cast(Tensor, sum_of([*narrow[0].terms(), *copy.terms()], x[None].to(copy.centres)))
     least = _SMALLEST * coupled_diagonal(update.kernel, x, tasks).mean()
     # The typical variance: some data may have far less noise than others.
     variance = torch.maximum((exact - mean).square(), least).log().mean().exp()
     return bool((rounded.to(exact) - exact).square().mean() > _LIMIT**2 * variance)
+
+
+def _some_paths(v: Tensor) -> Tensor:
+    """Those of the largest weights v `[s, n]`, which err the most."""
+    return torch.linalg.vector_norm(v, dim=1).topk(min(_PATHS, len(v))).indices
 
 
 def _some_rows(n: int, device: torch.device) -> Tensor:
