@@ -158,7 +158,7 @@ class CorrectedOperator(Operator):
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         K_mn = self.K_mn.to(dtype or self.dtype)
-        return self.operator.dense(dtype) + K_mn.mT @ self.C.to(K_mn) @ K_mn
+        return self.operator.dense(dtype) + K_mn.mT @ (self.C.to(K_mn) @ K_mn)
 
     def magnitude(self) -> Tensor:
         return self.operator.magnitude()

@@ -12,7 +12,7 @@ from matheron import kernels as K
 from matheron.kernels import coupled_covariance
 from matheron.operators import KernelOperator
 from matheron.solvers import Cholesky, CholeskyState, Stats, as_solver, covariance, dense
-from matheron.solvers.cholesky import _largest_eigenvalue, safe_cholesky
+from matheron.solvers.cholesky import _largest_eigenvalue, cholesky_in_place, safe_cholesky
 
 
 def with_eigenvalues(values: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
@@ -131,19 +131,12 @@ def test_an_unknown_solver_is_named_with_the_list_of_known_ones():
 # In place.
 
 
-@pytest.fixture
-def blocks(monkeypatch):
-    """Blocks so small that a small matrix has several."""
-    monkeypatch.setattr("matheron.solvers.blocked.BLOCK", 7)
-    monkeypatch.setattr("matheron.solvers.cholesky.IN_BLOCKS_FROM", 10)
-
-
 def operator_of(kernel: K.Kernel, X: Tensor, noise: float) -> KernelOperator:
     return KernelOperator(kernel.to(X.dtype), X, None, torch.full((len(X),), noise, dtype=X.dtype))
 
 
 @pytest.mark.parametrize("n", [11, 21, 40])
-def test_the_factor_in_place_is_the_factor(n, blocks):
+def test_the_factor_in_place_is_the_factor(n):
     operator = operator_of(K.Matern(1.5, 0.4), rand(n, 2), 0.1)
     b, A = randn(n, 3), operator.dense() + 0.1 * torch.eye(n, dtype=torch.float64)
     state = Cholesky().init(operator)
@@ -151,17 +144,17 @@ def test_the_factor_in_place_is_the_factor(n, blocks):
     torch.testing.assert_close(state.solve(b)[0], torch.linalg.solve(A, b))
 
 
-def test_in_place_means_no_second_matrix(blocks):
+def test_in_place_means_no_second_matrix():
     A = K.Matern(0.5, 0.4)(rand(30, 2)) + 0.1 * torch.eye(30)
-    L, _ = safe_cholesky(A, "A", in_place=True)
+    L, _ = cholesky_in_place(lambda: A, "A", A.diagonal())
     assert L.data_ptr() == A.data_ptr()
 
 
-def test_jitter_in_place_is_that_of_a_copy(blocks, monkeypatch):
-    """Attempts that fail are undone from the upper triangle, bit for bit."""
+def test_jitter_in_place_is_that_of_a_copy():
+    """After an attempt that failed the matrix is made anew."""
     A = K.RBF(1.0)(rand(15, 2).repeat(2, 1))
     with pytest.warns(JitterWarning, match="duplicate points"):
-        L, jitter = safe_cholesky(A.clone(), "A", in_place=True)
+        L, jitter = cholesky_in_place(A.clone, "A", A.diagonal())
     with pytest.warns(JitterWarning):
         expected, same = safe_cholesky(A, "A")
     assert jitter == same

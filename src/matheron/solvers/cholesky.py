@@ -12,10 +12,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from .base import Operator, Solver, State, Stats, floored
-from .blocked import cholesky_in_place, restore
 
-# Beyond this many rows a matrix is factored in place, in blocks.
-IN_BLOCKS_FROM = 4096
 # Rows of a matrix in float32 that are looked at before it is made.
 _SOME_ROWS = 16
 
@@ -67,12 +64,19 @@ class Cholesky(Solver[CholeskyState]):
             raise ValueError('keep=True keeps no graph: draw with detach=True, or with solver="cholesky"')
         magnitude = operator.magnitude()
         K, largest = _in_enough_digits(operator, float(magnitude.detach().sum()))
-        noise = operator.noise.to(K.dtype)
+        noise, name = operator.noise.to(K.dtype), "k(X, X) + noise"
         if K.requires_grad or noise.requires_grad:
-            L, jitter = safe_cholesky(K + noise.diag_embed(), "k(X, X) + noise", magnitude)
-        else:
+            L, jitter = safe_cholesky(K + noise.diag_embed(), name, magnitude)
+            return CholeskyState(self, operator, L, jitter, largest)
+        made = [K]
+        del K  # whose memory goes to the factor, or to a second attempt
+
+        def covariance() -> Tensor:
+            K = made.pop() if made else operator.dense(noise.dtype)
             K.diagonal().add_(noise)
-            L, jitter = safe_cholesky(K, "k(X, X) + noise", magnitude, in_place=True)
+            return K
+
+        L, jitter = cholesky_in_place(covariance, name, magnitude)
         return CholeskyState(self, operator, L, jitter, largest)
 
     def solve(self, state: CholeskyState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
@@ -130,57 +134,58 @@ def _largest_eigenvalue(K: Tensor) -> float:
     return float((torch.cat([rows.abs() @ u for rows in K.split(64)]) / u).max())
 
 
-def _large(L: Tensor) -> bool:
-    return len(L) > IN_BLOCKS_FROM and not L.requires_grad
-
-
 def cholesky_solve(K: Tensor, b: Tensor, name: str) -> Tensor:
     """K^-1 b `[n, r]` for a matrix K `[n, n]` that is there already."""
     return solved(safe_cholesky(K, name)[0], b)
 
 
-def safe_cholesky(
-    K: Tensor, name: str, magnitude: Tensor | None = None, *, in_place: bool = False
-) -> tuple[Tensor, float]:
+def safe_cholesky(K: Tensor, name: str, magnitude: Tensor | None = None) -> tuple[Tensor, float]:
     """The factor of K `[n, n]`: without jitter, then with 1e-10 of the mean diagonal, ten times more each try.
 
     A factor can come out finite and yet be rounding noise (duplicate points); such a pivot counts as a failure. Where K
-    is a difference of larger matrices, `magnitude [n]` is the diagonal of these, whose rounding it has. `in_place` says
-    that K may be overwritten: a large factor is then made there.
+    is a difference of larger matrices, `magnitude [n]` is the diagonal of these, whose rounding it has.
     """
-    diagonal = (K.diagonal() if magnitude is None else magnitude).detach().double()
-    scale = float(diagonal.mean())
-    smallest_pivot = torch.finfo(K.dtype).eps * float(diagonal.max().clamp_min(0)) * 4
-    before = K.diagonal().clone() if in_place and _large(K) else None  # what is overwritten
+
+    def attempt(jitter: float) -> tuple[Tensor, Tensor]:
+        matrix = K if jitter == 0.0 else K + jitter * torch.eye(len(K), dtype=K.dtype, device=K.device)
+        return torch.linalg.cholesky_ex(matrix)
+
+    return _with_jitter(attempt, name, K.diagonal() if magnitude is None else magnitude)
+
+
+def cholesky_in_place(make: Callable[[], Tensor], name: str, magnitude: Tensor) -> tuple[Tensor, float]:
+    """The same of a matrix that `make` makes, once for each attempt, in that matrix's own memory."""
+
+    def attempt(jitter: float) -> tuple[Tensor, Tensor]:
+        K = make().mT  # columns lie as LAPACK has them
+        K.diagonal().add_(jitter)
+        info = torch.empty((), dtype=torch.int32, device=K.device)
+        return torch.linalg.cholesky_ex(K, out=(K, info))
+
+    return _with_jitter(attempt, name, magnitude)
+
+
+def _with_jitter(
+    attempt: Callable[[float], tuple[Tensor, Tensor]], name: str, magnitude: Tensor
+) -> tuple[Tensor, float]:
+    diagonal = magnitude.detach().double()
+    scale, largest = float(diagonal.mean()), float(diagonal.max().clamp_min(0))
     jitter = 0.0
     for power in range(-11, 0):
-        L = _factored(K, jitter, smallest_pivot) if before is None else _in_place(K, before, jitter, smallest_pivot)
-        if L is not None:
+        L, info = attempt(jitter)
+        smallest_pivot = torch.finfo(L.dtype).eps * largest * 4
+        if not bool(info) and float(L.detach().diagonal().square().min()) > smallest_pivot:
             if jitter:
                 warnings.warn(
-                    f"{name} is not positive definite in {str(K.dtype).split('.')[-1]}: added a jitter of {jitter:.1e} "
+                    f"{name} is not positive definite in {str(L.dtype).split('.')[-1]}: added a jitter of {jitter:.1e} "
                     f"to its diagonal (mean {scale:.3g}), which counts as noise in the path; duplicate points without "
                     "noise are the usual cause",
                     JitterWarning,
-                    stacklevel=4,
+                    stacklevel=5,
                 )
             return L, jitter
+        del L  # before the next one is made
         jitter = scale * 10.0 ** (power + 1)
     raise ValueError(
         f"{name} is not positive definite even with a jitter of {jitter / 10:.1e}: check the kernel and data"
     )
-
-
-def _factored(K: Tensor, jitter: float, smallest_pivot: float) -> Tensor | None:
-    """The factor of K + jitter I in memory of its own."""
-    matrix = K if jitter == 0.0 else K + jitter * torch.eye(len(K), dtype=K.dtype, device=K.device)
-    L, info = torch.linalg.cholesky_ex(matrix)
-    good = not bool(info) and float(L.detach().diagonal().square().min()) > smallest_pivot
-    return L if good else None
-
-
-def _in_place(K: Tensor, diagonal: Tensor, jitter: float, smallest_pivot: float) -> Tensor | None:
-    """The same in K's own memory, whose diagonal was this one."""
-    if jitter:
-        restore(K, diagonal + jitter)
-    return K.tril_() if cholesky_in_place(K, smallest_pivot) else None
