@@ -27,46 +27,34 @@ def drawn_on_lattice(
     gp: ExactGP | SparseGP, s: int, basis: Basis, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths | None:
     """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
-    asked, n = isinstance(solver, FourierLattice), 0 if isinstance(gp, SparseGP) else gp.num_data
-    plain = basis.domain is not None and basis.features in ("auto", "lattice") and detach
-    enough = n >= SMALLEST_ON_LATTICE.get(gp.input_dim, SMALLEST_ON_LATTICE[3])
-    if not asked and not (isinstance(solver, Auto) and plain and enough):
+    asked = isinstance(solver, FourierLattice)
+    enough = isinstance(gp, ExactGP) and gp.num_data >= SMALLEST_ON_LATTICE[min(gp.input_dim, 3)]
+    if not asked and not (isinstance(solver, Auto) and enough):
         return None
-    noisy = isinstance(gp, ExactGP) and bool((gp.noise > 0).all())
-    if not plain or not noisy:
+    if not (_fits(basis, detach) and isinstance(gp, ExactGP) and bool((gp.noise > 0).all())):
         if asked:
             raise ValueError(
                 'solver="lattice" needs an exact model with noise, domain=(lower, upper), features '
                 '"auto" or "lattice", and detach=True; use solver="cholesky"'
             )
         return None
-    assert isinstance(gp, ExactGP)
     with torch.no_grad():
         X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
-        state, why = generator.get_state(), None
+        transform, state = gp.input_transform, generator.get_state()
+        largest = None if asked else largest_worthwhile(len(X), s, X.shape[1], gp.num_outputs)
         try:  # before any factor: none is needed
-            features = features_for(
-                gp.kernel,
-                s,
-                X,
-                basis,
-                generator,
-                input_transform=gp.input_transform,
-                noise=gp.noise,
-                joined=True,
-                largest=None if asked else largest_worthwhile(n, s, X.shape[1], gp.num_outputs),
-            )
+            of = (gp.kernel, s, X, basis, generator)
+            features = features_for(*of, input_transform=transform, noise=gp.noise, joined=True, largest=largest)
+            joint, why = Joint.of(features, gp.kernel), features.description
         except NoJointLattice as reason:
-            features, why = None, reason
-        joint = None if features is None else Joint.of(features, gp.kernel)
+            features, joint, why = None, None, reason
         if (
             features is None
             or joint is None
             or not (asked or worthwhile(joint, X.double() - features.origin.double(), gp.noise, s, gp.tasks))
         ):
             if asked:
-                reason = why if features is None else features.description
-                raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason))
+                raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=why))
             generator.set_state(state)  # as if nothing had been tried
             return None
         prior = prior_on(features, s, gp.num_outputs, X, basis, generator)
@@ -82,6 +70,11 @@ def drawn_on_lattice(
             return None
         warn_of_misfit(update, basis.tolerance, stacklevel=5)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
+
+
+def _fits(basis: Basis, detach: bool) -> bool:
+    """Whether what is asked of the prior can be had on a lattice."""
+    return basis.domain is not None and basis.features in ("auto", "lattice") and detach
 
 
 def _on(device: torch.device, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor) -> Chunk:
@@ -100,8 +93,7 @@ def drawn_from_stream(
     device: torch.device | str | None,
 ) -> Paths:
     """Paths given data that are read twice in chunks: for the lattice's size, and for what it keeps of them."""
-    fits = basis.domain is not None and basis.features in ("auto", "lattice") and detach
-    if not fits or not isinstance(solver, Auto | FourierLattice):
+    if not _fits(basis, detach) or not isinstance(solver, Auto | FourierLattice):
         raise ValueError(
             "draw: a StreamedGP is solved for on a lattice: it needs domain=(lower, upper), features and solver "
             '"auto" or "lattice", and detach=True'

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from .evaluate.fused import product as fused
-from .kernels import Kernel, coupled_covariance
+from .kernels import Kernel
 from .scratch import arena, frame
-from .solvers import Operator, Processes, coupled_diagonal, covariance, symmetric_blocks
+from .solvers import Operator, Processes, block_of, coupled_diagonal, covariance, symmetric_blocks
 
 # The side of a square block of the covariance: on a CPU what fits a cache beside its temporaries.
 _SIDE = {"cpu": 1024, "cuda": 8192}
@@ -34,8 +34,7 @@ class KernelOperator(Operator):
         self._plans: dict[torch.dtype, fused.Products | None] = {}
 
     def rows(self, index: Tensor | slice) -> Tensor:
-        tasks = None if self.tasks is None else self.tasks[index]
-        return coupled_covariance(self.kernel, self.X[index], tasks, self.X, self.tasks)
+        return block_of(self.kernel, self.X, self.tasks, index, slice(None))
 
     def diagonal(self) -> Tensor:
         return coupled_diagonal(self.kernel, self.X, self.tasks)
@@ -56,15 +55,13 @@ class KernelOperator(Operator):
         kernel, X, plan = self._in(V.dtype)
         if plan is not None and self.tasks is None:
             return plan.rows(index, V)
-        rows, some = X[index], None if self.tasks is None else self.tasks[index]
-        out, side = V.new_zeros(len(rows), V.shape[1]), _SIDE.get(X.device.type, 1024)
+        index, side = torch.arange(len(X), device=X.device)[index], _SIDE.get(X.device.type, 1024)
+        out = V.new_zeros(len(index), V.shape[1])
         with arena():
-            for i in range(0, len(rows), side):
-                for j in range(0, len(X), side):
-                    mine, columns = slice(i, i + side), slice(j, j + side)
-                    of = (None, None) if self.tasks is None or some is None else (some[mine], self.tasks[columns])
+            for part, rows in zip(out.split(side), index.split(side), strict=True):
+                for columns in (slice(j, j + side) for j in range(0, len(X), side)):
                     with frame():
-                        out[mine].addmm_(coupled_covariance(kernel, rows[mine], of[0], X[columns], of[1]), V[columns])
+                        part.addmm_(block_of(kernel, X, self.tasks, rows, columns), V[columns])
         return out
 
     def block(self, index: Tensor) -> Tensor:
@@ -104,9 +101,7 @@ class SharedOperator(Operator):
         return self.whole.product_rows(self.part, self.processes.gather(V, self.size))
 
     def rows(self, index: Tensor | slice) -> Tensor:
-        kernel, X, tasks, part = self.whole.kernel, self.whole.X, self.whole.tasks, self.part
-        of = (None, None) if tasks is None else (tasks[index], tasks[part])
-        return coupled_covariance(kernel, X[index], of[0], X[part], of[1])
+        return block_of(self.whole.kernel, self.whole.X, self.whole.tasks, index, self.part)
 
     def diagonal(self) -> Tensor:
         return self.whole.diagonal()[self.part]

@@ -14,6 +14,7 @@ from .cholesky import CholeskyState as CholeskyState
 from .cholesky import JitterWarning as JitterWarning
 from .choose import Auto as Auto
 from .choose import as_solver as as_solver
+from .dense import block_of as block_of
 from .dense import coupled_diagonal as coupled_diagonal
 from .dense import covariance as covariance
 from .dense import symmetric_blocks as symmetric_blocks

@@ -33,15 +33,19 @@ def symmetric_blocks(
     kernel: Kernel, X: Tensor, tasks: Tensor | None, side: int
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """Square blocks of k(X, X) on and above the diagonal, with their rows and columns; each until the next one."""
+    parts = [slice(i, i + side) for i in range(0, len(X), side)]
     with arena():
-        for i in range(0, len(X), side):
-            rows = slice(i, i + side)
-            x, of_x = X[rows], None if tasks is None else tasks[rows]
-            for j in range(i, len(X), side):
-                columns = slice(j, j + side)
-                z, of_z = (x, of_x) if j == i else (X[columns], None if tasks is None else tasks[columns])
+        for i, rows in enumerate(parts):
+            for columns in parts[i:]:
                 with frame():
-                    yield rows, columns, coupled_covariance(kernel, x, of_x, z, of_z)
+                    yield rows, columns, block_of(kernel, X, tasks, rows, columns)
+
+
+def block_of(kernel: Kernel, X: Tensor, tasks: Tensor | None, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
+    """Some rows and columns of k(X, X)."""
+    x, of_x = X[rows], None if tasks is None else tasks[rows]
+    z, of_z = (x, of_x) if columns is rows else (X[columns], None if tasks is None else tasks[columns])
+    return coupled_covariance(kernel, x, of_x, z, of_z)
 
 
 def coupled_diagonal(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
