@@ -80,9 +80,9 @@ def test_the_correction_turns_the_prior_s_covariance_into_the_sparse_posterior_s
     """k + k(., Z) C k(Z, .) at Z is Sigma, the covariance of u, where there is no jitter."""
     Z, kernel = rand(5, 2), K.Matern(1.5, 0.5)
     root = randn(5, 5, seed=1)
-    correction = sparse_correction(kernel, Z, None, torch.zeros((), dtype=torch.float64), root)
+    C = sparse_correction(kernel, Z, None, torch.zeros((), dtype=torch.float64), root)
     K_zz = kernel(Z)
-    torch.testing.assert_close(K_zz + K_zz @ correction.C @ K_zz, root @ root.mT, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(K_zz + K_zz @ C @ K_zz, root @ root.mT, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.filterwarnings("ignore:k.X, X. . noise is not positive definite")

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TypedDict, Unpack, overload
 
 import torch
-from torch import Tensor
 
 from .bases import Basis, as_tolerance, features_for, placed, prior_on
 from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator
@@ -157,7 +156,8 @@ def _draw_one(
     gp: ExactGP | SparseGP, s: int, basis: Basis, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths:
     """One model's paths: the covariance factored, the prior's paths, then the update that takes them to the data."""
-    Z, tasks, noise = _centres(gp)
+    Z, tasks = gp.centres, gp.tasks
+    noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
     on_lattice = drawn_on_lattice(gp, s, basis, solver, detach, generator)
@@ -251,10 +251,3 @@ def draw_prior(
         features = features_for(kernel, s, where, basis, generator, observed=False)
         prior = prior_on(features, s, kernel.num_outputs, where, basis, generator)
     return Paths(prior, UpdatePaths.empty(kernel, where, s), mean_function)
-
-
-def _centres(gp: ExactGP | SparseGP) -> tuple[Tensor, Tensor | None, Tensor]:
-    """X `[n, d]`, its tasks and its noise `[n]`; or Z, its tasks and its jitter."""
-    if isinstance(gp, ExactGP):
-        return gp.train_inputs, gp.tasks, gp.noise
-    return gp.inducing_points, gp.tasks, gp.inducing_points.new_full((gp.num_inducing,), gp.jitter)

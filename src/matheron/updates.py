@@ -123,28 +123,22 @@ def normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
 
 
-class Correction(NamedTuple):
-    """k_q(x, x') = k(x, x') + k(x, Z) C k(Z, x'): the covariance of a sparse posterior, C = K^-1 (Sigma - K) K^-1."""
-
-    Z: Tensor  # [m, d]
-    tasks: Tensor | None  # [m]
-    C: Tensor  # [m, m]
-
-
-def sparse_correction(kernel: Kernel, Z: Tensor, tasks: Tensor | None, jitter: Tensor, root: Tensor) -> Correction:
-    """The correction of a q(u) with covariance Sigma = root root^T of f(Z)."""
+def sparse_correction(kernel: Kernel, Z: Tensor, tasks: Tensor | None, jitter: Tensor, root: Tensor) -> Tensor:
+    """C = K^-1 (Sigma - K) K^-1 `[m, m]` of a q(u) with covariance Sigma = root root^T of f(Z)."""
     state = Cholesky().init(KernelOperator(kernel, Z, tasks, jitter.expand(len(Z))))
     A = state.solve(root)[0]  # [m, r]
-    return Correction(Z, tasks, A @ A.mT - state.solve(torch.eye(len(Z), dtype=Z.dtype, device=Z.device))[0])
+    return A @ A.mT - state.solve(torch.eye(len(Z), dtype=Z.dtype, device=Z.device))[0]
 
 
 class CorrectedOperator(Operator):
-    """k_q(X, X) + diag(noise): the covariance of a sparse posterior's observations."""
+    """k_q(X, X) + diag(noise), the covariance of a sparse posterior's observations, with C of `sparse_correction`:
 
-    def __init__(self, operator: KernelOperator, correction: Correction) -> None:
-        self.operator, self.noise, self.C = operator, operator.noise, correction.C
-        kernel, X, tasks = operator.kernel, operator.X, operator.tasks
-        self.K_mn = coupled_covariance(kernel, correction.Z, correction.tasks, X, tasks)  # [m, n]
+    k_q(x, x') = k(x, x') + k(x, Z) C k(Z, x')
+    """
+
+    def __init__(self, operator: KernelOperator, Z: Tensor, tasks: Tensor | None, C: Tensor) -> None:
+        self.operator, self.noise, self.C = operator, operator.noise, C
+        self.K_mn = coupled_covariance(operator.kernel, Z, tasks, operator.X, operator.tasks)  # [m, n]
 
     def product(self, V: Tensor) -> Tensor:
         K_mn, C = self.K_mn.to(V), self.C.to(V)  # a residual is taken in more digits than the data's

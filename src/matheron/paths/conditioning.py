@@ -106,8 +106,8 @@ def _given_inducing(operator: KernelOperator, Z: Tensor, Z_tasks: Tensor | None,
     kernel, X, noise, root = operator.kernel, operator.X, operator.noise, inducing.root
     if not (operator.requires_graph() or (torch.is_grad_enabled() and inducing.requires_graph())):
         kernel, X, Z, noise, root = kernel.double(), X.double(), Z.double(), noise.double(), root.double()
-    correction = sparse_correction(kernel, Z, Z_tasks, inducing.jitter.to(Z), root)
-    return CorrectedOperator(KernelOperator(kernel, X, operator.tasks, noise), correction)
+    C = sparse_correction(kernel, Z, Z_tasks, inducing.jitter.to(Z), root)
+    return CorrectedOperator(KernelOperator(kernel, X, operator.tasks, noise), Z, Z_tasks, C)
 
 
 def given_more(old: UpdatePaths, prior: PriorPaths, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:
