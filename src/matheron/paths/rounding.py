@@ -65,7 +65,7 @@ def expected(operator: Operator, v: Tensor, largest: float) -> tuple[float, floa
     posterior covariance noise K (K + noise)^-1 is at least (noise / largest) K.
     """
     k, n = operator.diagonal(), v.shape[1]
-    largest = min(largest, float((k + operator.noise).sum()))
+    largest = operator.trace() if math.isinf(largest) else largest
     size = float(torch.linalg.vector_norm(v, dim=1).max()) * math.sqrt(float(k.max()) * largest / n)
     error = (_ERRORS + math.sqrt(n) / 16) * torch.finfo(v.dtype).eps * size
     return error, math.sqrt(max(float(operator.noise.min() * k.min()), 0.0) / largest)
