@@ -8,10 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .basis import Basis, Cosines, Pairs
+from .basis import Cosines, Pairs
 from .cells import Shells
-from .proposal import Component, draw, num_uniforms, positions
+from .positions import num_uniforms, positions
+from .proposal import Component
 from .reference import net
+from .sampling import draw
 
 # Without data, half of the frequencies lie evenly along the spectrum's tail, as far as this share of it lies beyond.
 _LEAST = 1e-8
@@ -64,20 +66,22 @@ def times(pool: list[Component], beyond: Tensor) -> int:
     """How many times as many frequencies are to be drawn as are to be kept."""
     if not pool:
         return 1
-    theta = draw(pool, positions(pool, net(256, num_uniforms(pool)))).theta
+    theta, _ = draw(pool, positions(pool, net(256, num_uniforms(pool))))
     kept = float((theta.abs() > beyond).any(-1).double().mean())
     return min(_MOST_TIMES, round(1 / max(kept, 1 / _MOST_TIMES)))
 
 
-def outside(basis: Basis, beyond: Tensor) -> Basis | None:
-    """The features whose frequencies have a coordinate beyond `[d]`; None where there are none.
+def outside(basis: Pairs | Cosines, columns: Tensor, beyond: Tensor) -> tuple[Pairs | Cosines, Tensor] | None:
+    """The features whose frequencies have a coordinate beyond `[d]`, and what `columns` `[g, f, p]` say of them.
 
-    Where bases have unequal numbers of them, the amplitudes of the others are zero.
+    Where bases have unequal numbers of them, the amplitudes of the others are zero. None where there are none.
     """
-    assert isinstance(basis, Pairs | Cosines)
     far = (basis.frequencies.detach().abs() > beyond).any(-1)  # [g, f]
     order = torch.argsort(far.double(), dim=1, descending=True, stable=True)[:, : int(far.sum(1).max())]  # [g, k]
     if order.shape[1] == 0:
         return None
-    some = basis.replaced(amplitudes=basis.amplitudes * far)
-    return some.mapped(lambda t: t.take_along_dim(order.reshape(*order.shape, *[1] * (t.ndim - 2)), 1))
+
+    def taken(t: Tensor) -> Tensor:
+        return t.take_along_dim(order.reshape(*order.shape, *[1] * (t.ndim - 2)), 1)
+
+    return basis.replaced(amplitudes=basis.amplitudes * far).mapped(taken), taken(columns)

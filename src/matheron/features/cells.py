@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -27,27 +28,12 @@ class Factor(ABC):
     num_uniforms: int
     input_dim: int
     half: bool  # of two frequencies that are each other's negatives one is drawn
-
-    @property
-    @abstractmethod
-    def directions(self) -> Tensor:
-        """Vectors `[c, d]` that span the frequencies."""
+    form: tuple  # factors of one form are `located` alike
+    axes: tuple[int, ...]  # coordinates that the frequencies have
 
     @abstractmethod
     def located(self, U: Tensor) -> tuple[Tensor, Tensor]:
         """A uniform number `[k]` that chooses the cell, and what else of U `[k, p]` says where in it: independent."""
-
-    @abstractmethod
-    def draw(self, cell: Tensor, fraction: Tensor, rest: Tensor) -> Tensor:
-        """Frequencies `[k, d]` in cells `[k]`, a fraction `[k]` of the way through; the rest is from `located`."""
-
-    @abstractmethod
-    def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
-        """The log density (or mass) of the measure at frequencies drawn from cells; differentiable."""
-
-    @abstractmethod
-    def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
-        """The log density (or mass) of a proposal with cell probabilities q `[c]`."""
 
     @abstractmethod
     def stretched(self, factor: float) -> Tensor:
@@ -66,21 +52,27 @@ class Shells(Factor):
     The rows of `frame` A `[p, d]` are orthonormal: some axes, or axes that were turned.
     """
 
-    def __init__(
-        self, measure: Elliptical, frame: Tensor, *, alone: bool, half: bool = True, centre: Tensor | None = None
-    ) -> None:
+    def __init__(self, measure: Elliptical, frame: Tensor, *, alone: bool, half: bool = True) -> None:
         self.measure, self.frame, self.input_dim = measure, frame, frame.shape[1]
-        self.whole = frame.shape[0] == frame.shape[1] and bool((frame == torch.eye(len(frame))).all())
-        self.scale = measure.scale.detach()
-        self.centre = centre  # of a measure that has no shift of its own, moved there and to its negative
-        shift = getattr(measure, "shift", None) if centre is None else centre
-        self.shift = None if shift is None or not bool(shift.any()) else shift.detach()
         d = self.own_dim = len(frame)
-        self.half = half and self.shift is None
-        self.signed = self.shift is not None and not alone
-        self.num_uniforms = d + self.signed
+        self.axes = tuple(frame.numpy().any(0).nonzero()[0].tolist())
+        self.whole = frame.shape[0] == frame.shape[1] and bool((frame == torch.eye(d)).all())
         self.log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
         self.low, self.step, self.index, self.masses = self._tabulated()
+        self._moved(getattr(measure, "shift", None), alone, half)
+
+    def _moved(self, shift: Tensor | None, alone: bool, half: bool) -> None:
+        self.shift = None if shift is None or not bool(shift.any()) else shift  # there and to its negative
+        self.half = half and self.shift is None
+        self.signed = self.shift is not None and not alone
+        self.num_uniforms = self.own_dim + self.signed
+        self.form = (self.own_dim, self.half, self.signed)
+
+    def about(self, centre: Tensor) -> Shells:
+        """The same shells about a centre `[p]`, of a measure that has no shift of its own."""
+        other = copy(self)
+        other._moved(centre, alone=True, half=True)
+        return other
 
     @torch.no_grad()
     def _tabulated(self) -> tuple[float, float, Tensor, Tensor]:
@@ -93,7 +85,7 @@ class Shells(Factor):
             return known
         step = 0.5
         coarse = torch.arange(*_SEARCHED, step, dtype=torch.float64)
-        mass = self._log_shell(coarse + step / 2).exp() * step
+        mass = self.log_shell(coarse + step / 2).exp() * step
         below, above = mass.cumsum(0), mass.flip(0).cumsum(0).flip(0)
         kept = ((below > LOST_MASS * below[-1]) & (above > LOST_MASS * below[-1])).nonzero()[:, 0]
         low, high = float(coarse[kept[0]]), float(coarse[kept[-1]]) + step
@@ -101,7 +93,7 @@ class Shells(Factor):
         index = low + step * (torch.arange(NUM_SHELLS, dtype=torch.float64) + 0.5)
         waves = self.measure.waves
         within = step * ((torch.arange(waves, dtype=torch.float64) + 0.5) / waves - 0.5)
-        masses = self._log_shell(index[:, None] + within).exp().mean(-1)
+        masses = self.log_shell(index[:, None] + within).exp().mean(-1)
         table = low, step, index, masses / masses.sum()
         if key is not None:
             if len(_TABLES) >= _MOST_TABLES:
@@ -115,23 +107,15 @@ class Shells(Factor):
         shape = self.measure.shape
         return None if shape is None else (type(self.measure), *shape)
 
-    @property
-    def directions(self) -> Tensor:
-        return self.frame
-
-    def own(self, theta: Tensor) -> Tensor:
-        """Frequencies `[k, d]` in the measure's own coordinates `[k, p]`."""
-        return theta if self.whole else theta @ self.frame.mT
-
     def within(self, beyond: Tensor) -> Tensor:
         """The shells `[c]` all of whose frequencies have coordinates below these `[d]`."""
         if self.shift is not None:
             return torch.zeros_like(self.masses, dtype=torch.bool)
-        reach = (self.scale[:, None] * self.frame).norm(dim=0)  # [d], of frequencies of radius one
+        reach = (self.measure.scale.detach()[:, None] * self.frame).norm(dim=0)  # [d], of frequencies of radius one
         radius = torch.where(reach > 0, beyond / reach.clamp_min(1e-300), math.inf).min()
         return self.index + self.step / 2 <= radius.log()
 
-    def _log_shell(self, log_radius: Tensor) -> Tensor:
+    def log_shell(self, log_radius: Tensor) -> Tensor:
         """The log density of log |theta / scale|."""
         return self.measure.log_radial((2 * log_radius).exp()) + self.own_dim * log_radius + self.log_area
 
@@ -153,33 +137,6 @@ class Shells(Factor):
             direction = z / squared.sqrt()[:, None]
         return u, torch.cat([direction, sign], dim=-1)
 
-    def draw(self, cell: Tensor, fraction: Tensor, rest: Tensor) -> Tensor:
-        radius = (self.low + self.step * (cell + fraction)).exp()[:, None]
-        theta = self.scale * rest[:, : self.own_dim] * radius
-        if self.shift is not None:
-            theta = theta + (_sign(rest[:, -1:]) * self.shift if self.signed else self.shift)
-        return theta if self.whole else theta @ self.frame
-
-    def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
-        at = self.own(theta)
-        moved = [at] if self.centre is None else [at - self.centre, at + self.centre]
-        parts = [part for x in moved if (part := self.measure.log_density(x)) is not None]
-        return parts[0] if len(parts) == 1 else torch.logaddexp(*parts) - math.log(2)
-
-    def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
-        theta = self.own(theta)
-        if self.shift is None:
-            return self._log_centred(q, theta)
-        both = [self._log_centred(q, theta + sign * self.shift) for sign in (-1, 1)]
-        return torch.logaddexp(*both) - math.log(2)
-
-    def _log_centred(self, q: Tensor, theta: Tensor) -> Tensor:
-        log_radius = (theta / self.scale).norm(dim=-1).log()
-        cell = ((log_radius - self.low) / self.step).clamp(-1, NUM_SHELLS).floor().long()
-        inside = (cell >= 0) & (cell < NUM_SHELLS)
-        log_q = torch.where(inside, q.log()[cell.clamp(0, NUM_SHELLS - 1)], -math.inf)
-        return log_q - math.log(self.step) - self.own_dim * log_radius - self.log_area - self.scale.log().sum()
-
     def stretched(self, factor: float) -> Tensor:
         moved = round(math.log(factor) / self.step)
         return torch.cat([torch.zeros(moved, dtype=torch.float64), self.masses])[:NUM_SHELLS]
@@ -189,6 +146,7 @@ class Atoms(Factor):
     """A discrete measure: a cell is an atom."""
 
     num_uniforms = 1
+    form = ("atoms",)
 
     def __init__(self, theta: Tensor, mass: Tensor, *, half: bool) -> None:
         self.half = half
@@ -200,25 +158,12 @@ class Atoms(Factor):
             mass, kept = torch.where(leading != 0, 2 * mass, mass), kept & (leading >= 0)
         self.theta, self.mass = theta[kept], mass[kept]  # [c, d], [c]
         self.input_dim = theta.shape[1]
+        self.axes = tuple(self.theta.detach().numpy().any(0).nonzero()[0].tolist())
         self.index = self.theta.detach().norm(dim=-1)
         self.masses = self.mass.detach() / self.mass.detach().sum()
 
-    @property
-    def directions(self) -> Tensor:
-        return self.theta.detach()
-
     def located(self, U: Tensor) -> tuple[Tensor, Tensor]:
         return U[:, 0], U[:, 1:]
-
-    def draw(self, cell: Tensor, fraction: Tensor, rest: Tensor) -> Tensor:
-        return self.theta[cell]
-
-    def log_mass(self, theta: Tensor, cell: Tensor) -> Tensor:
-        return self.mass[cell].log()
-
-    def log_proposal(self, q: Tensor, theta: Tensor, cell: Tensor | None = None) -> Tensor:
-        assert cell is not None
-        return q[cell].log()
 
     def stretched(self, factor: float) -> Tensor:
         return self.masses.sqrt() / self.masses.sqrt().sum()

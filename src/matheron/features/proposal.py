@@ -1,17 +1,12 @@
-"""Importance sampling of frequencies: what a kernel's spectrum is made of, cell by cell, and proposals over the cells.
+"""What a kernel's spectrum is made of, cell by cell, and proposals over the cells.
 
 A term's spectral measure is a convolution of factors. Each factor is cut into cells: shells of a radius, or single
-atoms. A proposal gives every cell a probability; within a shell the direction is uniform, and so is log radius. The
-density of what is drawn is then known exactly, and weights S / q make the kernel unbiased whatever the probabilities.
-Shells are tabulated once for all bases (`cells.py`).
+atoms (`cells.py`). A proposal gives every cell a probability.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,24 +27,24 @@ class Component:
     factors: list[Factor]
     proposal: list[Tensor]  # [c] each
     share: float = 0.0  # of the draws
+    envelope: tuple[int, ...] = ()  # coordinates of (x, 1) whose product the functions are multiplied with
 
     @property
     def num_uniforms(self) -> int:
         return sum(f.num_uniforms for f in self.factors)
 
-    @cached_property
+    @property
     def num_dims(self) -> int:
         """Of the coordinates that the component depends on."""
-        return int(torch.cat([f.directions for f in self.factors]).any(0).sum())
+        return len({i for f in self.factors for i in f.axes})
 
     @property
-    def density_dims(self) -> tuple[int, ...] | None:
-        """The coordinates over which the term has a density that can be added to others'; None where it has none."""
+    def density_key(self) -> tuple | None:
+        """The coordinates over which the term has a density, and its envelope: densities of one key add; or None."""
         first = self.factors[0]
-        if len(self.factors) > 1 or not isinstance(first, Shells):
-            return None
-        axes = tuple(first.frame.any(0).nonzero()[:, 0].tolist())
-        return axes if len(axes) == first.own_dim else None  # a plane that is oblique has volume of its own
+        if len(self.factors) > 1 or not isinstance(first, Shells) or len(first.axes) > first.own_dim:
+            return None  # an oblique plane has volume of its own
+        return first.axes, self.envelope
 
 
 def components(term: Term, input_dim: int) -> list[Component] | None:
@@ -74,18 +69,12 @@ def _separated(variance: Tensor, factors: list[Factor]) -> list[Component]:
     if len(atoms) == len(shells) == 1 and shells[0].shift is None:
         (spectrum,), (radial,) = atoms, shells
         folded = Atoms(spectrum.theta, spectrum.mass, half=True)
-        beside = folded.theta - radial.own(folded.theta) @ radial.frame
+        own = folded.theta @ radial.frame.mT
+        beside = folded.theta - own @ radial.frame
         if len(folded.mass) <= LARGEST_SEPARATED and bool(beside.norm() <= 1e-12 * folded.theta.norm()):
-            return [
-                Component(variance * mass, [s := _about(radial, theta)], [s.masses])
-                for theta, mass in zip(folded.theta, folded.mass, strict=True)
-            ]
+            about = [radial.about(centre) for centre in own]
+            return [Component(variance * m, [s], [s.masses]) for s, m in zip(about, folded.mass, strict=True)]
     return [Component(variance, factors, [f.masses for f in factors])]
-
-
-def _about(radial: Shells, theta: Tensor) -> Shells:
-    centre = radial.own(theta)
-    return Shells(radial.measure, radial.frame, alone=True, centre=centre if centre.any() else None)
 
 
 def _alternatives(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[SpectralMeasure]]]:
@@ -147,119 +136,3 @@ def _compounded(measures: list[tuple[Elliptical, Tensor]]) -> list[tuple[Ellipti
         else:
             found.append((inner, frame))
     return found
-
-
-@dataclass
-class Draws:
-    """Frequencies `[k, d]`, which component each is of, its cells `[k, factors]`, and its weight S / q `[k]`."""
-
-    theta: Tensor
-    component: Tensor
-    cells: Tensor
-    log_others: Tensor  # [k, factors]: log p / q of all factors but this one
-    weight: Tensor
-
-
-def num_uniforms(pool: Sequence[Component]) -> int:
-    """Of a draw from the pool."""
-    return max(c.num_uniforms for c in pool)
-
-
-@dataclass
-class Positions:
-    """Which component each draw is of `[k]`; and of each component's own draws, for every factor of it, uniforms that
-    choose the cell and what says where in it (see `Factor.located`)."""
-
-    component: Tensor
-    parts: list[list[tuple[Tensor, Tensor]]]
-
-
-def positions(pool: Sequence[Component], U: Tensor) -> Positions:
-    """One position for each row of uniforms `[k, p]`.
-
-    The first uniform chooses the component by its share, and how far into its share it lies is a uniform again.
-    """
-    if len(pool) == 1:
-        return Positions(torch.zeros(len(U), dtype=torch.long), [located(pool[0], U)])
-    shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
-    component, within = _located(shares, U[:, 0])
-    U = torch.cat([within.clamp(2**-40, 1 - 2**-40)[:, None], U[:, 1:]], dim=1)
-    return Positions(component, [located(c, U[component == t]) for t, c in enumerate(pool)])
-
-
-def located(c: Component, U: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The positions of one component's draws, from uniforms `[k, p]`."""
-    widths = [f.num_uniforms for f in c.factors]
-    parts = U[:, : sum(widths)].split(widths, dim=1)
-    return [f.located(part) for f, part in zip(c.factors, parts, strict=True)]
-
-
-def draw(pool: Sequence[Component], at: Positions) -> Draws:
-    """Frequencies from the components' proposals."""
-    component, count = at.component, len(at.component)
-    if len(pool) == 1:
-        (c,) = pool
-        theta, cells, log_ratio = _drawn(c, at.parts[0])
-        log_weight = log_ratio.sum(-1)
-        return Draws(theta, component, cells, _others(log_ratio), (log_weight + c.variance.log()).exp())
-    shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
-    width = max(len(c.factors) for c in pool)
-    theta = shares.new_zeros(count, pool[0].factors[0].input_dim)
-    cells = torch.zeros(count, width, dtype=torch.long)
-    log_ratio = shares.new_zeros(count, width)
-    for t, c in enumerate(pool):
-        rows = (component == t).nonzero()[:, 0]
-        if len(rows) == 0:
-            continue
-        own, cells[rows, : len(c.factors)], ratios = _drawn(c, at.parts[t])
-        theta = theta.index_put((rows,), own)
-        log_ratio = log_ratio.index_put((rows,), torch.nn.functional.pad(ratios, (0, width - ratios.shape[1])))
-    variances = torch.stack([c.variance for c in pool])
-    log_weight = log_ratio.sum(-1) + (variances.log() - shares.log())[component]
-    weight = _combined(pool, theta, component, log_weight).exp()
-    return Draws(theta, component, cells, _others(log_ratio), weight)
-
-
-def _drawn(c: Component, at: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Frequencies `[k, d]` of one component, the cells `[k, f]` of its factors, and the factors' log p / q `[k, f]`."""
-    parts, cells, ratios = [], [], []
-    for factor, q, (u, rest) in zip(c.factors, c.proposal, at, strict=True):
-        cell, within = _located(q, u)
-        part = factor.draw(cell, within, rest)
-        parts.append(part)
-        cells.append(cell)
-        ratios.append(factor.log_mass(part, cell) - factor.log_proposal(q, part, cell))
-    return sum(parts[1:], start=parts[0]), torch.stack(cells, dim=-1), torch.stack(ratios, dim=-1)
-
-
-def _others(log_ratio: Tensor) -> Tensor:
-    """Log p / q of all factors but each, `[k, f]`."""
-    return (log_ratio.sum(-1, keepdim=True) - log_ratio).detach()
-
-
-def _located(probability: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The cells `[k]` that uniforms `[k]` fall in, of probabilities `[c]`, and how far into them."""
-    cdf = probability.cumsum(0)
-    u = u.contiguous() * cdf[-1]
-    cell = torch.searchsorted(cdf, u).clamp_max(len(cdf) - 1)
-    return cell, (1 - (cdf[cell] - u) / probability[cell]).clamp(0, 1)
-
-
-def _combined(pool: Sequence[Component], theta: Tensor, component: Tensor, log_weight: Tensor) -> Tensor:
-    """Weights that see all components with a density over the same coordinates: sum of S over sum of share q."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for t, c in enumerate(pool):
-        if c.density_dims is not None:
-            groups.setdefault(c.density_dims, []).append(t)
-    for members in groups.values():
-        if len(members) == 1:
-            continue
-        rows = torch.isin(component, torch.tensor(members)).nonzero()[:, 0]
-        at, log_S, log_q = theta[rows].detach(), [], []
-        for c in (pool[t] for t in members):
-            (factor,), (q,) = c.factors, c.proposal
-            log_S.append(c.variance.log() + factor.log_mass(at, component[rows]))
-            log_q.append(math.log(c.share) + factor.log_proposal(q, at))
-        combined = torch.stack(log_S).logsumexp(0) - torch.stack(log_q).logsumexp(0)
-        log_weight = log_weight.index_put((rows,), combined)
-    return log_weight

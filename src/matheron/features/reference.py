@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
@@ -14,6 +16,8 @@ from ..solvers import CholeskyState, Posterior, covariance
 
 # Reference points. Where the factor of all data would cost too much, or is not at hand, this many data must do.
 NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
+# Noise of less than this share of the variance needs residuals in float64.
+_PRECISE = 1e-11
 
 
 class Reference:
@@ -44,30 +48,36 @@ class Reference:
             noise = noise + state.jitter
         self.X, self.X_tasks = X, tasks
         self.noise_variance = noise @ self.G.double().square()  # [r]
+        # Rounding to float32 is noise of 1e-14 of the variance.
+        if float(noise.min()) > _PRECISE * float(K_Xx.max()):
+            self.G = self.G.float()
 
-    def residuals(self, theta: Tensor, origin: Tensor, root: Tensor | None, envelope: Tensor | None) -> Tensor:
-        """|r_theta(x)|^2 `[r, k]` of frequencies `[k, d]`, which a monomial may be the envelope of.
+    def residuals(
+        self, theta: np.ndarray, origin: Tensor, multipliers: Sequence[tuple[Tensor | None, tuple[int, ...]]]
+    ) -> np.ndarray:
+        """|r_theta(x)|^2 `[e, r, k]` of frequencies `[k, d]`, for each of e pairs of the root of a coupling B (or None)
+        and the coordinates of a monomial that the wave is multiplied with.
 
-        For several outputs they are summed over the columns of the root of B.
+        For several outputs they are summed over the columns of the root.
         """
-        theta, origin = theta.to(self.X), origin.to(self.X)
-        turns = (torch.cat([self.x, self.X]) - origin) @ (theta.mT / (2 * math.pi))  # [r + n, k]
-        P = turns.sub_(turns.round()).to(self.G).mul_(2 * math.pi)  # large phases would take the digits of float32
-        if self.tasks is None:
-            columns = [(P.new_ones(1, 1), P.new_ones(1, 1))]
-        else:
-            root = torch.ones(int(self.tasks.max()) + 1, 1) if root is None else root.detach()
-            columns = [(c[self.tasks, None], c[self.X_tasks, None]) for c in root.to(P).mT]
-        if envelope is not None:
-            of_x, of_X = (monomial(envelope, points).to(P) for points in (self.x, self.X))
-            columns = [(at_x * of_x, at_X * of_X) for at_x, at_X in columns]
-        squares = P.new_zeros(len(self.x), len(theta))
-        for waves in (P.cos(), P.sin_()):
-            waves_x, waves_X = waves.tensor_split([len(self.x)])
-            for at_x, at_X in columns:
-                r = torch.addmm(at_x * waves_x, self.G.mT * at_X.mT, waves_X, alpha=-1)
-                squares.addcmul_(r, r)
-        return squares.double().cpu()
+        points = torch.cat([self.x, self.X])
+        turns = (points - origin.to(points)) @ (torch.from_numpy(theta).to(points).mT / (2 * math.pi))  # [r + n, k]
+        P = turns.sub_(turns.round()).to(self.G).mul_(2 * math.pi)
+        waves_x, waves_X = torch.cat([P.cos(), P.sin_()], dim=1).split([len(self.x), len(self.X)])  # [., 2 k]
+        squares = []
+        for root, envelope in multipliers:
+            factors = self._columns(root, points) * monomial(envelope, points).to(self.G)  # [c, r + n, 1]
+            at_x, at_X = factors.split([len(self.x), len(self.X)], dim=1)
+            r = torch.baddbmm(at_x * waves_x, (self.G * at_X).mT, waves_X.expand(len(factors), -1, -1), alpha=-1)
+            squares.append(r.square_().sum(0).unflatten(-1, (2, -1)).sum(1))
+        return torch.stack(squares).double().cpu().numpy()
+
+    def _columns(self, root: Tensor | None, points: Tensor) -> Tensor:
+        """The columns of a coupling's root `[c, r + n, 1]`, at the points' outputs."""
+        if self.tasks is None or self.X_tasks is None or root is None:
+            return self.G.new_ones(1, len(points), 1)
+        root = root.detach().to(self.G)
+        return root[torch.cat([self.tasks, self.X_tasks])].mT[root.any(0)][..., None]
 
 
 def _nearest(X: Tensor, x: Tensor) -> Tensor:
@@ -77,10 +87,9 @@ def _nearest(X: Tensor, x: Tensor) -> Tensor:
     return torch.cdist(x, X).topk(LARGEST_DATA // len(x), largest=False).indices.flatten().unique()
 
 
-def monomial(envelope: Tensor, x: Tensor) -> Tensor:
-    """prod_j a_j . (x, 1) `[n, 1]` of projections `[p, d + 1]`."""
-    A = envelope.detach().to(x)
-    return (x @ A[:, :-1].mT + A[:, -1]).prod(-1, keepdim=True)
+def monomial(coordinates: Sequence[int], x: Tensor) -> Tensor:
+    """The product of some coordinates of (x, 1), `[n, 1]`."""
+    return torch.nn.functional.pad(x, (0, 1), value=1.0)[:, list(coordinates)].prod(-1, keepdim=True)
 
 
 def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> Tensor:

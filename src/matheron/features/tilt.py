@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from .proposal import Component
 
@@ -36,43 +35,54 @@ class Tilted:
     component: Component
     size: float
     left: float
-    cells: list[Tensor]  # [c] each
+    cells: list[np.ndarray]  # [c] each
 
 
-def tilt(parts: list[Tilted], given: bool, pinned: bool, num_bases: int) -> list[float]:
-    """Set every component's proposal; their shares of the draws are returned."""
-    total, left = sum(p.size for p in parts) or 1.0, sum(p.left for p in parts) or 1.0
-    plain = np.array([[0.5 * p.size / total + 0.5 / len(parts)] for p in parts])  # [p, 1]
-    level = np.array([[p.left / left] for p in parts]) / plain
-    far, near = (np.ones((len(parts), len(_BLENDS))) for _ in range(2))
-    near_plain = np.ones((len(parts), 1))
-    tilts = []
-    for i, p in enumerate(parts):
-        for factor, lev in zip(p.component.factors, p.cells, strict=True):
-            m, squared = factor.masses.numpy(), lev.numpy() ** 2
-            tilts.append(np.sqrt(level[i] ** 2 * squared + _BLENDS[:, None]))  # [b, c]
-            scale, inverse = tilts[-1] @ m, 1 / tilts[-1]
-            far[i] *= scale * (inverse @ m)  # sum of m^2 / q
-            near[i] *= scale * (inverse @ (m * squared))
-            near_plain[i] *= m @ squared
-    far, near, near_plain = (plain**2 * v for v in (far, level**2 * near, level**2 * near_plain))
-    shares = np.sqrt(near + _BLENDS * far)  # [p, b]
-    shares /= shares.sum(0)
-    # Terms by their variance, which is all that counts far from data.
-    variance = np.array([[p.size / total] for p in parts])
-    true = variance**2 / (variance**2 / plain).sum() * far / plain**2
-    far, near, true = ((v / shares).sum(0) for v in (far, near, true))  # [b]
-    chosen = _chosen(
-        np.maximum(far, true),
-        np.sqrt((near_plain / plain).sum() / near),
-        _largest_far(parts, total, given, pinned, num_bases),
-    )
-    of = iter(tilts)
-    for p in parts:
-        p.component.proposal = [
-            (q := f.masses * torch.from_numpy(next(of)[chosen])) / q.sum() for f in p.component.factors
-        ]
-    return shares[:, chosen].tolist()
+def tilt(parts: list[Tilted], given: bool, pinned: bool, num_bases: int) -> None:
+    """Set every component's proposal, and its share of the draws."""
+    size, left = (np.array([getattr(p, name) for p in parts]) for name in ("size", "left"))  # [p]
+    total = size.sum() or 1.0
+    plain = 0.5 * size / total + 0.5 / len(parts)
+    level = left / (left.sum() or 1.0) / plain
+    variance = size / total
+    spread = variance**2 / (variance**2 / plain).sum()
+    # The cells of all factors one after another, and where those of each factor, and the factors of each part, begin.
+    factors = [f for p in parts for f in p.component.factors]
+    m = np.concatenate([f.masses.numpy() for f in factors])
+    squared = np.concatenate([lev for p in parts for lev in p.cells]) ** 2
+    counts = np.array([len(f.masses) for f in factors])
+    numbers = np.array([len(p.cells) for p in parts])
+    cells, starts = np.cumsum(counts) - counts, np.cumsum(numbers) - numbers
+    tilted = squared * np.repeat(np.repeat(level, numbers) ** 2, counts)
+
+    def of_parts(values: np.ndarray) -> np.ndarray:
+        return np.multiply.reduceat(values, starts)
+
+    def at(b: float) -> tuple[np.ndarray, np.ndarray, float, float]:
+        """Weights of cells and shares of parts; and the squared errors far from data and among them."""
+        t = np.sqrt(tilted + b)
+        scale, inverse = np.add.reduceat(t * m, cells), m / t
+        far = of_parts(scale * np.add.reduceat(inverse, cells))  # sum of m^2 / q
+        near = (level * plain) ** 2 * of_parts(scale * np.add.reduceat(inverse * squared, cells))
+        shares = np.sqrt(near + b * plain**2 * far)
+        shares /= shares.sum()
+        # Also with terms by their variance, which is all that counts far from data.
+        farthest = max((plain**2 * far / shares).sum(), (spread * far / shares).sum())
+        return t, shares, farthest, (near / shares).sum()
+
+    largest = _largest_far(parts, total, given, pinned, num_bases)
+    first, last = 0, len(_BLENDS) - 1
+    while first < last:  # errors far from data fall as b grows
+        middle = (first + last) // 2
+        first, last = (first, middle) if at(_BLENDS[middle])[2] <= largest else (middle + 1, last)
+    t, shares, far, near = at(_BLENDS[first])
+    near_plain = ((level * plain) ** 2 * of_parts(np.add.reduceat(m * squared, cells)) / plain).sum()
+    if far > largest or np.sqrt(near_plain / near) < _SMALLEST_GAIN:
+        t, shares, *_ = at(_BLENDS[-1])
+    q = m * t
+    q = iter(np.split(q / np.repeat(np.add.reduceat(q, cells), counts), cells[1:]))
+    for p, share in zip(parts, shares.tolist(), strict=True):
+        p.component.proposal, p.component.share = [torch.from_numpy(next(q)) for _ in p.cells], share
 
 
 def _largest_far(parts: list[Tilted], total: float, given: bool, pinned: bool, num_bases: int) -> float:
@@ -84,13 +94,6 @@ def _largest_far(parts: list[Tilted], total: float, given: bool, pinned: bool, n
 
 
 def _of_pinned(c: Component) -> float:
-    if sum(int(f.directions.any(0).sum()) for f in c.factors) > c.num_dims:
+    if sum(len(f.axes) for f in c.factors) > c.num_dims:
         return _OF_OVERLAP
     return _IN_ONE_DIM if c.num_dims == 1 else _OF_PINNED
-
-
-def _chosen(far: np.ndarray, gain: np.ndarray, largest: float) -> int:
-    """Which of the blends, by what each of them costs `[b]` far from data, and gains `[b]` among them."""
-    allowed = far <= largest
-    first = int(allowed.argmax())
-    return first if allowed[first] and gain[first] >= _SMALLEST_GAIN else len(far) - 1

@@ -1,0 +1,141 @@
+"""A pilot set of frequencies, and the leverage of a spectrum's cells from that of the pilot.
+
+Every component of a kernel has frequencies of its own, as far out as leverage may be looking: the same at every draw.
+Those of shells are kept in units of the scale, by the shape of the spectrum: all lengthscales share them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .cells import Atoms, Factor, Shells
+from .proposal import Component
+from .reference import net
+
+# The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
+_STRETCH = 3.0
+# Frequencies of a component: alone; one of several; at least. The sum over components may be LARGEST, if that allows.
+_ALONE, _EACH, _FEWEST, _LARGEST = 256, 192, 64, 1024
+_KEPT: dict[tuple, _Part] = {}
+_MOST_KEPT = 256
+
+
+class _Part(NamedTuple):
+    """Of one factor: frequencies in units of its scale, about its centre; cells `[k]`, and p / q of these."""
+
+    unit: np.ndarray  # [k, p]
+    sign: np.ndarray | None  # [k, 1], of the centre
+    cell: np.ndarray
+    ratio: np.ndarray
+
+
+@dataclass
+class Pilot:
+    """Frequencies of one component: `[k, d]`; for each of its factors cells `[k]`, and p / q of these `[k]`."""
+
+    theta: np.ndarray
+    cells: list[np.ndarray]
+    ratios: list[np.ndarray]
+
+    @property
+    def weight(self) -> np.ndarray:
+        """S / q over their number, `[k]`: of a component of variance one."""
+        return math.prod(self.ratios[1:], start=self.ratios[0]) / len(self.theta)
+
+
+def pilot(c: Component, count: int, least: float) -> Pilot:
+    """Pilot frequencies of a component; `least` is the share of a spectrum that lies beyond all of them."""
+    least = 10 ** (round(2 * math.log10(max(least, 1e-300))) / 2)  # to half a decade: pilots are kept
+    first = c.factors[0]
+    dims = len(first.axes) if len(c.factors) == 1 and isinstance(first, Shells) else first.input_dim
+    stretch = 1 + _STRETCH / math.sqrt(dims)
+    U, column, parts, theta = net(count, c.num_uniforms), 0, [], []
+    for f in c.factors:
+        part = _part(f, U, column, least, stretch)
+        parts.append(part)
+        theta.append(_placed(f, part))
+        column += f.num_uniforms
+    return Pilot(sum(theta[1:], start=theta[0]), [p.cell for p in parts], [p.ratio for p in parts])
+
+
+def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) -> _Part:
+    key = (
+        (*factor.key, factor.form, *U.shape, column, least, stretch)
+        if isinstance(factor, Shells) and factor.key
+        else ()
+    )
+    if (kept := _KEPT.get(key)) is not None:  # asked once: another thread may clear them
+        return kept
+    q = factor.masses + factor.stretched(stretch) + factor.tail(least)
+    q = (q / q.sum()).numpy()
+    u, within = (t.numpy() for t in factor.located(U[:, column : column + factor.num_uniforms]))
+    cdf = q.cumsum()
+    u = u * cdf[-1]
+    cell = np.minimum(np.searchsorted(cdf, u), len(q) - 1)
+    if isinstance(factor, Atoms):
+        return _Part(within, None, cell, factor.masses.numpy()[cell] / q[cell])
+    fraction = np.clip(1 - (cdf[cell] - u) / q[cell], 0, 1)
+    log_radius = factor.low + factor.step * (cell + fraction)
+    unit = within[:, : factor.own_dim] * np.exp(log_radius)[:, None]
+    sign = np.where(within[:, -1:] < 0.5, -1.0, 1.0) if factor.signed else None
+    density = factor.log_shell(torch.from_numpy(log_radius)).exp().numpy()  # of log radius
+    part = _Part(unit, sign, cell, density * factor.step / q[cell])
+    if key:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        _KEPT[key] = part
+    return part
+
+
+def _placed(factor: Factor, part: _Part) -> np.ndarray:
+    """The frequencies `[k, d]` of a factor."""
+    if isinstance(factor, Atoms):
+        return factor.theta.detach().numpy()[part.cell]
+    assert isinstance(factor, Shells)
+    own = part.unit * factor.measure.scale.detach().numpy()
+    if factor.shift is not None:
+        shift = factor.shift.detach().numpy()
+        own = own + (shift if part.sign is None else part.sign * shift)
+    return own if factor.whole else own @ factor.frame.numpy()
+
+
+def number_of_each(spectra: int, owners: int) -> int:
+    """Of pilot frequencies for each of some components, of which each comes with as many monomials."""
+    each = _ALONE if spectra == 1 else min(_EACH, max(_FEWEST, _LARGEST // spectra))
+    return each if owners <= 4 else max(_FEWEST, 4 * each // owners)
+
+
+def by_cells(c: Component, of: Pilot, lev: np.ndarray) -> tuple[list[np.ndarray], float]:
+    """The leverage of the cells of each factor, scaled to a mean of one, from that `[k]` of the pilot's frequencies;
+    and the mean."""
+    mean, cells = 1.0, []
+    alone = len(c.factors) == 1
+    # Over directions a root of the mean square is best; in a product it would count what other factors account for.
+    power = 2.0 if alone else 1.0
+    for i, (factor, cell) in enumerate(zip(c.factors, of.cells, strict=True)):
+        index = factor.index.numpy()
+        others = math.prod((r for j, r in enumerate(of.ratios) if j != i), start=np.ones(len(lev)))
+        fitted = smooth(index[cell], lev**power, others, index) ** (1 / power)
+        if isinstance(factor, Atoms) and alone:  # known, for those that were drawn
+            fitted[cell] = lev
+        mean = max(float(factor.masses.numpy() @ fitted), 1e-300)
+        cells.append(fitted / mean)
+    return cells, mean
+
+
+def smooth(at: np.ndarray, values: np.ndarray, weights: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Weighted means of positive values over runs of neighbours, interpolated in logarithms; flat beyond the ends."""
+    order = np.argsort(at, kind="stable")
+    count = max(1, min(24, len(order) // 12))
+    first = -(-np.arange(count) * len(order) // count)  # of every run
+    x, v, w = (array[order] for array in (at, values, weights))
+    middle = np.add.reduceat(x, first) / np.diff(first, append=len(order))
+    y = np.add.reduceat(w * v, first) / np.maximum(np.add.reduceat(w, first), 1e-300)
+    y = np.log(np.maximum(y, 1e-12 * max(y.max(), 1e-300)))
+    return np.exp(np.interp(index, middle, y))
