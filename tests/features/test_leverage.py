@@ -12,7 +12,7 @@ from torch import Tensor
 import matheron
 from matheron import ExactGP, SparseGP, draw
 from matheron import kernels as K
-from matheron.features.pilot import smooth
+from matheron.features.pilot import Runs
 from matheron.features.proposal import components
 from matheron.features.reference import reference_points
 from matheron.metrics import gaussian_wasserstein
@@ -280,8 +280,9 @@ def test_a_measure_without_shells_or_atoms_has_no_components():
 
 def test_smoothing_keeps_a_constant_and_extrapolates_flat():
     at, index, ones = rand(100, seed=1).numpy(), np.linspace(-1, 2, 7), np.ones(100)
-    np.testing.assert_allclose(smooth(at, 3 * ones, ones, index), 3.0)
-    growing = smooth(at, np.exp(5 * at), ones, index)
+    runs = Runs(at)
+    np.testing.assert_allclose(runs.smooth(3 * ones, ones, index), 3.0)
+    growing = runs.smooth(np.exp(5 * at), None, index)
     assert (np.diff(growing) >= 0).all() and growing[0] == growing[1] and growing[-1] == growing[-2]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import copy
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,6 +19,12 @@ _SEARCHED = (-80.0, 230.0)
 # Tables of shells that are kept, by the measure's shape: they are the same for all lengthscales.
 _TABLES: dict[tuple | None, tuple[float, float, Tensor, Tensor]] = {}
 _MOST_TABLES = 64
+
+
+@lru_cache(maxsize=64)
+def identity(d: int) -> Tensor:
+    """The frame of all axes."""
+    return torch.eye(d, dtype=torch.float64)
 
 
 class Factor(ABC):
@@ -55,8 +62,11 @@ class Shells(Factor):
     def __init__(self, measure: Elliptical, frame: Tensor, *, alone: bool, half: bool = True) -> None:
         self.measure, self.frame, self.input_dim = measure, frame, frame.shape[1]
         d = self.own_dim = len(frame)
-        self.axes = tuple(frame.numpy().any(0).nonzero()[0].tolist())
-        self.whole = frame.shape[0] == frame.shape[1] and bool((frame == torch.eye(d)).all())
+        self.whole = torch.equal(frame, identity(self.input_dim))
+        self.axes = tuple(range(d) if self.whole else frame.numpy().any(0).nonzero()[0].tolist())
+        # What the table depends on: the kind of measure, its dimension and shape; None where that is not numbers.
+        shape = measure.shape
+        self.key = None if shape is None else (type(measure), *shape)
         self.log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
         self.low, self.step, self.index, self.masses = self._tabulated()
         self._moved(getattr(measure, "shift", None), alone, half)
@@ -80,8 +90,7 @@ class Shells(Factor):
 
         All in units of the scale: the same for every lengthscale, and kept.
         """
-        key = self.key
-        if (known := _TABLES.get(key)) is not None:  # asked once: another thread may clear them
+        if (known := _TABLES.get(self.key)) is not None:  # asked once: another thread may clear them
             return known
         step = 0.5
         coarse = torch.arange(*_SEARCHED, step, dtype=torch.float64)
@@ -95,17 +104,11 @@ class Shells(Factor):
         within = step * ((torch.arange(waves, dtype=torch.float64) + 0.5) / waves - 0.5)
         masses = self.log_shell(index[:, None] + within).exp().mean(-1)
         table = low, step, index, masses / masses.sum()
-        if key is not None:
+        if self.key is not None:
             if len(_TABLES) >= _MOST_TABLES:
                 _TABLES.clear()
-            _TABLES[key] = table
+            _TABLES[self.key] = table
         return table
-
-    @property
-    def key(self) -> tuple | None:
-        """What the table depends on: the kind of measure, its dimension and shape; None where that is not numbers."""
-        shape = self.measure.shape
-        return None if shape is None else (type(self.measure), *shape)
 
     def within(self, beyond: Tensor) -> Tensor:
         """The shells `[c]` all of whose frequencies have coordinates below these `[d]`."""

@@ -8,6 +8,7 @@ every direction uniform, so that features stay unbiased.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -25,21 +26,31 @@ _NEIGHBOURS, _NEIGHBOURHOOD = 2.0, 0.15
 _REMEMBERED = 0.9
 
 
-def even(num_bases: int, count: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Stratified uniforms `[g, count]` for radii, and directions `[g, count, dim]` that are even at all of these."""
-    uniforms, directions = [], []
-    for size in _sizes(count):
-        u = (torch.arange(size, dtype=torch.float64) + rand((num_bases, size), generator).cpu()) / size
-        uniforms.append(u.clamp(2**-54, 1 - 2**-53))
-        directions.append(near_design(size, dim) @ rotations(num_bases, dim, generator))
-    return torch.cat(uniforms, 1), torch.cat(directions, 1)
+def even(num_bases: int, counts: Sequence[int], dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """For each of some counts, one after another: stratified uniforms `[g, count]` for radii, and directions
+    `[g, count, dim]` that are even at all of these."""
+    sizes = [size for count in counts for size in _sizes(count)]
+    drawn = [(rand((num_bases, size), generator), _normals(num_bases, dim, generator)) for size in sizes]
+    at = torch.cat([torch.arange(size, dtype=torch.float64) for size in sizes])
+    of = torch.tensor(sizes, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))
+    u = (at + torch.cat([u for u, _ in drawn], 1).cpu()) / of
+    Q = _orthogonal(torch.stack([normal for _, normal in drawn]).cpu())  # [sizes, g, d, d]
+    directions = [near_design(size, dim) @ rotation for size, rotation in zip(sizes, Q, strict=True)]
+    return u.clamp_(2**-54, 1 - 2**-53), torch.cat(directions, 1)
 
 
 def rotations(num_bases: int, dim: int, generator: torch.Generator) -> Tensor:
     """Orthogonal matrices `[g, d, d]`, uniform over all."""
-    normal = torch.randn(num_bases, dim, dim, generator=generator, device=generator.device, dtype=torch.float64)
-    Q, R = torch.linalg.qr(normal.cpu())
-    return Q * R.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    return _orthogonal(_normals(num_bases, dim, generator).cpu())
+
+
+def _normals(num_bases: int, dim: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(num_bases, dim, dim, generator=generator, device=generator.device, dtype=torch.float64)
+
+
+def _orthogonal(normal: Tensor) -> Tensor:
+    Q, R = torch.linalg.qr(normal)
+    return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
 
 
 def _sizes(count: int) -> list[int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import replace
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement
 
 import torch
 from torch import Tensor
@@ -84,13 +84,13 @@ def monomial_count(forms: list[Tensor]) -> int:
 
 def monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Every monomial as one-hot projections `[p, e, d + 1]`, and its coefficient `[e]` in the product of the forms."""
-    per_group = [list(_powers(form, power)) for form, power in _grouped(forms)]
-    indices, coefficients = [], []
-    for choice in product(*per_group):
-        indices.append([i for group, _ in choice for i in group])
-        coefficients.append(math.prod((c for _, c in choice), start=torch.ones((), dtype=torch.float64)))
-    one_hot = torch.eye(len(forms[0]), dtype=torch.float64)
-    return one_hot[torch.tensor(indices, dtype=torch.long)].transpose(0, 1), torch.stack(coefficients)
+    indices, coefficients = torch.zeros(1, 0, dtype=torch.long), torch.ones(1, dtype=torch.float64)
+    for form, power in _grouped(forms):
+        own, ways = _powers(form, power)  # [m, power], [m]
+        coefficients = (coefficients[:, None] * (ways * form[own].prod(-1))).flatten()
+        first, second = indices.repeat_interleave(len(own), 0), own.repeat(len(indices), 1)
+        indices = torch.cat([first, second], dim=1)
+    return torch.eye(len(forms[0]), dtype=torch.float64)[indices].transpose(0, 1), coefficients
 
 
 def expanded(term: Term) -> list[Term]:
@@ -104,13 +104,11 @@ def expanded(term: Term) -> list[Term]:
     ]
 
 
-def _powers(form: Tensor, power: int) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-    """(sum_i c_i x_i x'_i)^power, multinomially: index tuples and their coefficients."""
-    support = form.nonzero()[:, 0].tolist()
-    for indices in combinations_with_replacement(support, power):
-        repeats = [indices.count(i) for i in set(indices)]
-        ways = math.factorial(power) // math.prod(math.factorial(r) for r in repeats)
-        yield indices, ways * form[list(indices)].prod()
+def _powers(form: Tensor, power: int) -> tuple[Tensor, Tensor]:
+    """(sum_i c_i x_i x'_i)^power, multinomially: indices `[m, power]`, and in how many ways each comes about `[m]`."""
+    chosen = list(combinations_with_replacement(form.nonzero()[:, 0].tolist(), power))
+    ways = [math.factorial(power) // math.prod(map(math.factorial, Counter(i).values())) for i in chosen]
+    return torch.tensor(chosen, dtype=torch.long), torch.tensor(ways, dtype=torch.float64)
 
 
 def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: torch.Generator) -> Tensor:

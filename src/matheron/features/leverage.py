@@ -33,7 +33,7 @@ from .pilot import Pilot, by_cells, number_of_each, pilot
 from .positions import positions_for, whole_numbers
 from .products import Products
 from .proposal import Component
-from .reference import Reference, monomial
+from .reference import Reference
 from .sampling import draw
 from .tilt import Tilted, tilt
 
@@ -53,6 +53,11 @@ class Pool:
     root: Tensor | None
     degree: int
     parts: list[Component]
+
+    @property
+    def size(self) -> float:
+        """The mean of B over outputs."""
+        return 1.0 if self.root is None else float(self.root.detach().square().sum()) / len(self.root)
 
 
 def leverage(
@@ -141,19 +146,18 @@ def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
                 variance = variance + float(c.variance) * (e @ p.weight)
                 found.append((pool, c, p, e))
     relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
-    parts, x, given = [], reference.x.cpu(), asked.domain is not None or asked.where is not None
+    x = reference.x.cpu().numpy()
+    x = np.concatenate([x, np.ones((len(x), 1))], axis=1)  # (x, 1)
+    parts, given = [], asked.domain is not None or asked.where is not None
     for pool, c, p, e in found:
         cells, mean = by_cells(c, p, relative @ e)
-        parts.append(Tilted(c, _size(c, pool.root, x), mean * float(c.variance), cells))
+        size = float(c.variance) * pool.size
+        if c.envelope:
+            size *= float(np.square(x[:, c.envelope].prod(1)).mean())
+        parts.append(Tilted(c, size, mean * float(c.variance), cells))
     tilt(parts, given, float(variance.mean()) <= PINNED * sum(p.size for p in parts), asked.num_bases)
     sizes = _shared(pools, given)
     return [size / sum(sizes) for size in sizes]
-
-
-def _size(c: Component, root: Tensor | None, x: Tensor) -> float:
-    """A component's mean variance over points and outputs."""
-    size = float(c.variance) * (float(monomial(c.envelope, x).square().mean()) if c.envelope else 1.0)
-    return size if root is None else size * float(root.detach().square().sum()) / len(root)
 
 
 def _shared(pools: Sequence[Pool], given: bool) -> list[float]:

@@ -21,9 +21,32 @@ from .reference import net
 # The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
 _STRETCH = 3.0
 # Frequencies of a component: alone; one of several; at least. The sum over components may be LARGEST, if that allows.
-_ALONE, _EACH, _FEWEST, _LARGEST = 256, 192, 64, 1024
+_ALONE, _EACH, _FEWEST, _LARGEST = 256, 128, 48, 512
+# Runs of neighbours that leverage is averaged over: at the most, and frequencies in each.
+_MOST_RUNS, _PER_RUN = 21, 4
 _KEPT: dict[tuple, _Part] = {}
 _MOST_KEPT = 256
+
+
+class Runs:
+    """Places in order, in runs of neighbours."""
+
+    def __init__(self, at: np.ndarray) -> None:
+        self.order = np.argsort(at, kind="stable")
+        count = max(1, min(_MOST_RUNS, len(at) // _PER_RUN))
+        self.first = -(-np.arange(count) * len(at) // count)
+        self.middle = self.means(at, None)
+
+    def means(self, values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+        """Weighted means over each run."""
+        w = np.ones(len(values)) if weights is None else weights[self.order]
+        total = np.maximum(np.add.reduceat(w, self.first), 1e-300)
+        return np.add.reduceat(w * values[self.order], self.first) / total
+
+    def smooth(self, values: np.ndarray, weights: np.ndarray | None, index: np.ndarray) -> np.ndarray:
+        """Means of positive values at these places, interpolated in logarithms; flat beyond the ends."""
+        y = self.means(values, weights)
+        return np.exp(np.interp(index, self.middle, np.log(np.maximum(y, 1e-12 * max(y.max(), 1e-300)))))
 
 
 class _Part(NamedTuple):
@@ -33,20 +56,20 @@ class _Part(NamedTuple):
     sign: np.ndarray | None  # [k, 1], of the centre
     cell: np.ndarray
     ratio: np.ndarray
+    runs: Runs
 
 
 @dataclass
 class Pilot:
-    """Frequencies of one component: `[k, d]`; for each of its factors cells `[k]`, and p / q of these `[k]`."""
+    """Frequencies of one component: `[k, d]`, and what is known of them for each of its factors."""
 
     theta: np.ndarray
-    cells: list[np.ndarray]
-    ratios: list[np.ndarray]
+    parts: list[_Part]
 
     @property
     def weight(self) -> np.ndarray:
         """S / q over their number, `[k]`: of a component of variance one."""
-        return math.prod(self.ratios[1:], start=self.ratios[0]) / len(self.theta)
+        return math.prod((p.ratio for p in self.parts[1:]), start=self.parts[0].ratio) / len(self.theta)
 
 
 def pilot(c: Component, count: int, least: float) -> Pilot:
@@ -61,7 +84,7 @@ def pilot(c: Component, count: int, least: float) -> Pilot:
         parts.append(part)
         theta.append(_placed(f, part))
         column += f.num_uniforms
-    return Pilot(sum(theta[1:], start=theta[0]), [p.cell for p in parts], [p.ratio for p in parts])
+    return Pilot(sum(theta[1:], start=theta[0]), parts)
 
 
 def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) -> _Part:
@@ -78,14 +101,15 @@ def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) 
     cdf = q.cumsum()
     u = u * cdf[-1]
     cell = np.minimum(np.searchsorted(cdf, u), len(q) - 1)
+    runs = Runs(factor.index.numpy()[cell])
     if isinstance(factor, Atoms):
-        return _Part(within, None, cell, factor.masses.numpy()[cell] / q[cell])
+        return _Part(within, None, cell, factor.masses.numpy()[cell] / q[cell], runs)
     fraction = np.clip(1 - (cdf[cell] - u) / q[cell], 0, 1)
     log_radius = factor.low + factor.step * (cell + fraction)
     unit = within[:, : factor.own_dim] * np.exp(log_radius)[:, None]
     sign = np.where(within[:, -1:] < 0.5, -1.0, 1.0) if factor.signed else None
     density = factor.log_shell(torch.from_numpy(log_radius)).exp().numpy()  # of log radius
-    part = _Part(unit, sign, cell, density * factor.step / q[cell])
+    part = _Part(unit, sign, cell, density * factor.step / q[cell], runs)
     if key:
         if len(_KEPT) >= _MOST_KEPT:
             _KEPT.clear()
@@ -118,24 +142,11 @@ def by_cells(c: Component, of: Pilot, lev: np.ndarray) -> tuple[list[np.ndarray]
     alone = len(c.factors) == 1
     # Over directions a root of the mean square is best; in a product it would count what other factors account for.
     power = 2.0 if alone else 1.0
-    for i, (factor, cell) in enumerate(zip(c.factors, of.cells, strict=True)):
-        index = factor.index.numpy()
-        others = math.prod((r for j, r in enumerate(of.ratios) if j != i), start=np.ones(len(lev)))
-        fitted = smooth(index[cell], lev**power, others, index) ** (1 / power)
+    for factor, part in zip(c.factors, of.parts, strict=True):
+        others = None if alone else math.prod((p.ratio for p in of.parts if p is not part), start=1.0)
+        fitted = part.runs.smooth(lev**power, others, factor.index.numpy()) ** (1 / power)
         if isinstance(factor, Atoms) and alone:  # known, for those that were drawn
-            fitted[cell] = lev
+            fitted[part.cell] = lev
         mean = max(float(factor.masses.numpy() @ fitted), 1e-300)
         cells.append(fitted / mean)
     return cells, mean
-
-
-def smooth(at: np.ndarray, values: np.ndarray, weights: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Weighted means of positive values over runs of neighbours, interpolated in logarithms; flat beyond the ends."""
-    order = np.argsort(at, kind="stable")
-    count = max(1, min(24, len(order) // 12))
-    first = -(-np.arange(count) * len(order) // count)  # of every run
-    x, v, w = (array[order] for array in (at, values, weights))
-    middle = np.add.reduceat(x, first) / np.diff(first, append=len(order))
-    y = np.add.reduceat(w * v, first) / np.maximum(np.add.reduceat(w, first), 1e-300)
-    y = np.log(np.maximum(y, 1e-12 * max(y.max(), 1e-300)))
-    return np.exp(np.interp(index, middle, y))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -91,26 +92,39 @@ def positions_for(
         return pool, positions(pool, U.flatten(0, 1))
     numbers = whole_numbers(count, [c.share for c in pool]) if len(pool) > 1 else [count]
     pool = [replace(c, share=number / count) for c, number in zip(pool, numbers, strict=True)]
-    each: list[Positions] = []
-    for c, number in zip(pool, numbers, strict=True):
-        first = c.factors[0]
-        if len(c.factors) == 1 and isinstance(first, Shells) and first.own_dim >= EVEN_FROM_DIM:
-            u, directions = even(num_bases, number, first.own_dim, generator)
-            each.append(Positions(torch.empty(0), [u.flatten()], [directions.flatten(0, 1)]))
-        else:
-            each.append(positions([c], sobol(num_bases, number, c.num_uniforms, generator).cpu().flatten(0, 1)))
-    at = Positions(torch.arange(len(pool)).repeat_interleave(torch.tensor(numbers)).repeat(num_bases), [], [])
-    for level in range(max(len(c.factors) for c in pool)):
-        uniforms, within = [], []
-        most = max(own.within[level].shape[1] for own in each if level < len(own.within))
-        for own, number in zip(each, numbers, strict=True):
-            has = level < len(own.within)  # of others nothing is asked
-            u, place = (own.uniforms[level], own.within[level]) if has else torch.zeros(2, num_bases * number, 0)
-            uniforms.append((u if has else torch.zeros(num_bases * number)).double().view(num_bases, number))
-            within.append(torch.nn.functional.pad(place, (0, most - place.shape[1])).view(num_bases, number, most))
-        at.uniforms.append(torch.cat(uniforms, 1).flatten())
-        at.within.append(torch.cat(within, 1).flatten(0, 1))
-    return pool, at
+    parts: list[list[tuple[Tensor, Tensor]]] = []  # of a run of components, by level: uniforms [g, n], places [g, n, r]
+    for dim, run in groupby(range(len(pool)), key=lambda t: _even_dim(pool[t])):
+        members = list(run)
+        if dim:
+            parts.append([even(num_bases, [numbers[t] for t in members], dim, generator)])
+            continue
+        for t in members:
+            own = positions(
+                [pool[t]], sobol(num_bases, numbers[t], pool[t].num_uniforms, generator).cpu().flatten(0, 1)
+            )
+            each = zip(own.uniforms, own.within, strict=True)
+            parts.append([(u.unflatten(0, (num_bases, -1)), at.unflatten(0, (num_bases, -1))) for u, at in each])
+    component = torch.arange(len(pool)).repeat_interleave(torch.tensor(numbers)).repeat(num_bases)
+    levels = [
+        _side_by_side([p[level] if level < len(p) else None for p in parts], [p[0][0] for p in parts])
+        for level in range(max(map(len, parts)))
+    ]
+    return pool, Positions(component, [u.flatten() for u, _ in levels], [at.flatten(0, 1) for _, at in levels])
+
+
+def _even_dim(c: Component) -> int:
+    """Of the directions of a component that has even ones; else zero."""
+    first = c.factors[0]
+    even = len(c.factors) == 1 and isinstance(first, Shells) and first.own_dim >= EVEN_FROM_DIM
+    return first.own_dim if even else 0
+
+
+def _side_by_side(parts: list[tuple[Tensor, Tensor] | None], like: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Uniforms `[g, n]` and places `[g, n, r]` of several runs; of a run that has none, zeros like these."""
+    known = [(u, u[..., None][..., :0]) if part is None else part for part, u in zip(parts, like, strict=True)]
+    most = max(at.shape[-1] for _, at in known)
+    places = [at if at.shape[-1] == most else torch.nn.functional.pad(at, (0, most - at.shape[-1])) for _, at in known]
+    return torch.cat([u for u, _ in known], 1), torch.cat(places, 1)
 
 
 def located(q: list[Tensor], index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..kernels.spectral import Convolution, Elliptical, Mixture, Moved, SpectralMeasure, compound
 from ..kernels.terms import Term
-from .cells import Atoms, Factor, Shells
+from .cells import Atoms, Factor, Shells, identity
 
 # A product with at most this many atoms becomes a sum of shells about them.
 LARGEST_SEPARATED = 24
@@ -98,16 +98,16 @@ def _alternatives(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[S
 def _framed(measure: SpectralMeasure) -> tuple[SpectralMeasure, Tensor]:
     """A measure without what embeds and turns it, and the frame `[p, d]` that does: theta = (its own) A."""
     if not isinstance(measure, Moved):
-        return measure, torch.eye(measure.input_dim, dtype=torch.float64)
+        return measure, identity(measure.input_dim)
     inner, frame = _framed(measure.measure)
     return inner, measure.moved(frame)
 
 
 def _factors(measures: list[SpectralMeasure]) -> list[Factor] | None:
     """Discrete measures as one list of atoms (or several, where together they are too many), others as shells."""
-    discrete = [m for m in measures if m.atoms() is not None]
-    others = [m for m in measures if m.atoms() is None]
-    framed = [_framed(m) for m in others]
+    atoms_of = [m.atoms() for m in measures]
+    discrete = [m for m, atoms in zip(measures, atoms_of, strict=True) if atoms is not None]
+    framed = [_framed(m) for m, atoms in zip(measures, atoms_of, strict=True) if atoms is None]
     if any(not isinstance(inner, Elliptical) or inner.density_dims is None for inner, _ in framed):
         return None
     radial = _compounded([(inner, frame) for inner, frame in framed if isinstance(inner, Elliptical)])

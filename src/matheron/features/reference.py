@@ -18,6 +18,8 @@ from ..solvers import CholeskyState, Posterior, covariance
 NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
 # Noise of less than this share of the variance needs residuals in float64.
 _PRECISE = 1e-11
+# Weights of the data, times monomials and couplings, that are multiplied with the waves at once.
+_BLOCK = 1 << 20
 
 
 class Reference:
@@ -27,8 +29,8 @@ class Reference:
         kernel, X, tasks, noise = posterior.kernel, posterior.centres, posterior.tasks, posterior.noise
         X, noise = X.detach().double(), noise.detach().double()
         self.x = reference_points(X.cpu(), domain, where, lengths).to(X.device)
-        t = kernel.num_outputs
-        self.tasks = None if t == 1 else torch.arange(len(self.x), device=X.device) % t
+        outputs = None if tasks is None else kernel.num_outputs
+        self.tasks = None if outputs is None else torch.arange(len(self.x), device=X.device) % outputs
         state = posterior.state if isinstance(posterior.state, CholeskyState) else None
         # A factor in float32 has digits enough, unless a graph is kept: then it is not asked.
         exact = state is not None and (state.L.dtype == torch.float64 or not state.L.requires_grad)
@@ -36,7 +38,8 @@ class Reference:
             kept = _nearest(X / lengths.to(X), self.x / lengths.to(X))  # and a factor of our own
             X, noise, tasks = X[kept], noise[kept], None if tasks is None else tasks[kept]
             state = None
-        kernel = kernel.to(X.device, torch.float64)
+        if posterior.centres.dtype != torch.float64:
+            kernel = kernel.to(X.device, torch.float64)
         K_Xx = coupled_covariance(kernel, X, tasks, self.x, self.tasks)  # [n, r]
         if state is None:
             K = covariance(kernel, X, tasks)
@@ -62,22 +65,44 @@ class Reference:
         """
         points = torch.cat([self.x, self.X])
         turns = (points - origin.to(points)) @ (torch.from_numpy(theta).to(points).mT / (2 * math.pi))  # [r + n, k]
-        P = turns.sub_(turns.round()).to(self.G).mul_(2 * math.pi)
-        waves_x, waves_X = torch.cat([P.cos(), P.sin_()], dim=1).split([len(self.x), len(self.X)])  # [., 2 k]
-        squares = []
-        for root, envelope in multipliers:
-            factors = self._columns(root, points) * monomial(envelope, points).to(self.G)  # [c, r + n, 1]
-            at_x, at_X = factors.split([len(self.x), len(self.X)], dim=1)
-            r = torch.baddbmm(at_x * waves_x, (self.G * at_X).mT, waves_X.expand(len(factors), -1, -1), alpha=-1)
-            squares.append(r.square_().sum(0).unflatten(-1, (2, -1)).sum(1))
-        return torch.stack(squares).double().cpu().numpy()
+        waves = _waves(turns.sub_(turns.round()).mul_(2 * math.pi).to(self.G))
+        waves_x, waves_X = waves.split([len(self.x), len(self.X)])  # [., 2 k]
+        monomials = monomials_at(points, [columns for _, columns in multipliers]).to(self.G)  # [e, r + n]
+        each = [self._columns(root) * row for (root, _), row in zip(multipliers, monomials, strict=True)]  # [c, r + n]
+        factors, numbers = torch.cat(each), [len(columns) for columns in each]
+        at_x, at_X = factors[:, : len(self.x), None], factors[:, None, len(self.x) :]
+        r, step = [], max(1, _BLOCK // self.G.numel())
+        for some_x, some_X in zip(at_x.split(step), at_X.split(step), strict=True):
+            r.append(torch.matmul(self.G.mT * some_X, waves_X).sub_(some_x * waves_x).square_())
+        squares = torch.cat(r).unflatten(-1, (2, -1)).sum(-2)  # [sum of c, r, k]
+        if max(numbers) > 1:
+            squares = torch.stack([columns.sum(0) for columns in squares.split(numbers)])
+        return squares.double().cpu().numpy()
 
-    def _columns(self, root: Tensor | None, points: Tensor) -> Tensor:
-        """The columns of a coupling's root `[c, r + n, 1]`, at the points' outputs."""
+    def _columns(self, root: Tensor | None) -> Tensor:
+        """The columns of a coupling's root `[c, r + n]`, at the points' outputs."""
         if self.tasks is None or self.X_tasks is None or root is None:
-            return self.G.new_ones(1, len(points), 1)
+            return self.G.new_ones(1, 1)
         root = root.detach().to(self.G)
-        return root[torch.cat([self.tasks, self.X_tasks])].mT[root.any(0)][..., None]
+        return root[torch.cat([self.tasks, self.X_tasks])].mT[root.any(0)]
+
+
+def _waves(P: Tensor) -> Tensor:
+    """Cosines and sines of phases, side by side."""
+    waves = P.new_empty(len(P), 2 * P.shape[1])
+    cos, sin = waves.chunk(2, dim=1)
+    if P.is_cuda:
+        torch.cos(P, out=cos)
+        torch.sin(P, out=sin)
+    else:  # numpy's are the faster on one core, by far in float32
+        np.cos(P.numpy(), out=cos.numpy())
+        np.sin(P.numpy(), out=sin.numpy())
+    return waves
+
+
+def monomials_at(x: Tensor, columns: Sequence[Sequence[int]]) -> Tensor:
+    """Products of coordinates of (x, 1), `[e, n]`: those of some columns for each, as many."""
+    return torch.nn.functional.pad(x, (0, 1), value=1.0).mT[torch.tensor(columns, dtype=torch.long)].prod(1)
 
 
 def _nearest(X: Tensor, x: Tensor) -> Tensor:
@@ -85,11 +110,6 @@ def _nearest(X: Tensor, x: Tensor) -> Tensor:
     if len(X) <= LARGEST_DATA:
         return torch.arange(len(X), device=X.device)
     return torch.cdist(x, X).topk(LARGEST_DATA // len(x), largest=False).indices.flatten().unique()
-
-
-def monomial(coordinates: Sequence[int], x: Tensor) -> Tensor:
-    """The product of some coordinates of (x, 1), `[n, 1]`."""
-    return torch.nn.functional.pad(x, (0, 1), value=1.0)[:, list(coordinates)].prod(-1, keepdim=True)
 
 
 def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> Tensor:

@@ -148,15 +148,20 @@ class _Spectra:
     def _log_radial(self, r2: Tensor, member: Tensor) -> Tensor:
         """The log density of theta / scale, by each measure."""
         kinds: dict = {}
-        for i, s in enumerate(self.shells):  # those of one shape are one function, but for gradients
-            kinds.setdefault(id(s.measure) if s.key is None or torch.is_grad_enabled() else s.key, []).append(i)
+        for s in self.shells:  # those of one shape are one function, but for gradients
+            kinds.setdefault(self._kind(s), s.measure)
         if len(kinds) == 1:
             return self.shells[0].measure.log_radial(r2)
+        numbers = {kind: i for i, kind in enumerate(kinds)}
+        of = torch.tensor([numbers[self._kind(s)] for s in self.shells])[member]  # [k, M]
         log_S = torch.empty_like(r2)
-        for members in kinds.values():
-            of = torch.isin(member, torch.tensor(members))
-            log_S[:, of] = self.shells[members[0]].measure.log_radial(r2[:, of])
+        for i, measure in enumerate(kinds.values()):
+            rows, columns = (of == i).nonzero(as_tuple=True)
+            log_S[:, rows, columns] = measure.log_radial(r2[:, rows, columns])
         return log_S
+
+    def _kind(self, s: Shells) -> tuple | int:
+        return id(s.measure) if s.key is None or torch.is_grad_enabled() else s.key
 
 
 def _log_mean(values: Tensor) -> Tensor:
