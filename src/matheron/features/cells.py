@@ -69,20 +69,23 @@ class Shells(Factor):
         self.key = None if shape is None else (type(measure), *shape)
         self.log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
         self.low, self.step, self.index, self.masses = self._tabulated()
-        self._moved(getattr(measure, "shift", None), alone, half)
+        shift = getattr(measure, "shift", None)
+        self._moved(None if shift is None or not bool(shift.any()) else shift, alone, half)
 
     def _moved(self, shift: Tensor | None, alone: bool, half: bool) -> None:
-        self.shift = None if shift is None or not bool(shift.any()) else shift  # there and to its negative
+        self.shift = shift  # there and to its negative
         self.half = half and self.shift is None
         self.signed = self.shift is not None and not alone
         self.num_uniforms = self.own_dim + self.signed
         self.form = (self.own_dim, self.half, self.signed)
 
-    def about(self, centre: Tensor) -> Shells:
-        """The same shells about a centre `[p]`, of a measure that has no shift of its own."""
-        other = copy(self)
-        other._moved(centre, alone=True, half=True)
-        return other
+    def about(self, centres: Tensor) -> list[Shells]:
+        """The same shells about centres `[c, p]`, of a measure that has no shift of its own."""
+        found = []
+        for centre, moved in zip(centres, centres.any(1).tolist(), strict=True):
+            found.append(copy(self))
+            found[-1]._moved(centre if moved else None, alone=True, half=True)
+        return found
 
     @torch.no_grad()
     def _tabulated(self) -> tuple[float, float, Tensor, Tensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,22 +31,28 @@ def even(num_bases: int, counts: Sequence[int], dim: int, generator: torch.Gener
     """For each of some counts, one after another: stratified uniforms `[g, count]` for radii, and directions
     `[g, count, dim]` that are even at all of these."""
     sizes = [size for count in counts for size in _sizes(count)]
-    drawn = [(rand((num_bases, size), generator), _normals(num_bases, dim, generator)) for size in sizes]
-    at = torch.cat([torch.arange(size, dtype=torch.float64) for size in sizes])
-    of = torch.tensor(sizes, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))
-    u = (at + torch.cat([u for u, _ in drawn], 1).cpu()) / of
-    Q = _orthogonal(torch.stack([normal for _, normal in drawn]).cpu())  # [sizes, g, d, d]
+    # One set after another for one count; for several, all numbers at once.
+    drawn = [_numbers(num_bases, run, dim, generator) for run in ([sizes] if len(counts) > 1 else [[s] for s in sizes])]
+    of = np.repeat(sizes, sizes)
+    at = np.arange(len(of)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # from zero in every set
+    u = (torch.from_numpy(at) + torch.cat([u for u, _ in drawn], 1).cpu()) / torch.from_numpy(of)
+    Q = _orthogonal(torch.cat([normals for _, normals in drawn]).cpu())  # [sizes, g, d, d]
     directions = [near_design(size, dim) @ rotation for size, rotation in zip(sizes, Q, strict=True)]
     return u.clamp_(2**-54, 1 - 2**-53), torch.cat(directions, 1)
 
 
+def _numbers(num_bases: int, sizes: list[int], dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Uniforms `[g, sum of sizes]`, and a normal matrix for each of the sizes, `[sizes, g, d, d]`."""
+    return rand((num_bases, sum(sizes)), generator), _normals((len(sizes), num_bases), dim, generator)
+
+
 def rotations(num_bases: int, dim: int, generator: torch.Generator) -> Tensor:
     """Orthogonal matrices `[g, d, d]`, uniform over all."""
-    return _orthogonal(_normals(num_bases, dim, generator).cpu())
+    return _orthogonal(_normals((num_bases,), dim, generator).cpu())
 
 
-def _normals(num_bases: int, dim: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(num_bases, dim, dim, generator=generator, device=generator.device, dtype=torch.float64)
+def _normals(shape: tuple[int, ...], dim: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(*shape, dim, dim, generator=generator, device=generator.device, dtype=torch.float64)
 
 
 def _orthogonal(normal: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from .pilot import Pilot, by_cells, number_of_each, pilot
 from .positions import positions_for, whole_numbers
 from .products import Products
 from .proposal import Component
-from .reference import Reference
+from .reference import Reference, Waves
 from .sampling import draw
 from .tilt import Tilted, tilt
 
@@ -78,16 +78,25 @@ def leverage(
     if asked.posterior is not None:
         with torch.no_grad():
             sizes = adapt(pools, asked)
-    blocks: list[tuple[Basis, Tensor | None]] = []
-    for pool, number in zip(pools, whole_numbers(count, sizes), strict=True):
-        if beyond is not None:
+    numbers = _numbers(count, sizes)
+    if beyond is not None:
+        for i, pool in enumerate(pools):
             pool.parts = (proposed_without_data if asked.posterior is None else proposed)(pool.parts, beyond)
-            number *= times(pool.parts, beyond)
-        bases = _bases(pool.parts, number, asked.num_bases, asked.generator)
+            numbers[i] *= times(pool.parts, beyond)
+    blocks: list[tuple[Basis, Tensor | None]] = []
+    for pool, bases in zip(pools, _bases(pools, numbers, asked.num_bases, asked.generator), strict=True):
         if beyond is not None:
             bases = [kept for each in bases if (kept := outside(*each, beyond)) is not None]
         blocks += [(basis, pool.coupling) for basis in _enveloped(bases, pool.degree, asked.origin)]
     return blocks
+
+
+def _numbers(count: int, sizes: list[float]) -> list[int]:
+    """Features of pools: even numbers, if there are enough of them, since frequencies come in pairs."""
+    if count < 4 * len(sizes):
+        return whole_numbers(count, sizes)
+    numbers = [2 * number for number in whole_numbers(count // 2, sizes)]
+    return [numbers[0] + count % 2, *numbers[1:]]
 
 
 def _pools(terms: Sequence[tuple[Term, list[Component]]], roots: Sequence[Tensor | None]) -> list[Pool]:
@@ -112,8 +121,17 @@ def _enveloped(bases: list[Owned], degree: int, origin: Tensor) -> list[Basis]:
     cosines = as_cosines([basis for basis, _ in bases])
     columns = [c.repeat_interleave(2, 1) if isinstance(basis, Pairs) else c for basis, c in bases]  # [g, f, p]
     one_hot = torch.eye(len(origin) + 1, dtype=torch.float64)
-    A = one_hot[torch.cat(columns, dim=1)].transpose(1, 2)  # [g, p, f, d + 1]
+    A = one_hot[torch.cat(columns, dim=1).transpose(1, 2)]  # [g, p, f, d + 1]
     return [Products(A, A.new_ones(()), origin, cosines)]
+
+
+@dataclass
+class _Spectrum:
+    """Components of a pool that differ by their monomials alone: they have one pilot."""
+
+    pool: Pool
+    parts: list[Component]
+    pilot: Pilot
 
 
 def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
@@ -123,35 +141,21 @@ def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
     # The posterior variance is hardly less than this share of the prior's: there the tail ends.
     total = sum(float(c.variance) for pool in pools for c in pool.parts)
     least = float(posterior.noise.detach().min()) / (len(posterior.centres) * max(total, 1e-300))
-    spectra: dict[int, list[tuple[Pool, Component]]] = {}  # components that differ by their monomials alone
-    for pool in pools:
-        for c in pool.parts:
-            spectra.setdefault(id(c.factors), []).append((pool, c))
-    pilots = {key: pilot(of[0][1], number_of_each(len(spectra), len(of)), least) for key, of in spectra.items()}
-    theta = torch.from_numpy(np.concatenate([np.abs(p.theta) for p in pilots.values()]))
+    spectra = _spectra(pools, least)
+    theta = torch.from_numpy(np.concatenate([np.abs(own.pilot.theta) for own in spectra]))
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
     reference = Reference(posterior, asked.domain, asked.where, 1 / torch.nan_to_num(turns, nan=1.0))
-    alike: dict[tuple, list[int]] = {}  # spectra that have the same monomials, and are coupled alike
-    for key, of in spectra.items():
-        alike.setdefault(tuple((id(pool), c.envelope) for pool, c in of), []).append(key)
+    residuals = _residuals(spectra, reference, asked.origin)
     variance = reference.noise_variance.cpu().numpy()  # [r]
-    found: list[tuple[Pool, Component, Pilot, np.ndarray]] = []
-    for keys in alike.values():
-        own = [pilots[key] for key in keys]
-        multipliers = [(pool.root, c.envelope) for pool, c in spectra[keys[0]]]
-        squares = reference.residuals(np.concatenate([p.theta for p in own]), asked.origin, multipliers)  # [e, r, k]
-        each = np.split(squares, np.cumsum([len(p.theta) for p in own])[:-1], axis=-1)
-        for key, p, of_each in zip(keys, own, each, strict=True):
-            for (pool, c), e in zip(spectra[key], of_each, strict=True):
-                variance = variance + float(c.variance) * (e @ p.weight)
-                found.append((pool, c, p, e))
+    for spectrum, c, e in residuals:
+        variance = variance + float(c.variance) * (e @ spectrum.pilot.weight)
     relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
     x = reference.x.cpu().numpy()
     x = np.concatenate([x, np.ones((len(x), 1))], axis=1)  # (x, 1)
     parts, given = [], asked.domain is not None or asked.where is not None
-    for pool, c, p, e in found:
-        cells, mean = by_cells(c, p, relative @ e)
-        size = float(c.variance) * pool.size
+    for spectrum, c, e in residuals:
+        cells, mean = by_cells(c, spectrum.pilot, relative @ e)
+        size = float(c.variance) * spectrum.pool.size
         if c.envelope:
             size *= float(np.square(x[:, c.envelope].prod(1)).mean())
         parts.append(Tilted(c, size, mean * float(c.variance), cells))
@@ -160,45 +164,80 @@ def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
     return [size / sum(sizes) for size in sizes]
 
 
+def _spectra(pools: Sequence[Pool], least: float) -> list[_Spectrum]:
+    found: dict[int, tuple[Pool, list[Component]]] = {}
+    for pool in pools:
+        for c in pool.parts:
+            found.setdefault(id(c.factors), (pool, []))[1].append(c)
+    each = found.values()
+    return [_Spectrum(pool, own, pilot(own[0], number_of_each(len(each), len(own)), least)) for pool, own in each]
+
+
+def _residuals(
+    spectra: list[_Spectrum], reference: Reference, origin: Tensor
+) -> list[tuple[_Spectrum, Component, np.ndarray]]:
+    """Of each component the squared residuals `[r, k]` of its pilot."""
+    alike: dict[tuple, list[_Spectrum]] = {}  # of one pool, with the same monomials
+    for own in spectra:
+        alike.setdefault((id(own.pool), *(c.envelope for c in own.parts)), []).append(own)
+    waves = [
+        Waves(np.concatenate([s.pilot.theta for s in own]), own[0].pool.root, [c.envelope for c in own[0].parts])
+        for own in alike.values()
+    ]
+    found = []
+    for group, squares in zip(alike.values(), reference.residuals(waves, origin), strict=True):  # [e, r, k]
+        last = 0
+        for spectrum in group:
+            first, last = last, last + len(spectrum.pilot.theta)
+            found += [(spectrum, c, e) for c, e in zip(spectrum.parts, squares[:, :, first:last], strict=True)]
+    return found
+
+
 def _shared(pools: Sequence[Pool], given: bool) -> list[float]:
     """Make shares of all draws ones of a pool's draws; the pools' own shares are returned."""
-    count = sum(len({c.envelope for c in pool.parts}) for pool in pools)
-    sizes = []
-    for pool in pools:
-        if pool.degree > 0 and not given:  # far from data a monomial may be most of the variance
-            for envelope in {c.envelope for c in pool.parts}:
-                own = [c for c in pool.parts if c.envelope == envelope]
-                share, variance = sum(c.share for c in own), sum(float(c.variance) for c in own)
-                for c in own:
-                    c.share = max(share, 1 / count) * (c.share / share + float(c.variance) / variance) / 2
-        sizes.append(sum(c.share for c in pool.parts))
+    monomials: dict[tuple, list[Component]] = {}
+    for i, pool in enumerate(pools):
         for c in pool.parts:
-            c.share /= sizes[-1]
+            monomials.setdefault((i, c.envelope), []).append(c)
+    for (_, envelope), own in monomials.items():
+        if envelope and not given:  # far from data a monomial may be most of the variance
+            share, variance = sum(c.share for c in own), sum(float(c.variance) for c in own)
+            for c in own:
+                c.share = max(share, 1 / len(monomials)) * (c.share / share + float(c.variance) / variance) / 2
+    sizes = [sum(c.share for c in pool.parts) for pool in pools]
+    for pool, size in zip(pools, sizes, strict=True):
+        for c in pool.parts:
+            c.share /= size
     return sizes
 
 
-def _bases(pool: list[Component], count: int, num_bases: int, generator: torch.Generator) -> list[Owned]:
-    """`count` features of a pool, as pairs, with one single cosine where the count is odd."""
-    bases, pool, count = _certain(pool, count, num_bases)
-    if not pool:
-        return bases
-    singles = count % 2
-    pairs = (count - singles) // 2
-    pool, at = positions_for(pool, pairs + singles, num_bases, generator)
-    theta, weight = draw(pool, at)
-    theta, amplitude = (t.unflatten(0, (num_bases, -1)) for t in (theta, (2 / count * weight).sqrt()))
-    columns = torch.tensor([c.envelope for c in pool], dtype=torch.long)[at.component].unflatten(0, (num_bases, -1))
-    if singles:  # any of the draws is the single one: they are not alike
-        start = (rand((num_bases, 1), generator).cpu() * (pairs + 1)).long()
-        order = (start + torch.arange(pairs + 1)) % (pairs + 1)  # [g, pairs + 1]
-        theta, columns = (t.take_along_dim(order[..., None], 1) for t in (theta, columns))
-        amplitude = amplitude.take_along_dim(order, 1)
-    if pairs:
-        bases.append((Pairs(theta[:, :pairs], amplitude[:, :pairs]), columns[:, :pairs]))
-    if singles:
-        tau = 2 * math.pi * rand((num_bases, singles), generator).cpu()
-        bases.append((Cosines(theta[:, pairs:], tau, amplitude[:, pairs:]), columns[:, pairs:]))
-    return bases
+def _bases(pools: Sequence[Pool], counts: list[int], num_bases: int, generator: torch.Generator) -> list[list[Owned]]:
+    """Some features of each pool, as pairs, with one single cosine where their count is odd."""
+    found, rest = [], []
+    for pool, count in zip(pools, counts, strict=True):
+        bases, parts, left = _certain(pool.parts, count, num_bases)
+        found.append(bases)
+        if parts:
+            rest.append((bases, left, *positions_for(parts, -(-left // 2), num_bases, generator)))
+    if not rest:
+        return found
+    theta, weight = draw([parts for _, _, parts, _ in rest], [at for *_, at in rest])
+    for (bases, count, parts, at), own, power in zip(rest, theta, weight, strict=True):
+        columns = torch.tensor([c.envelope for c in parts], dtype=torch.long)[at.component]
+        amplitude = (2 / count * power).sqrt()
+        own, amplitude, columns = (t.unflatten(0, (num_bases, -1)) for t in (own, amplitude, columns))
+        pairs = count // 2
+        if count % 2:  # any of the draws is the single one: they are not alike
+            start = (rand((num_bases, 1), generator).cpu() * (pairs + 1)).long()
+            order = (start + torch.arange(pairs + 1)) % (pairs + 1)  # [g, pairs + 1]
+            own, columns = (t.take_along_dim(order[..., None], 1) for t in (own, columns))
+            amplitude = amplitude.take_along_dim(order, 1)
+        if pairs:
+            bases.append((Pairs(own[:, :pairs], amplitude[:, :pairs]), columns[:, :pairs]))
+        if count % 2:
+            tau = 2 * math.pi * rand((num_bases, 1), generator).cpu()
+            bases.append((Cosines(own[:, pairs:], tau, amplitude[:, pairs:]), columns[:, pairs:]))
+    return found
 
 
 def _certain(pool: list[Component], count: int, num_bases: int) -> tuple[list[Owned], list[Component], int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,6 +80,17 @@ def rows_of(component: Tensor, members: list[int], count: int) -> tuple[Tensor |
     return rows, index[rows]
 
 
+def joined(each: Sequence[Positions], counts: Sequence[int]) -> Positions:
+    """Positions in several pools, of as many components each, one after another."""
+    if len(each) == 1:
+        return each[0]
+    firsts = [sum(counts[:i]) for i in range(len(counts))]
+    component = torch.cat([at.component + first for at, first in zip(each, firsts, strict=True)])
+    parts = [list(zip((u[None] for u in at.uniforms), (w[None] for w in at.within), strict=True)) for at in each]
+    levels = _levels(parts)
+    return Positions(component, [u.flatten() for u, _ in levels], [at.flatten(0, 1) for _, at in levels])
+
+
 def positions_for(
     pool: list[Component], count: int, num_bases: int, generator: torch.Generator
 ) -> tuple[list[Component], Positions]:
@@ -104,11 +116,8 @@ def positions_for(
             )
             each = zip(own.uniforms, own.within, strict=True)
             parts.append([(u.unflatten(0, (num_bases, -1)), at.unflatten(0, (num_bases, -1))) for u, at in each])
-    component = torch.arange(len(pool)).repeat_interleave(torch.tensor(numbers)).repeat(num_bases)
-    levels = [
-        _side_by_side([p[level] if level < len(p) else None for p in parts], [p[0][0] for p in parts])
-        for level in range(max(map(len, parts)))
-    ]
+    component = torch.from_numpy(np.tile(np.repeat(np.arange(len(pool)), numbers), num_bases))
+    levels = _levels(parts)
     return pool, Positions(component, [u.flatten() for u, _ in levels], [at.flatten(0, 1) for _, at in levels])
 
 
@@ -119,12 +128,22 @@ def _even_dim(c: Component) -> int:
     return first.own_dim if even else 0
 
 
-def _side_by_side(parts: list[tuple[Tensor, Tensor] | None], like: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Uniforms `[g, n]` and places `[g, n, r]` of several runs; of a run that has none, zeros like these."""
-    known = [(u, u[..., None][..., :0]) if part is None else part for part, u in zip(parts, like, strict=True)]
-    most = max(at.shape[-1] for _, at in known)
-    places = [at if at.shape[-1] == most else torch.nn.functional.pad(at, (0, most - at.shape[-1])) for _, at in known]
-    return torch.cat([u for u, _ in known], 1), torch.cat(places, 1)
+def _levels(parts: list[list[tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
+    """For each level uniforms `[g, n]` and places `[g, n, r]`, of several runs of draws side by side.
+
+    Of runs that have fewer levels nothing is asked there, nor of places beyond their own.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    levels = []
+    for level in range(max(map(len, parts))):
+        own = [p[level] if level < len(p) else (p[0][0], p[0][1][..., :0]) for p in parts]
+        most = max(at.shape[-1] for _, at in own)
+        places = [
+            at if at.shape[-1] == most else torch.nn.functional.pad(at, (0, most - at.shape[-1])) for _, at in own
+        ]
+        levels.append((torch.cat([u for u, _ in own], 1), torch.cat(places, 1)))
+    return levels
 
 
 def located(q: list[Tensor], index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

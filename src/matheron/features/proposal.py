@@ -72,8 +72,8 @@ def _separated(variance: Tensor, factors: list[Factor]) -> list[Component]:
         own = folded.theta @ radial.frame.mT
         beside = folded.theta - own @ radial.frame
         if len(folded.mass) <= LARGEST_SEPARATED and bool(beside.norm() <= 1e-12 * folded.theta.norm()):
-            about = [radial.about(centre) for centre in own]
-            return [Component(variance * m, [s], [s.masses]) for s, m in zip(about, folded.mass, strict=True)]
+            each = zip(radial.about(own), (variance * folded.mass).unbind(), strict=True)
+            return [Component(own_variance, [shells], [shells.masses]) for shells, own_variance in each]
     return [Component(variance, factors, [f.masses for f in factors])]
 
 
@@ -117,11 +117,10 @@ def _factors(measures: list[SpectralMeasure]) -> list[Factor] | None:
         # A frequency and its negative are the same pair of features: one of the factors needs half of them.
         factors.append(Shells(inner, frame, alone=alone, half=not any(f.half for f in factors)))
     if discrete:
-        whole = discrete[0].atoms() if len(discrete) == 1 else Convolution(discrete).atoms()
-        lists = [whole] if whole is not None else [m.atoms() for m in discrete]
-        for atoms in lists:
-            assert atoms is not None
-            factors.append(Atoms(*atoms, half=not any(f.half for f in factors)))
+        lists = [atoms for atoms in atoms_of if atoms is not None]
+        whole = Convolution(discrete).atoms() if len(discrete) > 1 else None
+        for theta, mass in lists if whole is None else [whole]:
+            factors.append(Atoms(theta, mass, half=not any(f.half for f in factors)))
     return factors
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +21,14 @@ NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
 _PRECISE = 1e-11
 # Weights of the data, times monomials and couplings, that are multiplied with the waves at once.
 _BLOCK = 1 << 20
+
+
+class Waves(NamedTuple):
+    """Frequencies `[k, d]`; the root of their coupling B; monomials of one degree, each as coordinates of (x, 1)."""
+
+    theta: np.ndarray
+    root: Tensor | None
+    monomials: list[tuple[int, ...]]
 
 
 class Reference:
@@ -55,32 +64,35 @@ class Reference:
         if float(noise.min()) > _PRECISE * float(K_Xx.max()):
             self.G = self.G.float()
 
-    def residuals(
-        self, theta: np.ndarray, origin: Tensor, multipliers: Sequence[tuple[Tensor | None, tuple[int, ...]]]
-    ) -> np.ndarray:
-        """|r_theta(x)|^2 `[e, r, k]` of frequencies `[k, d]`, for each of e pairs of the root of a coupling B (or None)
-        and the coordinates of a monomial that the wave is multiplied with.
+    def residuals(self, of: Sequence[Waves], origin: Tensor) -> list[np.ndarray]:
+        """|r_theta(x)|^2 `[e, r, k]` of each of k waves times each of e monomials.
 
-        For several outputs they are summed over the columns of the root.
+        For several outputs they are summed over the columns of the coupling's root.
         """
         points = torch.cat([self.x, self.X])
-        turns = (points - origin.to(points)) @ (torch.from_numpy(theta).to(points).mT / (2 * math.pi))  # [r + n, k]
-        waves = _waves(turns.sub_(turns.round()).mul_(2 * math.pi).to(self.G))
-        waves_x, waves_X = waves.split([len(self.x), len(self.X)])  # [., 2 k]
-        monomials = monomials_at(points, [columns for _, columns in multipliers]).to(self.G)  # [e, r + n]
-        each = [self._columns(root) * row for (root, _), row in zip(multipliers, monomials, strict=True)]  # [c, r + n]
-        factors, numbers = torch.cat(each), [len(columns) for columns in each]
+        theta = torch.from_numpy(np.concatenate([own.theta for own in of])).to(points)
+        turns = (points - origin.to(points)) @ (theta.mT / (2 * math.pi))  # [r + n, k]
+        waves = _waves(turns.frac_().mul_(2 * math.pi).to(self.G))  # [r + n, 2, k]
+        points, found = torch.nn.functional.pad(points, (0, 1), value=1.0), []  # (x, 1)
+        for own, some in zip(of, waves.split([len(own.theta) for own in of], -1), strict=True):
+            monomials = points.mT[torch.tensor(own.monomials, dtype=torch.long)].prod(1).to(self.G)  # [e, r + n]
+            factors = monomials[:, None] * self._columns(own.root)  # [e, c, r + n]
+            squares = self._squares(some.flatten(1), factors.flatten(0, 1))  # [e * c, r, 2 k]
+            squares = squares.unflatten(-1, (2, -1)).sum(-2).unflatten(0, factors.shape[:2]).sum(1)
+            found.append(squares.double().cpu().numpy())
+        return found
+
+    def _squares(self, waves: Tensor, factors: Tensor) -> Tensor:
+        """Squared residuals `[e, r, k]` of waves `[r + n, k]` times factors `[e, r + n]`."""
+        waves_x, waves_X = waves.split([len(self.x), len(self.X)])
         at_x, at_X = factors[:, : len(self.x), None], factors[:, None, len(self.x) :]
-        r, step = [], max(1, _BLOCK // self.G.numel())
+        squares, step = [], max(1, _BLOCK // self.G.numel())
         for some_x, some_X in zip(at_x.split(step), at_X.split(step), strict=True):
-            r.append(torch.matmul(self.G.mT * some_X, waves_X).sub_(some_x * waves_x).square_())
-        squares = torch.cat(r).unflatten(-1, (2, -1)).sum(-2)  # [sum of c, r, k]
-        if max(numbers) > 1:
-            squares = torch.stack([columns.sum(0) for columns in squares.split(numbers)])
-        return squares.double().cpu().numpy()
+            squares.append(torch.matmul(self.G.mT * some_X, waves_X).sub_(some_x * waves_x).square_())
+        return squares[0] if len(squares) == 1 else torch.cat(squares)
 
     def _columns(self, root: Tensor | None) -> Tensor:
-        """The columns of a coupling's root `[c, r + n]`, at the points' outputs."""
+        """The columns of a coupling's root at the points' outputs, `[c, r + n]`; one for one output."""
         if self.tasks is None or self.X_tasks is None or root is None:
             return self.G.new_ones(1, 1)
         root = root.detach().to(self.G)
@@ -88,21 +100,14 @@ class Reference:
 
 
 def _waves(P: Tensor) -> Tensor:
-    """Cosines and sines of phases, side by side."""
-    waves = P.new_empty(len(P), 2 * P.shape[1])
-    cos, sin = waves.chunk(2, dim=1)
-    if P.is_cuda:
-        torch.cos(P, out=cos)
-        torch.sin(P, out=sin)
-    else:  # numpy's are the faster on one core, by far in float32
-        np.cos(P.numpy(), out=cos.numpy())
-        np.sin(P.numpy(), out=sin.numpy())
+    """Cosines and sines of phases `[n, k]`: `[n, 2, k]`."""
+    waves = P.new_empty(len(P), 2, P.shape[1])
+    for i, (of, faster) in enumerate(((torch.cos, np.cos), (torch.sin, np.sin))):
+        if P.is_cuda:
+            of(P, out=waves[:, i])
+        else:  # on one core, and by far in float32
+            faster(P.numpy(), out=waves[:, i].numpy())
     return waves
-
-
-def monomials_at(x: Tensor, columns: Sequence[Sequence[int]]) -> Tensor:
-    """Products of coordinates of (x, 1), `[e, n]`: those of some columns for each, as many."""
-    return torch.nn.functional.pad(x, (0, 1), value=1.0).mT[torch.tensor(columns, dtype=torch.long)].prod(1)
 
 
 def _nearest(X: Tensor, x: Tensor) -> Tensor:
@@ -126,22 +131,28 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     points = net(NUM_REFERENCE, d)
     if domain is None:
         low, high = X.aminmax(dim=0)
-        middle, half = (low + high) / 2, torch.where(high > low, 0.7 * (high - low), lengths)
-        low, size = middle - half, 2 * half
+        half = torch.where(high > low, 0.7 * (high - low), lengths)
+        low, size = (low + high) / 2 - half, 2 * half
     else:
         low, size = domain[0], domain[1] - domain[0]
     inside = low + size * points[near:]
-    which = spread(n, near)[torch.arange(near) % min(n, near)]
+    number = torch.arange(near)
+    which = number % min(n, near) * n // min(n, near)  # spread evenly
     some = X[which]
     if n == 1:
         return torch.cat([inside, some + lengths * (2 * points[:near] - 1)])
     scaled = X / size
     distance = torch.cdist(scaled[which], scaled)  # [near, n]
     neighbours = distance.topk(min(n, 2 * d + 1), largest=False).indices
-    which = 1 + torch.arange(near) % (neighbours.shape[1] - 1)
-    other = X[neighbours[torch.arange(near), which]]
-    u, close = points[:near, :1], torch.arange(near)[:, None] % 4 == 0
-    return torch.cat([inside, some + torch.where(close, 0.5 * 300 ** (u - 1), 0.2 + 0.6 * u) * (other - some)])
+    other = X[neighbours[number, 1 + number % (neighbours.shape[1] - 1)]]
+    return torch.cat([inside, some + _between(near, d) * (other - some)])
+
+
+@lru_cache(maxsize=32)
+def _between(near: int, d: int) -> Tensor:
+    """How far from a datum to its neighbour points lie, `[near, 1]`: every fourth is close to it."""
+    u, number = net(NUM_REFERENCE, d)[:near, :1], torch.arange(near)[:, None]
+    return torch.where(number % 4 == 0, 0.5 * 300 ** (u - 1), 0.2 + 0.6 * u)
 
 
 def spread(n: int, count: int) -> Tensor:

@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 
 from .cells import NUM_SHELLS, Atoms, Shells
-from .positions import Positions, located, rows_of
+from .positions import Positions, joined, located, rows_of
 from .proposal import Component
 
 # Numbers of a table of frequencies about the components' centres that is made at once.
 _BLOCK = 1 << 22
 
 
-def draw(pool: Sequence[Component], at: Positions) -> tuple[Tensor, Tensor]:
-    """Frequencies `[k, d]` from the components' proposals, and their weights S / q `[k]`."""
+def draw(pools: Sequence[Sequence[Component]], each: Sequence[Positions]) -> tuple[list[Tensor], list[Tensor]]:
+    """Frequencies `[k, d]` from the components' proposals and their weights S / q `[k]`, of each pool."""
+    at = joined(each, [len(parts) for parts in pools])
+    pool = [c for parts in pools for c in parts]
+    keys = [(i, c.density_key) for i, parts in enumerate(pools) for c in parts]  # densities add within a pool
     log_S = torch.stack([c.variance for c in pool]).log()
     log_q = torch.tensor([c.share for c in pool], dtype=torch.float64).log()
     theta = log_q.new_zeros(len(at.component), pool[0].factors[0].input_dim)
@@ -39,7 +42,7 @@ def draw(pool: Sequence[Component], at: Positions) -> tuple[Tensor, Tensor]:
             outer = (log_S[members], log_q[members])  # of the components, once
             outer = outer if level == 0 else tuple(torch.zeros_like(v) for v in outer)
             if kind is Shells:
-                groups = [pool[t].density_key or t for t in members]
+                groups = [t if keys[t][1] is None else keys[t] for t in members]
                 spectra = _Spectra(factors, q, groups, *outer)
                 part = spectra.drawn(index, cell, fraction, within_own)
                 ratio = spectra.log_ratios(part, index)
@@ -48,7 +51,8 @@ def draw(pool: Sequence[Component], at: Positions) -> tuple[Tensor, Tensor]:
                 ratio = ratio + (outer[0] - outer[1])[index]
             theta = theta + part if rows is None else theta.index_add(0, rows, part)
             log_weight = log_weight + ratio if rows is None else log_weight.index_add(0, rows, ratio)
-    return theta, log_weight.exp()
+    sizes = [len(own.component) for own in each]
+    return list(theta.split(sizes)), list(log_weight.exp().split(sizes))
 
 
 def _of_atoms(factors: list[Atoms], q: list[Tensor], cell: Tensor) -> tuple[Tensor, Tensor]:
