@@ -281,8 +281,8 @@ def test_a_measure_without_shells_or_atoms_has_no_components():
 def test_smoothing_keeps_a_constant_and_extrapolates_flat():
     at, index, ones = rand(100, seed=1).numpy(), np.linspace(-1, 2, 7), np.ones(100)
     runs = Runs(at)
-    np.testing.assert_allclose(runs.smooth(3 * ones, ones, index), 3.0)
-    growing = runs.smooth(np.exp(5 * at), None, index)
+    np.testing.assert_allclose(runs.smooth(3 * ones[None], ones, index), 3.0)
+    (growing,) = runs.smooth(np.exp(5 * at)[None], None, index)
     assert (np.diff(growing) >= 0).all() and growing[0] == growing[1] and growing[-1] == growing[-2]
 
 

@@ -132,51 +132,62 @@ class _Spectrum:
     pool: Pool
     parts: list[Component]
     pilot: Pilot
+    squares: np.ndarray  # [e, r, k], squared residuals of the pilot times each monomial
+
+    @property
+    def variances(self) -> np.ndarray:
+        return np.array([float(c.variance) for c in self.parts])
 
 
 def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
-    posterior = asked.posterior
-    assert posterior is not None
-    # The posterior variance is hardly less than this share of the prior's: there the tail ends.
-    total = sum(float(c.variance) for pool in pools for c in pool.parts)
-    least = float(posterior.noise.detach().min()) / (len(posterior.centres) * max(total, 1e-300))
-    spectra = _spectra(pools, least)
+    spectra = _spectra(pools, asked)
     theta = torch.from_numpy(np.concatenate([np.abs(own.pilot.theta) for own in spectra]))
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
-    reference = Reference(posterior, asked.domain, asked.where, 1 / torch.nan_to_num(turns, nan=1.0))
-    residuals = _residuals(spectra, reference, asked.origin)
+    assert asked.posterior is not None
+    reference = Reference(asked.posterior, asked.domain, asked.where, 1 / torch.nan_to_num(turns, nan=1.0))
+    _set_residuals(spectra, reference, asked.origin)
     variance = reference.noise_variance.cpu().numpy()  # [r]
-    for spectrum, c, e in residuals:
-        variance = variance + float(c.variance) * (e @ spectrum.pilot.weight)
+    for own in spectra:
+        variance = variance + own.variances @ (own.squares @ own.pilot.weight)
     relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
-    x = reference.x.cpu().numpy()
-    x = np.concatenate([x, np.ones((len(x), 1))], axis=1)  # (x, 1)
-    parts, given = [], asked.domain is not None or asked.where is not None
-    for spectrum, c, e in residuals:
-        cells, mean = by_cells(c, spectrum.pilot, relative @ e)
-        size = float(c.variance) * spectrum.pool.size
-        if c.envelope:
-            size *= float(np.square(x[:, c.envelope].prod(1)).mean())
-        parts.append(Tilted(c, size, mean * float(c.variance), cells))
+    alike: dict[tuple, list[_Spectrum]] = {}  # of one shape, and with the same pilot in units of the scale
+    for own in spectra:
+        alike.setdefault(tuple(map(id, own.pilot.parts)), []).append(own)
+    parts, mean_squares = [], _mean_squares(pools, reference.x.cpu().numpy())
+    for group in alike.values():
+        lev = np.concatenate([relative @ own.squares for own in group])  # [m, k]
+        cells, means = by_cells(group[0].parts[0].factors, group[0].pilot.parts, lev)
+        components = [(own.pool, c) for own in group for c in own.parts]
+        for (pool, c), mean, *of in zip(components, means.tolist(), *cells, strict=True):
+            size = float(c.variance) * pool.size * mean_squares[c.envelope]
+            parts.append(Tilted(c, size, mean * float(c.variance), of))
+    given = asked.domain is not None or asked.where is not None
     tilt(parts, given, float(variance.mean()) <= PINNED * sum(p.size for p in parts), asked.num_bases)
     sizes = _shared(pools, given)
     return [size / sum(sizes) for size in sizes]
 
 
-def _spectra(pools: Sequence[Pool], least: float) -> list[_Spectrum]:
+def _spectra(pools: Sequence[Pool], asked: Asked) -> list[_Spectrum]:
+    posterior = asked.posterior
+    assert posterior is not None
+    # The posterior variance is hardly less than this share of the prior's: there the tail ends.
+    total = sum(float(c.variance) for pool in pools for c in pool.parts)
+    least = float(posterior.noise.detach().min()) / (len(posterior.centres) * max(total, 1e-300))
     found: dict[int, tuple[Pool, list[Component]]] = {}
     for pool in pools:
         for c in pool.parts:
             found.setdefault(id(c.factors), (pool, []))[1].append(c)
-    each = found.values()
-    return [_Spectrum(pool, own, pilot(own[0], number_of_each(len(each), len(own)), least)) for pool, own in each]
+    spectra = []
+    for pool, own in found.values():
+        # All of a kernel alone with a coupling have as many as without.
+        columns = 1 if pool.root is None or len(found) == len(own) == 1 else len(pool.root)
+        count = number_of_each(len(found), len(own) * columns)
+        spectra.append(_Spectrum(pool, own, pilot(own[0], count, least), np.empty(0)))
+    return spectra
 
 
-def _residuals(
-    spectra: list[_Spectrum], reference: Reference, origin: Tensor
-) -> list[tuple[_Spectrum, Component, np.ndarray]]:
-    """Of each component the squared residuals `[r, k]` of its pilot."""
+def _set_residuals(spectra: list[_Spectrum], reference: Reference, origin: Tensor) -> None:
     alike: dict[tuple, list[_Spectrum]] = {}  # of one pool, with the same monomials
     for own in spectra:
         alike.setdefault((id(own.pool), *(c.envelope for c in own.parts)), []).append(own)
@@ -184,12 +195,20 @@ def _residuals(
         Waves(np.concatenate([s.pilot.theta for s in own]), own[0].pool.root, [c.envelope for c in own[0].parts])
         for own in alike.values()
     ]
-    found = []
-    for group, squares in zip(alike.values(), reference.residuals(waves, origin), strict=True):  # [e, r, k]
+    for group, squares in zip(alike.values(), reference.residuals(waves, origin), strict=True):
         last = 0
-        for spectrum in group:
-            first, last = last, last + len(spectrum.pilot.theta)
-            found += [(spectrum, c, e) for c, e in zip(spectrum.parts, squares[:, :, first:last], strict=True)]
+        for own in group:
+            first, last = last, last + len(own.pilot.theta)
+            own.squares = squares[:, :, first:last]
+
+
+def _mean_squares(pools: Sequence[Pool], x: np.ndarray) -> dict[tuple[int, ...], float]:
+    """Of every monomial over points `[r, d]`."""
+    x, found = np.concatenate([x, np.ones((len(x), 1))], axis=1), {}  # (x, 1)
+    for pool in pools:
+        columns = list({c.envelope for c in pool.parts})
+        values = x[:, np.array(columns, dtype=int)].prod(-1)  # [r, e]
+        found |= dict(zip(columns, np.square(values).mean(0).tolist(), strict=True))
     return found
 
 

@@ -21,10 +21,10 @@ from .reference import net
 # The pilot's frequencies follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
 _STRETCH = 3.0
 # Frequencies of a component: alone; one of several; at least. The sum over components may be LARGEST, if that allows.
-_ALONE, _EACH, _FEWEST, _LARGEST = 256, 128, 48, 512
+_ALONE, _EACH, _FEWEST, _LARGEST = 256, 128, 32, 384
 # Runs of neighbours that leverage is averaged over: at the most, and frequencies in each.
 _MOST_RUNS, _PER_RUN = 21, 4
-_KEPT: dict[tuple, _Part] = {}
+_KEPT: dict[tuple, Part] = {}
 _MOST_KEPT = 256
 
 
@@ -38,18 +38,19 @@ class Runs:
         self.middle = self.means(at, None)
 
     def means(self, values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-        """Weighted means over each run."""
-        w = np.ones(len(values)) if weights is None else weights[self.order]
+        """Weighted means over each run, of values `[..., k]`."""
+        w = np.ones(len(self.order)) if weights is None else weights[self.order]
         total = np.maximum(np.add.reduceat(w, self.first), 1e-300)
-        return np.add.reduceat(w * values[self.order], self.first) / total
+        return np.add.reduceat(w * values[..., self.order], self.first, axis=-1) / total
 
     def smooth(self, values: np.ndarray, weights: np.ndarray | None, index: np.ndarray) -> np.ndarray:
-        """Means of positive values at these places, interpolated in logarithms; flat beyond the ends."""
+        """Means of positive values `[m, k]` at these places, interpolated in logarithms; flat beyond the ends."""
         y = self.means(values, weights)
-        return np.exp(np.interp(index, self.middle, np.log(np.maximum(y, 1e-12 * max(y.max(), 1e-300)))))
+        y = np.log(np.maximum(y, np.maximum(1e-12 * y.max(-1, keepdims=True), 1e-300)))
+        return np.exp([np.interp(index, self.middle, row) for row in y])
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Of one factor: frequencies in units of its scale, about its centre; cells `[k]`, and p / q of these."""
 
     unit: np.ndarray  # [k, p]
@@ -64,7 +65,7 @@ class Pilot:
     """Frequencies of one component: `[k, d]`, and what is known of them for each of its factors."""
 
     theta: np.ndarray
-    parts: list[_Part]
+    parts: list[Part]
 
     @property
     def weight(self) -> np.ndarray:
@@ -87,7 +88,7 @@ def pilot(c: Component, count: int, least: float) -> Pilot:
     return Pilot(sum(theta[1:], start=theta[0]), parts)
 
 
-def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) -> _Part:
+def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) -> Part:
     key = (
         (*factor.key, factor.form, *U.shape, column, least, stretch)
         if isinstance(factor, Shells) and factor.key
@@ -103,13 +104,13 @@ def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) 
     cell = np.minimum(np.searchsorted(cdf, u), len(q) - 1)
     runs = Runs(factor.index.numpy()[cell])
     if isinstance(factor, Atoms):
-        return _Part(within, None, cell, factor.masses.numpy()[cell] / q[cell], runs)
+        return Part(within, None, cell, factor.masses.numpy()[cell] / q[cell], runs)
     fraction = np.clip(1 - (cdf[cell] - u) / q[cell], 0, 1)
     log_radius = factor.low + factor.step * (cell + fraction)
     unit = within[:, : factor.own_dim] * np.exp(log_radius)[:, None]
     sign = np.where(within[:, -1:] < 0.5, -1.0, 1.0) if factor.signed else None
     density = factor.log_shell(torch.from_numpy(log_radius)).exp().numpy()  # of log radius
-    part = _Part(unit, sign, cell, density * factor.step / q[cell], runs)
+    part = Part(unit, sign, cell, density * factor.step / q[cell], runs)
     if key:
         if len(_KEPT) >= _MOST_KEPT:
             _KEPT.clear()
@@ -117,7 +118,7 @@ def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) 
     return part
 
 
-def _placed(factor: Factor, part: _Part) -> np.ndarray:
+def _placed(factor: Factor, part: Part) -> np.ndarray:
     """The frequencies `[k, d]` of a factor."""
     if isinstance(factor, Atoms):
         return factor.theta.detach().numpy()[part.cell]
@@ -129,24 +130,24 @@ def _placed(factor: Factor, part: _Part) -> np.ndarray:
     return own if factor.whole else own @ factor.frame.numpy()
 
 
-def number_of_each(spectra: int, owners: int) -> int:
-    """Of pilot frequencies for each of some components, of which each comes with as many monomials."""
+def number_of_each(spectra: int, products: int) -> int:
+    """Of pilot frequencies for each of some spectra, each times so many monomials and columns of a coupling's root."""
     each = _ALONE if spectra == 1 else min(_EACH, max(_FEWEST, _LARGEST // spectra))
-    return each if owners <= 4 else max(_FEWEST, 4 * each // owners)
+    return each if products <= 2 else min(each, max(2 * _FEWEST, 2 * each // products))
 
 
-def by_cells(c: Component, of: Pilot, lev: np.ndarray) -> tuple[list[np.ndarray], float]:
-    """The leverage of the cells of each factor, scaled to a mean of one, from that `[k]` of the pilot's frequencies;
-    and the mean."""
-    mean, cells = 1.0, []
-    alone = len(c.factors) == 1
+def by_cells(factors: list[Factor], parts: list[Part], lev: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """The leverage of the cells of each factor `[m, c]`, scaled to means of one, from that `[m, k]` of frequencies of m
+    components; and the means `[m]`."""
+    mean, cells = np.ones(len(lev)), []
+    alone = len(factors) == 1
     # Over directions a root of the mean square is best; in a product it would count what other factors account for.
     power = 2.0 if alone else 1.0
-    for factor, part in zip(c.factors, of.parts, strict=True):
-        others = None if alone else math.prod((p.ratio for p in of.parts if p is not part), start=1.0)
+    for factor, part in zip(factors, parts, strict=True):
+        others = None if alone else math.prod((p.ratio for p in parts if p is not part), start=1.0)
         fitted = part.runs.smooth(lev**power, others, factor.index.numpy()) ** (1 / power)
         if isinstance(factor, Atoms) and alone:  # known, for those that were drawn
-            fitted[part.cell] = lev
-        mean = max(float(factor.masses.numpy() @ fitted), 1e-300)
-        cells.append(fitted / mean)
+            fitted[:, part.cell] = lev
+        mean = np.maximum(fitted @ factor.masses.numpy(), 1e-300)
+        cells.append(fitted / mean[:, None])
     return cells, mean

@@ -17,8 +17,6 @@ from ..solvers import CholeskyState, Posterior, covariance
 
 # Reference points. Where the factor of all data would cost too much, or is not at hand, this many data must do.
 NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
-# Noise of less than this share of the variance needs residuals in float64.
-_PRECISE = 1e-11
 # Weights of the data, times monomials and couplings, that are multiplied with the waves at once.
 _BLOCK = 1 << 20
 
@@ -60,9 +58,6 @@ class Reference:
             noise = noise + state.jitter
         self.X, self.X_tasks = X, tasks
         self.noise_variance = noise @ self.G.double().square()  # [r]
-        # Rounding to float32 is noise of 1e-14 of the variance.
-        if float(noise.min()) > _PRECISE * float(K_Xx.max()):
-            self.G = self.G.float()
 
     def residuals(self, of: Sequence[Waves], origin: Tensor) -> list[np.ndarray]:
         """|r_theta(x)|^2 `[e, r, k]` of each of k waves times each of e monomials.
@@ -72,14 +67,15 @@ class Reference:
         points = torch.cat([self.x, self.X])
         theta = torch.from_numpy(np.concatenate([own.theta for own in of])).to(points)
         turns = (points - origin.to(points)) @ (theta.mT / (2 * math.pi))  # [r + n, k]
-        waves = _waves(turns.frac_().mul_(2 * math.pi).to(self.G))  # [r + n, 2, k]
+        P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
+        waves = torch.stack([P.cos(), P.sin_()], dim=1)  # [r + n, 2, k]
         points, found = torch.nn.functional.pad(points, (0, 1), value=1.0), []  # (x, 1)
         for own, some in zip(of, waves.split([len(own.theta) for own in of], -1), strict=True):
             monomials = points.mT[torch.tensor(own.monomials, dtype=torch.long)].prod(1).to(self.G)  # [e, r + n]
             factors = monomials[:, None] * self._columns(own.root)  # [e, c, r + n]
-            squares = self._squares(some.flatten(1), factors.flatten(0, 1))  # [e * c, r, 2 k]
-            squares = squares.unflatten(-1, (2, -1)).sum(-2).unflatten(0, factors.shape[:2]).sum(1)
-            found.append(squares.double().cpu().numpy())
+            squares = self._squares(some.flatten(1), factors.flatten(0, 1))  # [e * c, r, 2 * k]
+            squares = squares.view(*factors.shape[:2], len(self.x), 2, -1)
+            found.append(squares.sum((1, 3)).double().cpu().numpy())
         return found
 
     def _squares(self, waves: Tensor, factors: Tensor) -> Tensor:
@@ -88,7 +84,8 @@ class Reference:
         at_x, at_X = factors[:, : len(self.x), None], factors[:, None, len(self.x) :]
         squares, step = [], max(1, _BLOCK // self.G.numel())
         for some_x, some_X in zip(at_x.split(step), at_X.split(step), strict=True):
-            squares.append(torch.matmul(self.G.mT * some_X, waves_X).sub_(some_x * waves_x).square_())
+            G = (self.G.mT * some_X).flatten(0, 1)
+            squares.append(torch.addmm((some_x * waves_x).flatten(0, 1), G, waves_X, alpha=-1).square_())
         return squares[0] if len(squares) == 1 else torch.cat(squares)
 
     def _columns(self, root: Tensor | None) -> Tensor:
@@ -97,17 +94,6 @@ class Reference:
             return self.G.new_ones(1, 1)
         root = root.detach().to(self.G)
         return root[torch.cat([self.tasks, self.X_tasks])].mT[root.any(0)]
-
-
-def _waves(P: Tensor) -> Tensor:
-    """Cosines and sines of phases `[n, k]`: `[n, 2, k]`."""
-    waves = P.new_empty(len(P), 2, P.shape[1])
-    for i, (of, faster) in enumerate(((torch.cos, np.cos), (torch.sin, np.sin))):
-        if P.is_cuda:
-            of(P, out=waves[:, i])
-        else:  # on one core, and by far in float32
-            faster(P.numpy(), out=waves[:, i].numpy())
-    return waves
 
 
 def _nearest(X: Tensor, x: Tensor) -> Tensor:
