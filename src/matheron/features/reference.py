@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..kernels import coupled_covariance
+from ..scratch import arena, empty, frame
 from ..solvers import CholeskyState, Posterior, covariance
 
 # Reference points. Where the factor of all data would cost too much, or is not at hand, this many data must do.
 NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
-# Weights of the data, times monomials and couplings, that are multiplied with the waves at once.
-_BLOCK = 1 << 20
+# Monomials whose products with the waves are multiplied with the data's weights at once.
+_SEVERAL = 8
 
 
 class Waves(NamedTuple):
@@ -66,27 +67,31 @@ class Reference:
         """
         points = torch.cat([self.x, self.X])
         theta = torch.from_numpy(np.concatenate([own.theta for own in of])).to(points)
-        turns = (points - origin.to(points)) @ (theta.mT / (2 * math.pi))  # [r + n, k]
-        P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
-        waves = torch.stack([P.cos(), P.sin_()], dim=1)  # [r + n, 2, k]
-        points, found = torch.nn.functional.pad(points, (0, 1), value=1.0), []  # (x, 1)
-        for own, some in zip(of, waves.split([len(own.theta) for own in of], -1), strict=True):
-            monomials = points.mT[torch.tensor(own.monomials, dtype=torch.long)].prod(1).to(self.G)  # [e, r + n]
-            factors = monomials[:, None] * self._columns(own.root)  # [e, c, r + n]
-            squares = self._squares(some.flatten(1), factors.flatten(0, 1))  # [e * c, r, 2 * k]
-            squares = squares.view(*factors.shape[:2], len(self.x), 2, -1)
-            found.append(squares.sum((1, 3)).double().cpu().numpy())
+        turns, found = (points - origin.to(points), theta.mT / (2 * math.pi)), []
+        points = torch.nn.functional.pad(points, (0, 1), value=1.0)  # (x, 1)
+        with arena():  # fresh memory would take longer than what is done with it
+            P = torch.mm(*turns, out=empty((len(points), len(theta)), points))
+            P = P.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
+            waves = empty((len(points), 2, len(theta)), P)
+            torch.cos(P, out=waves[:, 0])
+            torch.sin(P, out=waves[:, 1])
+            for own, some in zip(of, waves.split([len(own.theta) for own in of], -1), strict=True):
+                monomials = points.mT[torch.tensor(own.monomials, dtype=torch.long)].prod(1).to(self.G)  # [e, r + n]
+                factors = monomials[:, None] * self._columns(own.root)  # [e, c, r + n]
+                squares = [self._squares(some.flatten(1), factor) for factor in factors.split(_SEVERAL)]
+                found.append(torch.cat(squares).double().cpu().numpy())
         return found
 
     def _squares(self, waves: Tensor, factors: Tensor) -> Tensor:
-        """Squared residuals `[e, r, k]` of waves `[r + n, k]` times factors `[e, r + n]`."""
-        waves_x, waves_X = waves.split([len(self.x), len(self.X)])
-        at_x, at_X = factors[:, : len(self.x), None], factors[:, None, len(self.x) :]
-        squares, step = [], max(1, _BLOCK // self.G.numel())
-        for some_x, some_X in zip(at_x.split(step), at_X.split(step), strict=True):
-            G = (self.G.mT * some_X).flatten(0, 1)
-            squares.append(torch.addmm((some_x * waves_x).flatten(0, 1), G, waves_X, alpha=-1).square_())
-        return squares[0] if len(squares) == 1 else torch.cat(squares)
+        """Squared residuals `[e, r, k]` of waves `[r + n, 2 * k]` times factors `[e, c, r + n]`."""
+        e, c, (r, n), k = *factors.shape[:2], (len(self.x), len(self.X)), waves.shape[1]
+        (waves_x, waves_X), (at_x, at_X) = waves.split([r, n]), factors.split([r, n], dim=-1)
+        with frame():
+            G = torch.mul(self.G.mT, at_X[..., None, :], out=empty((e, c, r, n), waves))
+            residuals = torch.mul(waves_x, at_x[..., None], out=empty((e, c, r, k), waves))
+            residuals.view(-1, k).addmm_(G.view(-1, n), waves_X, alpha=-1)
+            cos, sin = residuals.square_().sum(1).chunk(2, dim=-1)
+            return cos + sin
 
     def _columns(self, root: Tensor | None) -> Tensor:
         """The columns of a coupling's root at the points' outputs, `[c, r + n]`; one for one output."""

@@ -70,32 +70,33 @@ class _Spectra:
 
     def __init__(self, shells: list[Shells], q: list[Tensor], groups: list, log_S: Tensor, log_q: Tensor) -> None:
         self.shells, self.one = shells, len(shells) == 1
-        self.low, self.step = (torch.tensor([getattr(s, name) for s in shells]).double() for name in ("low", "step"))
+        numbers = [(s.low, s.step, s.log_area, s.own_dim) for s in shells]
+        self.low, self.step, area, self.own_dim = torch.tensor(numbers, dtype=torch.float64).unbind(1)  # [m] each
         self.table = (q[0] if self.one else torch.cat(q)).log()
         scales = [s.measure.scale for s in shells]
-        log_volume = torch.stack([scale.log().sum() for scale in scales])
-        self.log_S = log_S - log_volume
-        area = torch.tensor([s.log_area for s in shells], dtype=torch.float64)
-        self.log_q = log_q - self.step.log() - area - log_volume.detach()
-        self.own_dim = torch.tensor([s.own_dim for s in shells], dtype=torch.float64)
         # Own coordinates in units of the scale: maps [m, p, d] there, and back.
         self.whole = all(s.whole for s in shells)
         if self.whole:
             self.scale = torch.stack(scales)  # [m, d]
+            log_volume = self.scale.log().sum(-1)
         else:
             self.scale = _padded([scale[:, None] * s.frame for s, scale in zip(shells, scales, strict=True)])
             self.inverse = _padded([s.frame / scale[:, None] for s, scale in zip(shells, scales, strict=True)])
+            log_volume = torch.stack([scale.log().sum() for scale in scales])
+        self.log_S, self.log_q = log_S - log_volume, log_q - self.step.log() - area - log_volume.detach()
         self.shift = None
         if any(s.shift is not None for s in shells):
             zero = torch.zeros(shells[0].input_dim, dtype=torch.float64)
-            self.shift = torch.stack([zero if s.shift is None else s.shift @ s.frame for s in shells])  # [m, d]
+            shifts = [zero if s.shift is None else s.shift if s.whole else s.shift @ s.frame for s in shells]
+            self.shift = torch.stack(shifts)  # [m, d]
             self.sign_column = torch.tensor([s.own_dim if s.signed else -1 for s in shells])
         together: dict = {}
         for i, group in enumerate(groups):
             together.setdefault(group, []).append(i)
         self.most = max(len(members) for members in together.values())
         partners = [together[group] for group in groups]
-        self.partners = torch.tensor([p + [-1] * (self.most - len(p)) for p in partners])  # [m, M]
+        self.partners = torch.tensor([p + [p[0]] * (self.most - len(p)) for p in partners])  # [m, M], of which as many:
+        self.numbers = None if len(together) == 1 else torch.tensor([[len(p)] for p in partners])
 
     def _of(self, table: Tensor, index: Tensor) -> Tensor:
         return table[0] if self.one else table[index]
@@ -124,7 +125,6 @@ class _Spectra:
 
     def _log_ratio(self, theta: Tensor, index: Tensor) -> Tensor:
         member = self.partners[index]  # [k, M]
-        missing, member = member < 0, member.clamp_min(0)
         r2 = self._squared_radii(theta, member)  # [1 or 2, k, M]
         log_S = self._of(self.log_S, member) + _log_mean(self._log_radial(r2, member))
         log_r = r2.detach().log() / 2
@@ -135,8 +135,10 @@ class _Spectra:
         log_q = self._of(self.log_q, member) + _log_mean(log_q)
         if self.most == 1:
             return (log_S - log_q)[:, 0]
-        log_S, log_q = (v.masked_fill(missing, -math.inf).logsumexp(-1) for v in (log_S, log_q))
-        return log_S - log_q
+        if self.numbers is not None:
+            missing = torch.arange(self.most) >= self.numbers[index]
+            log_S, log_q = (v.masked_fill(missing, -math.inf) for v in (log_S, log_q))
+        return log_S.logsumexp(-1) - log_q.logsumexp(-1)
 
     def _squared_radii(self, theta: Tensor, member: Tensor) -> Tensor:
         """|own coordinates / scale|^2 `[1 or 2, k, M]`, from each of the centres."""
