@@ -14,6 +14,7 @@ from matheron import kernels as K
 from matheron.convolution import convolved
 from matheron.features import Joint, Lattice, Modulated
 from matheron.features.basis import Cosines
+from matheron.metrics import gaussian_wasserstein
 from matheron.paths import LatticeUpdate
 from matheron.samplers import moments
 from matheron.solvers import ConvergenceWarning, FourierLattice, JitterWarning, MisfitWarning
@@ -292,14 +293,54 @@ def test_auto_solves_densely_for_data_that_the_prior_finds_unlikely():
     assert matheron.draw(likely, 2, domain=UNIT).update.num_centres == 0
 
 
-def test_a_prior_of_modes_alone_takes_data_on_its_lattice_and_one_with_frequencies_beyond_says_so():
+def test_a_prior_of_modes_alone_takes_data_on_its_lattice():
     rough, X = K.Matern(0.5, 0.3), rand(20, 2)
-    given: dict[str, Any] = dict(noise=1e-2, solver="lattice")
-    asked: dict[str, Any] = dict(input_dim=2, domain=UNIT, seed=0)
-    with pytest.raises(ValueError, match='or a prior with domain= and features="lattice"'):
-        matheron.draw_prior(rough, 2, **asked).condition_on(X, X[:, 0], **given)
-    alone = matheron.draw_prior(rough, 2, features="lattice", **asked)
-    assert alone.condition_on(X, X[:, 0], **given).update.num_centres == 0
+    alone = matheron.draw_prior(rough, 2, input_dim=2, domain=UNIT, features="lattice", seed=0)
+    assert alone.condition_on(X, X[:, 0], noise=1e-2, solver="lattice").update.num_centres == 0
+
+
+ROUGH = {  # kernel, dimensions, noise, and whether data are given on the lattice: else exactly
+    "one dimension": (K.Matern(0.5, 0.3), 1, 1e-2, True),
+    "two": (K.Matern(0.5, 0.3), 2, 0.5, True),
+    "functions beside it": (K.Linear() * K.Matern(0.5, 0.3) + K.Matern(0.5, 0.3) + K.Periodic(0.4, 1.0), 1, 0.1, True),
+    "several outputs": (K.Coregional(K.Matern(0.5, 0.3), [[1.0, 0.5], [0.5, 2.0]]), 1, 1e-1, True),
+    "precise data": (K.Matern(0.5, 0.3), 2, 1e-2, False),
+}
+
+
+@pytest.mark.parametrize("name", ROUGH)
+def test_a_rough_prior_with_frequencies_beyond_its_modes_takes_data_and_then_more(name):
+    """Between data and at them: variances and means in closed form, and W2 beside that of exact draws."""
+    kernel, d, noise, on_lattice = ROUGH[name]
+    s, X, more = 500, rand(40, d, seed=1), rand(20, d, seed=11)
+    x = torch.cat([rand(20, d, seed=7), X[:10]])
+    tasks = None if kernel.num_outputs == 1 else torch.arange(60) % 2
+    y = torch.sin(5 * torch.cat([X, more]).sum(-1))
+    paths = matheron.draw_prior(kernel, s, input_dim=d, domain=UNIT, seed=0)
+    assert "beyond the modes" in paths.prior.features.description
+    for n, points in ((40, X), (60, more)):
+        own = slice(n - len(points), n)
+        of = {} if tasks is None else {"tasks": tasks[own]}
+        paths = paths.condition_on(points, y[own], noise=noise, solver="lattice", seed=n, **of)
+        assert (paths.update.num_centres == 0) == on_lattice
+        every = {} if tasks is None else {"tasks": tasks[:n]}
+        exact = moments(matheron.ExactGP(kernel, torch.cat([X, more])[:n], y[:n], noise=noise, **every), x)
+        f, m = paths(x).flatten(1), exact.mean.flatten()
+        C = exact.covariance.reshape(len(m), len(m))
+        sd = C.diagonal().sqrt()
+        assert (f.var(0) / sd**2 - 1).abs().max() < 5 * math.sqrt(2 / s) + 0.02
+        assert ((paths.mean(x).flatten() - m) / sd).abs().max() < 0.05
+        root = torch.linalg.cholesky(C + 1e-10 * torch.eye(len(m)))
+        z = torch.randn(s, len(m), generator=gen(3), dtype=torch.float64)
+        ours, floor = (gaussian_wasserstein(g.mean(0), torch.cov(g.mT), m, C) for g in (f, m + z @ root.mT))
+        assert ours < 1.25 * floor
+
+
+def test_many_data_more_precise_than_a_rough_prior_s_modes_are_told_of():
+    X = rand(4500, 2)
+    prior = matheron.draw_prior(K.Matern(0.5, 0.3), 2, input_dim=2, domain=UNIT, seed=0)
+    with pytest.warns(JitterWarning, match="lies beyond the modes of this prior's lattice, and counts as noise"):
+        assert prior.condition_on(X, X[:, 0], noise=1e-4, solver="lattice", seed=1).update.num_centres == 0
 
 
 def test_refusals():

@@ -1,6 +1,7 @@
 """Finite bases for a prior: x -> Phi."""
 
 from .basis import Basis as Basis
+from .beyond import on_modes as on_modes
 from .box import LARGEST_DIM as LARGEST_DIM
 from .canonical import Canonical as Canonical
 from .choose import KINDS as KINDS

@@ -8,9 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .basis import Cosines, Pairs
+from .basis import Basis, Cosines, Pairs
 from .cells import Shells
+from .features import Features
+from .modulated import OnLattice, lattice_in
 from .positions import num_uniforms, positions
+from .products import Products
 from .proposal import Component
 from .reference import net
 from .sampling import draw
@@ -85,3 +88,18 @@ def outside(basis: Pairs | Cosines, columns: Tensor, beyond: Tensor) -> tuple[Pa
         return t.take_along_dim(order.reshape(*order.shape, *[1] * (t.ndim - 2)), 1)
 
     return basis.replaced(amplitudes=basis.amplitudes * far).mapped(taken), taken(columns)
+
+
+def on_modes(features: Features) -> list[bool]:
+    """Of each basis whether it is a lattice, or exact beside one: random frequencies lie beyond a lattice's modes."""
+    lattices, d = [basis for basis in features.bases if isinstance(basis, OnLattice)], len(features.origin)
+    return [not any(_is_beyond(basis, lattice, d) for lattice in lattices) for basis in features.bases]
+
+
+def _is_beyond(basis: Basis, lattice: OnLattice, input_dim: int) -> bool:
+    waves = basis.fourier if isinstance(basis, Products) else basis
+    if not isinstance(waves, Pairs | Cosines):
+        return False
+    beyond = lattice_in(lattice).beyond(input_dim).to(waves.frequencies) * (1 - 1e-6)
+    far = (waves.frequencies.abs() > beyond).any(-1)
+    return bool((far | (waves.amplitudes == 0)).all())

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from copy import copy
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,7 +64,7 @@ class Shells(Factor):
         self.measure, self.frame, self.input_dim = measure, frame, frame.shape[1]
         d = self.own_dim = len(frame)
         self.whole = torch.equal(frame, identity(self.input_dim))
-        self.axes = tuple(range(d) if self.whole else frame.numpy().any(0).nonzero()[0].tolist())
+        self.axes = tuple(range(d)) if self.whole else _axes(frame)
         # What the table depends on: the kind of measure, its dimension and shape; None where that is not numbers.
         shape = measure.shape
         self.key = None if shape is None else (type(measure), *shape)
@@ -164,7 +165,7 @@ class Atoms(Factor):
             mass, kept = torch.where(leading != 0, 2 * mass, mass), kept & (leading >= 0)
         self.theta, self.mass = theta[kept], mass[kept]  # [c, d], [c]
         self.input_dim = theta.shape[1]
-        self.axes = tuple(self.theta.detach().numpy().any(0).nonzero()[0].tolist())
+        self.axes = _axes(self.theta.detach())
         self.index = self.theta.detach().norm(dim=-1)
         self.masses = self.mass.detach() / self.mass.detach().sum()
 
@@ -178,6 +179,11 @@ class Atoms(Factor):
         """Atoms are in no order: nearly even masses over those of some weight."""
         even = self.masses**0.25 * (self.masses > 0.01 * max(least, LOST_MASS))
         return even / even.sum() if even.any() else self.masses
+
+
+def _axes(vectors: Tensor) -> tuple[int, ...]:
+    """The coordinates that some of the vectors `[c, d]` have."""
+    return tuple(np.flatnonzero(np.any(vectors.numpy() != 0, axis=0)).tolist())
 
 
 def _sign(u: Tensor) -> Tensor:

@@ -61,7 +61,8 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
     terms = [t for t in terms if not any(t is other for other, _ in chosen)]
     sizes = [_size(t, reference) for t in terms if t.stationary]
     counts = iter(_allocate(num_features, [*[sum(_size(t, reference) for t, _ in chosen)][: len(chosen)], *sizes]))
-    blocks: list[tuple[Basis, Tensor | None]] = [(placed.basis, placed.coupling) for placed in on_lattices]
+    blocks: list[tuple[Basis, Tensor | None]] = []
+    apart: list[tuple[Basis, Tensor | None]] = []  # beyond modes: what data are given on is without these
     choices = [_choice(basis) for basis, *_ in on_lattices]
     used_domain = domain if on_lattices else None
     sampled: list[tuple[list[tuple[Term, list[Component]]], int, Tensor | None]] = []
@@ -71,7 +72,10 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
     sampled += [(chosen, next(counts), None)] if chosen else []
     for of, count, beyond in sampled:
         random = leverage(of, count, [root_of(t.coupling, kernel.num_outputs) for t, _ in of], asked, beyond)
-        blocks += random
+        if beyond is not None:
+            apart += random
+        else:
+            blocks += random
         how = "spectrum" if asked.posterior is None else "leverage"
         choices.append(Choice(how, sum(b.size for b, _ in random)))
     for term in terms:
@@ -79,7 +83,7 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
         bases, choice = _bases(term, count, asked)
         blocks += [(basis, term.coupling) for basis in bases]
         choices.append(choice)
-    blocks = merged(blocks)
+    blocks = [*((placed.basis, placed.coupling) for placed in on_lattices), *merged(apart), *merged(blocks)]
     roots = [root_of(B, kernel.num_outputs) for _, B in blocks]
     return Features([b for b, _ in blocks], roots, asked.origin, used_domain, choices)
 

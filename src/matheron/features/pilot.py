@@ -105,6 +105,7 @@ def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) 
     runs = Runs(factor.index.numpy()[cell])
     if isinstance(factor, Atoms):
         return Part(within, None, cell, factor.masses.numpy()[cell] / q[cell], runs)
+    assert isinstance(factor, Shells)
     fraction = np.clip(1 - (cdf[cell] - u) / q[cell], 0, 1)
     log_radius = factor.low + factor.step * (cell + fraction)
     unit = within[:, : factor.own_dim] * np.exp(log_radius)[:, None]
@@ -144,7 +145,7 @@ def by_cells(factors: list[Factor], parts: list[Part], lev: np.ndarray) -> tuple
     # Over directions a root of the mean square is best; in a product it would count what other factors account for.
     power = 2.0 if alone else 1.0
     for factor, part in zip(factors, parts, strict=True):
-        others = None if alone else math.prod((p.ratio for p in parts if p is not part), start=1.0)
+        others = None if alone else math.prod((p.ratio for p in parts if p is not part), start=np.ones(lev.shape[-1]))
         fitted = part.runs.smooth(lev**power, others, factor.index.numpy()) ** (1 / power)
         if isinstance(factor, Atoms) and alone:  # known, for those that were drawn
             fitted[:, part.cell] = lev

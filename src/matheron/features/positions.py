@@ -124,8 +124,9 @@ def positions_for(
 def _even_dim(c: Component) -> int:
     """Of the directions of a component that has even ones; else zero."""
     first = c.factors[0]
-    even = len(c.factors) == 1 and isinstance(first, Shells) and first.own_dim >= EVEN_FROM_DIM
-    return first.own_dim if even else 0
+    if len(c.factors) > 1 or not isinstance(first, Shells):
+        return 0
+    return first.own_dim if first.own_dim >= EVEN_FROM_DIM else 0
 
 
 def _levels(parts: list[list[tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:

@@ -41,13 +41,13 @@ def draw(pools: Sequence[Sequence[Component]], each: Sequence[Positions]) -> tup
             cell, fraction = located(q, index, u_own)
             outer = (log_S[members], log_q[members])  # of the components, once
             outer = outer if level == 0 else tuple(torch.zeros_like(v) for v in outer)
-            if kind is Shells:
+            if shells := [f for f in factors if isinstance(f, Shells)]:
                 groups = [t if keys[t][1] is None else keys[t] for t in members]
-                spectra = _Spectra(factors, q, groups, *outer)
+                spectra = _Spectra(shells, q, groups, *outer)
                 part = spectra.drawn(index, cell, fraction, within_own)
                 ratio = spectra.log_ratios(part, index)
             else:
-                part, ratio = _of_atoms(factors, q, cell)
+                part, ratio = _of_atoms([f for f in factors if isinstance(f, Atoms)], q, cell)
                 ratio = ratio + (outer[0] - outer[1])[index]
             theta = theta + part if rows is None else theta.index_add(0, rows, part)
             log_weight = log_weight + ratio if rows is None else log_weight.index_add(0, rows, ratio)
@@ -55,7 +55,7 @@ def draw(pools: Sequence[Sequence[Component]], each: Sequence[Positions]) -> tup
     return list(theta.split(sizes)), list(log_weight.exp().split(sizes))
 
 
-def _of_atoms(factors: list[Atoms], q: list[Tensor], cell: Tensor) -> tuple[Tensor, Tensor]:
+def _of_atoms(factors: Sequence[Atoms], q: list[Tensor], cell: Tensor) -> tuple[Tensor, Tensor]:
     """The frequencies `[k, d]` of cells, and log p / q."""
     theta, mass = torch.cat([f.theta for f in factors]), torch.cat([f.mass for f in factors])
     return theta[cell], (mass.log() - torch.cat(q).log())[cell]
@@ -68,7 +68,7 @@ class _Spectra:
     multiplied with: a component's variance, and its share of the draws.
     """
 
-    def __init__(self, shells: list[Shells], q: list[Tensor], groups: list, log_S: Tensor, log_q: Tensor) -> None:
+    def __init__(self, shells: Sequence[Shells], q: list[Tensor], groups: list, log_S: Tensor, log_q: Tensor) -> None:
         self.shells, self.one = shells, len(shells) == 1
         numbers = [(s.low, s.step, s.log_area, s.own_dim) for s in shells]
         self.low, self.step, area, self.own_dim = torch.tensor(numbers, dtype=torch.float64).unbind(1)  # [m] each
@@ -119,7 +119,7 @@ class _Spectra:
 
     def log_ratios(self, theta: Tensor, index: Tensor) -> Tensor:
         """log S / q `[k]` at frequencies `[k, d]`, by the group of the shell `[k]` each is from."""
-        rows = max(1, _BLOCK // (self.most * theta.shape[1]))
+        rows = max(1, _BLOCK // (self.most * self.scale[0].numel()))
         blocks = zip(theta.split(rows), index.split(rows), strict=True)
         return torch.cat([self._log_ratio(*block) for block in blocks])
 

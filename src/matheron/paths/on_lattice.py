@@ -25,6 +25,7 @@ from ..solvers.lattice_preconditioner import DataSpace, Preconditioner, largest_
 from ..solvers.toeplitz import Information, System
 from ..streamed import Chunk
 from ..value import Parts
+from .beyond import parted, together, values_at, variances_at
 from .prior import PriorPaths
 from .update import UpdatePaths
 
@@ -123,8 +124,11 @@ def given_on_lattice(
         (I + S^T Lambda^-1 S) u = w + S^T Lambda^-1 (y - mean - eps),     f = S w
 
     in float64 whatever the paths' dtype. The mean is one more row, with w = 0 and eps = 0; where each path has its own
-    y, as many as there are paths.
+    y, as many as there are paths. What a prior has beyond the lattice's modes is noise of the data: rough, and nearly
+    independent at any two of them. Each path knows its own.
     """
+    whole = prior
+    prior, beyond = parted(prior)
     basis = Joint.of(prior.features, update.kernel)
     known = update if isinstance(update, LatticeUpdate) else None
     if basis is None or (update.num_data and known is None):
@@ -139,7 +143,9 @@ def given_on_lattice(
     for X, tasks, y, noise in chunks:
         noise = noise if known is None else _with_floor(noise, X.double() - origin, basis)
         y = y.double() - mean.at(X, tasks).double()
-        new, new_mean, new_energy, kept = _information(basis, X.double() - origin, tasks, y, noise, s, generator)
+        new, new_mean, new_energy, kept = _information(
+            basis, X.double() - origin, tasks, y, noise, s, generator, beyond
+        )
         total, rhs_mean, energy = total + new, rhs_mean + new_mean, energy + new_energy
         num_data += len(X)
         few = None if few is None or num_data > largest_dense(w.is_cuda) else [*few, kept]
@@ -177,8 +183,8 @@ def given_on_lattice(
         solver_stats=stats,
         misfit=misfit,
     )
-    weights = basis.with_weights(prior.w.double(), u[:s])  # [s, t, ell]
-    return PriorPaths(prior.features, weights.to(dtype), prior.basis_index), kept_update
+    weights = basis.with_weights(prior.w.double(), u[:s]).to(dtype)  # [s, t, ell]
+    return PriorPaths(whole.features, together(whole, weights), whole.basis_index), kept_update
 
 
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
@@ -221,6 +227,20 @@ def _with_floor(noise: Tensor, X: Tensor, basis: Joint) -> Tensor:
     return noise.double().clamp_min(smallest)
 
 
+def _beyond(prior: PriorPaths, X: Tensor, tasks: Tensor | None, noise: Tensor) -> Tensor:
+    """The variance of what lies beyond the modes, at data."""
+    variance = variances_at(prior, X, tasks)
+    if bool((variance > noise).any()):
+        most = float(variance.max())
+        warnings.warn(
+            f"condition_on: a variance of {most:.1e} lies beyond the modes of this prior's lattice, and counts as "
+            'noise of the data, which have less; draw the prior with features="lattice" for paths as near to them',
+            JitterWarning,
+            stacklevel=6,
+        )
+    return variance
+
+
 def _require_digits(largest: float, in_float32: bool) -> None:
     """Rounding of the statistics is below what the prior says of every weight."""
     if largest > LARGEST_INFORMATION:
@@ -243,19 +263,23 @@ def _information(
     noise: Tensor,
     s: int,
     generator: torch.Generator,
+    beyond: PriorPaths | None,
 ) -> tuple[Information, Tensor, Tensor, _Few]:
     """What some data, less the mean, say: the statistics with the paths' right-hand sides `[s, t c + e]`, the mean's
     `[1 or s, t c + e]` and energy `[1 or s]`, and where data are few the data themselves."""
     if not bool((noise > 0).all()):
         raise ValueError('solver="lattice" needs noise above 0 at every datum; use solver="cholesky"')
-    y, precision = y.reshape(-1, len(X)), 1 / noise.double().expand(len(X))  # [1 or s, n], [n]
+    y, noise = y.reshape(-1, len(X)), noise.double().expand(len(X))  # [1 or s, n], [n]
+    precision = 1 / (noise if beyond is None else noise + _beyond(beyond, X, tasks, noise))
     T, cross, corner = information_of(basis, X, precision, tasks)
     rhs_mean = right_hand_side(basis, X, y, precision, tasks)
     parts, values, step = [], [], max(2, 2 * (_BLOCK // (2 * max(1, len(X)))))
     for i in range(0, s, step):
         count = min(step, s - i)
         xi = torch.randn(count, len(X), generator=generator, device=generator.device, dtype=torch.float64).to(X)
-        eps = xi.mul_((1 / precision).sqrt())
+        eps = xi.mul_(noise.sqrt())
+        if beyond is not None:
+            eps += values_at(beyond[torch.arange(i, i + count, device=X.device)], X, tasks)
         parts.append(right_hand_side(basis, X, eps, precision, tasks))
         if len(X) <= largest_dense(X.is_cuda):
             values.append(eps)

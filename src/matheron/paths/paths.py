@@ -12,10 +12,11 @@ from torch import Tensor
 from ..checks import many
 from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
 from ..means import Mean
-from ..solvers import FourierLattice, Solver, Stats
+from ..solvers import Auto, FourierLattice, Solver, Stats
 from ..transforms import Transform
 from ..updates import Data
 from .base import AbstractPaths
+from .beyond import resolved
 from .conditioning import given_again, given_more, posterior_variance
 from .folding import with_folded
 from .observations import Observations, undone
@@ -207,15 +208,18 @@ class Paths(PriorPlusUpdate):
         if old.inducing is not None and old.inducing.root is None:
             raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
         y, noise = undone(self.output_transform, self.num_outputs, data)
+        chunk = (self._inner(data.x[None])[0], data.tasks, y, noise)
+        if isinstance(solver, FourierLattice) and not isinstance(old, LatticeUpdate):
+            # Few data that are more precise than a rough prior's lattice, or more of them, are given exactly.
+            solver = solver if resolved(self.prior, old, *chunk) else Auto()
         if isinstance(solver, FourierLattice) or isinstance(old, LatticeUpdate):
             settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
-            chunk = (self._inner(data.x[None])[0], data.tasks, y, noise)
             given = given_on_lattice(self.prior, old, self.mean_function, [chunk], settings, generator)
             warn_of_misfit(given[1], tolerance=1e-3, stacklevel=4)
             return self._with(*given)
         shape = (self.num_paths, len(noise))
         xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(y)
-        new = Data(self._inner(data.x[None])[0], data.tasks, y, noise, xi)
+        new = Data(chunk[0], data.tasks, y, noise, xi)
         return self._with(self.prior, given_more(old, self.prior, self.mean_function, new, solver))
 
     def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
