@@ -68,30 +68,38 @@ class Reference:
         points = torch.cat([self.x, self.X])
         theta = torch.from_numpy(np.concatenate([own.theta for own in of])).to(points)
         turns, found = (points - origin.to(points), theta.mT / (2 * math.pi)), []
-        points = torch.nn.functional.pad(points, (0, 1), value=1.0)  # (x, 1)
         with arena():  # fresh memory would take longer than what is done with it
             P = torch.mm(*turns, out=empty((len(points), len(theta)), points))
             P = P.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
-            waves = empty((len(points), 2, len(theta)), P)
-            torch.cos(P, out=waves[:, 0])
-            torch.sin(P, out=waves[:, 1])
+            waves = empty((2, *P.shape), P)
+            torch.cos(P, out=waves[0])
+            torch.sin(P, out=waves[1])
             for own, some in zip(of, waves.split([len(own.theta) for own in of], -1), strict=True):
-                monomials = points.mT[torch.tensor(own.monomials, dtype=torch.long)].prod(1).to(self.G)  # [e, r + n]
-                factors = monomials[:, None] * self._columns(own.root)  # [e, c, r + n]
-                squares = [self._squares(some.flatten(1), factor) for factor in factors.split(_SEVERAL)]
-                found.append(torch.cat(squares).double().cpu().numpy())
+                found.append(self._squares(own, some, points).double().cpu().numpy())
         return found
 
-    def _squares(self, waves: Tensor, factors: Tensor) -> Tensor:
-        """Squared residuals `[e, r, k]` of waves `[r + n, 2 * k]` times factors `[e, c, r + n]`."""
-        e, c, (r, n), k = *factors.shape[:2], (len(self.x), len(self.X)), waves.shape[1]
-        (waves_x, waves_X), (at_x, at_X) = waves.split([r, n]), factors.split([r, n], dim=-1)
-        with frame():
-            G = torch.mul(self.G.mT, at_X[..., None, :], out=empty((e, c, r, n), waves))
-            residuals = torch.mul(waves_x, at_x[..., None], out=empty((e, c, r, k), waves))
-            residuals.view(-1, k).addmm_(G.view(-1, n), waves_X, alpha=-1)
-            cos, sin = residuals.square_().sum(1).chunk(2, dim=-1)
-            return cos + sin
+    def _squares(self, own: Waves, waves: Tensor, points: Tensor) -> Tensor:
+        """Squared residuals `[e, r, k]` of waves `[2, r + n, k]` at points."""
+        waves_x, waves_X = waves.split([len(self.x), len(self.X)], dim=1)
+        squares = waves.new_zeros(len(own.monomials), *waves_x.shape[1:])
+        if own.monomials == [()] and (self.tasks is None or own.root is None):
+            for at_x, at_X in zip(waves_x, waves_X, strict=True):
+                r = torch.addmm(at_x, self.G.mT, at_X, alpha=-1)
+                squares.addcmul_(r, r)
+            return squares
+        points = torch.nn.functional.pad(points, (0, 1), value=1.0)  # (x, 1)
+        monomials = points.mT[torch.tensor(own.monomials, dtype=torch.long)].prod(1).to(self.G)  # [e, r + n]
+        factors = monomials[:, None] * self._columns(own.root)  # [e, c, r + n]
+        for some, into in zip(factors.split(_SEVERAL), squares.split(_SEVERAL), strict=True):
+            at_x, at_X = some.split([len(self.x), len(self.X)], dim=-1)
+            with frame():
+                G = torch.mul(self.G.mT, at_X[..., None, :], out=empty((*some.shape[:2], *self.G.mT.shape), waves))
+                r = empty((*some.shape[:2], *waves_x.shape[1:]), waves)
+                for wave_x, wave_X in zip(waves_x, waves_X, strict=True):
+                    torch.mul(wave_x, at_x[..., None], out=r)
+                    r.flatten(0, -2).addmm_(G.flatten(0, -2), wave_X, alpha=-1)
+                    into += r.square_().sum(1)
+        return squares
 
     def _columns(self, root: Tensor | None) -> Tensor:
         """The columns of a coupling's root at the points' outputs, `[c, r + n]`; one for one output."""

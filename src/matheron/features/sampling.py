@@ -121,7 +121,8 @@ class _Spectra:
         """log S / q `[k]` at frequencies `[k, d]`, by the group of the shell `[k]` each is from."""
         rows = max(1, _BLOCK // (self.most * self.scale[0].numel()))
         blocks = zip(theta.split(rows), index.split(rows), strict=True)
-        return torch.cat([self._log_ratio(*block) for block in blocks])
+        ratios = [self._log_ratio(*block) for block in blocks]
+        return ratios[0] if len(ratios) == 1 else torch.cat(ratios)
 
     def _log_ratio(self, theta: Tensor, index: Tensor) -> Tensor:
         member = self.partners[index]  # [k, M]
@@ -130,7 +131,8 @@ class _Spectra:
         log_r = r2.detach().log() / 2
         cell = ((log_r - self._of(self.low, member)) / self._of(self.step, member)).clamp(-1, NUM_SHELLS).floor().long()
         inside = (cell >= 0) & (cell < NUM_SHELLS)
-        table = self.table[NUM_SHELLS * member + cell.clamp(0, NUM_SHELLS - 1)]
+        cell = cell.clamp(0, NUM_SHELLS - 1)
+        table = self.table[cell if self.one else NUM_SHELLS * member + cell]
         log_q = torch.where(inside, table - self._of(self.own_dim, member) * log_r, -math.inf)
         log_q = self._of(self.log_q, member) + _log_mean(log_q)
         if self.most == 1:
@@ -147,7 +149,8 @@ class _Spectra:
             shift = self._of(self.shift, member)  # [k, M, d]
             centred = [centred[0] - shift, centred[0] + shift]
         if self.whole:
-            return torch.stack([(z / self._of(self.scale, member)).square().sum(-1) for z in centred])
+            squares = [(z / self._of(self.scale, member)).square().sum(-1) for z in centred]
+            return squares[0][None] if len(squares) == 1 else torch.stack(squares)
         inverse = self._of(self.inverse, member)  # [k, M, p, d]
         return torch.stack([(inverse @ z[..., None]).square().sum((-1, -2)) for z in centred])
 
