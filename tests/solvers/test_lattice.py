@@ -308,7 +308,7 @@ ROUGH = {  # kernel, dimensions, noise, and whether data are given on the lattic
 }
 
 
-@pytest.mark.parametrize("name", ROUGH)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "two")) for n in ROUGH])
 def test_a_rough_prior_with_frequencies_beyond_its_modes_takes_data_and_then_more(name):
     """Between data and at them: variances and means in closed form, and W2 beside that of exact draws."""
     kernel, d, noise, on_lattice = ROUGH[name]
@@ -320,10 +320,10 @@ def test_a_rough_prior_with_frequencies_beyond_its_modes_takes_data_and_then_mor
     assert "beyond the modes" in paths.prior.features.description
     for n, points in ((40, X), (60, more)):
         own = slice(n - len(points), n)
-        of = {} if tasks is None else {"tasks": tasks[own]}
+        of: dict[str, Any] = {} if tasks is None else {"tasks": tasks[own]}
         paths = paths.condition_on(points, y[own], noise=noise, solver="lattice", seed=n, **of)
         assert (paths.update.num_centres == 0) == on_lattice
-        every = {} if tasks is None else {"tasks": tasks[:n]}
+        every: dict[str, Any] = {} if tasks is None else {"tasks": tasks[:n]}
         exact = moments(matheron.ExactGP(kernel, torch.cat([X, more])[:n], y[:n], noise=noise, **every), x)
         f, m = paths(x).flatten(1), exact.mean.flatten()
         C = exact.covariance.reshape(len(m), len(m))
@@ -336,6 +336,7 @@ def test_a_rough_prior_with_frequencies_beyond_its_modes_takes_data_and_then_mor
         assert ours < 1.25 * floor
 
 
+@pytest.mark.slow
 def test_many_data_more_precise_than_a_rough_prior_s_modes_are_told_of():
     X = rand(4500, 2)
     prior = matheron.draw_prior(K.Matern(0.5, 0.3), 2, input_dim=2, domain=UNIT, seed=0)
