@@ -12,6 +12,7 @@ from torch import Tensor
 from examples import ALL, COUPLED, LAYOUTS, MODELS, gen, model, paths_of, rand, randn
 from matheron import ExactGP, Paths, SparseGP, draw, draw_prior, load
 from matheron import kernels as K
+from matheron.solvers import Cholesky
 from matheron.transforms import Affine, Exp
 from standard import assert_marginals_ks, assert_moments, exact_moments
 
@@ -412,3 +413,49 @@ def test_a_sparse_model_in_float32_is_given_data_as_in_float64(whitened):
     assert float((narrow - exact).abs().max()) < 0.1 * float(exact.std(0).mean())
     again = given[1].to(torch.float32).condition_on(NEW_X + 0.1, [0.1, 0.2, 0.3], noise=1e-4, seed=4)
     assert torch.equal(again(at), given[1].condition_on(NEW_X + 0.1, [0.1, 0.2, 0.3], noise=1e-4, seed=4)(at))
+
+
+def _unlikely() -> ExactGP:
+    """Targets without a pattern for a prior of few functions: weights are many times those of data that it would draw.
+
+    All numbers are float32's, so that its model is the same one.
+    """
+    X, y = (3 * rand(60, 1, seed=1)).float().double(), randn(60, seed=2).float().double()
+    return ExactGP(K.Periodic(0.5, 0.5625) + 0.0625 * K.Linear(), X, y, noise=2.0**-11)
+
+
+@pytest.mark.parametrize("how", ["drawn", "rounded", "given more", "factor extended"])
+def test_single_precision_of_data_that_the_prior_finds_unlikely_has_the_mean(how):
+    """A float32 factor has digits enough for weights of likely data; these need one in float64, and sums as wide."""
+    gp = _unlikely()
+    many = how in ("given more", "factor extended")
+    new = (torch.tensor([[0.25], [1.5]]), torch.tensor([2.0, -1.0]))
+    x = (3 * rand(50, 1, seed=3)).float()
+    exact = gp
+    if many:
+        exact = ExactGP(
+            gp.kernel,
+            torch.cat([gp.train_inputs, new[0].double()]),
+            torch.cat([gp.train_targets, new[1].double()]),
+            noise=2.0**-11,
+        )
+    mean, covariance = exact_moments(exact, x.double())
+    solver = Cholesky(keep=True) if how == "factor extended" else "auto"
+    paths = draw(gp, 8, seed=0, solver=solver, dtype=torch.float64 if how == "rounded" else torch.float32).float()
+    paths = paths.condition_on(*new, noise=2.0**-11, seed=1) if many else paths
+    errors = (paths.mean(x).double() - mean) / covariance.diagonal().sqrt()
+    assert paths.dtype == torch.float32
+    assert float(errors.abs().max()) < 0.01
+
+
+def test_a_sparse_models_paths_in_single_precision_keep_their_values():
+    """Inducing points that are close give weights whose sums float32 has too few digits for."""
+    Z = torch.linspace(0, 1, 12, dtype=torch.float64)[:, None]
+    gp = SparseGP(K.RBF(1.0), Z, torch.sin(9 * Z[:, 0]), 0.05 * torch.eye(12), jitter=1e-6)
+    paths, x = draw(gp, 6, features="sobol", seed=0), rand(40, 1, seed=4).float()
+    single = paths.float()
+    spread = float(paths(x.double()).std(0).mean())
+    assert single.dtype == torch.float32
+    assert float((single(x).double() - paths(x.double())).abs().max()) < 0.02 * spread
+    given = [p.condition_on([[0.5]], [0.3], noise=1e-3, seed=1) for p in (single, paths)]
+    assert float((given[0](x).double() - given[1](x.double())).abs().max()) < 0.1 * spread

@@ -396,3 +396,14 @@ def test_only_values_can_be_named():
     """The registry holds subclasses of Value, and nothing else."""
     assert all(issubclass(kind, Value) for kind in REGISTRY.values())
     assert "CallableMean" not in REGISTRY and wave(torch.zeros(1, 2)).shape == (1,)
+
+
+@pytest.mark.parametrize("features", ["leverage", "sobol"])
+def test_an_odd_number_of_features_in_several_bases_is_loaded_bit_for_bit(tmp_path, features):
+    """Pairs and a single cosine are parts of one tensor as they are drawn, and tensors of their own in a file."""
+    kernel = K.Matern(1.5, [4.6, 3.0, 2.1, 0.8, 0.4]) * K.Matern(2.5, 1.2)
+    gp = ExactGP(kernel, rand(21, 5, seed=1), rand(21, seed=2), noise=1e-2)
+    paths = draw(gp, 5, num_features=101, paths_per_basis=2, features=features, seed=0)
+    x = rand(7, 5, seed=3)
+    paths.save(tmp_path / "paths.safetensors")
+    assert torch.equal(load(tmp_path / "paths.safetensors")(x), paths(x))

@@ -10,7 +10,8 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
-from .basis import Basis, Cosines
+from ..value import apart
+from .basis import Basis, Cosines, Pairs
 from .box import LARGEST_DIM
 from .explicit import explicit, monomial_count
 from .features import Asked, Choice, Features, merged, root_of
@@ -85,7 +86,9 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
         choices.append(choice)
     blocks = [*((placed.basis, placed.coupling) for placed in on_lattices), *merged(apart), *merged(blocks)]
     roots = [root_of(B, kernel.num_outputs) for _, B in blocks]
-    return Features([b for b, _ in blocks], roots, asked.origin, used_domain, choices)
+    # A file's tensors are in memory of their own: so that loaded paths have the same values, these are, too.
+    bases = [b.mapped(apart) if isinstance(b, Pairs | Cosines) else b for b, _ in blocks]
+    return Features(bases, roots, asked.origin, used_domain, choices)
 
 
 def _lattices(kernel: Kernel, terms: list[Term], asked: Asked, completed: bool) -> tuple[list[Placed], list[Term]]:

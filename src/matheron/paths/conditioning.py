@@ -28,7 +28,7 @@ from ..solvers.cholesky import deviations_by
 from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
 from .folding import folded, pays
 from .prior import PriorPaths
-from .rounding import in_enough_digits
+from .rounding import in_enough_digits, with_old_values
 from .update import Inducing, UpdatePaths
 
 
@@ -62,16 +62,14 @@ def update_given(
     state = solver.init(operator) if state is None else state
     f = at_tasks(values_at(prior, mean, before, X), tasks)  # [s + 1, n]
     f = torch.cat([f, f[s:].expand(s - 1, -1)]) if own else f  # [2 s, n] or [s + 1, n]
-    eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
     start = None if isinstance(state, CholeskyState) else _guess(old, len(f), len(X))
-    v, stats = exact_update(state, torch.cat([y, y]) if own else y, f, eps, start)
-    centres, centre_tasks, on_lattice = X, tasks, None
-    plain = not (torch.is_grad_enabled() and v.requires_grad)
-    if plain and inducing is None and isinstance(state, CholeskyState):
-        if pays(prior.features, s, len(X)):
-            args = (kernel, X, tasks, noise + state.jitter, y - f[:s] - eps[:s], v[:s])
-            on_lattice = folded(prior, *args, lambda rhs: state.solve(rhs)[0], state.lower)
-    all_data = operator
+
+    def solved(state: State) -> tuple[Tensor, Tensor, Stats]:
+        eps = (noise + state.jitter).sqrt() * torch.cat([xi, torch.zeros_like(f[s:])])  # jitter is noise
+        return eps, *exact_update(state, torch.cat([y, y]) if own else y, f, eps, start)
+
+    eps, v, stats = solved(state)
+    centres, centre_tasks, all_data, on_lattice = X, tasks, operator, None
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
         v_Z = operator.centre_weights(v) + torch.cat([inducing.v, inducing.v_mean.expand(len(f) - s, -1)])
@@ -79,11 +77,22 @@ def update_given(
         centres = torch.cat([Z, X])
         centre_tasks = None if tasks is None or Z_tasks is None else torch.cat([Z_tasks, tasks])
         all_data = KernelOperator(kernel, centres, centre_tasks, torch.cat([noise.new_zeros(len(Z)), noise]))
-    if plain:
-        largest = state.largest if operator is all_data else math.inf
-        v = in_enough_digits(all_data, v, state.deviations, first=len(centres) - len(X), largest=largest)
-    else:
+    if torch.is_grad_enabled() and v.requires_grad:
         v = v.to(X)
+    else:
+        largest = state.largest if inducing is None else math.inf
+        wide, first = v, len(centres) - len(X)
+        v = in_enough_digits(all_data, wide, state.deviations, first=first, largest=largest)
+        if inducing is None and isinstance(state, CholeskyState):
+            if v.dtype != X.dtype == state.L.dtype:  # such weights need a better factor, too
+                in_double = KernelOperator(kernel.double(), X.double(), tasks, noise.double())
+                state = (state.solver if isinstance(state.solver, Cholesky) else Cholesky()).init(in_double)
+                eps, v, stats = solved(state)
+                wide = v
+            if pays(prior.features, s, len(X)):
+                args = (kernel, X, tasks, noise + state.jitter, y - f[:s] - eps[:s], wide[:s])
+                factored = state
+                on_lattice = folded(prior, *args, lambda rhs: factored.solve(rhs)[0], factored.lower)
     return UpdatePaths(
         kernel,
         centres,
@@ -137,8 +146,11 @@ def _guess(old: UpdatePaths | None, rows: int, n: int) -> Tensor | None:
     return torch.nn.functional.pad(v.detach(), (0, n - old.num_data))
 
 
-def given_again(update: UpdatePaths, prior: PriorPaths, mean: Mean) -> UpdatePaths:
-    """An update of the same data and noise, for a prior that has changed by its rounding."""
+def given_again(old: tuple[PriorPaths, UpdatePaths], new: tuple[PriorPaths, UpdatePaths], mean: Mean) -> UpdatePaths:
+    """The update of new paths, the old ones in fewer digits: of the same data and noise, with the prior as it is."""
+    prior, update = new
+    if update.inducing is not None:
+        return with_old_values(old, new)
     data = Data(update.centres, update.tasks, update.y, update.noise, update.xi)
     return update_given(prior, mean, update.kernel, data, Auto() if update.factor is None else Cholesky(keep=True))
 
@@ -156,15 +168,17 @@ def extended_update(old: UpdatePaths, prior: PriorPaths, mean: Mean, data: Data)
 
         v_new = S^-1 (residual_new - B^T v_old),        v = v_old - A^-1 B v_new
 
-    None where S is not positive definite beyond rounding: all must be factored anew.
+    None where S is not positive definite beyond rounding, or weights need more digits than the factor has: all must be
+    factored anew.
     """
     factor, kernel, n = old.factor, old.kernel, len(old.noise)
     assert factor is not None and old.v_mean is not None
     X, tasks, y, noise, xi = data
     s, own = len(xi), y.ndim == 2
     some = None if tasks is None else tasks[n:]
-    B = coupled_covariance(kernel, old.centres, old.tasks, X[n:], some)  # [n, m]
-    corner = covariance(kernel, X[n:], some)  # [m, m]
+    in_factor, new = kernel.to(X.device, factor.head.dtype), X[n:].to(factor.head)  # in as many digits as it has
+    B = coupled_covariance(in_factor, old.centres.to(new), old.tasks, new, some)  # [n, m]
+    corner = covariance(in_factor, new, some)  # [m, m]
     jitter = factor.jitter.to(noise)
     corner.diagonal().add_(noise[n:] + jitter)
     smallest = 4 * torch.finfo(factor.head.dtype).eps * float(corner.diagonal().max())
@@ -182,6 +196,8 @@ def extended_update(old: UpdatePaths, prior: PriorPaths, mean: Mean, data: Data)
     v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1)
     operator = KernelOperator(kernel, X, tasks, noise)
     v = in_enough_digits(operator, v.double(), partial(deviations_by, factor.lower, operator, float(jitter)))
+    if v.dtype != factor.head.dtype and v.dtype != X.dtype:
+        return None
     stats = Stats("Cholesky(keep=True), extended", jitter=float(factor.jitter))
     return UpdatePaths(kernel, X, tasks, v[:s], v[s:], y=y, noise=noise, xi=xi, solver_stats=stats, factor=factor)
 

@@ -59,10 +59,11 @@ class PriorPlusUpdate(AbstractPaths):
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy with `fn` applied to every tensor. Where float32 has too few digits for the update's sums, a copy is
-        given the data anew, with the rounded prior."""
+        given the data anew, with the rounded prior, or the values at its inducing points."""
         new = super().mapped(fn)
-        if narrows_badly((self.prior, self.update), (new.prior, new.update)):
-            new._modules["update"] = given_again(new.update, new.prior, new.mean_function)
+        old, rounded = (self.prior, self.update), (new.prior, new.update)
+        if narrows_badly(old, rounded):
+            new._modules["update"] = given_again(old, rounded, new.mean_function)
         return new
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from ..evaluate import sum_of
-from ..solvers import Operator, State, coupled_diagonal
+from ..means import at_tasks
+from ..solvers import Operator, State, coupled_diagonal, covariance
 from ..solvers.base import floored
+from ..solvers.cholesky import cholesky_solve
 from .prior import PriorPaths
 from .update import UpdatePaths
 
@@ -78,20 +80,48 @@ def narrows_badly(wide: tuple[PriorPaths, UpdatePaths], narrow: tuple[PriorPaths
     Paths about their mean tell the posterior's deviation.
     """
     update = wide[1]
-    plain = update.folded is None and update.inducing is None and not update.requires_graph()
+    plain = update.folded is None and not update.requires_graph()
     if narrow[1].centres.dtype == update.centres.dtype or update.num_centres == 0 or not plain:
         return False
     rows = _some_rows(update.num_centres, update.v.device)
     x, tasks = update.centres[rows], None if update.tasks is None else update.tasks[rows]
     prior, copy = wide[0], narrow[1]
-    both = cast(Tensor, sum_of(update.terms(torch.cat([update.v, update.v_mean])), x[None]))
+    weights = update.v if update.v_mean is None else torch.cat([update.v, update.v_mean])
+    both = cast(Tensor, sum_of(update.terms(weights), x[None]))
     added, mean = both[: len(update.v)], both[len(update.v) :]  # [s, t, p], [1 or s, t, p]
     exact = prior.sums(x[None]) + added
+    mean = exact.mean(0, keepdim=True) if update.v_mean is None else mean
     rounded = cast(Tensor, sum_of([*narrow[0].terms(), *copy.terms()], x[None].to(copy.centres)))
     least = _SMALLEST * coupled_diagonal(update.kernel, x, tasks).mean()
     # The typical variance: some data may have far less noise than others.
     variance = torch.maximum((exact - mean).square(), least).log().mean().exp()
     return bool((rounded.to(exact) - exact).square().mean() > _LIMIT**2 * variance)
+
+
+def with_old_values(old: tuple[PriorPaths, UpdatePaths], new: tuple[PriorPaths, UpdatePaths]) -> UpdatePaths:
+    """A sparse posterior's update of new paths, the old ones in fewer digits: float64 weights, by which they have the
+    old values at its centres.
+
+        v'  =  (K' + D)^-1 ((K + D) v + f - f'),        D = jitter and noise
+    """
+    before, update = old[1], new[1]
+    assert before.inducing is not None and update.inducing is not None
+    tasks, of_u, jitter = update.tasks, before.inducing, before.inducing.jitter
+    f, f_new = (at_tasks(p.sums(u.centres[None]).mT, tasks).double() for p, u in (old, new))  # [s, c]
+    D = torch.cat([jitter.expand(before.num_inducing), before.noise]).double()
+    K, K_new = (covariance(u.kernel.double(), u.centres.double(), tasks) for u in (before, update))
+
+    def solved(v: Tensor, mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        s, c = v.shape
+        rows = v if mean is None else torch.cat([v, mean.reshape(-1, c)])
+        change = torch.nn.functional.pad((f - f_new)[:, :c], (0, 0, 0, len(rows) - s))  # the mean has no prior
+        b = rows.double() @ K[:c, :c] + rows * D[:c] + change
+        found = cholesky_solve(K_new[:c, :c] + D[:c].diag_embed(), b.mT, "k(Z, Z) + jitter").mT.contiguous()
+        return found[:s], None if mean is None else found[s:].reshape(mean.shape)
+
+    v, v_mean = solved(before.v, before.v_mean)
+    u, u_mean = solved(of_u.v, of_u.v_mean)
+    return update.replaced(v=v, v_mean=v_mean, inducing=update.inducing.replaced(v=u, v_mean=u_mean))
 
 
 def _some_paths(v: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from ..evaluate import Term, WeightedSum, Wide, sum_of
 from ..features import Canonical
 from ..kernels import Kernel
 from ..solvers import Factor, Stats
-from ..value import Value
+from ..value import Value, apart
 
 
 class Inducing(Value):
@@ -29,12 +29,6 @@ class Inducing(Value):
 
     def __getitem__(self, index: Tensor) -> Inducing:
         return self.replaced(v=self.v[index])
-
-
-def _apart(tensor: Tensor) -> Tensor:
-    """The tensor from the start of memory of its own: the last bit of a product depends on where its factors begin."""
-    whole = tensor.is_contiguous() and tensor.storage_offset() == 0
-    return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
 
 
 class UpdatePaths(Value):
@@ -94,7 +88,7 @@ class UpdatePaths(Value):
         folded = None if folded is None else folded.to(v.dtype)
         buffers = dict(centres=centres, tasks=tasks, v=v, v_mean=v_mean, y=y, noise=noise, xi=xi, folded=folded)
         for name, value in buffers.items():
-            self.register_buffer(name, None if value is None else _apart(value))
+            self.register_buffer(name, None if value is None else apart(value))
 
     @classmethod
     def empty(cls, kernel: Kernel, like: Tensor, s: int) -> Self:
