@@ -247,7 +247,7 @@ class Parts(Value, Generic[V]):
         return list(self)[i]
 
 
-def apart(tensor: Tensor) -> Tensor:
+def in_own_memory(tensor: Tensor) -> Tensor:
     """The tensor from the start of memory of its own: the last bit of a product depends on where its factors begin."""
     whole = tensor.is_contiguous() and tensor.storage_offset() == 0
     return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)

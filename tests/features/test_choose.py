@@ -54,7 +54,7 @@ def test_what_was_chosen_is_a_record_that_files_keep(tmp_path):
     kernel = K.Matern(1.5, 0.5) + K.RBF() * K.Linear() + K.Periodic()
     paths = draw_prior(kernel, 2, input_dim=1, num_features=40, domain=UNIT, seed=0)
     lattice, *others = paths.prior.features.choices
-    assert lattice.kind == "lattice" and lattice.num_features == lattice.modes[0] and 0 < lattice.error < 0.01
+    assert lattice.kind == "lattice" and [lattice.num_features] == lattice.modes and 0 < (lattice.error or 0) < 0.01
     assert sorted((c.kind, c.products) for c in others) == [("harmonics", False), ("lattice", True)]
     paths.save(tmp_path / "draw")
     assert load(tmp_path / "draw").prior.features.choices == paths.prior.features.choices

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
-from ..value import apart
+from ..value import in_own_memory
 from .basis import Basis, Cosines, Pairs
 from .box import LARGEST_DIM
 from .explicit import explicit, monomial_count
@@ -87,7 +87,7 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
     blocks = [*((placed.basis, placed.coupling) for placed in on_lattices), *merged(apart), *merged(blocks)]
     roots = [root_of(B, kernel.num_outputs) for _, B in blocks]
     # A file's tensors are in memory of their own: so that loaded paths have the same values, these are, too.
-    bases = [b.mapped(apart) if isinstance(b, Pairs | Cosines) else b for b, _ in blocks]
+    bases = [b.mapped(in_own_memory) if isinstance(b, Pairs | Cosines) else b for b, _ in blocks]
     return Features(bases, roots, asked.origin, used_domain, choices)
 
 

@@ -123,7 +123,7 @@ class Features(Value):
     ) -> None:
         super().__init__(origin=origin, domain=domain, **{f"root_{i}": root for i, root in enumerate(roots)})
         self.bases = Parts(bases)
-        self.choices = (Choice(choices),) if isinstance(choices, str) else tuple(choices)
+        self.choices: tuple[Choice, ...] = (Choice(choices),) if isinstance(choices, str) else tuple(choices)
 
     @classmethod
     def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:

@@ -13,7 +13,7 @@ from ..evaluate import Term, WeightedSum, Wide, sum_of
 from ..features import Canonical
 from ..kernels import Kernel
 from ..solvers import Factor, Stats
-from ..value import Value, apart
+from ..value import Value, in_own_memory
 
 
 class Inducing(Value):
@@ -88,7 +88,7 @@ class UpdatePaths(Value):
         folded = None if folded is None else folded.to(v.dtype)
         buffers = dict(centres=centres, tasks=tasks, v=v, v_mean=v_mean, y=y, noise=noise, xi=xi, folded=folded)
         for name, value in buffers.items():
-            self.register_buffer(name, None if value is None else apart(value))
+            self.register_buffer(name, None if value is None else in_own_memory(value))
 
     @classmethod
     def empty(cls, kernel: Kernel, like: Tensor, s: int) -> Self:
