@@ -254,7 +254,7 @@ def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(offse
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
 def test_a_diverging_trajectory_is_named_and_leaves_the_others_alone(launches) -> None:
-    paths = sparse(K.RBF(0.7), 1, mean=LinearMean([5.0])).to(torch.float32)
+    paths = sparse(K.Matern(1.5, 0.3), 1, mean=LinearMean([5.0])).to(torch.float32)
     start = torch.tensor([[0.5], [3e38], [0.1]])
     with pytest.warns(
         matheron.DivergenceWarning, match="1 of 3 trajectories diverged, the first, of path 1, by step 1"

@@ -127,6 +127,16 @@ def test_gradients_flow_to_the_start_the_controls_and_the_diffusion(drift, monke
     torch.testing.assert_close(simulate(start, controls, diffusion).detach(), plain)
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_the_step_of_a_divergence_is_counted_in_all_steps(gradients):
+    def explosive(x):
+        return x**3 * 1e30
+
+    start = torch.tensor([[2.0]], dtype=torch.float64)
+    with pytest.warns(matheron.DivergenceWarning, match="of path 0, by step 8;"):
+        matheron.rollout(explosive, start, 16, 0.1, keep_every=8, gradients=gradients)
+
+
 def test_a_diverging_trajectory_is_named_and_leaves_the_others_alone():
     def explosive(x):
         return torch.where(x > 1, x**3 * 1e30, -x)

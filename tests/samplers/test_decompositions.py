@@ -91,3 +91,16 @@ def test_any_q_of_u_will_do_but_has_no_known_mean(sampler, generator):
 def test_a_model_of_data_is_refused():
     with pytest.raises(TypeError, match=r"expected a sparse model.*samplers\.weight_space"):
         orthogonal(exact(), 2)
+
+
+def test_draws_of_u_alone_may_be_in_single_precision():
+    """Their weights were solved for u, of which nothing is kept that they could be solved for again."""
+    Z = torch.linspace(0, 1, 12, dtype=torch.float64)[:, None]
+
+    def sample_u(s, generator):
+        return torch.randn(s, 12, generator=generator, dtype=torch.float64)
+
+    gp = SparseGP(kernels.RBF(0.2), Z, sample_u=sample_u)
+    paths = [orthogonal(gp, 3, num_features=64, seed=0, dtype=dtype) for dtype in (torch.float32, torch.float64)]
+    single, double = (p(Z.to(p.dtype)).double() for p in paths)
+    torch.testing.assert_close(single, double, rtol=1e-4, atol=1e-4)

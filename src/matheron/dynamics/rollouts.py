@@ -103,7 +103,7 @@ def rollout(
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
         if gradients:
             step = make_stepper(f, dt, state, method)
-            return _report(_with_checkpoints(step, state, steps, control, noise, keep_every))
+            return _report(_with_checkpoints(step, state, steps, control, noise, keep_every), keep_every)
         kept = fused_rollout(f, dt, state, steps, control, noise, keep_every, method)
         if kept is not None:
             return _report(kept if kept.ndim == 3 else kept.transpose(0, 1).contiguous(), keep_every)

@@ -149,7 +149,7 @@ def _guess(old: UpdatePaths | None, rows: int, n: int) -> Tensor | None:
 def given_again(old: tuple[PriorPaths, UpdatePaths], new: tuple[PriorPaths, UpdatePaths], mean: Mean) -> UpdatePaths:
     """The update of new paths, the old ones in fewer digits: of the same data and noise, with the prior as it is."""
     prior, update = new
-    if update.inducing is not None:
+    if update.num_data < update.num_centres:  # values at inducing points are not data
         return with_old_values(old, new)
     data = Data(update.centres, update.tasks, update.y, update.noise, update.xi)
     return update_given(prior, mean, update.kernel, data, Auto() if update.factor is None else Cholesky(keep=True))

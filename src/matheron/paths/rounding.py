@@ -23,8 +23,9 @@ from .update import UpdatePaths
 
 # Observations and paths at which it is measured, the error that float32 may make, in posterior standard deviations.
 _POINTS, _PATHS, _LIMIT = 64, 16, 0.03
-# A posterior variance is taken to be at least this share of the prior's.
-_SMALLEST = 1e-8
+# A posterior variance is taken to be at least this share of the prior's; a sparse posterior's deviation, which may be
+# zero, at least this share of its paths' size.
+_SMALLEST, _OF_SIZE = 1e-8, 0.01
 # Rounding errors of a covariance, of its weight and of their product, in units of the last digit.
 _ERRORS = 4
 
@@ -93,22 +94,24 @@ def narrows_badly(wide: tuple[PriorPaths, UpdatePaths], narrow: tuple[PriorPaths
     mean = exact.mean(0, keepdim=True) if update.v_mean is None else mean
     rounded = cast(Tensor, sum_of([*narrow[0].terms(), *copy.terms()], x[None].to(copy.centres)))
     least = _SMALLEST * coupled_diagonal(update.kernel, x, tasks).mean()
+    if update.num_data < update.num_centres:  # inducing points, whose values may be known for certain
+        least = torch.maximum(least, _OF_SIZE**2 * exact.square().mean())
     # The typical variance: some data may have far less noise than others.
     variance = torch.maximum((exact - mean).square(), least).log().mean().exp()
     return bool((rounded.to(exact) - exact).square().mean() > _LIMIT**2 * variance)
 
 
 def with_old_values(old: tuple[PriorPaths, UpdatePaths], new: tuple[PriorPaths, UpdatePaths]) -> UpdatePaths:
-    """A sparse posterior's update of new paths, the old ones in fewer digits: float64 weights, by which they have the
-    old values at its centres.
+    """A sparse posterior's update of new paths, the old ones in fewer digits, by which they have the old values at its
+    centres; its weights are in float64 where these, too, have too many digits.
 
         v'  =  (K' + D)^-1 ((K + D) v + f - f'),        D = jitter and noise
     """
     before, update = old[1], new[1]
-    assert before.inducing is not None and update.inducing is not None
-    tasks, of_u, jitter = update.tasks, before.inducing, before.inducing.jitter
+    tasks, of_u = update.tasks, before.inducing
+    jitter = _SMALLEST * before.noise.new_ones(()) if of_u is None else of_u.jitter  # a small one where none is known
     f, f_new = (at_tasks(p.sums(u.centres[None]).mT, tasks).double() for p, u in (old, new))  # [s, c]
-    D = torch.cat([jitter.expand(before.num_inducing), before.noise]).double()
+    D = torch.cat([jitter.expand(before.num_centres - before.num_data), before.noise]).double()
     K, K_new = (covariance(u.kernel.double(), u.centres.double(), tasks) for u in (before, update))
 
     def solved(v: Tensor, mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -119,9 +122,15 @@ def with_old_values(old: tuple[PriorPaths, UpdatePaths], new: tuple[PriorPaths, 
         found = cholesky_solve(K_new[:c, :c] + D[:c].diag_embed(), b.mT, "k(Z, Z) + jitter").mT.contiguous()
         return found[:s], None if mean is None else found[s:].reshape(mean.shape)
 
-    v, v_mean = solved(before.v, before.v_mean)
-    u, u_mean = solved(of_u.v, of_u.v_mean)
-    return update.replaced(v=v, v_mean=v_mean, inducing=update.inducing.replaced(v=u, v_mean=u_mean))
+    found = [solved(before.v, before.v_mean), *([] if of_u is None else [solved(of_u.v, of_u.v_mean)])]
+
+    def with_weights(dtype: torch.dtype) -> UpdatePaths:
+        weights = [dict(v=v.to(dtype), v_mean=None if mean is None else mean.to(dtype)) for v, mean in found]
+        own = {} if update.inducing is None else {"inducing": update.inducing.replaced(**weights[1])}
+        return update.replaced(**weights[0], **own)
+
+    narrow = with_weights(update.centres.dtype)
+    return with_weights(torch.float64) if narrows_badly(old, (new[0], narrow)) else narrow
 
 
 def _some_paths(v: Tensor) -> Tensor:
