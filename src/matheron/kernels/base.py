@@ -190,15 +190,11 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     """|x - z|^2 for all pairs, `[..., n, d], [..., m, d] -> [..., n, m]`, in memory of its own.
 
     By differences, one coordinate at a time: no cancellation, so nearby points keep their distance, and faster than
-    the product |x|^2 + |z|^2 - 2 x.z up to 16 dimensions (measured on CPU). Beyond, the product about z's centre.
+    the product |x|^2 + |z|^2 - 2 x.z up to 16 dimensions (measured on CPU). Beyond, the product about z's centre, whose
+    cancellation float64 has the digits for.
     """
     if x.shape[-1] > 16:
-        centre = z.detach().mean(dim=-2, keepdim=True)
-        same = x is z
-        x, z = x - centre, z - centre
-        r2 = x.square().sum(-1)[..., :, None] + z.square().sum(-1)[..., None, :] - 2 * x @ z.mT
-        r2 = r2.clamp_min(0)
-        return r2 * (1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)) if same else r2
+        return _by_product(x, z)
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
         return _SquaredDistance.apply(x, z)
     if transformed(x) or transformed(z):  # which neither writes in place nor knows of scratch memory
@@ -209,6 +205,21 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
 def squared_distance_to(x: Tensor, columns: Tensor) -> Tensor:
     """The same for the columns of `[d, m]`, where nothing is in a graph: less overhead per call."""
     return _by_differences(x, columns) if len(columns) <= 16 else squared_distance(x, columns.mT)
+
+
+def _by_product(x: Tensor, z: Tensor) -> Tensor:
+    dtype, same = x.dtype, x is z
+    centre = z.detach().mean(dim=-2, keepdim=True)
+    x = (x - centre).double()
+    z = x if same else (z - centre).double()
+    x2, z2 = x.square().sum(-1).unsqueeze(-1), z.square().sum(-1).unsqueeze(-2)
+    if (torch.is_grad_enabled() and (x.requires_grad or z.requires_grad)) or transformed(x) or transformed(z):
+        r2 = (x2 + z2 - 2 * x @ z.mT).clamp_min(0).to(dtype)
+        return r2 * (1 - torch.eye(x.shape[-2], dtype=dtype, device=x.device)) if same else r2
+    r2 = (x @ z.mT).mul_(-2).add_(x2).add_(z2).clamp_min_(0).to(dtype)
+    if same:
+        r2.diagonal(dim1=-2, dim2=-1).zero_()
+    return r2
 
 
 def _by_differences(x: Tensor, columns: Tensor) -> Tensor:
