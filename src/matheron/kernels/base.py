@@ -216,7 +216,7 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     if (torch.is_grad_enabled() and (x.requires_grad or z.requires_grad)) or transformed(x) or transformed(z):
         r2 = (x2 + z2 - 2 * x @ z.mT).clamp_min(0).to(dtype)
         return r2 * (1 - torch.eye(x.shape[-2], dtype=dtype, device=x.device)) if same else r2
-    r2 = (x @ z.mT).mul_(-2).add_(x2).add_(z2).clamp_min_(0).to(dtype)
+    r2 = (x @ z.mT).mul_(-2).add_(x2 + z2).clamp_min_(0).to(dtype)  # symmetric to the bit where x is z
     if same:
         r2.diagonal(dim1=-2, dim2=-1).zero_()
     return r2
