@@ -459,3 +459,17 @@ def test_a_sparse_models_paths_in_single_precision_keep_their_values():
     assert float((single(x).double() - paths(x.double())).abs().max()) < 0.02 * spread
     given = [p.condition_on([[0.5]], [0.3], noise=1e-3, seed=1) for p in (single, paths)]
     assert float((given[0](x).double() - given[1](x.double())).abs().max()) < 0.1 * spread
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_sparse_posterior_whose_inducing_points_are_close_is_given_data(dtype):
+    """k_q is far less than k there: as a product with K_mm^-1 (Sigma - K_mm) K_mm^-1 nothing would be left of it."""
+    Z, x = (torch.linspace(0, 1, n, dtype=torch.float64)[:, None] for n in (60, 33))
+    gp = SparseGP(K.RBF(0.25), Z, torch.sin(5 * Z[:, 0]), torch.full((60,), 1e-3).double(), jitter=1e-8)
+    paths = draw(gp, 400, num_features=128, features="sincos", seed=1).to(dtype)
+    x = x.to(dtype)
+    before = float((paths(x) - paths.mean(x)).square().mean())
+    given = paths.condition_on([[0.5]], [0.5], noise=2.0**-13, seed=2)
+    after = float((given(x) - given.mean(x)).square().mean())
+    near = (given([[0.5]]) - given.mean([[0.5]])).std()
+    assert after < before and float(near) < 1.1 * float((paths([[0.5]]) - paths.mean([[0.5]])).std())

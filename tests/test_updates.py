@@ -10,7 +10,7 @@ from matheron import kernels as K
 from matheron.operators import KernelOperator
 from matheron.paths.rounding import expected
 from matheron.solvers import Cholesky
-from matheron.updates import exact_update, sparse_correction
+from matheron.updates import CorrectedOperator, exact_update
 from standard import assert_moments
 
 S = 20_000
@@ -77,12 +77,26 @@ def test_the_weights_of_an_exact_update_solve_for_the_residual():
 
 
 def test_the_correction_turns_the_prior_s_covariance_into_the_sparse_posterior_s():
-    """k + k(., Z) C k(Z, .) at Z is Sigma, the covariance of u, where there is no jitter."""
-    Z, kernel = rand(5, 2), K.Matern(1.5, 0.5)
-    root = randn(5, 5, seed=1)
-    C = sparse_correction(kernel, Z, None, torch.zeros((), dtype=torch.float64), root)
-    K_zz = kernel(Z)
-    torch.testing.assert_close(K_zz + K_zz @ C @ K_zz, root @ root.mT, rtol=1e-7, atol=1e-7)
+    """At Z the covariance given q(u) is Sigma, that of u, where there is no jitter; at others k_q, by any way to it."""
+    Z, X, kernel, zero = rand(5, 2), rand(4, 2, seed=3), K.Matern(1.5, 0.5), torch.zeros((), dtype=torch.float64)
+    root, noise = randn(5, 5, seed=1), torch.zeros(9, dtype=torch.float64)
+    at = torch.cat([Z, X])
+    operator = CorrectedOperator(KernelOperator(kernel, at, None, noise), Z, None, zero, root)
+    K_z, Sigma = torch.linalg.solve(kernel(Z), kernel(Z, at)), root @ root.mT
+    expected = kernel(at) + K_z.mT @ (Sigma - kernel(Z)) @ K_z
+    torch.testing.assert_close(expected[:5, :5], Sigma, rtol=1e-7, atol=1e-7)
+    rows = torch.tensor([0, 3, 7])
+    torch.testing.assert_close(operator.dense(), expected, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(operator.rows(rows), expected[rows], rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(operator.diagonal(), expected.diagonal(), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(
+        operator.product(root.new_ones(9, 1)), expected.sum(1, keepdim=True), rtol=1e-7, atol=1e-7
+    )
+    v = randn(3, 9, seed=4)  # k_q(., X) v is k(., X) v and a sum of k(., Z)
+    other = rand(6, 2, seed=5)
+    given = kernel(other, at) @ v.mT + kernel(other, Z) @ operator.centre_weights(v).mT
+    K_o = torch.linalg.solve(kernel(Z), kernel(Z, other))
+    torch.testing.assert_close(given, (kernel(other, at) + K_o.mT @ (Sigma - kernel(Z)) @ K_z) @ v.mT)
 
 
 @pytest.mark.filterwarnings("ignore:k.X, X. . noise is not positive definite")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .checks import as_tensor
 from .gp import SparseGP
-from .kernels import Kernel, coupled_covariance
+from .kernels import coupled_covariance
 from .operators import KernelOperator
 from .solvers import Cholesky, Operator, State, Stats
 from .solvers.cholesky import cholesky_solve
@@ -123,43 +123,42 @@ def normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
 
 
-def sparse_correction(kernel: Kernel, Z: Tensor, tasks: Tensor | None, jitter: Tensor, root: Tensor) -> Tensor:
-    """C = K^-1 (Sigma - K) K^-1 `[m, m]` of a q(u) with covariance Sigma = root root^T of f(Z)."""
-    state = Cholesky().init(KernelOperator(kernel, Z, tasks, jitter.expand(len(Z))))
-    A = state.solve(root)[0]  # [m, r]
-    return A @ A.mT - state.solve(torch.eye(len(Z), dtype=Z.dtype, device=Z.device))[0]
-
-
 class CorrectedOperator(Operator):
-    """k_q(X, X) + diag(noise), the covariance of a sparse posterior's observations, with C of `sparse_correction`:
+    """k_q(X, X) + diag(noise), the covariance of a sparse posterior's observations, of a q(u) with covariance
+    root root^T of f(Z). With L L^T = k(Z, Z) + jitter, A = L^-1 k(Z, X) and R = root^T (L L^T)^-1 k(Z, X),
 
-    k_q(x, x') = k(x, x') + k(x, Z) C k(Z, x')
+        k_q(X, X)  =  k(X, X) - A^T A + R^T R
+
+    in which no inverse of k(Z, Z) is multiplied out: its rounding would be as large as the posterior's variances.
     """
 
-    def __init__(self, operator: KernelOperator, Z: Tensor, tasks: Tensor | None, C: Tensor) -> None:
-        self.operator, self.noise, self.C = operator, operator.noise, C
+    def __init__(self, operator: KernelOperator, Z: Tensor, tasks: Tensor | None, jitter: Tensor, root: Tensor) -> None:
+        self.operator, self.noise, self.root = operator, operator.noise, root
+        self.state = Cholesky().init(KernelOperator(operator.kernel, Z, tasks, jitter.expand(len(Z))))
         self.K_mn = coupled_covariance(operator.kernel, Z, tasks, operator.X, operator.tasks)  # [m, n]
+        self.A = self.state.lower(self.K_mn)  # [m, n]
+        self.R = root.mT @ self.state.solve(self.K_mn)[0]  # [r, n]
 
     def product(self, V: Tensor) -> Tensor:
-        K_mn, C = self.K_mn.to(V), self.C.to(V)  # a residual is taken in more digits than the data's
-        return self.operator.product(V) + K_mn.mT @ (C @ (K_mn @ V))
+        A, R = self.A.to(V), self.R.to(V)  # a residual is taken in more digits than the data's
+        return self.operator.product(V) - A.mT @ (A @ V) + R.mT @ (R @ V)
 
     def rows(self, index: Tensor | slice) -> Tensor:
-        return self.operator.rows(index) + self.K_mn[:, index].mT @ self.C @ self.K_mn
+        return self.operator.rows(index) - self.A[:, index].mT @ self.A + self.R[:, index].mT @ self.R
 
     def diagonal(self) -> Tensor:
-        return self.operator.diagonal() + (self.K_mn * (self.C @ self.K_mn)).sum(0)
+        return self.operator.diagonal() - self.A.square().sum(0) + self.R.square().sum(0)
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        K_mn = self.K_mn.to(dtype or self.dtype)
-        return self.operator.dense(dtype) + K_mn.mT @ (self.C.to(K_mn) @ K_mn)
+        A, R = (each.to(dtype or self.dtype) for each in (self.A, self.R))
+        return self.operator.dense(dtype) - A.mT @ A + R.mT @ R
 
     def magnitude(self) -> Tensor:
         return self.operator.magnitude()
 
     def requires_graph(self) -> bool:
-        return self.operator.requires_graph() or (torch.is_grad_enabled() and self.C.requires_grad)
+        return self.operator.requires_graph() or (torch.is_grad_enabled() and self.R.requires_grad)
 
     def centre_weights(self, v: Tensor) -> Tensor:
         """What weights v `[r, n]` of k_q(., X) are in terms of k(., Z): `[r, m]`."""
-        return v @ self.K_mn.mT @ self.C.mT
+        return self.state.solve(self.root @ (self.R @ v.mT) - self.K_mn @ v.mT)[0].mT

@@ -83,3 +83,30 @@ def test_refuses(name):
     build, error, message = REFUSALS[name]
     with pytest.raises(error, match=message):
         build()
+
+
+def test_a_kernel_of_one_s_own_about_another_has_to_say_how_it_is_coupled():
+    """It need not be linear in that one, as scaled and embedded kernels are."""
+
+    class Squared(K.Kernel):
+        def __init__(self, kernel):
+            super().__init__()
+            self.kernel = kernel
+
+        def forward(self, x, z):
+            return self.kernel.forward(x, z) ** 2
+
+        def with_gradient(self, x, z):
+            k, dk = self.kernel.with_gradient(x, z)
+            return k**2, 2 * k * dk
+
+        def diag(self, x):
+            return self.kernel.diag(x) ** 2
+
+        def terms(self, input_dim):
+            return (self.kernel * self.kernel).terms(input_dim)
+
+    kernel = Squared(K.Coregional(K.RBF(0.3), [[1.0, 0.5], [0.5, 1.0]]))
+    X, tasks = torch.zeros(2, 1, dtype=torch.float64), torch.tensor([0, 1])
+    with pytest.raises(TypeError, match="a Coregional kernel needs tasks"):
+        K.coupled_covariance(kernel, X, tasks, X, tasks)

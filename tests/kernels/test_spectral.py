@@ -363,3 +363,11 @@ def test_the_density_of_spherical_has_its_derivative_in_the_range(d):
 def _derivative(function, at: Tensor) -> Tensor:
     at = at.clone().requires_grad_()
     return torch.stack([torch.autograd.grad(value, at, retain_graph=True)[0] for value in function(at)])
+
+
+def test_a_density_at_one_frequency_is_a_number():
+    measure = K.RationalQuadratic(1.3, 0.5).measure(2)
+    theta = torch.tensor([0.3, 0.4], dtype=torch.float64)
+    alone, among = measure.log_density(theta), measure.log_density(theta[None])
+    assert alone is not None and among is not None
+    torch.testing.assert_close(alone, among[0])

@@ -83,3 +83,9 @@ def test_draws_have_the_models_dtype_and_pass_through_its_transform(generator):
 def test_an_ensemble_is_refused():
     with pytest.raises(TypeError, match="expected one exact or sparse model"):
         location_scale(Ensemble([exact()]), 2)
+
+
+def test_no_draws_are_an_empty_tensor():
+    gp = exact()
+    x = points(4, seed=3)
+    assert location_scale(gp, 3, seed=0).at(x)(0).shape == (0, 4)

@@ -64,7 +64,7 @@ class Control:
         if self.given is None:
             return None
         now = self.given[:, t]  # [s, d_c] or [a, d_c]
-        return now if state.ndim == 2 else now.expand(len(state), -1, -1)
+        return now.expand(len(state), -1, -1) if self.name == "actions" else now
 
     def value(self, t: int, *state: Tensor) -> Tensor:
         """What the function returns, `[s, d_c]`, on whatever device."""

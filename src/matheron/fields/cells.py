@@ -146,6 +146,8 @@ def _polygons(mask: Path, crs: object) -> BaseGeometry:
     geopandas = need("geopandas")
     try:
         table = geopandas.read_file(mask)
+    except ImportError:  # of its engine
+        raise
     except Exception as error:  # the reader's own exceptions differ with its engine
         raise ValueError(f"--mask: {mask} cannot be read: {error}") from None
     if crs is not None and table.crs is not None:

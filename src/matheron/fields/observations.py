@@ -107,6 +107,8 @@ def _table(path: Path) -> DataFrame:
     geopandas = need("geopandas")
     try:
         return geopandas.read_file(path)
+    except ImportError:  # of its engine
+        raise
     except Exception as error:  # the reader's own exceptions differ with its engine
         raise ValueError(f"{path} is not a table that can be read: {error}") from None
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..checks import ArrayLike, positive
 from ..value import Parts, shown
-from .base import Kernel
+from .base import Around, Kernel
 from .spectral import Embedded, Mixture, SpectralMeasure
 from .terms import RadialPart, Term
 
@@ -24,7 +24,7 @@ __all__ = ["OnDims", "Product", "Scaled", "Sum"]
 LARGEST_TERM_COUNT = 64
 
 
-class Scaled(Kernel):
+class Scaled(Around):
     """outputscale * k."""
 
     units: ClassVar = {"outputscale": "y^2"}
@@ -141,7 +141,7 @@ class Product(_Composite):
         return pairs
 
 
-class OnDims(Kernel):
+class OnDims(Around):
     """k applied to the coordinates `dims` of x."""
 
     fields = ("dims",)

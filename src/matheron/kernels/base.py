@@ -99,9 +99,7 @@ class Kernel(Value):
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         """The kernel as a sum of B (x) k: pairs (B `[t, t]`, k), where None is a B of ones."""
-        if self.num_outputs == 1:
-            return [(None, self)]
-        return [(B, self.replaced(kernel=k)) for B, k in self.kernel.coupled()]
+        return [(None, self)]
 
     def __call__(self, x: ArrayLike, z: ArrayLike | None = None) -> Tensor:
         left = as_tensor(x, "x")
@@ -155,6 +153,15 @@ class Kernel(Value):
         from .algebra import OnDims
 
         return OnDims(self, list(dims) if isinstance(dims, Iterable) else [dims])
+
+
+class Around(Kernel):
+    """A kernel that is linear in one other, its `kernel`."""
+
+    kernel: Kernel
+
+    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
+        return [(B, self.replaced(kernel=k)) for B, k in self.kernel.coupled()]
 
 
 def as_kernel(kernel: Kernel) -> Kernel:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..checks import per_dimension
-from .base import Kernel, centred
+from .base import Around, Kernel, centred
 from .elliptical import Elliptical
 from .measure import SpectralMeasure
 from .radial import Radial
@@ -135,7 +135,7 @@ def _ball_density(u: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
     return np.where(u < 2.0, small, large), np.where(u < 2.0, small_slope, slope)
 
 
-class Rotated(Kernel):
+class Rotated(Around):
     """k(R x, R x'), R turning the plane of the first two coordinates: anisotropy along other directions than the axes.
 
     The first coordinate of `kernel` is the direction `angle` degrees counter-clockwise from the first axis; its second

@@ -37,10 +37,14 @@ def resolved(prior: PriorPaths, update: UpdatePaths, X: Tensor, tasks: Tensor | 
     Always, of a prior that has nothing there. Never, where other data are not on the lattice.
     """
     _, beyond = parted(prior)
-    if beyond is None or len(X) > _LARGEST_FACTOR:
+    if beyond is None:
+        return True
+    if update.num_data:
+        return False
+    if len(X) > _LARGEST_FACTOR:
         return True
     more = variances_at(beyond, X.double() - beyond.origin.double(), tasks)
-    return not update.num_data and bool((more <= _LARGEST_SHARE * noise.double()).all())
+    return bool((more <= _LARGEST_SHARE * noise.double()).all())
 
 
 def together(prior: PriorPaths, on_lattice: Tensor) -> Tensor:

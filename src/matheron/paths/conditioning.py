@@ -25,7 +25,7 @@ from ..solvers import (
     covariance,
 )
 from ..solvers.cholesky import deviations_by
-from ..updates import CorrectedOperator, Data, exact_update, sparse_correction
+from ..updates import CorrectedOperator, Data, exact_update
 from .folding import folded, pays
 from .prior import PriorPaths
 from .rounding import in_enough_digits, with_old_values
@@ -115,8 +115,8 @@ def _given_inducing(operator: KernelOperator, Z: Tensor, Z_tasks: Tensor | None,
     kernel, X, noise, root = operator.kernel, operator.X, operator.noise, inducing.root
     if not (operator.requires_graph() or (torch.is_grad_enabled() and inducing.requires_graph())):
         kernel, X, Z, noise, root = kernel.double(), X.double(), Z.double(), noise.double(), root.double()
-    C = sparse_correction(kernel, Z, Z_tasks, inducing.jitter.to(Z), root)
-    return CorrectedOperator(KernelOperator(kernel, X, operator.tasks, noise), Z, Z_tasks, C)
+    operator = KernelOperator(kernel, X, operator.tasks, noise)
+    return CorrectedOperator(operator, Z, Z_tasks, inducing.jitter.to(Z), root)
 
 
 def given_more(old: UpdatePaths, prior: PriorPaths, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:
@@ -149,10 +149,24 @@ def _guess(old: UpdatePaths | None, rows: int, n: int) -> Tensor | None:
 def given_again(old: tuple[PriorPaths, UpdatePaths], new: tuple[PriorPaths, UpdatePaths], mean: Mean) -> UpdatePaths:
     """The update of new paths, the old ones in fewer digits: of the same data and noise, with the prior as it is."""
     prior, update = new
+    if update.num_data and update.inducing is not None:  # the inducing points alone, then the data as they were given
+        sparse = with_old_values(*((p, _without_data(u)) for p, u in (old, new)))
+        m = update.num_inducing
+        tasks = None if update.tasks is None else update.tasks[m:]
+        data = Data(update.centres[m:], tasks, update.y, update.noise, update.xi)
+        return update_given(prior, mean, update.kernel, data, Auto(), old=sparse)
     if update.num_data < update.num_centres:  # values at inducing points are not data
         return with_old_values(old, new)
     data = Data(update.centres, update.tasks, update.y, update.noise, update.xi)
     return update_given(prior, mean, update.kernel, data, Auto() if update.factor is None else Cholesky(keep=True))
+
+
+def _without_data(update: UpdatePaths) -> UpdatePaths:
+    m, of_u = update.num_inducing, update.inducing
+    assert of_u is not None
+    tasks = None if update.tasks is None else update.tasks[:m]
+    v_mean = None if of_u.v_mean is None else of_u.v_mean[None]
+    return UpdatePaths(update.kernel, update.centres[:m], tasks, of_u.v, v_mean, inducing=of_u)
 
 
 def _kept(state: State) -> Factor | None:

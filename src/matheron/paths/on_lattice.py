@@ -236,7 +236,7 @@ def _beyond(prior: PriorPaths, X: Tensor, tasks: Tensor | None, noise: Tensor) -
             f"condition_on: a variance of {most:.1e} lies beyond the modes of this prior's lattice, and counts as "
             'noise of the data, which have less; draw the prior with features="lattice" for paths as near to them',
             JitterWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
     return variance
 

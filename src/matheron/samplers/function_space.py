@@ -129,7 +129,7 @@ def in_user_units(gp: ExactGP | SparseGP, draw: DrawValues) -> DrawValues:
     """Draws `[count, n t]` in the model's own space, through its output transform and in its dtype."""
 
     def transformed(count: int) -> Tensor:
-        f = draw(count).reshape(count, -1, gp.num_outputs)  # [count, n, t]
+        f = draw(count).unflatten(1, (-1, gp.num_outputs))  # [count, n, t]
         transform = gp.output_transform
         f = (f if transform is None else transform.to(f.device, f.dtype)(f)).detach().to(gp.centres.dtype)
         return f[..., 0] if gp.num_outputs == 1 else f
