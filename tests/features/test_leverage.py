@@ -74,6 +74,7 @@ KERNELS = {  # kernel and dimensions: all that features are made for
     ),
     "with a linear form": (K.Matern(2.5, 0.5) * K.Linear() + K.RBF(0.4) + K.Constant(0.5), 1),
     "with a square": (K.Matern(1.5, 0.8) * K.Polynomial(2), 2),
+    "atoms with a linear form": (K.Periodic(0.6, 0.7) * K.Linear(), 2),
     "spherical": (K.Spherical([0.9, 1.6]), 2),
     "spherical in 3 dimensions, whose density has zeros": (K.Spherical(1.2), 3),
     "turned": (K.Rotated(K.Matern(1.5, [0.4, 1.5]), 30.0), 2),

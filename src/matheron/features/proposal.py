@@ -19,7 +19,7 @@ from .cells import Atoms, Factor, Shells, identity
 LARGEST_SEPARATED = 24
 
 
-@dataclass
+@dataclass(eq=False)  # tensors are not compared
 class Component:
     """One term of the kernel as a product of factors, with a proposal: a probability for each cell of each factor."""
 
