@@ -13,6 +13,7 @@ import matheron
 from matheron import ExactGP, SparseGP, draw
 from matheron import kernels as K
 from matheron.features.pilot import Runs
+from matheron.features.positions import whole_numbers
 from matheron.features.proposal import components
 from matheron.features.reference import reference_points
 from matheron.metrics import gaussian_wasserstein
@@ -218,6 +219,13 @@ def test_any_number_of_features_will_do(count):
     gp = model(K.RBF(0.5) + K.Periodic(0.6, 0.7) + K.Matern(0.5), 1, 5)
     paths = draw(gp, 3, num_features=count, seed=0)
     assert torch.isfinite(paths(rand(4, 1))).all() and paths.prior.num_features <= max(3, count)
+
+
+def test_whole_numbers_sum_to_the_total_whatever_the_sizes():
+    for sizes in ([1.0], [0.3, 0.7], [0.1] * 10 + [1e-9] * 10, [0.96] + [0.04 / 19] * 19):
+        numbers = whole_numbers(80, sizes)
+        assert sum(numbers) == 80 and min(numbers) >= 1
+    assert whole_numbers(2, [0.5, 0.3, 0.2]) == [1, 1, 1]
 
 
 def test_few_atoms_are_taken_exactly():

@@ -169,4 +169,6 @@ def whole_numbers(total: int, sizes: list[float]) -> list[int]:
     numbers = [max(1, int(total * size)) for size in sizes]
     largest = numbers.index(max(numbers))
     numbers[largest] = max(1, numbers[largest] + total - sum(numbers))
+    while sum(numbers) > max(total, len(numbers)):  # the largest alone could not make up for all that have one
+        numbers[numbers.index(max(numbers))] -= 1
     return numbers
