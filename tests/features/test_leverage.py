@@ -267,6 +267,18 @@ def test_the_gradient_of_the_kernel_is_unbiased_in_hyperparameters(name):
     assert_unbiased(gradients.detach() - exact)
 
 
+def test_draws_in_inference_mode_leave_nothing_behind_that_gradients_stumble_over():
+    def total(v: Tensor, **settings) -> Tensor:
+        kernel = K.Matern(1.5, v[0]) + K.RBF(v[1]).on(0)
+        return draw(model(kernel, 17, 12), 2, num_features=20, seed=0, **settings)(rand(3, 17)).sum()
+
+    value = torch.tensor([0.5, 0.6], dtype=torch.float64, requires_grad=True)
+    with torch.inference_mode():
+        total(value.detach())
+    (gradient,) = torch.autograd.grad(total(value, detach=False), value)
+    assert bool(gradient.isfinite().all())
+
+
 def test_amplitudes_follow_the_density_with_frequencies_held():
     """d log a^2 = d log S at the same frequencies, by finite differences."""
     value = torch.tensor([0.5, 0.8], dtype=torch.float64, requires_grad=True)

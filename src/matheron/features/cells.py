@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import copy
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ _TABLES: dict[tuple | None, tuple[float, float, Tensor, Tensor]] = {}
 _MOST_TABLES = 64
 
 
-@lru_cache(maxsize=64)
 def identity(d: int) -> Tensor:
     """The frame of all axes."""
     return torch.eye(d, dtype=torch.float64)
