@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from matheron.features.directions import even, near_design, rotations
+from matheron.features.directions import even, near_design
+from matheron.features.fourier import orthogonal, randn
 
 
 def excess(u: Tensor, degree: int) -> float:
@@ -50,7 +51,7 @@ def test_radii_are_stratified_and_directions_are_unit_vectors(count):
 
 
 def test_rotations_are_uniform_and_bases_are_turned_apart():
-    Q = rotations(4000, 3, torch.Generator().manual_seed(0))
+    Q = orthogonal(randn((4000, 3, 3), torch.Generator().manual_seed(0)))
     torch.testing.assert_close(Q @ Q.mT, torch.eye(3, dtype=torch.float64).expand_as(Q))
     assert Q.mean(0).abs().max() < 5 / math.sqrt(3 * 4000)
     squares = Q.square().mean(0) - 1 / 3

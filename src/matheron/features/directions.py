@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .fourier import rand
+from .fourier import orthogonal, rand, randn
 
 # Sizes of sets: more directions are several sets, each rotated on its own. Few sizes, since sets are kept.
 _SIZES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
@@ -31,33 +31,16 @@ def even(num_bases: int, counts: Sequence[int], dim: int, generator: torch.Gener
     """For each of some counts, one after another: stratified uniforms `[g, count]` for radii, and directions
     `[g, count, dim]` that are even at all of these."""
     sizes = [size for count in counts for size in _sizes(count)]
-    # One set after another for one count; for several, all numbers at once.
-    drawn = [_numbers(num_bases, run, dim, generator) for run in ([sizes] if len(counts) > 1 else [[s] for s in sizes])]
+    u, normals = [], []
+    for run in [sizes] if len(counts) > 1 else [[size] for size in sizes]:  # in which order numbers are drawn
+        u.append(rand((num_bases, sum(run)), generator))
+        normals.append(randn((len(run), num_bases, dim, dim), generator))
     of = np.repeat(sizes, sizes)
     at = np.arange(len(of)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # from zero in every set
-    u = (torch.from_numpy(at) + torch.cat([u for u, _ in drawn], 1).cpu()) / torch.from_numpy(of)
-    Q = _orthogonal(torch.cat([normals for _, normals in drawn]).cpu())  # [sizes, g, d, d]
+    strata = (torch.from_numpy(at) + torch.cat(u, 1).cpu()) / torch.from_numpy(of)
+    Q = orthogonal(torch.cat(normals).cpu())  # [sizes, g, d, d]
     directions = [near_design(size, dim) @ rotation for size, rotation in zip(sizes, Q, strict=True)]
-    return u.clamp_(2**-54, 1 - 2**-53), torch.cat(directions, 1)
-
-
-def _numbers(num_bases: int, sizes: list[int], dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Uniforms `[g, sum of sizes]`, and a normal matrix for each of the sizes, `[sizes, g, d, d]`."""
-    return rand((num_bases, sum(sizes)), generator), _normals((len(sizes), num_bases), dim, generator)
-
-
-def rotations(num_bases: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Orthogonal matrices `[g, d, d]`, uniform over all."""
-    return _orthogonal(_normals((num_bases,), dim, generator).cpu())
-
-
-def _normals(shape: tuple[int, ...], dim: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(*shape, dim, dim, generator=generator, device=generator.device, dtype=torch.float64)
-
-
-def _orthogonal(normal: Tensor) -> Tensor:
-    Q, R = torch.linalg.qr(normal)
-    return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    return strata.clamp_(2**-54, 1 - 2**-53), torch.cat(directions, 1)
 
 
 def _sizes(count: int) -> list[int]:

@@ -49,7 +49,7 @@ def frequencies(
     Uniforms come from the generator's device, and go to the measure's.
     """
     if kind == "orthogonal":
-        return _orthogonal(measure, count, num_bases, generator, device), torch.ones((), dtype=torch.float64)
+        return _stratified(measure, count, num_bases, generator, device), torch.ones((), dtype=torch.float64)
     shape = (num_bases, count, measure.num_uniforms)
     U = (sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
     importance = measure.importance(U)
@@ -60,6 +60,11 @@ def rand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Uniforms in the open interval (0, 1), on the generator's device."""
     U = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
     return U.clamp_(2**-54, 1 - 2**-53)
+
+
+def randn(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Standard normal numbers, on the generator's device."""
+    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
 
 
 def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
@@ -81,7 +86,13 @@ def _plain_net(count: int, dims: int) -> Tensor:
     return SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**_SOBOL_BITS).long()
 
 
-def _orthogonal(
+def orthogonal(normal: Tensor) -> Tensor:
+    """Orthogonal matrices, uniform over all, from matrices `[..., d, d]` of standard normal numbers."""
+    Q, R = torch.linalg.qr(normal)
+    return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+
+
+def _stratified(
     measure: SpectralMeasure, count: int, num_bases: int, generator: torch.Generator, device: torch.device
 ) -> Tensor:
     """Frequencies `[g, count, d]` whose directions are orthogonal in blocks of d and whose radii are stratified."""
@@ -91,9 +102,7 @@ def _orthogonal(
             'use "sobol" or "auto" for this one'
         )
     d, blocks = measure.input_dim, -(-count // measure.input_dim)
-    normal = torch.randn(num_bases, blocks, d, d, generator=generator, device=generator.device, dtype=torch.float64)
-    Q, R = torch.linalg.qr(normal)
-    directions = (Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]).flatten(1, 2)[:, :count]  # [g, count, d]
+    directions = orthogonal(randn((num_bases, blocks, d, d), generator)).flatten(1, 2)[:, :count]  # [g, count, d]
     strata = rand((num_bases, count, 1 + measure.num_mixing_uniforms), generator)
     order = torch.argsort(rand(tuple(strata.shape), generator), dim=1)
     U = ((order + strata) / count).clamp(2**-54, 1 - 2**-53)
