@@ -69,7 +69,7 @@ def times(pool: list[Component], beyond: Tensor) -> int:
     """How many times as many frequencies are to be drawn as are to be kept."""
     if not pool:
         return 1
-    (theta,), _ = draw([pool], [positions(pool, net(256, num_uniforms(pool)))])
+    (theta,), _ = draw([pool], [positions(pool, net(256, num_uniforms(pool))[None])])
     kept = float((theta.abs() > beyond).any(-1).double().mean())
     return min(_MOST_TIMES, round(1 / max(kept, 1 / _MOST_TIMES)))
 

@@ -242,11 +242,10 @@ def _bases(pools: Sequence[Pool], counts: list[int], num_bases: int, generator: 
         return found
     theta, weight = draw([parts for _, _, parts, _ in rest], [at for *_, at in rest])
     for (bases, count, parts, at), own, power in zip(rest, theta, weight, strict=True):
-        columns = at.component.new_empty(len(own), 0)
+        columns = at.component.new_empty(*own.shape[:2], 0)
         if parts[0].envelope:
             columns = torch.tensor([c.envelope for c in parts])[at.component]
         amplitude = (2 / count * power).sqrt()
-        own, amplitude, columns = (t.unflatten(0, (num_bases, -1)) for t in (own, amplitude, columns))
         pairs = count // 2
         if count % 2:  # any of the draws is the single one: they are not alike
             start = (rand((num_bases, 1), generator).cpu() * (pairs + 1)).long()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,14 +21,16 @@ EVEN_FROM_DIM, FEWEST_EACH = 3, 4
 _OFF = 2**-40
 
 
-@dataclass
-class Positions:
-    """Which component each draw is of `[k]`; and for the first factors of the components, the second ones, ... uniforms
-    `[k]` that choose the cell, and what says where in it `[k, r]` (see `Factor.located`)."""
+# Uniforms `[g, n]` that choose a cell, and what says where in it `[g, n, r]` (see `Factor.located`).
+Level = tuple[Tensor, Tensor]
+
+
+class Positions(NamedTuple):
+    """Which component each of n draws for each of g bases is of `[g, n]`; and where it lies by the first factor of its
+    component, the second one, ..."""
 
     component: Tensor
-    uniforms: list[Tensor]
-    within: list[Tensor]
+    levels: list[Level]
 
 
 def num_uniforms(pool: Sequence[Component]) -> int:
@@ -37,16 +39,17 @@ def num_uniforms(pool: Sequence[Component]) -> int:
 
 
 def positions(pool: Sequence[Component], U: Tensor) -> Positions:
-    """One position for each row of uniforms `[k, p]`.
+    """One position for each row of uniforms `[g, n, p]`.
 
     The first uniform chooses the component by its share, and how far into its share it lies is a uniform again.
     """
+    shape, U = U.shape[:2], U.flatten(0, 1)
     component = torch.zeros(len(U), dtype=torch.long)
     if len(pool) > 1:
         shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
         component, within = located([shares], component, U[:, 0])
         U = torch.cat([within.clamp(_OFF, 1 - _OFF)[:, None], U[:, 1:]], dim=1)
-    at = Positions(component, [], [])
+    levels = []
     for level in range(max(len(c.factors) for c in pool)):
         alike: dict[tuple, list[int]] = {}  # factors that use the same uniforms in the same way
         for t, c in enumerate(pool):
@@ -64,9 +67,8 @@ def positions(pool: Sequence[Component], U: Tensor) -> Positions:
             u, within = U.new_zeros(len(U)), U.new_zeros(len(U), max(more.shape[1] for *_, more in parts))
             for rows, own, more in parts:
                 u[rows], within[rows, : more.shape[1]] = own, more
-        at.uniforms.append(u)
-        at.within.append(within)
-    return at
+        levels.append((u.unflatten(0, shape), within.unflatten(0, shape)))
+    return Positions(component.unflatten(0, shape), levels)
 
 
 def rows_of(component: Tensor, members: list[int], count: int) -> tuple[Tensor | None, Tensor]:
@@ -81,14 +83,10 @@ def rows_of(component: Tensor, members: list[int], count: int) -> tuple[Tensor |
 
 
 def joined(each: Sequence[Positions], counts: Sequence[int]) -> Positions:
-    """Positions in several pools, of as many components each, one after another."""
-    if len(each) == 1:
-        return each[0]
+    """Positions in several pools, of as many components each, side by side."""
     firsts = [sum(counts[:i]) for i in range(len(counts))]
-    component = torch.cat([at.component + first for at, first in zip(each, firsts, strict=True)])
-    parts = [list(zip((u[None] for u in at.uniforms), (w[None] for w in at.within), strict=True)) for at in each]
-    levels = _levels(parts)
-    return Positions(component, [u.flatten() for u, _ in levels], [at.flatten(0, 1) for _, at in levels])
+    component = torch.cat([at.component + first for at, first in zip(each, firsts, strict=True)], 1)
+    return Positions(component, _side_by_side([at.levels for at in each]))
 
 
 def positions_for(
@@ -100,25 +98,18 @@ def positions_for(
     many as its share says, with even directions where it has one factor.
     """
     if max(c.num_dims for c in pool) < EVEN_FROM_DIM or count < FEWEST_EACH * len(pool):
-        U = sobol(num_bases, count, num_uniforms(pool), generator).cpu()
-        return pool, positions(pool, U.flatten(0, 1))
+        return pool, positions(pool, sobol(num_bases, count, num_uniforms(pool), generator).cpu())
     numbers = whole_numbers(count, [c.share for c in pool]) if len(pool) > 1 else [count]
     pool = [replace(c, share=number / count) for c, number in zip(pool, numbers, strict=True)]
-    parts: list[list[tuple[Tensor, Tensor]]] = []  # of a run of components, by level: uniforms [g, n], places [g, n, r]
-    for dim, run in groupby(range(len(pool)), key=lambda t: _even_dim(pool[t])):
-        members = list(run)
+    runs: list[list[Level]] = []  # of components, one after another
+    for dim, members in groupby(zip(pool, numbers, strict=True), key=lambda member: _even_dim(member[0])):
         if dim:
-            parts.append([even(num_bases, [numbers[t] for t in members], dim, generator)])
+            runs.append([even(num_bases, [number for _, number in members], dim, generator)])
             continue
-        for t in members:
-            own = positions(
-                [pool[t]], sobol(num_bases, numbers[t], pool[t].num_uniforms, generator).cpu().flatten(0, 1)
-            )
-            each = zip(own.uniforms, own.within, strict=True)
-            parts.append([(u.unflatten(0, (num_bases, -1)), at.unflatten(0, (num_bases, -1))) for u, at in each])
-    component = torch.from_numpy(np.tile(np.repeat(np.arange(len(pool)), numbers), num_bases))
-    levels = _levels(parts)
-    return pool, Positions(component, [u.flatten() for u, _ in levels], [at.flatten(0, 1) for _, at in levels])
+        for c, number in members:
+            runs.append(positions([c], sobol(num_bases, number, c.num_uniforms, generator).cpu()).levels)
+    component = torch.arange(len(pool)).repeat_interleave(torch.tensor(numbers)).expand(num_bases, -1)
+    return pool, Positions(component, _side_by_side(runs))
 
 
 def _even_dim(c: Component) -> int:
@@ -129,21 +120,16 @@ def _even_dim(c: Component) -> int:
     return first.own_dim if first.own_dim >= EVEN_FROM_DIM else 0
 
 
-def _levels(parts: list[list[tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
-    """For each level uniforms `[g, n]` and places `[g, n, r]`, of several runs of draws side by side.
-
-    Of runs that have fewer levels nothing is asked there, nor of places beyond their own.
-    """
-    if len(parts) == 1:
-        return parts[0]
+def _side_by_side(runs: list[list[Level]]) -> list[Level]:
+    """The levels of several runs of draws as one: runs with fewer levels, or fewer places, are not asked for more."""
+    if len(runs) == 1:
+        return runs[0]
     levels = []
-    for level in range(max(map(len, parts))):
-        own = [p[level] if level < len(p) else (p[0][0], p[0][1][..., :0]) for p in parts]
-        most = max(at.shape[-1] for _, at in own)
-        places = [
-            at if at.shape[-1] == most else torch.nn.functional.pad(at, (0, most - at.shape[-1])) for _, at in own
-        ]
-        levels.append((torch.cat([u for u, _ in own], 1), torch.cat(places, 1)))
+    for level in range(max(map(len, runs))):
+        own = [run[min(level, len(run) - 1)] for run in runs]
+        most = max(within.shape[-1] for _, within in own)
+        padded = [torch.nn.functional.pad(within, (0, most - within.shape[-1])) for _, within in own]
+        levels.append((torch.cat([u for u, _ in own], 1), torch.cat(padded, 1)))
     return levels
 
 

@@ -22,21 +22,22 @@ _BLOCK = 1 << 22
 
 
 def draw(pools: Sequence[Sequence[Component]], each: Sequence[Positions]) -> tuple[list[Tensor], list[Tensor]]:
-    """Frequencies `[k, d]` from the components' proposals and their weights S / q `[k]`, of each pool."""
+    """Frequencies `[g, n, d]` from the components' proposals and their weights S / q `[g, n]`, of each pool."""
     at = joined(each, [len(parts) for parts in pools])
+    shape, component = at.component.shape, at.component.flatten()
     pool = [c for parts in pools for c in parts]
     keys = [(i, c.density_key) for i, parts in enumerate(pools) for c in parts]  # densities add within a pool
     log_S = torch.stack([c.variance for c in pool]).log()
     log_q = torch.tensor([c.share for c in pool], dtype=torch.float64).log()
-    theta = log_q.new_zeros(len(at.component), pool[0].factors[0].input_dim)
-    log_weight = log_q.new_zeros(len(at.component))
-    for level, (u, within) in enumerate(zip(at.uniforms, at.within, strict=True)):
+    theta = log_q.new_zeros(len(component), pool[0].factors[0].input_dim)
+    log_weight = log_q.new_zeros(len(component))
+    for level, (u, within) in enumerate((u.flatten(), within.flatten(0, 1)) for u, within in at.levels):
         for kind in (Shells, Atoms):
             members = [t for t, c in enumerate(pool) if level < len(c.factors) and isinstance(c.factors[level], kind)]
             if not members:
                 continue
             factors, q = [pool[t].factors[level] for t in members], [pool[t].proposal[level] for t in members]
-            rows, index = rows_of(at.component, members, len(pool))
+            rows, index = rows_of(component, members, len(pool))
             u_own, within_own = (u, within) if rows is None else (u[rows], within[rows])
             cell, fraction = located(q, index, u_own)
             outer = (log_S[members], log_q[members])  # of the components, once
@@ -51,8 +52,9 @@ def draw(pools: Sequence[Sequence[Component]], each: Sequence[Positions]) -> tup
                 ratio = ratio + (outer[0] - outer[1])[index]
             theta = theta + part if rows is None else theta.index_add(0, rows, part)
             log_weight = log_weight + ratio if rows is None else log_weight.index_add(0, rows, ratio)
-    sizes = [len(own.component) for own in each]
-    return list(theta.split(sizes)), list(log_weight.exp().split(sizes))
+    sizes = [own.component.shape[1] for own in each]
+    weight = log_weight.exp().unflatten(0, shape)
+    return list(theta.unflatten(0, shape).split(sizes, 1)), list(weight.split(sizes, 1))
 
 
 def _of_atoms(factors: Sequence[Atoms], q: list[Tensor], cell: Tensor) -> tuple[Tensor, Tensor]:
