@@ -303,7 +303,7 @@ def test_smoothing_keeps_a_constant_and_extrapolates_flat():
     at, index, ones = rand(100, seed=1).numpy(), np.linspace(-1, 2, 7), np.ones(100)
     runs = Runs(at)
     np.testing.assert_allclose(runs.smooth(3 * ones[None], ones, index), 3.0)
-    (growing,) = runs.smooth(np.exp(5 * at)[None], None, index)
+    (growing,) = runs.smooth(np.exp(5 * at)[None], ones, index)
     assert (np.diff(growing) >= 0).all() and growing[0] == growing[1] and growing[-1] == growing[-2]
 
 

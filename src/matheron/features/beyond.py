@@ -14,7 +14,7 @@ from .features import Features
 from .modulated import OnLattice, lattice_in
 from .positions import num_uniforms, positions
 from .products import Products
-from .proposal import Component
+from .proposal import Component, with_shares
 from .reference import net
 from .sampling import draw
 
@@ -24,31 +24,24 @@ _LEAST = 1e-8
 _MOST_TIMES = 32
 
 
-def proposed(pool: list[Component], beyond: Tensor) -> list[Component]:
-    """The pool with proposals that spare the shells of which `outside` would keep nothing."""
+def proposed(pool: list[Component], beyond: Tensor, given_data: bool) -> list[Component]:
+    """The pool with proposals that spare the shells of which `outside` would keep nothing.
+
+    Without data they are by the spectrum alone: its mass for long distances, all of its octaves for short ones.
+    """
     parts = []
     for c in pool:
-        q = [_spared(c, each, beyond) for each in c.proposal]
-        left = float(math.prod(each.sum() for each in q))
-        if left > 0:
-            parts.append(replace(c, proposal=[each / each.sum() for each in q], share=c.share * left))
-    return _shared(parts)
-
-
-def proposed_without_data(pool: list[Component], beyond: Tensor) -> list[Component]:
-    """The same by the spectrum alone: its mass for long distances, and all of its octaves for short ones."""
-    parts = []
-    for c in pool:
-        q, left = [], 1.0
-        for f in c.factors:
-            masses, even = (_spared(c, each, beyond) for each in (f.masses, f.tail(_LEAST)))
-            left *= float(masses.sum())
-            q.append(masses / masses.sum().clamp_min(1e-300) + even / even.sum().clamp_min(1e-300))
-        if left > 0:
-            parts.append(
-                replace(c, proposal=[each / each.sum() for each in q], share=float(c.variance.detach()) * left)
-            )
-    return _shared(parts)
+        share = c.share if given_data else float(c.variance.detach())
+        q = [_spared(c, each, beyond) for each in (c.proposal if given_data else [f.masses for f in c.factors])]
+        share *= float(math.prod(each.sum() for each in q))
+        if share <= 0:
+            continue
+        if not given_data:
+            tails = [_spared(c, f.tail(_LEAST), beyond) for f in c.factors]
+            each = zip(q, tails, strict=True)
+            q = [mass / mass.sum() + tail / tail.sum().clamp_min(1e-300) for mass, tail in each]
+        parts.append(replace(c, proposal=[each / each.sum() for each in q], share=share))
+    return with_shares(parts)
 
 
 def _spared(c: Component, q: Tensor, beyond: Tensor) -> Tensor:
@@ -57,11 +50,6 @@ def _spared(c: Component, q: Tensor, beyond: Tensor) -> Tensor:
     if len(c.factors) > 1 or not isinstance(first, Shells):
         return q
     return q.masked_fill(first.within(beyond), 0.0)
-
-
-def _shared(parts: list[Component]) -> list[Component]:
-    whole = sum(c.share for c in parts)
-    return [replace(c, share=c.share / whole) for c in parts]
 
 
 @torch.no_grad()

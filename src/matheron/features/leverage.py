@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..kernels.terms import Term
 from .basis import Basis, Cosines, Pairs
-from .beyond import outside, proposed, proposed_without_data, times
+from .beyond import outside, proposed, times
 from .cells import Atoms
 from .explicit import as_cosines, monomials
 from .features import Asked
@@ -32,7 +32,7 @@ from .fourier import rand
 from .pilot import Pilot, by_cells, number_of_each, pilot
 from .positions import positions_for, whole_numbers
 from .products import Products
-from .proposal import Component
+from .proposal import Component, with_shares
 from .reference import Reference, Waves
 from .sampling import draw
 from .tilt import Tilted, tilt
@@ -81,7 +81,7 @@ def leverage(
     numbers = _numbers(count, sizes)
     if beyond is not None:
         for i, pool in enumerate(pools):
-            pool.parts = (proposed_without_data if asked.posterior is None else proposed)(pool.parts, beyond)
+            pool.parts = proposed(pool.parts, beyond, asked.posterior is not None)
             numbers[i] *= times(pool.parts, beyond)
     blocks: list[tuple[Basis, Tensor | None]] = []
     for pool, bases in zip(pools, _bases(pools, numbers, asked.num_bases, asked.generator), strict=True):
@@ -224,9 +224,8 @@ def _shared(pools: Sequence[Pool], given: bool) -> list[float]:
             for c in own:
                 c.share = max(share, 1 / len(monomials)) * (c.share / share + float(c.variance) / variance) / 2
     sizes = [sum(c.share for c in pool.parts) for pool in pools]
-    for pool, size in zip(pools, sizes, strict=True):
-        for c in pool.parts:
-            c.share /= size
+    for pool in pools:
+        pool.parts = with_shares(pool.parts)
     return sizes
 
 
@@ -286,9 +285,6 @@ def _certain(pool: list[Component], count: int, num_bases: int) -> tuple[list[Ow
         if not bool(own.all()):
             q = c.proposal[0].masked_fill(own, 0.0)
             remaining.append(replace(c, proposal=[q / q.sum()], share=c.share * float(q.sum())))
-    frequencies = torch.cat(theta).expand(num_bases, -1, -1)
-    whole = sum(c.share for c in remaining)
-    remaining = [replace(c, share=c.share / whole) for c in remaining]
-    basis = Pairs(frequencies, torch.cat(power).sqrt()[None])
+    basis = Pairs(torch.cat(theta).expand(num_bases, -1, -1), torch.cat(power).sqrt()[None])
     taken_columns = torch.tensor(columns, dtype=torch.long).expand(num_bases, -1, -1)
-    return [(basis, taken_columns)], remaining, max(1, count - 2 * len(columns))
+    return [(basis, taken_columns)], with_shares(remaining), max(1, count - 2 * len(columns))

@@ -35,15 +35,15 @@ class Runs:
         self.order = np.argsort(at, kind="stable")
         count = max(1, min(_MOST_RUNS, len(at) // _PER_RUN))
         self.first = -(-np.arange(count) * len(at) // count)
-        self.middle = self.means(at, None)
+        self.middle = self.means(at, np.ones(len(at)))
 
-    def means(self, values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    def means(self, values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Weighted means over each run, of values `[..., k]`."""
-        w = np.ones(len(self.order)) if weights is None else weights[self.order]
+        w = weights[self.order]
         total = np.maximum(np.add.reduceat(w, self.first), 1e-300)
         return np.add.reduceat(w * values[..., self.order], self.first, axis=-1) / total
 
-    def smooth(self, values: np.ndarray, weights: np.ndarray | None, index: np.ndarray) -> np.ndarray:
+    def smooth(self, values: np.ndarray, weights: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Means of positive values `[m, k]` at these places, interpolated in logarithms; flat beyond the ends."""
         y = self.means(values, weights)
         y = np.log(np.maximum(y, np.maximum(1e-12 * y.max(-1, keepdims=True), 1e-300)))
@@ -89,11 +89,9 @@ def pilot(c: Component, count: int, least: float) -> Pilot:
 
 
 def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) -> Part:
-    key = (
-        (*factor.key, factor.form, *U.shape, column, least, stretch)
-        if isinstance(factor, Shells) and factor.key
-        else ()
-    )
+    key = ()
+    if isinstance(factor, Shells) and factor.key:
+        key = (*factor.key, factor.form, *U.shape, column, least, stretch)
     if (kept := _KEPT.get(key)) is not None:  # asked once: another thread may clear them
         return kept
     q = factor.masses + factor.stretched(stretch) + factor.tail(least)
@@ -140,12 +138,11 @@ def number_of_each(spectra: int, products: int) -> int:
 def by_cells(factors: list[Factor], parts: list[Part], lev: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """The leverage of the cells of each factor `[m, c]`, scaled to means of one, from that `[m, k]` of frequencies of m
     components; and the means `[m]`."""
-    mean, cells = np.ones(len(lev)), []
-    alone = len(factors) == 1
+    mean, cells, alone = np.empty(0), [], len(factors) == 1  # all factors have the same mean, but for the smoothing
     # Over directions a root of the mean square is best; in a product it would count what other factors account for.
     power = 2.0 if alone else 1.0
     for factor, part in zip(factors, parts, strict=True):
-        others = None if alone else math.prod((p.ratio for p in parts if p is not part), start=np.ones(lev.shape[-1]))
+        others = math.prod((p.ratio for p in parts if p is not part), start=np.ones(lev.shape[-1]))
         fitted = part.runs.smooth(lev**power, others, factor.index.numpy()) ** (1 / power)
         if isinstance(factor, Atoms) and alone:  # known, for those that were drawn
             fitted[:, part.cell] = lev

@@ -6,7 +6,7 @@ atoms (`cells.py`). A proposal gives every cell a probability.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,6 +45,12 @@ class Component:
         if len(self.factors) > 1 or not isinstance(first, Shells) or len(first.axes) > first.own_dim:
             return None  # an oblique plane has volume of its own
         return first.axes, self.envelope
+
+
+def with_shares(pool: list[Component]) -> list[Component]:
+    """The same with shares that sum to one."""
+    whole = sum(c.share for c in pool)
+    return [replace(c, share=c.share / whole) for c in pool]
 
 
 def components(term: Term, input_dim: int) -> list[Component] | None:
