@@ -396,3 +396,13 @@ def test_single_precision_is_corrected_by_residuals_in_double(monkeypatch):
     assert steps[1] > steps[0]  # it was in single precision, and started again
     torch.testing.assert_close(drawn[1], drawn[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(drawn[2], drawn[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_term_that_repeats_itself_beyond_the_modes_is_given_the_data_too():
+    kernel, X, x = K.RBF(0.5) + 0.5 * K.Cosine(0.013), rand(200, 1, seed=3), rand(50, 1, seed=6)
+    y = torch.sin(5 * X[:, 0]) + torch.cos(2 * math.pi / 0.013 * X[:, 0])
+    gp = matheron.ExactGP(kernel, X, y, noise=1e-2)
+    paths = matheron.draw(gp, 4, domain=UNIT, solver="lattice", seed=0)
+    exact = moments(gp, x)
+    spread = exact.covariance.diagonal().sqrt()
+    assert float(((paths.mean(x) - exact.mean) / spread).abs().max()) < 0.05

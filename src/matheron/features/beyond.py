@@ -79,9 +79,18 @@ def outside(basis: Pairs | Cosines, columns: Tensor, beyond: Tensor) -> tuple[Pa
 
 
 def on_modes(features: Features) -> list[bool]:
-    """Of each basis whether it is a lattice, or exact beside one: random frequencies lie beyond a lattice's modes."""
+    """Of each basis whether it is a lattice, or exact beside one: random frequencies lie beyond a lattice's modes.
+
+    Those of a kernel that repeats itself may lie there, too. The record tells them apart: random ones come first.
+    """
     lattices, d = [basis for basis in features.bases if isinstance(basis, OnLattice)], len(features.origin)
-    return [not any(_is_beyond(basis, lattice, d) for lattice in lattices) for basis in features.bases]
+    sampled = [c.num_features for c in features.choices if c.kind in ("leverage", "spectrum") or c.num_features is None]
+    left = sum(math.inf if number is None else number for number in sampled)  # unknown in files of older formats
+    found = []
+    for basis in features.bases:
+        found.append(left <= 0 or not any(_is_beyond(basis, lattice, d) for lattice in lattices))
+        left -= 0 if isinstance(basis, OnLattice) else basis.size
+    return found
 
 
 def _is_beyond(basis: Basis, lattice: OnLattice, input_dim: int) -> bool:
