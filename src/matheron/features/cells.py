@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.spectral import Elliptical
+from .harmonics import leading_signs
 
 # Shells of one factor, and the share of its mass that may lie outside of them all.
 NUM_SHELLS, LOST_MASS = 512, 1e-10
@@ -88,10 +89,7 @@ class Shells(Factor):
 
     @torch.no_grad()
     def _tabulated(self) -> tuple[float, float, Tensor, Tensor]:
-        """The first shell's lower end and the shells' width, in log radius; their middles `[c]` and masses `[c]`.
-
-        All in units of the scale: the same for every lengthscale, and kept.
-        """
+        """The first shell's lower end and the shells' width, in log radius; their middles `[c]` and masses `[c]`."""
         if (known := _TABLES.get(self.key)) is not None:  # asked once: another thread may clear them
             return known
         step = 0.5
@@ -157,10 +155,8 @@ class Atoms(Factor):
         self.half = half
         kept = mass.detach() > 1e-14 * mass.detach().max()
         if half:
-            leading = torch.zeros(len(theta), dtype=theta.dtype)
-            for column in theta.detach().mT.flip(0):
-                leading = torch.where(column != 0, column.sign(), leading)
-            mass, kept = torch.where(leading != 0, 2 * mass, mass), kept & (leading >= 0)
+            sign = leading_signs(theta)
+            mass, kept = torch.where(sign != 0, 2 * mass, mass), kept & (sign >= 0)
         self.theta, self.mass = theta[kept], mass[kept]  # [c, d], [c]
         self.input_dim = theta.shape[1]
         self.axes = _axes(self.theta.detach())

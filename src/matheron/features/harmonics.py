@@ -70,13 +70,19 @@ def _exact(theta: Tensor, mass: Tensor) -> list[Basis]:
 
 def _half(theta: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
     """One of each pair +-theta with the mass of both, heaviest first; the masses then sum to one."""
-    sign = torch.zeros(len(theta))
-    for axis in range(theta.shape[1]):  # the sign of the first coordinate that is not zero
-        sign = torch.where(sign == 0, theta[:, axis].sign(), sign)
+    sign = leading_signs(theta)
     half = sign >= 0
     theta, mass = theta[half], mass[half].clamp_min(0) * torch.where(sign[half] == 0, 1.0, 2.0)
     order = mass.detach().argsort(descending=True)
     return theta[order], mass[order] / mass.sum()
+
+
+def leading_signs(theta: Tensor) -> Tensor:
+    """Of the first coordinate that is not zero, `[f, d] -> [f]`; zero where there is none."""
+    sign = torch.zeros(len(theta), dtype=theta.dtype)
+    for column in theta.detach().unbind(1):
+        sign = torch.where(sign == 0, column.sign(), sign)
+    return sign
 
 
 def _kept(theta: Tensor, mass: Tensor, count: int) -> tuple[int, float]:
