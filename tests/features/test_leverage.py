@@ -221,6 +221,11 @@ def test_any_number_of_features_will_do(count):
     assert torch.isfinite(paths(rand(4, 1))).all() and paths.prior.num_features <= max(3, count)
 
 
+def test_atoms_of_next_to_no_weight_take_no_more_features_than_there_are():
+    paths = draw(model(K.Periodic(1e5, 0.7), 1, 5), 2, features="leverage", num_features=2, seed=0)
+    assert paths.prior.num_features == 2
+
+
 def test_whole_numbers_sum_to_the_total_whatever_the_sizes():
     for sizes in ([1.0], [0.3, 0.7], [0.1] * 10 + [1e-9] * 10, [0.96] + [0.04 / 19] * 19):
         numbers = whole_numbers(80, sizes)

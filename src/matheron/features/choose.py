@@ -60,8 +60,8 @@ def build_features(kernel: Kernel, asked: Asked) -> Features:
         _require_joint(on_lattices, terms, input_dim, num_features)
     chosen = _with_components(terms, input_dim) if kind in ("auto", "leverage") and asked.posterior is not None else []
     terms = [t for t in terms if not any(t is other for other, _ in chosen)]
-    sizes = [_size(t, reference) for t in terms if t.stationary]
-    counts = iter(_allocate(num_features, [*[sum(_size(t, reference) for t, _ in chosen)][: len(chosen)], *sizes]))
+    sizes = [sum(_size(t, reference) for t, _ in chosen)] if chosen else []
+    counts = iter(_allocate(num_features, sizes + [_size(t, reference) for t in terms if t.stationary]))
     blocks: list[tuple[Basis, Tensor | None]] = []
     apart: list[tuple[Basis, Tensor | None]] = []  # beyond modes: what data are given on is without these
     choices = [_choice(basis) for basis, *_ in on_lattices]

@@ -134,10 +134,6 @@ class _Spectrum:
     pilot: Pilot
     squares: np.ndarray  # [e, r, k], squared residuals of the pilot times each monomial
 
-    @property
-    def variances(self) -> np.ndarray:
-        return np.array([float(c.variance) for c in self.parts])
-
 
 def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
@@ -149,7 +145,7 @@ def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
     _set_residuals(spectra, reference, asked.origin)
     variance = reference.noise_variance.cpu().numpy()  # [r]
     for own in spectra:
-        variance = variance + own.variances @ (own.squares @ own.pilot.weight)
+        variance = variance + np.array([float(c.variance) for c in own.parts]) @ (own.squares @ own.pilot.weight)
     relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
     alike: dict[tuple, list[_Spectrum]] = {}  # of one shape, and with the same pilot in units of the scale
     for own in spectra:
@@ -270,8 +266,7 @@ def _certain(pool: list[Component], count: int, num_bases: int) -> tuple[list[Ow
         taken = taken | more
         rest, left = count / 2 - int(taken.sum()), float(1 - probability[taken].sum())
     if rest <= 0 and not bool(taken.all()):  # something must be left for what is left
-        taken[probability.argmin()] = False
-        rest = 1.0
+        taken[probability.masked_fill(~taken, math.inf).argmin()] = False
     if not bool(taken.any()):
         return [], pool, count
     sizes, remaining = [len(c.proposal[0]) for c in discrete], [c for c in pool if c not in discrete]
