@@ -129,7 +129,9 @@ class Shells(Factor):
         d, sign = self.own_dim, U[:, self.own_dim :]
         if d == 1:
             u = U[:, 0] if self.half else (2 * U[:, 0] - 1).abs()
-            direction = torch.ones_like(U[:, :1]) if self.half else _sign(U[:, :1])
+            direction = torch.ones_like(U[:, :1])
+            if not self.half:
+                direction[U[:, :1] < 0.5] = -1.0
         elif d == 2:
             u, angle = U[:, 0], (math.pi if self.half else 2 * math.pi) * U[:, 1]
             direction = torch.stack([angle.cos(), angle.sin()], dim=-1)
@@ -178,7 +180,3 @@ class Atoms(Factor):
 def _axes(vectors: Tensor) -> tuple[int, ...]:
     """The coordinates that some of the vectors `[c, d]` have."""
     return tuple(np.flatnonzero(np.any(vectors.numpy() != 0, axis=0)).tolist())
-
-
-def _sign(u: Tensor) -> Tensor:
-    return torch.where(u < 0.5, -1.0, 1.0).to(u)

@@ -29,7 +29,7 @@ from .cells import Atoms
 from .explicit import as_cosines, monomials
 from .features import Asked
 from .fourier import rand
-from .pilot import Pilot, by_cells, number_of_each, pilot
+from .pilot import Part, by_cells, number_of_each, pilot
 from .positions import positions_for, whole_numbers
 from .products import Products
 from .proposal import Component, with_shares
@@ -131,29 +131,36 @@ class _Spectrum:
 
     pool: Pool
     parts: list[Component]
-    pilot: Pilot
+    theta: np.ndarray  # [k, d], the pilot
+    of_factors: list[Part]
     squares: np.ndarray  # [e, r, k], squared residuals of the pilot times each monomial
+
+    @property
+    def variance(self) -> np.ndarray:
+        """What is left of the variance of the components, `[r]`, by the pilot."""
+        weight = math.prod(part.ratio for part in self.of_factors) / len(self.theta)  # [k], S / q of variance one
+        return np.array([float(c.variance) for c in self.parts]) @ (self.squares @ weight)
 
 
 def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
     spectra = _spectra(pools, asked)
-    theta = torch.from_numpy(np.concatenate([np.abs(own.pilot.theta) for own in spectra]))
+    theta = torch.from_numpy(np.concatenate([np.abs(own.theta) for own in spectra]))
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
     assert asked.posterior is not None
     reference = Reference(asked.posterior, asked.domain, asked.where, 1 / torch.nan_to_num(turns, nan=1.0))
     _set_residuals(spectra, reference, asked.origin)
     variance = reference.noise_variance.cpu().numpy()  # [r]
     for own in spectra:
-        variance = variance + np.array([float(c.variance) for c in own.parts]) @ (own.squares @ own.pilot.weight)
+        variance = variance + own.variance
     relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
     alike: dict[tuple, list[_Spectrum]] = {}  # of one shape, and with the same pilot in units of the scale
     for own in spectra:
-        alike.setdefault(tuple(map(id, own.pilot.parts)), []).append(own)
+        alike.setdefault(tuple(map(id, own.of_factors)), []).append(own)
     parts, mean_squares = [], _mean_squares(pools, reference.x.cpu().numpy())
     for group in alike.values():
         lev = np.concatenate([relative @ own.squares for own in group])  # [m, k]
-        cells, means = by_cells(group[0].parts[0].factors, group[0].pilot.parts, lev)
+        cells, means = by_cells(group[0].parts[0].factors, group[0].of_factors, lev)
         components = [(own.pool, c) for own in group for c in own.parts]
         for (pool, c), mean, *of in zip(components, means.tolist(), *cells, strict=True):
             size = float(c.variance) * pool.size * mean_squares[c.envelope]
@@ -179,7 +186,7 @@ def _spectra(pools: Sequence[Pool], asked: Asked) -> list[_Spectrum]:
         # All of a kernel alone with a coupling have as many as without.
         columns = 1 if pool.root is None or len(found) == len(own) == 1 else len(pool.root)
         count = number_of_each(len(found), len(own) * columns)
-        spectra.append(_Spectrum(pool, own, pilot(own[0], count, least), np.empty(0)))
+        spectra.append(_Spectrum(pool, own, *pilot(own[0], count, least), np.empty(0)))
     return spectra
 
 
@@ -188,13 +195,13 @@ def _set_residuals(spectra: list[_Spectrum], reference: Reference, origin: Tenso
     for own in spectra:
         alike.setdefault((id(own.pool), *(c.envelope for c in own.parts)), []).append(own)
     waves = [
-        Waves(np.concatenate([s.pilot.theta for s in own]), own[0].pool.root, [c.envelope for c in own[0].parts])
+        Waves(np.concatenate([s.theta for s in own]), own[0].pool.root, [c.envelope for c in own[0].parts])
         for own in alike.values()
     ]
     for group, squares in zip(alike.values(), reference.residuals(waves, origin), strict=True):
         last = 0
         for own in group:
-            first, last = last, last + len(own.pilot.theta)
+            first, last = last, last + len(own.theta)
             own.squares = squares[:, :, first:last]
 
 

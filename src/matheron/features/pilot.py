@@ -7,7 +7,6 @@ Those of shells are kept in units of the scale, by the shape of the spectrum: al
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -60,21 +59,11 @@ class Part(NamedTuple):
     runs: Runs
 
 
-@dataclass
-class Pilot:
-    """Frequencies of one component: `[k, d]`, and what is known of them for each of its factors."""
+def pilot(c: Component, count: int, least: float) -> tuple[np.ndarray, list[Part]]:
+    """Pilot frequencies `[k, d]` of a component, and what is known of them for each of its factors.
 
-    theta: np.ndarray
-    parts: list[Part]
-
-    @property
-    def weight(self) -> np.ndarray:
-        """S / q over their number, `[k]`: of a component of variance one."""
-        return math.prod((p.ratio for p in self.parts[1:]), start=self.parts[0].ratio) / len(self.theta)
-
-
-def pilot(c: Component, count: int, least: float) -> Pilot:
-    """Pilot frequencies of a component; `least` is the share of a spectrum that lies beyond all of them."""
+    `least` is the share of a spectrum that lies beyond all of them.
+    """
     least = 10 ** (round(2 * math.log10(max(least, 1e-300))) / 2)  # to half a decade: pilots are kept
     first = c.factors[0]
     dims = len(first.axes) if len(c.factors) == 1 and isinstance(first, Shells) else first.input_dim
@@ -85,7 +74,7 @@ def pilot(c: Component, count: int, least: float) -> Pilot:
         parts.append(part)
         theta.append(_placed(f, part))
         column += f.num_uniforms
-    return Pilot(sum(theta[1:], start=theta[0]), parts)
+    return sum(theta[1:], start=theta[0]), parts
 
 
 def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) -> Part:
