@@ -125,7 +125,8 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     """
     n, d = X.shape
     if where is not None and len(where):
-        return where[spread(len(where), NUM_REFERENCE)]
+        count = min(len(where), NUM_REFERENCE)
+        return where[torch.arange(count) * len(where) // count]  # spread evenly
     near = NUM_REFERENCE // (4 if domain is not None else 2)
     points = net(NUM_REFERENCE, d)
     if domain is None:
@@ -152,11 +153,6 @@ def _between(near: int, d: int) -> Tensor:
     """How far from a datum to its neighbour points lie, `[near, 1]`: every fourth is close to it."""
     u, number = net(NUM_REFERENCE, d)[:near, :1], torch.arange(near)[:, None]
     return torch.where(number % 4 == 0, 0.5 * 300 ** (u - 1), 0.2 + 0.6 * u)
-
-
-def spread(n: int, count: int) -> Tensor:
-    """Indices of at most `count` out of n, spread evenly."""
-    return torch.arange(min(n, count)) * n // min(n, count)
 
 
 @lru_cache(maxsize=32)
