@@ -7,6 +7,7 @@ Modes run from -m to m in each axis, in order; points are angles, of which only 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
@@ -230,10 +231,12 @@ def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     size, dtype = grid_shape(shape, c.real.dtype), c.real.dtype
     values = torch.view_as_real(c).movedim(-1, 1).flatten(0, 1).mT.contiguous()  # [n, 2 r]
     grid = values.new_zeros(math.prod(size), values.shape[1])
-    step = max(1, _BLOCK // (WIDTH[dtype] ** len(size) * values.shape[1]))
-    for i in range(0, len(x), step):
-        index, weights, _ = _taps(x[i : i + step], size, dtype)
-        grid.index_add_(0, index.flatten(), (_outer(weights)[..., None] * values[i : i + step, None]).flatten(0, 1))
+    near = [_taps(axis[:, None], [cells], dtype) for axis, cells in zip(x.unbind(-1), size, strict=True)]
+    for taps in itertools.product(range(WIDTH[dtype]), repeat=len(size)):  # one for all points: few calls, few copies
+        index, weight = torch.zeros_like(near[0][0][:, 0]), torch.ones_like(near[0][1][0][:, 0])
+        for (cell, (phi,), _), tap, cells in zip(near, taps, size, strict=True):
+            index, weight = index * cells + cell[:, tap], weight * phi[:, tap]
+        grid.index_add_(0, index, values * weight[:, None])
     G = torch.view_as_complex(grid.mT.reshape(len(c), 2, *size).movedim(1, -1).contiguous())
     G = torch.fft.fftn(G, dim=tuple(range(1, G.ndim)))
     for axis, (n, cells) in enumerate(zip(shape, size, strict=True), start=1):
