@@ -122,7 +122,7 @@ class Waves(Term):
             torch.mm(x[mine].reshape(-1, d), theta, out=P[mine].view(-1, self.width))
         return P.add_(tau[:, None])
 
-    def pulled(self, S: Tensor, paths: Which) -> Tensor:
+    def _times_frequencies(self, S: Tensor, paths: Which) -> Tensor:
         """sum_f S_f theta_f: `[B, n, f] -> [B, n, d]`."""
         if self.separate:
             return S @ _of(self.theta, paths).mT
@@ -147,7 +147,7 @@ class Waves(Term):
         if not gradient:
             return _dot(P.cos_(), a)
         value = _dot(computed(torch.cos, P.shape, P), a)
-        return value, self.pulled(P.sin_().mul_(a[:, None]), paths).neg_().unsqueeze(1)
+        return value, self._times_frequencies(P.sin_().mul_(a[:, None]), paths).neg_().unsqueeze(1)
 
 
 @dataclass(eq=False)
