@@ -149,6 +149,13 @@ def test_a_diverging_trajectory_is_named_and_leaves_the_others_alone():
     assert bool(torch.isnan(states[1, -1]).all()) and bool(torch.isfinite(states[1, 0]).all())
 
 
+def test_controls_of_each_path_are_not_taken_for_actions():
+    """Of a function that takes states of one axis more, which no controls of paths fit."""
+    controls = torch.tensor([[[1.0]] * 3, [[5.0]] * 3])
+    with pytest.raises(RuntimeError, match="same number of dimensions"):
+        matheron.rollout(lambda x: x[..., 1:], torch.zeros(2, 2, 1), 3, 1.0, controls=controls)
+
+
 def test_what_does_not_fit_is_refused(drift):
     with pytest.raises(ValueError, match=r"initial_state: expected \[2\] or \[5, 2\]"):
         matheron.rollout(drift, [0.0, 0.0, 0.0], 3, 0.1)

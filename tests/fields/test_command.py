@@ -407,3 +407,13 @@ def test_a_fit_of_many_observations_is_given_all_of_them(monkeypatch):
     maps = fields.krige(gp, X.numpy()[:50]).compute()
     residual = maps["mean"].values - (5 + (X[:50, 0] / 20).sin()).numpy()
     assert np.abs(residual).mean() < 0.06  # better than 80 observations of that noise could
+
+
+def test_a_reader_that_geopandas_lacks_is_named_and_the_file_not_blamed(tmp_path, monkeypatch):
+    def without_engine(path):
+        raise ImportError("The 'read_file' function requires the 'pyogrio' package")
+
+    monkeypatch.setattr(geopandas, "read_file", without_engine)
+    (tmp_path / "a.gpkg").write_bytes(b"x")
+    with pytest.raises(ImportError, match="requires the 'pyogrio' package"):
+        read_observations(tmp_path / "a.gpkg", ["x", "y"], "z")

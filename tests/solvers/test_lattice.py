@@ -406,3 +406,20 @@ def test_a_term_that_repeats_itself_beyond_the_modes_is_given_the_data_too():
     exact = moments(gp, x)
     spread = exact.covariance.diagonal().sqrt()
     assert float(((paths.mean(x) - exact.mean) / spread).abs().max()) < 0.05
+
+
+def test_more_data_of_a_rough_prior_that_were_given_exactly_are_so_too_however_many(monkeypatch):
+    monkeypatch.setattr("matheron.paths.beyond._LARGEST_FACTOR", 30)
+    prior = matheron.draw_prior(K.Matern(0.5, 0.4), 2, input_dim=1, domain=(0, 1), num_features=64, seed=1)
+    precise = prior.condition_on(rand(20, 1), randn(20), noise=1e-4, seed=0, solver="lattice")
+    assert not isinstance(precise.update, LatticeUpdate)
+    X, y = rand(31, 1, seed=2), randn(31, seed=3)
+    both = precise.condition_on(X, y, noise=0.5, seed=0, solver="lattice")
+    exact = matheron.ExactGP(
+        K.Matern(0.5, 0.4),
+        torch.cat([rand(20, 1), X]),
+        torch.cat([randn(20), y]),
+        noise=torch.cat([torch.full((20,), 1e-4), torch.full((31,), 0.5)]).double(),
+    )
+    x = rand(9, 1, seed=4)
+    torch.testing.assert_close(both.mean(x), moments(exact, x).mean, rtol=1e-6, atol=1e-6)

@@ -102,35 +102,28 @@ def narrows_badly(wide: tuple[PriorPaths, UpdatePaths], narrow: tuple[PriorPaths
 
 
 def with_old_values(old: tuple[PriorPaths, UpdatePaths], new: tuple[PriorPaths, UpdatePaths]) -> UpdatePaths:
-    """A sparse posterior's update of new paths, the old ones in fewer digits, by which they have the old values at its
-    centres; its weights are in float64 where these, too, have too many digits.
+    """The update of new paths, the old ones in fewer digits, by which they have the old values at inducing points; its
+    weights are in float64 where these, too, have too many digits.
 
-        v'  =  (K' + D)^-1 ((K + D) v + f - f'),        D = jitter and noise
+        v'  =  (K' + jitter)^-1 ((K + jitter) v + f - f')
     """
     before, update = old[1], new[1]
-    tasks, of_u = update.tasks, before.inducing
-    jitter = _SMALLEST * before.noise.new_ones(()) if of_u is None else of_u.jitter  # a small one where none is known
-    f, f_new = (at_tasks(p.sums(u.centres[None]).mT, tasks).double() for p, u in (old, new))  # [s, c]
-    D = torch.cat([jitter.expand(before.num_centres - before.num_data), before.noise]).double()
+    s, tasks, of_u = len(before.v), update.tasks, update.inducing
+    jitter = before.v.new_tensor(_SMALLEST) if of_u is None else of_u.jitter  # a small one where none is known
+    f, f_new = (at_tasks(p.sums(u.centres[None]).mT, tasks).double() for p, u in (old, new))  # [s, m]
     K, K_new = (covariance(u.kernel.double(), u.centres.double(), tasks) for u in (before, update))
+    K_new.diagonal().add_(jitter.to(K_new))
+    V = (before.v if before.v_mean is None else torch.cat([before.v, before.v_mean])).double()  # [s + 1, m]
+    change = torch.nn.functional.pad(f - f_new, (0, 0, 0, len(V) - s))  # the mean has no prior
+    V = cholesky_solve(K_new, (V @ K + jitter.to(V) * V + change).mT, "k(Z, Z) + jitter").mT.contiguous()
 
-    def solved(v: Tensor, mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        s, c = v.shape
-        rows = v if mean is None else torch.cat([v, mean.reshape(-1, c)])
-        change = torch.nn.functional.pad((f - f_new)[:, :c], (0, 0, 0, len(rows) - s))  # the mean has no prior
-        b = rows.double() @ K[:c, :c] + rows * D[:c] + change
-        found = cholesky_solve(K_new[:c, :c] + D[:c].diag_embed(), b.mT, "k(Z, Z) + jitter").mT.contiguous()
-        return found[:s], None if mean is None else found[s:].reshape(mean.shape)
+    def with_weights(V: Tensor) -> UpdatePaths:
+        v, v_mean = V[:s], None if before.v_mean is None else V[s:]
+        own = None if of_u is None else of_u.replaced(v=v, v_mean=None if v_mean is None else v_mean[0])
+        return update.replaced(v=v, v_mean=v_mean, inducing=own)
 
-    found = [solved(before.v, before.v_mean), *([] if of_u is None else [solved(of_u.v, of_u.v_mean)])]
-
-    def with_weights(dtype: torch.dtype) -> UpdatePaths:
-        weights = [dict(v=v.to(dtype), v_mean=None if mean is None else mean.to(dtype)) for v, mean in found]
-        own = {} if update.inducing is None else {"inducing": update.inducing.replaced(**weights[1])}
-        return update.replaced(**weights[0], **own)
-
-    narrow = with_weights(update.centres.dtype)
-    return with_weights(torch.float64) if narrows_badly(old, (new[0], narrow)) else narrow
+    narrow = with_weights(V.to(update.centres))
+    return with_weights(V) if narrows_badly(old, (new[0], narrow)) else narrow
 
 
 def _some_paths(v: Tensor) -> Tensor:
