@@ -6,7 +6,7 @@
 Both are drawn on this machine by one thread, the base from a temporary git worktree. What comes from random numbers
 alone (frequencies, phases, the weights w, the noise xi) must be the same to the bit; the update's weights and the
 values at test points must agree to 1e-10 of their size. Tensors are compared by the names that they have in
-`state_dict()`. Names that only one side has are listed and do not count as a difference: a rename changes names, and the
+`state_dict()`. Names that only one side has are listed and do not count as a difference: a rename changes them, and the
 values show whether it changed anything else. No numbers are stored. The exit status is 1 where something differs.
 """
 
