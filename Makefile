@@ -18,7 +18,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(BASE)  ## create .venv and install the library with its development tools
+setup: $(BASE)  ## create .venv and install the library, the paper's experiments and the development tools
 	@:
 
 demo: $(BASE)  ## condition a GP, draw paths, print a table and write a picture
@@ -52,17 +52,18 @@ docs: $(DOCS)  ## build the documentation into site/, with the tutorials as note
 	@$(BIN)/python docs/build/notebooks.py site
 	@echo "The documentation is in site/index.html"
 
-dist: $(BASE)  ## build a wheel and an sdist into dist/
+dist: $(BASE)  ## build wheels and sdists of the library and of the paper's experiments into dist/
 	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist paper
 
 clean:  ## remove all that these targets made, .venv included
 	@rm -rf $(VENV) $(GPFLOW) site dist build .pytest_cache .ruff_cache .hypothesis
-	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src paper tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(BASE): pyproject.toml constraints.txt
+$(BASE): pyproject.toml paper/pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a minute or two, the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,experiments,optuna,tables,fields,playground,gpu]'
+	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,metrics,optuna,tables,fields,playground,gpu]' -e ./paper
 	@touch $@
 
 $(DOCS): $(BASE)

@@ -28,8 +28,8 @@ from problems import MINIMA, problem
 from rivals import METHODS, Cube, method
 from seeds import lines_of_ends, parser, run_and_exit
 
-from matheron.experiments import Experiment, Trial
-from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
+from matheron_paper import Experiment, Trial
+from matheron_paper.report import QUARTILES, Report, Table, grouped, quartiles
 
 PROBLEMS = ["Hartmann-6", "Ackley-10", "Levy-10", "Rastrigin-10", "rover-12"]
 # Evaluations by the size of a batch; starts and raw samples of expected improvement's own search.
@@ -159,7 +159,7 @@ def pairs(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
     """A column per problem, a row per batch size: medians of regret against evaluations, quartiles shaded."""
-    from matheron.experiments import style
+    from matheron_paper import style
 
     colors = {name: METHODS[name].color for name in METHODS if any(row["method"] == name for row in rows)}
     problems = [name for name in settings["problems"] if any(row["problem"] == name for row in rows)]

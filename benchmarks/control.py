@@ -24,8 +24,8 @@ from torch import Tensor
 
 import matheron
 from matheron.dynamics import fit_dynamics
-from matheron.experiments import Experiment, Trial
-from matheron.experiments.report import Report, Table
+from matheron_paper import Experiment, Trial
+from matheron_paper.report import Report, Table
 
 DT = 0.1  # seconds that a control is held
 SUBSTEPS = 5  # of the true system, by Runge-Kutta
@@ -214,7 +214,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
 
 def figure(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
     """A panel a system: costs over time of one seed's trials, the first pale and the last dark."""
-    from matheron.experiments import style
+    from matheron_paper import style
 
     names = [name for name in settings["systems"] if any(r["case"]["system"] == name for r in records)]
     drawing, axes = style.panels(1, len(names), width=4.2 * len(names) + 0.6, height=3.0)

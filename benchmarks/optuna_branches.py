@@ -18,8 +18,8 @@ import optuna
 import torch
 from optuna.samplers import GPSampler, TPESampler
 
-from matheron.experiments.report import quartiles
 from matheron.thompson.optuna import ThompsonSampler
+from matheron_paper.report import quartiles
 
 SAMPLERS: dict[str, Callable[[int], Any]] = {
     "ThompsonSampler": lambda seed: ThompsonSampler(seed=seed),

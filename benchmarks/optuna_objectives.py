@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from seeds import lines_of_ends, parser, run_and_exit
 
-from matheron.experiments import Experiment, Trial
-from matheron.experiments.report import QUARTILES, Report, Table
+from matheron_paper import Experiment, Trial
+from matheron_paper.report import QUARTILES, Report, Table
 
 SCALES: dict[str, dict[str, Any]] = {
     "full": {"trials": 8, "length": 40, "startup": 10, "problems": ["Branin-Currin", "ZDT1-5", "DTLZ2-5-3"]},
@@ -110,7 +110,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
     """A panel per problem: medians of the missing share against trials, quartiles shaded."""
-    from matheron.experiments import style
+    from matheron_paper import style
 
     colors = (style.EXACT, style.LOVE, style.WEIGHT_SPACE, style.FRESH, style.DECOUPLED)
     names = [name for name in settings["problems"] if any(row["problem"] == name for row in rows)]

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from seeds import lines_of_ends, parser, run_and_exit
 
-from matheron.experiments import Experiment, Trial
-from matheron.experiments.report import QUARTILES, Report, Table
+from matheron_paper import Experiment, Trial
+from matheron_paper.report import QUARTILES, Report, Table
 
 # Where a sampler has found the minimum to within this, logarithms say no more.
 FLOOR = 1e-6
@@ -157,7 +157,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
     """A panel per function: medians of regret against trials, quartiles shaded."""
-    from matheron.experiments import style
+    from matheron_paper import style
 
     colors = (style.EXACT, style.LOVE, style.WEIGHT_SPACE, style.DECOUPLED)
     names = [name for name in settings["functions"] if any(row["function"] == name for row in rows)]

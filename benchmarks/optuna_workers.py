@@ -19,8 +19,8 @@ import torch
 from optuna_samplers import FIRST_SEED, FLOOR, SAMPLERS, function, in_rounds, sampler
 from seeds import lines_of_ends, parser, run_and_exit
 
-from matheron.experiments import Experiment, Trial
-from matheron.experiments.report import QUARTILES, Report, Table
+from matheron_paper import Experiment, Trial
+from matheron_paper.report import QUARTILES, Report, Table
 
 # Rounds by the number of workers; the first round is of uniform trials.
 SCALES: dict[str, dict[str, Any]] = {
@@ -71,7 +71,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
     """A column per function, a row per number of workers: medians of regret against rounds, quartiles shaded."""
-    from matheron.experiments import style
+    from matheron_paper import style
 
     colors = (style.EXACT, style.LOVE, style.WEIGHT_SPACE, style.DECOUPLED)
     names = [name for name in settings["functions"] if any(row["function"] == name for row in rows)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from matheron.experiments import Trial, style
+from matheron_paper import Trial, style
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from matheron.experiments import Experiment, run
-from matheron.experiments.report import grouped, quartiles
+from matheron_paper import Experiment, run
+from matheron_paper.report import grouped, quartiles
 
 
 def parser(words: str | None, seeds: str, quick: str) -> argparse.ArgumentParser:

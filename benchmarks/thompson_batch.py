@@ -15,8 +15,8 @@ import argparse
 
 import torch
 
-from matheron.experiments import Trial
-from matheron.experiments import thompson as paper
+from matheron_paper import Trial
+from matheron_paper import thompson as paper
 
 
 def main() -> None:

@@ -26,10 +26,10 @@ from seeds import parser, run_and_exit
 from torch import Tensor
 
 import matheron
-from matheron.experiments import Experiment
-from matheron.experiments import thompson as paper
-from matheron.experiments.report import QUARTILES, Report, Table, grouped, quartiles
-from matheron.experiments.thompson_report import FLOOR
+from matheron_paper import Experiment
+from matheron_paper import thompson as paper
+from matheron_paper.report import QUARTILES, Report, Table, grouped, quartiles
+from matheron_paper.thompson_report import FLOOR
 
 SCALES: dict[str, dict[str, Any]] = {
     "full": {
@@ -157,7 +157,7 @@ def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) ->
 
 def figure(records: Sequence[Mapping[str, Any]]) -> Any:
     """A panel per dimension: the regret of each run, a column for each way of drawing, medians as bars."""
-    from matheron.experiments import style
+    from matheron_paper import style
 
     ends = regrets(records)
     dims = sorted({key[0] for key in ends})

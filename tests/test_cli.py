@@ -137,3 +137,39 @@ def test_the_shell_can_complete_commands_and_options():
     assert "--install-completion" in run("--help").output
     asked = {"_MATHERON_COMPLETE": "complete_bash", "COMP_WORDS": "matheron re", "COMP_CWORD": "1"}
     assert {"report", "reproduce"} <= set(CliRunner().invoke(app, [], env=asked, prog_name="matheron").output.split())
+
+
+@pytest.fixture
+def without_the_paper(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [])
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["reproduce"], 1),
+        (["reproduce", "overview", "--scale", "tiny"], 1),
+        (["report", "a"], 1),
+        (["report", "--help"], 0),
+    ],
+)
+def test_without_the_paper_s_experiments_the_command_says_how_to_install_them(without_the_paper, words, code):
+    result = run(*words)
+    said = f"`matheron {words[0]}` is a command of matheron-paper, which is not installed."
+    output = " ".join(result.output.split())
+    assert result.exit_code == code and said in output and "pip install ./paper" in output
+    assert "Traceback" not in output
+
+
+def test_without_the_paper_s_experiments_the_shell_completes_other_options(without_the_paper):
+    asked = {"_MATHERON_COMPLETE": "complete_bash", "COMP_WORDS": "matheron reproduce --", "COMP_CWORD": "2"}
+    result = CliRunner().invoke(app, [], env=asked, prog_name="matheron")
+    assert result.output.split() == ["--help"] and not result.stderr
+
+
+def test_help_lists_the_paper_s_commands_without_looking_for_them(monkeypatch):
+    def looked_for(**_):
+        raise AssertionError
+
+    monkeypatch.setattr("importlib.metadata.entry_points", looked_for)
+    assert {"reproduce", "report"} <= set(run("--help").output.split())

@@ -122,7 +122,8 @@ def test_the_notation_s_public_names_exist():
 
 
 def test_the_notation_explains_every_equation_that_the_code_names():
-    named = {label for file in (ROOT / "src").rglob("*.py") for label in re.findall(r"eqn:\w+", file.read_text())}
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "paper/src").rglob("*.py")]
+    named = {label for file in files for label in re.findall(r"eqn:\w+", file.read_text())}
     explained = set(re.findall(r"eqn:\w+", (ROOT / "docs/notation.md").read_text()))
     assert named <= explained, f"add {sorted(named - explained)} to docs/notation.md"
 
@@ -173,7 +174,7 @@ def test_imports_go_down_the_list_and_never_up():
 # What is beneath the type of paths, and what its own modules alone may ask of it.
 BENEATH = {"evaluate", "updates", "operators", "bases", "lattice_draws", "nufft", "weigh", "scratch", "convolution"}
 WITHIN = {"modules", "record", "_records", "_values", "_values_and_gradients", "_on_grid", "_mean", "_given"}
-APPLICATIONS = ("thompson", "dynamics", "fields", "commands", "playground", "demo", "experiments", "plots", "adapters")
+APPLICATIONS = ("thompson", "dynamics", "fields", "commands", "playground", "demo", "plots", "adapters")
 
 
 @pytest.mark.parametrize("application", APPLICATIONS)

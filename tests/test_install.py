@@ -14,6 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PAPER = tomllib.loads((ROOT / "paper/pyproject.toml").read_text())["project"]
+LIBRARY, *PAPER_NEEDS = PAPER["dependencies"]  # the library with some of its extras, and the rest
+OPTIONAL = PROJECT["optional-dependencies"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 # What a machine may have beside the public registry; certificates, proxies and time-outs stay.
 ELSEWHERE = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT")
@@ -49,13 +52,13 @@ def extras(target: str) -> list[str]:
     rule = MAKEFILE.split(f"\n$({target})")[1].split("\n\n")[0]
     asked = re.findall(r"-e '\.\[([\w,]+)\]'", rule)
     assert len(asked) == 1, f"expected one install of extras in the rule of $({target})"
-    return [requirement for extra in asked[0].split(",") for requirement in PROJECT["optional-dependencies"][extra]]
+    return [requirement for extra in asked[0].split(",") for requirement in OPTIONAL[extra]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_all_that_make_installs_resolves_against_the_public_registry(python, registry):
-    requirements = PROJECT["dependencies"] + extras("BASE") + extras("DOCS") + extras("PEERS")
+    requirements = PROJECT["dependencies"] + extras("BASE") + extras("DOCS") + extras("PEERS") + PAPER_NEEDS
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     answer = pip("-c", "constraints.txt", *requirements, *build, python=python)
     assert answer.returncode == 0, answer.stderr
@@ -68,15 +71,31 @@ def test_gpflow_s_environment_resolves_against_the_public_registry(registry):
     assert answer.returncode == 0, answer.stderr
 
 
+def test_the_paper_s_experiments_ask_for_extras_that_make_installs():
+    assert LIBRARY.startswith("matheron[")
+    asked = {requirement for extra in re.findall(r"\w+", LIBRARY.split("]")[0])[1:] for requirement in OPTIONAL[extra]}
+    assert asked and asked <= set(extras("BASE"))
+
+
+def built(source: Path, folder: Path) -> list[Path]:
+    """A wheel and an sdist, as `make dist` builds them."""
+    environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(source)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(folder.iterdir())
+
+
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory) -> list[Path]:
-    """A wheel and an sdist, as `make dist` builds them."""
-    folder = tmp_path_factory.mktemp("dist")
-    environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
-    built = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert built.returncode == 0, built.stdout + built.stderr
-    return sorted(folder.iterdir())
+    """Of the library."""
+    return built(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory) -> list[Path]:
+    """Of the paper's experiments."""
+    return built(ROOT / "paper", tmp_path_factory.mktemp("paper"))
 
 
 def interpreter(version: str) -> str | None:
@@ -92,17 +111,30 @@ def interpreter(version: str) -> str | None:
 def test_the_wheel_is_typed_and_the_sdist_has_what_make_needs(distributions):
     sdist, wheel = sorted(distributions, key=lambda file: file.suffix)
     inside = set(zipfile.ZipFile(wheel).namelist())
-    assert {"matheron/py.typed", "matheron/cli.py"} <= inside and not any("tests" in name for name in inside)
+    assert {"matheron/py.typed", "matheron/cli.py"} <= inside
+    assert not any(word in name for name in inside for word in ("tests", "paper", "experiments"))
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"Makefile", "constraints.txt", "README.md", "mkdocs.yml", "tests/conftest.py", "LICENSE"} <= names
+    assert {"paper/pyproject.toml", "paper/src/matheron_paper/base.py", "paper/tests/conftest.py"} <= names
+
+
+@pytest.mark.slow
+def test_the_wheel_of_the_paper_s_experiments_is_typed_and_has_its_commands(paper):
+    _, wheel = sorted(paper, key=lambda file: file.suffix)
+    archive = zipfile.ZipFile(wheel)
+    inside = set(archive.namelist())
+    assert {"matheron_paper/py.typed", "matheron_paper/command.py"} <= inside
+    assert {name.split("/")[0].split("-")[0] for name in inside} == {"matheron_paper"}
+    (points,) = (name for name in inside if name.endswith("entry_points.txt"))
+    assert "reproduce = matheron_paper.command:reproduce" in archive.read(points).decode()
 
 
 # Of Python 3.13 the registry's torch comes with several GB of CUDA packages: by command.
 @pytest.mark.parametrize(
     "version", [pytest.param("3.11", marks=pytest.mark.slow), pytest.param("3.13", marks=pytest.mark.long)]
 )
-def test_wheel_and_sdist_install_and_draw_in_a_clean_environment(version, distributions, tmp_path, registry):
+def test_wheel_and_sdist_install_and_draw_in_a_clean_environment(version, distributions, paper, tmp_path, registry):
     python = interpreter(version)
     if python is None:
         pytest.skip(f"Python {version} is not here; that its requirements resolve is tested above")
@@ -110,9 +142,10 @@ def test_wheel_and_sdist_install_and_draw_in_a_clean_environment(version, distri
     inside = [str(tmp_path / "clean/bin/python")]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
-    def run(*arguments: str) -> None:
+    def run(*arguments: str, code: int = 0) -> str:
         done = subprocess.run([*inside, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
 
     sdist, wheel = map(str, sorted(distributions, key=lambda file: file.suffix))
     run("-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), wheel)
@@ -125,6 +158,10 @@ assert matheron.draw(gp, 4)(torch.rand(5, 1)).shape == (4, 5)
 """
     run("-c", drawn)
     run("-m", "matheron.cli", "--version")
+    assert "pip install ./paper" in run("-m", "matheron.cli", "reproduce", "--list", code=1)
+    _, commands = sorted(paper, key=lambda file: file.suffix)
+    run("-m", "pip", "install", "-q", "--no-deps", str(commands))
+    assert "--time-limit" in run("-m", "matheron.cli", "reproduce", "--help")
     run("-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", sdist)
     run("-c", drawn)
 
@@ -134,8 +171,7 @@ def test_every_requirement_has_a_pinned_version():
         pins = re.findall(r"^([\w.-]+)==", (ROOT / file).read_text(), re.MULTILINE)
         return {re.sub(r"[-_.]+", "-", pin).lower() for pin in pins}
 
-    optional = PROJECT["optional-dependencies"]
-    for extra, requirements in {"": PROJECT["dependencies"], **optional}.items():
+    for extra, requirements in {"": PROJECT["dependencies"] + PAPER_NEEDS, **OPTIONAL}.items():
         pinned = names("constraints.txt") | (names("constraints-gpflow.txt") if extra == "gpflow" else set())
         asked = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=;~!]", one)[0]).lower() for one in requirements}
         assert asked <= pinned, f"pin {sorted(asked - pinned)} in constraints.txt"

@@ -14,9 +14,9 @@ import re
 import sys
 from pathlib import Path
 
-from matheron.experiments import Experiment, experiment
-from matheron.experiments.report import Report
-from matheron.experiments.results import current
+from matheron_paper import Experiment, experiment
+from matheron_paper.report import Report
+from matheron_paper.results import current
 
 HERE = Path(__file__).parent
 # Names of results, and the modules in benchmarks/ that made them.

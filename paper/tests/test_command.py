@@ -1,10 +1,13 @@
 """`matheron reproduce`, as a user types it."""
 
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
 from matheron.cli import app
-from matheron.experiments import command, names, runner
+from matheron_paper import command, names, runner
 
 
 def invoke(*words):
@@ -56,4 +59,25 @@ def test_failed_trials_make_the_exit_code_one(tmp_path, monkeypatch):
     failed = runner.Summary(finished=1, failed=1, left=0, files=[], report=None)
     monkeypatch.setattr(runner, "run", lambda *_, **__: failed)
     assert invoke("overview", "--out", tmp_path).exit_code == 1
-    assert command.reproduce.__doc__
+
+
+def test_its_own_help_has_its_options_and_the_library_s_help_its_first_line():
+    own = " ".join(invoke("--help").output.split())
+    assert "--time-limit" in own and "Every finished trial is stored at once" in own
+    assert "--install-completion" not in own
+    lines = {command.name: (command.help or "").splitlines()[:1] for command in app.registered_commands}
+    for function in (command.reproduce, command.report):
+        assert function.__doc__ and lines[function.__name__] == function.__doc__.splitlines()[:1]
+
+
+def test_the_shell_completes_its_options():
+    asked = {"_MATHERON_COMPLETE": "complete_bash", "COMP_WORDS": "matheron reproduce --t", "COMP_CWORD": "2"}
+    found = CliRunner().invoke(app, [], env=asked, prog_name="matheron").output.split()
+    assert {"--time-limit", "--trials"} <= set(found)
+
+
+def test_its_options_are_read_without_torch():
+    code = "import sys, matheron_paper.command; print('torch' in sys.modules)"
+    path = ":".join(filter(None, sys.path))
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.stdout.split() == ["False"], done.stderr

@@ -9,11 +9,11 @@ from rich.console import Console
 from scipy.stats import kstest
 
 import matheron
-from matheron.experiments import Trial, experiment, run
-from matheron.experiments import one_dimension as line
-from matheron.experiments.report import quartiles
-from matheron.experiments.sampling import NOISE, decoupled, exact, fresh, kernel, problem, weights
 from matheron.samplers import moments
+from matheron_paper import Trial, experiment, run
+from matheron_paper import one_dimension as line
+from matheron_paper.report import quartiles
+from matheron_paper.sampling import NOISE, decoupled, exact, fresh, kernel, problem, weights
 
 CPU = torch.device("cpu")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("wasserstein", "wasserstein-love")]

@@ -1,4 +1,4 @@
-"""The neuron's experiment at a tiny scale, and the fits of its run times."""
+"""The neuron, its experiment at a tiny scale, and the fits of its run times."""
 
 import json
 import time
@@ -7,11 +7,30 @@ import numpy as np
 import pytest
 import torch
 
-from matheron.experiments import experiment, fitzhugh_nagumo, run
-from matheron.experiments.fitzhugh_nagumo import quadratic
-from matheron.experiments.neuron import METHODS, Stopwatch, seconds_by_steps, unlearned
+import matheron
+from matheron_paper import experiment, fitzhugh_nagumo, neuron, run
+from matheron_paper.fitzhugh_nagumo import quadratic
+from matheron_paper.neuron_simulation import METHODS, Stopwatch, seconds_by_steps, unlearned
 
 CPU = torch.device("cpu")
+
+
+def test_the_neuron_rests_without_current_and_spikes_with_it():
+    rest = torch.tensor(neuron.REST, dtype=torch.float64)
+    quiet = matheron.rollout(neuron.drift, rest, 800, 0.25, controls=torch.zeros(800, 1))
+    assert float((quiet[0, :, 0] - rest[0]).abs().max()) < 0.05
+    spiking = matheron.rollout(neuron.drift, rest, 800, 0.25, controls=torch.full((800, 1), 0.5))
+    v = spiking[0, :, 0]
+    assert int(((v[:-1] < 1) & (v[1:] >= 1)).sum()) >= 3
+    lower, upper = torch.tensor(neuron.BOX, dtype=torch.float64)[:, :2]
+    assert bool(((spiking[0] > lower) & (spiking[0] < upper)).all())
+
+
+def test_training_targets_are_the_drift_with_the_noise_of_an_increment():
+    x, y = neuron.transitions(20000, torch.Generator().manual_seed(20200712))
+    noise = y - neuron.drift(x)
+    variance = neuron.DIFFUSION / neuron.STEP
+    assert float((noise.var(0) / variance - 1).abs().max()) < 4 * (2 / 20000) ** 0.5
 
 
 @pytest.fixture(scope="module")

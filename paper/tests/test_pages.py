@@ -1,11 +1,18 @@
 """The pages on results show what the results files say."""
 
 import importlib.util
+import io
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from matheron.experiments import names
+from matheron_paper import experiment, names, run
+from matheron_paper.report import Report, Table
+from matheron_paper.results import Results
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -39,3 +46,35 @@ def test_results_files_are_of_experiments_that_exist():
     stems = [file.stem for file in (FOLDER / "files").glob("*.jsonl")]
     known = [*names(), *refresh.BENCHMARKS]
     assert stems and all(any(stem.startswith(name) for name in known) for stem in stems)
+
+
+def published():
+    """The results files of the experiments' present versions, and their headers."""
+    found = []
+    for file in sorted((FOLDER / "files").glob("*.jsonl")):
+        with file.open() as lines:
+            header = json.loads(next(lines))
+        if header["experiment"] in names() and header["version"] == experiment(header["experiment"]).version:
+            found.append(pytest.param(file, header, id=file.stem))
+    return found
+
+
+@pytest.mark.parametrize(("file", "header"), published())
+def test_published_results_are_those_of_a_finished_run(tmp_path, file, header):
+    it = experiment(header["experiment"])
+    settings = it.settings(header["scale"])
+    wanted = it.trials(settings, header["seed"], settings["trials"])
+    with Results(Path(shutil.copy(file, tmp_path)), it.header(header["scale"], header["seed"])) as results:
+        results.check_fields()
+        assert results.done == {trial.key for trial in wanted}
+
+
+def test_a_published_run_that_lacks_a_trial_resumes_with_that_one(tmp_path):
+    *whole, _ = (FOLDER / "files/leverage-quick.jsonl").read_text().splitlines(keepends=True)
+    file = tmp_path / "leverage-quick.jsonl"
+    file.write_text("".join(whole))
+    console = Console(file=io.StringIO(), width=200)
+    it = replace(experiment("leverage"), report=lambda *_: Report(Table("", [], [])))  # figures take long
+    summary = run(it, "quick", out=tmp_path, workers=1, time_limit=0, console=console)
+    assert (summary.finished, summary.failed, summary.left) == (len(whole) - 1, 0, 1)
+    assert file.read_text() == "".join(whole)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from matheron.experiments.results import Results, ResultsError
+from matheron_paper.results import Results, ResultsError
 
 HEADER = {"experiment": "toy", "version": 1, "scale": "quick", "seed": 0, "settings": {"draws": 10, "dims": [2, 4]}}
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from matheron.experiments import Trial, experiment, names, run
-from matheron.experiments.base import RefusedError, stable_hash
-from matheron.experiments.report import quartile_table
-from matheron.experiments.results import Results
-from matheron.experiments.workers import Task, perform
+from matheron_paper import Trial, experiment, names, run
+from matheron_paper.base import RefusedError, stable_hash
+from matheron_paper.report import quartile_table
+from matheron_paper.results import Results
+from matheron_paper.workers import Task, perform
 
 HERE = Path(__file__).parent
 
@@ -50,7 +50,7 @@ def values(folder, name="toy-quick"):
 
 def script(folder, settings, *workers, seconds=0.0):
     command = [sys.executable, str(HERE / "toy.py"), str(folder), json.dumps(settings), *map(str, workers)]
-    environment = {**os.environ, "TOY_SECONDS": str(seconds)}
+    environment = {**os.environ, "TOY_SECONDS": str(seconds), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -166,7 +166,7 @@ def test_seeds_are_kept_apart_and_changed_settings_are_refused(toy, tmp_path):
 
 
 def test_figures_can_wait_for_a_machine_with_matplotlib(toy, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matheron.experiments.style", None)
+    monkeypatch.setitem(sys.modules, "matheron_paper.style", None)
     console = quiet()
     run(toy(), out=tmp_path, workers=1, console=console)
     assert "no figures" in text(console)
@@ -285,7 +285,7 @@ def test_a_stopped_run_covers_all_cases_first(toy):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    from matheron.experiments import runner
+    from matheron_paper import runner
 
     monkeypatch.setattr(runner, "_together", lambda task: task.experiment.together)
 
@@ -362,8 +362,10 @@ def test_refusals(toy, tmp_path):
         run(toy(), "huge", out=tmp_path)
     with pytest.raises(RefusedError, match=r"expected one of posteriors, .*got 'nothing'"):
         experiment("nothing")
-    with pytest.raises(RefusedError, match=r"dask: scheduler: expected .* address"):
+    with pytest.raises(RefusedError, match=r"dask: expected a scheduler's address such as .* got 'somewhere'"):
         run(toy(), out=tmp_path, dask="somewhere")
+    with pytest.raises(RefusedError, match=r"dask: unknown address scheme 'pigeon'"):
+        run(toy(), out=tmp_path, dask="pigeon://loft:1")
     with pytest.raises(RefusedError, match="either --dask or --workers"):
         run(toy(), out=tmp_path, dask="tcp://127.0.0.1:1", workers=2)
     with pytest.raises(RefusedError, match="at least one trial and one worker, got 0"):

@@ -9,9 +9,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from matheron.experiments import Trial, experiment, run, thompson
-from matheron.experiments.thompson_report import flat
 from matheron.thompson import Minima
+from matheron_paper import Trial, experiment, run, thompson
+from matheron_paper.thompson_report import flat
 
 CPU = torch.device("cpu")
 SETTINGS = thompson.SCALES["tiny"]

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from browser import opened
 from matheron.cli import app
-from matheron.experiments import names
-from matheron.experiments.webpage import interactive, read, write_page
+from matheron_paper import names
+from matheron_paper.webpage import interactive, read, write_page
 
 FILES = Path(__file__).parents[2] / "docs/results/files"
 pytest.importorskip("plotly", reason="plotly is not installed")
@@ -74,7 +74,7 @@ def test_all_experiments_can_be_asked_for(tmp_path, monkeypatch):
     class Done:
         failed = 0
 
-    monkeypatch.setattr("matheron.experiments.runner.run", lambda one, *_, **__: asked.append(one.name) or Done())
+    monkeypatch.setattr("matheron_paper.runner.run", lambda one, *_, **__: asked.append(one.name) or Done())
     result = CliRunner().invoke(app, ["reproduce", "all", "--out", str(tmp_path)])
     assert result.exit_code == 0 and asked == names()
 

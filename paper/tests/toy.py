@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from matheron.experiments import Experiment, run
-from matheron.experiments.report import Report, quartile_table
+from matheron_paper import Experiment, run
+from matheron_paper.report import Report, quartile_table
 
 CASES = [{"d": 2, "method": "a"}, {"d": 2, "method": "b"}, {"d": 3, "method": "a"}]
 
@@ -56,7 +56,7 @@ def report(records, settings):
 
 
 def figure():
-    from matheron.experiments.style import panels
+    from matheron_paper.style import panels
 
     drawing, axes = panels(1, 1)
     axes[0, 0].plot([0, 1], [0, 1])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from . import __version__
 from .commands import evaluate, fit, minimize, sample
-from .experiments.command import report, reproduce
 from .fields.command import field
 from .playground.command import playground
 
@@ -28,6 +27,28 @@ class _InWords(TyperGroup):
                 raise
             typer.secho(f"error: {error}", fg="red", err=True)
             raise typer.Exit(1) from None
+
+
+_MISSING = (
+    "`matheron {}` is a command of matheron-paper, which is not installed. In a clone of the repository, install it "
+    "with: pip install ./paper"
+)
+
+
+class _OfThePaper(TyperCommand):
+    """A command of the distribution matheron-paper. It is looked for when it runs, or when its own help is shown."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        from importlib.metadata import entry_points
+
+        found = entry_points(group="matheron.commands", name=self.name or "")
+        if found:
+            alone = typer.Typer(add_completion=False)
+            alone.command(self.name)(next(iter(found)).load())
+            return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
+        if "--help" in args or extra.get("resilient_parsing"):  # the latter for a shell that completes its options
+            return super().make_context(info_name, args, parent=parent, **extra)
+        raise ImportError(_MISSING.format(self.name))
 
 
 app = typer.Typer(
@@ -74,7 +95,13 @@ def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", s
     describe_file(file)
 
 
-for command in (field, reproduce, report, playground, sample, fit, evaluate, minimize):
+for name, summary in {
+    "reproduce": "Reproduce one of the paper's figures, or all of them, with its table.",
+    "report": "Make one self-contained HTML page of the experiments found: figures, tables, settings, machine.",
+}.items():
+    app.command(name, cls=_OfThePaper, help=f"{summary}\n\n{_MISSING.format(name)}")(lambda: None)
+
+for command in (field, playground, sample, fit, evaluate, minimize):
     app.command()(command)
 
 

@@ -262,7 +262,7 @@ def sinkhorn(
     try:
         import ot
     except ImportError as error:
-        raise ImportError("sinkhorn needs POT: pip install 'matheron[experiments]'") from error
+        raise ImportError("sinkhorn needs POT: pip install 'matheron[metrics]'") from error
     sets = [as_tensor(s, name).detach().double() for s, name in ((a, "a"), (b, "b"))]
     A, B = (s[:, None] if s.ndim == 1 else s for s in sets)
     if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[1]:

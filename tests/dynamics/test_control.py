@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import matheron
-from matheron import experiments, kernels
+import matheron_paper
+from matheron import kernels
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 
@@ -58,7 +59,7 @@ def test_a_plan_is_for_the_average_of_drawn_systems(control, generator):
 
 @pytest.mark.slow
 def test_the_benchmark_runs_and_its_first_trial_is_not_planned(control, tmp_path):
-    done = experiments.run(control.EXPERIMENT, "quick", out=tmp_path, workers=1)
+    done = matheron_paper.run(control.EXPERIMENT, "quick", out=tmp_path, workers=1)
     assert done.failed == 0 and done.report is not None
     assert done.report.table.rows[0][:2] == ("pendulum", 1)
 

@@ -5,7 +5,7 @@ import torch
 
 import matheron
 from matheron import kernels as K
-from matheron.dynamics import IterativeDrift, fitzhugh_nagumo
+from matheron.dynamics import IterativeDrift
 from matheron.dynamics.iterative import downdate, times, times_transpose
 from matheron.transforms import Affine
 
@@ -200,21 +200,3 @@ def test_models_known_by_their_draws_alone_are_refused():
     gp = matheron.SparseGP(K.RBF(), [[0.0]], sample_u=lambda s, g: torch.zeros(s, 1))
     with pytest.raises(TypeError, match="expected a SparseGP of one output with a Gaussian q"):
         IterativeDrift([gp], 2, 3)
-
-
-def test_the_neuron_rests_without_current_and_spikes_with_it():
-    rest = torch.tensor(fitzhugh_nagumo.REST, dtype=torch.float64)
-    quiet = matheron.rollout(fitzhugh_nagumo.drift, rest, 800, 0.25, controls=torch.zeros(800, 1))
-    assert float((quiet[0, :, 0] - rest[0]).abs().max()) < 0.05
-    spiking = matheron.rollout(fitzhugh_nagumo.drift, rest, 800, 0.25, controls=torch.full((800, 1), 0.5))
-    v = spiking[0, :, 0]
-    assert int(((v[:-1] < 1) & (v[1:] >= 1)).sum()) >= 3
-    lower, upper = torch.tensor(fitzhugh_nagumo.BOX, dtype=torch.float64)[:, :2]
-    assert bool(((spiking[0] > lower) & (spiking[0] < upper)).all())
-
-
-def test_training_targets_are_the_drift_with_the_noise_of_an_increment(generator):
-    x, y = fitzhugh_nagumo.transitions(20000, generator)
-    noise = y - fitzhugh_nagumo.drift(x)
-    variance = fitzhugh_nagumo.DIFFUSION / fitzhugh_nagumo.STEP
-    assert float((noise.var(0) / variance - 1).abs().max()) < 4 * (2 / 20000) ** 0.5

@@ -14,14 +14,14 @@ from .report import Cell, Report, Row, Rows
 
 # Which module holds each experiment's EXPERIMENT. A module is imported when its experiment is asked for.
 MODULES = {
-    "posteriors": "matheron.experiments.posteriors",
-    "overview": "matheron.experiments.overview",
-    "wasserstein": "matheron.experiments.wasserstein",
-    "wasserstein-love": "matheron.experiments.love",
-    "bounds": "matheron.experiments.bounds",
-    "leverage": "matheron.experiments.leverage",
-    "thompson": "matheron.experiments.thompson",
-    "fitzhugh-nagumo": "matheron.experiments.fitzhugh_nagumo",
+    "posteriors": "matheron_paper.posteriors",
+    "overview": "matheron_paper.overview",
+    "wasserstein": "matheron_paper.wasserstein",
+    "wasserstein-love": "matheron_paper.love",
+    "bounds": "matheron_paper.bounds",
+    "leverage": "matheron_paper.leverage",
+    "thompson": "matheron_paper.thompson",
+    "fitzhugh-nagumo": "matheron_paper.fitzhugh_nagumo",
 }
 
 

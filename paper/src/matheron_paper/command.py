@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from . import runner
-from .base import RefusedError, experiment, names
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def reproduce(
@@ -31,6 +29,11 @@ def reproduce(
     Every finished trial is stored at once. A run that was stopped, or killed, resumes where it was when the same
     command is given again.
     """
+    from rich.console import Console
+
+    from . import runner
+    from .base import RefusedError, experiment, names
+
     console = Console()
     if show_list or name is None:
         _list(console)
@@ -69,7 +72,7 @@ def report(
     folder: Annotated[Path, typer.Argument(help="Folder of results, as `matheron reproduce` writes it.")],
     out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path("matheron-report.html"),
 ) -> None:
-    """Make one self-contained HTML page of every experiment found: interactive figures, tables, settings, machine."""
+    """Make one self-contained HTML page of the experiments found: figures, tables, settings, machine."""
     from .webpage import write_page
 
     count = write_page(folder, out)
@@ -77,6 +80,10 @@ def report(
 
 
 def _list(console: Console) -> None:
+    from rich.table import Table
+
+    from .base import experiment, names
+
     table = Table("name", "what it shows", "trials: quick, paper")
     for name in names():
         it = experiment(name)

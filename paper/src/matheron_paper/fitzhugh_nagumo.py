@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.metrics import sinkhorn
 
+from . import neuron
 from .base import Experiment, Settings, Trial, scales, stable_hash
-from .neuron import FEATURES, METHODS, SETS, learn, seconds_by_steps, simulate, unlearned
+from .neuron_simulation import FEATURES, METHODS, SETS, learn, seconds_by_steps, simulate, unlearned
 from .report import Cell, Report, Row, Rows, Table, quartiles
 
 if TYPE_CHECKING:

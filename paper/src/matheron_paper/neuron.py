@@ -12,8 +12,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import Random, as_generator
-
 A, B, TAU = 0.7, 0.8, 12.5
 DIFFUSION = 0.01  # variance a unit of time, of each state (the paper's)
 STEP = 0.25  # (the paper's)
@@ -26,8 +24,8 @@ def drift(x: Tensor) -> Tensor:
     """f(v, w, I): `[..., 3] -> [..., 2]`.
 
     >>> import torch
-    >>> from matheron.dynamics import fitzhugh_nagumo
-    >>> fitzhugh_nagumo.drift(torch.tensor([*fitzhugh_nagumo.REST, 0.0])).abs().max() < 1e-4
+    >>> from matheron_paper import neuron
+    >>> neuron.drift(torch.tensor([*neuron.REST, 0.0])).abs().max() < 1e-4
     tensor(True)
     """
     v, w, current = x.unbind(-1)
@@ -39,10 +37,9 @@ def sinusoidal_current(time: float) -> Tensor:
     return torch.tensor([0.5 - 0.5 * torch.cos(torch.tensor(2 * torch.pi * time / 100.0)).item()])
 
 
-def transitions(n: int, generator: Random = None, seed: int | None = None) -> tuple[Tensor, Tensor]:
+def transitions(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """n uniform inputs of the box `[n, 3]` and noisy Euler-Maruyama increments from them, over dt, `[n, 2]`."""
     lower, upper = torch.tensor(BOX, dtype=torch.float64)
-    generator = as_generator(generator, seed)
     x = lower + (upper - lower) * torch.rand(n, 3, dtype=torch.float64, generator=generator)
     noise = torch.randn(n, 2, dtype=torch.float64, generator=generator) * (DIFFUSION * STEP) ** 0.5
     return x, drift(x) + noise / STEP

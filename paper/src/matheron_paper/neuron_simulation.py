@@ -5,20 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import gpytorch
 import torch
 from torch import Tensor
 
 import matheron
 from matheron.dynamics import IterativeDrift
-from matheron.dynamics import fitzhugh_nagumo as neuron
 from matheron.transforms import Affine
 
+from . import neuron
 from .report import Cell, Row
-
-try:
-    import gpytorch
-except ImportError as error:
-    raise ImportError(f"this experiment trains with GPyTorch: pip install 'matheron[gpytorch]' ({error})") from error
 
 FEATURES = {"decoupled": "sobol"}
 METHODS = ("truth", "decoupled", "iterative")

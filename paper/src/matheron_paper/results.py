@@ -19,9 +19,8 @@ try:
 except ImportError:  # not on Windows: there two runs at once on the same file are not noticed
     fcntl = None
 
-from ..value import Json
 from .base import RefusedError
-from .report import Row
+from .report import Cell, Row
 
 FORMAT = 1
 # What the headers of older files do not say; their runs had what the code had then, and has still.
@@ -30,7 +29,7 @@ _ADDED = ("features",)
 _FIELDS = {"case": dict, "trial": int, "device": str}
 _FIELDS_OF_DONE = {**_FIELDS, "seconds": int | float, "result": dict}
 # (older version, case) -> whether trials of that case still mean what they meant then.
-Unchanged = Callable[[int, Mapping[str, Json]], bool]
+Unchanged = Callable[[int, Mapping[str, Cell]], bool]
 _FIRST_BYTES = b'{"matheron results"'
 
 
@@ -53,8 +52,8 @@ class Results:
     def __init__(
         self,
         path: Path,
-        header: Mapping[str, Json],
-        made_with: Mapping[str, Json] | None = None,
+        header: Mapping[str, Cell],
+        made_with: Mapping[str, Cell] | None = None,
         unchanged: Unchanged | None = None,
     ) -> None:
         self.path, self._version, self._unchanged = path, header.get("version"), unchanged
@@ -79,7 +78,7 @@ class Results:
             self._file.close()
             raise
 
-    def append(self, key: str, record: Mapping[str, Json]) -> None:
+    def append(self, key: str, record: Mapping[str, Cell]) -> None:
         """Add a trial; it is on the disk when this returns. A later record of the same key replaces the earlier."""
         line = {"key": key, **record}
         if self._older is not None:
@@ -110,7 +109,7 @@ class Results:
         with suppress(OSError):  # a full disk was reported when the line was written
             self._file.close()
 
-    def _write(self, line: Mapping[str, Json]) -> None:
+    def _write(self, line: Mapping[str, Cell]) -> None:
         try:
             self._file.write(json.dumps(line).encode() + b"\n")
             self._file.flush()
@@ -159,7 +158,7 @@ class Results:
     def _foreign(self) -> ResultsError:
         return ResultsError(f"{self.path}: expected a results file of matheron; use another --out")
 
-    def _check(self, line: bytes, header: Mapping[str, Json]) -> None:
+    def _check(self, line: bytes, header: Mapping[str, Cell]) -> None:
         found = json.loads(line) if _is_json(line) else None
         if not isinstance(found, dict) or found.get("matheron results") != FORMAT:
             raise self._foreign()
@@ -176,7 +175,7 @@ class Results:
             )
 
 
-def current(record: Row, older: int | None, version: Json, unchanged: Unchanged | None) -> bool:
+def current(record: Row, older: int | None, version: Cell, unchanged: Unchanged | None) -> bool:
     """Whether a line of a file whose header says an older version counts as one of this version."""
     if older is None or record.get("version") == version:
         return True
@@ -185,7 +184,7 @@ def current(record: Row, older: int | None, version: Json, unchanged: Unchanged 
     return unchanged(record.get("version", older), record["case"])
 
 
-def _differences(there: Json, here: Json, name: str = ""):
+def _differences(there: Cell, here: Cell, name: str = ""):
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in sorted({*there, *here}):
             yield from _differences(there.get(key), here.get(key), f"{name}.{key}".strip("."))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from .. import __version__
-from ..fields.schedulers import client_of
+import matheron
+
 from .base import Case, Experiment, RefusedError, Settings, Trial, canonical
 from .progress import Costs, Progress, duration
 from .report import Cell, Report
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Workers by default: as many as cores, up to this many.
 MOST_WORKERS = 8
+# How long a Dask scheduler may take to answer.
+PATIENCE = "5s"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def run(
     console = Console() if console is None else console
     stem = Path(out) / "-".join([experiment.name, scale, *([f"seed{seed}"] if seed else [])])
     file, header = stem.with_name(stem.name + ".jsonl"), experiment.header(scale, seed)
-    made_with = {"matheron": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    made_with = {"matheron": matheron.__version__, "torch": torch.__version__, "python": platform.python_version()}
     with _cluster(dask) as client, Results(file, header, made_with, experiment.unchanged) as results:
         results.check_fields()
         wanted = experiment.trials(settings, seed, count)
@@ -156,11 +158,19 @@ def _cluster(address: str | None) -> Iterator[Client | None]:
     if address is None:
         yield None
         return
-    with ExitStack() as stack:
-        try:
-            client = stack.enter_context(client_of(address))
-        except (ValueError, OSError, ImportError) as error:
-            raise RefusedError(f"dask: {error}") from None
+    if ":" not in address:
+        raise RefusedError(f"dask: expected a scheduler's address such as tcp://10.0.0.1:8786, got {address!r}")
+    try:
+        from distributed import Client
+    except ImportError:
+        raise RefusedError("dask: Dask's distributed scheduler is needed; pip install 'dask[distributed]'") from None
+    try:
+        client = Client(address, timeout=PATIENCE, set_as_default=False)
+    except OSError:
+        raise RefusedError(f"dask: no scheduler answers at {address}; start one with `dask scheduler`") from None
+    except ValueError as error:  # of an address that is none
+        raise RefusedError(f"dask: {error}") from None
+    with closing(client):
         yield client
 
 

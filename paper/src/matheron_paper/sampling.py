@@ -16,8 +16,7 @@ from torch import Tensor
 import matheron
 from matheron import kernels
 from matheron.metrics import EmpiricalMoments, gaussian_wasserstein
-from matheron.paths import PriorPlusUpdate
-from matheron.samplers import location_scale, moments, weight_space
+from matheron.samplers import LinearModelPaths, location_scale, moments, weight_space
 
 from .base import Trial
 from .report import Row
@@ -33,6 +32,7 @@ _DRAWS = {"cpu": 2048, "cuda": 16384}
 
 # num_draws, generator -> blocks of values [b, *] at the test points
 Blocks = Callable[[int, torch.Generator], Iterator[Tensor]]
+Draw = Callable[..., matheron.Paths | LinearModelPaths]
 
 
 def kernel(d: int) -> kernels.Kernel:
@@ -101,14 +101,14 @@ def measured(
     return rows
 
 
-def _in_blocks(draw: Callable[..., PriorPlusUpdate], x: Tensor, ell: int, kind: str, one_basis: bool = True) -> Blocks:
+def _in_blocks(draw: Draw, x: Tensor, ell: int, kind: str, one_basis: bool = True) -> Blocks:
     """Paths of ell features of a kind, in blocks that fit in memory by the number of draws and of weights for each."""
     device = x.device.type
     groups = min(_DRAWS[device], _WEIGHTS[device] // ell) // PATHS_PER_BASIS  # of paths that share a basis
     block = max(1, groups) * PATHS_PER_BASIS
 
     def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        features: str | matheron.features.Features = kind
+        features: str | matheron.Features = kind
         for start in range(0, num_draws, block):
             count = min(block, num_draws - start)
             paths = draw(count, num_features=ell, features=features, generator=generator)

@@ -11,14 +11,30 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
+from numpy.typing import ArrayLike
 
-from ..checks import ArrayLike
-from ..plots import STYLE
 from .report import Cell, Rows, grouped, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Matplotlib's settings. They are the paper's own, so that published figures do not change with the library's plots.
+STYLE: Cell = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 5,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+}
 # From Okabe and Ito's palette. The paper's colours, as near as that allows.
 EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQUISPACED = (
     "#4d4d4d",  # grey

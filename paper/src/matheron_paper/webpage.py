@@ -30,10 +30,8 @@ th { text-align: left; } td { text-align: right; } td.word { text-align: left; }
 
 def write_page(folder: Path, out: Path) -> int:
     """Write the page of all results files of a folder, and of the folders in it; how many experiments it shows."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError:
-        raise RefusedError('report: plotly is needed for this; pip install "matheron[experiments]"') from None
+    from plotly.offline import get_plotlyjs
+
     if not folder.is_dir():
         raise RefusedError(f"report: expected a folder of results, got {folder}, which is none")
     files = [file for file in sorted(folder.rglob("*.jsonl")) if file.stat().st_size]

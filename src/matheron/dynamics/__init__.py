@@ -1,6 +1,5 @@
 """Dynamics: simulate systems along drawn functions."""
 
-from . import fitzhugh_nagumo as fitzhugh_nagumo
 from .episodes import fit_dynamics as fit_dynamics
 from .episodes import transitions as transitions
 from .iterative import IterativeDrift as IterativeDrift
