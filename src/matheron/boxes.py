@@ -8,7 +8,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_array, as_tensor
+from .checks import ArrayLike, Names, as_array, as_tensor, check_names
 
 
 @runtime_checkable
@@ -24,16 +24,20 @@ class Bounds(Protocol):
 Box = ArrayLike | Bounds
 
 
-def as_box(box: Box, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
+def as_box(
+    box: Box, name: str, *, input_dim: int | None = None, like: Tensor | None = None, names: Names = None
+) -> Tensor:
     """The box `[2, d]` of lower and upper bounds, from `(lower, upper)`, `[2, d]`, or a `scipy.optimize.Bounds`.
 
-    With `input_dim` each side may be one number, the same in every dimension.
+    With `input_dim` each side may be one number, the same in every dimension. Where the box, or a side of it, is a
+    table or a column with names, these must be `names`.
     """
     several = f"(lower, upper), each a number or {input_dim} of them"
     expected = f"{name}: expected {'[2, d], lower bounds then upper' if input_dim is None else several}"
     if isinstance(box, Bounds):
         given = [box.lb, box.ub]
     else:
+        check_names(box, name, names)
         box = as_array(box) if hasattr(box, "to_numpy") else box  # a table's iterator is over the names of its columns
         _refuse_pairs(box, name)
         try:
@@ -42,6 +46,8 @@ def as_box(box: Box, name: str, *, input_dim: int | None = None, like: Tensor | 
             given = []
         if len(given) != 2:
             raise ValueError(f"{expected}, got {f'shape {list(as_array(box).shape)}' if given else repr(box)}")
+    for side in given:
+        check_names(side, name, names)
     lower, upper = (as_tensor(side, name, like=like).reshape(-1) for side in given)
     d = max(len(lower), len(upper)) if input_dim is None else input_dim
     if len(lower) not in (1, d) or len(upper) not in (1, d):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, SupportsFloat, SupportsIndex, SupportsInt, TypeAlias
 
 import numpy as np
@@ -21,7 +21,17 @@ class Table(Protocol):
     def __array__(self) -> np.ndarray: ...
 
 
+class Named(Protocol):
+    """What may know the names of its inputs."""
+
+    @property
+    def input_names(self) -> tuple[str, ...] | None: ...
+
+
 ArrayLike: TypeAlias = Tensor | np.ndarray | Table | float | Sequence["ArrayLike"]
+# The names of the columns of a model's inputs, where they were given in a table.
+Names: TypeAlias = tuple[str, ...] | None
+_NAMES_SHOWN = 8  # more are not listed in a message
 # Where random numbers come from: a generator, a seed, or None for torch's default generator.
 Random = torch.Generator | np.random.Generator | np.random.RandomState | int | None
 
@@ -166,8 +176,62 @@ def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int =
     return tensor
 
 
-def as_points(x: ArrayLike, name: str, *, input_dim: int | None = None, like: Tensor | None = None) -> Tensor:
-    """Points `[n, d]`."""
+def names_of(value: object) -> Names:
+    """The names of a table's columns, or of the rows of one column of numbers; None where they are not all text."""
+    if isinstance(value, Tensor | np.ndarray | list | tuple):
+        return None
+    labels = getattr(value, "columns", None)
+    labels = getattr(value, "index", None) if labels is None else labels
+    labels = tuple(labels) if isinstance(labels, Iterable) else ()
+    return labels if labels and all(isinstance(label, str) for label in labels) else None
+
+
+def as_names(names: object, input_dim: int | None = None) -> Names:
+    """Names of columns as a file has them, checked."""
+    if names is None:
+        return None
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"input_names: expected a list of names, got {names!r}")
+    if input_dim is not None and len(names) != input_dim:
+        raise ValueError(f"input_names: expected {input_dim}, one per dimension, got {len(names)}")
+    return tuple(names)
+
+
+def common_names(models: Iterable[Named]) -> Names:
+    """The names of the inputs of several models, or paths, of the same inputs; ValueError where they differ."""
+    known = sorted({model.input_names for model in models if model.input_names is not None})
+    if len(known) > 1:
+        each = " and ".join(_listed(names) for names in known)
+        raise ValueError(f"expected models of the same columns in the same order, got {each}")
+    return known[0] if known else None
+
+
+def check_names(value: object, name: str, names: Names) -> None:
+    """ValueError where a table's columns are not those that a model was made with, in the same order."""
+    if names is None or isinstance(value, Tensor):
+        return
+    got = names_of(value)
+    if got is None or got == tuple(names):
+        return
+    missing = [column for column in names if column not in got]
+    if missing:
+        advice = f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not there"
+    else:
+        chosen = repr(list(names)) if len(names) <= _NAMES_SHOWN else "list(paths.input_names)"
+        advice = f"use {name}[{chosen}]"
+    raise ValueError(f"{name}: expected the columns {_listed(names)}, in this order, got {_listed(got)}; {advice}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
+
+
+def as_points(
+    x: ArrayLike, name: str, *, input_dim: int | None = None, like: Tensor | None = None, names: Names = None
+) -> Tensor:
+    """Points `[n, d]`; where they are given as a table, its columns must be `names`."""
+    check_names(x, name, names)
     given, x = x, as_tensor(x, name, like=like)
     if x.ndim != 2:
         hint = flat_hint(given, name, x)

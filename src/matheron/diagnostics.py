@@ -53,7 +53,7 @@ def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
     True
     """
     gp, paths = describe(model), require_paths(paths)
-    x = as_points(x, "x", input_dim=gp.input_dim)
+    x = as_points(x, "x", input_dim=gp.input_dim, names=gp.input_names)
     if isinstance(gp, Batch):
         raise TypeError("diagnose: expected one model, got a batch; diagnose each of describe(model).models")
     if (paths.input_dim, paths.num_outputs) != (gp.input_dim, gp.num_outputs):

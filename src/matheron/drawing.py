@@ -17,7 +17,8 @@ from typing import TypedDict, Unpack, overload
 import torch
 
 from .bases import Basis, as_tolerance, features_for, placed, prior_on
-from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator
+from .boxes import as_box
+from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator, check_names
 from .features import Features
 from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
@@ -128,8 +129,10 @@ def draw(
     device = None if device is None else as_device(device)
     basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
     if isinstance(model, StreamedGP):
+        _check_names(where, domain, model.model)
         return drawn_from_stream(model, s, basis, solver, detach, as_generator(generator, seed), dtype, device)
     gp, random = describe(model, detach=detach), as_generator(generator, seed)
+    _check_names(where, domain, gp)
 
     def drawn(one: GP, count: int) -> AbstractPaths:
         """Paths of a model of the tree: its leaves are exact and sparse ones."""
@@ -150,6 +153,13 @@ def draw(
     if isinstance(gp, Batch):
         return BatchPaths([drawn(member, s) for member in gp.models], gp.batch_shape)
     return drawn(gp, s)
+
+
+def _check_names(where: ArrayLike | None, domain: tuple[ArrayLike, ArrayLike] | None, gp: GP) -> None:
+    """Tables of points, and boxes with names, have the columns of the model."""
+    check_names(where, "where", gp.input_names)
+    if domain is not None and gp.input_names is not None:
+        as_box(domain, "domain", input_dim=gp.input_dim, names=gp.input_names)
 
 
 def _draw_one(
@@ -175,7 +185,7 @@ def _draw_one(
             update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
         else:
             update = _sparse(gp, prior, posterior, generator)  # sum_j v_j k(., z_j)
-    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
 
 
 def _exact(gp: ExactGP, prior: PriorPaths, posterior: Posterior, generator: torch.Generator) -> UpdatePaths:

@@ -69,7 +69,7 @@ def drawn_on_lattice(
             generator.set_state(state)
             return None
         warn_of_misfit(update, basis.tolerance, stacklevel=5)
-    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
 
 
 def _fits(basis: Basis, detach: bool) -> bool:
@@ -126,4 +126,4 @@ def drawn_from_stream(
             f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
         )
     warn_of_misfit(update, basis.tolerance, stacklevel=4)
-    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_count, as_points, many
+from .checks import ArrayLike, Names, as_count, as_points, many, names_of
 from .gp import ExactGP
 from .gp.single import as_observations
 from .kernels import Kernel
@@ -76,8 +76,8 @@ class StreamedGP:
         self.chunk = as_count(chunk, "chunk")
         kernel = as_kernel(kernel)
         self._arrays, self._chunks, self._noise, self._tasks = _source(data, noise, tasks)
-        each = (_checked(*raw, kernel.num_outputs, 0, None) for raw in self._raw())
-        first = next((c for c in each if len(c[0])), None)
+        each = ((names_of(raw[0]), _checked(*raw, kernel.num_outputs, 0, None, None)) for raw in self._raw())
+        names, first = next(((names, c) for names, c in each if len(c[0])), (None, None))
         if first is None:
             raise ValueError("data: expected at least one observation, got none")
         X, of, y, some = first
@@ -91,7 +91,7 @@ class StreamedGP:
             None if of is None else of[:1],
             input_transform=input_transform,
             output_transform=output_transform,
-        )
+        ).replaced(input_names=names)
 
     def __repr__(self) -> str:
         count = "chunks of observations" if self._arrays is None else f"{self._arrays[0].shape[0]} observations"
@@ -112,7 +112,9 @@ class StreamedGP:
         """X `[n, d]`, tasks `[n]`, y `[n]` and noise `[n]` of some data at a time, float64, checked; from the start."""
         row = 0
         for raw in self._raw():
-            X, tasks, y, noise = _checked(*raw, self.model.num_outputs, row, self.model.input_dim)
+            X, tasks, y, noise = _checked(
+                *raw, self.model.num_outputs, row, self.model.input_dim, self.model.input_names
+            )
             row += len(X) // (self.model.num_outputs if raw[3] is None else 1)  # of the source
             for i in range(0, len(X), self.chunk):
                 cut = slice(i, i + self.chunk)
@@ -211,10 +213,11 @@ def _checked(
     num_outputs: int,
     row: int,
     input_dim: int | None,
+    names: Names,
 ) -> Chunk:
     """One chunk as float64, finite, one row per observation; errors name the row that it starts at."""
     try:
-        X = as_points(X, "X", input_dim=input_dim).double()
+        X = as_points(X, "X", input_dim=input_dim, names=names).double()
         X, tasks, y, noise = as_observations(X, y, noise, tasks, num_outputs)
         if not bool((noise > 0).all()):
             raise ValueError("noise: expected variances above 0, which the solve on a lattice needs")

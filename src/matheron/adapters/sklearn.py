@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from .. import kernels
-from ..checks import ArrayLike
+from ..checks import ArrayLike, check_names
 from ..drawing import draw, draw_prior
 from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
@@ -59,7 +59,7 @@ def _(model: GaussianProcessRegressor) -> ExactGP | Outputs:
     transforms = [Affine(float(scale), float(offset)) if model.normalize_y else None for scale, offset in units]
     columns = zip(y.T, transforms, strict=True)
     members = [ExactGP(kernel, X, y_i, noise, output_transform=transform) for y_i, transform in columns]
-    return members[0] if len(members) == 1 else Outputs(members)
+    return _named(members[0] if len(members) == 1 else Outputs(members), model)
 
 
 @describe.register
@@ -67,7 +67,8 @@ def _(model: Pipeline) -> ExactGP | Outputs:
     """Scalers before a regressor are the input transform of its paths."""
     *before, (_, regressor) = model.steps
     scalers = [scaler for _, step in before for scaler in scalers_in(step)]
-    return with_transforms(describe(regressor), scalers=[scaler_transform(step) for step in scalers])
+    gp = with_transforms(describe(regressor), scalers=[scaler_transform(step) for step in scalers])
+    return _named(gp, scalers[0] if scalers else regressor)
 
 
 @describe.register
@@ -94,6 +95,15 @@ def _(model: MultiOutputRegressor) -> ExactGP | Outputs:
     return members[0] if len(members) == 1 else Outputs(members)
 
 
+def _named(gp: ExactGP | Outputs, first: object) -> ExactGP | Outputs:
+    """The model with the names of the columns that `fit` was given: the first step's, later ones may have their own."""
+    names = getattr(first, "feature_names_in_", None)
+    names = None if names is None else tuple(map(str, names))
+    if isinstance(gp, Outputs):
+        return Outputs([member.replaced(input_names=names) for member in gp.models])
+    return gp.replaced(input_names=names)
+
+
 def sample_y(
     regressor: GaussianProcessRegressor,
     X: ArrayLike,
@@ -115,12 +125,14 @@ def sample_y(
     """
     rng = check_random_state(random_state)
     generator = torch.Generator().manual_seed(int(rng.randint(2**31 - 1)))
+    model = describe(regressor) if hasattr(regressor, "X_train_") else None
+    check_names(X, "X", None if model is None else model.input_names)
     X = np.asarray(check_array(X, dtype="float64"))
     width = np.maximum(np.ptp(X, axis=0), 1e-3 * (1 + np.abs(X).max(axis=0)))
     domain = (X.min(axis=0) - 1e-3 * width, X.max(axis=0) + 1e-3 * width)  # of some width, for a single point too
-    if hasattr(regressor, "X_train_"):
+    if model is not None:
         kernel, scale = regressor.kernel_, np.ravel(regressor._y_train_std)  # [t]
-        paths = draw(describe(regressor), n_samples, domain=domain, generator=generator)
+        paths = draw(model, n_samples, domain=domain, generator=generator)
     else:
         kernel = sk.ConstantKernel() * sk.RBF() if regressor.kernel is None else regressor.kernel
         scale = np.ones(regressor.n_targets or 1)

@@ -66,7 +66,7 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
         )
     if len(blocks) < 1:
         raise ValueError("blocks: expected at least one")
-    cells = [as_points(b, "blocks", input_dim=gp.input_dim, like=X) for b in blocks]
+    cells = [as_points(b, "blocks", input_dim=gp.input_dim, like=X, names=gp.input_names) for b in blocks]
     if any(len(cell) < 1 for cell in cells):
         raise ValueError("blocks: expected at least one point in each")
     y = as_tensor(y, "y", like=X)
@@ -103,4 +103,4 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
     return SparseGP(
         gp.kernel, Z, q_mean, root, gp.mean, whitened=True, jitter=jitter + added,
         input_transform=inward, output_transform=outward,
-    )  # fmt: skip
+    ).replaced(input_names=gp.input_names)  # fmt: skip

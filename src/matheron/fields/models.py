@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_array, as_points, as_tensor, positive
+from ..checks import ArrayLike, as_array, as_points, as_tensor, names_of, positive
 from ..fitting import fit
 from ..gp import ExactGP
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
@@ -86,13 +86,17 @@ def fit_field(
     noise = settings.get("noise")
     alike = values.ndim == 1 and settings.get("tasks") is None and (noise is None or torch.as_tensor(noise).ndim == 0)
     if len(points) <= FITTED or not alike:
-        return fit(kernel, points, values, seed=generator, progress=progress, **settings)
+        gp = fit(kernel, points, values, seed=generator, progress=progress, **settings)
+        return gp.replaced(input_names=names_of(X))
     some = torch.randperm(len(points), generator=generator)[:FITTED]
     gp = fit(kernel, points[some], values[some], seed=generator, progress=progress, **settings)
     inward, outward = gp.input_transform, gp.output_transform
     assert inward is not None and outward is not None
     model_X, model_y = inward(points.double()).to(points), outward.inverse(values.double()).to(values)
-    return ExactGP(gp.kernel, model_X, model_y, gp.noise[:1], gp.mean, input_transform=inward, output_transform=outward)
+    whole = ExactGP(
+        gp.kernel, model_X, model_y, gp.noise[:1], gp.mean, input_transform=inward, output_transform=outward
+    )
+    return whole.replaced(input_names=names_of(X))
 
 
 def fit_drift(

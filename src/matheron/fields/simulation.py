@@ -50,7 +50,8 @@ def simulate(
             `(path, point)`.
         chunks: cells along each axis of a block, or a mapping of dims to sizes, where a dim left out is not cut.
             "auto" makes blocks of about 64 MB, with up to 64 paths in each; fewer, of more cells, on a lattice.
-        inputs: names of the coordinates or columns that are the paths' inputs, in order, where not as above.
+        inputs: names of the coordinates or columns that are the paths' inputs, in order, where not as above. Where the
+            paths have `input_names`, and the grid has all of these, they are it.
         name: of the DataArray.
 
     A model of several outputs adds a dim `output` after `path`.
@@ -67,7 +68,7 @@ def simulate(
     xr, array = need("xarray"), need("dask.array")
     if not all(hasattr(paths, name) for name in ("num_paths", "on_grid", "input_dim")) or isinstance(paths, BatchPaths):
         raise TypeError(f"paths: expected paths of one model, as matheron.draw gives, got {type(paths).__name__}")
-    targets = as_targets(grid, paths.input_dim, inputs)
+    targets = as_targets(grid, paths.input_dim, inputs, getattr(paths, "input_names", None))
     _check_corners(paths, targets)
     outputs = paths.num_outputs
     graph, key, cuts = _graph(carried(paths), targets, outputs, _cuts(targets, paths, chunks))
@@ -146,7 +147,7 @@ def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> Cuts:
 
 def whole_paths(paths: Functions, grid: Grid, inputs: Sequence[str] | None = None) -> dict[Hashable, int]:
     """Chunks for blocks of the usual size that have all paths."""
-    targets = as_targets(grid, paths.input_dim, inputs)
+    targets = as_targets(grid, paths.input_dim, inputs, getattr(paths, "input_names", None))
     sides = _sides(targets, paths.num_paths * paths.num_outputs)
     return {"path": -1, **dict(zip(targets.dims, sides, strict=True))}
 

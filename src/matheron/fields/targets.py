@@ -62,11 +62,16 @@ class Targets:
 Grid = Union["DataArray", "Dataset", "DataFrame", Mapping[str, ArrayLike], ArrayLike]
 
 
-def as_targets(grid: Grid, input_dim: int, inputs: Sequence[str] | None = None) -> Targets:
-    """Targets from what a user may give."""
+def as_targets(
+    grid: Grid, input_dim: int, inputs: Sequence[str] | None = None, names: Sequence[str] | None = None
+) -> Targets:
+    """Targets from what a user may give; a grid that has coordinates of all the paths' `names` is read by these."""
     need("xarray")
     import xarray as xr
 
+    if inputs is None and names is not None and len(names) == input_dim:
+        of = getattr(grid, "dims", None) or getattr(grid, "columns", grid if isinstance(grid, Mapping) else ())
+        inputs = names if set(names) <= set(of) else None
     if isinstance(grid, xr.DataArray | xr.Dataset):
         return _from_xarray(grid, input_dim, inputs)
     if hasattr(grid, "columns"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count, as_tensor
+from ..checks import ArrayLike, Names, as_count, as_tensor
 from ..gp import ExactGP
 from ..kernels import Kernel, Matern, Scaled
 from ..means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
@@ -87,7 +87,7 @@ def fit(
     user_X, user_y = (_apart(value) for value in (data.train_inputs, data.train_targets))
     units = standardising(kernel, user_X, user_y, data.tasks)
     _check_scale(units.output_scale)
-    _say_constant_columns(user_X, kernel)
+    _say_constant_columns(user_X, kernel, data.input_names)
     of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device) if data.tasks is None else data.tasks
     model_X = (user_X - units.input_centre) / units.input_scale  # [n, d]
     model_y = (user_y - units.output_centre[of]) / units.output_scale[of]  # [n]
@@ -117,7 +117,7 @@ def fit(
         data.tasks,
         input_transform=inward,
         output_transform=outward,
-    )
+    ).replaced(input_names=data.input_names)
 
 
 def _apart(value: Tensor) -> Tensor:
@@ -157,10 +157,11 @@ def _check_scale(scale: Tensor) -> None:
         )
 
 
-def _say_constant_columns(X: Tensor, kernel: Kernel) -> None:
-    constant = [i for i in kernel.active_dims(X.shape[1]) if bool((X[:, i] == X[0, i]).all())]
+def _say_constant_columns(X: Tensor, kernel: Kernel, names: Names) -> None:
+    same = [i for i in kernel.active_dims(X.shape[1]) if bool((X[:, i] == X[0, i]).all())]
+    constant = same if names is None else [names[i] for i in same]
     if constant and len(X) > 1:
-        which = f"column {constant[0]} of X is" if len(constant) == 1 else f"columns {constant} of X are"
+        which = f"column {constant[0]!r} of X is" if len(constant) == 1 else f"columns {constant} of X are"
         warnings.warn(
             f"{which} constant: the data say nothing of how the function varies there, and its lengthscale stays as "
             "given; remove the column if it is not needed",

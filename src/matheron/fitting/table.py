@@ -51,7 +51,7 @@ def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
 
     Args:
         gp: what `matheron.fit` returned, or any `ExactGP` whose transforms are affine.
-        names: of the columns of X; x0, x1, ... where not given.
+        names: of the columns of X; where not given those of the table that X was, or x0, x1, ...
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -68,7 +68,7 @@ def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
     if not isinstance(gp, ExactGP):
         raise TypeError(f"gp: expected an ExactGP, got {type(gp).__name__}")
     d = gp.input_dim
-    names = [f"x{i}" for i in range(d)] if names is None else [str(name) for name in names]
+    names = gp.input_names or [f"x{i}" for i in range(d)] if names is None else [str(name) for name in names]
     if len(names) != d:
         raise ValueError(f"names: expected {d}, one per column of X, got {len(names)}")
     units = units_of(gp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..checks import Names, common_names
 from ..value import Parts, Value
 from .single import ExactGP, SparseGP
 
@@ -28,6 +29,12 @@ class _Several(Value):
         dims = {model.input_dim for model in self.models}
         if len(dims) > 1:
             raise ValueError(f"{type(self).__name__}: expected models of one input dimension, got {sorted(dims)}")
+        common_names(self.models)
+
+    @property
+    def input_names(self) -> Names:
+        """The names of the inputs' columns, where a model was made with a table."""
+        return common_names(self.models)
 
     @property
     def input_dim(self) -> int:
@@ -76,6 +83,10 @@ class SelectedOutputs(Value):
     @property
     def input_dim(self) -> int:
         return self.model.input_dim
+
+    @property
+    def input_names(self) -> Names:
+        return self.model.input_names
 
     @property
     def num_outputs(self) -> int:

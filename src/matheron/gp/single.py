@@ -8,13 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_noise, as_points, as_tensor, column_hint, many, positive
+from ..checks import ArrayLike, Names, as_names, as_noise, as_points, as_tensor, column_hint, many, names_of, positive
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from ..means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from ..store import save
 from ..transforms import Transform
-from ..value import Value
+from ..value import Json, Value
 
 SampleU = Callable[[int, torch.Generator], Tensor]
 
@@ -22,8 +22,10 @@ SampleU = Callable[[int, torch.Generator], Tensor]
 class _Snapshot(Value):
     """A model as it was: a Value, with tensors and parts of its own. It is drawn from; an ExactGP can be saved."""
 
+    fields = ("input_names",)
     saveable = False
 
+    input_names: Names
     kernel: Kernel
     mean: Mean
     tasks: Tensor | None
@@ -37,11 +39,20 @@ class _Snapshot(Value):
         tasks: Tensor | None,
         input_transform: Transform | None,
         output_transform: Transform | None,
+        input_names: Names,
     ) -> None:
         super().__init__(tasks=None if tasks is None else tasks.clone())
+        self.input_names = input_names
         self.kernel, self.mean = kernel, mean
         self.register_module("input_transform", input_transform)
         self.register_module("output_transform", output_transform)
+
+    @classmethod
+    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
+        return fields | {"input_names": as_names(fields.get("input_names"))}
+
+    def check(self) -> None:
+        as_names(self.input_names, self.input_dim)
 
     @property
     def centres(self) -> Tensor:
@@ -62,7 +73,8 @@ class ExactGP(_Snapshot):
 
     Args:
         kernel: a `matheron.kernels` kernel.
-        X: training inputs `[n, d]`.
+        X: training inputs `[n, d]`. The names of a table's columns are kept as `input_names`: points that are given as
+            a table later must have the same columns in the same order.
         y: training targets `[n]`; for a kernel of t outputs `[n, t]` (every output at every point), or `[n]` with
             `tasks`.
         noise: variance of the observation noise, one number or one per observation; 0 is allowed.
@@ -92,12 +104,12 @@ class ExactGP(_Snapshot):
         output_transform: Transform | None = None,
     ) -> None:
         kernel = as_kernel(kernel)
-        t = kernel.num_outputs
+        t, names = kernel.num_outputs, names_of(X)
         X, tasks, y, noise = as_observations(X, y, noise, tasks, t)
         if len(X) < 1:
             raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
         kernel.terms(X.shape[1])  # says at once if the kernel does not fit the points
-        super().__init__(kernel, _as_mean(mean, X, t), tasks, input_transform, output_transform)
+        super().__init__(kernel, _as_mean(mean, X, t), tasks, input_transform, output_transform, names)
         # Clones: the caller may write into what was given. They stay in the graph where there is one.
         for name, value in dict(train_inputs=X, train_targets=y, noise=noise).items():
             self.register_buffer(name, value.clone())
@@ -161,7 +173,7 @@ class SparseGP(_Snapshot):
         output_transform: Transform | None = None,
     ) -> None:
         kernel = as_kernel(kernel)
-        Z = as_points(Z, "Z")
+        names, Z = names_of(Z), as_points(Z, "Z")
         m = Z.shape[0]
         if m < 1:
             raise ValueError("Z: expected at least one inducing point")
@@ -181,7 +193,8 @@ class SparseGP(_Snapshot):
                 raise ValueError(f"q_scale_tril: expected [{m}, {m}] or [{m}], got {list(q_scale_tril.shape)}")
         tasks = as_tasks(tasks, m, kernel.num_outputs)
         kernel.terms(Z.shape[1])
-        super().__init__(kernel, _as_mean(mean, Z, kernel.num_outputs), tasks, input_transform, output_transform)
+        mean = _as_mean(mean, Z, kernel.num_outputs)
+        super().__init__(kernel, mean, tasks, input_transform, output_transform, names)
         for name, value in dict(inducing_points=Z, q_mean=q_mean, q_scale_tril=q_scale_tril).items():
             self.register_buffer(name, None if value is None else value.clone())
         # In a tuple: a module that draws u is not a part of the snapshot, whose tensors would move with it.

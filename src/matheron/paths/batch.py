@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, Random, as_array, as_generator
+from ..checks import ArrayLike, Random, as_array, as_generator, check_names
 from ..solvers import Solver
 from .base import AbstractPaths
 from .functions import Index, Placed
@@ -51,6 +51,7 @@ class BatchPaths(OfMembers, Placed):
 
         Then points are `[p, d]`, or `[*batch_shape, p, d]`.
         """
+        check_names(x, "x", self.input_names)
         shares = self._points(x) if of is None else self._each(as_array(x), 2, "x", "p, d")
         pairs = [member.value_and_grad(part, of=of) for member, part in zip(self.members, shares, strict=True)]
         values, gradients = zip(*pairs, strict=True)
@@ -80,6 +81,7 @@ class BatchPaths(OfMembers, Placed):
         seed: int | None = None,
     ) -> BatchPaths:
         """As `AbstractPaths.condition_on`; x, y and noise may have the batch's axes in front."""
+        check_names(x, "x", self.input_names)
         xs = self._each(as_array(x), 2, "x", "n, d")
         n, t = xs[0].shape[0], self.num_outputs
         single = [(n,), (self.num_paths, n)] if t == 1 or tasks is not None else [(n, t), (self.num_paths, n, t)]
@@ -98,6 +100,7 @@ class BatchPaths(OfMembers, Placed):
         store.save(self, path)
 
     def _points(self, x: ArrayLike) -> list[Tensor]:
+        check_names(x, "x", self.input_names)
         x = as_array(x)
         if x.ndim <= 3:
             return [x] * len(self.members)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import store
-from ..checks import ArrayLike, as_array, as_real, as_tensor, check_dim, check_points, flat_hint
+from ..checks import ArrayLike, Names, as_array, as_real, as_tensor, check_dim, check_names, check_points, flat_hint
 from ..evaluate import Record, shares_work
 from ..evaluate.fused.recursion import Recursion, recursion_of
 from ..value import Value
@@ -29,6 +29,9 @@ _SLAB = 1 << 22
 
 class Placed(Value, ABC):
     """What has an origin: a dimension, a dtype and a device; and a number of paths."""
+
+    # The names of the inputs' columns, where the model was made with a table: tables of points must have these.
+    input_names: Names = None
 
     @property
     @abstractmethod
@@ -216,6 +219,8 @@ class AbstractFunctions(Placed):
     @final
     def _points(self, x: ArrayLike) -> Tensor:
         """Points as `[1, n, d]` or `[s, n, d]`, in the paths' dtype and on their device."""
+        if not isinstance(x, Tensor):
+            check_names(x, "x", self.input_names)
         origin = self._origin  # asked for once: this is in every call's way
         given, x = x, as_real(x, "x").to(origin)
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] not in (1, self.num_paths)):
@@ -250,6 +255,7 @@ class AbstractFunctions(Placed):
         if of.numel() == 0 or of.is_floating_point():
             raise ValueError(f"of: expected whole numbers, the paths of the points, at least one, got {of.tolist()}")
         owner = self._index(of)
+        check_names(x, "x", self.input_names)
         x = as_real(x, "x").to(self._origin)
         wanted = [len(owner), self.input_dim]
         if list(x.shape) != wanted:

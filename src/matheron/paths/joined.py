@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from ..checks import Names, common_names
 from ..evaluate import Record, joined_gradients
 from ..solvers import Solver
 from ..value import Parts, Value
@@ -27,7 +28,12 @@ class OfMembers(Value):
         dims = {member.input_dim for member in members}
         if len(dims) > 1:
             raise ValueError(f"expected models of one input dimension, got {sorted(dims)}")
+        common_names(members)
         self.members = Parts(members)
+
+    @property
+    def input_names(self) -> Names:
+        return common_names(self.members)
 
     @property
     def num_paths(self) -> int:

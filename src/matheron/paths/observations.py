@@ -35,7 +35,7 @@ def observed(
 ) -> Observations:
     """What `condition_on` was given, checked; every output at every point becomes as many observations."""
     like, t = torch.empty(0, dtype=paths.dtype, device=paths.device), paths.num_outputs
-    x = as_points(x, "x", input_dim=paths.input_dim, like=like)
+    x = as_points(x, "x", input_dim=paths.input_dim, like=like, names=paths.input_names)
     given, y = y, as_tensor(y, "y", like=like)
     several = t > 1 and tasks is None
     shape = (len(x), t) if several else (len(x),)

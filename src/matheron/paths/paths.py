@@ -9,12 +9,13 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
-from ..checks import many
+from ..checks import Names, as_names, many
 from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
 from ..means import Mean
 from ..solvers import Auto, FourierLattice, Solver, Stats
 from ..transforms import Transform
 from ..updates import Data
+from ..value import Json
 from .base import AbstractPaths
 from .beyond import resolved
 from .conditioning import given_again, given_more, posterior_variance
@@ -32,6 +33,8 @@ _VARIANCES = 1 << 22
 class PriorPlusUpdate(AbstractPaths):
     """Functions of one model: output o (mean + prior + update) o input."""
 
+    fields = ("input_names",)
+
     def __init__(
         self,
         prior: PriorPaths,
@@ -39,15 +42,22 @@ class PriorPlusUpdate(AbstractPaths):
         mean_function: Mean,
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
+        input_names: Names = None,
     ) -> None:
         super().__init__()
+        self.input_names = input_names
         self.prior = prior
         self.update = update
         self.mean_function = mean_function
         self.register_module("input_transform", input_transform)
         self.register_module("output_transform", output_transform)
 
+    @classmethod
+    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
+        return fields | {"input_names": as_names(fields.get("input_names"))}
+
     def check(self) -> None:
+        as_names(self.input_names, self.input_dim)
         if len(self.update.v) != self.num_paths or self.update.kernel.num_outputs != self.num_outputs:
             raise ValueError("Paths: expected a prior and an update of as many paths and outputs")
         if self.update.centres.shape[1] != self.input_dim:
@@ -224,4 +234,4 @@ class Paths(PriorPlusUpdate):
         return self._with(self.prior, given_more(old, self.prior, self.mean_function, new, solver))
 
     def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
-        return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)
+        return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)

@@ -24,7 +24,8 @@ def single(gp: object) -> ExactGP | SparseGP:
 
 def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
     """Points `[n, d]` in the model's own space, in float64 on its device."""
-    x = as_points(x, "x", input_dim=gp.input_dim, like=gp.centres.detach().double()).detach()
+    like = gp.centres.detach().double()
+    x = as_points(x, "x", input_dim=gp.input_dim, like=like, names=gp.input_names).detach()
     return x if gp.input_transform is None else gp.input_transform.to(x.device, x.dtype)(x).detach()
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..bases import Basis, mixed
-from ..checks import ArrayLike, Random, as_count, as_device, as_generator
+from ..checks import ArrayLike, Names, Random, as_count, as_device, as_generator
 from ..features import Features
 from ..gp import ExactGP, SparseGP
 from ..libraries import describe
@@ -45,8 +45,9 @@ class LinearModelPaths(PriorPlusUpdate):
         mean_weights: Tensor,
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
+        input_names: Names = None,
     ) -> None:
-        super().__init__(prior, update, mean, input_transform, output_transform)
+        super().__init__(prior, update, mean, input_transform, output_transform, input_names)
         self.register_buffer("mean_weights", mean_weights)
 
     def _mean(self, x: Tensor) -> Tensor:
@@ -170,8 +171,9 @@ def linear_model_paths(
     update = UpdatePaths(kernel, like.detach().double()[:m], tasks, *v)
     omega, means = (flat.reshape(len(flat), -1, phi.num_features) for flat in (omega, means))  # [s, t, ell]
     prior = PriorPaths(phi, mixed(phi, omega), basis_index)
-    transforms = [None if t is None else t.owned() for t in (gp.input_transform, gp.output_transform)]
-    paths = LinearModelPaths(prior, update, gp.mean.owned(), mixed(phi, means), *transforms)
+    inward, outward = (None if t is None else t.owned() for t in (gp.input_transform, gp.output_transform))
+    mean = gp.mean.owned()
+    paths = LinearModelPaths(prior, update, mean, mixed(phi, means), inward, outward, gp.input_names)
     return paths.to(like.device if device is None else as_device(device), dtype or like.dtype)
 
 

@@ -204,6 +204,7 @@ class Altered(ABC):
         self.paths = paths if isinstance(paths, Altered) else require_paths(paths)
         self.dtype, self.device = paths.dtype, paths.device
         self.num_paths, self.num_outputs, self.input_dim = paths.num_paths, paths.num_outputs, paths.input_dim
+        self.input_names = paths.input_names
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor: ...
@@ -248,7 +249,7 @@ def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tenso
     like = torch.empty(0, dtype=paths.dtype, device=paths.device)
     if paths.num_outputs != 1:
         raise ValueError(f"paths: expected functions of one output, got {paths.num_outputs} outputs")
-    lower, upper = as_box(bounds, "bounds", input_dim=paths.input_dim, like=like)
+    lower, upper = as_box(bounds, "bounds", input_dim=paths.input_dim, like=like, names=paths.input_names)
     return lower, upper
 
 

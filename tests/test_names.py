@@ -1,0 +1,187 @@
+"""Names of columns: a table whose columns are others, or in another order, than the model's is an error."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from pandas import DataFrame
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import matheron
+from matheron import fields, samplers
+from matheron import kernels as K
+from matheron.adapters.sklearn import sample_y
+from matheron.checks import ArrayLike
+
+TABLE = DataFrame(np.random.default_rng(0).random((12, 2)), columns=["a", "b"])
+Y = np.sin(5 * TABLE["a"]) - TABLE["b"]
+SWAPPED = TABLE[["b", "a"]]
+REFUSAL = r"expected the columns 'a', 'b', in this order, got 'b', 'a'; use \w+\[\['a', 'b'\]\]"
+
+
+def exact(X: ArrayLike = TABLE) -> matheron.ExactGP:
+    return matheron.ExactGP(K.RBF([0.3, 0.5]), X, Y, noise=1e-2)
+
+
+def few(model: object) -> matheron.AbstractPaths:
+    paths = matheron.draw(model, 3, num_features=16, seed=0)
+    assert isinstance(paths, matheron.AbstractPaths)
+    return paths
+
+
+def test_points_in_a_table_with_its_columns_in_another_order_are_refused_wherever_points_are_given():
+    paths = few(exact())
+    assert paths.input_names == ("a", "b")
+    asked: list[Callable[..., object]] = [
+        paths,
+        paths.mean,
+        lambda x: paths.std(x, samples=True),
+        paths.value_and_grad,
+        lambda x: paths.value_and_grad(x[:2], of=[0, 1]),
+        lambda x: paths.condition_on(x, Y, noise=0.1, seed=0),
+        lambda x: matheron.diagnose(paths, exact(), x),
+        lambda x: samplers.moments(exact(), x),
+        lambda x: matheron.draw(exact(), 2, num_features=16, where=x),
+    ]
+    for ask in asked:
+        ask(TABLE)
+        with pytest.raises(ValueError, match=REFUSAL):
+            ask(SWAPPED)
+
+
+def test_a_table_gives_the_values_of_its_numbers():
+    x = torch.tensor(TABLE.to_numpy())
+    assert torch.equal(few(exact())(TABLE), few(exact(x))(x))
+    assert few(exact(x)).input_names is None
+
+
+def test_tables_without_names_and_arrays_are_taken_by_position():
+    paths = few(exact())
+    plain = paths(TABLE.to_numpy())
+    assert torch.equal(paths(DataFrame(TABLE.to_numpy())), plain)
+    assert torch.equal(few(exact(TABLE.to_numpy()))(TABLE), plain)
+
+
+def test_a_message_says_which_columns_are_missing_and_does_not_list_hundreds():
+    paths = few(exact())
+    with pytest.raises(ValueError, match="expected the columns 'a', 'b', in this order, got 'a', 'c'; 'b' is not ther"):
+        paths(TABLE.rename(columns={"b": "c"}))
+    with pytest.raises(ValueError, match=r"got 'a', 'b', 'c'; use x\[\['a', 'b'\]\]"):
+        paths(TABLE.assign(c=0.0))
+    wide = DataFrame(np.zeros((1, 100)), columns=[f"column{i}" for i in range(100)])
+    gp = matheron.ExactGP(K.RBF(), wide, [0.0], noise=1.0)
+    with pytest.raises(ValueError, match=r"100 in all.*use x\[list\(paths.input_names\)\]") as error:
+        few(gp)(wide[wide.columns[::-1]])
+    assert len(str(error.value)) < 500
+
+
+def test_names_survive_whatever_is_made_of_paths(tmp_path):
+    gp = exact()
+    paths = few(gp)
+    paths.save(tmp_path / "paths")
+    gp.save(tmp_path / "gp")
+    both = few(matheron.Outputs([gp, gp]))
+    both.save(tmp_path / "both")
+    made = [
+        paths[1],
+        paths.to(torch.float32),
+        paths.condition_on(TABLE[:2], [0.0, 1.0], noise=0.1, seed=0),
+        matheron.load(tmp_path / "paths"),
+        few(matheron.load(tmp_path / "gp")),
+        both,
+        matheron.load(tmp_path / "both"),
+        few(matheron.Ensemble([gp, gp])),
+        matheron.draw(matheron.Batch([gp, gp]), 2, num_features=16),
+        matheron.draw(gp, 2, domain=(0.0, 1.0), seed=0),
+        samplers.weight_space(gp, 2, num_features=16),
+    ]
+    for each in made:
+        assert each.input_names == ("a", "b")
+        with pytest.raises(ValueError, match=REFUSAL):
+            each(SWAPPED)
+
+
+def test_a_file_with_names_that_do_not_fit_is_refused(tmp_path):
+    exact().replaced(input_names=("a",)).save(tmp_path / "gp")
+    with pytest.raises(ValueError, match="input_names: expected 2, one per dimension, got 1"):
+        matheron.load(tmp_path / "gp")
+
+
+def test_fit_keeps_the_names_and_its_summary_shows_them():
+    gp = matheron.fit(None, TABLE, Y, num_starts=1)
+    assert gp.input_names == ("a", "b")
+    assert "Matern.lengthscale[a]" in matheron.summary(gp).rows
+    with pytest.raises(ValueError, match=REFUSAL):
+        few(gp)(SWAPPED)
+    with pytest.warns(UserWarning, match="column 'b' of X is constant"):
+        matheron.fit(None, TABLE.assign(b=1.0), Y, num_starts=1)
+    assert fields.fit_field(TABLE, Y, num_starts=1).input_names == ("a", "b")
+
+
+def test_models_whose_columns_differ_are_not_joined():
+    with pytest.raises(ValueError, match="expected models of the same columns in the same order"):
+        matheron.Outputs([exact(), exact(SWAPPED)])
+    assert matheron.Outputs([exact(TABLE.to_numpy()), exact()]).input_names == ("a", "b")
+
+
+@pytest.mark.parametrize("bounds", [lambda x: x.agg(["min", "max"]), lambda x: (x.min(), x.max())])
+def test_bounds_with_names_are_checked(bounds):
+    paths, box = few(exact()), TABLE.agg(["min", "max"]).to_numpy()
+
+    def found(within: ArrayLike) -> torch.Tensor:
+        return matheron.minimize(paths, within, mesh_size=32, num_starts=1, seed=0).x
+
+    assert torch.equal(found(bounds(TABLE)), found(box))
+    with pytest.raises(ValueError, match="bounds: expected the columns 'a', 'b', in this order"):
+        found(bounds(SWAPPED))
+    with pytest.raises(ValueError, match="domain: expected the columns 'a', 'b', in this order"):
+        matheron.draw(exact(), 2, domain=bounds(SWAPPED))
+
+
+def test_scikit_learn_s_names_are_kept_through_what_is_around_a_regressor():
+    def regressor() -> GaussianProcessRegressor:
+        return GaussianProcessRegressor(RBF(0.5, "fixed"), alpha=1e-2)
+
+    around = [
+        regressor(),
+        make_pipeline(StandardScaler(), regressor()),
+        make_pipeline("passthrough", regressor()),
+        make_pipeline(StandardScaler().set_output(transform="pandas"), regressor()),
+        TransformedTargetRegressor(regressor(), transformer=StandardScaler()),
+        GridSearchCV(make_pipeline(StandardScaler(), regressor()), {}, cv=2),
+    ]
+    for model in around:
+        paths = few(model.fit(TABLE, Y))
+        assert paths.input_names == ("a", "b"), model
+        with pytest.raises(ValueError, match=REFUSAL):
+            paths(SWAPPED)
+        assert few(model.fit(TABLE.to_numpy(), Y)).input_names is None, model
+    two = MultiOutputRegressor(regressor()).fit(TABLE, np.column_stack([Y, Y]))
+    assert few(two).input_names == ("a", "b")
+    with pytest.raises(ValueError, match=REFUSAL):
+        sample_y(regressor().fit(TABLE, Y), SWAPPED)
+
+
+def test_chunks_of_a_stream_have_one_order_of_columns():
+    halves = [(TABLE[:6], Y[:6]), (TABLE[6:], Y[6:])]
+    paths = matheron.draw(matheron.StreamedGP(K.RBF(0.3), halves, noise=0.1), 2, domain=(0.0, 1.0), seed=0)
+    assert paths.input_names == ("a", "b")
+    mixed = matheron.StreamedGP(K.RBF(0.3), [halves[0], (SWAPPED[6:], Y[6:])], noise=0.1)
+    with pytest.raises(ValueError, match=f"data from row 6: X: {REFUSAL}"):
+        matheron.draw(mixed, 2, domain=(0.0, 1.0))
+
+
+def test_a_grid_with_coordinates_of_these_names_is_read_by_them():
+    paths = few(exact())
+    a, b = np.linspace(0, 1, 3), np.linspace(0, 1, 4)
+    right, other = (paths.to_xarray(axes) for axes in ({"a": a, "b": b}, {"b": b, "a": a}))
+    np.testing.assert_allclose(other.transpose(*right.dims), right)
+    at = fields.simulate(paths, SWAPPED).compute()
+    np.testing.assert_allclose(at, paths(TABLE))
