@@ -89,7 +89,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=100, color_system=None).print(self)
+        # Not Jupyter's console, which displays what it prints and writes nothing to the file.
+        Console(file=text, width=100, color_system=None, force_jupyter=False).print(self)
         return text.getvalue().rstrip()
 
     __repr__ = __str__

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_array, as_tensor
-from .paths import AbstractPaths
+from .checks import ArrayLike, as_array, as_noise, as_tensor, check_names, names_of
+from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, SelectedPaths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Data = tuple[ArrayLike, ArrayLike]
 
 PRIOR, UPDATE, POSTERIOR, EXACT = "#ee8722", "#8250b4", "#2a72c8", "#000000"  # the paper's orange, purple, blue, black
+NOISE = "#9aa0a6"
 STYLE: Any = {  # matplotlib's settings, by name
     "font.size": 9,
     "axes.titlesize": 10,
@@ -40,20 +41,36 @@ STYLE: Any = {  # matplotlib's settings, by name
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
 }
+# Maps of values and of standard deviations, both from dark for low to light for high.
+VALUES, DEVIATIONS = "viridis", "magma"
+FUNCTION, OBSERVATION = "function: mean ± 2 s.d.", "new observation: mean ± 2 s.d."
 _SHOWN = 12  # lines of single paths: more of them hide the band
 _QUANTILES = ((0.05, 0.95), (0.25, 0.75))
 
 
-def plot_paths(paths: AbstractPaths, x: ArrayLike, *, data: Data | None = None, axes: Panels | None = None) -> Any:
-    """Paths in one or two dimensions: some of them, their mean, and a band of two standard deviations.
+def plot_paths(
+    paths: AbstractPaths,
+    x: ArrayLike,
+    *,
+    data: Data | None = None,
+    noise: ArrayLike | None = None,
+    axes: Panels | None = None,
+) -> Any:
+    """Paths in one or two dimensions: some of them, their mean, and bands of two standard deviations.
 
-    In one dimension x is a list of points `[n]` or `[n, 1]`, and each output has a panel. In two dimensions x is the
-    two axes of a grid, and each output has a row of maps: the mean, the standard deviation, and two paths.
+    In one dimension x is a list of points `[n]` or `[n, 1]`, and each output has a panel with two bands: where the
+    function is, and where a new observation of it is, with its noise. Categories (`kernels.Categorical`) are bars that
+    no line joins. In two dimensions x is the two axes of a grid, and each output has a row of maps: the mean and two
+    paths, on one scale and with the data in its colours, and the standard deviation of the function, without noise.
+
+    Axes are named after the columns of the table that the model was made with, or of tables that are given here.
 
     Args:
         paths: drawn functions, from a posterior or from a prior.
         x: where to evaluate them.
         data: inputs `[n, d]` and targets `[n]` (`[n, t]` for t outputs) to show beside them.
+        noise: variance of a new observation's noise, one number or one per point of x. Where not given it is the
+            data's, if all of them have the same; a noise too small to be seen is not drawn.
         axes: matplotlib's axes to draw into, as many as there are panels; by default a new figure.
 
     Returns:
@@ -68,7 +85,7 @@ def plot_paths(paths: AbstractPaths, x: ArrayLike, *, data: Data | None = None, 
     'x'
     """
     if paths.input_dim == 1:
-        return _lines(paths, x, data, axes)
+        return _lines(paths, x, data, noise, axes)
     if paths.input_dim == 2:
         return _maps(paths, cast(Iterable[ArrayLike], x), data, axes)
     raise ValueError(
@@ -100,43 +117,50 @@ def plot_minima(
     if d > 2:
         raise ValueError(f"plot: expected minimisers in 1 or 2 dimensions, got {d}; plot two columns of minima.x")
     box = torch.stack([x.amin(0), x.amax(0)]) if bounds is None else as_tensor(bounds, "bounds").cpu()
-    with _house() as new:
-        axis: Axes = new() if axes is None else axes
+    names = [*(_input_names(paths, [], None) if paths is not None else _UNNAMED[d]), "f(x)"]
+    with _house(axes) as panels:
+        axis: Axes = panels[0, 0]
         grid = [torch.linspace(float(low), float(high), 100, dtype=torch.float64) for low, high in box.T]
         if paths is not None and d == 2:
             mean = _mean(paths, torch.cartesian_prod(*grid)).reshape(100, 100)
-            shown = axis.contourf(*grid, mean.T, levels=16, cmap="Blues_r")
+            shown = axis.contourf(*grid, mean.T, levels=16, cmap=VALUES)
             axis.figure.colorbar(shown, ax=axis, label="mean of the paths")
         elif paths is not None:
             axis.plot(grid[0], _numbers(paths(grid[0][:, None]))[:_SHOWN].T, color=POSTERIOR, alpha=0.5, linewidth=0.8)
         across = x[:, 1] if d == 2 else _numbers(minima.value)
         axis.plot(x[:, 0], across, "o", color=PRIOR, markeredgecolor="white", markersize=6, zorder=3)
-        axis.set(xlabel="$x_1$" if d == 2 else "x", ylabel="$x_2$" if d == 2 else "f(x)")
+        axis.set(xlabel=names[0], ylabel=names[1])
         axis.set_title(f"{len(x)} minimisers", loc="center")
     return axis
 
 
-def plot_trajectories(states: ArrayLike, dt: float = 1.0, *, axes: Panels | None = None) -> Any:
+def plot_trajectories(
+    states: ArrayLike, dt: float = 1.0, *, names: Sequence[str] | None = None, axes: Panels | None = None
+) -> Any:
     """Roll-outs as fans: each state's median, the middle half and the middle 90%, and a few trajectories.
 
     Args:
         states: from `matheron.rollout`, `[s, steps, d_s]`.
         dt: time between two of them: `rollout`'s dt times its `keep_every`.
+        names: of the states; state 1, state 2, ... where not given.
         axes: matplotlib's axes to draw into, one per state; by default a new figure.
 
     >>> import matheron
     >>> from matheron import kernels, plots
     >>> drift = [matheron.draw_prior(kernels.RBF(), 32, input_dim=2) for _ in range(2)]
     >>> states = matheron.rollout(drift, [0.0, 1.0], steps=50, dt=0.1, diffusion=0.01)
-    >>> len(plots.plot_trajectories(states, dt=0.1))
-    2
+    >>> [axes.get_ylabel() for axes in plots.plot_trajectories(states, dt=0.1, names=["angle", "speed"])]
+    ['angle', 'speed']
     """
     values = _numbers(as_array(states))
     if values.ndim != 3:
         raise ValueError(f"states: expected [s, steps, d_s], as rollout returns, got {list(values.shape)}")
-    time = dt * torch.arange(values.shape[1])
-    with _house() as new:
-        panels = _panels(new, axes, 1, values.shape[2], sharex=True)[0]
+    time, count = dt * torch.arange(values.shape[1]), values.shape[2]
+    names = [f"state {i + 1}" if count > 1 else "state" for i in range(count)] if names is None else list(names)
+    if len(names) != count:
+        raise ValueError(f"names: expected {count}, one per state, got {len(names)}")
+    with _house(axes, 1, count, sharex=True) as rows:
+        panels = rows[0]
         for i, axis in enumerate(panels):
             state = values[..., i]
             for low, high in _QUANTILES:
@@ -145,7 +169,7 @@ def plot_trajectories(states: ArrayLike, dt: float = 1.0, *, axes: Panels | None
                 axis.fill_between(time, below, above, color=POSTERIOR, alpha=0.2, linewidth=0, label=label)
             axis.plot(time, state[:4].T, color=POSTERIOR, linewidth=0.7, alpha=0.7)
             axis.plot(time, state.nanquantile(0.5, dim=0), color=EXACT, label="median")
-            axis.set(xlabel="time", ylabel=f"state {i + 1}" if len(panels) > 1 else "state")
+            axis.set(xlabel="time", ylabel=names[i])
         panels[0].legend()
     return panels if len(panels) > 1 else panels[0]
 
@@ -162,8 +186,8 @@ def plot_diagnosis(diagnosis: Diagnosis, *, axes: Axes | None = None) -> Axes:
     """
     laws = {"these paths": diagnosis.paths, "exact draws": diagnosis.floor, "their bases": diagnosis.basis}
     known = {name: law.w2 for name, law in laws.items() if law is not None}
-    with _house() as new:
-        axis: Axes = new() if axes is None else axes
+    with _house(axes) as panels:
+        axis: Axes = panels[0, 0]
         bars = axis.bar(list(known), list(known.values()), color=[POSTERIOR, "#9aa0a6", PRIOR][: len(known)], width=0.6)
         axis.bar_label(bars, fmt="%.3g", padding=2)
         axis.set_ylabel("W2 from the posterior")
@@ -172,77 +196,156 @@ def plot_diagnosis(diagnosis: Diagnosis, *, axes: Axes | None = None) -> Axes:
     return axis
 
 
-def _lines(paths: AbstractPaths, x: ArrayLike, data: Data | None, axes: Panels | None) -> Axes | np.ndarray:
-    points = as_tensor(x, "x").double()
+class _Law(NamedTuple):
+    """Values `[s, n, t]`, mean and standard deviation `[n, t]`; and whether the last is that of the paths."""
+
+    values: Tensor
+    mean: Tensor
+    sd: Tensor
+    estimated: bool
+
+
+def _lines(
+    paths: AbstractPaths, x: ArrayLike, data: Data | None, noise: ArrayLike | None, axes: Panels | None
+) -> Axes | np.ndarray:
+    if getattr(x, "ndim", 0) == 2:
+        check_names(x, "x", paths.input_names)
+    given, points = x, as_tensor(x, "x").double()
     points = points[:, None] if points.ndim == 1 else points
-    values, mean, sd, band = _law(paths, points)
-    with _house() as new:
-        panels = _panels(new, axes, 1, paths.num_outputs)[0]
+    law, categories = _law(paths, points), _of_categories(paths)
+    variances = noise_of(paths) if noise is None else as_noise(noise, len(points), like=points)[:, None]
+    observed = None if data is None else _observations(data, paths)
+    inputs = _input_names(paths, [given], data)
+    outputs = _output_names(paths, data, inputs)
+    with _house(axes, 1, paths.num_outputs) as rows:
+        panels = rows[0]
         for i, axis in enumerate(panels):
-            draw_curves(axis, points[:, 0], values[..., i], mean[:, i], sd[:, i], band)
-            if data is not None:
-                X, y = _observations(data, paths)
+            one = _Law(law.values[..., i], law.mean[:, i], law.sd[:, i], law.estimated)
+            eps = None if variances is None else variances.expand(len(points), paths.num_outputs)[:, i].cpu()
+            draw_curves(axis, points[:, 0].cpu(), *one, noise=eps, categories=categories)
+            if observed is not None:
+                X, y = observed
                 axis.plot(X[:, 0], y[:, i], "o", color=EXACT, markerfacecolor="white", markersize=6, label="data")
-            axis.set(xlabel="x", ylabel=f"output {i + 1}" if paths.num_outputs > 1 else "f(x)")
-            axis.margins(x=0.01)
-        panels[0].legend()
+            if categories:
+                axis.set_xticks(sorted(set(points[:, 0].tolist())))
+            axis.set(xlabel=inputs[0], ylabel=outputs[i])
+        below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "ncols": 2}  # where no bar is
+        panels[0].legend(**(below if categories else {}))
     return panels if len(panels) > 1 else panels[0]
 
 
-def draw_curves(axis: Axes, x: Tensor, values: Tensor, mean: Tensor, sd: Tensor, band: str) -> None:
-    """Some of the paths `[s, n]` at x `[n]`, their mean `[n]`, and a band of two standard deviations."""
-    axis.fill_between(x, mean - 2 * sd, mean + 2 * sd, color=POSTERIOR, alpha=0.18, linewidth=0, label=band)
-    axis.plot(x, values[:_SHOWN].T, color=POSTERIOR, linewidth=0.8, alpha=0.7)
-    axis.plot(x, mean, color=EXACT, linestyle="--", linewidth=1.2, label="mean")
+def draw_curves(
+    axis: Axes,
+    x: Tensor,
+    values: Tensor,
+    mean: Tensor,
+    sd: Tensor,
+    estimated: bool = False,
+    *,
+    noise: Tensor | None = None,
+    categories: bool = False,
+) -> None:
+    """Some of the paths `[s, n]` at x `[n]`, their mean `[n]`, and bands of two standard deviations.
+
+    One band is the function's; with noise `[n]`, variances, a wider one is that of a new observation. Where x are
+    categories, bands are bars, and paths are points beside each other.
+    """
+    bands = [(FUNCTION + (" of the paths" if estimated else ""), sd, POSTERIOR)]
+    wider = sd if noise is None else (sd.square() + noise).sqrt()
+    height = float((mean + 2 * wider).max() - (mean - 2 * wider).min())
+    if float((wider - sd).max()) > 0.005 * height:  # it can be seen
+        bands.insert(0, (OBSERVATION, wider, NOISE))
+    few = values[:_SHOWN]
+    for label, spread, colour in bands:
+        if categories:
+            axis.errorbar(x, mean, 2 * spread, fmt="none", ecolor=colour, elinewidth=7, alpha=0.4, label=label)
+        else:
+            below, above = mean - 2 * spread, mean + 2 * spread
+            axis.fill_between(x, below, above, color=colour, alpha=0.2, linewidth=0, label=label)
+    if categories:
+        beside = 0.4 * (torch.arange(len(few)) / max(1, len(few) - 1) - 0.5)
+        axis.plot((x + beside[:, None]).T, few.T, ".", color=POSTERIOR, markersize=4, alpha=0.7)
+        axis.plot(x, mean, "_", color=EXACT, markersize=18, markeredgewidth=1.5, label="mean")
+        axis.margins(x=0.1)
+    else:
+        axis.plot(x, few.T, color=POSTERIOR, linewidth=0.8, alpha=0.7)
+        axis.plot(x, mean, color=EXACT, linestyle="--", linewidth=1.2, label="mean")
+        axis.margins(x=0.01)
 
 
 def _maps(paths: AbstractPaths, x: Iterable[ArrayLike], data: Data | None, axes: Panels | None) -> np.ndarray:
-    grid = [as_tensor(axis, "x").double().cpu() for axis in x]
+    sides = list(x)
+    grid = [as_tensor(axis, "x").double().cpu() for axis in sides]
     if len(grid) != 2 or any(axis.ndim != 1 for axis in grid):
         shapes = [list(axis.shape) for axis in grid][:3]
         raise ValueError(f"x: expected the two axes of a grid, [n1] and [n2], for paths in 2 dimensions, got {shapes}")
     if any(len(axis) < 2 or not bool((axis.diff() > 0).all()) for axis in grid):
         ends = [[round(float(v), 6) for v in axis[:3]] for axis in grid]
         raise ValueError(f"x: expected two axes that increase, e.g. [torch.linspace(0, 1, 100)] * 2, got {ends}")
-    values, mean, sd, _ = _law(paths, torch.cartesian_prod(*grid))
-    X = None if data is None else _observations(data, paths)[0]
-    with _house() as new:
-        panels = _panels(new, axes, paths.num_outputs, 2 + len(values[:2]), sharex=True, sharey=True)
+    law = _law(paths, torch.cartesian_prod(*grid))
+    observed = None if data is None else _observations(data, paths)
+    inputs = _input_names(paths, sides, data)
+    outputs = _output_names(paths, data, inputs)
+    smooth = not _of_categories(paths)
+    with _house(axes, paths.num_outputs, 2 + len(law.values[:2]), sharex=True, sharey=True) as panels:
         for i, row in enumerate(panels):
-            draw_maps(row, grid, values[..., i], mean[:, i], sd[:, i], X)
-            row[0].set_ylabel("$x_2$")
-    for axis in panels[-1]:
-        axis.set_xlabel("$x_1$")
+            one = _Law(law.values[..., i], law.mean[:, i], law.sd[:, i], law.estimated)
+            points = None if observed is None else (observed[0], observed[1][:, i])
+            draw_maps(row, grid, *one, names=[*inputs, outputs[i]], data=points, smooth=smooth)
     return panels if len(panels) > 1 else panels[0]
 
 
 def draw_maps(
-    axes: Iterable[Axes], grid: Sequence[Tensor], values: Tensor, mean: Tensor, sd: Tensor, X: Tensor | None
+    axes: Sequence[Axes] | np.ndarray,
+    grid: Sequence[Tensor],
+    values: Tensor,
+    mean: Tensor,
+    sd: Tensor,
+    estimated: bool = False,
+    *,
+    names: Sequence[str],
+    data: tuple[Tensor, Tensor] | None = None,
+    smooth: bool = True,
 ) -> None:
-    """Maps on the grid of two axes of a mean `[n]`, a standard deviation `[n]` and two of the paths `[s, n]`, with the
-    data's points X `[n, 2]`."""
-    maps = {"mean": (mean, "Blues_r"), "standard deviation": (sd, "Greys")}
-    maps |= {f"path {i + 1}": (path, "Blues_r") for i, path in enumerate(values[:2])}
-    for axis, (title, (shown, colours)) in zip(axes, maps.items(), strict=True):
-        surface, sides = shown.reshape(len(grid[0]), len(grid[1])).T.numpy(), (side.numpy() for side in grid)
-        mesh = axis.pcolormesh(*sides, surface, cmap=colours, shading="gouraud", rasterized=True)
-        axis.figure.colorbar(mesh, ax=axis, shrink=0.8)
-        axis.set_title(title)
+    """Maps on the grid of two axes: the mean `[n]`, some of the paths `[s, n]`, and the standard deviation `[n]`.
+
+    All but the last have one scale, with one bar below them, and the data, X `[m, 2]` and y `[m]`, in its colours.
+    `names` are those of both inputs and of the values.
+    """
+    *shown, last = list(axes)
+    surfaces = [mean, *values[: len(shown) - 1]]
+    all_values = torch.cat([*surfaces, *([] if data is None else data[1:])])
+    span: Any = {"vmin": float(all_values.min()), "vmax": float(all_values.max())}
+    titles = ["mean", *(f"path {i + 1}" for i in range(len(surfaces) - 1))]
+    panels = [(*each, VALUES, span) for each in zip(shown, titles, surfaces, strict=True)]
+    panels.append((last, "standard deviation", sd, DEVIATIONS, {"vmin": 0.0, "vmax": max(float(sd.max()), 1e-300)}))
+    sides, shape, meshes = [side.numpy() for side in grid], [len(side) for side in grid], []
+    for axis, title, surface, colours, scale in panels:
+        cells = surface.reshape(shape).T.numpy()
+        shading = "gouraud" if smooth else "nearest"
+        meshes.append(axis.pcolormesh(*sides, cells, cmap=colours, shading=shading, rasterized=True, **scale))
+        axis.set(title=title, xlabel=names[0])
         axis.grid(visible=False)
-        if X is not None:
-            axis.plot(X[:, 0], X[:, 1], "o", color="white", markeredgecolor=EXACT, markersize=4)
+        if data is not None and axis is last:
+            axis.plot(*data[0].T, "o", color="white", markeredgecolor=EXACT, markersize=4)
+        elif data is not None:
+            axis.scatter(*data[0].T, c=data[1], cmap=colours, s=22, edgecolors="white", linewidths=0.8, **scale)
+    shown[0].set_ylabel(names[1])
+    own = [axis for axis in shown if axis.figure is shown[0].figure]
+    shown[0].figure.colorbar(meshes[0], ax=own, location="bottom", aspect=20 * len(own), label=names[2])
+    whose = f"of the {'paths' if estimated else 'function'}, without noise"
+    last.figure.colorbar(meshes[-1], ax=last, location="bottom", aspect=20, label=whose)
 
 
-def _law(paths: AbstractPaths, x: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:
-    """Values `[s, n, t]`, mean and standard deviation `[n, t]`, and what to call the band: exact where it is known."""
+def _law(paths: AbstractPaths, x: Tensor) -> _Law:
+    """The law at points `[n, d]`, exact where it is known."""
     t = paths.num_outputs
     values = _numbers(paths(x)).reshape(paths.num_paths, -1, t)
     mean = _mean(paths, x).reshape(-1, t)
     try:
-        return values, mean, _numbers(paths.std(x)).reshape(-1, t), "2 s.d."
+        return _Law(values, mean, _numbers(paths.std(x)).reshape(-1, t), False)
     except (AttributeError, TypeError):  # paths that keep no factor know the spread of their draws alone
-        sd = values.std(0) if paths.num_paths > 1 else torch.zeros_like(mean)
-        return values, mean, sd, "2 s.d. of the paths"
+        return _Law(values, mean, values.std(0) if paths.num_paths > 1 else torch.zeros_like(mean), True)
 
 
 def _mean(paths: AbstractPaths, x: Tensor) -> Tensor:
@@ -254,7 +357,74 @@ def _mean(paths: AbstractPaths, x: Tensor) -> Tensor:
     return mean.mean(0) if per_path else mean
 
 
+def noise_of(paths: AbstractPaths) -> Tensor | None:
+    """The variance of the data's noise `[t]`, in a user's units; None where there are no data, or it differs."""
+    if isinstance(paths, PriorPlusUpdate):
+        return _own_noise(paths)
+    if isinstance(paths, SelectedPaths):
+        whole = noise_of(paths.members[0])
+        return None if whole is None else whole[paths.outputs.cpu()]
+    if not isinstance(paths, OutputPaths | EnsemblePaths):
+        return None
+    each = [noise_of(member) for member in paths.members]
+    known = [noise for noise in each if noise is not None]
+    if len(known) < len(each):
+        return None
+    return torch.cat(known) if isinstance(paths, OutputPaths) else torch.stack(known).mean(0)
+
+
+def _own_noise(paths: PriorPlusUpdate) -> Tensor | None:
+    t, transform, noise = paths.num_outputs, paths.output_transform, _numbers(paths.update.noise)
+    tasks = paths.update.tasks
+    tasks = torch.zeros(len(noise), dtype=torch.long) if tasks is None else tasks[-len(noise) :].cpu()
+    each = [noise[tasks == i] for i in range(t)]
+    if any(len(own) == 0 or float(own.max() - own.min()) > 1e-6 * float(own.max()) for own in each):
+        return None
+    if transform is not None and not transform.affine:
+        return None
+    variances = torch.stack([own[0] for own in each])
+    if transform is None:
+        return variances
+    slope = transform.to("cpu", torch.float64).derivative(torch.zeros(1, t, dtype=torch.float64))[0]
+    return variances * slope.square()
+
+
+def _of_categories(paths: AbstractPaths) -> bool:
+    """Whether inputs are choices, between which there is nothing."""
+    return any(getattr(part, "whole", False) for part in paths.modules())
+
+
+_UNNAMED = {1: ["x"], 2: ["$x_1$", "$x_2$"]}
+
+
+def _input_names(paths: AbstractPaths, x: Sequence[ArrayLike], data: Data | None) -> list[str]:
+    """Names of the inputs: the model's, the data's, or those of x, its columns."""
+    d = paths.input_dim
+    known = paths.input_names or (None if data is None else names_of(data[0]))
+    if known is None:
+        columns = x if d > 1 or data is None else [*x, data[0]]
+        known = [name for name in map(_name, columns) if name is not None][:d]
+    return list(known) if len(known) == d else _UNNAMED[d]
+
+
+def _output_names(paths: AbstractPaths, data: Data | None, inputs: list[str]) -> list[str]:
+    """Names of the outputs: those of the data's targets, a column or a table."""
+    t = paths.num_outputs
+    y = None if data is None else data[1]
+    named = names_of(y) if getattr(y, "ndim", 0) == 2 else [name for name in [_name(y)] if name is not None]
+    if named is not None and len(named) == t:
+        return list(named)
+    return [f"output {i + 1}" for i in range(t)] if t > 1 else [f"f({', '.join(inputs)})"]
+
+
+def _name(column: object) -> str | None:
+    name = None if isinstance(column, Tensor) else getattr(column, "name", None)
+    return name if isinstance(name, str) else None
+
+
 def _observations(data: Data, paths: AbstractPaths) -> tuple[Tensor, Tensor]:
+    if getattr(data[0], "ndim", 0) == 2:
+        check_names(data[0], "data", paths.input_names)
     X, y = (as_tensor(part, "data").double().cpu() for part in data)
     X = X[:, None] if X.ndim == 1 else X
     if X.ndim != 2 or X.shape[1] != paths.input_dim or len(y) != len(X):
@@ -268,25 +438,22 @@ def _numbers(values: Tensor) -> Tensor:
     return values.detach().cpu().double()
 
 
-def _panels(new: Callable[..., Any], axes: Panels | None, rows: int, columns: int, **options: bool) -> np.ndarray:
-    """The caller's axes as an array `[rows, columns]`, or new ones."""
+@contextmanager
+def _house(axes: Panels | None, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[np.ndarray]:
+    """Draw in the house style into the caller's axes as an array `[rows, columns]`, or into those of a new figure."""
+    from matplotlib import pyplot as plt
+
     if axes is None:
-        return new(rows, columns, squeeze=False, figsize=(max(6.0, 3.4 * columns), 3.4 * rows), **options)
+        # Before the settings change: the first figure makes matplotlib load its backend, which has settings of its own
+        # (a notebook's is interactive), and these would be undone with ours.
+        figure = plt.figure(figsize=(max(6.0, 3.2 * columns), 3.6 * rows), layout="constrained")
+        with plt.rc_context(STYLE):
+            yield figure.subplots(rows, columns, squeeze=False, **options)
+        return
     given = np.asarray(axes, dtype=object).ravel()
     if given.size != rows * columns:
         raise ValueError(
             f"axes: expected {rows * columns}, one per panel, got {given.size}; pass none for a new figure"
         )
-    return given.reshape(rows, columns)
-
-
-@contextmanager
-def _house() -> Iterator[Callable[..., Any]]:
-    """Draw in the house style; what it gives makes new axes."""
-    from matplotlib import pyplot as plt
-
-    def new(*shape: int, **options: Any):
-        return plt.subplots(*shape, layout="constrained", **({"figsize": (6, 3.4)} | options))[1]
-
     with plt.rc_context(STYLE):
-        yield new
+        yield given.reshape(rows, columns)

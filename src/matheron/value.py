@@ -43,6 +43,11 @@ class Value(nn.Module, metaclass=_Frozen):
     saveable: ClassVar[bool] = True
     # The axes of tensors, "w: s ell, index: s", where a word is one size wherever it occurs: files are held to them.
     shapes: ClassVar[str] = ""
+    # Members for this library's own use: dir() leaves them out, and those of all base classes.
+    _internal: ClassVar[tuple[str, ...]] = (
+        *("fields", "saveable", "shapes", "mapped", "owned", "check", "restore", "read_fields", "requires_graph"),
+        *("add_module", "register_buffer", "type", "half", "bfloat16"),
+    )
     _frozen: bool = False
 
     def __init__(self, **tensors: Tensor | None) -> None:
@@ -189,9 +194,11 @@ class Value(nn.Module, metaclass=_Frozen):
         return f"{type(self).__name__}({', '.join([*parts, *named])})"
 
     def __dir__(self) -> list[str]:
-        """What this library gives it; torch's own members work, and are not listed."""
-        own = {name for kind in type(self).__mro__ if issubclass(kind, Value) for name in vars(kind)}
+        """What users call: members of torch and of this library's own use work, and are not listed."""
+        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, Value)]
+        own = {name for kind in kinds for name in vars(kind)}
         own |= {*self._buffers, *self._modules, *vars(self), "state_dict", "load_state_dict"} - {"training"}
+        own -= {name for kind in kinds for name in kind._internal}
         return sorted(name for name in own if not name.startswith("_") or name.startswith("__"))
 
     if TYPE_CHECKING:  # buffers and parts are attributes that a type checker cannot see

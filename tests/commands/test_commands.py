@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
@@ -199,6 +200,29 @@ def test_a_picture_is_at_categories_that_there_are(folder, tmp_path, monkeypatch
     assert torch.equal(along_kind[:, 1:], torch.eye(2, dtype=torch.float64))
     run(*command, "kind", "--plot", tmp_path / "p.png", "-q")
     assert torch.equal(seen[-1], torch.eye(2, dtype=torch.float64))
+
+
+def test_a_picture_says_what_its_bands_are_and_joins_no_categories(folder, tmp_path, monkeypatch):
+    figures = []
+    real = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *args, **how: (figures.append(figure), real(figure, *args, **how))
+    )
+    command = ["sample", folder / "kinds.csv", "--target", "temp", *SMALL, "-q", "--plot", tmp_path / "p.png"]
+    run(*command, "--encode", "kind", "--inputs", "time,kind")
+    along_time, along_kind = figures[0].axes
+    assert any(line.get_linestyle() != "None" for line in along_time.lines)
+    assert all(line.get_linestyle() == "None" for line in along_kind.lines)
+    assert [tick.get_text() for tick in along_kind.get_xticklabels()] == sorted(
+        set(pd.read_csv(folder / "kinds.csv").kind)
+    )
+    words = [text.get_text() for text in along_time.get_legend().get_texts()]
+    assert any(word.startswith("function") for word in words)
+    (tmp_path / "two.csv").write_text("east,north,ore\n" + "".join(f"{i % 5},{i % 7},{i % 3}\n" for i in range(30)))
+    run("sample", tmp_path / "two.csv", "--target", "ore", *SMALL, "-q", "--plot", tmp_path / "p.png")
+    mean, *_, deviation, bar, _ = figures[1].axes
+    assert (mean.get_xlabel(), mean.get_ylabel(), bar.get_xlabel()) == ("east", "north", "ore")
+    assert (mean.get_title(), deviation.get_title()) == ("mean", "standard deviation")
 
 
 def test_no_command_writes_over_what_it_reads(folder, tmp_path):

@@ -12,7 +12,8 @@ from torch import Tensor
 from ..columns import Columns
 from ..gp import ExactGP
 from ..paths import AbstractPaths
-from ..plots import EXACT, STYLE, draw_curves, draw_maps
+from ..plots import EXACT, STYLE, draw_curves, draw_maps, noise_of
+from .data import EXACT as MOST_EXACT
 from .data import Dataset, deviation
 
 if TYPE_CHECKING:
@@ -29,17 +30,18 @@ def check_picture(file: Path) -> None:
 
 
 def picture(paths: AbstractPaths, gp: ExactGP, dataset: Dataset, box: Tensor, file: Path) -> None:
-    """Write the picture: paths, their mean, a band of two standard deviations, and the data."""
+    """Write the picture: paths, their mean, bands of two standard deviations without and with noise, and the data."""
     import matplotlib
     from matplotlib.figure import Figure
 
     columns = dataset.columns
     flat = len(columns.inputs) == 2 and not columns.categories
     panels = min(len(columns.inputs), _LARGEST_PANELS)
-    size = (11, 2.9) if flat else (max(6.0, 2.6 * min(3, panels)), 3.2 * -(-panels // 3))
+    size = (11, 3.4) if flat else (max(6.0, 2.6 * min(3, panels)), 3.2 * -(-panels // 3))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
-        (_maps if flat else _cuts)(figure, paths, deviation(paths, gp), dataset, box)
+        sd_at, estimated = deviation(paths, gp), gp.num_data > MOST_EXACT
+        (_maps if flat else _cuts)(figure, paths, sd_at, estimated, dataset, box)
         figure.savefig(file, dpi=150)
 
 
@@ -57,13 +59,16 @@ def cut(columns: Columns, name: str, X: Tensor, box: Tensor) -> Tensor:
     return x
 
 
-def _cuts(figure: Figure, paths: AbstractPaths, sd_at: Deviation, dataset: Dataset, box: Tensor) -> None:
+def _cuts(
+    figure: Figure, paths: AbstractPaths, sd_at: Deviation, estimated: bool, dataset: Dataset, box: Tensor
+) -> None:
     """Paths along each input, the others at the data's median, or at the commonest category."""
     columns, target, X, y, _ = dataset
     names = columns.inputs
     panels = min(len(names), _LARGEST_PANELS)
     width = min(3, panels)
     axes = figure.subplots(-(-panels // width), width, squeeze=False, sharey=True).ravel()
+    noise = noise_of(paths)
     for axis, name in zip(axes, names, strict=False):
         place, known = columns.places[name], columns.categories.get(name)
         x = cut(columns, name, X, box)
@@ -72,7 +77,8 @@ def _cuts(figure: Figure, paths: AbstractPaths, sd_at: Deviation, dataset: Datas
         if known is not None:
             positions, data = torch.arange(len(known)), X[:, place].argmax(1)
             axis.set_xticks(range(len(known)), known)
-        draw_curves(axis, positions, values, mean, sd, "2 s.d.")
+        eps = None if noise is None else noise.expand(len(x))
+        draw_curves(axis, positions, values, mean, sd, estimated, noise=eps, categories=known is not None)
         if len(names) == 1:
             axis.plot(data, y, "o", color=EXACT, markerfacecolor="white", markersize=4, label="data")
         axis.set_xlabel(name)
@@ -86,14 +92,13 @@ def _cuts(figure: Figure, paths: AbstractPaths, sd_at: Deviation, dataset: Datas
         figure.suptitle(f"{target} along each input, the others at their medians{commonest}{more}", fontsize=10)
 
 
-def _maps(figure: Figure, paths: AbstractPaths, sd_at: Deviation, dataset: Dataset, box: Tensor) -> None:
-    """The mean, the standard deviation, and two paths over the data's box."""
-    columns, target = dataset.columns, dataset.target
+def _maps(
+    figure: Figure, paths: AbstractPaths, sd_at: Deviation, estimated: bool, dataset: Dataset, box: Tensor
+) -> None:
+    """The mean, two paths, and the standard deviation over the data's box."""
+    columns, target, X, y, _ = dataset
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
     values, mean, sd = (f(x).double().cpu() for f in (paths, paths.mean, sd_at))
     axes = figure.subplots(1, 2 + len(values[:2]), squeeze=False, sharex=True, sharey=True)[0]
-    draw_maps(axes, grid, values, mean, sd, dataset.X)
-    for axis in axes:
-        axis.set_xlabel(columns.inputs[0])
-    axes[0].set(ylabel=columns.inputs[1], title=f"mean of {target}")
+    draw_maps(axes, grid, values, mean, sd, estimated, names=[*columns.inputs, target], data=(X, y))

@@ -135,6 +135,7 @@ class AbstractPaths(AbstractFunctions):
         x: ArrayLike | Sequence[ArrayLike],
         *,
         data: tuple[ArrayLike, ArrayLike] | None = None,
+        noise: ArrayLike | None = None,
         axes: Axes | Sequence[Axes] | np.ndarray | None = None,
     ) -> Any:
         """A picture of the paths: `matheron.plots.plot_paths`, which says what the arguments are. Returns the axes.
@@ -147,7 +148,7 @@ class AbstractPaths(AbstractFunctions):
         """
         from ..plots import plot_paths
 
-        return plot_paths(self, x, data=data, axes=axes)
+        return plot_paths(self, x, data=data, noise=noise, axes=axes)
 
     @final
     def _shared_points(self, x: ArrayLike, name: str) -> Tensor:

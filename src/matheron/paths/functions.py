@@ -30,8 +30,8 @@ _SLAB = 1 << 22
 class Placed(Value, ABC):
     """What has an origin: a dimension, a dtype and a device; and a number of paths."""
 
-    # The names of the inputs' columns, where the model was made with a table: tables of points must have these.
     input_names: Names = None
+    """The names of the inputs' columns, where the model was made with a table: tables of points must have these."""
 
     @property
     @abstractmethod
@@ -73,6 +73,8 @@ class AbstractFunctions(Placed):
     What a user calls is final here. Classes below say how values are computed: points arrive as `[1, n, d]` or
     `[s, n, d]`, and values are returned as `[s, n, t]`, whatever the number of outputs.
     """
+
+    _internal = ("bounded", "recursion", "share_work")
 
     @property
     @abstractmethod

@@ -34,6 +34,7 @@ class PriorPlusUpdate(AbstractPaths):
     """Functions of one model: output o (mean + prior + update) o input."""
 
     fields = ("input_names",)
+    _internal = ("in_model_units", "record")
 
     def __init__(
         self,
