@@ -13,6 +13,7 @@ from torch import Tensor
 from examples import B2, rand, randn
 from matheron import Batch, ExactGP, Outputs, SparseGP, kernels, leave_one_out, log_marginal_likelihood, transforms
 from matheron import kernels as K
+from matheron.samplers import moments
 
 N = 7
 NOISES = (rand(N, seed=4) * 0.1 + 0.05).tolist()
@@ -132,6 +133,48 @@ def test_independent_outputs_add_up_and_batches_have_one_value_each():
     values = torch.stack([log_marginal_likelihood(one), log_marginal_likelihood(other)])
     torch.testing.assert_close(log_marginal_likelihood(Outputs([one, other])), values.sum())
     torch.testing.assert_close(log_marginal_likelihood(Batch([one, other])), values)
+
+
+def test_leave_one_out_scores_are_those_of_models_without_the_observation():
+    """RMSE, R^2 and coverage in the user's units, from n models that were each given all data but one."""
+    gp = exact(output_transform=transforms.Affine(3.0, 2.0))
+    y = 3.0 * gp.train_targets + 2.0
+    means, deviations = torch.empty_like(y), torch.empty_like(y)
+    for i in range(len(y)):
+        keep = torch.arange(len(y)) != i
+        X, targets, noise = gp.train_inputs[keep], gp.train_targets[keep], gp.noise[keep]
+        others = ExactGP(gp.kernel, X, targets, noise, gp.mean, output_transform=gp.output_transform)
+        mean, covariance = moments(others, gp.train_inputs[i : i + 1])
+        means[i], deviations[i] = mean.squeeze(), (covariance.squeeze() + 9.0 * gp.noise[i]).sqrt()
+    left, errors = leave_one_out(gp), y - means
+    torch.testing.assert_close(left.targets, y)
+    torch.testing.assert_close(left.rmse, errors.square().mean().sqrt(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(left.r_squared, 1 - errors.square().sum() / (y - y.mean()).square().sum())
+    assert left.coverage == (errors.abs() < 1.959964 * deviations).double().mean()
+
+
+def test_leave_one_out_prints_its_scores_and_no_tensors():
+    left = leave_one_out(exact())
+    assert "tensor" not in repr(left) and f"RMSE {float(left.rmse):.3g}, R^2 {float(left.r_squared):.3g}" in repr(left)
+    assert f"95% intervals cover {float(left.coverage):.1%}" in repr(left)
+    curved = leave_one_out(exact(output_transform=transforms.Exp()))  # of medians
+    assert curved.coverage == left.coverage and curved.rmse > 0
+
+
+def test_scores_of_several_outputs_are_each_output_s_own():
+    X = torch.linspace(0, 1, 8, dtype=torch.float64)[:, None]
+    f, g = torch.sin(6 * X[:, 0]), 100 + X[:, 0]
+    pair = [ExactGP(kernels.RBF(0.3), X, y, noise=1e-2) for y in (f, g)]
+    both = ExactGP(kernels.Coregional(kernels.RBF(0.3), torch.eye(2)), X, torch.stack([f, g], 1), noise=1e-2)
+    alone, joint = [leave_one_out(gp) for gp in pair], leave_one_out(both)
+    for name in ("rmse", "r_squared", "coverage"):
+        torch.testing.assert_close(getattr(joint, name), torch.stack([getattr(left, name) for left in alone]))
+    assert "output 1: RMSE" in repr(joint)
+
+
+def test_targets_that_do_not_vary_have_no_r_squared():
+    left = leave_one_out(ExactGP(kernels.RBF(0.3), [[0.0], [1.0]], [2.0, 2.0], noise=0.1))
+    assert left.r_squared.isnan() and left.rmse > 0
 
 
 @pytest.mark.parametrize("ask", [log_marginal_likelihood, leave_one_out])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .checks import many
 from .gp import Batch, Ensemble, ExactGP, Outputs
 from .libraries import describe
 from .means import at_tasks
@@ -15,6 +17,7 @@ from .solvers import covariance
 from .solvers.cholesky import safe_cholesky
 
 _LOG_2_PI = math.log(2 * math.pi)
+_HALF_WIDTH = 1.959964  # of the central 95% interval of a standard normal
 
 
 def log_marginal_likelihood(model: object) -> Tensor:
@@ -47,28 +50,80 @@ def log_marginal_likelihood(model: object) -> Tensor:
         values = torch.stack([log_marginal_likelihood(member) for member in gp.models])
         return values.reshape(gp.batch_shape) if isinstance(gp, Batch) else values
     gp = _exact(gp, "log_marginal_likelihood")
-    L, r = _factored(gp)
+    return _log_likelihood(gp, *_factored(gp))
+
+
+def _log_likelihood(gp: ExactGP, L: Tensor, r: Tensor) -> Tensor:
     a = torch.linalg.solve_triangular(L, r[:, None], upper=False)  # [n, 1]
     log_determinant = 2 * L.diagonal().log().sum()
     _, slope = _outer(gp, gp.train_targets.double())
     return -0.5 * (a.square().sum() + log_determinant + len(r) * _LOG_2_PI) - slope.abs().log().sum()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LeaveOneOut:
     """What a model says of each of its n observations, given all the others, in the order of the data.
+
+    It prints as a summary. The scores are one number, or one per output, `[t]`, where there are several.
 
     Attributes:
         log_density: log p(y_i | the others) `[n]`, of the user's y_i; its sum is a score to compare models by.
         standardized: (y_i - mean_i) / standard deviation_i `[n]` in the model's own space: standard normals where the
             model is right.
+        targets: y_i itself, `[n]`, in the user's units.
+        tasks: which output each observation is of, `[n]`; None where there is one.
     """
 
     log_density: Tensor
     standardized: Tensor
+    targets: Tensor
+    tasks: Tensor | None
+    _num_outputs: int
     _mean: Tensor
     _variance: Tensor
     _affine: bool
+
+    @property
+    def rmse(self) -> Tensor:
+        """Root mean square of y_i less its prediction, in the user's units: from the mean, or from the median under an
+        output transform that is not affine."""
+        return self._scores(lambda own: (self.targets - self._mean)[own].square().mean().sqrt())
+
+    @property
+    def r_squared(self) -> Tensor:
+        """1 - (sum of squared errors) / (sum of squares about the targets' mean): 1 is perfect, 0 is no better than
+        that mean, and below 0 is worse. NaN where targets do not vary."""
+
+        def score(own: Tensor) -> Tensor:
+            y, error = self.targets[own], (self.targets - self._mean)[own].square().sum()
+            total = (y - y.mean()).square().sum()
+            return torch.where(total > 0, 1 - error / total, torch.nan)
+
+        return self._scores(score)
+
+    @property
+    def coverage(self) -> Tensor:
+        """Share of the observations within the central 95% interval of their predictions: near 0.95 where the model's
+        uncertainty is right."""
+        return self._scores(lambda own: (self.standardized[own].abs() <= _HALF_WIDTH).double().mean())
+
+    def _scores(self, score: Callable[[Tensor], Tensor]) -> Tensor:
+        """A score of some observations, for each output by itself."""
+        if self.tasks is None:
+            return score(torch.ones_like(self.targets, dtype=torch.bool))
+        return torch.stack([score(self.tasks == i) for i in range(self._num_outputs)])
+
+    def lines(self) -> list[str]:
+        """The scores in words, a line per output."""
+        each = zip(*(x.detach().reshape(-1).tolist() for x in (self.rmse, self.r_squared, self.coverage)), strict=True)
+        return [f"RMSE {e:.3g}, R^2 {r:.3g}, 95% intervals cover {c:.1%}" for e, r, c in each]
+
+    def __repr__(self) -> str:
+        lines = self.lines()
+        each = lines if len(lines) == 1 else [f"output {i}: {line}" for i, line in enumerate(lines)]
+        total = f"log density {float(self.log_density.detach().sum()):.4g} in all"
+        title = f"{many(len(self.targets), 'observation')}, each predicted from the others"
+        return "\n  ".join([title, *each, total])
 
     @property
     def mean(self) -> Tensor:
@@ -100,22 +155,39 @@ def leave_one_out(model: object) -> LeaveOneOut:
     >>> import matheron
     >>> from matheron import kernels
     >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=0.1)
-    >>> matheron.leave_one_out(gp).mean.round(decimals=3)
+    >>> left = matheron.leave_one_out(gp)
+    >>> left
+    3 observations, each predicted from the others
+      RMSE 0.609, R^2 -0.67, 95% intervals cover 100.0%
+      log density -3.351 in all
+    >>> left.mean.round(decimals=3)
     tensor([0.2380, 0.0000, 0.2380], dtype=torch.float64)
     """
     gp = _exact(describe(model, detach=False), "leave_one_out")
+    return _left_out(gp, *_factored(gp))
+
+
+def scores(gp: ExactGP) -> tuple[Tensor, LeaveOneOut]:
+    """The log marginal likelihood and what `leave_one_out` gives, from one factorisation."""
     L, r = _factored(gp)
+    return _log_likelihood(gp, L, r), _left_out(gp, L, r)
+
+
+def _left_out(gp: ExactGP, L: Tensor, r: Tensor) -> LeaveOneOut:
     y = gp.train_targets.double()
     inverse = torch.linalg.solve_triangular(L, torch.eye(len(r), dtype=r.dtype, device=r.device), upper=False)
     precision = inverse.square().sum(0)  # [K^-1]_ii
     alpha = torch.cholesky_solve(r[:, None], L)[:, 0]  # K^-1 r
     mean, variance = y - alpha / precision, 1 / precision
     standardized = alpha / precision.sqrt()
-    _, at_y = _outer(gp, y)
+    targets, at_y = _outer(gp, y)
     log_density = -0.5 * (standardized.square() + variance.log() + _LOG_2_PI) - at_y.abs().log()
     outer, slope = _outer(gp, mean)
     affine = gp.output_transform is None or gp.output_transform.affine
-    return LeaveOneOut(log_density, standardized, outer, variance * slope.square(), affine)
+    tasks = None if gp.tasks is None else gp.tasks.to(y.device)
+    return LeaveOneOut(
+        log_density, standardized, targets, tasks, gp.num_outputs, outer, variance * slope.square(), affine
+    )
 
 
 def _exact(gp: object, name: str) -> ExactGP:

@@ -524,3 +524,13 @@ def test_waves_are_not_taken_for_noise(n, waves):
     gp = fit(None, t[:, None], np.sin(2 * np.pi * t) + 0.1 * generator.standard_normal(n), seed=0)
     assert float(gp.noise[0]) < 0.1  # of a variance of one
     assert 0.1 < float(gp.kernel.kernel.lengthscale) * float(np.std(t)) < 1.0
+
+
+def test_a_summary_says_how_well_each_observation_is_predicted_from_the_others():
+    X = torch.linspace(0, 10, 30, dtype=torch.float64)[:, None]
+    gp = matheron.fit(2.0 * K.RBF(1.0), X, 50 + 3 * torch.sin(X[:, 0]), noise=1e-2, num_starts=1)
+    said, left = matheron.summary(gp), matheron.leave_one_out(gp)
+    assert said.leave_one_out is not None
+    assert torch.equal(said.leave_one_out.rmse, left.rmse) and float(left.r_squared) > 0.95
+    words = f"leave-one-out: RMSE {float(left.rmse):.3g}, R^2 {float(left.r_squared):.3g}, 95% intervals cover"
+    assert words in str(said)

@@ -36,9 +36,10 @@ def fit(
     """Fit a Gaussian process to data: every hyperparameter of a kernel expression, the noise and the mean.
 
     Inputs and targets are standardised inside. The model that comes back has its kernel in standardised units and the
-    transforms to and from the user's, so that paths drawn from it take the user's points and give the user's units;
-    `matheron.summary(gp)` prints its hyperparameters in the user's units. Columns that share a hyperparameter (one
-    lengthscale for several) share a scale; give a lengthscale per column where columns have different units.
+    transforms to and from the user's, so that paths drawn from it take the user's points and give the user's units.
+    `matheron.summary(gp)` prints its hyperparameters in the user's units, and how good the fit is. Columns that share a
+    hyperparameter (one lengthscale for several) share a scale; give a lengthscale per column where columns have
+    different units.
 
     Args:
         kernel: any expression of `matheron.kernels`. Its numbers, in the user's units, are where one of the starts

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..checks import many
 from ..gp import ExactGP
 from ..kernels import Coregional, Kernel, Periodic, Product, SpectralMixture
-from ..likelihood import log_marginal_likelihood
+from ..likelihood import LeaveOneOut, scores
 from ..means import ConstantMean, LinearMean
 from ..transforms import Affine
 from .units import Buffer, Units, buffers
@@ -24,27 +24,36 @@ _LARGEST_FACTOR = 5000
 
 @dataclass(frozen=True)
 class Summary:
-    """Hyperparameters by label, in the user's units, and the log marginal likelihood of the data in these units.
+    """Hyperparameters by label and the log marginal likelihood of the data, in the user's units; and how good the fit
+    is: how well each observation is predicted from all the others.
 
-    The likelihood is None where there are too many data for a dense factor.
+    The last two are None where there are too many data for a dense factor.
     """
 
     title: str
     rows: dict[str, float] = field(default_factory=dict)
     log_likelihood: float | None = None
+    leave_one_out: LeaveOneOut | None = None
 
     def __str__(self) -> str:
         width = max(map(len, self.rows), default=0)
         lines = [self.title, *(f"  {label:<{width}}  {value:.4g}" for label, value in self.rows.items())]
         if self.log_likelihood is not None:
             lines.append(f"  log marginal likelihood {self.log_likelihood:.2f}")
+        if self.leave_one_out is not None:
+            scores = self.leave_one_out.lines()
+            lines += [f"  leave-one-out{f'[{i}]' if len(scores) > 1 else ''}: {s}" for i, s in enumerate(scores)]
         return "\n".join(lines)
 
     __repr__ = __str__
 
 
 def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
-    """The hyperparameters of a model in the user's units.
+    """The hyperparameters of a model in the user's units, its likelihood, and how good the fit is.
+
+    For that, each observation is predicted from all the others (`leave_one_out`): the root mean square error, R^2, and
+    the share of observations that their 95% intervals cover. For more than 5000 observations neither these nor the
+    likelihood are computed.
 
     Lengthscales and periods are in the units of their columns, variances in the targets' squared. Polynomial's offset
     stays in standardised units, in which alone it has a meaning.
@@ -64,6 +73,7 @@ def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
       noise standard dev  0.1
       mean                ...
       log marginal likelihood ...
+      leave-one-out: RMSE ..., R^2 1, 95% intervals cover 100.0%
     """
     if not isinstance(gp, ExactGP):
         raise TypeError(f"gp: expected an ExactGP, got {type(gp).__name__}")
@@ -77,9 +87,12 @@ def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
         _add(rows, buffer, names)
     _add_noise(rows, gp, units.output_scale)
     _add_mean(rows, gp, units, names)
-    value = float(log_marginal_likelihood(gp)) if gp.num_data <= _LARGEST_FACTOR else None
+    value = left_out = None
+    if gp.num_data <= _LARGEST_FACTOR:
+        with torch.no_grad():
+            value, left_out = scores(gp)
     what = f"{many(gp.num_data, 'observation')} in {many(d, 'dimension')}"
-    return Summary(f"{expression_name(gp.kernel)}, {what}", rows, value)
+    return Summary(f"{expression_name(gp.kernel)}, {what}", rows, None if value is None else float(value), left_out)
 
 
 def units_of(gp: ExactGP) -> Units:
