@@ -96,6 +96,26 @@ def test_every_output_s_noise_is_its_own(generator):
             )
 
 
+def test_paths_know_the_variance_of_their_observations_noise(generator):
+    scaled = matheron.transforms.Affine(3.0, 1.0)
+    quiet, loud = (matheron.ExactGP(K.RBF(0.2), X, Y, noise=v, output_transform=scaled) for v in (0.01, 1.0))
+
+    def of(model):
+        return matheron.draw(model, 4, num_features=8, generator=generator).noise_variance
+
+    torch.testing.assert_close(of(quiet), torch.tensor([0.09]).double())
+    torch.testing.assert_close(of(matheron.Ensemble([quiet, loud])), torch.tensor([(0.09 + 9.0) / 2]).double())
+    coupled = matheron.ExactGP(
+        K.Coregional(K.RBF(0.2), torch.eye(2)), X, [1.0, 2.0, 3.0], [0.1, 0.2, 0.1], tasks=[0, 1, 0]
+    )
+    torch.testing.assert_close(of(coupled), torch.tensor([0.1, 0.2]).double())
+    torch.testing.assert_close(of(matheron.SelectedOutputs(coupled, [1])), torch.tensor([0.2]).double())
+    curved = matheron.ExactGP(K.RBF(0.2), X, Y, noise=0.1, output_transform=matheron.transforms.Exp())
+    assert of(curved) is None and matheron.draw_prior(K.RBF(), 2, input_dim=1).noise_variance is None
+    given = matheron.draw(quiet, 4, num_features=8, generator=generator).condition_on([[0.3]], [1.0], noise=0.5)
+    assert given.noise_variance is None
+
+
 def test_categories_are_bars_and_points_that_no_line_joins(generator):
     gp = matheron.ExactGP(K.Categorical(1.0, categories=3), [[0.0], [1.0], [2.0]], Y, noise=0.1)
     paths = matheron.draw(gp, 5, generator=generator)

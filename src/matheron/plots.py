@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .checks import ArrayLike, as_array, as_noise, as_tensor, check_names, names_of
-from .paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, SelectedPaths
+from .paths import AbstractPaths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -212,8 +212,8 @@ def _lines(
         check_names(x, "x", paths.input_names)
     given, points = x, as_tensor(x, "x").double()
     points = points[:, None] if points.ndim == 1 else points
-    law, categories = _law(paths, points), _of_categories(paths)
-    variances = noise_of(paths) if noise is None else as_noise(noise, len(points), like=points)[:, None]
+    law, categories = _law(paths, points), paths.categorical
+    variances = paths.noise_variance if noise is None else as_noise(noise, len(points), like=points)[:, None]
     observed = None if data is None else _observations(data, paths)
     inputs = _input_names(paths, [given], data)
     outputs = _output_names(paths, data, inputs)
@@ -221,7 +221,7 @@ def _lines(
         panels = rows[0]
         for i, axis in enumerate(panels):
             one = _Law(law.values[..., i], law.mean[:, i], law.sd[:, i], law.estimated)
-            eps = None if variances is None else variances.expand(len(points), paths.num_outputs)[:, i].cpu()
+            eps = None if variances is None else _numbers(variances).expand(len(points), paths.num_outputs)[:, i]
             draw_curves(axis, points[:, 0].cpu(), *one, noise=eps, categories=categories)
             if observed is not None:
                 X, y = observed
@@ -286,12 +286,11 @@ def _maps(paths: AbstractPaths, x: Iterable[ArrayLike], data: Data | None, axes:
     observed = None if data is None else _observations(data, paths)
     inputs = _input_names(paths, sides, data)
     outputs = _output_names(paths, data, inputs)
-    smooth = not _of_categories(paths)
     with _house(axes, paths.num_outputs, 2 + len(law.values[:2]), sharex=True, sharey=True) as panels:
         for i, row in enumerate(panels):
             one = _Law(law.values[..., i], law.mean[:, i], law.sd[:, i], law.estimated)
             points = None if observed is None else (observed[0], observed[1][:, i])
-            draw_maps(row, grid, *one, names=[*inputs, outputs[i]], data=points, smooth=smooth)
+            draw_maps(row, grid, *one, names=[*inputs, outputs[i]], data=points, smooth=not paths.categorical)
     return panels if len(panels) > 1 else panels[0]
 
 
@@ -355,43 +354,6 @@ def _mean(paths: AbstractPaths, x: Tensor) -> Tensor:
         return _numbers(paths(x)).mean(0)
     per_path = mean.ndim > 1 + (paths.num_outputs > 1)  # after targets of each path's own
     return mean.mean(0) if per_path else mean
-
-
-def noise_of(paths: AbstractPaths) -> Tensor | None:
-    """The variance of the data's noise `[t]`, in a user's units; None where there are no data, or it differs."""
-    if isinstance(paths, PriorPlusUpdate):
-        return _own_noise(paths)
-    if isinstance(paths, SelectedPaths):
-        whole = noise_of(paths.members[0])
-        return None if whole is None else whole[paths.outputs.cpu()]
-    if not isinstance(paths, OutputPaths | EnsemblePaths):
-        return None
-    each = [noise_of(member) for member in paths.members]
-    known = [noise for noise in each if noise is not None]
-    if len(known) < len(each):
-        return None
-    return torch.cat(known) if isinstance(paths, OutputPaths) else torch.stack(known).mean(0)
-
-
-def _own_noise(paths: PriorPlusUpdate) -> Tensor | None:
-    t, transform, noise = paths.num_outputs, paths.output_transform, _numbers(paths.update.noise)
-    tasks = paths.update.tasks
-    tasks = torch.zeros(len(noise), dtype=torch.long) if tasks is None else tasks[-len(noise) :].cpu()
-    each = [noise[tasks == i] for i in range(t)]
-    if any(len(own) == 0 or float(own.max() - own.min()) > 1e-6 * float(own.max()) for own in each):
-        return None
-    if transform is not None and not transform.affine:
-        return None
-    variances = torch.stack([own[0] for own in each])
-    if transform is None:
-        return variances
-    slope = transform.to("cpu", torch.float64).derivative(torch.zeros(1, t, dtype=torch.float64))[0]
-    return variances * slope.square()
-
-
-def _of_categories(paths: AbstractPaths) -> bool:
-    """Whether inputs are choices, between which there is nothing."""
-    return any(getattr(part, "whole", False) for part in paths.modules())
 
 
 _UNNAMED = {1: ["x"], 2: ["$x_1$", "$x_2$"]}

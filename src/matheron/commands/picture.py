@@ -12,7 +12,7 @@ from torch import Tensor
 from ..columns import Columns
 from ..gp import ExactGP
 from ..paths import AbstractPaths
-from ..plots import EXACT, STYLE, draw_curves, draw_maps, noise_of
+from ..plots import EXACT, STYLE, draw_curves, draw_maps
 from .data import EXACT as MOST_EXACT
 from .data import Dataset, deviation
 
@@ -68,7 +68,7 @@ def _cuts(
     panels = min(len(names), _LARGEST_PANELS)
     width = min(3, panels)
     axes = figure.subplots(-(-panels // width), width, squeeze=False, sharey=True).ravel()
-    noise = noise_of(paths)
+    noise = None if paths.noise_variance is None else paths.noise_variance.detach().double().cpu()
     for axis, name in zip(axes, names, strict=False):
         place, known = columns.places[name], columns.categories.get(name)
         x = cut(columns, name, X, box)

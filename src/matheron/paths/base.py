@@ -95,6 +95,19 @@ class AbstractPaths(AbstractFunctions):
         value, error = self.variance(x, samples=True)
         return Estimate(value.sqrt(), error / (2 * value.sqrt()))
 
+    @property
+    def noise_variance(self) -> Tensor | None:
+        """The variance of the observations' noise, `[t]`, in the user's units: an observation at x has the variance
+        `paths.variance(x) + paths.noise_variance`. None where it is not known, or differs from one to the other.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0], [1.0]], y=[2.0, 3.0], noise=0.1)
+        >>> matheron.draw(gp, 1).noise_variance
+        tensor([0.1000], dtype=torch.float64)
+        """
+        return None
+
     @final
     def condition_on(
         self,

@@ -74,7 +74,7 @@ class AbstractFunctions(Placed):
     `[s, n, d]`, and values are returned as `[s, n, t]`, whatever the number of outputs.
     """
 
-    _internal = ("bounded", "recursion", "share_work")
+    _internal = ("bounded", "categorical", "recursion", "share_work")
 
     @property
     @abstractmethod
@@ -211,6 +211,12 @@ class AbstractFunctions(Placed):
     def bounded(self) -> bool:
         """Whether these are functions on a box, as on a lattice: points outside of it are refused."""
         return any(getattr(part, "domain", None) is not None for part in self.modules())
+
+    @property
+    @final
+    def categorical(self) -> bool:
+        """Whether inputs, or some of them, are choices, with nothing between one and the next."""
+        return any(getattr(part, "whole", False) for part in self.modules())
 
     @final
     def recursion(self, dt: float, state: Tensor) -> Recursion | None:

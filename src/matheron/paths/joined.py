@@ -56,6 +56,12 @@ class _Joined(OfMembers, AbstractPaths):
 
     saveable = True
 
+    def _noise_variances(self) -> list[Tensor] | None:
+        """Each member's; None where one's is not known."""
+        each = [member.noise_variance for member in self.members]
+        known = [variance for variance in each if variance is not None]
+        return known if len(known) == len(each) else None
+
 
 @final
 class OutputPaths(_Joined):
@@ -70,6 +76,11 @@ class OutputPaths(_Joined):
     @property
     def num_outputs(self) -> int:
         return sum(member.num_outputs for member in self.members)
+
+    @property
+    def noise_variance(self) -> Tensor | None:
+        known = self._noise_variances()
+        return None if known is None else torch.cat(known)
 
     def _values(self, x: Tensor) -> Tensor:
         return torch.cat([member._values(x.to(member.dtype)) for member in self.members], dim=-1)
@@ -130,6 +141,12 @@ class EnsemblePaths(_Joined):
     @property
     def num_paths(self) -> int:
         return len(self.owner)
+
+    @property
+    def noise_variance(self) -> Tensor | None:
+        """That of the mixture."""
+        known = self._noise_variances()
+        return None if known is None else self._mixed(known)
 
     def _values(self, x: Tensor) -> Tensor:
         parts = [member._values(own) for member, own in zip(self.members, self._shares(x), strict=True)]
@@ -229,6 +246,11 @@ class SelectedPaths(_Joined):
     @property
     def num_outputs(self) -> int:
         return len(self.outputs)
+
+    @property
+    def noise_variance(self) -> Tensor | None:
+        known = self.members[0].noise_variance
+        return None if known is None else known[self.outputs]
 
     def _values(self, x: Tensor) -> Tensor:
         return self.members[0]._values(x).index_select(-1, self.outputs)

@@ -111,6 +111,19 @@ class PriorPlusUpdate(AbstractPaths):
         """
         return self.update.solver_stats
 
+    @property
+    def noise_variance(self) -> Tensor | None:
+        update, transform = self.update, self.output_transform
+        noise, tasks = update.noise, update.tasks
+        of = noise.new_zeros(len(noise)) if tasks is None else tasks[len(tasks) - len(noise) :]
+        each = [noise[of == i] for i in range(self.num_outputs)]
+        if any(len(own) == 0 or bool(own.max() - own.min() > 1e-6 * own.max()) for own in each):
+            return None
+        variance = torch.stack([own[0] for own in each])  # [t]
+        if transform is None:
+            return variance
+        return variance * transform.derivative(variance[None])[0].square() if transform.affine else None
+
     def __repr__(self) -> str:
         m, n = self.update.num_inducing, self.update.num_data
         given = [many(m, "inducing point")] * (m > 0) + [many(n, "observation")] * (n > 0) or ["no data"]
