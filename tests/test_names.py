@@ -1,6 +1,7 @@
 """Names of columns: a table whose columns are others, or in another order, than the model's is an error."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import matheron
-from matheron import fields, samplers
+from matheron import fields, samplers, thompson
 from matheron import kernels as K
 from matheron.adapters.sklearn import sample_y
 from matheron.checks import ArrayLike
@@ -143,6 +144,18 @@ def test_bounds_with_names_are_checked(bounds):
         found(bounds(SWAPPED))
     with pytest.raises(ValueError, match="domain: expected the columns 'a', 'b', in this order"):
         matheron.draw(exact(), 2, domain=bounds(SWAPPED))
+
+
+def test_suggestions_are_within_bounds_of_the_model_s_columns():
+    bounds, swapped = TABLE.agg(["min", "max"]), SWAPPED.agg(["min", "max"])
+    ways = [{}, {"trust_region": 0.3}, {"strategy": "weight-space"}, {"strategy": "function-space"}]
+    for way in ways:
+        settings: Any = {"mesh_size": 32, "seed": 0, **way}
+        assert thompson.suggest(exact(), bounds, q=2, **settings).shape == (2, 2)
+        with pytest.raises(ValueError, match=f"bounds: {REFUSAL}"):
+            thompson.suggest(exact(), swapped, q=2, **settings)
+    with pytest.raises(ValueError, match=f"pending: {REFUSAL}"):
+        thompson.suggest(exact(), bounds, q=1, mesh_size=32, seed=0, pending=SWAPPED[:1])
 
 
 def test_scikit_learn_s_names_are_kept_through_what_is_around_a_regressor():

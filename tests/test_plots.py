@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
-from matplotlib.collections import FillBetweenPolyCollection, LineCollection, PathCollection, QuadMesh
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection, QuadMesh
 from pandas import DataFrame, Series
 
 import matheron
@@ -121,7 +121,7 @@ def test_categories_are_bars_and_points_that_no_line_joins(generator):
     paths = matheron.draw(gp, 5, generator=generator)
     axes = paths.plot([0.0, 1.0, 2.0])
     assert all(line.get_linestyle() == "None" for line in axes.lines)
-    assert not any(isinstance(c, FillBetweenPolyCollection) for c in axes.collections)
+    assert not any(isinstance(c, PolyCollection) for c in axes.collections)
     bars = [c for c in axes.collections if isinstance(c, LineCollection)]
     assert [len(c.get_segments()) for c in bars] == [3, 3]
     assert list(axes.get_xticks()) == [0, 1, 2]

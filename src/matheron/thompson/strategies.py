@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..boxes import as_box
-from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor
+from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor, check_names
 from ..drawing import draw
 from ..features import Features
 from ..libraries import describe
@@ -162,7 +162,7 @@ def suggest_together(
     if strategy == "function-space":
         if pending is not None:
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
-        return [_function_space(model, as_box(bounds, "bounds"), q, size, generator) for model, generator in each]
+        return [_function_space(model, bounds, q, size, generator) for model, generator in each]
     if strategy == "decoupled":
         # Frequencies are chosen for the box. A lattice, which a domain would bring in few dimensions, is for grids: in
         # three dimensions a search at points of its own takes several times as long on one.
@@ -180,7 +180,7 @@ def suggest_together(
         kind = "cosine" if features is None else features
         many = [weight_space(model, q, features=kind, num_features=num_features, generator=g) for model, g in each]
     functions = [require_paths(paths) if exactly else TowardMean(paths, each_spread) for paths in many]
-    box = as_box(bounds, "bounds", input_dim=many[0].input_dim)
+    box = as_box(bounds, "bounds", input_dim=many[0].input_dim, names=many[0].input_names)
     if trust_region is not None:
         settings = {"num_starts": num_starts, "mesh_size": REGION_MESH_SIZE if mesh_size is None else size}
         points = [
@@ -217,14 +217,15 @@ def _greedy(x: Tensor, paths: AbstractPaths, model: object, generator: torch.Gen
 
 def _given_pending(paths: AbstractPaths, pending: ArrayLike, generator: torch.Generator) -> AbstractPaths:
     """The paths through their posterior mean at points that are still being evaluated."""
+    check_names(pending, "pending", paths.input_names)
     x = as_tensor(pending, "pending", like=torch.empty(0, dtype=paths.dtype, device=paths.device))
     return paths.condition_on(x, paths.mean(x), noise=0.0, generator=generator)
 
 
-def _function_space(model: object, bounds: Tensor, q: int, size: int, generator: torch.Generator) -> Tensor:
+def _function_space(model: object, bounds: ArrayLike, q: int, size: int, generator: torch.Generator) -> Tensor:
     """Steps 1 to 5 of the appendix's recipe: the mesh and its marginals are shared, what is drawn is not."""
     gp = single(describe(model))
-    lower, upper = bounds
+    lower, upper = as_box(bounds, "bounds", names=gp.input_names)
     uniform = torch.rand(size, len(lower), generator=generator, device=generator.device, dtype=torch.float64)
     mesh = torch.addcmul(lower, uniform.to(lower), upper - lower)  # [M, d]
     posterior, inner = Posterior(gp), inner_points(gp, mesh)
