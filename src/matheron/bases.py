@@ -10,14 +10,17 @@ from torch import Tensor
 
 from .boxes import as_box
 from .checks import ArrayLike, as_count, as_points
-from .features import LATTICE_KINDS, Accuracy, Asked, Features, build_features, posterior_scale
+from .features import LARGEST_WHOLE, LATTICE_KINDS, Accuracy, Asked, Features, build_features, posterior_scale
 from .gp import ExactGP, SparseGP
 from .kernels import Kernel
-from .paths import PriorPaths
-from .solvers import Posterior
+from .operators import KernelOperator
+from .paths import PriorPaths, every_output
+from .solvers import Cholesky, Posterior, coupled_diagonal
 from .transforms import Transform
 from .updates import normals
 
+# The noise that data to come are taken to have, in variances of the prior.
+_NOISE_TO_COME = 1e-6
 Single = TypeVar("Single", bound=ExactGP | SparseGP)
 
 
@@ -90,18 +93,37 @@ def features_for(
             reference=data,
             accuracy=accuracy,
             posterior=posterior,
-            where=_inner(basis.where, d, input_transform),
+            where=inner_where(basis.where, d, input_transform),
         )
         features = build_features(kernel.to("cpu"), asked)  # where terms of all kinds meet; a model's may be on a GPU
     return features.to(centres.device, centres.dtype)
 
 
 def prior_on(
-    features: Features, s: int, t: int, centres: Tensor, basis: Basis, generator: torch.Generator
+    features: Features, s: int, t: int, centres: Tensor, basis: Basis, generator: torch.Generator, num_data: int
 ) -> PriorPaths:
-    """f(.) = sum_i w_i phi_i(.): weights for every path, and a basis for some paths each."""
+    """f(.) = sum_i w_i phi_i(.): weights for every path, and a basis for some paths each, chosen for num_data data."""
     w = normals((s, t, features.num_features), generator).to(centres)
-    return PriorPaths(features, mixed(features, w), basis.index(features, s))
+    chosen_for = None if isinstance(basis.features, Features) else num_data
+    return PriorPaths(features, mixed(features, w), basis.index(features, s), chosen_for=chosen_for)
+
+
+@torch.no_grad()
+def posterior_at(kernel: Kernel, X: Tensor, tasks: Tensor | None, noise: Tensor) -> Posterior:
+    """What data at X, of this noise, leave open: for the choice of a basis alone, so that targets are not needed."""
+    kernel, X = kernel.to(X.device, torch.float64), X.double()
+    operator = KernelOperator(kernel, X, tasks, noise.double() + 1e-10 * coupled_diagonal(kernel, X, tasks).mean())
+    return Posterior(kernel, X, tasks, operator.noise, Cholesky().init(operator) if len(X) <= LARGEST_WHOLE else None)
+
+
+def to_come(kernel: Kernel, X: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Points `[n, d]` as data to come of every output: points, outputs, and a noise that is as small as theirs may be.
+
+    Frequencies for little noise also serve for more: those for much noise do not serve for less.
+    """
+    rows, tasks = every_output(X, kernel.num_outputs)
+    kernel = kernel.to(X.device, torch.float64)
+    return rows, tasks, _NOISE_TO_COME * coupled_diagonal(kernel, rows.double(), tasks)
 
 
 def mixed(features: Features, omega: Tensor) -> Tensor:
@@ -129,7 +151,7 @@ def as_tolerance(tolerance: float) -> float:
     return float(tolerance)
 
 
-def _inner(where: ArrayLike | None, d: int, input_transform: Transform | None) -> Tensor | None:
+def inner_where(where: ArrayLike | None, d: int, input_transform: Transform | None) -> Tensor | None:
     """Points `[n, d]` in the model's own space, in float64 on the CPU."""
     if where is None:
         return None

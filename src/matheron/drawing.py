@@ -16,9 +16,9 @@ from typing import TypedDict, Unpack, overload
 
 import torch
 
-from .bases import Basis, as_tolerance, features_for, placed, prior_on
+from .bases import Basis, as_tolerance, features_for, placed, posterior_at, prior_on, to_come
 from .boxes import as_box
-from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator, check_names
+from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator, as_points, check_names
 from .features import Features
 from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
@@ -180,7 +180,7 @@ def _draw_one(
         features = features_for(
             gp.kernel, s, Z, basis, generator, posterior=posterior, input_transform=gp.input_transform
         )  # phi
-        prior = prior_on(features, s, gp.num_outputs, Z, basis, generator)  # f(.) = sum_i w_i phi_i(.)
+        prior = prior_on(features, s, gp.num_outputs, Z, basis, generator, len(Z))  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
             update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
         else:
@@ -233,6 +233,7 @@ def draw_prior(
     paths_per_basis: int | None = 64,
     domain: tuple[ArrayLike, ArrayLike] | None = None,
     tolerance: float = 1e-3,
+    where: ArrayLike | None = None,
     detach: bool = True,
     generator: Random = None,
     seed: int | None = None,
@@ -241,7 +242,11 @@ def draw_prior(
 ) -> Paths:
     """Draw functions from a prior, `eqn:bayes_linear`; `paths.condition_on` takes them on to a posterior.
 
-    Arguments are those of `draw`.
+    Arguments are those of `draw`, but for one:
+
+    Args:
+        where: points `[n, d]` of data to come: the basis is chosen for them, so that paths that are then given data
+            there have the posterior's spread, however many and precise these are.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -256,8 +261,12 @@ def draw_prior(
     mean_function = as_mean(mean)
     mean_function = (mean_function.owned() if detach else mean_function).to(device, dtype)
     basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
-    where = torch.zeros(1, d, dtype=dtype, device=device)
+    centres, posterior = torch.zeros(1, d, dtype=dtype, device=device), None
+    X = centres[:0] if where is None else as_points(where, "where", input_dim=d, like=centres).detach()
+    if len(X):
+        centres, tasks, noise = to_come(kernel, X)
+        posterior = posterior_at(kernel, centres, tasks, noise)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        features = features_for(kernel, s, where, basis, generator, observed=False)
-        prior = prior_on(features, s, kernel.num_outputs, where, basis, generator)
-    return Paths(prior, UpdatePaths.empty(kernel, where, s), mean_function)
+        features = features_for(kernel, s, centres, basis, generator, observed=len(X) > 0, posterior=posterior)
+        prior = prior_on(features, s, kernel.num_outputs, centres, basis, generator, len(X))
+    return Paths(prior, UpdatePaths.empty(kernel, centres, s), mean_function)

@@ -57,7 +57,7 @@ def drawn_on_lattice(
                 raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=why))
             generator.set_state(state)  # as if nothing had been tried
             return None
-        prior = prior_on(features, s, gp.num_outputs, X, basis, generator)
+        prior = prior_on(features, s, gp.num_outputs, X, basis, generator, len(X))
         empty = UpdatePaths.empty(kernel, X, s)
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         chunk = (X, gp.tasks, gp.train_targets, gp.noise)
@@ -116,7 +116,7 @@ def drawn_from_stream(
     except NoJointLattice as reason:
         raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None
     like = gp.train_inputs
-    prior = prior_on(features.to(like.device, like.dtype), s, gp.num_outputs, like, basis, generator)
+    prior = prior_on(features.to(like.device, like.dtype), s, gp.num_outputs, like, basis, generator, survey.num_data)
     empty = UpdatePaths.empty(gp.kernel, like, s)
     mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
     chunks = (_on(like.device, *chunk) for chunk in again)

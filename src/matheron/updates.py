@@ -135,9 +135,13 @@ class CorrectedOperator(Operator):
     def __init__(self, operator: KernelOperator, Z: Tensor, tasks: Tensor | None, jitter: Tensor, root: Tensor) -> None:
         self.operator, self.noise, self.root = operator, operator.noise, root
         self.state = Cholesky().init(KernelOperator(operator.kernel, Z, tasks, jitter.expand(len(Z))))
-        self.K_mn = coupled_covariance(operator.kernel, Z, tasks, operator.X, operator.tasks)  # [m, n]
-        self.A = self.state.lower(self.K_mn)  # [m, n]
-        self.R = root.mT @ self.state.solve(self.K_mn)[0]  # [r, n]
+        self.Z, self.tasks = Z, tasks
+        self.K_mn, self.A, self.R = self.halves(operator.X, operator.tasks)  # [m, n], [m, n], [r, n]
+
+    def halves(self, x: Tensor, tasks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """k(Z, x), A and R at points x `[p, d]`."""
+        K_mx = coupled_covariance(self.operator.kernel, self.Z, self.tasks, x, tasks)  # [m, p]
+        return K_mx, self.state.lower(K_mx), self.root.mT @ self.state.solve(K_mx)[0]
 
     def product(self, V: Tensor) -> Tensor:
         A, R = self.A.to(V), self.R.to(V)  # a residual is taken in more digits than the data's

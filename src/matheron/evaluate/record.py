@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -168,17 +168,26 @@ def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) 
     return inner
 
 
-class Recorder(Generic[M]):
+class Recorded(Protocol):
+    """What may be in a graph, or not."""
+
+    requires_grad: bool
+
+
+R = TypeVar("R", bound=Recorded)
+
+
+class Recorder(Generic[M, R]):
     """The record of each module, made by `make` when first asked for, and again when the module's tensors change.
 
     The one place where something is kept that follows from tensors. A record in a graph is made for every call.
     """
 
-    def __init__(self, make: Callable[[M], Record]) -> None:
+    def __init__(self, make: Callable[[M], R]) -> None:
         self.make = make
-        self.made: WeakKeyDictionary[M, tuple[Record, list[Source]]] = WeakKeyDictionary()
+        self.made: WeakKeyDictionary[M, tuple[R, list[Source]]] = WeakKeyDictionary()
 
-    def __call__(self, module: M) -> Record:
+    def __call__(self, module: M) -> R:
         known = self.made.get(module)
         if known is not None and _unchanged(known[1]):
             return known[0]

@@ -3,6 +3,9 @@
 from .base import AbstractPaths as AbstractPaths
 from .base import require_paths as require_paths
 from .batch import BatchPaths as BatchPaths
+from .conditioning import Conditional as Conditional
+from .conditioning import SpreadWarning as SpreadWarning
+from .conditioning import every_output as every_output
 from .conditioning import update_given as update_given
 from .conditioning import values_at as values_at
 from .joined import EnsemblePaths as EnsemblePaths

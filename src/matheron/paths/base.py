@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_generator
+from ..features import Features
 from ..solvers import Solver, as_solver
 from ..value import Value
 from .functions import AbstractFunctions
@@ -19,6 +20,8 @@ from .observations import Observations, observed
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
+
+    from ..bases import Basis  # which comes later in the import order
 
 
 class Estimate(NamedTuple):
@@ -122,6 +125,10 @@ class AbstractPaths(AbstractFunctions):
     ) -> Self:
         """The same draw, given more data: new paths with the same w and noise, as if the data had always been there.
 
+        But the basis stays the one that was chosen for the data before. Where it has too few functions for many precise
+        data, paths vary less between them than the posterior does, their mean being right: a `SpreadWarning` says so.
+        Draw again then, or choose a basis for the new points first, with `refreshed(keep, where=x)`.
+
         Args:
             x: new points `[n, d]`, shared by all paths.
             y: their targets, `[n]` or `[s, n]` (each path its own, as in fantasies); `[..., n, t]` for t outputs
@@ -141,6 +148,51 @@ class AbstractPaths(AbstractFunctions):
         """
         data, generator = observed(self, x, y, noise, tasks), as_generator(generator, seed)
         return self if len(data.noise) == 0 else self._given(data, as_solver(solver), generator)
+
+    @final
+    def refreshed(
+        self,
+        keep: ArrayLike,
+        *,
+        where: ArrayLike | None = None,
+        num_features: int = 1024,
+        features: str | Features = "auto",
+        paths_per_basis: int | None = 64,
+        domain: tuple[ArrayLike, ArrayLike] | None = None,
+        tolerance: float = 1e-3,
+        solver: str | Solver = "auto",
+        generator: Random = None,
+        seed: int | None = None,
+    ) -> Self:
+        """The same functions at some points, drawn afresh elsewhere with a basis for all the data: the law is right.
+
+        For draws that are conditioned again and again, as in a loop that keeps its functions. Each `condition_on` asks
+        more of the same basis; a new one is chosen here for all the data, and the functions keep their values at
+        `keep`, where they have been looked at. These values are part of the draw and not data: more data move them, as
+        they would have moved the old functions. Refresh before the spread is lost: `keep` is kept as it is.
+
+        Args:
+            keep: points `[p, d]` at which every function keeps its value; `[0, d]` for none.
+            where: points `[n, d]` of data to come: the basis is chosen for these, too.
+            num_features, features, paths_per_basis, domain, tolerance: of the new basis, as for `draw`.
+            solver: as for `draw`.
+            generator, seed: where random numbers come from, a generator or a seed.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.Matern(2.5, 0.3), 4, input_dim=1)
+        >>> X, seen = torch.linspace(0, 1, 50)[:, None], [[0.21], [0.83]]
+        >>> fresh = paths.refreshed(seen, where=X)
+        >>> bool((fresh(seen) - paths(seen)).abs().max() < 1e-6)
+        True
+        >>> fresh.condition_on(X, torch.sin(9 * X[:, 0]), noise=1e-4)
+        Paths(4 paths in 1 dimension, given 50 observations; prior: 1024 by leverage, kept at 2 points)
+        """
+        from ..bases import Basis, as_tolerance  # which come later in the import order
+
+        points, generator = self._shared_points(keep, "keep")[0].detach(), as_generator(generator, seed)
+        basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
+        return self._refreshed(points, basis, as_solver(solver), generator)
 
     @final
     def plot(
@@ -194,6 +246,10 @@ class AbstractPaths(AbstractFunctions):
     @abstractmethod
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Self:
         """The paths given more data."""
+
+    @abstractmethod
+    def _refreshed(self, keep: Tensor, basis: Basis, solver: Solver, generator: torch.Generator) -> Self:
+        """The paths with their values at points `[p, d]`, and drawn afresh elsewhere."""
 
 
 def require_paths(paths: object, name: str = "paths") -> AbstractPaths:

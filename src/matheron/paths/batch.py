@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -93,6 +93,24 @@ class BatchPaths(OfMembers, Placed):
             m.condition_on(x, y, noise=noise, tasks=tasks, solver=solver, generator=generator)
             for m, x, y, noise in given
         ]
+        return BatchPaths(members, self.batch_shape)
+
+    def variance(self, x: ArrayLike) -> Tensor:
+        """The posterior variances, `[*batch_shape, n]`."""
+        each = zip(self.members, self._points(x), strict=True)
+        return self._stacked([member.variance(part) for member, part in each])
+
+    def std(self, x: ArrayLike) -> Tensor:
+        """The posterior standard deviations, `[*batch_shape, n]`."""
+        return self.variance(x).sqrt()
+
+    def refreshed(
+        self, keep: ArrayLike, *, generator: Random = None, seed: int | None = None, **settings: Any
+    ) -> BatchPaths:
+        """As `AbstractPaths.refreshed`; `keep` may have the batch's axes in front."""
+        generator = as_generator(generator, seed)
+        each = zip(self.members, self._each(as_array(keep), 2, "keep", "p, d"), strict=True)
+        members = [member.refreshed(points, generator=generator, **settings) for member, points in each]
         return BatchPaths(members, self.batch_shape)
 
     def save(self, path: str | os.PathLike[str]) -> None:

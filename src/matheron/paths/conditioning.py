@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..evaluate import Record, values
+from ..checks import many
+from ..evaluate import Record, Recorder, values
 from ..kernels import Kernel, coupled_covariance
 from ..means import Mean, at_tasks, for_outputs
 from ..operators import KernelOperator
 from ..solvers import (
+    PCG,
     Auto,
     Cholesky,
     CholeskyState,
@@ -31,6 +36,15 @@ from .prior import PriorPaths
 from .rounding import in_enough_digits, with_old_values
 from .update import Inducing, UpdatePaths
 
+# The paths' spread is compared with the posterior's over a quarter of the data, the last ones, and so many at the least
+# and at the most; from this many numbers on, of all paths together; and a ratio of the two below this is said.
+_LEAST_ROWS, _MOST_ROWS, _FEWEST, _SMALLEST_RATIO = 32, 256, 64, 0.8
+# Predictions with less than this share of the prior's variance are not looked at.
+_LEAST_VARIANCE = 1e-8
+_WITHIN = (__name__.split(".")[0], "torch")  # a decorator of torch may be in between
+# Beyond this many data variances are by conjugate gradients; the factor of so many, which is kept, has 512 MiB.
+LARGEST_FACTOR = 8192
+
 
 def update_given(
     prior: PriorPaths,
@@ -41,12 +55,14 @@ def update_given(
     *,
     state: State | None = None,
     old: UpdatePaths | None = None,
+    more: bool = False,
 ) -> UpdatePaths:
     """The update of prior paths, or of a sparse posterior's paths, given data.
 
     The mean comes along as one more path, the one with w = 0 and eps = 0; where each path has its own y, as s more.
     `state` is that of the data's covariance, where there is one already. `old` is an update given the first of the
-    data: a sparse posterior's inducing points are its own, and iterations start from its weights.
+    data: a sparse posterior's inducing points are its own, and iterations start from its weights. With `more` the
+    prior's basis was not chosen for all of the data: it is said where it has too few functions for them.
     """
     X, tasks, y, noise, xi = data
     s = len(xi)
@@ -69,6 +85,9 @@ def update_given(
         return eps, *exact_update(state, torch.cat([y, y]) if own else y, f, eps, start)
 
     eps, v, stats = solved(state)
+    if more and isinstance(state, CholeskyState):
+        L = state.L
+        warn_of_spread(prior, kernel, data, v[:s] - v[s:], state.jitter, lambda p: L[-p:, -p:])
     centres, centre_tasks, all_data, on_lattice = X, tasks, operator, None
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
@@ -119,6 +138,66 @@ def _given_inducing(operator: KernelOperator, Z: Tensor, Z_tasks: Tensor | None,
     return CorrectedOperator(operator, Z, Z_tasks, inducing.jitter.to(Z), root)
 
 
+class SpreadWarning(UserWarning):
+    """Paths have, between their data, another spread than the posterior: their basis was not chosen for the data."""
+
+
+@torch.no_grad()
+def warn_of_spread(
+    prior: PriorPaths,
+    kernel: Kernel,
+    data: Data,
+    deviation: Tensor,
+    jitter: float,
+    last_block: Callable[[int], Tensor],
+) -> None:
+    """Say so where the paths' spread about their mean differs by a fifth from the posterior's, beyond chance.
+
+    Where paths have the right law, v - v_mean has covariance (L L^T)^-1, so that z = L^T (v - v_mean) is standard
+    normal: entry i is how far a path is, at datum i, from what the data before it predict, in standard deviations of
+    that prediction. The last p data alone are looked at, for which the last p rows and columns of L suffice: p^2 s.
+
+    Args:
+        deviation: v - v_mean `[s, n]`.
+        jitter: what had to be added to the diagonal.
+        last_block: the last p rows and columns of L, the factor of K + noise.
+    """
+    p = min(len(data.X), max(_LEAST_ROWS, min(len(data.X) // 4, _MOST_ROWS)))
+    L, variance = last_block(p), coupled_diagonal(kernel, data.X[-p:], None if data.tasks is None else data.tasks[-p:])
+    predicted = L.diagonal().square()  # [p]
+    z = (deviation[:, -p:].to(L) @ L).square().mean(0)  # [p]
+    counted = predicted > _LEAST_VARIANCE * variance  # below that it is rounding
+    of_noise = ((data.noise[-p:] + jitter) / predicted).clamp_max(1)
+    size, squares, noise = torch.stack([counted, counted * z, counted * of_noise]).sum(1).tolist()
+    count = len(deviation) * size
+    if count < _FEWEST:
+        return
+    squares, noise = squares / size, noise / size
+    chance = 4 * math.sqrt(2 / count)
+    nearest = min(1.0, squares * (1 + chance)) if squares < 1 else max(1.0, squares * (1 - chance))
+    smallest = _SMALLEST_RATIO**2
+    if smallest * (1 - noise) <= nearest - noise <= (1 - noise) / smallest:
+        return
+    ratio = math.sqrt(max(0.0, squares - noise) / max(1 - noise, 1e-12))
+    chosen = "" if prior.chosen_for is None else f", which was chosen for {many(prior.chosen_for, 'observation')},"
+    warnings.warn(
+        f"condition_on: between these data the paths have about {ratio:.2g} of the posterior's standard deviation "
+        f"(their mean is right): their basis{chosen} has too few functions for so many precise data. Draw again given "
+        "all the data; or choose a basis for the new points first with paths.refreshed(keep=points, where=x), which "
+        "keeps the functions at `points`; more features (num_features=), and where=x of draw_prior, help too",
+        SpreadWarning,
+        stacklevel=_outside(),
+    )
+
+
+def _outside() -> int:
+    """The stacklevel, where this is called, of the first caller outside of this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _WITHIN:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def given_more(old: UpdatePaths, prior: PriorPaths, mean: Mean, new: Data, solver: Solver) -> UpdatePaths:
     """The update given all that the old one was given, and new data.
 
@@ -135,7 +214,7 @@ def given_more(old: UpdatePaths, prior: PriorPaths, mean: Mean, new: Data, solve
             return update
         solver = Cholesky(keep=True)
 
-    return update_given(prior, mean, old.kernel, data, solver, old=old)
+    return update_given(prior, mean, old.kernel, data, solver, old=old, more=True)
 
 
 def _guess(old: UpdatePaths | None, rows: int, n: int) -> Tensor | None:
@@ -208,6 +287,7 @@ def extended_update(old: UpdatePaths, prior: PriorPaths, mean: Mean, data: Data)
     residual = ((torch.cat([y_new, y_new]) if own else y_new) - f - eps).to(C) - v_old @ B.to(C)  # [s + 1, m]
     v_new = torch.cholesky_solve(residual.mT, C).mT
     v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1)
+    warn_of_spread(prior, kernel, data, v[:s] - v[s:], float(jitter), factor.last_block)
     operator = KernelOperator(kernel, X, tasks, noise)
     v = in_enough_digits(operator, v.double(), partial(deviations_by, factor.lower, operator, float(jitter)))
     if v.dtype != factor.head.dtype and v.dtype != X.dtype:
@@ -216,23 +296,95 @@ def extended_update(old: UpdatePaths, prior: PriorPaths, mean: Mean, data: Data)
     return UpdatePaths(kernel, X, tasks, v[:s], v[s:], y=y, noise=noise, xi=xi, solver_stats=stats, factor=factor)
 
 
-def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
-    """k(x, x) - k(x, X) (K + noise)^-1 k(X, x), `[n, t]`, by a kept factor, at points `[n, d]` of the model's space."""
-    kernel, t = update.kernel, update.kernel.num_outputs
-    rows = x if t == 1 else x.repeat_interleave(t, dim=0)
-    tasks = None if t == 1 else torch.arange(t, device=x.device).repeat(len(x))
-    if update.num_centres == 0 and update.num_data == 0:  # a prior; data on a lattice have no centres
-        return coupled_diagonal(kernel, rows, tasks).reshape(len(x), t).to(x)
-    if update.factor is None:
-        exactly = "draw with solver=matheron.solvers.Cholesky(keep=True)"
+class Conditional:
+    """The covariance of f given all that an update was given, in float64:
+
+        k_q(x, x')  =  k(x, x') - A_x^T A_x' + R_x^T R_x'                            given inducing points; else k
+        C(x, x')    =  k_q(x, x') - k_q(x, X) (k_q(X, X) + noise)^-1 k_q(X, x')      given data, if there are any
+
+    A kept factor is used; else the data's covariance is factored here, or beyond `LARGEST_FACTOR` data solved for.
+    """
+
+    def __init__(self, update: UpdatePaths, solver: Solver | None = None) -> None:
+        m, jitter = update.num_inducing, 0.0 if update.solver_stats is None else update.solver_stats.jitter
+        centres, kernel, tasks = update.centres.double(), update.kernel.double(), update.tasks
+        of_Z, of_X = (None, None) if tasks is None else (tasks[:m], tasks[m:])
+        # What had to be added to the diagonal for the paths counts as noise; it was said then.
+        operator = KernelOperator(kernel, centres[m:], of_X, update.noise.double() + jitter)
+        self.kernel, self.X, self.tasks, self.q = kernel, centres[m:], of_X, None
+        self.operator: Operator = operator
         if update.inducing is not None:
-            exactly = "of a sparse posterior use matheron.samplers.moments(model, x)"
+            of_u = update.inducing.double()
+            self.operator = self.q = CorrectedOperator(operator, centres[:m], of_Z, of_u.jitter, of_u.root)
+        self.requires_grad = update.requires_graph()
+        self.factor: Factor | State | None = update.factor if solver is None else None
+        if self.factor is None and update.num_data:
+            self.factor = (solver or variance_solver(update.num_data)).init(self.operator)
+
+    def variance(self, x: Tensor, tasks: Tensor | None) -> Tensor:
+        """C(x, x) `[p]`."""
+        prior = coupled_diagonal(self.kernel, x, tasks)
+        if self.q is not None:
+            _, A, R = self.q.halves(x, tasks)
+            prior = prior - A.square().sum(0) + R.square().sum(0)
+        if self.factor is None:
+            return prior
+        B = self._cross(x, tasks)
+        if isinstance(self.factor, Factor | CholeskyState):
+            return prior - self.factor.lower(B).to(B).square().sum(0)
+        U, _ = self.factor.solve(B)
+        return prior - (U * (B + self.operator.residual(B, U))).sum(0)  # an error of U counts by its square
+
+    def covariance(self, x: Tensor, tasks: Tensor | None) -> Tensor:
+        """C(x, x) `[p, p]`."""
+        C = covariance(self.kernel, x, tasks)
+        if self.q is not None:
+            _, A, R = self.q.halves(x, tasks)
+            C = C - A.mT @ A + R.mT @ R
+        if self.factor is None:
+            return C
+        B = self._cross(x, tasks)
+        if isinstance(self.factor, Factor | CholeskyState):
+            E = self.factor.lower(B).to(B)
+            return C - E.mT @ E
+        U, _ = self.factor.solve(B)
+        explained = U.mT @ (B + self.operator.residual(B, U))
+        return C - (explained + explained.mT) / 2
+
+    def _cross(self, x: Tensor, tasks: Tensor | None) -> Tensor:
+        """k_q(X, x) `[n, p]`."""
+        K = coupled_covariance(self.kernel, self.X, self.tasks, x, tasks)
+        if self.q is None:
+            return K
+        _, A, R = self.q.halves(x, tasks)
+        return K - self.q.A.mT @ A + self.q.R.mT @ R
+
+
+def variance_solver(n: int) -> Solver:
+    """How the covariance of n data is solved with where variances are asked for."""
+    return Cholesky() if n <= LARGEST_FACTOR else PCG(tolerance=1e-3)
+
+
+_conditional_of = Recorder(Conditional)
+
+
+def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
+    """k(x, x) - k(x, X) (K + noise)^-1 k(X, x), `[n, t]`, at points `[n, d]` of the model's space."""
+    if update.inducing is not None and update.inducing.root is None:
         raise TypeError(
-            f"variance: no factor was kept; {exactly}, or use samples=True for an estimate from these paths"
+            "variance: this q(u) is known by its draws alone (sample_u); use samples=True for an estimate from these "
+            "paths"
         )
-    explained = update.factor.lower(coupled_covariance(kernel, update.centres, update.tasks, rows, tasks))
-    prior = coupled_diagonal(kernel, rows, tasks).to(explained)
-    return (prior - explained.square().sum(0)).clamp_min(0).reshape(len(x), t).to(x)
+    rows, tasks = every_output(x, update.kernel.num_outputs)
+    variance = _conditional_of(update).variance(rows.double(), tasks)
+    return variance.clamp_min(0).reshape(len(x), update.kernel.num_outputs).to(x)
+
+
+def every_output(x: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
+    """Points `[n, d]` as `[n t, d]`, one for every output, and which it is of; None for one output."""
+    if t == 1:
+        return x, None
+    return x.repeat_interleave(t, dim=0), torch.arange(t, device=x.device).repeat(len(x))
 
 
 def values_at(prior: PriorPaths, mean: Mean, update: UpdatePaths | None, X: Tensor) -> Tensor:

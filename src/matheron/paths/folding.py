@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..evaluate import WeightedSum, sum_of
+from ..evaluate import Term, WeightedSum, sum_of
 from ..features import Features, OnLattice, lattice_in
 from ..kernels import Kernel, coupled_covariance
 from ..means import at_tasks
@@ -80,14 +80,15 @@ def folded(
     return None
 
 
-def with_folded(prior: PriorPaths, X: Tensor, tasks: Tensor | None, v: Tensor) -> list[WeightedSum]:
+def with_folded(prior: PriorPaths, X: Tensor, tasks: Tensor | None, v: Tensor) -> list[Term]:
     """The prior's terms with an update `[s, n]` in their weights."""
     features = prior.features.to(torch.float64)
     update = _update(features, X.double(), tasks, v.double())
-    return [
+    both = [
         replace(term, weights=(term.weights.double() + more.weights).to(term.weights.dtype))
-        for term, more in zip(prior.terms(), update, strict=True)
+        for term, more in zip(prior.feature_terms(), update, strict=True)
     ]
+    return [*both, *prior.kept_terms()]
 
 
 def pays(features: Features, s: int, n: int) -> bool:

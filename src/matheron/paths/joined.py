@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, Self, final
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from ..solvers import Solver
 from ..value import Parts, Value
 from .base import AbstractPaths
 from .observations import Observations
+
+if TYPE_CHECKING:
+    from ..bases import Basis  # which comes later in the import order
 
 
 class OfMembers(Value):
@@ -61,6 +64,10 @@ class _Joined(OfMembers, AbstractPaths):
         each = [member.noise_variance for member in self.members]
         known = [variance for variance in each if variance is not None]
         return known if len(known) == len(each) else None
+
+    def _refreshed(self, keep: Tensor, basis: Basis, solver: Solver, generator: torch.Generator) -> Self:
+        members = [member._refreshed(keep.to(member.dtype), basis, solver, generator) for member in self.members]
+        return self.replaced(members=Parts(members))
 
 
 @final

@@ -131,10 +131,11 @@ def given_on_lattice(
     prior, beyond = parted(prior)
     basis = Joint.of(prior.features, update.kernel)
     known = update if isinstance(update, LatticeUpdate) else None
-    if basis is None or (update.num_data and known is None):
+    if basis is None or (update.num_data and known is None) or whole.kept is not None:
         raise ValueError(
             'solver="lattice" needs paths whose prior is on one lattice and whose data, if any, were solved for on it: '
-            'draw with domain=(lower, upper) and solver="lattice", or a prior with domain= and features="lattice"'
+            'draw with domain=(lower, upper) and solver="lattice", or a prior with domain= and features="lattice"; '
+            'refreshed paths, which are kept at points, take solver="cholesky"'
         )
     s, dtype, origin = len(prior.w), prior.w.dtype, prior.features.origin.double()
     w = basis.of_paths(prior.w.double())  # [s, t c + e]
@@ -184,7 +185,7 @@ def given_on_lattice(
         misfit=misfit,
     )
     weights = basis.with_weights(prior.w.double(), u[:s]).to(dtype)  # [s, t, ell]
-    return PriorPaths(whole.features, together(whole, weights), whole.basis_index), kept_update
+    return whole.replaced(w=together(whole, weights)), kept_update
 
 
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Self, final
+from typing import TYPE_CHECKING, Self, final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from .on_lattice import LatticeUpdate, given_on_lattice, warn_of_misfit
 from .prior import PriorPaths, on_same_modes
 from .rounding import narrows_badly
 from .update import UpdatePaths
+
+if TYPE_CHECKING:
+    from ..bases import Basis  # which comes later in the import order
 
 # Covariances of data and points that are in memory at once, where variances are asked for.
 _VARIANCES = 1 << 22
@@ -156,7 +159,7 @@ class PriorPlusUpdate(AbstractPaths):
     def _records(self) -> list[Record]:
         return [self.record]
 
-    def _inner(self, x: Tensor) -> Tensor:
+    def inner(self, x: Tensor) -> Tensor:
         """Points in the model's own space, without a record."""
         return inner_points(x, self.input_transform, self.prior.domain)
 
@@ -170,7 +173,7 @@ def _make_record(paths: PriorPlusUpdate) -> Record:
     if update.folded is not None:
         terms = with_folded(prior, update.centres, update.tasks, update.folded)
     else:
-        terms = [*on_same_modes(prior.terms()), *update.terms()]
+        terms = [*on_same_modes(prior.feature_terms()), *prior.kept_terms(), *update.terms()]
     return Record(
         prior.num_paths,
         prior.num_outputs,
@@ -217,7 +220,7 @@ class Paths(PriorPlusUpdate):
         return f if self.update.y.ndim == 2 else f[0]
 
     def _variance(self, x: Tensor) -> Tensor:
-        transform, x = self.output_transform, self._inner(x)[0]
+        transform, x = self.output_transform, self.inner(x)[0]
         if transform is not None and not transform.affine:
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
         step = max(1, _VARIANCES // max(1, self.update.num_centres))
@@ -233,7 +236,7 @@ class Paths(PriorPlusUpdate):
         if old.inducing is not None and old.inducing.root is None:
             raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
         y, noise = undone(self.output_transform, self.num_outputs, data)
-        chunk = (self._inner(data.x[None])[0], data.tasks, y, noise)
+        chunk = (self.inner(data.x[None])[0], data.tasks, y, noise)
         if isinstance(solver, FourierLattice) and not isinstance(old, LatticeUpdate):
             # Few data that are more precise than a rough prior's lattice, or more of them, are given exactly.
             solver = solver if resolved(self.prior, old, *chunk) else Auto()
@@ -246,6 +249,11 @@ class Paths(PriorPlusUpdate):
         xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(y)
         new = Data(chunk[0], data.tasks, y, noise, xi)
         return self._with(self.prior, given_more(old, self.prior, self.mean_function, new, solver))
+
+    def _refreshed(self, keep: Tensor, basis: Basis, solver: Solver, generator: torch.Generator) -> Paths:
+        from ..refreshing import refresh  # which comes later in the import order: it chooses features
+
+        return refresh(self, keep, basis, solver, generator)
 
     def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
         return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)

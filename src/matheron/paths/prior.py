@@ -1,21 +1,31 @@
-"""PriorPaths: functions from the prior, in weight space."""
+"""PriorPaths: functions from the prior, in weight space; where they were kept at points, with a term for these."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import Self, final
 
 from torch import Tensor
 
-from ..evaluate import WeightedSum, sum_of
+from ..checks import many
+from ..evaluate import Term, WeightedSum, sum_of
 from ..features import Features, Lattice, same_modes
-from ..value import Value
+from ..value import Json, Value
+from .update import UpdatePaths
 
 
 @final
 class PriorPaths(Value):
-    """f(.) = sum_i w_i phi_i(.), `eqn:bayes_linear`: features, w `[s, t, ell]`, and each path's basis `[s]`."""
+    """f(.) = sum_i w_i phi_i(.), `eqn:bayes_linear`: features, w `[s, t, ell]`, and each path's basis `[s]`.
 
+    Paths that were drawn afresh but for their values at some points z (`AbstractPaths.refreshed`) have, beside these,
+    a term sum_j a_j k(., z_j), `kept`, which makes f(z) what it was. Such an f is a function from the prior like any
+    other: the values at z are part of the draw, and never data.
+
+    `chosen_for` says how many observations the basis was chosen for; None where that is not known.
+    """
+
+    fields = ("chosen_for",)
     shapes = "w: s t ell, basis_index: s"
 
     def check(self) -> None:
@@ -27,10 +37,38 @@ class PriorPaths(Value):
             )
         if index.is_floating_point() or not 0 <= int(index.min()) <= int(index.max()) < self.features.num_bases:
             raise ValueError(f"PriorPaths: expected indices of {self.features.num_bases} bases")
+        kept = self._modules.get("kept")
+        fits = isinstance(kept, UpdatePaths) and len(kept.v) == len(self.w)
+        if kept is not None and not (fits and kept.kernel.num_outputs == self.w.shape[1]):
+            raise ValueError("PriorPaths: expected the kept points' weights of as many paths and outputs")
 
-    def __init__(self, features: Features, w: Tensor, basis_index: Tensor) -> None:
+    def __init__(
+        self,
+        features: Features,
+        w: Tensor,
+        basis_index: Tensor,
+        kept: UpdatePaths | None = None,
+        chosen_for: int | None = None,
+    ) -> None:
         super().__init__(w=w, basis_index=basis_index)
-        self.features = features
+        self.features, self.chosen_for = features, chosen_for
+        self.register_module("kept", kept)
+
+    @classmethod
+    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
+        """A file from before it was said what a basis was chosen for does not say."""
+        return {"chosen_for": None, **fields}
+
+    def restore(self) -> None:
+        if "kept" not in self._modules:  # a file from before functions could be kept at points
+            self.register_module("kept", None)
+
+    def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """A copy with `fn` applied to every tensor; but the kept points' weights, which are large, stay in float64."""
+        new = super().mapped(fn)
+        if new.kept is not None and new.kept.v.dtype != self.kept.v.dtype:
+            new._modules["kept"] = new.kept.replaced(v=self.kept.v.to(new.kept.v.device))
+        return new
 
     @property
     def num_paths(self) -> int:
@@ -54,7 +92,8 @@ class PriorPaths(Value):
     def description(self) -> str:
         """What it is made of, in words."""
         bases = f" in {self.num_bases} bases" if self.num_bases > 1 else ""
-        return f"{self.features.description}{bases}"
+        kept = "" if self.kept is None else f", kept at {many(self.kept.num_centres, 'point')}"
+        return f"{self.features.description}{bases}{kept}"
 
     @property
     def weights(self) -> Tensor:
@@ -69,7 +108,15 @@ class PriorPaths(Value):
     def num_bases(self) -> int:
         return self.features.num_bases
 
-    def terms(self) -> list[WeightedSum]:
+    def terms(self) -> list[Term]:
+        """Each basis with its weights times its amplitudes, and then what keeps the functions at points."""
+        return [*self.feature_terms(), *self.kept_terms()]
+
+    def kept_terms(self) -> list[Term]:
+        """What keeps the functions at points."""
+        return [] if self.kept is None else self.kept.terms()
+
+    def feature_terms(self) -> list[WeightedSum]:
         """Each basis with its weights times its amplitudes."""
         bases, sums = list(self.features.bases), []
         for basis, w in zip(bases, self.w.split([basis.size for basis in bases], dim=-1), strict=True):
@@ -86,7 +133,8 @@ class PriorPaths(Value):
     def __getitem__(self, index: Tensor) -> PriorPaths:
         used, renumbered = self.basis_index[index].unique(return_inverse=True)
         features = self.features.select(used) if self.num_bases > 1 else self.features
-        return PriorPaths(features, self.w[index], renumbered)
+        kept = None if self.kept is None else self.kept[index]
+        return PriorPaths(features, self.w[index], renumbered, kept, self.chosen_for)
 
 
 def on_same_modes(terms: Sequence[WeightedSum]) -> list[WeightedSum]:

@@ -75,6 +75,9 @@ class LinearModelPaths(PriorPlusUpdate):
             "condition_on: a weight-space posterior is drawn anew: give weight_space a model of all the data"
         )
 
+    def _refreshed(self, *_: object) -> LinearModelPaths:
+        raise TypeError("refreshed: a weight-space posterior is drawn anew: give weight_space a model of all the data")
+
 
 def weight_space(
     model: object,

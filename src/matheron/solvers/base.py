@@ -171,8 +171,9 @@ class Posterior:
     centres: Tensor  # [m, d]
     tasks: Tensor | None  # [m]
     noise: Tensor  # [m]
-    state: State
+    state: State | None  # None where it is not factored: a choice of frequencies then uses some of the centres
 
     def solve(self, b: Tensor) -> Tensor:
         """(K + diag(noise))^-1 b for b `[m, r]`."""
+        assert self.state is not None
         return self.state.solve(b)[0]

@@ -31,6 +31,15 @@ class Factor(Value):
     def size(self) -> int:
         return len(self.head) + len(self.tail)
 
+    def last_block(self, p: int) -> Tensor:
+        """The last p rows and columns of L."""
+        t = len(self.tail)
+        if p <= t:
+            return self.tail[t - p :, t - p :]
+        h = len(self.head) - (p - t)
+        top = torch.nn.functional.pad(self.head[h:, h:], (0, t))
+        return torch.cat([top, torch.cat([self.rows[:, h:], self.tail], dim=1)])
+
     def lower(self, b: Tensor) -> Tensor:
         """L^-1 b for b `[n, r]`."""
         h = len(self.head)
