@@ -39,6 +39,8 @@ from .update import Inducing, UpdatePaths
 # The paths' spread is compared with the posterior's over a quarter of the data, the last ones, and so many at the least
 # and at the most; from this many numbers on, of all paths together; and a ratio of the two below this is said.
 _LEAST_ROWS, _MOST_ROWS, _FEWEST, _SMALLEST_RATIO = 32, 256, 64, 0.8
+# Data that one is predicted by where there is no factor.
+_NEIGHBOURS = 64
 # Predictions with less than this share of the prior's variance are not looked at.
 _LEAST_VARIANCE = 1e-8
 _WITHIN = (__name__.split(".")[0], "torch")  # a decorator of torch may be in between
@@ -55,14 +57,14 @@ def update_given(
     *,
     state: State | None = None,
     old: UpdatePaths | None = None,
-    more: bool = False,
+    grown: bool = False,
 ) -> UpdatePaths:
     """The update of prior paths, or of a sparse posterior's paths, given data.
 
     The mean comes along as one more path, the one with w = 0 and eps = 0; where each path has its own y, as s more.
     `state` is that of the data's covariance, where there is one already. `old` is an update given the first of the
-    data: a sparse posterior's inducing points are its own, and iterations start from its weights. With `more` the
-    prior's basis was not chosen for all of the data: it is said where it has too few functions for them.
+    data: a sparse posterior's inducing points are its own, and iterations start from its weights. With `grown` it
+    is said where the prior's basis, which was not chosen for all of the data, has too few functions for them.
     """
     X, tasks, y, noise, xi = data
     s = len(xi)
@@ -85,9 +87,11 @@ def update_given(
         return eps, *exact_update(state, torch.cat([y, y]) if own else y, f, eps, start)
 
     eps, v, stats = solved(state)
-    if more and isinstance(state, CholeskyState):
+    if grown and isinstance(state, CholeskyState):
         L = state.L
-        warn_of_spread(prior, kernel, data, v[:s] - v[s:], state.jitter, lambda p: L[-p:, -p:])
+        warn_of_spread(prior, operator, state.jitter, v[:s] - v[s:], lambda p: L[-p:, -p:])
+    elif grown and isinstance(operator, KernelOperator):
+        warn_of_spread_nearby(prior, operator, f[:s] - f[s:] + eps[:s])
     centres, centre_tasks, all_data, on_lattice = X, tasks, operator, None
     if isinstance(operator, CorrectedOperator):
         assert Z is not None and inducing is not None and inducing.v_mean is not None
@@ -138,19 +142,15 @@ def _given_inducing(operator: KernelOperator, Z: Tensor, Z_tasks: Tensor | None,
     return CorrectedOperator(operator, Z, Z_tasks, inducing.jitter.to(Z), root)
 
 
+Block = Callable[[int], Tensor]
+
+
 class SpreadWarning(UserWarning):
     """Paths have, between their data, another spread than the posterior: their basis was not chosen for the data."""
 
 
 @torch.no_grad()
-def warn_of_spread(
-    prior: PriorPaths,
-    kernel: Kernel,
-    data: Data,
-    deviation: Tensor,
-    jitter: float,
-    last_block: Callable[[int], Tensor],
-) -> None:
+def warn_of_spread(prior: PriorPaths, operator: Operator, jitter: float, deviation: Tensor, last_block: Block) -> None:
     """Say so where the paths' spread about their mean differs by a fifth from the posterior's, beyond chance.
 
     Where paths have the right law, v - v_mean has covariance (L L^T)^-1, so that z = L^T (v - v_mean) is standard
@@ -158,27 +158,62 @@ def warn_of_spread(
     that prediction. The last p data alone are looked at, for which the last p rows and columns of L suffice: p^2 s.
 
     Args:
+        operator: K + noise.
+        jitter: what had to be added to its diagonal.
         deviation: v - v_mean `[s, n]`.
-        jitter: what had to be added to the diagonal.
-        last_block: the last p rows and columns of L, the factor of K + noise.
+        last_block: the last p rows and columns of L, the factor of K + noise + jitter.
     """
-    p = min(len(data.X), max(_LEAST_ROWS, min(len(data.X) // 4, _MOST_ROWS)))
-    L, variance = last_block(p), coupled_diagonal(kernel, data.X[-p:], None if data.tasks is None else data.tasks[-p:])
-    predicted = L.diagonal().square()  # [p]
-    z = (deviation[:, -p:].to(L) @ L).square().mean(0)  # [p]
+    n = operator.size
+    p = min(n, max(_LEAST_ROWS, min(n // 4, _MOST_ROWS)))
+    L = last_block(p)
+    z = deviation[:, -p:].to(L) @ L  # [s, p]
+    _judge(prior, z, L.diagonal().square(), operator.noise[-p:] + jitter, operator.diagonal()[-p:])
+
+
+@torch.no_grad()
+def warn_of_spread_nearby(prior: PriorPaths, operator: KernelOperator, deviation: Tensor) -> None:
+    """The same where there is no factor: some of the last data are predicted by those near them.
+
+    `deviation [s, n]` is that of the paths, with their noise, from their mean before the data.
+    """
+    X, n, device = operator.X / operator.X.std(0).clamp_min(1e-300), operator.size, operator.device
+    some = torch.linspace(3 * n // 4, n - 1, _LEAST_ROWS, dtype=torch.float64, device=device).long()  # [p]
+    near = torch.cdist(X[some], X).topk(min(n, _NEIGHBOURS), largest=False).indices  # [p, k], itself the first
+    z, predicted = [], []
+    for index in near.flip(1):
+        K = operator.block(index)
+        K.diagonal().add_(operator.noise[index] + 1e-10 * K.diagonal())
+        L = torch.linalg.cholesky(K)
+        z.append(torch.linalg.solve_triangular(L, deviation[:, index].mT.to(L), upper=False)[-1])
+        predicted.append(L[-1, -1].square())
+    last = near[:, 0]
+    _judge(prior, torch.stack(z, 1), torch.stack(predicted), operator.noise[last], operator.diagonal()[last])
+
+
+def _due(before: int, n: int) -> bool:
+    """Whether the spread is looked at: once for every eighth more of the data, since it takes a tenth of a call that
+    adds one datum to few."""
+    every = max(8, n // 8)
+    return before // every < n // every
+
+
+def _judge(prior: PriorPaths, z: Tensor, predicted: Tensor, noise: Tensor, variance: Tensor) -> None:
+    """Whether z `[s, p]`, errors of predictions of variances `[p]` with noise `[p]`, is standard normal."""
     counted = predicted > _LEAST_VARIANCE * variance  # below that it is rounding
-    of_noise = ((data.noise[-p:] + jitter) / predicted).clamp_max(1)
-    size, squares, noise = torch.stack([counted, counted * z, counted * of_noise]).sum(1).tolist()
-    count = len(deviation) * size
+    of_noise = (noise / predicted).clamp_max(1)
+    size, squares, noise_share = (
+        torch.stack([counted, counted * z.square().mean(0), counted * of_noise]).sum(1).tolist()
+    )
+    count = len(z) * size
     if count < _FEWEST:
         return
-    squares, noise = squares / size, noise / size
+    squares, share = squares / size, noise_share / size
     chance = 4 * math.sqrt(2 / count)
     nearest = min(1.0, squares * (1 + chance)) if squares < 1 else max(1.0, squares * (1 - chance))
     smallest = _SMALLEST_RATIO**2
-    if smallest * (1 - noise) <= nearest - noise <= (1 - noise) / smallest:
+    if smallest * (1 - share) <= nearest - share <= (1 - share) / smallest:
         return
-    ratio = math.sqrt(max(0.0, squares - noise) / max(1 - noise, 1e-12))
+    ratio = math.sqrt(max(0.0, squares - share) / max(1 - share, 1e-12))
     chosen = "" if prior.chosen_for is None else f", which was chosen for {many(prior.chosen_for, 'observation')},"
     warnings.warn(
         f"condition_on: between these data the paths have about {ratio:.2g} of the posterior's standard deviation "
@@ -214,7 +249,7 @@ def given_more(old: UpdatePaths, prior: PriorPaths, mean: Mean, new: Data, solve
             return update
         solver = Cholesky(keep=True)
 
-    return update_given(prior, mean, old.kernel, data, solver, old=old, more=True)
+    return update_given(prior, mean, old.kernel, data, solver, old=old, grown=_due(n, len(data.noise)))
 
 
 def _guess(old: UpdatePaths | None, rows: int, n: int) -> Tensor | None:
@@ -287,8 +322,9 @@ def extended_update(old: UpdatePaths, prior: PriorPaths, mean: Mean, data: Data)
     residual = ((torch.cat([y_new, y_new]) if own else y_new) - f - eps).to(C) - v_old @ B.to(C)  # [s + 1, m]
     v_new = torch.cholesky_solve(residual.mT, C).mT
     v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1)
-    warn_of_spread(prior, kernel, data, v[:s] - v[s:], float(jitter), factor.last_block)
     operator = KernelOperator(kernel, X, tasks, noise)
+    if _due(n, len(X)):
+        warn_of_spread(prior, operator, float(jitter), v[:s] - v[s:], factor.last_block)
     v = in_enough_digits(operator, v.double(), partial(deviations_by, factor.lower, operator, float(jitter)))
     if v.dtype != factor.head.dtype and v.dtype != X.dtype:
         return None

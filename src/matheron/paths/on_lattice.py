@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 
@@ -31,6 +32,10 @@ from .update import UpdatePaths
 
 # Numbers in a block of the data's right-hand sides.
 _BLOCK = 1 << 23
+# Points whose variances are solved for together, the share of one that it may err by, and the error of transforms.
+_ROWS, _SHARE, _ACCURACY = 64, 1e-3, 1e-12
+# Points times numbers of a transform: about a minute of one CPU core.
+_LARGEST_WORK = 1 << 27
 # The same limit for statistics that are kept in float32.
 LARGEST_IN_FLOAT32 = 1e5
 # Points about the origin, their tasks, precisions, and the rows that the weights are given there.
@@ -186,6 +191,55 @@ def given_on_lattice(
     )
     weights = basis.with_weights(prior.w.double(), u[:s]).to(dtype)  # [s, t, ell]
     return whole.replaced(w=together(whole, weights)), kept_update
+
+
+class LatticeVariance:
+    """Variances of paths that were given data on a lattice: phi(x)^T M^-1 phi(x), M as in `given_on_lattice`.
+
+    By conjugate gradients for every point, whose error in a variance is at most `_SHARE` of it; the law is that of the
+    lattice's kernel, to the tolerance of the draw. What lies beyond the modes no data say anything of.
+    """
+
+    requires_grad = False  # nothing on a lattice is in a graph
+
+    @torch.no_grad()
+    def __init__(self, prior: PriorPaths, update: LatticeUpdate) -> None:
+        on_modes, self.beyond = parted(prior)
+        basis = Joint.of(on_modes.features, update.kernel)
+        assert basis is not None
+        self.basis, self.origin = basis, prior.features.origin.double()
+        self.system = System(basis, update.information.to(torch.float64))
+        self.head = self.system.head(_ROWS, None)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, tasks: Tensor | None) -> Tensor:
+        """`[n, d] -> [n]`, each of its own task."""
+        X, size = x.double() - self.origin, self.system.information.numel()
+        most = max(1, _LARGEST_WORK // (self.basis.num_channels * math.prod(self.system.size)))
+        if len(X) > most:
+            modes = " x ".join(map(str, self.basis.lattice.shape))
+            raise TypeError(
+                f"variance: on a lattice of {modes} modes expected at most {most} values at once, which take a minute, "
+                f"got {len(X)}; ask for fewer at a time, or use samples=True for an estimate from these paths"
+            )
+        step = max(1, min(_ROWS, _BLOCK // size))
+        blocks = [slice(i, i + step) for i in range(0, len(X), step)]
+        parts = [self._some(X[some], None if tasks is None else tasks[some]) for some in blocks]
+        variance = torch.cat([X[:0, 0], *parts])
+        return variance if self.beyond is None else variance + variances_at(self.beyond, X, tasks)
+
+    def _some(self, X: Tensor, tasks: Tensor | None) -> Tensor:
+        phi = self.basis.adjoint(X, torch.eye(len(X)).to(X), _ACCURACY, tasks)  # [p, t c + e]
+        prior, directions = phi.square().sum(1), max(1.0, 0.1 * self.system.effective_dimension)
+        u, error = None, _SHARE * float(prior.max())
+        while True:  # for what the prior's variance is not to err by, then for what turns out to be left of it
+            settings = FourierLattice(tolerance=math.sqrt(error / directions))
+            u, _ = self.system.solve(phi, u, self.head, settings)
+            variance = ((2 * phi - self.system.product(u)) * u).sum(1).clamp_min(0)  # errors of u count by the square
+            needed = _SHARE * max(float(variance.min()), 1e-10 * float(prior.max()))
+            if error <= 2 * needed:
+                return variance
+            error = needed
 
 
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:

@@ -18,10 +18,10 @@ from ..updates import Data
 from ..value import Json
 from .base import AbstractPaths
 from .beyond import resolved
-from .conditioning import given_again, given_more, posterior_variance
+from .conditioning import every_output, given_again, given_more, posterior_variance
 from .folding import with_folded
 from .observations import Observations, undone
-from .on_lattice import LatticeUpdate, given_on_lattice, warn_of_misfit
+from .on_lattice import LatticeUpdate, LatticeVariance, given_on_lattice, warn_of_misfit
 from .prior import PriorPaths, on_same_modes
 from .rounding import narrows_badly
 from .update import UpdatePaths
@@ -224,9 +224,16 @@ class Paths(PriorPlusUpdate):
         if transform is not None and not transform.affine:
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
         step = max(1, _VARIANCES // max(1, self.update.num_centres))
-        parts = [posterior_variance(self.update, block) for block in x.split(step)]
+        parts = [self._inner_variance(block) for block in x.split(step)]
         variance = torch.cat([x.new_zeros(0, self.num_outputs), *parts])  # [n, t]
         return variance if transform is None else variance * transform.derivative(variance).square()
+
+    def _inner_variance(self, x: Tensor) -> Tensor:
+        """At points `[n, d]` of the model's own space, `[n, t]`."""
+        if not isinstance(self.update, LatticeUpdate):
+            return posterior_variance(self.update, x)
+        variance = _on_lattice(self)(*every_output(x, self.num_outputs))
+        return variance.reshape(len(x), self.num_outputs).to(x)
 
     def _chosen(self, index: Tensor) -> Paths:
         return self._with(self.prior[index], self.update[index])
@@ -257,3 +264,11 @@ class Paths(PriorPlusUpdate):
 
     def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
         return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)
+
+
+def _variance_on_lattice(paths: Paths) -> LatticeVariance:
+    assert isinstance(paths.update, LatticeUpdate)
+    return LatticeVariance(paths.prior, paths.update)
+
+
+_on_lattice = Recorder(_variance_on_lattice)

@@ -38,8 +38,8 @@ class PriorPaths(Value):
         if index.is_floating_point() or not 0 <= int(index.min()) <= int(index.max()) < self.features.num_bases:
             raise ValueError(f"PriorPaths: expected indices of {self.features.num_bases} bases")
         kept = self._modules.get("kept")
-        fits = isinstance(kept, UpdatePaths) and len(kept.v) == len(self.w)
-        if kept is not None and not (fits and kept.kernel.num_outputs == self.w.shape[1]):
+        shape = (len(kept.v), kept.kernel.num_outputs) if isinstance(kept, UpdatePaths) else None
+        if kept is not None and shape != self.w.shape[:2]:
             raise ValueError("PriorPaths: expected the kept points' weights of as many paths and outputs")
 
     def __init__(
