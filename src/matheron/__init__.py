@@ -35,6 +35,7 @@ from .paths import EnsemblePaths as EnsemblePaths
 from .paths import OutputPaths as OutputPaths
 from .paths import Paths as Paths
 from .paths import SelectedPaths as SelectedPaths
+from .paths import SpreadWarning as SpreadWarning
 from .solvers import JitterWarning as JitterWarning
 from .store import load as load
 from .streamed import StreamedGP as StreamedGP

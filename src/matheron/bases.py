@@ -102,10 +102,9 @@ def features_for(
 def prior_on(
     features: Features, s: int, t: int, centres: Tensor, basis: Basis, generator: torch.Generator, num_data: int
 ) -> PriorPaths:
-    """f(.) = sum_i w_i phi_i(.): weights for every path, and a basis for some paths each, chosen for num_data data."""
+    """f(.) = sum_i w_i phi_i(.): weights for every path, and a basis for some paths each, when num_data are given."""
     w = normals((s, t, features.num_features), generator).to(centres)
-    chosen_for = None if isinstance(basis.features, Features) else num_data
-    return PriorPaths(features, mixed(features, w), basis.index(features, s), chosen_for=chosen_for)
+    return PriorPaths(features, mixed(features, w), basis.index(features, s), drawn_given=num_data)
 
 
 @torch.no_grad()

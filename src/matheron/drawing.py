@@ -180,7 +180,8 @@ def _draw_one(
         features = features_for(
             gp.kernel, s, Z, basis, generator, posterior=posterior, input_transform=gp.input_transform
         )  # phi
-        prior = prior_on(features, s, gp.num_outputs, Z, basis, generator, len(Z))  # f(.) = sum_i w_i phi_i(.)
+        n = gp.num_data if isinstance(gp, ExactGP) else 0
+        prior = prior_on(features, s, gp.num_outputs, Z, basis, generator, n)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
             update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
         else:
@@ -268,5 +269,5 @@ def draw_prior(
         posterior = posterior_at(kernel, centres, tasks, noise)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         features = features_for(kernel, s, centres, basis, generator, observed=len(X) > 0, posterior=posterior)
-        prior = prior_on(features, s, kernel.num_outputs, centres, basis, generator, len(X))
+        prior = prior_on(features, s, kernel.num_outputs, centres, basis, generator, 0)
     return Paths(prior, UpdatePaths.empty(kernel, centres, s), mean_function)

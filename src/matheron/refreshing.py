@@ -143,7 +143,7 @@ def _fresh(paths: Paths, z: Tensor, tasks: Tensor | None, basis: Basis, generato
         posterior=posterior_at(update.kernel, X, of, noise) if len(X) else None,
         input_transform=paths.input_transform,
     ).to(like.device, like.dtype)
-    return prior_on(features, s, t, like, basis, generator, len(X))
+    return prior_on(features, s, t, like, basis, generator, update.num_data)
 
 
 def _given_same(update: UpdatePaths, given: Conditional, prior: PriorPaths, paths: Paths, noise: _Noise) -> UpdatePaths:

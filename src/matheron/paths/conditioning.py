@@ -156,6 +156,7 @@ def warn_of_spread(prior: PriorPaths, operator: Operator, jitter: float, deviati
     Where paths have the right law, v - v_mean has covariance (L L^T)^-1, so that z = L^T (v - v_mean) is standard
     normal: entry i is how far a path is, at datum i, from what the data before it predict, in standard deviations of
     that prediction. The last p data alone are looked at, for which the last p rows and columns of L suffice: p^2 s.
+    Only data since the paths were drawn count: refreshed paths have other residuals at the data before.
 
     Args:
         operator: K + noise.
@@ -164,7 +165,9 @@ def warn_of_spread(prior: PriorPaths, operator: Operator, jitter: float, deviati
         last_block: the last p rows and columns of L, the factor of K + noise + jitter.
     """
     n = operator.size
-    p = min(n, max(_LEAST_ROWS, min(n // 4, _MOST_ROWS)))
+    p = min(n - prior.drawn_given, max(_LEAST_ROWS, min(n // 4, _MOST_ROWS)))
+    if p < 1:  # all was there when the paths were drawn
+        return
     L = last_block(p)
     z = deviation[:, -p:].to(L) @ L  # [s, p]
     _judge(prior, z, L.diagonal().square(), operator.noise[-p:] + jitter, operator.diagonal()[-p:])
@@ -176,8 +179,12 @@ def warn_of_spread_nearby(prior: PriorPaths, operator: KernelOperator, deviation
 
     `deviation [s, n]` is that of the paths, with their noise, from their mean before the data.
     """
-    X, n, device = operator.X / operator.X.std(0).clamp_min(1e-300), operator.size, operator.device
-    some = torch.linspace(3 * n // 4, n - 1, _LEAST_ROWS, dtype=torch.float64, device=device).long()  # [p]
+    n, device = operator.size, operator.device
+    first = max(prior.drawn_given, 3 * n // 4)
+    if n - first < 2 or prior.kept is not None:  # whose residuals at the data before are not as if from the prior
+        return
+    X = operator.X / operator.X.std(0).clamp_min(1e-300)
+    some = torch.linspace(first, n - 1, min(_LEAST_ROWS, n - first), dtype=torch.float64, device=device).long()  # [p]
     near = torch.cdist(X[some], X).topk(min(n, _NEIGHBOURS), largest=False).indices  # [p, k], itself the first
     z, predicted = [], []
     for index in near.flip(1):
@@ -214,12 +221,12 @@ def _judge(prior: PriorPaths, z: Tensor, predicted: Tensor, noise: Tensor, varia
     if smallest * (1 - share) <= nearest - share <= (1 - share) / smallest:
         return
     ratio = math.sqrt(max(0.0, squares - share) / max(1 - share, 1e-12))
-    chosen = "" if prior.chosen_for is None else f", which was chosen for {many(prior.chosen_for, 'observation')},"
     warnings.warn(
         f"condition_on: between these data the paths have about {ratio:.2g} of the posterior's standard deviation "
-        f"(their mean is right): their basis{chosen} has too few functions for so many precise data. Draw again given "
-        "all the data; or choose a basis for the new points first with paths.refreshed(keep=points, where=x), which "
-        "keeps the functions at `points`; more features (num_features=), and where=x of draw_prior, help too",
+        f"(their mean is right): their basis, chosen given {many(prior.drawn_given, 'observation')}, has too few "
+        "functions for so many precise data. Draw again given all the data; or choose a basis for the new points first "
+        "with paths.refreshed(keep=points, where=x), which keeps the functions at `points`; more features "
+        "(num_features=), and where=x of draw_prior, help too",
         SpreadWarning,
         stacklevel=_outside(),
     )

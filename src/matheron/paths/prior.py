@@ -22,10 +22,11 @@ class PriorPaths(Value):
     a term sum_j a_j k(., z_j), `kept`, which makes f(z) what it was. Such an f is a function from the prior like any
     other: the values at z are part of the draw, and never data.
 
-    `chosen_for` says how many observations the basis was chosen for; None where that is not known.
+    `drawn_given` is the number of data that were there when the functions were drawn, and their basis chosen. Where
+    these were drawn afresh, their residuals at later data alone are as if from the prior.
     """
 
-    fields = ("chosen_for",)
+    fields = ("drawn_given",)
     shapes = "w: s t ell, basis_index: s"
 
     def check(self) -> None:
@@ -37,6 +38,8 @@ class PriorPaths(Value):
             )
         if index.is_floating_point() or not 0 <= int(index.min()) <= int(index.max()) < self.features.num_bases:
             raise ValueError(f"PriorPaths: expected indices of {self.features.num_bases} bases")
+        if not isinstance(self.drawn_given, int):
+            raise ValueError(f"PriorPaths: expected a number of data, got {self.drawn_given!r}")
         kept = self._modules.get("kept")
         shape = (len(kept.v), kept.kernel.num_outputs) if isinstance(kept, UpdatePaths) else None
         if kept is not None and shape != self.w.shape[:2]:
@@ -48,16 +51,16 @@ class PriorPaths(Value):
         w: Tensor,
         basis_index: Tensor,
         kept: UpdatePaths | None = None,
-        chosen_for: int | None = None,
+        drawn_given: int = 0,
     ) -> None:
         super().__init__(w=w, basis_index=basis_index)
-        self.features, self.chosen_for = features, chosen_for
+        self.features, self.drawn_given = features, drawn_given
         self.register_module("kept", kept)
 
     @classmethod
     def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
-        """A file from before it was said what a basis was chosen for does not say."""
-        return {"chosen_for": None, **fields}
+        """A file from before it was kept does not say."""
+        return {"drawn_given": 0, **fields}
 
     def restore(self) -> None:
         if "kept" not in self._modules:  # a file from before functions could be kept at points
@@ -134,7 +137,7 @@ class PriorPaths(Value):
         used, renumbered = self.basis_index[index].unique(return_inverse=True)
         features = self.features.select(used) if self.num_bases > 1 else self.features
         kept = None if self.kept is None else self.kept[index]
-        return PriorPaths(features, self.w[index], renumbered, kept, self.chosen_for)
+        return PriorPaths(features, self.w[index], renumbered, kept, self.drawn_given)
 
 
 def on_same_modes(terms: Sequence[WeightedSum]) -> list[WeightedSum]:
