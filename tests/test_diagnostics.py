@@ -116,6 +116,21 @@ def test_advice_followed_passes(name):
     assert again.advice.startswith("Good enough")
 
 
+@pytest.mark.filterwarnings("ignore::matheron.SpreadWarning")
+@pytest.mark.parametrize("settings", [{}, {"domain": ([0.0, 0.0], [1.0, 1.0])}])
+def test_paths_given_more_data_than_their_basis_was_chosen_for_are_to_be_drawn_again_or_refreshed(settings):
+    X, x, kernel = points(305, 2), points(60, 2, seed=4), kernels.Matern(2.5, 0.3)
+    gp = ExactGP(kernel, X, torch.sin(7 * X).sum(1), 1e-6)
+    few = matheron.draw(ExactGP(kernel, X[:5], gp.train_targets[:5], 1e-6), 32, seed=0, **settings)
+    found = diagnose(few.condition_on(X[5:], gp.train_targets[5:], noise=1e-6, seed=1), gp, x)
+    assert found.advice.startswith("Draw again: the basis was chosen given 5 of these 305 observations")
+    assert "paths.refreshed(keep=points, where=x)" in found.advice and "domain" not in found.settings
+    assert diagnose(matheron.draw(gp, 32, seed=1, **found.settings), gp, x).advice.startswith("Good enough")
+    fresh = few.refreshed(points(10, 2, seed=5), where=X[5:], seed=2)
+    fresh = fresh.condition_on(X[5:], gp.train_targets[5:], noise=1e-6, seed=1)
+    assert diagnose(fresh, gp, x).advice.startswith("Good enough")
+
+
 def test_good_enough_gets_no_easier_with_fewer_paths():
     gp, x = problem("four")
     errors = []

@@ -147,7 +147,7 @@ def _implied(paths: AbstractPaths, gp: GP, x: Tensor) -> Moments | None:
         return weight_space_moments(gp, paths, x) if paths.update.num_centres == 0 else None
     assert isinstance(paths, PriorPlusUpdate)
     whole = paths.update.num_centres == centres  # else: given more data since
-    return decoupled_moments(gp, paths, x) if whole else None
+    return decoupled_moments(gp, paths, x) if whole and paths.prior.kept is None else None
 
 
 def _kernel_error(members: list[PriorPlusUpdate], gp: GP, x: Tensor) -> KernelError | None:
@@ -189,7 +189,17 @@ def _advice(
     lattice = any(isinstance(part, OnLattice) for part in prior.features.bases)
     weight_space = any(isinstance(member, LinearModelPaths) for member in members)
     words, settings = "", Settings()
-    if not weight_space and _fits_a_lattice(gp, members[0].input_dim):
+    since = [member for member in members if member.update.num_data > member.prior.drawn_given]
+    if since and not weight_space:
+        count = 1024 if lattice else prior.num_features
+        settings = _advised_features(gp, x, exact, found.spread, s, count, prior.num_bases)
+        given, n = since[0].prior.drawn_given, since[0].update.num_data
+        words = (
+            f"Draw again: the basis was chosen given {given} of these {n} observations, and has too few functions for "
+            "the rest. A loop that keeps its functions calls paths.refreshed(keep=points, where=x) before "
+            "paths.condition_on(x, ...). Draw with "
+        )
+    if not settings and not weight_space and _fits_a_lattice(gp, members[0].input_dim):
         words, settings = _advised_lattice(gp, x, exact, found.spread, s, lattice)
     if not settings:
         settings = _advised_features(gp, x, exact, found.spread, s, prior.num_features, prior.num_bases)
