@@ -20,3 +20,4 @@ from .modulated import same_modes as same_modes
 from .needed import posterior_scale as posterior_scale
 from .reference import LARGEST_WHOLE as LARGEST_WHOLE
 from .series import NoJointLattice as NoJointLattice
+from .spherical import spherical_features as spherical_features

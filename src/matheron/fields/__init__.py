@@ -2,16 +2,19 @@
 
 from .averages import block as block
 from .averages import given_averages as given_averages
+from .drawing import draw_field as draw_field
 from .kriging import krige as krige
 from .kriging import mean as mean
-from .models import OnSphere as OnSphere
 from .models import covariance as covariance
 from .models import fit_drift as fit_drift
 from .models import fit_field as fit_field
-from .models import on_sphere as on_sphere
+from .models import fit_sphere as fit_sphere
 from .observations import stations as stations
 from .simulation import simulate as simulate
 from .simulation import with_crs as with_crs
+from .sphere import OnSphere as OnSphere
+from .sphere import on_plane as on_plane
+from .sphere import on_sphere as on_sphere
 from .summaries import area_above as area_above
 from .summaries import connected_area as connected_area
 from .summaries import maximum as maximum

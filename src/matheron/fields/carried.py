@@ -106,7 +106,9 @@ def _packed(value: object) -> bytes:
 
 def fingerprint(value: Functions) -> str:
     """A hash of all that a Value is: its types, plain fields and tensors. The same in every process."""
-    total = hashlib.sha256(f"{type(value).__qualname__}{getattr(value, 'radius', '')}".encode())
+    total = hashlib.sha256(
+        f"{type(value).__qualname__}{[getattr(value, name, None) for name in ('radius', 'centre')]}".encode()
+    )
     for name, module in value.named_modules(remove_duplicate=False):
         total.update(f"{name}:{type(module).__qualname__}".encode())
         for plain in getattr(module, "fields", ()):

@@ -16,8 +16,8 @@ from ..paths import AbstractPaths
 from ..solvers import Cholesky
 from ..value import Value
 from .extras import need
-from .models import OnSphere, at_grid_points
 from .simulation import Chunks, simulate
+from .sphere import OnSphere
 from .targets import Grid
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequenc
     transformed, take `summarise(paths, grid)`: it estimates both from paths, with the error of the estimate.
 
     Args:
-        model: an `ExactGP`, or a model of another library that is one; `OnSphere(gp)` for longitudes and latitudes.
+        model: an `ExactGP`, or a model of another library that is one; or, for longitudes and latitudes,
+            what `fit_sphere` returns.
         grid, chunks, inputs: as for `simulate`.
 
     >>> import numpy as np, matheron
@@ -44,7 +45,7 @@ def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequenc
     >>> round(float(maps["mean"].sel(x=1, y=1)), 6), float(maps["std"].sel(x=1, y=1)) < 1e-6
     (1.0, True)
     """
-    moments = OnSphere(Moments(model.paths), model.radius) if isinstance(model, OnSphere) else Moments(model)
+    moments = model.with_inner(Moments(model.inner)) if isinstance(model, OnSphere) else Moments(model)
     field = simulate(moments, grid, chunks=chunks, inputs=inputs)
     maps = {name: field.isel(path=i, drop=True).rename(name) for i, name in enumerate(("mean", "std"))}
     return need("xarray").Dataset(maps, attrs=field.attrs)
@@ -56,7 +57,7 @@ def mean(
     """The posterior mean on a grid as a lazy `xarray.DataArray`, exactly, at the cost of a path for any number of data.
 
     Args:
-        paths: functions drawn from the posterior, or `OnSphere(paths)`; `paths.mean` must have a closed form.
+        paths: functions drawn from the posterior, such as `draw_field` returns; `paths.mean` must have a closed form.
         grid, chunks, inputs: as for `simulate`.
 
     >>> import matheron
@@ -66,7 +67,7 @@ def mean(
     array([[0.   , 0.004],
            [0.004, 1.   ]])
     """
-    whole = OnSphere(MeanPath(paths.paths), paths.radius) if isinstance(paths, OnSphere) else MeanPath(paths)
+    whole = paths.with_inner(MeanPath(paths.inner)) if isinstance(paths, OnSphere) else MeanPath(paths)
     return simulate(whole, grid, chunks=chunks, inputs=inputs, name="mean").isel(path=0, drop=True)
 
 
@@ -85,7 +86,9 @@ class MeanPath(Value):
         raise IndexError(f"{type(self).__name__}: expected all of it in a block, got {index}; leave out chunks of path")
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
-        return at_grid_points(self, [torch.as_tensor(axis).to(self.dtype) for axis in axes])
+        numbers = [torch.as_tensor(axis).to(self.dtype) for axis in axes]
+        points = torch.cartesian_prod(*numbers).reshape(-1, len(axes))
+        return self(points).unflatten(1, [len(axis) for axis in numbers])
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:

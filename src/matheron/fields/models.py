@@ -1,23 +1,23 @@
-"""Models of the trade: covariances by their names, a fit, trend and external drift, the sphere."""
+"""Models of the trade: covariances by their names, fits in the plane and on the sphere, external drift."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_array, as_points, as_tensor, names_of, positive
+from ..checks import ArrayLike, as_points, as_tensor, names_of, positive
 from ..fitting import fit
 from ..gp import ExactGP
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
 from ..kernels.coregional import coupled_covariance
 from ..solvers.cholesky import safe_cholesky
 from ..transforms import Affine
-from .carried import Functions
 from .drift import RasterMean, as_raster
+from .sphere import EARTH, REGION, OnSphere, lonlat_of, middle_of, on_plane, on_sphere
+from .targets import Grid
 
 if TYPE_CHECKING:
     from xarray import DataArray
@@ -68,8 +68,11 @@ def fit_field(
 
     Args:
         X, y: points `[n, d]` and values `[n]`, or as `matheron.fit` has them for several variables.
-        kernel: where not given, a variance times Matern-3/2 with a lengthscale for each coordinate.
+        kernel: where not given, a variance times Matern-3/2 with a lengthscale for each coordinate; with one for all
+            directions where the points are those of a sphere (`on_sphere`).
         settings: of `matheron.fit`.
+
+    For longitudes and latitudes see `fit_sphere`.
 
     >>> import torch
     >>> from matheron import fields
@@ -80,8 +83,7 @@ def fit_field(
     points = as_points(X, "X")
     values = as_tensor(y, "y", like=points)
     if kernel is None:
-        spread = points.double().std(0).clamp_min(1e-300)
-        kernel = float(values.double().var().clamp_min(1e-300)) * Matern(1.5, spread / 2)
+        kernel = _first_guess(points, values, isotropic=_are_on_a_sphere(points))
     generator = torch.Generator().manual_seed(seed)
     noise = settings.get("noise")
     alike = values.ndim == 1 and settings.get("tasks") is None and (noise is None or torch.as_tensor(noise).ndim == 0)
@@ -97,6 +99,65 @@ def fit_field(
         gp.kernel, model_X, model_y, gp.noise[:1], gp.mean, input_transform=inward, output_transform=outward
     )
     return whole.replaced(input_names=names_of(X))
+
+
+def fit_sphere(
+    lonlat: ArrayLike,
+    y: ArrayLike,
+    kernel: Kernel | None = None,
+    *,
+    around: Grid | None = None,
+    radius: float = EARTH,
+    seed: int = 0,
+    progress: bool = False,
+    **settings: Any,
+) -> OnSphere:
+    """`fit_field` for longitudes and latitudes in degrees, with one lengthscale, in km, for all directions.
+
+    Where the data (and the grid) lie within 25 degrees of their middle, as a country's do, the model is one of a plane:
+    the azimuthal equidistant projection about the middle, which changes distances by 3% at the most. Else it is one of
+    the sphere, whose distances are chords. Poles and the date line are places like others.
+
+    Args:
+        lonlat, y: points `[n, 2]` and values `[n]`.
+        kernel: where not given, a variance times Matern-3/2. A kernel with two lengthscales has the first from west to
+            east at the middle of a region; it is refused where there is none.
+        around: a grid that the model will be asked about, if that reaches beyond the data.
+        radius: of the sphere, whose units are those of lengthscales.
+        settings: of `matheron.fit`.
+
+    Returns:
+        a model for `krige` and `draw_field`; its `inner` is the `ExactGP`, for `matheron.summary` and others.
+
+    >>> import torch, matheron
+    >>> from matheron import fields
+    >>> g = torch.Generator().manual_seed(0)
+    >>> lonlat = torch.tensor([175.0, -20.0]) + 10 * torch.rand(60, 2, generator=g, dtype=torch.float64)
+    >>> model = fields.fit_sphere(lonlat, lonlat[:, 1].sin(), num_starts=1)
+    >>> model.centre is not None, model.inner.num_data
+    (True, 60)
+    """
+    points = as_points(lonlat, "lonlat", input_dim=2).double()
+    reached = points if around is None else torch.cat([points, torch.as_tensor(lonlat_of(around)).double()])
+    middle, reach = middle_of(reached)
+    centre = middle if reach <= REGION else None
+    inner = on_sphere(points, radius) if centre is None else on_plane(points, centre, radius)
+    if kernel is None:
+        kernel = _first_guess(inner, as_tensor(y, "y", like=inner), isotropic=True)
+    return OnSphere(fit_field(inner, y, kernel, seed=seed, progress=progress, **settings), radius, centre)
+
+
+def _first_guess(points: Tensor, values: Tensor, isotropic: bool) -> Kernel:
+    """Where the search begins: a variance times Matern-3/2, lengthscales half of the points' standard deviations."""
+    spread = points.double().std(0).clamp_min(1e-300)
+    spread = spread.square().mean().sqrt() if isotropic else spread
+    return float(values.double().var().clamp_min(1e-300)) * Matern(1.5, spread / 2)
+
+
+def _are_on_a_sphere(points: Tensor) -> bool:
+    """Whether points `[n, 3]` are as far from the origin, all of them."""
+    norms = points.double().norm(dim=-1)
+    return points.shape[1] == 3 and bool(norms.max() - norms.min() <= 1e-6 * norms.max())
 
 
 def fit_drift(
@@ -143,78 +204,3 @@ def fit_drift(
         coefficients=beta.tolist(),
     )
     return gp.replaced(train_targets=outward.inverse(values), mean=drift)
-
-
-# The sphere
-
-
-EARTH = 6371.0  # km
-
-
-def on_sphere(lonlat: ArrayLike, radius: float = EARTH) -> Tensor:
-    """Longitudes and latitudes in degrees `[n, 2]` as points of a sphere `[n, 3]`, in the units of its radius.
-
-    Distances are chords, so that every kernel stays positive definite; up to 2,000 km a chord is less than 0.5%
-    shorter than the great circle.
-
-    >>> from matheron import fields
-    >>> fields.on_sphere([[0.0, 0.0], [90.0, 0.0]], radius=1.0).round(decimals=6)
-    tensor([[1., 0., 0.],
-            [0., 1., 0.]], dtype=torch.float64)
-    """
-    points = as_points(lonlat, "lonlat", input_dim=2).double()
-    if bool((points[:, 1].abs() > 90).any()):
-        raise ValueError("lonlat: expected columns longitude, latitude in degrees, got latitudes beyond 90")
-    lon, lat = torch.deg2rad(points).unbind(-1)
-    return radius * torch.stack([lat.cos() * lon.cos(), lat.cos() * lon.sin(), lat.sin()], dim=-1)
-
-
-class OnSphere:
-    """Paths over the sphere's points, called with longitudes and latitudes: what `simulate` takes for such a grid.
-
-    `krige` takes a model in place of the paths.
-
-    >>> import numpy as np, matheron
-    >>> from matheron import fields, kernels
-    >>> paths = matheron.draw_prior(kernels.Matern(1.5, 2000.0), 2, input_dim=3)
-    >>> world = {"lon": np.arange(-180.0, 180.0, 10), "lat": np.arange(-80.0, 81.0, 10)}
-    >>> fields.simulate(fields.OnSphere(paths), world).shape
-    (2, 17, 36)
-    """
-
-    input_dim = 2
-    coordinate_attrs = (  # as the CF conventions have it
-        {"standard_name": "longitude", "units": "degrees_east"},
-        {"standard_name": "latitude", "units": "degrees_north"},
-    )
-    num_paths: int  # these are the paths' own
-    num_outputs: int
-    dtype: torch.dtype
-    named_modules: Callable[..., Iterator[tuple[str, torch.nn.Module]]]
-
-    def __init__(self, paths: Functions | ExactGP, radius: float = EARTH) -> None:
-        if paths.input_dim != 3:
-            raise ValueError(f"paths: expected functions of points on a sphere [n, 3], got of {paths.input_dim} inputs")
-        self.paths: Any = paths
-        self.radius = radius
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "paths":
-            raise AttributeError(name)
-        return getattr(self.paths, name)
-
-    def __getitem__(self, index: slice) -> OnSphere:
-        return OnSphere(self.paths[index], self.radius)
-
-    def __call__(self, x: ArrayLike) -> Tensor:
-        return self.paths(on_sphere(x, self.radius).to(self.paths.dtype))
-
-    def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
-        return at_grid_points(self, axes)
-
-
-def at_grid_points(functions: Callable[[Tensor], Tensor], axes: Sequence[ArrayLike]) -> Tensor:
-    """Functions of points on a tensor grid: `[s, n1, n2, ...]`, and `[t]` for several outputs."""
-    numbers = [as_array(axis) for axis in axes]
-    points = torch.cartesian_prod(*numbers).reshape(-1, len(axes))
-    return functions(points).unflatten(1, [len(axis) for axis in numbers])

@@ -9,8 +9,8 @@ import numpy as np
 
 from .carried import Functions
 from .extras import need
-from .models import EARTH
 from .simulation import Chunks, simulate, whole_paths
+from .sphere import EARTH
 from .targets import Grid
 
 if TYPE_CHECKING:

@@ -1,0 +1,78 @@
+"""draw_field: functions for a grid, with features that leave no stripes in a realisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+
+from ..drawing import draw
+from ..features import Features, spherical_features
+from ..gp import ExactGP
+from ..libraries import describe
+from ..paths import AbstractPaths
+from ..transforms import Affine
+from .sphere import OnSphere, box_of_grid
+from .targets import Grid
+
+# Features where neither a lattice nor spherical harmonics will do: few would show as stripes.
+FEATURES = 1 << 14
+
+
+@overload
+def draw_field(
+    model: OnSphere, num_paths: int, grid: Grid, *, inputs: Sequence[str] | None = None, **settings: Any
+) -> OnSphere: ...
+@overload
+def draw_field(
+    model: object, num_paths: int, grid: Grid, *, inputs: Sequence[str] | None = None, **settings: Any
+) -> AbstractPaths: ...
+def draw_field(
+    model: object, num_paths: int, grid: Grid, *, inputs: Sequence[str] | None = None, **settings: Any
+) -> AbstractPaths | OnSphere:
+    """`matheron.draw` for a grid: functions that `simulate`, `summarise` and `mean` take.
+
+    A prior of random Fourier features shows as stripes in single realisations, although means and covariances are
+    right. So features are chosen for the grid: a Fourier lattice over its box, in up to three dimensions; spherical
+    harmonics on the sphere; and, where a kernel has neither, 16,384 random frequencies.
+
+    Args:
+        model: what `fit_sphere` returns, or anything that `matheron.draw` takes.
+        num_paths: how many functions.
+        grid, inputs: as for `simulate`. In the plane the functions are defined over this grid's box, and that of the
+            data, alone.
+        settings: of `matheron.draw`: `seed`, `features`, ...
+
+    >>> import numpy as np, matheron
+    >>> from matheron import fields, kernels
+    >>> gp = matheron.ExactGP(kernels.Matern(1.5, 0.3), X=[[0.2, 0.1], [0.7, 0.9]], y=[0.0, 1.0], noise=1e-4)
+    >>> grid = {"x": np.linspace(0, 1, 30), "y": np.linspace(0, 2, 20)}
+    >>> paths = fields.draw_field(gp, 8, grid, seed=0)
+    >>> fields.simulate(paths, grid).shape
+    (8, 20, 30)
+    """
+    settings = {"num_features": FEATURES, **settings}
+    if not isinstance(model, OnSphere):
+        gp = describe(model)
+        return draw(gp, num_paths, **{"domain": box_of_grid(grid, gp, inputs), **settings})
+    if model.centre is not None:
+        settings = {"domain": box_of_grid(grid, model, inputs), **settings}
+    elif "features" not in settings:
+        harmonics = _harmonics(model.inner, model.radius, settings.get("tolerance", 1e-3))
+        settings = settings if harmonics is None else {**settings, "features": harmonics}
+    return model.with_inner(draw(model.inner, num_paths, **settings))
+
+
+def _harmonics(model: object, radius: float, tolerance: float) -> Features | None:
+    """Spherical harmonics for a model on the sphere, in its own space; None where they do not describe its kernel."""
+    gp = describe(model)
+    if not isinstance(gp, ExactGP):
+        return None
+    scale, centre, inward = torch.ones(1), torch.zeros(3), gp.input_transform
+    if isinstance(inward, Affine):
+        scale, centre = inward.scale.abs().reshape(-1), inward.offset.expand(3)
+    if not (inward is None or isinstance(inward, Affine)) or bool(scale.max() > scale.min() * (1 + 1e-9)):
+        return None
+    data = (gp.train_inputs, gp.noise)
+    return spherical_features(gp.kernel, centre, float(scale[0]) * radius, data, tolerance=tolerance)

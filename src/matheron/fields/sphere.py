@@ -1,0 +1,208 @@
+"""The sphere: longitudes and latitudes as points of a plane, for a region, or as points in space, for all of it.
+
+A region is what lies within 25 degrees (2780 km) of its middle. There the azimuthal equidistant projection about that
+middle changes no distance by more than 3%, less than a fitted lengthscale is known to, and a model in the plane has
+features without error (a Fourier lattice). Anything larger stays on the sphere: distances are chords, for which every
+kernel is positive definite, and features are spherical harmonics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import ArrayLike, as_array, as_points
+from ..gp import ExactGP
+from .carried import Functions
+from .targets import Grid, as_targets
+
+EARTH = 6371.0  # km
+# The radius of a region in degrees: distances across the radius are stretched by c / sin c, 3.2% at its edge.
+REGION = 25.0
+# Points of a model's own region are refused beyond this: the stretch is 4.7%.
+_BEYOND = 30.0
+# Cells along each axis of a grid that its extent is found from.
+_THINNED = 400
+
+
+def on_sphere(lonlat: ArrayLike, radius: float = EARTH) -> Tensor:
+    """Longitudes and latitudes in degrees `[n, 2]` as points of a sphere `[n, 3]`, in the units of its radius.
+
+    Distances are chords, so that every kernel stays positive definite; up to 2,000 km a chord is less than 0.5%
+    shorter than the great circle.
+
+    >>> from matheron import fields
+    >>> fields.on_sphere([[0.0, 0.0], [90.0, 0.0]], radius=1.0).round(decimals=6)
+    tensor([[1., 0., 0.],
+            [0., 1., 0.]], dtype=torch.float64)
+    """
+    points = as_points(lonlat, "lonlat", input_dim=2).double()
+    if bool((points[:, 1].abs() > 90).any()):
+        raise ValueError("lonlat: expected columns longitude, latitude in degrees, got latitudes beyond 90")
+    lon, lat = torch.deg2rad(points).unbind(-1)
+    return radius * torch.stack([lat.cos() * lon.cos(), lat.cos() * lon.sin(), lat.sin()], dim=-1)
+
+
+def on_plane(lonlat: ArrayLike, centre: Sequence[float], radius: float = EARTH) -> Tensor:
+    """Longitudes and latitudes in degrees `[n, 2]` as points of a plane `[n, 2]`, in the units of the sphere's radius.
+
+    The projection is the azimuthal equidistant one about `centre` (longitude, latitude): distances and directions from
+    there are those of the sphere. At the centre the first axis goes east and the second north. Poles and the date line
+    are places like others.
+
+    >>> from matheron import fields
+    >>> fields.on_plane([[180.0, 60.0], [-179.0, 60.0], [180.0, 61.0]], centre=(180.0, 60.0)).round() + 0.0
+    tensor([[  0.,   0.],
+            [ 56.,   0.],
+            [  0., 111.]], dtype=torch.float64)
+    """
+    lon, lat = np.radians(centre)
+    frame = [
+        [-np.sin(lon), np.cos(lon), 0.0],  # east
+        [-np.sin(lat) * np.cos(lon), -np.sin(lat) * np.sin(lon), np.cos(lat)],  # north
+        [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)],  # up
+    ]
+    x, y, z = (on_sphere(lonlat, 1.0) @ torch.tensor(frame, dtype=torch.float64).mT).unbind(-1)
+    across = torch.hypot(x, y)
+    angle = torch.atan2(across, z)
+    stretch = torch.where(across > 0, angle / across.clamp_min(1e-300), 1.0)
+    return radius * torch.stack([x * stretch, y * stretch], dim=-1)
+
+
+def middle_of(lonlat: ArrayLike) -> tuple[tuple[float, float], float]:
+    """The middle (longitude, latitude) of points `[n, 2]`, and how far from it they reach, in degrees.
+
+    The middle is the centre of the smallest cap that holds them, found by moving towards whichever point is farthest
+    (Badoiu and Clarkson 2003), and rounded to a tenth of a degree.
+
+    >>> from matheron.fields.sphere import middle_of
+    >>> middle_of([[170.0, 10.0], [-170.0, 10.0]])[0]
+    (180.0, 10.2)
+    """
+    points = on_sphere(lonlat, 1.0)
+    centre = points.mean(0)
+    for step in range(1, 200):
+        farthest = points[int((points - centre).square().sum(1).argmax())]
+        centre = centre + (farthest - centre) / (step + 1)
+    x, y, z = (centre / centre.norm().clamp_min(1e-300)).tolist()
+    lon, lat = np.degrees(np.arctan2(y, x)), np.degrees(np.arcsin(np.clip(z, -1.0, 1.0)))
+    middle = (round(float(lon), 1) + 0.0, round(float(lat), 1) + 0.0)
+    return middle, _reach(points, middle)
+
+
+def _reach(points: Tensor, centre: Sequence[float]) -> float:
+    """The largest angle, in degrees, from a centre to points of the unit sphere `[n, 3]`."""
+    chord = (points - on_sphere([centre], 1.0)).norm(dim=-1).max()
+    return float(2 * torch.rad2deg((chord / 2).clamp_max(1.0).asin()))
+
+
+class OnSphere:
+    """Functions of longitude and latitude, in degrees: what `simulate` takes for such a grid, and `krige` for a model.
+
+    Args:
+        inner: paths, or a model, over points on the sphere `[n, 3]`; or, with `centre`, over a region's plane `[n, 2]`.
+        radius: of the sphere.
+        centre: longitude and latitude of the middle of a region, whose points are those of `on_plane`.
+
+    `fit_sphere` makes one of a model, and `draw_field` one of paths.
+
+    >>> import numpy as np, matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.Matern(1.5, 2000.0), 2, input_dim=3)
+    >>> world = {"lon": np.arange(-180.0, 180.0, 10), "lat": np.arange(-80.0, 81.0, 10)}
+    >>> fields.simulate(fields.OnSphere(paths), world).shape
+    (2, 17, 36)
+    """
+
+    input_dim = 2
+    coordinate_attrs = (  # as the CF conventions have it
+        {"standard_name": "longitude", "units": "degrees_east"},
+        {"standard_name": "latitude", "units": "degrees_north"},
+    )
+    num_paths: int  # these are the paths' own
+    num_outputs: int
+    dtype: torch.dtype
+    named_modules: Callable[..., Iterator[tuple[str, torch.nn.Module]]]
+
+    def __init__(
+        self, inner: Functions | ExactGP, radius: float = EARTH, centre: Sequence[float] | None = None
+    ) -> None:
+        wanted = 3 if centre is None else 2
+        if inner.input_dim != wanted:
+            where = "on a sphere [n, 3]" if centre is None else "of a region's plane [n, 2]"
+            raise ValueError(f"inner: expected functions of points {where}, got of {inner.input_dim} inputs")
+        self.inner: Any = inner
+        self.radius = float(radius)
+        self.centre = None if centre is None else (float(centre[0]), float(centre[1]))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __getitem__(self, index: slice) -> OnSphere:
+        return self.with_inner(self.inner[index])
+
+    def __repr__(self) -> str:
+        where = "the whole sphere" if self.centre is None else f"a region about {self.centre}"
+        return f"OnSphere({self.inner!r}, {where})"
+
+    def with_inner(self, inner: Functions | ExactGP) -> OnSphere:
+        """Other functions of the same points."""
+        return OnSphere(inner, self.radius, self.centre)
+
+    def points(self, lonlat: ArrayLike) -> Tensor:
+        """Longitudes and latitudes `[n, 2]` as the points that the functions within are called at."""
+        if self.centre is None:
+            return on_sphere(lonlat, self.radius)
+        reach = _reach(on_sphere(lonlat, 1.0), self.centre) if len(as_array(lonlat)) else 0.0
+        if reach > _BEYOND:
+            raise ValueError(
+                f"lonlat: expected points within {_BEYOND:g} degrees of the region's middle {self.centre}, got one at "
+                f"{reach:.3g}; fit a model for all of them: fields.fit_sphere(lonlat, y, around=grid)"
+            )
+        return on_plane(lonlat, self.centre, self.radius)
+
+    def __call__(self, x: ArrayLike) -> Tensor:
+        return self.inner(self.points(x).to(self.inner.dtype))
+
+    def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
+        """`[s, longitudes, latitudes]`, and `[t]` for several outputs, parallel by parallel."""
+        lon, lat = (as_array(axis) for axis in axes)
+        points = torch.cartesian_prod(lat, lon).flip(1)
+        return self(points).unflatten(1, [len(lat), len(lon)]).transpose(1, 2)
+
+
+def lonlat_of(grid: Grid, inputs: Sequence[str] | None = None) -> np.ndarray:
+    """Longitudes and latitudes `[n, 2]` of a grid's cells, of some of them where there are many."""
+    targets = as_targets(grid, 2, inputs)
+    if targets.axes is None:
+        assert targets.points is not None
+        return targets.points[np.isfinite(targets.points).all(axis=1)]
+    lon, lat = (targets.axes[i][_thinned(len(targets.axes[i]))] for i in targets.order)
+    return np.stack([v.ravel() for v in np.meshgrid(lon, lat)], axis=1)
+
+
+def _thinned(n: int) -> np.ndarray:
+    """Numbers of some of n cells, the first and the last among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, _THINNED)).round().astype(int))
+
+
+def box_of_grid(grid: Grid, model: OnSphere | ExactGP, inputs: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
+    """The lower and upper corner of a grid's cells, where a model's functions will be called."""
+    if isinstance(model, OnSphere):
+        points = model.points(lonlat_of(grid, inputs))
+        low, high = points.aminmax(dim=0)
+        room = (high - low) / _THINNED  # cells that were passed over may lie further out, by less than a step
+        return low - room, high + room
+    targets = as_targets(grid, model.input_dim, inputs)
+    if targets.axes is None:
+        assert targets.points is not None
+        known = targets.points[np.isfinite(targets.points).all(axis=1)]
+        return torch.as_tensor(known.min(0)), torch.as_tensor(known.max(0))
+    axes = [targets.axes[i] for i in targets.order]
+    return torch.tensor([axis.min() for axis in axes]), torch.tensor([axis.max() for axis in axes])
