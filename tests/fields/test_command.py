@@ -1,5 +1,7 @@
 """`matheron field`, as a user types it; and what it says of bad files."""
 
+import re
+
 import geopandas
 import numpy as np
 import pandas as pd
@@ -64,7 +66,6 @@ def test_a_table_becomes_a_raster_and_a_picture(table, tmp_path):
 
 
 @pytest.mark.usefixtures("quick_fit")
-@pytest.mark.usefixtures("quick_fit")
 @pytest.mark.parametrize("dear", [1e12, 1.0], ids=["few", "many"])
 @pytest.mark.parametrize("words", [[], ["--crs", "EPSG:4326"], ["--log"]], ids=["plane", "sphere", "log"])
 def test_mean_and_deviation_are_the_posterior_s_own_where_it_has_them(words, dear, tmp_path, monkeypatch):
@@ -74,6 +75,7 @@ def test_mean_and_deviation_are_the_posterior_s_own_where_it_has_them(words, dea
     )
     fitted, models_of = command._fitted, []
     monkeypatch.setattr(command, "_fitted", lambda *args: models_of.append(fitted(*args)) or models_of[0])
+    on_sphere = "--crs" in words
     out = ["--out", tmp_path / "f.nc", "--plot", tmp_path / "f.png"]
     result = invoke(tmp_path / "w.csv", "--grid", "7x6", "--chunks", 4, "--paths", 3, *words, *out)
     assert result.exit_code == 0, result.output
@@ -85,7 +87,7 @@ def test_mean_and_deviation_are_the_posterior_s_own_where_it_has_them(words, dea
     if words == ["--log"]:  # no closed form: what the paths say
         np.testing.assert_allclose(own["mean"], sample.mean(1))
         return
-    mean, covariance = moments(models_of[0], fields.on_sphere(x) if words else x)
+    mean, covariance = moments(*(models_of[0].inner, models_of[0].points(x)) if on_sphere else (models_of[0], x))
     np.testing.assert_allclose(own["mean"], mean, rtol=1e-7)
     std = covariance.diagonal().sqrt() if dear > 1 else sample.std(1, ddof=1)
     np.testing.assert_allclose(own["std"], std, rtol=1e-5)
@@ -140,7 +142,12 @@ def test_a_mask_s_empty_cells_stay_empty_with_its_own_grid_and_with_another(tabl
     result = invoke(table, "--mask", tmp_path / "land.tif", "--paths", 3, "--out", tmp_path / "field.tif")
     assert result.exit_code == 0, result.output
     with rioxarray.open_rasterio(tmp_path / "field.tif") as field:  # type: ignore[union-attr]
-        np.testing.assert_array_equal(np.isnan(np.asarray(field)), np.broadcast_to(land.isnull(), (3, 11, 13)))
+        np.testing.assert_array_equal(np.isnan(np.asarray(field)), np.broadcast_to(land.isnull(), field.shape))
+        assert field.attrs["long_name"] == (
+            "mean", "std", "quantile 0.05", "quantile 0.5", "quantile 0.95", field.attrs["long_name"][5],
+            "z path 0", "z path 1", "z path 2",
+        )  # fmt: skip
+        assert field.attrs["long_name"][5].startswith("probability above 1")
     result = invoke(
         table, "--mask", tmp_path / "land.tif", "--grid", "40x30", "--paths", 3, "--out", tmp_path / "fine.nc",
         "--plot", tmp_path / "fine.png",
@@ -286,6 +293,146 @@ def test_a_stopped_command_goes_on(table, tmp_path, monkeypatch):
     assert result.exit_code == 130 and "the same command resumes" in result.stderr
     result = invoke(*words)
     assert result.exit_code == 0 and "6/6 blocks" in result.output, result.output
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_what_is_stopped_before_anything_is_written_does_not_promise_to_resume(table, tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "fit", stopped)
+        result = invoke(table, "--grid", "4x4", "--out", tmp_path / "f.nc")
+    assert (
+        result.exit_code == 130 and "stopped; nothing was written" in result.stderr and "resumes" not in result.stderr
+    )
+    monkeypatch.setattr(command, "_draw_figure", stopped)
+    words = ["--grid", "4x4", "--paths", 2, "--out", tmp_path / "f.nc", "--plot", tmp_path / "f.png"]
+    result = invoke(table, *words)
+    assert result.exit_code == 130 and "f.nc was written" in result.stderr and "resumes" not in result.stderr
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_a_full_disk_is_an_error_in_a_line(table, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matheron.fields.writing._put", full)
+    result = invoke(table, "--grid", "4x4", "--paths", 2, "--out", tmp_path / "f.zarr")
+    assert result.exit_code == 1 and "no space is left on the disk of" in result.stderr, result.output
+    assert not (tmp_path / "f.zarr").exists()
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_quiet_says_nothing_but_what_was_left_out(tmp_path):
+    data = wells()
+    data.loc[3, "z"] = np.nan
+    data.to_csv(tmp_path / "w.csv", index=False)
+    result = invoke(tmp_path / "w.csv", "--grid", "4x4", "--paths", 2, "--out", tmp_path / "f.nc", "-q")
+    assert result.exit_code == 0 and result.stdout == ""
+    assert result.stderr.strip() == "1 of 25 rows has no number in x, y or z and is left out"
+
+
+# Cross-validation and variogram
+
+
+@pytest.mark.usefixtures("quick_fit")
+@pytest.mark.parametrize("words", [[], ["--log"], ["--sphere"]], ids=["values", "logarithms", "sphere"])
+def test_every_observation_is_predicted_from_the_others(words, tmp_path):
+    data = wells(east=0.0, north=0.0) / ([50.0, 50.0, 1.0] if "--sphere" in words else 1.0)
+    data.to_csv(tmp_path / "w.csv", index=False)
+    figure = tmp_path / "v.png"
+    out = ["--grid", "4x4", "--paths", 2, "--out", tmp_path / "f.nc", "--variogram", figure]
+    result = invoke(tmp_path / "w.csv", "--validate", *out, *words)
+    assert result.exit_code == 0, result.output
+    found = re.search(r"leave-one-out.*: RMSE (\S+), R\^2 (\S+), (\S+)% of 25 observations in", result.output)
+    assert found and ("of the logarithm" in found[0]) == (words == ["--log"])
+    X, y = data[["x", "y"]].to_numpy(), data["z"].to_numpy()
+    y = np.log(y) if words == ["--log"] else y
+    axes = {
+        name: np.linspace(*np.array([[-0.03, 1.03], [1.03, -0.03]]) @ [X[:, i].max(), X[:, i].min()], 4)
+        for i, name in enumerate("xy")
+    }
+    gp = fields.fit_sphere(X, y, around=axes).inner if words == ["--sphere"] else fields.fit_field(X, y)
+    K = gp.kernel(gp.train_inputs) + gp.noise.diag_embed()
+    scale = float(gp.output_transform.scale)
+    errors, sds = [], []
+    for i in range(25):  # as the word says: without one, n times
+        rest = [j for j in range(25) if j != i]
+        weights = torch.linalg.solve(K[rest][:, rest], K[rest, i])
+        r = gp.train_targets - gp.mean(gp.train_inputs)[:, 0]
+        errors.append(scale * float(r[i] - weights @ r[rest]))
+        sds.append(scale * float(K[i, i] - weights @ K[rest, i]) ** 0.5)
+    errors, sds = np.array(errors), np.array(sds)
+    expected = (
+        np.sqrt((errors**2).mean()),
+        1 - (errors**2).sum() / ((y - y.mean()) ** 2).sum(),
+        100 * (np.abs(errors) < 1.96 * sds).mean(),
+    )
+    for got, want, digits in zip(found.groups(), expected, (1e-3, 1e-3, 0.06), strict=True):
+        assert float(got) == pytest.approx(want, abs=digits * max(1.0, abs(want) * (digits < 0.01)))
+    assert imread(figure).shape[0] > 300
+
+
+# Coordinate reference systems
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_coordinates_of_a_table_are_brought_into_another_system(tmp_path):
+    """Metres given as degrees and brought back are the metres."""
+    from pyproj import Transformer
+
+    data = wells()
+    data.to_csv(tmp_path / "metres.csv", index=False)
+    lon, lat = Transformer.from_crs("EPSG:32633", "EPSG:4326", always_xy=True).transform(data.x, data.y)
+    data.assign(x=lon, y=lat).to_csv(tmp_path / "degrees.csv", index=False)
+    words = ["--grid", "5x4", "--paths", 2]
+    degrees = ["--crs", "EPSG:4326", "--to", "EPSG:32633"]
+    assert invoke(tmp_path / "metres.csv", *words, "--crs", "EPSG:32633", "--out", tmp_path / "a.nc").exit_code == 0
+    result = invoke(tmp_path / "degrees.csv", *words, *degrees, "--out", tmp_path / "b.nc")
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "a.nc") as a, xr.open_dataset(tmp_path / "b.nc") as b:
+        np.testing.assert_allclose(b["x"], a["x"], atol=1e-3)
+        np.testing.assert_allclose(b["z"], a["z"], atol=1e-4)
+        assert b.rio.crs.to_epsg() == 32633
+    result = invoke(tmp_path / "degrees.csv", *words, "--to", "EPSG:32633", "--out", tmp_path / "c.nc")
+    assert result.exit_code == 1 and "--to: say what the coordinates are now with --crs" in result.stderr
+
+
+@pytest.mark.parametrize("system", ["EPSG:32632", "EPSG:2056", "EPSG:3857"])
+def test_degrees_in_a_system_of_metres_are_refused_and_the_way_out_named(tmp_path, system, monkeypatch):
+    monkeypatch.setattr(models, "fit", lambda *_, **__: pytest.fail("fitted"))
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"lon": rng.uniform(7, 9, 9), "lat": rng.uniform(46, 48, 9), "z": rng.random(9)})
+    table.to_csv(tmp_path / "w.csv", index=False)
+    result = invoke(tmp_path / "w.csv", "--x", "lon,lat", "--crs", system, "--out", tmp_path / "f.nc")
+    assert result.exit_code == 1 and "--crs: expected coordinates in metres" in result.stderr, result.output
+    assert f"--crs EPSG:4326, and --to {system}" in result.stderr and "lon from 7" in result.stderr
+
+
+def test_coordinates_far_from_where_their_system_is_used_are_remarked_on(tmp_path):
+    table = wells().assign(x=lambda t: t.x / 1000, y=lambda t: t.y / 1000)  # kilometres
+    table.to_csv(tmp_path / "w.csv", index=False)
+    [remark] = read_observations(tmp_path / "w.csv", ["x", "y"], "z", "EPSG:32633").remarks
+    assert "not where EPSG:32633 is used" in remark and "is --crs right, and their unit?" in remark
+    wells().to_csv(tmp_path / "w.csv", index=False)
+    assert read_observations(tmp_path / "w.csv", ["x", "y"], "z", "EPSG:32633").remarks == []
+
+
+@pytest.mark.usefixtures("quick_fit")
+def test_the_command_fits_longitudes_and_latitudes_as_fit_sphere_does(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform([175, -20], [185, -10], (25, 2))
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(25)
+    pd.DataFrame({"lon": (X[:, 0] + 180) % 360 - 180, "lat": X[:, 1], "z": y}).to_csv(tmp_path / "w.csv", index=False)
+    words = ["--x", "lon,lat", "--crs", "EPSG:4326", "--grid", "6x5", "--paths", 2, "--out", tmp_path / "f.nc"]
+    result = invoke(tmp_path / "w.csv", *words)
+    assert result.exit_code == 0 and "on the sphere, in km (projected about" in result.output, result.output
+    with xr.open_dataset(tmp_path / "f.nc") as field:
+        axes = {name: field[name].values for name in ("lon", "lat")}
+        maps = fields.krige(fields.fit_sphere(X, y, around=axes), axes)
+        for name in ("mean", "std"):
+            np.testing.assert_allclose(field[name], maps[name], rtol=1e-6)
 
 
 # Bad files

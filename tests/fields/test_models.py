@@ -11,6 +11,7 @@ import matheron
 from matheron import fields, kernels
 from matheron.fields import models
 from matheron.fields.drift import RasterMean
+from matheron.samplers import moments
 
 
 def points(n, d=2, seed=0):
@@ -179,6 +180,92 @@ def test_chords_are_nearly_great_circles_and_the_date_line_is_no_edge():
         fields.OnSphere(matheron.draw_prior(kernels.RBF(), 1, input_dim=2))
 
 
+def test_points_of_a_sphere_and_longitudes_with_latitudes_are_fitted_alike():
+    """One lengthscale for all directions, whichever way they are given."""
+    rng = np.random.default_rng(0)
+    world = np.stack([rng.uniform(-180, 180, 60), rng.uniform(-60, 60, 60)], axis=1)
+    y = np.sin(np.radians(world[:, 0])) + 0.1 * rng.standard_normal(60)
+    by_hand = matheron.summary(fields.fit_field(fields.on_sphere(world), y, num_starts=1)).rows
+    model = fields.fit_sphere(world, y, num_starts=1)
+    assert model.centre is None and list(by_hand)[:3] == [
+        "Matern.outputscale",
+        "Matern.lengthscale",
+        "noise standard dev",
+    ]
+    assert matheron.summary(model.inner).rows == by_hand
+    country = world / [18.0, 6.0]  # where the plane's distances are the chords', nearly
+    flat = fields.fit_sphere(country, y, num_starts=1)
+    chords = matheron.summary(fields.fit_field(fields.on_sphere(country), y, num_starts=1)).rows
+    assert flat.centre is not None
+    for name, value in matheron.summary(flat.inner).rows.items():
+        assert value == pytest.approx(chords[name], rel=0.03), name
+
+
+@pytest.mark.parametrize("centre", [(28.0, -29.0), (180.0, 0.0), (77.0, 90.0), (-10.0, -89.0)])
+def test_a_region_s_plane_keeps_distances_within_its_stated_distortion(centre):
+    rng = np.random.default_rng(0)
+    x, y, z = directions = rng.standard_normal((3, 4000))
+    lonlat = np.degrees([np.arctan2(y, x), np.arctan2(z, np.hypot(x, y))]).T
+    chord = np.linalg.norm(
+        directions.T / np.linalg.norm(directions.T, axis=1, keepdims=True) - fields.on_sphere([centre], 1.0).numpy(),
+        axis=1,
+    )
+    angle = 2 * np.degrees(np.arcsin(chord / 2))
+    near = lonlat[angle < 25]
+    assert len(near) > 100
+    plane, space = fields.on_plane(near, centre), fields.on_sphere(near)
+    from_centre = np.hypot(*plane.numpy().T)
+    np.testing.assert_allclose(from_centre, 6371 * np.radians(angle[angle < 25]), rtol=1e-9)
+    arcs = 2 * 6371 * torch.asin(torch.cdist(space, space) / 2 / 6371)
+    ratio = (torch.cdist(plane, plane) / arcs)[~torch.eye(len(near), dtype=torch.bool)]
+    assert 1 - 1e-9 < float(ratio.min()) and float(ratio.max()) < 1.033
+
+
+def test_regions_are_told_from_continents_wherever_they_are():
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(40)
+    boxes = {
+        "country": ([24, -32], [32, -26], True), "dateline": ([165, -30], [195, 0], True),
+        "pole": ([-180, 70], [180, 90], True), "hemisphere": ([-90, -60], [90, 60], False),
+        "ring": ([-180, 50], [180, 60], False),
+    }  # fmt: skip
+    for name, (low, high, region) in boxes.items():
+        lonlat = rng.uniform(low, high, (40, 2))
+        model = fields.fit_sphere(lonlat, y, kernels.Matern(1.5, 500.0), noise=0.1, mean=0.0, num_starts=1)
+        assert (model.centre is not None) == region, name
+    few = rng.uniform([0, 0], [5, 5], (40, 2))
+    world = {"lon": np.linspace(-180, 180, 9), "lat": np.linspace(-80, 80, 5)}
+    settings = dict(noise=0.1, mean=0.0, num_starts=1)
+    assert fields.fit_sphere(few, y, kernels.RBF(900.0), around=world, **settings).centre is None
+    with pytest.raises(ValueError, match="around=grid"):
+        fields.krige(fields.fit_sphere(few, y, kernels.RBF(900.0), **settings), world)
+
+
+def test_a_field_on_the_sphere_has_the_posterior_s_law():
+    """Mean and covariance of many functions at places all over the sphere, against the closed form."""
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.uniform(-180, 180, 15), np.degrees(np.arcsin(rng.uniform(-1, 1, 15)))], axis=1)
+    gp = matheron.ExactGP(kernels.Matern(1.5, 2500.0), fields.on_sphere(X), rng.standard_normal(15), noise=0.1)
+    places = np.stack([rng.uniform(-180, 180, 12), rng.uniform(-90, 90, 12)], axis=1)
+    paths = fields.draw_field(fields.OnSphere(gp), 3000, places, seed=0)
+    assert "spherical harmonics" in repr(paths)
+    f = paths(places).numpy()
+    mean, covariance = (v.numpy() for v in moments(gp, fields.on_sphere(places)))
+    variance = np.diag(covariance)
+    assert np.abs((f.mean(0) - mean) / np.sqrt(variance / 3000)).max() < 4.5
+    error = np.sqrt((np.outer(variance, variance) + covariance**2) / 3000)
+    assert (np.abs(np.cov(f.T) - covariance) / error).max() < 5
+
+
+@pytest.mark.parametrize("kernel", [kernels.Matern(1.5, [900.0, 900.0, 500.0]), kernels.Matern(0.5, 20.0)])
+def test_kernels_without_harmonics_get_many_frequencies(kernel):
+    """One that depends on directions, and one too short for any number of harmonics that memory holds."""
+    X = fields.on_sphere([[0.0, 0.0], [120.0, 50.0], [-100.0, -30.0]])
+    gp = matheron.ExactGP(kernel, X, torch.rand(3), noise=0.1)
+    world = {"lon": np.linspace(-180, 180, 5), "lat": np.linspace(-80, 80, 3)}
+    assert "16384" in repr(fields.draw_field(fields.OnSphere(gp), 2, world, seed=0))
+
+
 # Variograms
 
 
@@ -212,6 +299,21 @@ def test_the_data_s_variogram_is_the_model_s_that_they_were_drawn_from():
     np.testing.assert_allclose(fields.model_variogram(scaled, v.lags), fields.model_variogram(gp, v.lags), rtol=1e-9)
 
 
+def test_variograms_of_data_from_the_model_lie_in_its_band_as_often_as_it_says():
+    g = torch.Generator().manual_seed(0)
+    X = 10 * torch.rand(80, 2, generator=g, dtype=torch.float64)
+    gp = matheron.ExactGP(
+        kernels.Matern(1.5, 2.0), X / 3, torch.zeros(80), noise=0.1,
+        input_transform=matheron.transforms.Affine(1 / 3), output_transform=matheron.transforms.Affine(5.0, 100.0),
+    )  # fmt: skip
+    L = torch.linalg.cholesky(kernels.Matern(1.5, 2.0)(X / 3) + 0.1 * torch.eye(80))
+    y = 100 + 5 * L @ torch.randn(80, 200, generator=g, dtype=torch.float64)
+    low, high = fields.variogram(X, y[:, 0], bins=6).band(gp, level=0.8, seed=1)
+    gamma = np.stack([fields.variogram(X, column, bins=6).gamma for column in y.mT])
+    inside = ((gamma > low) & (gamma < high)).mean(0)
+    np.testing.assert_allclose(inside, 0.8, atol=5 * np.sqrt(0.16 / 200 + 0.16 / 200))
+
+
 def test_a_variogram_is_drawn_with_the_model_s():
     from matplotlib.figure import Figure
 
@@ -219,7 +321,10 @@ def test_a_variogram_is_drawn_with_the_model_s():
     ax = Figure().subplots()
     gp = matheron.ExactGP(kernels.RBF(0.5), X, X[:, 0], noise=0.1)
     assert fields.variogram(X, X[:, 0]).plot(gp, ax=ax) is ax
-    assert len(ax.lines) == 2 and ax.get_xlabel() == "distance"
+    assert len(ax.lines) == 1 and ax.get_xlabel() == "distance"
+    both = Figure().subplots()
+    fields.variogram(X, X[:, 0]).plot(matheron.ExactGP(kernels.RBF([0.5, 0.2]), X, X[:, 0], noise=0.1), ax=both)
+    assert len(both.lines) == 2
     with pytest.raises(ValueError, match="at least 2"):
         fields.variogram(X[:1], X[:1, 0])
 

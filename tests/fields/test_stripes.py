@@ -7,11 +7,17 @@ is in single waves. Each octave's largest power over its mean tells.
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import xarray as xr
+from typer.testing import CliRunner
 
 import matheron
 from matheron import fields, kernels
+from matheron.cli import app
+from matheron.fields import models
+from matheron.samplers import moments
 
 SIDE = 48
 REALISATIONS = 6
@@ -57,8 +63,6 @@ def posterior(model, axes):
     inner = model.inner if isinstance(model, fields.OnSphere) else model
     points = fields.on_sphere(points) if isinstance(model, fields.OnSphere) and model.centre is None else points
     points = fields.on_plane(points, model.centre) if getattr(model, "centre", None) is not None else points
-    from matheron.samplers import moments
-
     mean, covariance = moments(inner, torch.as_tensor(points))
     return mean.numpy(), covariance.numpy()
 
@@ -93,3 +97,18 @@ def test_a_realisation_has_no_stripes(place):
     model, axes = model_at(place)
     paths = fields.draw_field(model, REALISATIONS, axes, seed=0)
     assert worst(fields.simulate(paths, axes), *posterior(model, axes)) < 2
+
+
+def test_a_command_s_realisations_have_no_stripes(tmp_path, monkeypatch):
+    """In degrees, with a model that is not searched for."""
+    fit = models.fit
+    monkeypatch.setattr(models, "fit", lambda k, X, y, **_: fit(k, X, y, noise=0.05, mean=0.0, num_starts=1))
+    X, y = data(25, (24.0, -32.0), (32.0, -26.0))
+    pd.DataFrame({"lon": X[:, 0], "lat": X[:, 1], "z": y}).to_csv(tmp_path / "w.csv", index=False)
+    words = ["--x", "lon,lat", "--crs", "EPSG:4326", "--grid", f"{SIDE}x{SIDE}", "--paths", str(REALISATIONS)]
+    result = CliRunner().invoke(app, ["field", str(tmp_path / "w.csv"), *words, "--out", str(tmp_path / "f.nc")])
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "f.nc") as field:
+        axes = {name: field[name].values for name in ("lon", "lat")}
+        model = fields.fit_sphere(X, y, around=axes)
+        assert worst(field["z"], *posterior(model, axes)) < 2

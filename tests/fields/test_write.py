@@ -1,5 +1,7 @@
 """write: what is read back is what was simulated, and a killed write resumes."""
 
+import argparse
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +14,8 @@ import pytest
 import rioxarray
 import xarray as xr
 
-from matheron import fields
+import matheron
+from matheron import fields, kernels
 from matheron.fields import blocks, schedulers
 from matheron.fields.writing import Manifest
 
@@ -82,6 +85,30 @@ def test_a_geotiff_is_tiled_and_north_is_up(field, tmp_path):
         np.testing.assert_array_equal(file.read(2), downwards.values[1])
 
 
+def test_a_geotiff_has_maps_then_paths_described_compressed_and_with_overviews(tmp_path):
+    """On axes that are no whole number of tiles, in either direction, and in blocks that are none."""
+    import rasterio
+
+    paths = matheron.draw_prior(kernels.RBF(0.3), 3, input_dim=2, seed=0)
+    axes = {"x": np.linspace(0, 1, 300), "y": np.linspace(0, 1, 270)}
+    field = fields.simulate(paths, axes, chunks={"x": 100, "y": 90}, name="level").compute().chunk(x=100, y=90)
+    maps = fields.summaries_of(field, quantiles=[0.1, 0.9], above=[0.25])
+    for name, whole in (
+        ("up.tif", maps.assign(level=field)),
+        ("down.tif", maps.assign(level=field).isel(y=slice(None, None, -1))),
+    ):
+        with rasterio.open(fields.write(whole, tmp_path / name)) as file:
+            assert file.descriptions == (
+                "mean", "mean_error", "std", "std_error", "quantile 0.1", "quantile 0.9", "probability above 0.25",
+                "level path 0", "level path 1", "level path 2",
+            )  # fmt: skip
+            assert file.compression.name == "deflate" and file.overviews(1) == file.overviews(10) == [2, 4]
+            np.testing.assert_array_equal(file.read(8)[::-1], field.values[0])
+            np.testing.assert_array_equal(file.read(5)[::-1], maps["quantile"].values[0])
+            small = file.read(8, out_shape=(135, 150))[::-1]
+            np.testing.assert_allclose(small, field.values[0].reshape(135, 2, 150, 2).mean((1, 3)), atol=1e-6)
+
+
 def test_a_dataset_of_maps_is_written_too(field, tmp_path):
     maps = xr.Dataset({"mean": field.mean("path"), "first": field[0].compute()})
     for name in ("maps.nc", "maps.zarr", "maps.tif"):
@@ -138,7 +165,7 @@ def test_a_killed_write_goes_on_without_the_finished_blocks(writing, tmp_path, s
     process.wait()
     finished = record.read_bytes().count(b"\n") - 2
     assert 4 <= finished < 20
-    assert suffix == ".zarr" or not path.exists()
+    assert not path.exists()
     with record.open("ab") as torn:  # as if the kill had come in the middle of a line
         torn.write(b'"field/0.3')
     field = writing.field(chunks=8)
@@ -152,10 +179,9 @@ def test_a_killed_write_goes_on_without_the_finished_blocks(writing, tmp_path, s
 
 
 def test_an_unfinished_write_of_another_field_is_not_continued(field, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["matheron.fields.writing"], "finished", lambda *_: iter(["y0 x0"]))
-    monkeypatch.setattr(sys.modules["matheron.fields.writing"].Manifest, "end", lambda self: None)
-    fields.write(field, tmp_path / "field.zarr")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        count_blocks(patch, most=2)
+        fields.write(field, tmp_path / "field.zarr", scheduler="sync")
     with pytest.raises(
         ValueError, match=r"an unfinished write of another field.*replace it with overwrite=True \(--overwrite"
     ):
@@ -174,6 +200,36 @@ def test_what_is_there_is_kept_unless_asked(field, tmp_path):
     fields.write(field.isel(path=[0]), path, overwrite=True)
     with reopened(path) as read:
         assert read.sizes["path"] == 1
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc", ".tif"])
+@pytest.mark.parametrize("when", ["blocks", "file"])
+def test_a_full_disk_is_named_and_leaves_nothing_under_the_file_s_name(field, tmp_path, suffix, when, monkeypatch):
+    """Whatever a library makes of it: NetCDF's says no more than that there was an error."""
+    writing, path = sys.modules["matheron.fields.writing"], tmp_path / f"field{suffix}"
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def vague(*_, **__):
+        (tmp_path / f".{path.name}.new{suffix}").write_text("half")
+        raise RuntimeError("NetCDF: HDF error")
+
+    with monkeypatch.context() as patch:
+        if when == "blocks":
+            patch.setattr(writing, "_put", full)
+        else:
+            patch.setattr(writing.shutil, "disk_usage", lambda _: argparse.Namespace(free=0))
+            patch.setattr(xr.Dataset, "to_netcdf", vague)
+            patch.setattr(writing, "assemble_geotiff", vague)
+            patch.setattr(writing.os, "replace", full) if suffix == ".zarr" else None
+        with pytest.raises(
+            OSError, match=r"no space is left on the disk of .*finished blocks are kept in field\..*partial"
+        ):
+            fields.write(field, path, scheduler="sync")
+    assert not path.exists() and not (tmp_path / f".{path.name}.new{suffix}").exists()
+    with reopened(fields.write(field, path)) as read:
+        np.testing.assert_array_equal(np.sort(read.values, axis=None), np.sort(field.values, axis=None))
 
 
 def test_a_manifest_survives_torn_lines(tmp_path):

@@ -176,6 +176,8 @@ def spherical_features(
     >>> spherical_features(kernels.RBF(0.5), torch.zeros(3), 1.0)
     Features(spherical harmonics to degree 8, 99.97% of the variance)
     """
+    if kernel.num_outputs > 1:
+        return None
     variance = float(kernel.diag(centre[None].to(torch.float64)).max())
     scale = variance if data is None else min(variance, posterior_scale(kernel, *data, at_data=True) or variance)
     spectrum = spectrum_on_sphere(kernel, centre, radius, tolerance * scale, largest)
@@ -191,8 +193,6 @@ def spectrum_on_sphere(kernel: Kernel, centre: Tensor, radius: float, lost: floa
 
     As a function of the angle, a kernel of chords is smooth to the right of zero, however rough its draws are.
     """
-    if kernel.num_outputs > 1:
-        return None
     centre, kernel = centre.double().cpu(), kernel.to("cpu", torch.float64)
 
     def profile(angle: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 
     from ..gp import ExactGP
     from ..paths import AbstractPaths
-    from .models import OnSphere
     from .observations import Observations
     from .simulation import Chunks
+    from .sphere import OnSphere
 
 # Products of observations, twice, and cells: up to so many the standard deviation is exact, in about a minute.
 _DEAR = 1e12
+# Observations at the most that are left out in turn, and that each is predicted from.
+_VALIDATED = 4000
 
 
 def field(
@@ -46,8 +49,13 @@ def field(
     crs: Annotated[
         str | None,
         typer.Option(
-            help="Of the coordinates, e.g. EPSG:32633. A GeoPackage has its own, and is brought into the one given."
+            help="Coordinate reference system of the input, e.g. EPSG:4326. A GeoPackage has its own, and is brought "
+            "into the one given."
         ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Coordinate reference system to bring the coordinates into, e.g. EPSG:32633."),
     ] = None,
     mask: Annotated[
         Path | None,
@@ -67,8 +75,15 @@ def field(
     log: Annotated[bool, typer.Option("--log", help="Model the logarithm of the values.")] = False,
     chunks: Annotated[int | None, typer.Option(min=1, help="Cells along the side of a block.")] = None,
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, e.g. tcp://10.0.0.1:8786.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the realisations.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out.")] = False,
+    variogram: Annotated[
+        Path | None, typer.Option(help="Where a figure of the variogram goes, of the data and of the fitted model.")
+    ] = None,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Predict every observation from all the others, and say how well.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")] = False,
 ) -> None:
     """Fit a Gaussian process to observations, and simulate fields that agree with them.
 
@@ -78,61 +93,67 @@ def field(
         need(name)
     import torch
 
-    from .. import draw
     from .cells import box_of, cells_for
-    from .models import OnSphere
-    from .observations import read_observations
+    from .drawing import draw_field
+    from .observations import check_degrees, read_observations
     from .simulation import simulate, whole_paths, with_crs
     from .writing import FORMATS, write
 
+    say = (lambda _: None) if quiet else typer.echo
+    written = None
     try:
         out = Path(table.stem + ".nc") if out is None and plot is None else out
         names = listed(x) or []
-        _check_outputs(out, plot, FORMATS, overwrite)
+        _check_outputs(out, plot, variogram, FORMATS, overwrite)
         _check_coordinates(names, out, plot)
-        wells = read_observations(table, names, value, _as_crs(crs))
-        typer.echo(f"{table.name}: {len(wells.values)} observations of {value}")
-        for remark in wells.remarks:
-            typer.echo(f"  {remark}")
+        wells = read_observations(table, names, value, _as_crs(crs, "--crs"), _as_crs(to, "--to"))
+        say(f"{table.name}: {len(wells.values)} observations of {value}")
+        for remark in wells.remarks:  # on what was left out, or is doubtful: said to whoever asked for quiet, too
+            typer.echo(f"  {remark}", err=True)
         reference = wells.crs
         sphere = bool(getattr(reference, "is_geographic", False)) if sphere is None else sphere
         if sphere:
-            _check_degrees(wells)
-            wells = wells if mask is not None else _across_the_dateline(wells)
+            check_degrees(wells.points, wells.names)
+            wells = wells if mask is not None else _across_the_dateline(wells, say)
         elif reference is None and [name[:3].lower() for name in names] == ["lon", "lat"]:
-            typer.echo(f"  {' and '.join(names)} are taken for a plane; --sphere if they are degrees")
+            typer.echo(f"  {' and '.join(names)} are taken for a plane; --sphere if they are degrees", err=True)
         cells = cells_for(grid, mask, wells, reference, sphere)
-        box = box_of(cells, wells)
-        gp = _fitted(wells, log, seed, sphere)
+        box_of(cells, wells)
+        model = _fitted(wells, log, seed, sphere, cells, say)
+        if validate:
+            say(_validated(model, log))
+        if variogram is not None:
+            _draw_variogram(model, wells, log, variogram)
+            say(f"drawn: {variogram}")
+        model = _of_values(model) if log else model
         began = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
-            functions = draw(gp, paths, domain=None if sphere else box, generator=torch.Generator().manual_seed(seed))
-        typer.echo(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
-        where = OnSphere(functions) if sphere else functions
-        side = whole_paths(where, cells)
+            functions = draw_field(model, paths, cells, generator=torch.Generator().manual_seed(seed))
+        say(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
+        side = whole_paths(functions, cells)
         size = side if chunks is None else {dim: n if dim == "path" else chunks for dim, n in side.items()}
-        realised = simulate(where, cells, chunks=size, name=_variable(value))
+        realised = simulate(functions, cells, chunks=size, name=_variable(value))
         realised = realised if reference is None else with_crs(realised, reference)
         threshold = float(np.quantile(wells.values, 0.75)) if above is None else above
         if out is not None:
             began = time.monotonic()
-            whole = realised
-            if out.suffix.lower() not in (".tif", ".tiff"):
-                maps = _maps(gp, where, realised, cells, size, (0.05, 0.5, 0.95), threshold)
-                whole = maps.assign({realised.name: realised})
-            written = write(whole, out, scheduler=dask, progress=True, overwrite=overwrite)
+            maps = _maps(model, functions, realised, cells, size, (0.05, 0.5, 0.95), threshold)
+            whole = maps.assign({realised.name: realised})
+            written = write(whole, out, scheduler=dask, progress=not quiet, overwrite=overwrite)
             shape = " x ".join(str(n) for n in realised.shape[1:])
-            typer.echo(f"written: {written}, {paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
+            say(f"written: {written}, {paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
         if plot is not None:
-            _draw_figure(gp, where, cells, wells, threshold, plot, log, sphere)
-            typer.echo(f"drawn: {plot}")
+            _draw_figure(model, functions, cells, wells, threshold, plot, log, sphere)
+            say(f"drawn: {plot}")
     except KeyboardInterrupt:
-        typer.secho("stopped; the same command resumes with the blocks that are left", err=True)
+        begun = out is not None and out.with_name(out.name + ".blocks").exists()
+        left = "the same command resumes with the blocks that are left" if begun else "nothing was written"
+        typer.secho(f"stopped; {left if written is None else f'{written} was written'}", err=True)
         raise typer.Exit(130) from None
 
 
-def _as_crs(crs: str | None) -> object:
+def _as_crs(crs: str | None, option: str) -> object:
     """A coordinate reference system by its name."""
     if crs is None:
         return None
@@ -140,7 +161,7 @@ def _as_crs(crs: str | None) -> object:
     try:
         return pyproj.CRS.from_user_input(crs)
     except pyproj.exceptions.CRSError as error:
-        raise ValueError(f"--crs: expected a name such as EPSG:32633, got {crs!r} ({error})") from None
+        raise ValueError(f"{option}: expected a name such as EPSG:32633, got {crs!r} ({error})") from None
 
 
 def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) -> None:
@@ -154,68 +175,117 @@ def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) ->
         raise ValueError(f"--out: a raster has two coordinates, got {', '.join(names)}; write to .nc")
 
 
-def _check_degrees(wells: Observations) -> None:
-    """On the sphere coordinates are a longitude and a latitude."""
-    if len(wells.names) != 2:
-        raise ValueError(f"--sphere: expected longitude and latitude, got {', '.join(wells.names)}")
-    for name, column, most in zip(wells.names, wells.points.T, (360.0, 90.0), strict=True):
-        if np.abs(column).max() > most:
-            raise ValueError(
-                f"--crs or --sphere: expected longitude and latitude in degrees, got {name} from {column.min():.6g} to "
-                f"{column.max():.6g}; name another --crs, or add --plane"
-            )
-
-
-def _across_the_dateline(wells: Observations) -> Observations:
+def _across_the_dateline(wells: Observations, say: Callable[[str], None]) -> Observations:
     """Observations whose longitudes have no jump, so that a grid goes the short way round."""
     from .cells import unwrapped
 
     east, points = unwrapped(wells.points[:, 0]), wells.points.copy()
     if (east != points[:, 0]).any():
-        typer.echo(f"  {wells.names[0]} crosses the line where it begins again: {east.min():.6g} to {east.max():.6g}")
+        say(f"  {wells.names[0]} crosses the line where it begins again: {east.min():.6g} to {east.max():.6g}")
         points[:, 0] = east
     return replace(wells, points=points)
 
 
-def _fitted(wells: Observations, log: bool, seed: int, sphere: bool) -> ExactGP:
-    """The model, in the values' own units whether fitted to them or to their logarithms."""
+def _fitted(
+    wells: Observations,
+    log: bool,
+    seed: int,
+    sphere: bool,
+    cells: DataArray | dict[str, np.ndarray],
+    say: Callable[[str], None],
+) -> ExactGP | OnSphere:
+    """The model of the values, or of their logarithms."""
     from ..fitting import summary
-    from ..kernels import Matern
-    from .models import EARTH, fit_field, on_sphere
+    from .models import fit_field, fit_sphere
 
     if log and wells.values.min() <= 0:
         raise ValueError(f"--log: expected positive values of {wells.value_name}, got {wells.values.min():.4g}")
-    began = time.monotonic()
+    began, where = time.monotonic(), ""
+    values, show = np.log(wells.values) if log else wells.values, say is typer.echo
+    if sphere:
+        model = fit_sphere(wells.points, values, around=cells, seed=seed, progress=show)
+        words = summary(model.inner)
+        where = " on the sphere, in km"
+        if model.centre is not None:
+            where += " (projected about {:g}, {:g})".format(*model.centre)
+    else:
+        model = fit_field(wells.points, values, seed=seed, progress=show)
+        words = summary(model, names=list(wells.names))
+    say(f"fitted{where}{' to the logarithm' if log else ''}: {words} ({time.monotonic() - began:.1f} s)")
+    return model
+
+
+def _of_values(model: ExactGP | OnSphere) -> ExactGP | OnSphere:
+    """The model of values whose logarithms were fitted."""
+    from ..transforms import Affine, Chain, Exp
+    from .sphere import OnSphere
+
+    if isinstance(model, OnSphere):
+        return model.with_inner(_of_values(model.inner))
+    return model.replaced(output_transform=Chain([model.output_transform or Affine(), Exp()]))
+
+
+def _validated(model: ExactGP | OnSphere, log: bool) -> str:
+    """Leave-one-out cross-validation in a line."""
+    import torch
+
+    from ..likelihood import leave_one_out
+    from .sphere import OnSphere
+
+    gp = model.inner if isinstance(model, OnSphere) else model
+    some = torch.randperm(gp.num_data, generator=torch.Generator().manual_seed(0))[:_VALIDATED]
+    if gp.num_data > _VALIDATED:
+        gp = gp.replaced(train_inputs=gp.train_inputs[some], train_targets=gp.train_targets[some], noise=gp.noise[some])
+    left_out = leave_one_out(gp)
+    error = left_out.standardized * left_out.variance.sqrt()  # y - mean
+    y = left_out.mean + error
+    inside = float((left_out.standardized.abs() < 1.96).double().mean())
+    explained = 1 - float(error.square().sum() / (y - y.mean()).square().sum())
+    return (
+        f"leave-one-out{' of the logarithm' if log else ''}: RMSE {float(error.square().mean().sqrt()):.4g}, "
+        f"R^2 {explained:.3f}, {100 * inside:.1f}% of {len(y)} observations in their 95% intervals"
+    )
+
+
+def _draw_variogram(model: ExactGP | OnSphere, wells: Observations, log: bool, out: Path) -> None:
+    """The variogram of the data, in km where they are longitudes and latitudes, and the model's."""
+    from matplotlib.figure import Figure
+
+    from .sphere import OnSphere
+    from .variograms import variogram
+
+    on_sphere = isinstance(model, OnSphere)
+    points = model.points(wells.points) if on_sphere else wells.points
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    ax = figure.subplots()
     values = np.log(wells.values) if log else wells.values
-    points, kernel, names = wells.points, None, list(wells.names)
-    if sphere:  # one lengthscale for all directions, in km along chords
-        points, names = on_sphere(wells.points), None
-        kernel = float(values.var()) * Matern(1.5, EARTH / 20)
-    gp = fit_field(points, values, kernel, seed=seed, progress=True)
-    words = str(summary(gp, names=names))
-    where = " on the sphere, in km" if sphere else ""
-    typer.echo(f"fitted{where}{' to the logarithm' if log else ''}: {words} ({time.monotonic() - began:.1f} s)")
-    if log:
-        from ..transforms import Affine, Chain, Exp
-
-        gp = gp.replaced(output_transform=Chain([gp.output_transform or Affine(), Exp()]))
-    return gp
+    variogram(points, values).plot(model.inner if on_sphere else model, ax=ax)
+    ax.set_title(f"log {wells.value_name}" if log else wells.value_name)
+    ax.set_xlabel("distance in km" if on_sphere else "distance")
+    figure.savefig(out, dpi=120)
 
 
-def _check_outputs(out: Path | None, plot: Path | None, formats: tuple[str, ...], overwrite: bool) -> None:
+def _check_outputs(
+    out: Path | None, plot: Path | None, variogram: Path | None, formats: tuple[str, ...], overwrite: bool
+) -> None:
     """Before any work: what could not be written at the end."""
-    for option, path, endings in (("--out", out, formats), ("--plot", plot, (".png", ".pdf", ".svg"))):
+    figures = (".png", ".pdf", ".svg")
+    for option, path, endings in (
+        ("--out", out, formats),
+        ("--plot", plot, figures),
+        ("--variogram", variogram, figures),
+    ):
         if path is None:
             continue
         if path.suffix.lower() not in endings:
             raise ValueError(f"{option}: expected a name that ends in {', '.join(endings)}, got {path.name!r}")
         check_folder(path)
-    if out is not None and out.exists() and not overwrite and not out.with_name(out.name + ".blocks").exists():
+    if out is not None and out.exists() and not overwrite:
         raise FileExistsError(f"--out: {out} is there already; choose another name, or add --overwrite")
 
 
 def _maps(
-    gp: ExactGP,
+    model: ExactGP | OnSphere,
     functions: AbstractPaths | OnSphere,
     realised: DataArray,
     cells: DataArray | dict[str, np.ndarray],
@@ -228,14 +298,13 @@ def _maps(
     What is exact has no error beside it.
     """
     from .kriging import LARGEST, krige, mean
-    from .models import OnSphere
     from .summaries import summaries_of
 
     maps = summaries_of(realised, quantiles=quantiles, above=[threshold])
-    if gp.output_transform is not None and not gp.output_transform.affine:
+    if model.output_transform is not None and not model.output_transform.affine:
         return maps
-    if gp.num_data <= LARGEST and gp.num_data**2 * realised[0].size <= _DEAR:
-        exact = krige(OnSphere(gp) if isinstance(functions, OnSphere) else gp, cells, chunks=chunks)
+    if model.num_data <= LARGEST and model.num_data**2 * realised[0].size <= _DEAR:
+        exact = krige(model, cells, chunks=chunks)
     else:
         exact = mean(functions, cells, chunks=chunks).to_dataset()
     maps = maps.drop_vars([f"{name}_error" for name in exact.data_vars])
@@ -243,7 +312,7 @@ def _maps(
 
 
 def _draw_figure(
-    gp: ExactGP,
+    model: ExactGP | OnSphere,
     functions: AbstractPaths | OnSphere,
     cells: DataArray | dict[str, np.ndarray],
     wells: Observations,
@@ -261,7 +330,7 @@ def _draw_figure(
     else:
         few = cells.isel({dim: thinned(cells[dim].values) for dim in cells.dims})
     chunks = whole_paths(functions, few)
-    maps = _maps(gp, functions, simulate(functions, few, chunks=chunks), few, chunks, (), threshold)
+    maps = _maps(model, functions, simulate(functions, few, chunks=chunks), few, chunks, (), threshold)
     maps = maps.compute(scheduler="sync")
     realisations = simulate(functions[:3], few).compute(scheduler="sync")
     data = (wells.points, wells.values)

@@ -12,6 +12,7 @@ from ..features import Features, spherical_features
 from ..gp import ExactGP
 from ..libraries import describe
 from ..paths import AbstractPaths
+from ..streamed import StreamedGP
 from ..transforms import Affine
 from .sphere import OnSphere, box_of_grid
 from .targets import Grid
@@ -52,16 +53,17 @@ def draw_field(
     >>> fields.simulate(paths, grid).shape
     (8, 20, 30)
     """
-    settings = {"num_features": FEATURES, **settings}
+    chosen: dict[str, Any] = {"num_features": FEATURES}
     if not isinstance(model, OnSphere):
-        gp = describe(model)
-        return draw(gp, num_paths, **{"domain": box_of_grid(grid, gp, inputs), **settings})
+        described = model.model if isinstance(model, StreamedGP) else describe(model)
+        chosen["domain"] = box_of_grid(grid, described.input_dim, None, inputs)
+        return draw(model, num_paths, **{**chosen, **settings})
     if model.centre is not None:
-        settings = {"domain": box_of_grid(grid, model, inputs), **settings}
+        chosen["domain"] = box_of_grid(grid, 2, model, inputs)
     elif "features" not in settings:
         harmonics = _harmonics(model.inner, model.radius, settings.get("tolerance", 1e-3))
-        settings = settings if harmonics is None else {**settings, "features": harmonics}
-    return model.with_inner(draw(model.inner, num_paths, **settings))
+        chosen["features"] = "auto" if harmonics is None else harmonics
+    return model.with_inner(draw(model.inner, num_paths, **{**chosen, **settings}))
 
 
 def _harmonics(model: object, radius: float, tolerance: float) -> Features | None:

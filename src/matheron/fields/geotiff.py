@@ -1,4 +1,4 @@
-"""Rasters as GeoTIFF: tiled, a band for each path (and variable), north up."""
+"""Rasters as GeoTIFF: a band for each map and each path, with descriptions; tiled, compressed, with overviews."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from .blocks import regions
 from .extras import need
 
 if TYPE_CHECKING:
-    from xarray import Dataset
+    from xarray import DataArray, Dataset
 
 # The side of a tile: a multiple of 16, as the format asks.
 TILE = 256
+# The longer side of the smallest overview, at least.
+SMALLEST = 64
 
 
 def check_raster(dataset: Dataset) -> None:
@@ -59,21 +61,42 @@ def assemble_geotiff(dataset: Dataset, path: Path) -> None:
         blockxsize=TILE,
         blockysize=TILE,
         interleave="band",
+        compress="deflate",
+        predictor=3,  # of floating-point numbers: their bytes by significance
         BIGTIFF="IF_SAFER",
     )
     with rasterio.open(path, "w", **profile) as file:
         for band, (name, index) in enumerate(bands, start=1):
-            dims = variables[name].dims[:-2]
-            label = " ".join(f"{d} {i}" for d, i in zip(dims, index, strict=True))
-            file.set_band_description(band, f"{name} {label}".strip())
+            file.set_band_description(band, _described(variables[name], name, index))
         number = {band: i for i, band in enumerate(bands, start=1)}
         for name, variable in variables.items():
-            whole = tuple((n,) for n in variable.shape)
-            for _, region in regions(variable.chunks or whole):  # a block is read once, for all of its bands
-                values = np.asarray(variable[region])
-                *lead, rows, columns = region
-                top_row = len(y) - rows.stop if flip else rows.start
-                window = rasterio.windows.Window(columns.start, top_row, *reversed(values.shape[-2:]))
-                for index in product(*(range(s.start, s.stop) for s in lead)):
-                    layer = values[tuple(i - s.start for i, s in zip(index, lead, strict=True))]
+            *lead, rows, columns = variable.chunks or tuple((n,) for n in variable.shape)
+            # Whole tiles, about as large as blocks: a compressed tile that is written twice takes its place twice.
+            whole = [_in_tiles(len(axis), max(sizes)) for axis, sizes in ((y, rows), (x, columns))]
+            for _, (*some, down, along) in regions((*lead, *whole)):
+                here = slice(len(y) - down.stop, len(y) - down.start) if flip else down
+                values = np.asarray(variable[(*some, here, along)])
+                window = rasterio.windows.Window(along.start, down.start, *reversed(values.shape[-2:]))
+                for index in product(*(range(s.start, s.stop) for s in some)):
+                    layer = values[tuple(i - s.start for i, s in zip(index, some, strict=True))]
                     file.write(layer[::-1] if flip else layer, number[name, index], window=window)
+    levels = [2**i for i in range(1, 16) if max(len(y), len(x)) >= SMALLEST * 2**i]
+    with rasterio.Env(COMPRESS_OVERVIEW="DEFLATE", PREDICTOR_OVERVIEW="3"):
+        with rasterio.open(path, "r+") as file:
+            file.build_overviews(levels, rasterio.enums.Resampling.average)
+
+
+def _in_tiles(n: int, size: int) -> tuple[int, ...]:
+    """The sizes of parts of n cells, each a whole number of tiles, at least as large as `size` (but for the last)."""
+    step = -(-size // TILE) * TILE
+    return tuple(min(step, n - start) for start in range(0, n, step))
+
+
+def _described(variable: DataArray, name: str, index: tuple[int, ...]) -> str:
+    """What a band holds: "mean", "quantile 0.05", "probability above 1600", "height path 3"."""
+    words = [name]
+    for dim, i in zip(variable.dims[:-2], index, strict=True):
+        value = variable[dim].values[i] if dim in variable.coords else i
+        label = {"quantile_level": "", "threshold": "above "}.get(str(dim), f"{dim} ")
+        words.append(f"{label}{value:g}" if np.issubdtype(type(value), np.number) else f"{label}{value}")
+    return " ".join(words)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Files with a geometry; others are tables, of CSV or Parquet.
 GEOMETRY = (".gpkg", ".geojson", ".shp")
+# Points this many degrees outside of the area of a coordinate reference system may still be given in it.
+_NEAR = 1.0
 # The fewest that a fit can be made from.
 LEAST = 3
 
@@ -35,7 +37,9 @@ class Observations:
     remarks: list[str] = field(default_factory=list)
 
 
-def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str, crs: object = None) -> Observations:
+def read_observations(
+    path: str | os.PathLike[str], x: Sequence[str], value: str, crs: object = None, to: object = None
+) -> Observations:
     """Observations from a CSV, Parquet or GeoPackage file.
 
     Args:
@@ -44,6 +48,7 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
         x: the columns of the coordinates, in order.
         value: the column of the values.
         crs: of the coordinates. A geometry that is in another is brought into it.
+        to: the coordinate reference system to bring the first two coordinates into.
 
     Rows without a value or a coordinate are left out, and a remark says how many.
 
@@ -86,6 +91,11 @@ def read_observations(path: str | os.PathLike[str], x: Sequence[str], value: str
     if len(rows) < LEAST:
         raise ValueError(f"{path.name}: expected at least {LEAST} rows with numbers, got {len(rows)}")
     _check_spread(rows, names, path)
+    plan = rows[:, : min(2, len(x))]  # a view: of more coordinates the others are heights, depths or times
+    doubt = None if crs is None else _check_crs(plan, names, crs)
+    remarks += [] if doubt is None else [doubt]
+    if to is not None:
+        plan[:], crs = _brought_into(plan, names, crs, to), to
     doubts = no_data_remark(value, rows[:, -1]), copies_remark(rows)
     remarks += [remark for remark in doubts if remark is not None]
     repeated = len(np.unique(rows, axis=0)) - len(np.unique(rows[:, :-1], axis=0))
@@ -118,6 +128,74 @@ def _coordinates(table: DataFrame, x: Sequence[str], path: Path) -> list[np.ndar
     if kinds - {"Point"} or len(x) != 2:
         raise ValueError(f"{path.name}: expected points and two names for their coordinates, got {', '.join(kinds)}")
     return [np.asarray(table.geometry.x), np.asarray(table.geometry.y)]
+
+
+def check_degrees(points: np.ndarray, names: Sequence[str]) -> None:
+    """ValueError where points are no longitudes and latitudes."""
+    if len(names) != 2:
+        raise ValueError(f"--sphere: expected longitude and latitude, got {', '.join(names)}")
+    if not _may_be_degrees(points):
+        raise ValueError(
+            f"--crs or --sphere: expected longitude and latitude in degrees, got {_ranges(points, names)}; name "
+            "another --crs, or add --plane"
+        )
+
+
+def _may_be_degrees(points: np.ndarray) -> bool:
+    return bool((np.abs(points) <= (360.0, 90.0)).all())
+
+
+def _ranges(points: np.ndarray, names: Sequence[str]) -> str:
+    """The least and the largest of each coordinate, in words."""
+    each = zip(names, points.T, strict=False)
+    return " and ".join(f"{name} from {column.min():.6g} to {column.max():.6g}" for name, column in each)
+
+
+def _check_crs(points: np.ndarray, names: Sequence[str], crs: object) -> str | None:
+    """A ValueError where points `[n, 2]` of a projected system look like degrees; a remark where none of them is in the
+    area that it is made for.
+
+    Coordinates as small as degrees are a few hundred metres from the origin of a system. Systems that have a name put
+    it where nobody measures, so that their coordinates are large and positive.
+    """
+    pyproj = need("pyproj")
+    known = pyproj.CRS.from_user_input(crs)
+    if points.shape[1] < 2 or not known.is_projected or known.to_authority() is None:
+        return None
+    name, unit, got = ":".join(known.to_authority()), known.axis_info[0], _ranges(points, names)
+    if _may_be_degrees(points) and unit.unit_conversion_factor < 10:  # metres or feet
+        raise ValueError(
+            f"--crs: expected coordinates in {unit.unit_name}s for {name}, got {got}, which look like degrees; if they "
+            f"are, say --crs EPSG:4326, and --to {name} to bring them into it"
+        )
+    lon, lat = pyproj.Transformer.from_crs(known, known.geodetic_crs, always_xy=True).transform(*points.T)
+    area = known.area_of_use
+    if area is None:
+        return None
+    wide = (area.east - area.west) % 360 or 360.0
+    east = (lon - area.west + _NEAR) % 360 <= wide + 2 * _NEAR
+    if (np.isfinite(lon) & east & (lat >= area.south - _NEAR) & (lat <= area.north + _NEAR)).any():
+        return None
+    return f"the coordinates are not where {name} is used ({area.name:.60}): {got}; is --crs right, and their unit?"
+
+
+def _brought_into(points: np.ndarray, names: Sequence[str], crs: object, to: object) -> np.ndarray:
+    """Points `[n, 2]` of one coordinate reference system in another."""
+    pyproj = need("pyproj")
+    if crs is None:
+        raise ValueError("--to: say what the coordinates are now with --crs, e.g. --crs EPSG:4326")
+    if points.shape[1] < 2:
+        raise ValueError(f"--to: expected two coordinates, got {', '.join(names[:-1])}")
+    if pyproj.CRS.from_user_input(crs).is_geographic:
+        check_degrees(points, names[:2])
+    moved = np.stack(pyproj.Transformer.from_crs(crs, to, always_xy=True).transform(*points.T), axis=1)
+    lost = ~np.isfinite(moved).all(axis=1)
+    if lost.any():
+        raise ValueError(
+            f"--to: {int(lost.sum())} of {len(points)} points have no place in that coordinate reference system; the "
+            f"coordinates are {_ranges(points, names)}"
+        )
+    return moved
 
 
 def _check_spread(rows: np.ndarray, names: Sequence[str], path: Path) -> None:

@@ -192,14 +192,15 @@ def _thinned(n: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, min(n, _THINNED)).round().astype(int))
 
 
-def box_of_grid(grid: Grid, model: OnSphere | ExactGP, inputs: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
-    """The lower and upper corner of a grid's cells, where a model's functions will be called."""
-    if isinstance(model, OnSphere):
-        points = model.points(lonlat_of(grid, inputs))
-        low, high = points.aminmax(dim=0)
+def box_of_grid(
+    grid: Grid, input_dim: int, place: OnSphere | None = None, inputs: Sequence[str] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The lower and upper corner of a grid's cells, as the points where functions will be called."""
+    if place is not None:
+        low, high = place.points(lonlat_of(grid, inputs)).aminmax(dim=0)
         room = (high - low) / _THINNED  # cells that were passed over may lie further out, by less than a step
         return low - room, high + room
-    targets = as_targets(grid, model.input_dim, inputs)
+    targets = as_targets(grid, input_dim, inputs)
     if targets.axes is None:
         assert targets.points is not None
         known = targets.points[np.isfinite(targets.points).all(axis=1)]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..checks import ArrayLike, as_points, as_tensor
 from ..gp import ExactGP
+from ..kernels import coupled_covariance
+from ..solvers.cholesky import safe_cholesky
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Pairs are taken of at most this many observations, picked at random.
 MOST = 3000
+# Observations at the most that are drawn from a model for its band.
+_BAND = 500
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,45 @@ class Variogram:
     lags: np.ndarray
     gamma: np.ndarray
     pairs: np.ndarray
+    points: np.ndarray = field(repr=False)
+    edges: np.ndarray = field(repr=False)
+
+    def band(
+        self, model: ExactGP, *, level: float = 0.9, num: int = 200, seed: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where variograms of data lie that are drawn from the model at these points: quantiles at every lag.
+
+        A variogram is that of one realisation. Pairs share points, so that dots at large distances are far from
+        the model's curve in company, and a map some ranges wide can have half or twice the model's sill by chance.
+
+        Args:
+            level: the share of them that is inside, at each lag.
+            num: how many data sets are drawn, at 500 of the points at the most.
+
+        >>> import torch, matheron
+        >>> from matheron import fields, kernels
+        >>> X = torch.rand(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> gp = matheron.ExactGP(kernels.Matern(1.5, 0.2), X, (6 * X[:, 0]).sin(), noise=0.01)
+        >>> low, high = fields.variogram(X, gp.train_targets, bins=5).band(gp)
+        >>> bool((low < fields.model_variogram(gp, [0.3])).all() and low.shape == high.shape == (5,))
+        True
+        """
+        generator = torch.Generator().manual_seed(seed)
+        some = torch.randperm(len(self.points), generator=generator)[:_BAND]
+        points = torch.as_tensor(self.points)[some]
+        inner = points if model.input_transform is None else model.input_transform(points)
+        with torch.no_grad():
+            K = coupled_covariance(model.kernel, inner, None, inner, None).double() * _unit(model)
+            noise = float(model.noise.mean()) * _unit(model)
+            L, _ = safe_cholesky(K + noise * torch.eye(len(K)).to(K), "k(X, X) + noise")
+        draws = (L @ torch.randn(len(L), num, generator=generator, dtype=torch.float64)).mT.numpy()
+        lags, gamma, _ = _binned(points, draws, self.edges)
+        low, high = np.quantile(gamma, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return np.interp(self.lags, lags, low), np.interp(self.lags, lags, high)
 
     def plot(self, model: ExactGP | None = None, *, ax: Axes | None = None, label: str = "data") -> Axes:
-        """Draw it, the size of a dot by its pairs, with a fitted model's along each coordinate."""
+        """Draw it, the size of a dot by its pairs, with a fitted model's along each coordinate, and the band in which
+        nine of ten variograms lie of data that are drawn from the model."""
         if ax is None:
             from matplotlib import pyplot
 
@@ -37,8 +78,14 @@ class Variogram:
         )
         if model is not None:
             h = np.linspace(0, self.lags.max() * 1.05, 200)
-            for i in range(model.input_dim):
-                ax.plot(h, model_variogram(model, h, direction=i), label=f"model, along coordinate {i}")
+            curves = [model_variogram(model, h, direction=i) for i in range(model.input_dim)]
+            if all(np.allclose(curve, curves[0], rtol=1e-6) for curve in curves):
+                ax.plot(h, curves[0], label="model")
+            else:
+                for i, curve in enumerate(curves):
+                    ax.plot(h, curve, label=f"model, along coordinate {i}")
+            words = "90% of data sets drawn from the model"
+            ax.fill_between(self.lags, *self.band(model), alpha=0.15, color="tab:blue", linewidth=0, label=words)
         ax.set(xlabel="distance", ylabel="semivariance", xlim=(0, None), ylim=(0, None))
         ax.legend()
         return ax
@@ -68,17 +115,23 @@ def variogram(X: ArrayLike, y: ArrayLike, *, bins: int = 15, largest: float | No
     if len(points) > MOST:
         some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:MOST]
         points, values = points[some], values[some]
-    i, j = torch.triu_indices(len(points), len(points), offset=1)
-    distance = torch.pdist(points).numpy()
-    half = (values[i] - values[j]).square().numpy() / 2
-    edges = np.linspace(0, distance.max() / 2 if largest is None else largest, bins + 1)
+    edges = np.linspace(0, float(torch.pdist(points).max()) / 2 if largest is None else largest, bins + 1)
+    lags, gamma, pairs = _binned(points, values[None].numpy(), edges)
+    return Variogram(lags, gamma[0], pairs, points.numpy(), edges)
+
+
+def _binned(points: Tensor, values: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean distances `[b]`, variograms `[s, b]` of values `[s, n]` and numbers of pairs `[b]`, of bins with pairs."""
+    distance, bins = torch.pdist(points).numpy(), len(edges) - 1
     which = np.digitize(distance, edges, right=True) - 1
     inside = (which >= 0) & (which < bins)
+    i, j = (index.numpy()[inside] for index in torch.triu_indices(len(points), len(points), offset=1))
     which = which[inside]
     pairs = np.bincount(which, minlength=bins)
     some = pairs > 0
-    lags, gamma = (np.bincount(which, v[inside], minlength=bins)[some] / pairs[some] for v in (distance, half))
-    return Variogram(lags, gamma, pairs[some])
+    lags = np.bincount(which, distance[inside], minlength=bins)[some] / pairs[some]
+    gamma = [np.bincount(which, (v[i] - v[j]) ** 2 / 2, minlength=bins)[some] / pairs[some] for v in values]
+    return lags, np.stack(gamma), pairs[some]
 
 
 def model_variogram(model: ExactGP, lags: ArrayLike, *, direction: int = 0) -> np.ndarray:
@@ -87,12 +140,16 @@ def model_variogram(model: ExactGP, lags: ArrayLike, *, direction: int = 0) -> n
     origin = torch.zeros(1, model.input_dim, dtype=torch.float64)
     ahead = torch.zeros(len(h), model.input_dim, dtype=torch.float64)
     ahead[:, direction] = h
-    unit = 1.0
     if model.input_transform is not None:
         origin, ahead = model.input_transform(origin), model.input_transform(ahead)
-    if model.output_transform is not None:
-        if not model.output_transform.affine:
-            raise TypeError("model_variogram: expected a model of the values themselves, not of a transform of them")
-        unit = float(model.output_transform.derivative(torch.zeros(1, 1, dtype=torch.float64))) ** 2
     k = model.kernel.diag(origin) - model.kernel(origin, ahead)[0]
-    return (unit * (k + (h > 0) * float(model.noise.mean()))).detach().numpy()
+    return (_unit(model) * (k + (h > 0) * float(model.noise.mean()))).detach().numpy()
+
+
+def _unit(model: ExactGP) -> float:
+    """A variance of the model's own space in the user's units."""
+    if model.output_transform is None:
+        return 1.0
+    if not model.output_transform.affine:
+        raise TypeError("model_variogram: expected a model of the values themselves, not of a transform of them")
+    return float(model.output_transform.derivative(torch.zeros(1, 1, dtype=torch.float64))) ** 2

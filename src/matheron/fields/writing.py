@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
 FORMATS = (".zarr", ".nc", ".tif", ".tiff")
+# A disk with fewer bytes than this is full.
+_LITTLE = 1 << 16
 
 
 def write(
@@ -36,12 +39,14 @@ def write(
     progress: bool = False,
     overwrite: bool = False,
 ) -> Path:
-    """Write a field, or a Dataset of several, to `.zarr`, `.nc` (NetCDF) or `.tif` (a tiled GeoTIFF, a band per path).
+    """Write a field, or a Dataset of several, to `.zarr`, `.nc` (NetCDF) or `.tif` (GeoTIFF).
 
     Blocks are computed and written one by one, on a cluster by many workers at once, so that a field may be larger
-    than memory. Killed, the same call resumes without the blocks that were finished. NetCDF and GeoTIFF cannot be
-    written by several processes: their blocks are gathered in a Zarr store beside the file, and the file is made of it
-    at the end; until then there is none under its name.
+    than memory. They are gathered in a Zarr store beside the file, `.partial`; until all are there, nothing has the
+    file's own name. Killed, the same call resumes without the blocks that were finished.
+
+    A GeoTIFF has a band for each map of a Dataset and each path, in the Dataset's order and with descriptions; it is
+    tiled, compressed, and has overviews.
 
     Args:
         field: what `simulate` gives, or anything made of it.
@@ -67,14 +72,27 @@ def write(
     dataset = _as_dataset(field)
     if path.suffix.lower() in (".tif", ".tiff"):
         check_raster(dataset)
-    direct = path.suffix == ".zarr"
-    store = path if direct else path.with_name(path.name + ".partial")
-    record = path.with_name(path.name + ".blocks")
+    store, record = path.with_name(path.name + ".partial"), path.with_name(path.name + ".blocks")
     if overwrite:
         for old in (path, store, record):
             shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
-    elif path.exists() and not record.exists():
+    elif path.exists():
         raise FileExistsError(f"path: {path} is there already; choose another name, or pass overwrite=True")
+    try:
+        _written(dataset, path, store, record, scheduler, progress)
+    except Exception as error:
+        if not _for_want_of_space(error, path.parent):
+            raise
+        raise OSError(
+            errno.ENOSPC,
+            f"no space is left on the disk of {path}; finished blocks are kept in {store.name}: make room and do the "
+            f"same again, or delete {store.name} and {record.name}",
+        ) from None
+    return path
+
+
+def _written(dataset: Dataset, path: Path, store: Path, record: Path, scheduler: Scheduler, progress: bool) -> None:
+    """All blocks, in a store, and then the file."""
     with client_of(scheduler) as client:
         header = {
             name: [v.data.name, list(v.shape), [list(c) for c in v.chunks or ()]] for name, v in _lazy(dataset).items()
@@ -87,11 +105,21 @@ def write(
         tasks = _tasks(dataset, store, manifest.done)
         for block in tracked(finished(tasks, client, scheduler), len(tasks), path.name, "blocks", show=progress):
             manifest.add(block)
-    if not direct:
+    if path.suffix == ".zarr":
+        os.replace(store, path)
+    else:
         _assemble(store, path, list(dataset.data_vars))
         shutil.rmtree(store)
     manifest.end()
-    return path
+
+
+def _for_want_of_space(error: BaseException | None, folder: Path) -> bool:
+    """Whether a disk was full, or a user's share of it. Libraries that write NetCDF and TIFF say less than that."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    if isinstance(error, RuntimeError | OSError) and shutil.disk_usage(folder).free < _LITTLE:
+        return True
+    return error is not None and _for_want_of_space(error.__cause__ or error.__context__, folder)
 
 
 def _as_dataset(field: DataArray | Dataset) -> Dataset:
@@ -177,17 +205,20 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
     """The file, made of the store under another name and then put in its place."""
     xr, dask = need("xarray"), need("dask")
     temporary = path.with_name(f".{path.name}.new{path.suffix}")
-    with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=False) as opened:
-        dataset = opened[names]  # in their order, which a store does not keep
-        if path.suffix == ".nc":
-            dataset = dataset.drop_encoding()
-            encoding = {
-                name: {"chunksizes": tuple(max(c) for c in v.chunks or ())} for name, v in _lazy(dataset).items()
-            }
-            dataset.to_netcdf(temporary, engine="netcdf4", encoding=encoding)
-        else:
-            assemble_geotiff(dataset, temporary)
-    os.replace(temporary, path)
+    try:
+        with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=False) as opened:
+            dataset = opened[names]  # in their order, which a store does not keep
+            if path.suffix == ".nc":
+                dataset = dataset.drop_encoding()
+                encoding = {
+                    name: {"chunksizes": tuple(max(c) for c in v.chunks or ())} for name, v in _lazy(dataset).items()
+                }
+                dataset.to_netcdf(temporary, engine="netcdf4", encoding=encoding)
+            else:
+                assemble_geotiff(dataset, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class Manifest:
