@@ -1,6 +1,7 @@
 """Models of the trade: names, oblique anisotropy, drift, the sphere, variograms, cokriging, space and time."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,7 +236,7 @@ def test_regions_are_told_from_continents_wherever_they_are():
         assert (model.centre is not None) == region, name
     few = rng.uniform([0, 0], [5, 5], (40, 2))
     world = {"lon": np.linspace(-180, 180, 9), "lat": np.linspace(-80, 80, 5)}
-    settings = dict(noise=0.1, mean=0.0, num_starts=1)
+    settings: dict[str, Any] = dict(noise=0.1, mean=0.0, num_starts=1)
     assert fields.fit_sphere(few, y, kernels.RBF(900.0), around=world, **settings).centre is None
     with pytest.raises(ValueError, match="around=grid"):
         fields.krige(fields.fit_sphere(few, y, kernels.RBF(900.0), **settings), world)

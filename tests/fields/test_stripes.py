@@ -61,8 +61,7 @@ def posterior(model, axes):
     x, y = axes.values()
     points = np.stack([v.ravel() for v in np.meshgrid(x, y)], axis=1)
     inner = model.inner if isinstance(model, fields.OnSphere) else model
-    points = fields.on_sphere(points) if isinstance(model, fields.OnSphere) and model.centre is None else points
-    points = fields.on_plane(points, model.centre) if getattr(model, "centre", None) is not None else points
+    points = model.points(points) if isinstance(model, fields.OnSphere) else points
     mean, covariance = moments(inner, torch.as_tensor(points))
     return mean.numpy(), covariance.numpy()
 
@@ -81,15 +80,13 @@ def model_at(place):
     """A model of a few data there, its kernel given."""
     length, box = PLACES[place]
     low, high = np.array(list(box.values())).T
-    axes = {name: np.linspace(*ends, SIDE) for name, ends in box.items()}
+    axes = {name: np.linspace(ends[0], ends[1], SIDE) for name, ends in box.items()}
     X, y = data(12, low, high)
     if length is None:
         return matheron.ExactGP(kernels.Matern(1.5, 1.0), X, y, noise=0.05), axes
-    middle, reach = fields.sphere.middle_of(np.concatenate([X, fields.sphere.lonlat_of(axes)]))
-    centre = middle if reach <= fields.sphere.REGION else None
-    inner = fields.on_sphere(X) if centre is None else fields.on_plane(X, centre)
-    gp = matheron.ExactGP(kernels.Matern(1.5, length), inner, y, noise=0.05)
-    return fields.OnSphere(gp, centre=centre), axes
+    place_of = fields.fit_sphere(X, y, kernels.RBF(length), around=axes, noise=0.05, mean=0.0, num_starts=1)
+    gp = matheron.ExactGP(kernels.Matern(1.5, length), place_of.points(X), y, noise=0.05)
+    return place_of.with_inner(gp), axes
 
 
 @pytest.mark.parametrize("place", PLACES)

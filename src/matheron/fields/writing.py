@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMATS = (".zarr", ".nc", ".tif", ".tiff")
 # A disk with fewer bytes than this is full.
-_LITTLE = 1 << 16
+_LITTLE = 1 << 20
 
 
 def write(
@@ -81,13 +81,14 @@ def write(
     try:
         _written(dataset, path, store, record, scheduler, progress)
     except Exception as error:
-        if not _for_want_of_space(error, path.parent):
+        if not _for_want_of_space(error):
             raise
-        raise OSError(
-            errno.ENOSPC,
+        full = OSError(
             f"no space is left on the disk of {path}; finished blocks are kept in {store.name}: make room and do the "
-            f"same again, or delete {store.name} and {record.name}",
-        ) from None
+            f"same again, or delete {store.name} and {record.name}"
+        )
+        full.errno = errno.ENOSPC
+        raise full from None
     return path
 
 
@@ -113,13 +114,11 @@ def _written(dataset: Dataset, path: Path, store: Path, record: Path, scheduler:
     manifest.end()
 
 
-def _for_want_of_space(error: BaseException | None, folder: Path) -> bool:
-    """Whether a disk was full, or a user's share of it. Libraries that write NetCDF and TIFF say less than that."""
+def _for_want_of_space(error: BaseException | None) -> bool:
+    """Whether a disk was full, or a user's share of it."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    if isinstance(error, RuntimeError | OSError) and shutil.disk_usage(folder).free < _LITTLE:
-        return True
-    return error is not None and _for_want_of_space(error.__cause__ or error.__context__, folder)
+    return error is not None and _for_want_of_space(error.__cause__ or error.__context__)
 
 
 def _as_dataset(field: DataArray | Dataset) -> Dataset:
@@ -217,6 +216,10 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
             else:
                 assemble_geotiff(dataset, temporary)
         os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:  # of a full disk the libraries that write say less than that
+        if shutil.disk_usage(path.parent).free < _LITTLE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
