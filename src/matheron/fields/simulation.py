@@ -42,7 +42,8 @@ def simulate(
     wherever they were computed.
 
     Args:
-        paths: functions that `matheron.draw` has drawn.
+        paths: functions that `draw_field` has drawn for the grid, or `matheron.draw`. Few random features, which the
+            latter takes where it is told of no domain, show as stripes in single realisations.
         grid: where. A mapping of named axes in the order of the paths' inputs, `{"x": ..., "y": ...}`: the field's
             dims are the same names reversed, as rasters are stored. Or an xarray object whose coordinates are the grid:
             its dims reversed are the inputs, cells that are NaN (or False) in a DataArray stay NaN, and attributes

@@ -66,7 +66,8 @@ def on_plane(lonlat: ArrayLike, centre: Sequence[float], radius: float = EARTH) 
         [-np.sin(lat) * np.cos(lon), -np.sin(lat) * np.sin(lon), np.cos(lat)],  # north
         [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)],  # up
     ]
-    x, y, z = (on_sphere(lonlat, 1.0) @ torch.tensor(frame, dtype=torch.float64).mT).unbind(-1)
+    points = on_sphere(lonlat, 1.0)
+    x, y, z = (points @ torch.tensor(frame, dtype=torch.float64).to(points).mT).unbind(-1)
     across = torch.hypot(x, y)
     angle = torch.atan2(across, z)
     stretch = torch.where(across > 0, angle / across.clamp_min(1e-300), 1.0)
