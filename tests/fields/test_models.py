@@ -238,6 +238,10 @@ def test_regions_are_told_from_continents_wherever_they_are():
     world = {"lon": np.linspace(-180, 180, 9), "lat": np.linspace(-80, 80, 5)}
     settings: dict[str, Any] = dict(noise=0.1, mean=0.0, num_starts=1)
     assert fields.fit_sphere(few, y, kernels.RBF(900.0), around=world, **settings).centre is None
+    model = fields.fit_sphere(few, y, kernels.RBF(900.0), **settings)
+    paths = fields.draw_field(model, 2, {"lon": [0.0, 5.0], "lat": [0.0, 5.0]}, seed=0)
+    with pytest.raises(ValueError, match=r"outside of the box.*fields.draw_field\(model, 2, grid\)"):
+        fields.simulate(paths, {"lon": [0.0, 9.0], "lat": [0.0, 9.0]})
     with pytest.raises(ValueError, match="around=grid"):
         fields.krige(fields.fit_sphere(few, y, kernels.RBF(900.0), **settings), world)
 

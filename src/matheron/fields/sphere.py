@@ -169,7 +169,15 @@ class OnSphere:
         return on_plane(lonlat, self.centre, self.radius)
 
     def __call__(self, x: ArrayLike) -> Tensor:
-        return self.inner(self.points(x).to(self.inner.dtype))
+        try:
+            return self.inner(self.points(x).to(self.inner.dtype))
+        except ValueError as error:
+            if "domain" not in str(error) or not self.inner.bounded:
+                raise
+            raise ValueError(
+                "lonlat: got points outside of the box, in the region's plane, that these functions were drawn for; draw "
+                f"them for all of the grid: fields.draw_field(model, {self.num_paths}, grid)"
+            ) from error
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
         """`[s, longitudes, latitudes]`, and `[t]` for several outputs, parallel by parallel."""
