@@ -175,8 +175,8 @@ class OnSphere:
             if "domain" not in str(error) or not self.inner.bounded:
                 raise
             raise ValueError(
-                "lonlat: got points outside of the box, in the region's plane, that these functions were drawn for; draw "
-                f"them for all of the grid: fields.draw_field(model, {self.num_paths}, grid)"
+                "lonlat: got points outside of the box, in the region's plane, that these functions were drawn for; "
+                f"draw them for all of the grid: fields.draw_field(model, {self.num_paths}, grid)"
             ) from error
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
