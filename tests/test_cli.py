@@ -1,5 +1,7 @@
 """The command: what it prints, what it writes, and what it says when it cannot."""
 
+import os
+import re
 import subprocess
 import sys
 
@@ -35,10 +37,38 @@ def test_help_names_every_command():
     assert "demo" in output and "info" in output
 
 
-def test_the_command_does_not_import_plotting_before_it_plots():
-    code = "import sys, matheron.cli; print('matplotlib' in sys.modules, 'matheron.demo' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
+LINES = {
+    "the help": ["--help"],
+    "the help of a command": ["sample", "--help"],
+    "the version": ["--version"],
+    "a completion of commands": "matheron s",
+    "a completion of options": "matheron minimize --",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_help_and_completion_import_nothing_that_takes_long(line):
+    """Torch takes two seconds; with none of these, all takes less than a third of a second."""
+    words, asked = LINES[line], {}
+    if isinstance(words, str):
+        place = str(words.count(" "))
+        words, asked = [], {"_MATHERON_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+    code = f"""
+import atexit, sys
+from matheron.cli import app
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+app({words!r}, prog_name="matheron")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **asked})
+    assert done.returncode == 0 and done.stdout.strip()
+    assert not {"torch", "numpy", "scipy", "pandas", "matplotlib", "matheron.demo"} & set(done.stderr.split())
+
+
+def test_every_command_s_line_in_the_help_is_that_of_its_own_help():
+    listed = " ".join(run("--help").output.replace("│", " ").split())
+    for command in ("field", "sample", "demo", "info"):
+        own = " ".join(run(command, "--help").output.split()).partition("[OPTIONS]")[2]
+        assert re.search(rf"{command} ([^.]+\.)", listed)[1] in own  # type: ignore[index]
 
 
 def test_the_demo_writes_a_picture_with_the_paper_s_colours(demonstration):

@@ -1,13 +1,18 @@
-"""What `import matheron` imports beside torch: nothing that takes long and that only some need."""
+"""What `import matheron` imports: nothing that takes long. A draw imports nothing that only some need."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import matheron
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "docs/build"))
+exports = import_module("public").exports
 
 # Optional libraries, and parts of others that take long to import and serve a few functions.
 HEAVY = (
@@ -41,6 +46,7 @@ def test_the_import_leaves_to_others_what_takes_long_and_no_draw_imports_sympy(t
 import sys, torch
 before = set(sys.modules)
 import matheron
+matheron.draw, matheron.kernels, matheron.ExactGP
 print(*(set(sys.modules) - before))
 assert type(matheron.load({str(tmp_path / "paths")!r})).__name__ == "LinearModelPaths"  # of a part not imported yet
 X = torch.rand(5, 2, dtype=torch.float64)
@@ -57,10 +63,31 @@ assert "sympy" not in sys.modules
     assert not {*HEAVY, *LATER, "matheron.thompson"} & set(done.stdout.split())
 
 
-def test_what_is_imported_later_is_listed_and_what_is_not_there_is_said_not_to_be():
-    names = {"fields", "fit", "rollout", "minimize", "draw"}
+def test_the_package_lists_its_public_names_and_nothing_else():
+    """What type checkers read, what Python finds, and what the reference shows are the same names."""
+    found = dir(matheron)
     everything: dict[str, object] = {}
     exec("from matheron import *", everything)
-    assert names <= set(dir(matheron)) and names <= set(everything)
-    with pytest.raises(AttributeError, match="module 'matheron' has no attribute 'nothing'"):
-        getattr(matheron, "nothing")  # noqa: B009
+    assert found == sorted({*exports(matheron), "__version__"})
+    assert set(everything) - {"__builtins__"} == exports(matheron)
+    assert all(getattr(matheron, name) is everything[name] for name in exports(matheron))
+
+
+def test_a_name_that_is_not_there_is_said_not_to_be():
+    for name in ("nothing", "_nothing", "__main__"):
+        with pytest.raises(AttributeError, match=f"module 'matheron' has no attribute '{name}'"):
+            getattr(matheron, name)
+    with pytest.raises(ImportError, match="cannot import name 'nothing' from 'matheron'"):
+        exec("from matheron import nothing")
+
+
+def test_the_import_takes_no_time_and_modules_are_found_when_they_are_asked_for(tmp_path):
+    matheron.draw_prior(matheron.kernels.RBF(), 1, input_dim=1, num_features=2).save(tmp_path / "paths")
+    code = f"""
+import sys, matheron
+assert not {{"torch", "numpy"}} & set(sys.modules)
+matheron.features.Features, matheron.kernels.RBF  # as modules, without an import of their own
+matheron.load({str(tmp_path / "paths")!r})  # of a class that nothing has imported yet
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,7 +1,8 @@
-"""The `matheron` command. Each command imports what it needs when it runs, so that `--help` is quick."""
+"""The `matheron` command. Each command imports what it needs when it runs: `--help` and completion import no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from . import __version__
 from .commands import evaluate, fit, minimize, sample
-from .fields.command import field
 from .playground.command import playground
 
 
@@ -35,16 +35,25 @@ _MISSING = (
 )
 
 
-class _OfThePaper(TyperCommand):
-    """A command of the distribution matheron-paper. It is looked for when it runs, or when its own help is shown."""
+def _function(name: str) -> Callable[..., object] | None:
+    """The function of a command that takes long to import; None where the distribution that has it is not installed."""
+    if name == "field":
+        from .fields.command import field
+
+        return field
+    from importlib.metadata import entry_points
+
+    return next((entry.load() for entry in entry_points(group="matheron.commands", name=name)), None)
+
+
+class _Later(TyperCommand):
+    """A command whose function is imported when it runs, or when its own help is shown."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        from importlib.metadata import entry_points
-
-        found = entry_points(group="matheron.commands", name=self.name or "")
-        if found:
+        function = _function(self.name or "")
+        if function is not None:
             alone = typer.Typer(add_completion=False)
-            alone.command(self.name)(next(iter(found)).load())
+            alone.command(self.name)(function)
             return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
         if "--help" in args or extra.get("resilient_parsing"):  # the latter for a shell that completes its options
             return super().make_context(info_name, args, parent=parent, **extra)
@@ -96,12 +105,13 @@ def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", s
 
 
 for name, summary in {
+    "field": "Fit a Gaussian process to observations, and simulate fields that agree with them.",
     "reproduce": "Reproduce one of the paper's figures, or all of them, with its table.",
     "report": "Make one self-contained HTML page of the experiments found: figures, tables, settings, machine.",
 }.items():
-    app.command(name, cls=_OfThePaper, help=f"{summary}\n\n{_MISSING.format(name)}")(lambda: None)
-
-for command in (field, playground, sample, fit, evaluate, minimize):
+    words = summary if name == "field" else f"{summary}\n\n{_MISSING.format(name)}"
+    app.command(name, cls=_Later, help=words)(lambda: None)
+for command in (playground, sample, fit, evaluate, minimize):
     app.command()(command)
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from .tables import pandas
-from .value import Json
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from .value import Json
 
 _DATE = re.compile(
     r"\s*(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.](\d{4}|\d\d)|\d\d?:\d\d|\d{4}-\d\d\s*$|"

@@ -140,7 +140,7 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> Tree:
 def _rebuild(tree: Tree, prefix: str, tensors: dict[str, Tensor]) -> Value:
     """The value of a tree: attributes of registered classes are set, constructors are not run."""
     if tree["type"] not in REGISTRY:  # some are of parts of the library that are imported when first used
-        for part in ("samplers", "fields"):
+        for part in ("drawing", "samplers", "fields"):
             import_module(f".{part}", __package__)
     kind = REGISTRY.get(tree["type"])
     if kind is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import AsJson, Data, Inputs, Quiet, Seed, Target, Voice, check_writable, listed
+from .options import AsJson, Data, Inputs, Quiet, Seed, Target, Voice, check_writable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +35,7 @@ def minimize(
     """
     import torch
 
+    from ..columns import listed
     from ..drawing import draw
     from ..tables import TableWriter, pandas
     from ..thompson import maximize as maximised
@@ -97,6 +98,8 @@ def _rounded(column: Tensor) -> Callable[[float], str]:
 
 def _box(box: Tensor, names: Sequence[str], bounds: str | None) -> tuple[Tensor, set[str]]:
     """Bounds `[2, d]`: the data's, with those that the user gave; and the inputs for which these have fractions."""
+    from ..columns import listed
+
     fractions = set()
     box = box.clone()
     for word in listed(bounds) or []:

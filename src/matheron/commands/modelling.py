@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, Data, Encode, Inputs, Quiet, Seed, Target, Voice, check_writable, listed
+from .options import AsJson, Data, Encode, Inputs, Quiet, Seed, Target, Voice, check_writable
 
 
 def fit(
@@ -25,6 +25,7 @@ def fit(
     The model is a Matern-5/2 kernel with a lengthscale per input, a scale, a constant mean and noise. `matheron sample`
     takes the saved model in place of the table.
     """
+    from ..columns import listed
     from ..fitting import summary
     from ..store import save as store
     from .data import fitted, read_dataset

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from ..columns import listed as listed
 from ..tables import check_folder
 
 Target = Annotated[str, typer.Option(help="The column to be modelled.", show_default=False)]

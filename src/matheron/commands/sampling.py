@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import AsJson, Encode, Inputs, Quiet, Seed, Voice, check_writable, listed
+from .options import AsJson, Encode, Inputs, Quiet, Seed, Voice, check_writable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,6 +44,7 @@ def sample(
     inputs and for categories.
     `matheron evaluate` evaluates the saved functions at other points later.
     """
+    from ..columns import listed
     from ..drawing import draw
     from ..store import save as store
     from ..tables import TableWriter
