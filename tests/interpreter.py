@@ -12,7 +12,7 @@ import torch
 def device_of_kernels() -> str:
     """The device, to be asked for before the kernels are loaded; a module whose kernels cannot run is skipped."""
     if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed: pip install 'matheron[gpu]'", allow_module_level=True)
+        pytest.skip("Triton is not installed: pip install '.[gpu]'", allow_module_level=True)
     if torch.cuda.is_available():
         return "cuda"
     triton, numpy = (tuple(map(int, importlib.metadata.version(m).split(".")[:2])) for m in ("triton", "numpy"))

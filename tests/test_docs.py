@@ -108,6 +108,12 @@ def test_the_readme_s_make_targets_exist():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_nothing_says_to_install_from_an_index_what_is_not_there():
+    """There is no release yet: extras are installed in a clone."""
+    files = [*PAGES, *(ROOT / "src").rglob("*.py"), *(ROOT / "paper").rglob("*.md")]
+    assert not [file for file in files if re.search(r"pip install[^\n`]*matheron\b(?!-)", file.read_text())]
+
+
 def test_the_notation_s_public_names_exist():
     X = torch.rand(4, 1, dtype=torch.float64)
     exact = matheron.ExactGP(kernels.RBF(), X, X[:, 0], noise=0.1)

@@ -221,5 +221,5 @@ def test_sinkhorn_names_the_extra_that_it_needs(monkeypatch):
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_ot)
-    with pytest.raises(ImportError, match=r"pip install 'matheron\[metrics\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[metrics\]'"):
         sinkhorn([0.0], [1.0])

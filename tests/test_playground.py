@@ -79,7 +79,7 @@ def test_a_missing_bokeh_is_named_with_its_extra(monkeypatch):
     from matheron.playground.command import make_server
 
     monkeypatch.setitem(sys.modules, "bokeh.server.server", None)
-    with pytest.raises(ImportError, match=r"pip install \"matheron\[playground\]\""):
+    with pytest.raises(ImportError, match=r"pip install '\.\[playground\]'"):
         make_server()
 
 

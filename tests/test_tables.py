@@ -198,5 +198,5 @@ def test_categories_become_columns_and_strangers_are_refused():
 def test_without_pandas_the_extra_is_named(monkeypatch, tmp_path):
     (tmp_path / "t.csv").write_text(PLAIN)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pip install 'matheron\[tables\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[tables\]'"):
         read_table(tmp_path / "t.csv")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .checks import ArrayLike, as_points, as_tensor
+from .extras import missing_extra
 from .features import Features
 from .kernels import Kernel
 from .paths import AbstractPaths, PriorPlusUpdate
@@ -262,7 +263,7 @@ def sinkhorn(
     try:
         import ot
     except ImportError as error:
-        raise ImportError("sinkhorn needs POT: pip install 'matheron[metrics]'") from error
+        raise missing_extra("sinkhorn needs POT", "metrics", error) from error
     sets = [as_tensor(s, name).detach().double() for s, name in ((a, "a"), (b, "b"))]
     A, B = (s[:, None] if s.ndim == 1 else s for s in sets)
     if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[1]:

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from .extras import missing_extra
+
 if TYPE_CHECKING:
     from pandas import DataFrame
     from pyarrow.parquet import ParquetWriter
@@ -145,7 +147,7 @@ def pandas() -> ModuleType:
         import pandas
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"tables need pandas and pyarrow: pip install 'matheron[tables]' ({error})") from error
+        raise missing_extra("tables need pandas and pyarrow", "tables", error) from error
     return pandas
 
 

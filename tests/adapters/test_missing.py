@@ -18,6 +18,6 @@ def test_a_missing_library_names_its_extra(adapter, library, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ImportError, match=rf"needs .*: pip install 'matheron\[{adapter}\]'"):
+    with pytest.raises(ImportError, match=rf"needs .*: pip install '\.\[{adapter}\]'"):
         importlib.import_module(f"matheron.adapters.{adapter}")
     assert matheron.draw_prior(matheron.kernels.RBF(), 1, input_dim=1, num_features=4)([[0.0]]).shape == (1, 1)

@@ -295,7 +295,7 @@ def test_missing_packages_are_named(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(ImportError, match=r"pip install 'matheron\[fields\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[fields\]'"):
         fields.simulate(drawn(1), AXES)
 
 

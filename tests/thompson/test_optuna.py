@@ -557,7 +557,7 @@ def test_an_unknown_distribution_and_counts_of_nothing_are_refused():
 def test_without_optuna_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.delitem(sys.modules, "matheron.thompson.optuna")
-    with pytest.raises(ImportError, match=r"pip install 'matheron\[optuna\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[optuna\]'"):
         import matheron.thompson.optuna  # noqa: F401
 
 

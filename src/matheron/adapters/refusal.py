@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
+from ..extras import missing_extra
+
 BY_HAND = "or describe the model by hand with matheron.ExactGP or matheron.SparseGP"
 
 
@@ -26,8 +28,7 @@ def needs(library: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        message = f"matheron.adapters.{extra} needs {library}: pip install 'matheron[{extra}]' ({error})"
-        raise ImportError(message) from error
+        raise missing_extra(f"matheron.adapters.{extra} needs {library}", extra, error) from error
 
 
 def refusal(what: str, thing: object, known: Dispatch, hint: str = "") -> TypeError:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+from ..extras import missing_extra
+
 
 def need(name: str) -> ModuleType:
     """An optional package, or an ImportError that says how to install it."""
     try:
         return import_module(name)
     except ImportError as error:
-        raise ImportError(f"fields need {name.split('.')[0]}: pip install 'matheron[fields]'") from error
+        raise missing_extra(f"fields need {name.split('.')[0]}", "fields", error) from error

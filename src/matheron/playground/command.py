@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..extras import missing_extra
+
 if TYPE_CHECKING:
     from bokeh.server.server import Server
 
@@ -29,8 +31,8 @@ def make_server(port: int = 0) -> tuple[Server, str]:
     """A server on the loopback interface that is not running yet, and the page's address."""
     try:
         from bokeh.server.server import Server
-    except ModuleNotFoundError:
-        raise ImportError('playground: bokeh is needed for this; pip install "matheron[playground]"') from None
+    except ModuleNotFoundError as error:
+        raise missing_extra("the playground needs Bokeh", "playground", error) from None
     from .page import add_page
 
     port = port or _free_port()

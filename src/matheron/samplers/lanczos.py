@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, Random, as_count, as_generator
+from ..extras import missing_extra
 from ..gp import ExactGP
 from ..libraries import describe
 from .conditionals import inner_points, prior_mean, single
@@ -74,7 +75,7 @@ class Love(ValueDraws):
         try:
             from .kiss_gp import fast_posterior  # brings GPyTorch
         except ImportError as error:
-            raise ImportError(f"love needs GPyTorch: pip install 'matheron[gpytorch]' ({error})") from error
+            raise missing_extra("love needs GPyTorch", "gpytorch", error) from error
 
         gp, x = self.gp, inner_points(self.gp, x)
         X = gp.train_inputs.detach().double()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..checks import as_count, as_seed
 from ..drawing import draw
+from ..extras import missing_extra
 from ..paths import Paths
 from .branches import Branches
 from .fitting import Refits, representable
@@ -37,7 +38,7 @@ try:
     from .trials import Observations, common_space, observations
     from .unit_cube import Parameter, Space, UnitCube
 except ImportError as error:
-    raise ImportError(f"matheron.thompson.optuna needs Optuna: pip install 'matheron[optuna]' ({error})") from error
+    raise missing_extra("matheron.thompson.optuna needs Optuna", "optuna", error) from error
 
 
 # Trials of one objective, of which the last is at the posterior mean's minimum.
