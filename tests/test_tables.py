@@ -99,8 +99,17 @@ def test_a_decimal_comma_far_down_a_file_is_seen_and_one_among_points_is_not_tak
     (tmp_path / "t.csv").write_text("a;b\n" + "1;2\n" * 40 + "3;4,5\n")
     assert numbers(read_table(tmp_path / "t.csv"), "b", "t")[-1] == 4.5
     (tmp_path / "t.csv").write_text("a;b;c\n1.5;1,234;2.5\n")
-    with pytest.raises(ValueError, match=r"'b' holds text \('1,234' in row 1; 1 of 1 cells\), expected plain numbers"):
+    with pytest.raises(ValueError, match=r"'b' holds '1,234' in row 1 \(1 of 1 cells\), with a separator of"):
         numbers(read_table(tmp_path / "t.csv"), "b", "t")
+
+
+def test_the_cell_with_a_separator_of_thousands_is_named_and_not_one_before_it(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b\n" + "1;2,5\n" * 4 + "1;1.234,5\n")
+    with pytest.raises(ValueError, match=r"'1.234,5' in row 5 \(1 of 5 cells\).* such as 1234,5"):
+        numbers(read_table(tmp_path / "t.csv"), "b", "t")
+    (tmp_path / "t.csv").write_text("a;b\n" + "1;2,5\n" * 4 + "1;none\n")
+    with pytest.raises(ValueError, match=r"holds text \('none' in row 5; 1 of 5 cells\)"):
+        numbers(next(read_chunks(tmp_path / "t.csv", 10)), "b", "t")
 
 
 def test_the_index_of_a_parquet_file_is_a_column(tmp_path):
@@ -177,7 +186,7 @@ def test_cells_are_numbers_or_the_cell_is_named():
         ValueError, match=r"t: column 'text' holds text \('x7' in row 3; 1 of 3 cells\).* --encode text"
     ):
         numbers(frame, "text", "t")
-    with pytest.raises(ValueError, match=r"column 'day' holds dates.*--inputs"):
+    with pytest.raises(ValueError, match=r"column 'day' holds dates.*--exclude"):
         numbers(frame, "day", "t")
 
 

@@ -108,7 +108,7 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None, advice
 
 
 def many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def column_hint(y: ArrayLike) -> str:

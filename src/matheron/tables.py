@@ -26,8 +26,8 @@ _SEPARATORS = (",", ";", "\t", "|")
 _SPACES = r"\s+"
 
 
-def read_table(path: str | os.PathLike[str]) -> DataFrame:
-    """A whole file as a pandas DataFrame.
+def read_table(path: str | os.PathLike[str], *, progress: bool = False) -> DataFrame:
+    """A whole file as a pandas DataFrame, with a progress bar where asked for.
 
     CSV files may be separated by commas, semicolons, tabs, bars or spaces, have decimal commas, a byte-order mark,
     comments (#) above the table, or be compressed (.gz, .zip, .xz). The first row must hold the names of the columns;
@@ -41,7 +41,8 @@ def read_table(path: str | os.PathLike[str]) -> DataFrame:
             raise ValueError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from error
         frame = _with_index(frame)
     else:
-        frame = _read_csv(path)
+        frame, decimal = _read_csv(path, progress=progress)
+        frame.attrs["decimal"] = decimal
     _check_header(frame, path)
     if not len(frame):
         raise ValueError(f"{path} has column names but no rows")
@@ -64,12 +65,14 @@ def read_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[DataFrame]:
         except pyarrow.ArrowInvalid as error:
             raise ValueError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from error
         return
-    with _read_csv(path, chunksize=rows) as chunks:
+    reader, decimal = _read_csv(path, chunksize=rows)
+    with reader as chunks:
         while True:
             with _reading(path):
                 frame = next(chunks, None)
             if frame is None:
                 return
+            frame.attrs["decimal"] = decimal
             _check_header(frame, path)
             yield frame
 
@@ -166,13 +169,23 @@ def _is_parquet(path: Path) -> bool:
     return path.name.endswith(PARQUET)
 
 
-def _read_csv(path: Path, **settings: int) -> Any:
-    """pandas' `read_csv`, in the dialect that the file's first lines are in."""
-    with _reading(path), pandas().io.common.get_handle(path, "rb", compression="infer", is_text=False) as handles:
+def _read_csv(path: Path, *, progress: bool = False, **settings: Any) -> tuple[Any, str]:
+    """pandas' `read_csv`, in the dialect that the file's first lines are in; and the decimal sign of this."""
+    common = pandas().io.common
+    with _reading(path), common.get_handle(path, "rb", compression="infer", is_text=False) as handles:
         head = handles.handle.read(HEAD)
     found = dialect(head, path)
-    with _reading(path):
-        return pandas().read_csv(path, skipinitialspace=True, index_col=False, low_memory=False, **found, **settings)
+    settings = {"skipinitialspace": True, "index_col": False, "low_memory": False, **found, **settings}
+    decimal = str(found["decimal"])
+    if not progress:
+        with _reading(path):
+            return pandas().read_csv(path, **settings), decimal
+    from .progress import progress_bar
+
+    compression = common.infer_compression(path, "infer")
+    with progress_bar(transient=True) as bar, bar.open(path, "rb", description=f"reading {path.name}") as file:
+        with _reading(path):
+            return pandas().read_csv(file, compression=compression, **settings), decimal
 
 
 def _with_index(frame: DataFrame) -> DataFrame:

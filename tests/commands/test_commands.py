@@ -1,5 +1,6 @@
 """sample, fit, evaluate, minimize: from a table to functions, and what is said of tables that will not do."""
 
+import io
 import json
 import math
 import re
@@ -53,11 +54,11 @@ def test_sample_writes_values_a_picture_and_functions_that_agree(folder, tmp_pat
         "sample", data, "--target", "temp", *SMALL, "--out", out, "--plot", plot, "--save", save, "--grid", "50"
     ).output
     table, observed = pd.read_parquet(out), pd.read_csv(data)
-    assert list(table.columns) == ["time", "temp_mean", "path_1", "path_2", "path_3"] and len(table) == 50
+    assert list(table.columns) == ["time", "temp_mean", "path_0", "path_1", "path_2"] and len(table) == 50
     assert table.time.min() == observed.time.min() and table.time.max() == observed.time.max()
     paths = matheron.load(save)
     points = torch.tensor(table[["time"]].to_numpy())
-    np.testing.assert_allclose(paths(points).numpy(), table[["path_1", "path_2", "path_3"]].to_numpy().T)
+    np.testing.assert_allclose(paths(points).numpy(), table[["path_0", "path_1", "path_2"]].to_numpy().T)
     near = np.interp(observed.time, table.time, table.temp_mean)
     assert np.abs(near - observed.temp).max() < 1.0
     assert imread(plot).ndim == 3 and "16 observations of temp at time" in words and str(save) in words
@@ -122,11 +123,11 @@ def test_evaluate_gives_what_the_functions_give_whatever_the_chunks(folder, tmp_
     printed = run("evaluate", folder / "one.safetensors", tmp_path / "at.csv")
     out = tmp_path / "v.parquet"
     facts = json.loads(run("evaluate", folder / "one.safetensors", tmp_path / "at.csv", "--out", out, "--json").output)
-    assert facts == {"paths": 3, "points": 41, "out": str(out)}
+    assert facts == {"paths": 3, "points": 41, "points_with_gaps": 0, "out": str(out)}
     expected = matheron.load(folder / "one.safetensors")(torch.tensor(points.to_numpy())).numpy().T
-    np.testing.assert_allclose(pd.read_parquet(out)[["path_1", "path_2", "path_3"]], expected)
+    np.testing.assert_allclose(pd.read_parquet(out)[["path_0", "path_1", "path_2"]], expected)
     lines = printed.output.splitlines()
-    assert len(lines) == 42 and lines[0].startswith("time,temp_mean,path_1")
+    assert len(lines) == 42 and lines[0].startswith("time,temp_mean,path_0")
 
 
 def test_functions_saved_without_a_table_are_evaluated_at_columns_by_number(tmp_path):
@@ -166,6 +167,163 @@ def test_rows_with_empty_cells_are_left_out_and_counted(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n1,2\n2,\n3,4\n,5\n5,6\n")
     words = run("fit", tmp_path / "t.csv", "--target", "y").output
     assert "2 of 5 rows have an empty or infinite cell and are left out" in words and "3 observations" in words
+
+
+def test_every_command_counts_rows_with_gaps_however_quiet_it_is(tmp_path):
+    """A fit leaves them out; as points they have no values, and stay where they are. So does a row without a target."""
+    rows = "".join(f"{i},{i % 3},{(i * 5) % 7},{math.sin(i)}\n" for i in range(9))
+    table, save, out = tmp_path / "t.csv", tmp_path / "d.safetensors", tmp_path / "s.csv"
+    table.write_text("a,b,c,y\n" + rows + "9,,1,2\n20,1,1,\n,1,1,inf\n")
+    left_out = "3 of 12 rows have an empty or infinite cell and are left out"
+    no_values = "2 of 12 points have an empty or infinite cell and no values (NaN)"
+    assert left_out in run("fit", table, "--target", "y", "--quiet").stderr
+    result = run("minimize", table, "--target", "y", "--points", "1", "--json")
+    assert left_out in result.stderr and json.loads(result.stdout)["rows_with_gaps"] == 3
+    for command in (
+        ["sample", table, "--target", "y", *SMALL, "--out", out, "--save", save, "--json"],
+        ["evaluate", save, table, "--out", out, "--quiet"],
+        ["sample", table, "--target", "y", *SMALL, "--at", table, "--out", out],
+    ):
+        result = run(*command)
+        written = pd.read_csv(out)
+        assert no_values in result.stderr and (left_out in result.stderr or command[0] == "evaluate")
+        assert "--json" not in command or json.loads(result.stdout)["points_with_gaps"] == 2
+        assert written.path_0.isna().tolist() == [False] * 9 + [True, False, True] == written.y_mean.isna().tolist()
+        assert written.a.isna().tolist() == [False] * 11 + [True]
+
+
+def test_points_beyond_the_data_are_sampled_and_points_beyond_saved_functions_are_named(folder, tmp_path):
+    (tmp_path / "at.csv").write_text("time\n-100\n200\n")
+    out = tmp_path / "s.csv"
+    run("sample", folder / "one.csv", "--target", "temp", *SMALL, "--at", tmp_path / "at.csv", "--out", out, "-q")
+    assert pd.read_csv(out).notna().all(axis=None)
+    words = run("evaluate", folder / "one.safetensors", tmp_path / "at.csv", code=1).stderr
+    assert "expected points inside the domain" in words and "matheron sample ... --at" in words
+
+
+def test_values_printed_have_empty_cells_for_points_with_gaps(folder, tmp_path):
+    (tmp_path / "at.csv").write_text("time\n1\nNA\n")
+    result = run("evaluate", folder / "one.safetensors", tmp_path / "at.csv")
+    assert result.stdout.splitlines()[2] == ",,,,"
+    assert "1 of 2 points has an empty or infinite cell and no values (NaN)" in result.stderr
+
+
+def test_a_category_that_is_missing_is_a_gap(folder, tmp_path):
+    frame = pd.read_csv(folder / "kinds.csv")
+    frame.loc[3, "kind"] = None
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "s.csv"
+    run("sample", tmp_path / "t.csv", "--target", "temp", "--encode", "kind", *SMALL, "--out", out, "-q")
+    written = pd.read_csv(out)
+    assert written.kind.equals(frame.kind) and written.path_0.isna().tolist() == frame.kind.isna().tolist()
+
+
+def test_minimize_chooses_among_categories(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"flour": rng.choice(["rye", "spelt", "wheat"], 40), "salt": rng.uniform(0, 3, 40)})
+    frame["faults"] = (frame.salt - 2) ** 2 + frame.flour.map({"rye": 1.0, "spelt": 0.0, "wheat": 3.0})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    command = ["minimize", tmp_path / "t.csv", "--target", "faults", "--encode", "flour", "--out", tmp_path / "n.csv"]
+    words = run(*command).output
+    table = pd.read_csv(tmp_path / "n.csv")
+    assert list(table.columns) == ["flour", "salt", "faults_mean", "faults_sd"]
+    assert (table.flour == "spelt").all() and (np.abs(table.salt - 2) < 0.2).all()
+    best = frame.loc[frame.faults.idxmin()]
+    assert f"flour = {best.flour}, salt = {best.salt:.6g}" in words
+    run(*command, "--maximize", "-q")
+    assert (pd.read_csv(tmp_path / "n.csv").flour == "wheat").all()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_dates_are_numbers_to_the_model_and_dates_again_in_what_is_written(tmp_path, kind):
+    days = pd.date_range("2024-02-20", periods=30)
+    frame = pd.DataFrame({"day": days, "level": (np.arange(30) - 20.0) ** 2})
+    table = tmp_path / f"t.{kind}"
+    frame.to_csv(table, index=False) if kind == "csv" else frame.to_parquet(table)
+    words = run("fit", table, "--target", "level", "--save", tmp_path / "m.safetensors").output
+    assert "day: dates, as days since 2024-02-20" in words
+    X = matheron.load(tmp_path / "m.safetensors").input_transform.inverse(
+        matheron.load(tmp_path / "m.safetensors").train_inputs
+    )
+    np.testing.assert_allclose(X[:, 0], np.arange(30), atol=1e-9)
+    suggested = tmp_path / f"n.{kind}"
+    words = run("minimize", table, "--target", "level", "--points", "2", "--out", suggested).output
+    assert "at\n  day = 2024-03-11\n" in words
+    dates = pd.to_datetime((pd.read_csv if kind == "csv" else pd.read_parquet)(suggested).day)
+    assert (np.abs((dates - pd.Timestamp("2024-03-11")).dt.days) <= 1).all() and (dates == dates.dt.normalize()).all()
+    command = ["minimize", table, "--target", "level", "--bounds", "day=2024-02-22:2024-02-25", "--json"]
+    points = json.loads(run(*command).stdout)["points"]
+    assert all("2024-02-22" <= point["day"] < "2024-02-26" for point in points)
+    grid = tmp_path / "s.csv"
+    run("sample", tmp_path / "m.safetensors", *SMALL, "--grid", "30", "--out", grid, "-q", "--plot", tmp_path / "p.png")
+    assert pd.to_datetime(pd.read_csv(grid).day).tolist() == list(days)
+
+
+def test_points_of_dates_are_evaluated_by_their_dates(tmp_path):
+    times = pd.date_range("2024-02-20 06:00", periods=25, freq="37min")
+    frame = pd.DataFrame({"time": times, "level": np.sin(np.arange(25) / 4)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    save = tmp_path / "d.safetensors"
+    words = run("sample", tmp_path / "t.csv", "--target", "level", *SMALL, "--save", save).output
+    assert "time: dates, as hours since 2024-02-20T06:00:00" in words
+    (tmp_path / "at.csv").write_text('time\n2024-02-20T07:30\n"20 Feb 2024 09:00"\n')
+    printed = run("evaluate", save, tmp_path / "at.csv", code=1).stderr
+    assert "but '20 Feb 2024 09:00' in row 2 is none" in printed
+    (tmp_path / "at.csv").write_text("time\n2024-02-20T07:30\n2024-02-20T09:00\n")
+    printed = pd.read_csv(io.StringIO(run("evaluate", save, tmp_path / "at.csv").stdout))
+    expected = matheron.load(save)(torch.tensor([[1.5], [3.0]], dtype=torch.float64))
+    np.testing.assert_allclose(printed.path_0, expected[0])
+    (tmp_path / "at.csv").write_text("time\n7.5\n")
+    assert "holds 7.5, expected dates, such as 2024-02-20T06:00:00" in run(
+        "evaluate", save, tmp_path / "at.csv", code=1
+    ).stderr.replace("np.float64(7.5)", "7.5")
+
+
+KERNELS = {
+    "rbf": "RBF",
+    "matern-1/2": "Matern",
+    "rational-quadratic": "RationalQuadratic",
+    "periodic": "Periodic",
+    "linear + Periodic": "Linear + Periodic",
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_and_the_noise_can_be_named(folder, tmp_path, kernel):
+    save = tmp_path / "m.safetensors"
+    words = run("fit", folder / "one.csv", "--target", "temp", "--kernel", kernel, "--noise", "0.25", "--save", save)
+    gp = matheron.load(save)
+    assert words.output.splitlines()[1].startswith(f"{KERNELS[kernel]}, 16 observations")
+    assert "noise standard dev  0.25" in " ".join(words.output.split()).replace("dev 0.25", "dev  0.25")
+    scale = float(gp.output_transform.scale)
+    np.testing.assert_allclose(gp.noise.sqrt() * scale, 0.25)
+
+
+def test_the_named_default_kernel_is_the_default(folder):
+    facts = [
+        json.loads(run("fit", folder / "one.csv", "--target", "temp", *kernel, "--json").stdout)["hyperparameters"]
+        for kernel in ([], ["--kernel", "matern-5/2"])
+    ]
+    assert facts[0].keys() == facts[1].keys()
+    np.testing.assert_allclose([*facts[0].values()], [*facts[1].values()], rtol=1e-2)
+
+
+def test_columns_can_be_left_out(folder):
+    words = run("fit", folder / "kinds.csv", "--target", "temp", "--exclude", "kind,depth").output
+    assert "16 observations of temp at time\n" in words
+
+
+def test_of_a_long_table_so_many_rows_are_used_and_the_best_is_among_them(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 10, 400)
+    frame = pd.DataFrame({"x": x, "y": (x - 4) ** 2 + 0.1 * rng.normal(size=400)})
+    frame.to_csv(tmp_path / "t.csv.gz", index=False)
+    command = [tmp_path / "t.csv.gz", "--target", "y", "--rows", "50"]
+    result = run("fit", *command, "-q")
+    assert "50 of 400 rows are used, drawn at random; --rows 400 uses all" in result.stderr
+    facts = json.loads(run("minimize", *command, "--json").stdout)
+    assert facts["best"]["y"] == frame.y.min()
+    assert json.loads(run("fit", *command, "--json").stdout)["observations"] == 50
 
 
 def test_categories_are_refused_with_a_word_or_encoded(folder, tmp_path):
@@ -368,7 +526,6 @@ WRONG = {
     "no model in a file": (["sample", "one.safetensors", "--out", "s.csv"], 1, "holds no model of a table"),
     "a saved model's columns": (["sample", "one.safetensors", *ONE, "--out", "s.csv"], 2, "knows its columns"),
     "points without a column": (["evaluate", "one.safetensors", "bad.csv"], 1, "has no column 'time'; it has a"),
-    "points with an empty cell": (["evaluate", "one.safetensors", "gap.csv"], 1, "row 2 has an empty or infinite cell"),
     "bounds of a stranger": (["minimize", "one.csv", *ONE, "--bounds", "x=0:1"], 1, "'x' is not among the inputs"),
     "bounds in no order": (["minimize", "one.csv", *ONE, "--bounds", "time=1:0"], 1, "expected low < high"),
     "bounds that are words": (["minimize", "one.csv", *ONE, "--bounds", "time=low"], 1, "expected time=low:high"),
@@ -376,7 +533,40 @@ WRONG = {
     "nothing but empty cells": (["fit", "gaps.csv", "--target", "y"], 1, "every row has an empty cell"),
     "an input twice": (["fit", "one.csv", *ONE, "--inputs", "time,time"], 1, "expected different columns"),
     "text in the target": (["fit", "kinds.csv", "--target", "kind"], 1, "name another column with --target"),
-    "text among points to try": (["minimize", "kinds.csv", *ONE], 1, "points to try are numbers: leave it out"),
+    "text among points to try": (["minimize", "kinds.csv", *ONE], 1, "if it names categories, add --encode kind"),
+    "bounds twice": (["minimize", "one.csv", *ONE, "--bounds", "time=0:1,time=0:2"], 1, "'time' is given twice"),
+    "bounds without an end": (["minimize", "one.csv", *ONE, "--bounds", "time=0:inf"], 1, "expected time=low:high"),
+    "bounds of a category": (
+        ["minimize", "kinds.csv", *ONE, "--encode", "kind", "--bounds", "kind=0:1"],
+        1,
+        "'kind' is a category, and has no bounds",
+    ),
+    "a kernel that is not known": (
+        ["fit", "one.csv", *ONE, "--kernel", "rbf+matern"],
+        1,
+        "--kernel: expected one of rbf, matern-1/2",
+    ),
+    "a negative noise": (["fit", "one.csv", *ONE, "--noise", "-1"], 2, "--noise"),
+    "the target left out": (["fit", "one.csv", *ONE, "--exclude", "temp"], 1, "--exclude: 'temp' is the target"),
+    "an input left out": (
+        ["fit", "kinds.csv", *ONE, "--inputs", "time", "--exclude", "time"],
+        1,
+        "'time' is one of --inputs",
+    ),
+    "a stranger left out": (["fit", "one.csv", *ONE, "--exclude", "x"], 1, "has no column 'x'"),
+    "a saved model's kernel": (
+        ["sample", "one.safetensors", "--out", "s.csv", "--kernel", "rbf", "--noise", "1"],
+        2,
+        "leave out --kernel, --noise",
+    ),
+    "a number that is too large": (
+        ["fit", "large.csv", "--target", "y"],
+        1,
+        "column 'a' holds 1e+308 in row 2, expected numbers up to 1e+150",
+    ),
+    "text in a column with a space": (["fit", "order.csv", "--target", "y"], 1, "--encode 'Order ID'"),
+    "days and months that look alike": (["fit", "days.csv", "--target", "y"], 1, "write them as 2024-12-31"),
+    "a date among others that is none": (["fit", "noday.csv", "--target", "y"], 1, "but 'soon' in row 2 is none"),
     "no other column": (["fit", "bad.csv", "--target", "a"], 1, "no column but 'a'"),
 }
 
@@ -385,7 +575,10 @@ WRONG = {
 def test_mistakes_are_named_in_a_line_with_an_exit_code(case, folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "bad.csv").write_text("a\n1\n")
-    (folder / "gap.csv").write_text("time\n1\nNA\n")
+    (folder / "large.csv").write_text("a,y\n1,2\n1e308,3\n")
+    (folder / "order.csv").write_text("Order ID,y\nA-1,2\nB-2,3\n")
+    (folder / "days.csv").write_text("day,y\n01/02/2024,2\n03/02/2024,3\n")
+    (folder / "noday.csv").write_text("day,y\n2024-02-01,2\nsoon,3\n")
     (folder / "flat.csv").write_text("a,y\n1,2\n1,3\n")
     (folder / "gaps.csv").write_text("a,y\n1,\n,3\n")
     command, code, words = WRONG[case]

@@ -6,17 +6,18 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..checks import many
-from ..columns import Columns, check_columns, copies_remark, no_data_remark, numbers
+from ..columns import Columns, check_columns, copies_remark, find_dates, no_data_remark, numbers
 from ..drawing import draw
-from ..fitting import FitWarning, fit
+from ..fitting import FitWarning, default_kernel_priors, fit
 from ..gp import ExactGP
+from ..kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic
 from ..paths import AbstractPaths
 from ..solvers import Cholesky
 from ..store import load, read_notes
@@ -25,20 +26,34 @@ from ..value import Json
 from .options import Voice
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 # Up to this many data standard deviations are the posterior's own; a few paths know theirs poorly.
 EXACT = 2000
+# Beyond this a number's square is too near the largest float64.
+_LARGEST = 1e150
+# Kernels by name, of a variance and the columns' scales [d]: lengthscales, or periods.
+_KERNELS: dict[str, Callable[[float, Tensor], Kernel]] = {
+    "rbf": lambda variance, scale: variance * RBF(scale),
+    "matern-1/2": lambda variance, scale: variance * Matern(0.5, scale),
+    "matern-3/2": lambda variance, scale: variance * Matern(1.5, scale),
+    "matern-5/2": lambda variance, scale: variance * Matern(2.5, scale),
+    "rational-quadratic": lambda variance, scale: variance * RationalQuadratic(1.0, scale),
+    "periodic": lambda variance, scale: variance * Periodic(torch.ones_like(scale), scale),
+    "linear": lambda variance, scale: Linear(variance * scale.pow(-2)),
+}
 
 
 class Dataset(NamedTuple):
-    """Inputs X `[n, d]` and targets y `[n]` of the rows that are whole."""
+    """Inputs X `[n, d]` and targets y `[n]` of the rows that are used: whole, and not too many."""
 
     columns: Columns
     target: str
     X: Tensor
     y: Tensor
     kinds: Mapping[str, str] = {}  # of inputs that are whole numbers or yes and no, "int64" or "bool"
+    points: Tensor | None = None  # [m, d], the inputs of all rows that are used, and of those with gaps, NaN there
+    rows_with_gaps: int = 0
 
     def notes(self) -> dict[str, Json]:
         """What a saved file must remember of the table."""
@@ -52,20 +67,27 @@ class Dataset(NamedTuple):
 def read_dataset(
     file: Path,
     target: str,
+    *,
     inputs: Sequence[str] | None,
+    exclude: Sequence[str] | None,
     encode: Sequence[str] | None,
+    rows: int,
+    seed: int,
     voice: Voice,
-    advice: str | None = None,
 ) -> Dataset:
-    """The data of a file; `advice` is for someone whose inputs hold text, where it is not to encode it."""
-    frame = read_table(file)
+    """The data of a file, at most so many rows; the seed is of those that are drawn where there are more."""
+    frame = read_table(file, progress=voice.progress)
     source = str(file)
-    check_columns(frame, [target, *(inputs or []), *(encode or [])], source)
+    check_columns(frame, [target, *(inputs or []), *(exclude or []), *(encode or [])], source)
     chosen = list(inputs) if inputs else [str(name) for name in frame.columns if name != target]
+    for name in exclude or []:
+        if (inputs and name in inputs) or name == target:
+            raise ValueError(f"--exclude: {name!r} is {'the target' if name == target else 'one of --inputs'}")
+    chosen = [name for name in chosen if name not in (exclude or [])]
     nameless = [] if inputs else [name for name in chosen if re.fullmatch(r"Unnamed: \d+|", name)]
     if nameless:
         one = "a column without a name is" if len(nameless) == 1 else f"{len(nameless)} columns without names are"
-        voice.say(f"{one} left out; --inputs says which to take")
+        voice.warn(f"{one} left out; --inputs says which to take")
         chosen = [name for name in chosen if name not in nameless]
     if not chosen:
         raise ValueError(f"{source}: no column but {target!r}; there must be one that it depends on")
@@ -80,31 +102,64 @@ def read_dataset(
     for name, values in categories.items():
         if len(values) > 50:
             raise ValueError(f"--encode: {name!r} has {len(values)} different values, more than 50: is it a category?")
-    columns = Columns(chosen, categories)
-    X = columns.matrix(frame, source, advice)
+    plain = [name for name in chosen if name not in categories]
+    columns = Columns(chosen, categories, {name: found for name in plain if (found := find_dates(frame, name, source))})
+    for name, (unit, since) in columns.dates.items():
+        voice.say(f"{name}: dates, as {unit} since {since}")
+    X = columns.matrix(frame, source)
     y = numbers(frame, target, source, "correct these cells, or name another column with --target")
     whole = np.isfinite(X).all(1) & np.isfinite(y)
     if not whole.any():
         raise ValueError(f"{source}: every row has an empty cell in one of {', '.join([*chosen, target])}")
-    left_out = int((~whole).sum())
-    if left_out:
-        voice.say(f"{left_out} of {len(whole)} rows have an empty or infinite cell and are left out")
-    rows = np.column_stack([X, y])[whole]
-    named = list(zip([*columns.names, target], rows.T, strict=True))
-    for remark in (*(no_data_remark(name, column) for name, column in named), copies_remark(rows)):
+    _check_sizes(X, y, whole, columns, target, source)
+    gaps = int((~whole).sum())
+    if gaps:
+        voice.warn(
+            f"{gaps:,} of {many(len(whole), 'row')} {'has' if gaps == 1 else 'have'} an empty or infinite cell "
+            f"and {'is' if gaps == 1 else 'are'} left out"
+        )
+    used = np.flatnonzero(whole)
+    if len(used) > rows:
+        used = _some_of(used, y, rows, seed)
+        voice.warn(f"{rows:,} of {len(whole):,} rows are used, drawn at random; --rows {len(whole)} uses all")
+    cells = np.column_stack([X, y])[used]
+    named = list(zip([*columns.names, target], cells.T, strict=True))
+    for remark in (*(no_data_remark(name, column) for name, column in named), copies_remark(cells)):
         if remark is not None:
             voice.say(remark)
     constant = [name for name, column in named if not np.ptp(column)]
-    if len(rows) > 1 and set(columns.names) <= set(constant):
+    if len(cells) > 1 and set(columns.names) <= set(constant):
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
-    if len(rows) > 1 and constant:
+    if len(cells) > 1 and constant:
         voice.say(f"{', '.join(constant)}: the same in all rows, so that the fit can say nothing of it")
-    cells = ((str(name), column) for name, column in frame[chosen].items())
-    kinds = {name: kind for name, column in cells if not columns.coded(name) and (kind := _whole_kind(column))}
-    return Dataset(columns, target, torch.from_numpy(X[whole]), torch.from_numpy(y[whole]), kinds)
+    kinds = {name: kind for name in plain if name not in columns.dates and (kind := _whole_kind(frame[name]))}
+    days = {name: X[used, columns.places[name].start] for name, (unit, _) in columns.dates.items() if unit == "days"}
+    kinds |= {name: "int64" for name, values in days.items() if bool((values % 1 == 0).all())}
+    shown = np.union1d(used, np.flatnonzero(~whole)) if len(used) < len(X) else slice(None)
+    X_used, y_used, points = (torch.from_numpy(values) for values in (X[used], y[used], X[shown]))
+    return Dataset(columns, target, X_used, y_used, kinds, points, gaps)
 
 
-def _whole_kind(column: Series) -> str | None:
+def _some_of(rows: np.ndarray, y: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """So many rows drawn at random, in order; the best ones, of the smallest and the largest target, are among them."""
+    best = np.array([rows[y[rows].argmin()], rows[y[rows].argmax()]])
+    others = np.setdiff1d(rows, best, assume_unique=True)
+    drawn = np.random.default_rng(seed).choice(others, max(0, count - 2), replace=False)
+    return np.sort(np.concatenate([best, drawn])[:count])
+
+
+def _check_sizes(X: np.ndarray, y: np.ndarray, whole: np.ndarray, columns: Columns, target: str, source: str) -> None:
+    """ValueError where numbers are so large that their squares are infinite."""
+    for name, values in [*zip(columns.names, X.T, strict=True), (target, y)]:
+        large = np.flatnonzero(whole & (np.abs(values, where=whole, out=np.zeros_like(values)) > _LARGEST))
+        if len(large):
+            raise ValueError(
+                f"{source}: column {name!r} holds {values[large[0]]:g} in row {large[0] + 1}, expected numbers up to "
+                f"{_LARGEST:g}, whose squares are finite; if that means no data, empty these cells, or use other units"
+            )
+
+
+def _whole_kind(column: Any) -> str | None:
     """Whether cells are yes and no ("bool") or whole numbers ("int64"); whole numbers with gaps are read as floats."""
     inferred = pandas().api.types.infer_dtype(column, skipna=True)
     if inferred in ("boolean", "integer"):
@@ -113,22 +168,31 @@ def _whole_kind(column: Series) -> str | None:
     return "int64" if gaps and bool((column.dropna() % 1 == 0).all()) else None
 
 
-def points_of(frame: DataFrame, columns: Columns, source: str, first_row: int = 0) -> Tensor:
-    """Points `[n, d]` at which to evaluate: no cell may be empty."""
-    X = columns.matrix(frame, source)
-    bad = ~np.isfinite(X).all(1)
-    if bad.any():
-        row = first_row + int(np.flatnonzero(bad)[0]) + 1
-        raise ValueError(f"{source}: row {row} has an empty or infinite cell among {', '.join(columns.inputs)}")
-    return torch.from_numpy(X)
+class Evaluated:
+    """Paths at points of tables; a row whose inputs have a gap gets no values, and is counted."""
 
+    def __init__(self, paths: AbstractPaths, columns: Columns, target: str) -> None:
+        self.paths, self.columns, self.target = paths, columns, target
+        self.gaps = self.rows = 0
 
-def evaluated(frame: DataFrame, columns: Columns, paths: AbstractPaths, x: Tensor, target: str) -> DataFrame:
-    """The inputs of a table beside the mean and every path at them."""
-    values = paths(x.to(paths.dtype)).double().cpu().numpy()  # [s, n]
-    mean = paths.mean(x.to(paths.dtype)).double().cpu().numpy()  # [n]
-    out = {f"{target}_mean": mean} | {f"path_{i + 1}": path for i, path in enumerate(values)}
-    return pandas().concat([frame[columns.inputs].reset_index(drop=True), pandas().DataFrame(out)], axis=1)
+    def __call__(self, frame: DataFrame, x: Tensor) -> DataFrame:
+        """The inputs of a table beside the mean and every path at them, x `[n, d]`; NaN where x is not finite."""
+        whole = x.isfinite().all(1)
+        at = x[whole].to(self.paths.dtype)
+        values = torch.full((self.paths.num_paths + 1, len(x)), torch.nan, dtype=torch.float64)
+        values[0, whole] = self.paths.mean(at).double().cpu()
+        values[1:, whole] = self.paths(at).double().cpu()
+        self.rows, self.gaps = self.rows + len(x), self.gaps + int((~whole).sum())
+        names = [f"{self.target}_mean", *(f"path_{i}" for i in range(self.paths.num_paths))]
+        out = pandas().DataFrame(dict(zip(names, values.numpy(), strict=True)))
+        return pandas().concat([frame[self.columns.inputs].reset_index(drop=True), out], axis=1)
+
+    def warn(self, voice: Voice) -> None:
+        if self.gaps:
+            have = "has" if self.gaps == 1 else "have"
+            voice.warn(
+                f"{self.gaps:,} of {many(self.rows, 'point')} {have} an empty or infinite cell and no values (NaN)"
+            )
 
 
 def rows_per_chunk(paths: AbstractPaths) -> int:
@@ -136,12 +200,40 @@ def rows_per_chunk(paths: AbstractPaths) -> int:
     return max(256, (1 << 23) // (paths.num_paths + paths.input_dim + 1))
 
 
-def fitted(dataset: Dataset, seed: int, voice: Voice) -> ExactGP:
+def fitted(dataset: Dataset, kernel: str | None, noise: float | None, seed: int, voice: Voice) -> ExactGP:
+    """The model of the data: a kernel by its name, and the standard deviation of the noise where it is known."""
     count = many(len(dataset.y), "observation")
     voice.say(f"{count} of {dataset.target} at {', '.join(dataset.columns.names)}")
+    expression = None if kernel is None else named_kernel(kernel, dataset.X, dataset.y)
+    priors = None
+    if expression is not None:
+        has = {name.split(".")[-1] for name, _ in expression.named_buffers()}
+        has |= {"noise"} if noise is None else set()
+        priors = {name: prior for name, prior in default_kernel_priors(dataset.X.shape[1]).items() if name in has}
+    variance = None if noise is None else noise**2
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "columns? .* constant", FitWarning)  # they were named when they were read
-        return fit(None, dataset.X, dataset.y, seed=seed, progress=voice.progress)
+        return fit(expression, dataset.X, dataset.y, noise=variance, priors=priors, seed=seed, progress=voice.progress)
+
+
+def check_kernel(words: str | None) -> list[str]:
+    """The names in a sum of kernels."""
+    names = [] if words is None else [word.strip().lower() for word in words.split("+")]
+    for name in names:
+        if name not in _KERNELS:
+            known = ", ".join(_KERNELS)
+            raise ValueError(f"--kernel: expected one of {known}, or a sum such as periodic+rbf, got {name!r}")
+    return names
+
+
+def named_kernel(words: str, X: Tensor, y: Tensor) -> Kernel:
+    """The sum of kernels with these names, a lengthscale for each column; its numbers suit the data's units."""
+    names = check_kernel(words)
+    scale = X.std(0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    variance = float(y.var(correction=0)) or 1.0
+    parts = [_KERNELS[name](variance / len(names), scale) for name in names]
+    return sum(parts[1:], parts[0])
 
 
 def loaded_model(file: Path) -> tuple[ExactGP, Dataset]:

@@ -17,10 +17,16 @@ def evaluate(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate saved functions at the points of a table, some rows at a time: the table may be larger than memory."""
+    """Evaluate saved functions at the points of a table, some rows at a time: the table may be larger than memory.
+
+    A row with an empty cell among its inputs gets no values (NaN).
+    """
+    import torch
+
+    from ..checks import many
     from ..progress import progress_bar
     from ..tables import TableWriter, read_chunks
-    from .data import evaluated, loaded_paths, points_of, rows_per_chunk
+    from .data import Evaluated, loaded_paths, rows_per_chunk
 
     if as_json and out is None:
         raise typer.BadParameter("--json needs --out: values are printed as CSV otherwise")
@@ -28,26 +34,32 @@ def evaluate(
     voice = Voice(quiet or out is None, as_json)
     writer = None if out is None else TableWriter(out)
     paths, columns, target = loaded_paths(draw)
-    done = 0
+    evaluated = Evaluated(paths, columns, target)
     with voice.warnings_in_words(), progress_bar(show=voice.progress, transient=True) as bar:
         task = bar.add_task("points", total=None)
 
         def tables():
-            nonlocal done
             for frame in read_chunks(points, rows_per_chunk(paths)):
-                x = points_of(frame, columns, str(points), done)
-                yield evaluated(frame, columns, paths, x, target)
-                done += len(frame)
-                bar.update(task, completed=done, description=f"{done:,} points")
+                yield evaluated(frame, torch.from_numpy(columns.matrix(frame, str(points))))
+                bar.update(task, completed=evaluated.rows, description=f"{evaluated.rows:,} points")
 
-        if writer is not None:
-            with writer:
-                for table in tables():
-                    writer.write(table)
-        else:
-            for i, table in enumerate(tables()):
-                typer.echo(table.to_csv(index=False, header=i == 0), nl=False)
-    if not done:
+        try:
+            if writer is not None:
+                with writer:
+                    for table in tables():
+                        writer.write(table)
+            else:
+                for i, table in enumerate(tables()):
+                    typer.echo(table.to_csv(index=False, header=i == 0), nl=False)
+        except ValueError as error:
+            beyond, inside, _ = str(error).partition("; draw with a larger domain")
+            if not inside:
+                raise
+            advice = f"draw functions that reach them with: matheron sample ... --at {points}"
+            raise ValueError(f"{points}: {beyond.removeprefix('x: ')}; {advice}") from None
+    if not evaluated.rows:
         raise ValueError(f"{points} has column names but no rows")
-    voice.say(f"{paths.num_paths} functions at {done:,} points: {out}")
-    voice.result({"paths": paths.num_paths, "points": done, "out": out})
+    evaluated.warn(voice)
+    voice.say(f"{many(paths.num_paths, 'function')} at {many(evaluated.rows, 'point')}: {out}")
+    facts = {"paths": paths.num_paths, "points": evaluated.rows, "points_with_gaps": evaluated.gaps, "out": out}
+    voice.result(facts)

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import AsJson, Data, Inputs, Quiet, Seed, Target, Voice, check_writable
+from .options import (
+    ROWS,
+    AsJson,
+    Data,
+    Encode,
+    Exclude,
+    Inputs,
+    Kernel,
+    Noise,
+    Quiet,
+    Rows,
+    Seed,
+    Target,
+    Voice,
+    check_writable,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..columns import Columns
 
 
 def minimize(
     data: Data,
     target: Target,
     inputs: Inputs = None,
+    exclude: Exclude = None,
+    encode: Encode = None,
+    kernel: Kernel = None,
+    noise: Noise = None,
+    rows: Rows = ROWS,
     points: Annotated[int, typer.Option(min=1, help="How many points to suggest.")] = 4,
     bounds: Annotated[str | None, typer.Option(help="Of inputs, a=0:1,b=-5:5; the data's box by default.")] = None,
     maximize: Annotated[bool, typer.Option("--maximize", help="Look for the largest value instead.")] = False,
@@ -31,62 +53,78 @@ def minimize(
 
     Each point is the minimiser of a function of its own, drawn from the posterior: some explore, some improve on what
     is known. Try them, add the results to the table, and run the command again. Inputs that are whole numbers in the
-    table stay whole, unless --bounds has a decimal point for them: a=0.0:10.0.
+    table stay whole, unless --bounds has a decimal point for them: a=0.0:10.0. Dates without times stay so, and have
+    bounds such as day=2024-03-01:2024-03-31. Columns of --encode take any of the categories that the table has.
     """
     import torch
 
-    from ..columns import listed
+    from ..columns import listed, quoted
     from ..drawing import draw
-    from ..tables import TableWriter, pandas
+    from ..tables import TableWriter
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
     from ..thompson.minima import Rounded
-    from .data import EXACT, deviation, fitted, read_dataset
+    from .data import EXACT, check_kernel, deviation, fitted, read_dataset
 
     voice = Voice(quiet, as_json)
     check_writable(out, read=[data])
     writer = None if out is None else TableWriter(out)
+    check_kernel(kernel)
     with voice.warnings_in_words():
-        numbers_only = "points to try are numbers: leave it out with --inputs, or correct these cells"
-        dataset = read_dataset(data, target, listed(inputs), None, voice, numbers_only)
+        lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
+        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, **lists)
         if len(dataset.y) < 2:
             raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
-        names = dataset.columns.names
-        box, fractions = _box(dataset.box(), names, bounds)
+        columns = dataset.columns
+        box, fractions = _box(dataset.box(), columns, bounds)
         kinds = {name: kind for name, kind in dataset.kinds.items() if name not in fractions}
-        whole = torch.tensor([name in kinds for name in names])
-        gp = fitted(dataset, seed, voice)
+        whole = torch.tensor([name in kinds for name in columns.names])
+        gp = fitted(dataset, kernel, noise, seed, voice)
         search = maximised if maximize else minimised
         drawn = draw(gp, points, seed=seed)
-        rounded = Rounded(drawn, whole)
+        rounded = Rounded(drawn, whole, [columns.places[name] for name in columns.categories])
         cells = torch.stack([box[0].ceil() - 0.499, box[1].floor() + 0.499])  # whole numbers are their middles
         x = search(rounded, torch.where(whole, cells, box), generator=seed, progress=voice.progress).x
         x = rounded.rounded(x)  # [points, d]
         many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
         # what all functions together expect there: the posterior's mean and deviation
         mean, sd = many.mean(x), deviation(many, gp)(x)
-    table = pandas().DataFrame(x.numpy(), columns=names).astype(kinds)
+    plain = {name: kind for name, kind in kinds.items() if name not in columns.dates}
+    table = columns.table(x.numpy()).astype(plain)
     table[f"{target}_mean"], table[f"{target}_sd"] = mean.numpy(), sd.numpy()
     best = int(dataset.y.argmax() if maximize else dataset.y.argmin())
-    row = pandas().DataFrame(dataset.X[best, None].numpy(), columns=names).astype(dataset.kinds).to_dict("records")[0]
-    shown = {name: _rounded(column) for name, column in zip([*names, target], [*dataset.X.T, dataset.y], strict=True)}
-    shown |= {name: str for name, kind in kinds.items() if kind == "bool"}
+    whole_numbers = {name: kind for name, kind in dataset.kinds.items() if name not in columns.dates}
+    row = columns.table(dataset.X[best, None].numpy()).astype(whole_numbers).to_dict("records")[0]
+    shown: dict[str | int, Callable[[Any], str]] = {name: str for name in columns.inputs}
+    shown |= {target: _rounded(dataset.y)}
+    for name, place in columns.places.items():
+        if not columns.coded(name) and name not in columns.dates and kinds.get(name) != "bool":
+            shown[name] = _rounded(dataset.X[:, place.start])
+        elif name in columns.dates and name in kinds:
+            shown[name] = lambda date: str(date.date())
     value = shown[target](float(dataset.y[best]))
-    voice.say(f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y)}: {value} at")
+    voice.say(f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y):,}: {value} at")
     voice.say("  " + ", ".join(f"{name} = {shown[name](value)}" for name, value in row.items()))
     voice.say("Try next (with what the model expects there):")
     shown |= {f"{target}_mean": shown[target], f"{target}_sd": "{:.6g}".format}
     voice.say(table.to_string(index=False, formatters=shown))
-    if numbers := [name for name, kind in kinds.items() if kind == "int64"]:
-        low, high = box[:, names.index(numbers[0])].tolist()
-        fractions = f"--bounds {numbers[0]}={low}:{high}"
+    if numbers := [name for name, kind in plain.items() if kind == "int64"]:
+        low, high = box[:, columns.places[numbers[0]].start].tolist()
+        fractions = f"--bounds {quoted(f'{numbers[0]}={low}:{high}')}"
         voice.say(f"{', '.join(numbers)}: whole numbers, as in the table; for fractions give {fractions}")
     if writer is not None:
         with writer:
             writer.write(table)
         voice.say(f"The points are in {out}")
     best_point = {**row, target: float(dataset.y[best])}
-    voice.result({"best": best_point, "points": table.to_dict("records"), "out": out})
+    voice.result(
+        {
+            "best": best_point,
+            "points": table.to_dict("records"),
+            "rows_with_gaps": dataset.rows_with_gaps,
+            "out": out,
+        }
+    )
 
 
 def _rounded(column: Tensor) -> Callable[[float], str]:
@@ -96,27 +134,52 @@ def _rounded(column: Tensor) -> Callable[[float], str]:
     return f"{{:.{digits}g}}".format
 
 
-def _box(box: Tensor, names: Sequence[str], bounds: str | None) -> tuple[Tensor, set[str]]:
+def _box(box: Tensor, columns: Columns, bounds: str | None) -> tuple[Tensor, set[str]]:
     """Bounds `[2, d]`: the data's, with those that the user gave; and the inputs for which these have fractions."""
-    from ..columns import listed
+    from ..columns import listed, quoted
 
-    fractions = set()
+    fractions, given = set(), set()
     box = box.clone()
+    for place in map(columns.places.__getitem__, columns.categories):
+        box[0, place], box[1, place] = 0.0, 1.0
     for word in listed(bounds) or []:
         name, _, ends = word.rpartition("=")
         name = name.strip()
-        if name not in names:
-            raise ValueError(f"--bounds: {name!r} is not among the inputs, {', '.join(names)}")
-        try:
-            low, high = (float(end) for end in ends.split(":"))
-        except ValueError:
-            raise ValueError(f"--bounds: expected {name}=low:high, got {word.strip()!r}") from None
+        if name not in columns.inputs:
+            raise ValueError(f"--bounds: {name!r} is not among the inputs, {', '.join(columns.inputs)}")
+        if columns.coded(name):
+            raise ValueError(f"--bounds: {name!r} is a category, and has no bounds; leave out rows to leave out some")
+        if name in given:
+            raise ValueError(f"--bounds: {name!r} is given twice; give one low:high for it")
+        given.add(name)
+        found = _ends(ends, columns.dates.get(name))
+        if found is None:
+            form = "low:high, two dates such as 2024-03-01" if name in columns.dates else "low:high"
+            raise ValueError(f"--bounds: expected {name}={form}, got {word.strip()!r}")
+        low, high = found
         if not low < high:
             raise ValueError(f"--bounds: expected low < high, got {word.strip()!r}")
-        if "." in ends:
+        if "." in ends and name not in columns.dates:
             fractions.add(name)
-        box[0, names.index(name)], box[1, names.index(name)] = low, high
-    flat = [name for name, low, high in zip(names, *box.tolist(), strict=True) if not low < high]
-    if flat:
-        raise ValueError(f"{flat[0]!r} is constant in the data; give --bounds {flat[0]}=low:high, or leave it out")
+        place = columns.places[name].start
+        box[0, place], box[1, place] = low, high
+    for name, place in columns.places.items():
+        if not columns.coded(name) and not box[0, place.start] < box[1, place.start]:
+            example = quoted(f"{name}=low:high")
+            raise ValueError(f"{name!r} is constant in the data; give --bounds {example}, or leave it out")
     return box, fractions
+
+
+def _ends(words: str, dates: tuple[str, str] | None) -> tuple[float, float] | None:
+    """The two numbers of low:high, or two dates as numbers; dates may have times, with colons of their own."""
+    from ..columns import date_of
+
+    for colon in (i for i, sign in enumerate(words) if sign == ":"):
+        ends = words[:colon], words[colon + 1 :]
+        try:
+            low, high = (float(end) for end in ends) if dates is None else (date_of(end, *dates) for end in ends)
+        except ValueError:
+            continue
+        if math.isfinite(low) and math.isfinite(high):
+            return low, high
+    return None

@@ -16,8 +16,25 @@ from ..tables import check_folder
 
 Target = Annotated[str, typer.Option(help="The column to be modelled.", show_default=False)]
 Inputs = Annotated[str | None, typer.Option(help="Columns it depends on, a,b,c; all others by default.")]
+Exclude = Annotated[str | None, typer.Option(help="Columns to leave out, a,b,c.")]
 Encode = Annotated[str | None, typer.Option(help="Columns of categories, each to become columns of 0 and 1.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of all random numbers: the same seed gives the same result.")]
+Kernel = Annotated[
+    str | None,
+    typer.Option(
+        help="rbf, matern-1/2, matern-3/2, matern-5/2, rational-quadratic, periodic or linear, or a sum of these, "
+        "such as periodic+matern-3/2. Its hyperparameters are fitted.",
+        show_default="matern-5/2",
+    ),
+]
+Noise = Annotated[
+    float | None,
+    typer.Option(min=0, help="Standard deviation of the noise, in the target's units.", show_default="fitted"),
+]
+Rows = Annotated[
+    int, typer.Option(min=1, help="The most rows of the table to use: of a longer one, so many are drawn at random.")
+]
+ROWS = 100_000
+Seed = Annotated[int, typer.Option(min=0, help="Random seed: the same seed gives the same result.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 Data = Annotated[Path, typer.Argument(help="A table, .csv or .parquet.", show_default=False)]
@@ -38,6 +55,10 @@ class Voice:
         if not self.quiet and not self.as_json:
             typer.echo(words)
 
+    def warn(self, words: str) -> None:
+        """What a user must know, however quiet the command is."""
+        typer.secho(f"warning: {words}", fg="yellow", err=True)
+
     def result(self, facts: Mapping[str, object]) -> None:
         if self.as_json:
             typer.echo(json.dumps(facts, indent=2, default=str))  # files as they were named
@@ -50,7 +71,7 @@ class Voice:
         def show(message: Warning | str, *_: object, **__: object) -> None:
             if str(message) not in said:
                 said.add(str(message))
-                typer.secho(f"warning: {message}", fg="yellow", err=True)
+                self.warn(str(message))
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what other libraries will change is no news to a user

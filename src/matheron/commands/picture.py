@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from matplotlib.axis import XAxis
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from ..columns import Columns
+from ..columns import Columns, dates_of
 from ..gp import ExactGP
 from ..paths import AbstractPaths
 from ..plots import EXACT, STYLE, draw_curves, draw_maps
@@ -17,6 +20,7 @@ from .data import EXACT as MOST_EXACT
 from .data import Dataset, deviation
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Deviation = Callable[[Tensor], Tensor]
@@ -63,7 +67,7 @@ def _cuts(
     figure: Figure, paths: AbstractPaths, sd_at: Deviation, estimated: bool, dataset: Dataset, box: Tensor
 ) -> None:
     """Paths along each input, the others at the data's median, or at the commonest category."""
-    columns, target, X, y, _ = dataset
+    columns, target, X, y = dataset[:4]
     names = columns.inputs
     panels = min(len(names), _LARGEST_PANELS)
     width = min(3, panels)
@@ -81,7 +85,7 @@ def _cuts(
         draw_curves(axis, positions, values, mean, sd, estimated, noise=eps, categories=known is not None)
         if len(names) == 1:
             axis.plot(data, y, "o", color=EXACT, markerfacecolor="white", markersize=4, label="data")
-        axis.set_xlabel(name)
+        _name_axis(axis.xaxis, columns, name)
     for axis in axes[panels:]:
         axis.set_visible(False)
     axes[0].set_ylabel(target)
@@ -102,3 +106,17 @@ def _maps(
     values, mean, sd = (f(x).double().cpu() for f in (paths, paths.mean, sd_at))
     axes = figure.subplots(1, 2 + len(values[:2]), squeeze=False, sharex=True, sharey=True)[0]
     draw_maps(axes, grid, values, mean, sd, estimated, names=[*columns.inputs, target], data=(X, y))
+    for axis in axes:
+        _name_axis(axis.xaxis, columns, columns.inputs[0])
+    _name_axis(axes[0].yaxis, columns, columns.inputs[1])
+
+
+def _name_axis(axis: Axis, columns: Columns, name: str) -> None:
+    """The name of an input along an axis; where it is dates, dates at the ticks."""
+    axis.set_label_text(name)
+    if name in columns.dates:
+        unit, since = columns.dates[name]
+        form = "%Y-%m-%d" if unit == "days" else "%m-%d %H:%M" if unit == "hours" else "%H:%M:%S"
+        axis.set_major_locator(MaxNLocator(4))
+        axis.set_major_formatter(lambda value, _: dates_of(np.array([value]), unit, since).dt.strftime(form).iloc[0])
+        axis.set_tick_params(rotation=20 if isinstance(axis, XAxis) else 0)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import AsJson, Encode, Inputs, Quiet, Seed, Voice, check_writable
+from .options import (
+    ROWS,
+    AsJson,
+    Encode,
+    Exclude,
+    Inputs,
+    Kernel,
+    Noise,
+    Quiet,
+    Rows,
+    Seed,
+    Voice,
+    check_writable,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -27,7 +40,11 @@ def sample(
     data: Annotated[Path, typer.Argument(help="A table, .csv or .parquet, or a saved model.", show_default=False)],
     target: Annotated[str | None, typer.Option(help="The column to be modelled.", show_default=False)] = None,
     inputs: Inputs = None,
+    exclude: Exclude = None,
     encode: Encode = None,
+    kernel: Kernel = None,
+    noise: Noise = None,
+    rows: Rows = ROWS,
     at: Annotated[Path | None, typer.Option(help="A table of points at which to evaluate.", dir_okay=False)] = None,
     grid: Annotated[str | None, typer.Option(help="Or a grid over the data's box: 200, 200x100, ...")] = None,
     paths: Annotated[int, typer.Option(min=1, help="How many functions.")] = 20,
@@ -40,15 +57,17 @@ def sample(
 ) -> None:
     """Draw functions that a table's data allow: fit a model, draw, evaluate at points, plot, and save.
 
-    Points are those of --at, or a grid; by default a grid for up to two inputs, and the data's own points for more
-    inputs and for categories.
+    Points are those of --at, or a grid; by default a grid for up to two inputs, and the table's own rows for more
+    inputs and for categories. Rows with empty cells are left out of the fit, and get no values (NaN) as points.
+    Columns of dates count as days, hours or seconds since the first.
     `matheron evaluate` evaluates the saved functions at other points later.
     """
+    from ..checks import many
     from ..columns import listed
     from ..drawing import draw
     from ..store import save as store
     from ..tables import TableWriter
-    from .data import evaluated, rows_per_chunk
+    from .data import Evaluated, rows_per_chunk
     from .picture import check_picture, picture
 
     if out is None and plot is None and save is None:
@@ -61,18 +80,20 @@ def sample(
         check_picture(plot)
     writer = None if out is None else TableWriter(out)
     with voice.warnings_in_words():
-        gp, dataset = _model(data, target, listed(inputs), listed(encode), at, grid, seed, voice)
+        lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
+        gp, dataset = _model(data, target, lists, kernel, noise, rows, at, grid, seed, voice)
         columns, name = dataset.columns, dataset.target
         shape, box = None if grid is None else _shape(grid, columns), _with_room(dataset.box())
-        margin = 0.1 * (box[1] - box[0])
-        domain = (box[0] - margin, box[1] + margin) if gp.input_dim <= 3 else None
+        domain = _with_margin(_reach(box, at, dataset)) if gp.input_dim <= 3 else None
         drawn = draw(gp, paths, seed=seed, domain=domain)
-        voice.say(f"{paths} functions drawn from the posterior")
+        voice.say(f"{many(paths, 'function')} drawn from the posterior")
+        evaluated = Evaluated(drawn, columns, name)
         if writer is not None:
             with writer:
                 for frame, x in _points(at, shape, dataset, box, rows_per_chunk(drawn)):
-                    writer.write(evaluated(frame, columns, drawn, x, name))
-            voice.say(f"Their values at {writer.rows:,} points are in {out}")
+                    writer.write(evaluated(frame, x))
+            evaluated.warn(voice)
+            voice.say(f"Their values at {many(writer.rows, 'point')} are in {out}")
         if plot is not None:
             picture(drawn, gp, dataset, box, plot)
             voice.say(f"The picture is in {plot}")
@@ -83,9 +104,11 @@ def sample(
         {
             "paths": paths,
             "observations": gp.num_data,
+            "rows_with_gaps": dataset.rows_with_gaps,
             "inputs": columns.names,
             "target": name,
             "points": None if writer is None else writer.rows,
+            "points_with_gaps": evaluated.gaps,
             "out": out,
             "plot": plot,
             "saved": save,
@@ -96,8 +119,10 @@ def sample(
 def _model(
     data: Path,
     target: str | None,
-    inputs: list[str] | None,
-    encode: list[str] | None,
+    lists: dict[str, list[str] | None],
+    kernel: str | None,
+    noise: float | None,
+    rows: int,
     at: Path | None,
     grid: str | None,
     seed: int,
@@ -106,21 +131,23 @@ def _model(
     """The model, and the data that it is of."""
     from ..columns import check_columns
     from ..tables import read_chunks
-    from .data import fitted, loaded_model, read_dataset
+    from .data import check_kernel, fitted, loaded_model, read_dataset
 
     if data.suffix == ".safetensors":
-        if target or inputs or encode:
-            raise typer.BadParameter("a saved model knows its columns: leave out --target, --inputs and --encode")
+        given = {"target": target, **lists, "kernel": kernel, "noise": noise}
+        if strange := [f"--{name}" for name, words in given.items() if words is not None]:
+            raise typer.BadParameter(f"a saved model knows its columns and its kernel: leave out {', '.join(strange)}")
         return loaded_model(data)
     if target is None:
         raise typer.BadParameter("which column is to be modelled? Give --target")
-    dataset = read_dataset(data, target, inputs, encode, voice)
+    check_kernel(kernel)
+    dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, **lists)
     if grid is not None:
         _shape(grid, dataset.columns)  # what is wrong with it is said before the fit
     if at is not None:
         for frame in islice(read_chunks(at, 1), 1):
             check_columns(frame, dataset.columns.inputs, str(at))
-    return fitted(dataset, seed, voice), dataset
+    return fitted(dataset, kernel, noise, seed, voice), dataset
 
 
 def _with_room(box: Tensor) -> Tensor:
@@ -128,6 +155,25 @@ def _with_room(box: Tensor) -> Tensor:
     lower, upper = box
     room = (0.1 * lower.abs() + 0.1) * (lower == upper)
     return box + room * box.new_tensor([[-1.0], [1.0]])
+
+
+def _with_margin(box: Tensor) -> tuple[Tensor, Tensor]:
+    margin = 0.1 * (box[1] - box[0])
+    return box[0] - margin, box[1] + margin
+
+
+def _reach(box: Tensor, at: Path | None, dataset: Dataset) -> Tensor:
+    """The box `[2, d]` and all points at which functions are evaluated: they need to be drawn so far."""
+    import torch
+
+    from ..tables import read_chunks
+
+    own = [] if dataset.points is None else [dataset.points]
+    frames = () if at is None else read_chunks(at, 1 << 20)
+    for x in chain(own, (torch.from_numpy(dataset.columns.matrix(frame, str(at))) for frame in frames)):
+        both = torch.cat([box, x[x.isfinite().all(1)]])
+        box = torch.stack([both.amin(0), both.amax(0)])
+    return box
 
 
 def _shape(words: str, columns: Columns) -> list[int]:
@@ -151,13 +197,12 @@ def _points(
     import torch
 
     from ..tables import read_chunks
-    from .data import points_of
 
     columns, d = dataset.columns, dataset.X.shape[1]
     if at is not None:
         done = 0
         for frame in read_chunks(at, rows):
-            yield frame, points_of(frame, columns, str(at), done)
+            yield frame, torch.from_numpy(columns.matrix(frame, str(at)))
             done += len(frame)
         if not done:
             raise ValueError(f"{at} has column names but no rows")
@@ -165,7 +210,7 @@ def _points(
     if shape is None and d in _GRID and not columns.categories:
         shape = [_GRID[d]] * d
     if shape is None:
-        blocks = iter(dataset.X.split(rows))
+        blocks = iter((dataset.X if dataset.points is None else dataset.points).split(rows))
     else:
         axes = [torch.linspace(float(a), float(b), n, dtype=torch.float64) for a, b, n in zip(*box, shape, strict=True)]
         blocks = _grid_blocks(axes, rows)

@@ -225,18 +225,23 @@ class _Negated(Altered):
 
 
 class Rounded(Altered):
-    """Paths at points whose coordinates `whole` `[d]` are rounded to whole numbers.
+    """Paths at points whose coordinates `whole` `[d]` are rounded to whole numbers, and whose coordinates of `choices`,
+    each a run of them, are 1 where they are largest and else 0: one of several categories.
 
     Gradients are those at the rounded point, in these coordinates too: a search follows them from cell to cell, and
     steps that lead to no lower value are not taken.
     """
 
-    def __init__(self, paths: AbstractPaths, whole: Tensor) -> None:
+    def __init__(self, paths: AbstractPaths, whole: Tensor, choices: Sequence[slice] = ()) -> None:
         super().__init__(paths)
-        self.whole = whole
+        self.whole, self.choices = whole, choices
 
     def rounded(self, x: Tensor) -> Tensor:
-        return torch.where(self.whole, x.round(), x)
+        x = torch.where(self.whole, x.round(), x)
+        for choice in self.choices:
+            part = x[..., choice]
+            x[..., choice] = torch.nn.functional.one_hot(part.argmax(-1), part.shape[-1]).to(x)
+        return x
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.paths(self.rounded(x))
