@@ -112,6 +112,16 @@ def test_the_cell_with_a_separator_of_thousands_is_named_and_not_one_before_it(t
         numbers(next(read_chunks(tmp_path / "t.csv", 10)), "b", "t")
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.zip", "t.csv.xz"])
+def test_a_table_is_the_same_with_a_progress_bar_as_without(tmp_path, name, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    frame = pd.DataFrame({"a": np.arange(2000.0), "b": ["x", "1"] * 1000})
+    frame.to_csv(tmp_path / name, index=False)
+    pd.testing.assert_frame_equal(read_table(tmp_path / name, progress=True), read_table(tmp_path / name))
+    printed = capsys.readouterr()
+    assert f"reading {name}" in printed.err and not printed.out
+
+
 def test_the_index_of_a_parquet_file_is_a_column(tmp_path):
     frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0]})
     frame.set_index("a").to_parquet(tmp_path / "t.parquet")

@@ -25,7 +25,10 @@ class _InWords(TyperGroup):
         except (OSError, ValueError, ImportError) as error:
             if ctx.params.get("debug"):
                 raise
-            typer.secho(f"error: {error}", fg="red", err=True)
+            words = str(error)
+            if isinstance(error, OSError) and error.strerror:  # of the system, such as a disk that is full
+                words = ": ".join(str(part) for part in (error.filename, error.strerror) if part)
+            typer.secho(f"error: {words}", fg="red", err=True)
             raise typer.Exit(1) from None
 
 

@@ -29,8 +29,10 @@ def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: b
     >>> with progress_bar(show=False) as bar:
     ...     bar.advance(bar.add_task("counting", total=3), 3)
     """
-    kind = _NotebookProgress if show and rich.get_console().is_jupyter else Progress
-    return kind(*columns, disable=not show, transient=transient)
+    if show and rich.get_console().is_jupyter:
+        return _NotebookProgress(*columns, transient=transient)
+    # Beside what is printed, which may go to a file or another command.
+    return Progress(*columns, disable=not show, transient=transient, console=Console(stderr=True))
 
 
 def tracked(items: Iterable[T], total: int | None, label: str, unit: str, *, show: bool) -> Iterator[T]:
@@ -47,8 +49,8 @@ def tracked(items: Iterable[T], total: int | None, label: str, unit: str, *, sho
 class _NotebookProgress(Progress):
     """The same table of tasks, shown by IPython's display and updated in place."""
 
-    def __init__(self, *columns: str | ProgressColumn, disable: bool, transient: bool) -> None:
-        super().__init__(*columns, auto_refresh=False, disable=disable, transient=transient)
+    def __init__(self, *columns: str | ProgressColumn, transient: bool) -> None:
+        super().__init__(*columns, auto_refresh=False, transient=transient)
         self._transient, self._handle, self._shown = transient, None, 0.0
 
     def start(self) -> None:

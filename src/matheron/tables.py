@@ -8,7 +8,7 @@ import secrets
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -109,27 +109,53 @@ class TableWriter:
         self.rows = 0
 
     def write(self, frame: DataFrame) -> None:
-        if _is_parquet(self.path):
-            import pyarrow
-            import pyarrow.parquet
+        with _writing(self.path):
+            if _is_parquet(self.path):
+                import pyarrow
+                import pyarrow.parquet
 
-            table = pyarrow.Table.from_pandas(frame, preserve_index=False)
-            if self.parquet is None:
-                self.parquet = pyarrow.parquet.ParquetWriter(self.temporary, table.schema)
-            self.parquet.write_table(table)
-        else:
-            frame.to_csv(self.temporary, mode="w" if self.rows == 0 else "a", header=self.rows == 0, index=False)
+                table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+                if self.parquet is None:
+                    self.parquet = pyarrow.parquet.ParquetWriter(self.temporary, table.schema)
+                self.parquet.write_table(table)
+            else:
+                frame.to_csv(self.temporary, mode="w" if self.rows == 0 else "a", header=self.rows == 0, index=False)
         self.rows += len(frame)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if self.parquet is not None:
-            self.parquet.close()
-        if kind is None and self.rows:
-            os.replace(self.temporary, self.path)
-        self.temporary.unlink(missing_ok=True)
+        try:
+            if self.parquet is not None:
+                # The first error is the one to be told.
+                with _writing(self.path) if kind is None else suppress(OSError):
+                    self.parquet.close()
+            if kind is None and self.rows:
+                os.replace(self.temporary, self.path)
+        finally:
+            self.temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A file with this content; where it cannot be written, as on a full disk, an OSError, and what was there stays."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with _writing(path):
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """What goes wrong while a file is written, with the name of that file."""
+    try:
+        yield
+    except OSError as error:
+        words = _first_line(error) if error.errno is None else os.strerror(error.errno)
+        raise OSError(error.errno or 0, f"cannot be written: {words}", str(path)) from error
 
 
 def check_folder(file: Path) -> None:
@@ -159,7 +185,8 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a table")
     if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+        link = path.is_symlink()
+        raise FileNotFoundError(f"{path} is a symbolic link that leads to no file" if link else f"no file {path}")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty")
     return path

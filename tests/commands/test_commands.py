@@ -1,11 +1,18 @@
 """sample, fit, evaluate, minimize: from a table to functions, and what is said of tables that will not do."""
 
+import errno
 import io
 import json
 import math
+import os
 import re
+import resource
 import shlex
+import signal
+import subprocess
+import sys
 import tracemalloc
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -586,6 +593,72 @@ def test_mistakes_are_named_in_a_line_with_an_exit_code(case, folder, monkeypatc
     result = run(*command, code=code)
     assert words in " ".join(result.stderr.replace("│", " ").split())
     assert not (folder / "s.csv").exists()
+
+
+@contextmanager
+def full_disk():
+    """No file can grow beyond a kilobyte: what happens on a full disk, but that the system's word is another."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    run("fit", folder / "one.csv", "--target", "temp", "--save", folder / "model.safetensors", "-q")
+    return folder / "model.safetensors"
+
+
+@pytest.mark.parametrize("option", ["--out=s.csv", "--out=s.parquet", "--plot=p.png", "--plot=p.pdf"])
+def test_a_full_disk_is_said_in_a_line_and_what_was_there_stays(option, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = option.split("=")[1]
+    Path(file).write_text("precious")
+    with full_disk():
+        words = run("sample", model, *SMALL, option, code=1).stderr
+    assert words == f"error: {file}: cannot be written: {os.strerror(errno.EFBIG)}\n"
+    assert [other.name for other in tmp_path.iterdir()] == [file] and Path(file).read_text() == "precious"
+
+
+def test_an_error_of_the_system_while_functions_are_saved_is_said_in_a_line(model, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "d.safetensors")
+
+    monkeypatch.setattr("matheron.store.save", full)
+    words = run("sample", model, *SMALL, "--save", tmp_path / "d.safetensors", code=1).stderr
+    assert words == f"error: d.safetensors: {os.strerror(errno.ENOSPC)}\n"
+
+
+def test_a_loop_of_symbolic_links_is_named(folder, tmp_path):
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    a.symlink_to(b)
+    b.symlink_to(a)
+    leads_nowhere = f"error: {a} is a symbolic link that leads to no file\n"
+    assert run("fit", a, "--target", "y", code=1).stderr == leads_nowhere
+    assert run("minimize", a, "--target", "y", "--out", tmp_path / "o.csv", code=1).stderr == leads_nowhere
+    assert leads_nowhere == run("evaluate", folder / "one.safetensors", a, "--out", tmp_path / "o.csv", code=1).stderr
+
+
+@pytest.mark.parametrize("module", ["typer", "torch"])
+def test_an_interrupt_while_modules_are_imported_prints_no_traceback(module, folder):
+    code = f"""
+import os, signal, sys
+
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupted())
+sys.argv = ["matheron", "fit", {str(folder / "one.csv")!r}, "--target", "temp"]
+from matheron.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode in (130, -signal.SIGINT) and "Traceback" not in done.stderr
 
 
 def test_debug_shows_the_traceback(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ Noise = Annotated[
 Rows = Annotated[
     int, typer.Option(min=1, help="The most rows of the table to use: of a longer one, so many are drawn at random.")
 ]
-ROWS = 100_000
+ROWS = 50_000
 Seed = Annotated[int, typer.Option(min=0, help="Random seed: the same seed gives the same result.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
@@ -85,5 +86,5 @@ def check_writable(*files: Path | None, read: Sequence[Path | None]) -> None:
     for file in files:
         if file is not None:
             check_folder(file)
-            if any(other is not None and file.resolve() == other.resolve() for other in read):
+            if any(other is not None and os.path.realpath(file) == os.path.realpath(other) for other in read):
                 raise ValueError(f"{file} is what is read, and would be lost; name another file to write")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from ..columns import Columns, dates_of
 from ..gp import ExactGP
 from ..paths import AbstractPaths
 from ..plots import EXACT, STYLE, draw_curves, draw_maps
+from ..tables import write_whole
 from .data import EXACT as MOST_EXACT
 from .data import Dataset, deviation
 
@@ -46,7 +48,9 @@ def picture(paths: AbstractPaths, gp: ExactGP, dataset: Dataset, box: Tensor, fi
         figure = Figure(figsize=size, layout="constrained")
         sd_at, estimated = deviation(paths, gp), gp.num_data > MOST_EXACT
         (_maps if flat else _cuts)(figure, paths, sd_at, estimated, dataset, box)
-        figure.savefig(file, dpi=150)
+        content = io.BytesIO()
+        figure.savefig(content, format=file.suffix[1:], dpi=150)
+    write_whole(file, content.getvalue())
 
 
 def cut(columns: Columns, name: str, X: Tensor, box: Tensor) -> Tensor:
@@ -100,7 +104,7 @@ def _maps(
     figure: Figure, paths: AbstractPaths, sd_at: Deviation, estimated: bool, dataset: Dataset, box: Tensor
 ) -> None:
     """The mean, two paths, and the standard deviation over the data's box."""
-    columns, target, X, y, _ = dataset
+    columns, target, X, y = dataset[:4]
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
     values, mean, sd = (f(x).double().cpu() for f in (paths, paths.mean, sd_at))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from ..gp import ExactGP
 from ..paths import Paths
 from ..plots import EXACT, POSTERIOR, PRIOR, UPDATE
 from ..samplers import moments
+from ..tables import write_whole
 from .numbers import Row, Sizes, grid
 
 SHOWN_PATHS, SHOWN_FEATURES = 12, 6
@@ -30,7 +32,9 @@ def picture(gp: ExactGP, prior: Paths, posterior: Paths, rows: list[Row], sizes:
     _update(axes[0, 1], gp, x, f, f_given_y)
     _posterior(axes[0, 2], gp, x, posterior(x), rows, sizes)
     _strips(axes[1], gp, x, prior.prior.features(x)[0], posterior(x).std(0))
-    figure.savefig(out)
+    content = io.BytesIO()
+    figure.savefig(content, format=out.suffix[1:])
+    write_whole(out, content.getvalue())
 
 
 def _prior(ax: Axes, gp: ExactGP, x: Tensor, f: Tensor, at_data: Tensor) -> None:
