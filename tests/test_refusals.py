@@ -500,3 +500,18 @@ def test_a_refused_draw_leaves_the_generator_where_it_was():
         with pytest.raises((ValueError, TypeError)):
             draw(GP, **bad, generator=generator)
     assert torch.equal(generator.get_state(), state)
+
+
+@pytest.mark.parametrize("call", ["draw", "draw_prior", "fit"])
+def test_a_seed_by_another_library_s_name_is_refused_with_ours(call):
+    X = torch.linspace(0, 1, 4, dtype=torch.float64)[:, None]
+    gp = matheron.ExactGP(matheron.kernels.RBF(), X, X[:, 0], noise=0.1)
+    calls = {
+        "draw": lambda **others: matheron.draw(gp, 2, **others),
+        "draw_prior": lambda **others: matheron.draw_prior(gp.kernel, 2, input_dim=1, **others),
+        "fit": lambda **others: matheron.fit(None, X, X[:, 0], **others),
+    }
+    with pytest.raises(TypeError, match=rf"{call}\(\) has no argument 'random_state'; use seed=3$"):
+        calls[call](random_state=3)
+    with pytest.raises(TypeError, match=rf"{call}\(\) got an unexpected keyword argument 'nothing'"):
+        calls[call](nothing=3)

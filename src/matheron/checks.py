@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Protocol, SupportsFloat, SupportsIndex, SupportsInt, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, SupportsFloat, SupportsIndex, SupportsInt, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class Table(Protocol):
@@ -109,6 +112,19 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None, advice
 
 def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def seeded(function: F) -> F:
+    """A function that takes `seed`. Called with `random_state`, as in scikit-learn, it says so."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **settings: Any) -> object:
+        if "random_state" in settings:
+            value = settings["random_state"]
+            raise TypeError(f"{function.__name__}() has no argument 'random_state'; use seed={value!r}")
+        return function(*args, **settings)
+
+    return cast(F, call)
 
 
 def column_hint(y: ArrayLike) -> str:

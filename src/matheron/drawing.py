@@ -18,7 +18,7 @@ import torch
 
 from .bases import Basis, as_tolerance, features_for, placed, posterior_at, prior_on, to_come
 from .boxes import as_box
-from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator, as_points, check_names
+from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator, as_points, check_names, seeded
 from .features import Features
 from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from .kernels import Kernel
@@ -71,6 +71,7 @@ def draw(model: ExactGP | SparseGP | StreamedGP, num_paths: int, **settings: Unp
 def draw(model: Batch, num_paths: int, **settings: Unpack[DrawSettings]) -> BatchPaths: ...
 @overload
 def draw(model: object, num_paths: int, **settings: Unpack[DrawSettings]) -> AbstractPaths: ...
+@seeded
 def draw(
     model: object,
     num_paths: int,
@@ -223,6 +224,7 @@ def _sparse(gp: SparseGP, prior: PriorPaths, posterior: Posterior, generator: to
     return UpdatePaths(kernel, Z, tasks, v, v_mean, inducing=inducing, solver_stats=stats)
 
 
+@seeded
 def draw_prior(
     kernel: Kernel,
     num_paths: int,

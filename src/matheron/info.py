@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -10,9 +11,10 @@ from rich.table import Table
 from torch import Tensor
 
 from .checks import many
+from .columns import Columns
 from .paths import PriorPlusUpdate
-from .store import load
-from .value import Value
+from .store import load, read_notes
+from .value import Json, Value
 
 
 def describe_file(file: Path) -> None:
@@ -20,9 +22,9 @@ def describe_file(file: Path) -> None:
     value = load(file)
     console = Console()
     name = f"[bold]{_shown(str(file))}[/bold]"
-    console.print(f"{name}: {file.stat().st_size:,} bytes, whole and as it was saved", highlight=False)
+    console.print(f"{name}: {file.stat().st_size:,} bytes, checksum OK", highlight=False)
     out = Table(show_header=False, box=None)
-    for name, words in _lines(value):
+    for name, words in [*_lines(value), *_of_table(read_notes(file))]:
         out.add_row(f"[dim]{name}[/dim]", _shown(words))
     console.print(out, highlight=False)
 
@@ -30,6 +32,17 @@ def describe_file(file: Path) -> None:
 def _shown(words: str) -> str:
     """Words from a file, or its name, as they are: no markup, and nothing that a terminal would obey."""
     return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words))
+
+
+def _of_table(notes: Mapping[str, Json]) -> list[tuple[str, str]]:
+    """The columns of the table that a command made the file from."""
+    if "inputs" not in notes:
+        return []
+    columns = Columns.from_json(notes)
+    words = dict.fromkeys(columns.inputs, "")
+    words |= {name: f" (one of {', '.join(known)})" for name, known in columns.categories.items()}
+    words |= {name: f" ({unit} since {since})" for name, (unit, since) in columns.dates.items()}
+    return [("target", str(notes.get("target"))), ("inputs", ", ".join(name + more for name, more in words.items()))]
 
 
 def _lines(value: Value) -> list[tuple[str, str]]:
@@ -44,7 +57,7 @@ def _lines(value: Value) -> list[tuple[str, str]]:
         ("kernel", repr(update.kernel)),
         ("mean", repr(value.mean_function)),
         ("prior", f"{value.prior.features.description}; bases: {value.prior.num_bases}"),
-        ("update", f"{update.num_inducing} inducing points, {update.num_data} observations"),
+        ("update", f"{many(update.num_inducing, 'inducing point')}, {many(update.num_data, 'observation')}"),
     ]
     for name in ("input_transform", "output_transform"):
         if (transform := getattr(value, name)) is not None:

@@ -68,7 +68,7 @@ def drawn_on_lattice(
         if dense and mean_error(update.misfit, basis.tolerance) > LARGEST_MEAN_ERROR:
             generator.set_state(state)
             return None
-        warn_of_misfit(update, basis.tolerance, stacklevel=5)
+        warn_of_misfit(update, basis.tolerance, stacklevel=7)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
 
 
@@ -125,5 +125,5 @@ def drawn_from_stream(
         raise ValueError(
             f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
         )
-    warn_of_misfit(update, basis.tolerance, stacklevel=4)
+    warn_of_misfit(update, basis.tolerance, stacklevel=5)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)

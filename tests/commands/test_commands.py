@@ -673,6 +673,27 @@ def test_the_points_of_a_grid_are_those_of_the_whole():
     torch.testing.assert_close(torch.cat(blocks), torch.cartesian_prod(*axes))
 
 
+def test_info_names_the_columns_of_the_table(folder, tmp_path):
+    frame = pd.DataFrame({"day": pd.date_range("2024-02-20", periods=8), "kind": ["a", "b"] * 4, "y": range(8)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for command, option in (("fit", []), ("sample", SMALL)):
+        save = tmp_path / f"{command}.safetensors"
+        run(command, tmp_path / "t.csv", "--target", "y", "--encode", "kind", *option, "--save", save, "-q")
+        words = " ".join(run("info", save).output.split())
+        assert "target y inputs day (days since 2024-02-20), kind (one of a, b)" in words
+        assert "8 observations" in words and "checksum OK" in words
+
+
+def test_one_of_anything_is_singular(tmp_path):
+    (tmp_path / "t.csv").write_text("a,y\n1,2\n")
+    save, out = tmp_path / "d.safetensors", tmp_path / "s.csv"
+    command = ["sample", tmp_path / "t.csv", "--target", "y", "--paths", "1", "--save", save, "--out", out]
+    words = run(*command, "--at", tmp_path / "t.csv").output + run("info", save).output
+    words += run("evaluate", save, tmp_path / "t.csv", "--out", out).output
+    assert "1 function drawn" in words and "1 function at 1 point:" in words
+    assert not re.search(r"\b1 (\w+ )?(functions|observations|points|paths|rows|inputs|outputs)\b", words)
+
+
 def test_a_saved_model_takes_the_table_s_place(folder, tmp_path):
     model = tmp_path / "m.safetensors"
     run("fit", folder / "one.csv", "--target", "temp", "--save", model, "-q")

@@ -499,7 +499,7 @@ def test_a_summary_refuses_what_it_cannot_say():
         matheron.summary(gp)
     with pytest.raises(ValueError, match="names: expected 1, one per column of X, got 2"):
         matheron.summary(matheron.ExactGP(K.RBF(0.5), [[0.0]], [1.0], 0.1), names=["a", "b"])
-    with pytest.raises(TypeError, match="expected an ExactGP, got str"):
+    with pytest.raises(TypeError, match="expected an ExactGP, or Outputs of these, got str"):
         matheron.summary("gp")  # type: ignore[arg-type]
 
 
@@ -534,3 +534,23 @@ def test_a_summary_says_how_well_each_observation_is_predicted_from_the_others()
     assert torch.equal(said.leave_one_out.rmse, left.rmse) and float(left.r_squared) > 0.95
     words = f"leave-one-out: RMSE {float(left.rmse):.3g}, R^2 {float(left.r_squared):.3g}, 95% intervals cover"
     assert words in str(said)
+
+
+def test_the_summary_of_a_rotated_kernel_has_its_angle_and_lengthscales_along_and_across_it():
+    X = torch.rand(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernel = 2.0 * K.Rotated(K.RBF([3.0, 0.5]), angle=30.0) + K.Matern(1.5, [1.0, 4.0])
+    rows = matheron.summary(matheron.ExactGP(kernel, X, X[:, 0], noise=0.01), names=["east", "north"]).rows
+    assert (rows["RBF.lengthscale[along]"], rows["RBF.lengthscale[across]"]) == (3.0, 0.5)
+    assert rows["RBF.angle (degrees)"] == 30.0 and rows["Matern.lengthscale[north]"] == 4.0
+
+
+def test_the_summary_of_several_outputs_is_that_of_each_of_them():
+    X = torch.rand(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    models = [matheron.ExactGP(K.RBF(float(i + 1)), X, X[:, i], noise=0.01) for i in range(2)]
+    found, each = matheron.summary(matheron.Outputs(models)), [matheron.summary(model) for model in models]
+    for i, one in enumerate(each):
+        assert {label: found.rows[f"output {i}: {label}"] for label in one.rows} == one.rows
+        assert f"output {i}: {one.title}" in str(found)
+    assert found.log_likelihood == sum(one.log_likelihood for one in each if one.log_likelihood is not None)
+    with pytest.raises(TypeError, match="expected an ExactGP, or Outputs of these"):
+        matheron.summary(matheron.Ensemble(models))  # type: ignore[arg-type]

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="Which experiment, or all; --list shows them.")] = None,
-    scale: Annotated[str, typer.Option(help="quick: minutes on 2 cores; paper: for a GPU.")] = "quick",
+    scale: Annotated[
+        str, typer.Option(help="tiny: seconds, to see that it runs; quick: minutes on 2 cores; paper: for a GPU.")
+    ] = "quick",
     out: Annotated[Path, typer.Option(help="Folder of the results, the table and the figures.")] = Path("results"),
     seed: Annotated[int, typer.Option(help="Runs with different seeds are independent, and kept apart.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default, 1 on a GPU.")] = None,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Names, as_count, as_tensor
+from ..checks import ArrayLike, Names, as_count, as_tensor, seeded
 from ..gp import ExactGP
 from ..kernels import Kernel, Matern, Scaled
 from ..means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
@@ -18,6 +18,7 @@ from .search import FitWarning, maximised
 from .units import Units, standardising
 
 
+@seeded
 @torch.inference_mode(False)  # gradients are needed, whoever calls
 def fit(
     kernel: Kernel | None,
@@ -167,5 +168,5 @@ def _say_constant_columns(X: Tensor, kernel: Kernel, names: Names) -> None:
             f"{which} constant: the data say nothing of how the function varies there, and its lengthscale stays as "
             "given; remove the column if it is not needed",
             FitWarning,
-            stacklevel=3,
+            stacklevel=5,
         )

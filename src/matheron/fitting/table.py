@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..checks import many
-from ..gp import ExactGP
-from ..kernels import Coregional, Kernel, Periodic, Product, SpectralMixture
+from ..gp import ExactGP, Outputs
+from ..kernels import Coregional, Kernel, Periodic, Product, Rotated, SpectralMixture
 from ..likelihood import LeaveOneOut, scores
 from ..means import ConstantMean, LinearMean
 from ..transforms import Affine
@@ -48,7 +48,7 @@ class Summary:
     __repr__ = __str__
 
 
-def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
+def summary(gp: ExactGP | Outputs, names: Sequence[str] | None = None) -> Summary:
     """The hyperparameters of a model in the user's units, its likelihood, and how good the fit is.
 
     For that, each observation is predicted from all the others (`leave_one_out`): the root mean square error, R^2, and
@@ -56,10 +56,12 @@ def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
     likelihood are computed.
 
     Lengthscales and periods are in the units of their columns, variances in the targets' squared. Polynomial's offset
-    stays in standardised units, in which alone it has a meaning.
+    stays in standardised units, in which alone it has a meaning. Lengthscales of a `Rotated` kernel are along its
+    angle, in degrees counter-clockwise from the first axis, and across it. Of independent `Outputs`, each model's rows
+    are listed, and the log likelihood is the sum of theirs.
 
     Args:
-        gp: what `matheron.fit` returned, or any `ExactGP` whose transforms are affine.
+        gp: what `matheron.fit` returned, or any `ExactGP` whose transforms are affine, or `Outputs` of such models.
         names: of the columns of X; where not given those of the table that X was, or x0, x1, ...
 
     >>> import torch, matheron
@@ -75,16 +77,22 @@ def summary(gp: ExactGP, names: Sequence[str] | None = None) -> Summary:
       log marginal likelihood ...
       leave-one-out: RMSE ..., R^2 1, 95% intervals cover 100.0%
     """
+    if isinstance(gp, Outputs):
+        return _of_outputs(gp, names)
     if not isinstance(gp, ExactGP):
-        raise TypeError(f"gp: expected an ExactGP, got {type(gp).__name__}")
+        raise TypeError(f"gp: expected an ExactGP, or Outputs of these, got {type(gp).__name__}")
     d = gp.input_dim
     names = gp.input_names or [f"x{i}" for i in range(d)] if names is None else [str(name) for name in names]
     if len(names) != d:
         raise ValueError(f"names: expected {d}, one per column of X, got {len(names)}")
     units = units_of(gp)
     rows: dict[str, float] = {}
+    turned = list(_turned(gp.kernel))
     for buffer in buffers(gp.kernel, units):
-        _add(rows, buffer, names)
+        inside = any(buffer.owner is part for _, parts in turned for part in parts)
+        _add(rows, buffer, names, inside)
+    for kernel, _ in turned:
+        _put(rows, f"{expression_name(kernel)}.angle (degrees)", kernel.angle)
     _add_noise(rows, gp, units.output_scale)
     _add_mean(rows, gp, units, names)
     value = left_out = None
@@ -111,14 +119,40 @@ def units_of(gp: ExactGP) -> Units:
     )
 
 
-def _add(rows: dict[str, float], buffer: Buffer, names: Sequence[str]) -> None:
-    """A row per number of a kernel's tensor."""
+def _of_outputs(gp: Outputs, names: Sequence[str] | None) -> Summary:
+    """The summaries of independent models one below the other, with the number of the output before each label."""
+    members = [summary(member, names) for member in gp.models]  # type: ignore[arg-type]
+    rows = {f"output {i}: {label}": value for i, one in enumerate(members) for label, value in one.rows.items()}
+    likelihoods = [one.log_likelihood for one in members]
+    known = [value for value in likelihoods if value is not None]
+    title = "\n".join(f"output {i}: {one.title}" for i, one in enumerate(members))
+    return Summary(title, rows, sum(known) if len(known) == len(members) else None)
+
+
+def _turned(kernel: Kernel) -> Iterator[tuple[Rotated, list[Kernel]]]:
+    """The rotated kernels of an expression, and the parts of each."""
+    if isinstance(kernel, Rotated):
+        yield kernel, list(_parts(kernel))
+    else:
+        for _, part in kernel.operands():
+            yield from _turned(part)
+
+
+def _parts(kernel: Kernel) -> Iterator[Kernel]:
+    yield kernel
+    for _, part in kernel.operands():
+        yield from _parts(part)
+
+
+def _add(rows: dict[str, float], buffer: Buffer, names: Sequence[str], turned: bool = False) -> None:
+    """A row per number of a kernel's tensor; of a plane that is turned, the columns are along its angle and across."""
     value = buffer.value.detach().double().cpu() * buffer.unit
     short, owner = buffer.name.split(".")[-1], buffer.owner
     label = f"{expression_name(owner)}.{short}"
     if isinstance(owner, Periodic) and short == "lengthscale":
         label += " (of the phase)"
     columns = [names[i] for i in buffer.dims]
+    columns = ["along", "across", *columns[2:]] if turned else columns
     for index in itertools.product(*map(range, value.shape)):
         if isinstance(owner, Coregional):
             if index[0] < index[1]:
