@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,11 @@ _MISSING = (
 )
 
 
+def _paragraphs(function: Callable[..., object]) -> str:
+    """The docstring, a line per paragraph: its line breaks are not those of a terminal."""
+    return "\n\n".join(" ".join(lines.split()) for lines in (inspect.getdoc(function) or "").split("\n\n"))
+
+
 def _function(name: str) -> Callable[..., object] | None:
     """The function of a command that takes long to import; None where the distribution that has it is not installed."""
     if name == "field":
@@ -56,7 +62,7 @@ class _Later(TyperCommand):
         function = _function(self.name or "")
         if function is not None:
             alone = typer.Typer(add_completion=False)
-            alone.command(self.name)(function)
+            alone.command(self.name, help=_paragraphs(function))(function)
             return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
         if "--help" in args or extra.get("resilient_parsing"):  # the latter for a shell that completes its options
             return super().make_context(info_name, args, parent=parent, **extra)
@@ -87,10 +93,9 @@ def main(
     """What all commands have in common."""
 
 
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the picture goes.", dir_okay=False)] = Path("matheron-demo.png"),
-    seed: Annotated[int, typer.Option(help="Of the random draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points and draws: a second or two.")] = False,
 ) -> None:
     """Condition a Gaussian process on a few data, draw functions, measure them, and picture how they come about."""
@@ -99,7 +104,6 @@ def demo(
     run(out, seed, quick)
 
 
-@app.command()
 def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", show_default=False)]) -> None:
     """Say what a saved file holds. Nothing in it is run."""
     from .info import describe_file
@@ -114,8 +118,8 @@ for name, summary in {
 }.items():
     words = summary if name == "field" else f"{summary}\n\n{_MISSING.format(name)}"
     app.command(name, cls=_Later, help=words)(lambda: None)
-for command in (playground, sample, fit, evaluate, minimize):
-    app.command()(command)
+for command in (demo, info, playground, sample, fit, evaluate, minimize):
+    app.command(help=_paragraphs(command))(command)
 
 
 if __name__ == "__main__":

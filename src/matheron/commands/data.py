@@ -131,7 +131,7 @@ def read_dataset(
     if len(cells) > 1 and set(columns.names) <= set(constant):
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
     if len(cells) > 1 and constant:
-        voice.say(f"{', '.join(constant)}: the same in all rows, so that the fit can say nothing of it")
+        voice.say(f"{', '.join(constant)}: the same in all rows, so the data say nothing about its effect")
     kinds = {name: kind for name in plain if name not in columns.dates and (kind := _whole_kind(frame[name]))}
     days = {name: X[used, columns.places[name].start] for name, (unit, _) in columns.dates.items() if unit == "days"}
     kinds |= {name: "int64" for name, values in days.items() if bool((values % 1 == 0).all())}

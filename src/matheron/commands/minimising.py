@@ -42,7 +42,9 @@ def minimize(
     noise: Noise = None,
     rows: Rows = ROWS,
     points: Annotated[int, typer.Option(min=1, help="How many points to suggest.")] = 4,
-    bounds: Annotated[str | None, typer.Option(help="Of inputs, a=0:1,b=-5:5; the data's box by default.")] = None,
+    bounds: Annotated[
+        str | None, typer.Option(help="Bounds of inputs, a=0:1,b=-5:5; the data's box by default.")
+    ] = None,
     maximize: Annotated[bool, typer.Option("--maximize", help="Look for the largest value instead.")] = False,
     out: Annotated[Path | None, typer.Option(help="A table, .csv or .parquet.", dir_okay=False)] = None,
     seed: Seed = 0,

@@ -32,7 +32,7 @@ Noise = Annotated[
     typer.Option(min=0, help="Standard deviation of the noise, in the target's units.", show_default="fitted"),
 ]
 Rows = Annotated[
-    int, typer.Option(min=1, help="The most rows of the table to use: of a longer one, so many are drawn at random.")
+    int, typer.Option(min=1, help="The most rows that are used: of a longer table, so many drawn at random.")
 ]
 ROWS = 50_000
 Seed = Annotated[int, typer.Option(min=0, help="Random seed: the same seed gives the same result.")]
