@@ -128,7 +128,7 @@ def numbers(frame: DataFrame, name: str, source: str, advice: str | None = None)
     column = frame[name]
     if column.dtype.kind in "biuf" or str(column.dtype).lower() in ("int64", "float64", "boolean"):
         return column.to_numpy(dtype=float, na_value=np.nan)
-    dates = f"{source}: column {name!r} holds dates or times; make it a number, such as days since the first"
+    dates = f"{source}: column {name!r} holds dates; make it a number, such as days since the first"
     dates += ", or leave it out with --exclude" if advice is None else ""
     if column.dtype.kind in "mM":
         raise ValueError(dates)

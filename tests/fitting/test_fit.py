@@ -199,8 +199,9 @@ def test_a_rotated_kernel_keeps_its_angle_and_lengthscales_are_the_user_s():
     gp = fit(1.0 * K.Rotated(K.RBF([1.0, 1.0]), 30.0), X * torch.tensor([100.0, 100.0]), y, seed=0)
     assert float(gp.input_transform.scale[0]) == float(gp.input_transform.scale[1])
     rows = matheron.summary(gp).rows
-    assert rows["RBF.lengthscale[x0]"] == pytest.approx(150, rel=0.3)
-    assert rows["RBF.lengthscale[x1]"] == pytest.approx(40, rel=0.3)
+    assert rows["RBF.lengthscale[along]"] == pytest.approx(150, rel=0.3)
+    assert rows["RBF.lengthscale[across]"] == pytest.approx(40, rel=0.3)
+    assert rows["RBF.angle (degrees)"] == 30.0
 
 
 def test_paths_of_a_fit_go_through_the_data_in_the_user_s_units(generator):

@@ -154,8 +154,8 @@ def notes(rows: list[Row], sizes: Sizes) -> list[str]:
     chance, memory = rows[-1].empirical, sizes.many**2 * 8 / 1e9
     return [
         f"W2: the 2-Wasserstein distance to the exact posterior at {sizes.compared} points. 'W2 of their law' is "
-        f"exact; 'W2 of {sizes.draws:,} draws' includes Monte Carlo error. Dense sampling is exact: its {chance:.3f} is Monte "
-        "Carlo error alone.",
+        f"exact; 'W2 of {sizes.draws:,} draws' includes Monte Carlo error. Dense sampling is exact: its {chance:.3f} "
+        "is Monte Carlo error alone.",
         f"* not run. Its covariance needs {memory:.3g} GB; the factorisation alone takes that long, scaled up from "
         f"{sizes.few:,} points by the cube of their number. It gives values, not functions: for one more point it "
         "starts again.",
