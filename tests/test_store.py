@@ -104,6 +104,23 @@ def everything() -> dict[str, Any]:
         "rounded": posterior(input_transform=transforms.Round([True, False]), output_transform=transforms.SignedExp()),
         "choices": posterior(input_transform=transforms.Round([False, False], [[0, 1]]), output_transform=CUBE),
         "log of one": posterior(input_transform=transforms.Masked(transforms.Log(), [True, False])),
+        "power transforms": posterior(
+            input_transform=transforms.Chain([transforms.YeoJohnson([0.5, 1.5]), transforms.Imputed(0.0)]),
+            output_transform=transforms.Inverse(transforms.BoxCox(0.0)),
+        ),
+        "maps of rows": posterior(
+            input_transform=transforms.Chain(
+                [
+                    transforms.Columns(
+                        [transforms.Monomials([[1, 1]]), transforms.OneHot([0.5], [0], 1, only_known=False)],
+                        [[0, 1], [0]],
+                        2,
+                    ),
+                    transforms.Projected([[1.0, 0.5], [0.0, 2.0]], [0.1, 0.2]),
+                    transforms.Columns([transforms.Affine(), transforms.Missing()], [[0], [1]], 2),
+                ]
+            )
+        ),
         "sparse": draw(SparseGP(K.RBF(0.5), X, y, 0.3 * torch.eye(3)), 2, **settings),
         "sparse, by draws": draw(SparseGP(K.RBF(0.5), X, sample_u=lambda s, g: randn(s, 3)), 2, **settings),
         "outputs": draw(matheron.Outputs([one, other]), 2, **settings),
@@ -144,7 +161,7 @@ def test_nothing_that_can_be_in_a_path_is_left_untested(tmp_path):
         for name, kind in REGISTRY.items()
         if kind.__module__.split(".")[0] == "matheron" and kind.__module__.split(".")[1] in rooms
     }
-    abstract = {"Kernel", "Stationary", "Radial", "Mean", "Transform", "Basis", "CutBasis"}
+    abstract = {"Kernel", "Stationary", "Radial", "Mean", "Transform", "RowMap", "Basis", "CutBasis"}
     abstract |= {"AbstractFunctions", "AbstractPaths", "Around", "Placed", "PriorPlusUpdate"}
     derived = {"Canonical"}  # made again from the centres, never written
     assert concrete - seen - abstract - derived - {"SelectedPaths"} == set()

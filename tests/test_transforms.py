@@ -6,7 +6,25 @@ import math
 import pytest
 import torch
 
-from matheron.transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, Round, SignedExp
+from matheron.transforms import (
+    Affine,
+    BoxCox,
+    Chain,
+    Columns,
+    Exp,
+    Imputed,
+    Inverse,
+    Kumaraswamy,
+    Log,
+    Masked,
+    Monomials,
+    OneHot,
+    Power,
+    Projected,
+    Round,
+    SignedExp,
+    YeoJohnson,
+)
 
 WARP = Kumaraswamy(a=[0.7, 2.0, 1.0], b=[1.5, 0.4, 1.0], mask=[True, True, False])
 TRANSFORMS = {  # with whether it is affine
@@ -24,6 +42,10 @@ TRANSFORMS = {  # with whether it is affine
     "a chain": (Chain([Affine(0.5, 0.1), WARP, Affine(3.0), Exp()]), False),
     "an affine chain": (Chain([Affine(0.5, 0.1), Affine([1.0, 2.0, -3.0])]), True),
     "no chain": (Chain([]), True),
+    "an inverse": (Inverse(Chain([Affine(0.5, 0.1), SignedExp()])), False),
+    "powers of both signs": (Chain([Affine(4.0, -2.0), YeoJohnson([0.0, 1.3, 2.0])]), False),
+    "powers of positive numbers": (BoxCox([0.0, -0.7, 1e-9]), False),
+    "nothing is missing": (Imputed([1.0, 2.0, 3.0]), False),
 }
 every_transform = pytest.mark.parametrize("name", TRANSFORMS)
 
@@ -114,3 +136,34 @@ def test_steps_of_some_width_are_smooth():
 def test_a_power_has_an_exponent():
     with pytest.raises(ValueError, match="exponent: expected a number other than zero, got 0"):
         Power(0)
+
+
+ROW_MAPS = {
+    "columns": Columns([Exp(), Affine([2.0, 3.0]), Monomials([[1, 1]])], [[2], [0, 0], [0, 1]], num_inputs=3),
+    "categories": OneHot([1.0, 2.0, 0.0], [0, 0, 2], 3, only_known=False, kept=[0, 2]),
+    "monomials": Monomials([[0, 0, 0], [2, 0, 1], [0, 3, 0]]),
+    "projected": Projected([[1.0, -2.0], [0.5, 0.0], [0.0, 3.0]], [0.1, 0.2]),
+    "a chain": Chain([Affine(2.0, -1.0), Monomials([[1, 0, 2], [0, 2, 0]]), Projected([[1.0], [-1.0]], [0.5]), Exp()]),
+}
+
+
+@pytest.mark.parametrize("name", ROW_MAPS)
+def test_a_map_of_rows_has_the_vector_jacobian_products_of_autograd(name):
+    transform, x = ROW_MAPS[name], (points() - 0.3).requires_grad_()
+    y = transform(x)
+    cotangent = torch.rand(*x.shape[:-1], 5, y.shape[-1], generator=torch.Generator().manual_seed(1)).to(x)
+    found = transform.vjp(x.detach(), cotangent)  # [n, t, d]
+    jacobian = torch.stack([torch.autograd.functional.jacobian(transform, row.detach()) for row in x])
+    torch.testing.assert_close(found, cotangent @ jacobian)
+    assert transform.input_dim(y.shape[-1]) == 3 and not transform.elementwise
+
+
+@pytest.mark.parametrize("name", [*ROW_MAPS, *TRANSFORMS])
+def test_the_image_of_a_box_holds_the_image_of_its_points(name):
+    transform = ROW_MAPS[name] if name in ROW_MAPS else TRANSFORMS[name][0]
+    low = 0.05 if name in TRANSFORMS else -0.7
+    box = torch.tensor([[low] * 3, [0.9] * 3], dtype=torch.float64)
+    inside = box[0] + (box[1] - box[0]) * torch.rand(500, 3, generator=torch.Generator().manual_seed(1)).to(box)
+    lower, upper = transform.image(box)
+    y = transform(inside)
+    assert bool(((y >= lower - 1e-12) & (y <= upper + 1e-12)).all())

@@ -154,6 +154,7 @@ def inner_where(where: ArrayLike | None, d: int, input_transform: Transform | No
     """Points `[n, d]` in the model's own space, in float64 on the CPU."""
     if where is None:
         return None
+    d = d if input_transform is None else input_transform.input_dim(d)
     x = as_points(where, "where", input_dim=d).detach().double().cpu()
     return x if input_transform is None else input_transform.to("cpu", torch.float64)(x).detach()
 
@@ -164,9 +165,12 @@ def as_domain(
     """The box `[2, d]` where paths will be called, in the model's own space; it takes in the data."""
     if domain is None:
         return None
+    d = d if input_transform is None else input_transform.input_dim(d)
     box = as_box(domain, "domain", input_dim=d).double().cpu()
     if input_transform is not None:
-        box = input_transform.to("cpu", torch.float64)(box).sort(0).values.detach()
+        lower, upper = input_transform.to("cpu", torch.float64).image(box).detach()
+        flat = 0.5 * (upper <= lower)  # a column that is constant
+        box = torch.stack([lower - flat, upper + flat])
     if data is not None:
         lower, upper = data.detach().double().cpu().aminmax(dim=0)
         box = torch.stack([torch.minimum(box[0], lower), torch.maximum(box[1], upper)])

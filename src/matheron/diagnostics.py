@@ -199,7 +199,7 @@ def _advice(
             "the rest. A loop that keeps its functions calls paths.refreshed(keep=points, where=x) before "
             "paths.condition_on(x, ...). Draw with "
         )
-    if not settings and not weight_space and _fits_a_lattice(gp, members[0].input_dim):
+    if not settings and not weight_space and _fits_a_lattice(gp, len(prior.origin)):
         words, settings = _advised_lattice(gp, x, exact, found.spread, s, lattice)
     if not settings:
         settings = _advised_features(gp, x, exact, found.spread, s, prior.num_features, prior.num_bases)

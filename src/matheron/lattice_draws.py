@@ -28,7 +28,7 @@ def drawn_on_lattice(
 ) -> Paths | None:
     """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
     asked = isinstance(solver, FourierLattice)
-    enough = isinstance(gp, ExactGP) and gp.num_data >= SMALLEST_ON_LATTICE[min(gp.input_dim, 3)]
+    enough = isinstance(gp, ExactGP) and gp.num_data >= SMALLEST_ON_LATTICE[min(gp.centres.shape[1], 3)]
     if not asked and not (isinstance(solver, Auto) and enough):
         return None
     if not (_fits(basis, detach) and isinstance(gp, ExactGP) and bool((gp.noise > 0).all())):

@@ -121,7 +121,7 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> Tree:
     if REGISTRY.get(name) is not type(value):
         raise TypeError(
             f"save: {prefix.rstrip('.') or 'the value'} is a {name}, which cannot be saved: a file has no code. "
-            "Use a constant or matheron.means.LinearMean for a mean function, or pickle the paths at your own risk"
+            f"{value.instead_of_saving}, or pickle the paths at your own risk"
         )
     buffers = {}
     for key, tensor in value._buffers.items():

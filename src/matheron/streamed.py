@@ -113,7 +113,7 @@ class StreamedGP:
         row = 0
         for raw in self._raw():
             X, tasks, y, noise = _checked(
-                *raw, self.model.num_outputs, row, self.model.input_dim, self.model.input_names
+                *raw, self.model.num_outputs, row, self.model.centres.shape[1], self.model.input_names
             )
             row += len(X) // (self.model.num_outputs if raw[3] is None else 1)  # of the source
             for i in range(0, len(X), self.chunk):
@@ -123,7 +123,7 @@ class StreamedGP:
     def survey(self, chunks: Iterable[Chunk]) -> Survey:
         """One reading of the data, `chunks`."""
         generator = torch.Generator().manual_seed(0x57EA)  # for the size of a lattice alone
-        count, num_chunks, d = 0, 0, self.model.input_dim
+        count, num_chunks, d = 0, 0, self.model.centres.shape[1]
         lower, upper = (torch.full((d,), end, dtype=torch.float64) for end in (math.inf, -math.inf))
         keys, sample, noise = (torch.empty(shape, dtype=torch.float64) for shape in (0, (0, d), 0))
         for X, _, _, some in chunks:

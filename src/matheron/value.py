@@ -41,6 +41,8 @@ class Value(nn.Module, metaclass=_Frozen):
 
     fields: ClassVar[tuple[str, ...]] = ()
     saveable: ClassVar[bool] = True
+    # What the error says to do instead where a value that is not saveable is to be saved.
+    instead_of_saving: ClassVar[str] = "Use a constant or matheron.means.LinearMean for a mean function"
     # The axes of tensors, "w: s ell, index: s", where a word is one size wherever it occurs: files are held to them.
     shapes: ClassVar[str] = ""
     # Members for this library's own use: dir() leaves them out, and those of all base classes.

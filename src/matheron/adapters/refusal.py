@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
@@ -41,7 +42,9 @@ def refusal(what: str, thing: object, known: Dispatch, hint: str = "") -> TypeEr
 def overridden(thing: object, known: Dispatch, method: str = "forward") -> bool:
     """Whether a subclass of a known class computes something else: then it is not that class."""
     kind = next((kind for kind in type(thing).__mro__ if kind in known.registry and kind is not object), None)
-    return kind is not None and getattr(type(thing), method, None) is not getattr(kind, method, None)
+    # Statically: scikit-learn's conditional methods are made anew whenever they are asked for.
+    own, theirs = (inspect.getattr_static(of, method, None) for of in (type(thing), kind))
+    return kind is not None and own is not theirs
 
 
 def refuse_override(what: str, thing: object, known: Dispatch, method: str = "forward") -> None:

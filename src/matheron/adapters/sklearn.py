@@ -20,7 +20,7 @@ from ..drawing import draw, draw_prior
 from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
 from ..paths import OutputPaths
-from ..transforms import Affine
+from ..transforms import Affine, chained
 from .refusal import BY_HAND, needs, refusal
 
 with needs("scikit-learn", "sklearn"):
@@ -32,7 +32,7 @@ with needs("scikit-learn", "sklearn"):
     from sklearn.pipeline import Pipeline
     from sklearn.utils import check_array, check_random_state
 
-from .scalers import scaler_transform, scalers_in, target_transform, with_transforms
+from .scalers import step_transform, target_transform, transform_of, with_transforms
 
 
 @singledispatch
@@ -64,11 +64,12 @@ def _(model: GaussianProcessRegressor) -> ExactGP | Outputs:
 
 @describe.register
 def _(model: Pipeline) -> ExactGP | Outputs:
-    """Scalers before a regressor are the input transform of its paths."""
+    """What comes before a regressor is the input transform of its paths."""
     *before, (_, regressor) = model.steps
-    scalers = [scaler for _, step in before for scaler in scalers_in(step)]
-    gp = with_transforms(describe(regressor), scalers=[scaler_transform(step) for step in scalers])
-    return _named(gp, scalers[0] if scalers else regressor)
+    steps = [step for _, step in before]
+    gp = with_transforms(describe(regressor), before=chained([step_transform(step) for step in steps]))
+    applied = [step for step in [*steps, regressor] if step not in (None, "passthrough")]
+    return _named(gp, applied[0])
 
 
 @describe.register
@@ -251,4 +252,4 @@ def _compare(theirs: sk.Kernel, ours: Kernel, X: np.ndarray) -> None:
         )
 
 
-REGISTRIES = {"models": describe, "scalers": scaler_transform, "kernels": translate}
+REGISTRIES = {"models": describe, "transformers": transform_of, "kernels": translate}

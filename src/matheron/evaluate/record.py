@@ -67,7 +67,7 @@ class Record:
     def chained(self, x: Tensor, f: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
         """Values and gradients of the inner functions as those of the whole, at outer points x."""
         if self.input_transform is not None:
-            df = df * self.input_transform.derivative(x)[..., None, :]
+            df = self.input_transform.vjp(x, df)
         if self.output_transform is not None:
             df = df * self.output_transform.derivative(f)[..., None]
         return self.outer(f), df
@@ -159,10 +159,14 @@ def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) 
     if transformed(x):  # there are no numbers to look at yet
         return torch.where(outside, torch.nan, inner)
     if bool(outside.any()):
-        box = domain if transform is None else transform.inverse(domain)
+        box, points = domain, x
+        if transform is not None and transform.elementwise:
+            box = transform.inverse(domain)
+        elif transform is not None:
+            points = inner
         raise ValueError(
             f"x: expected points inside the domain {box[0].tolist()} to {box[1].tolist()} of this lattice, got "
-            f"{x.amin((0, 1)).tolist()} to {x.amax((0, 1)).tolist()}; draw with a larger domain=, or with "
+            f"{points.amin((0, 1)).tolist()} to {points.amax((0, 1)).tolist()}; draw with a larger domain=, or with "
             "features='leverage'"
         )
     return inner

@@ -61,7 +61,9 @@ class _Snapshot(Value):
 
     @property
     def input_dim(self) -> int:
-        return self.centres.shape[1]
+        """That of a user's points, which an input transform may map to points of more or fewer coordinates."""
+        d = self.centres.shape[1]
+        return d if self.input_transform is None else self.input_transform.input_dim(d)
 
     @property
     def num_outputs(self) -> int:

@@ -237,8 +237,22 @@ class AbstractFunctions(Placed):
                 f"its own, got {list(x.shape)}{flat_hint(given, 'x', x, self.input_dim)}"
             )
         check_dim(x, "x", len(origin))
-        check_points(x)
+        self._check_points(x)
         return x[None] if x.ndim == 2 else x
+
+    @final
+    def _check_points(self, x: Tensor) -> None:
+        """ValueError where a number is not finite, and not one that is missing and that these functions have a value
+        for."""
+        try:
+            check_points(x)
+        except ValueError:
+            if bool(x.isinf().any()) or not self._takes(x):
+                raise
+
+    def _takes(self, x: Tensor) -> bool:
+        """Whether an input transform fills in all that is missing (NaN) in points x, as an imputer does."""
+        return False
 
     @final
     def _index(self, index: Index) -> Tensor:
@@ -268,8 +282,17 @@ class AbstractFunctions(Placed):
         wanted = [len(owner), self.input_dim]
         if list(x.shape) != wanted:
             raise ValueError(f"x: expected {wanted}, a point for each of `of`, got {list(x.shape)}")
-        check_points(x)
+        self._check_points(x)
         return x, owner
+
+    @final
+    def _on_points_of_grid(self, axes: list[Tensor], out: Tensor) -> None:
+        """`_on_grid` point by point, for functions that do not come apart into factors of one axis each."""
+        step = max(1, _SLAB // max(1, self.input_dim * math.prod(map(len, axes[1:]))))
+        for start in range(0, len(axes[0]), step):
+            slab = [axes[0][start : start + step], *axes[1:]]
+            points = torch.stack(torch.meshgrid(*slab, indexing="ij"), dim=-1)  # [n1, n2, ..., d]
+            out[:, start : start + step] = self._values(points.flatten(0, -2)[None]).unflatten(1, points.shape[:-1])
 
     @final
     def _in_slabs(self, axes: list[Tensor], out: Tensor, rows: Tensor | slice, pick: Tensor | slice) -> None:

@@ -50,6 +50,9 @@ class OfMembers(Value):
     def _origin(self) -> Tensor:
         return self.members[0]._origin
 
+    def _takes(self, x: Tensor) -> bool:
+        return all(member._takes(x.to(member.dtype)) for member in self.members)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.members)} models: {self.members[0]!r}, ...)"
 

@@ -64,11 +64,12 @@ class PriorPlusUpdate(AbstractPaths):
         as_names(self.input_names, self.input_dim)
         if len(self.update.v) != self.num_paths or self.update.kernel.num_outputs != self.num_outputs:
             raise ValueError("Paths: expected a prior and an update of as many paths and outputs")
-        if self.update.centres.shape[1] != self.input_dim:
+        if self.update.centres.shape[1] != len(self.prior.origin):
             raise ValueError("Paths: expected a prior and an update in as many dimensions")
-        x = self.update.centres.new_zeros(1, self.input_dim)
-        x = x if self.input_transform is None else self.input_transform(x)
-        if x.shape != (1, self.input_dim) or self.mean_function(x).shape not in ((1, 1), (1, self.num_outputs)):
+        x = inner = self.update.centres.new_zeros(1, len(self.prior.origin))
+        if self.input_transform is not None and self.input_transform.known:
+            inner = self.input_transform(x.new_full((1, self.input_dim), torch.nan))  # zero may be no category
+        if inner.shape != x.shape or self.mean_function(x).shape not in ((1, 1), (1, self.num_outputs)):
             raise ValueError("Paths: expected a mean and transforms of as many dimensions and outputs")
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
@@ -100,7 +101,10 @@ class PriorPlusUpdate(AbstractPaths):
 
     @property
     def _origin(self) -> Tensor:
-        return self.prior.origin
+        origin, transform = self.prior.origin, self.input_transform
+        if transform is None or transform.elementwise:
+            return origin
+        return origin.new_zeros(transform.input_dim(len(origin)))  # a point in the user's space
 
     @property
     def solver_stats(self) -> Stats | None:
@@ -149,6 +153,8 @@ class PriorPlusUpdate(AbstractPaths):
         return record.chained(x, *values_and_gradients(record, record.inner(x), of))
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
+        if self.input_transform is not None and not self.input_transform.elementwise:
+            return self._on_points_of_grid(axes, out)
         inner = []
         for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
             x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
@@ -158,6 +164,9 @@ class PriorPlusUpdate(AbstractPaths):
 
     def _records(self) -> list[Record]:
         return [self.record]
+
+    def _takes(self, x: Tensor) -> bool:
+        return self.input_transform is not None and bool(self.input_transform(x).isfinite().all())
 
     def inner(self, x: Tensor) -> Tensor:
         """Points in the model's own space, without a record."""

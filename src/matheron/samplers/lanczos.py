@@ -53,7 +53,7 @@ def love(
     gp = single(describe(model))
     if not isinstance(gp, ExactGP) or gp.num_outputs > 1:
         raise TypeError(f"love: expected an exact model of one output, got {gp!r}")
-    if any(term.forms or not term.stationary for term in gp.kernel.terms(gp.input_dim)):
+    if any(term.forms or not term.stationary for term in gp.kernel.terms(gp.centres.shape[1])):
         raise TypeError("love: expected a stationary kernel, whose covariance on a grid is Toeplitz")
     iterations = gp.num_data if num_iterations is None else as_count(num_iterations, "num_iterations")
     return Love(gp, num_paths, iterations, as_generator(generator, seed))
