@@ -13,6 +13,12 @@ from .gp import GP
 ADAPTERS = {library: f"matheron.adapters.{library}" for library in ("botorch", "gpytorch", "sklearn", "gpflow")}
 
 
+def is_model(thing: object) -> bool:
+    """Whether something is a model of a library that is known, or a snapshot."""
+    packages = {base.__module__.split(".")[0] for base in type(thing).__mro__}
+    return isinstance(thing, GP) or not packages.isdisjoint(ADAPTERS)
+
+
 def describe(model: object, *, detach: bool = True) -> GP:
     """A snapshot of a trained model: `ExactGP`, `SparseGP`, `Outputs`, `Ensemble` or `Batch`.
 

@@ -12,7 +12,7 @@ import matheron
 from matheron import kernels as K
 from matheron.thompson import minimize_together
 from matheron.thompson.mesh import scrambled
-from matheron.thompson.minima import Rounded
+from matheron.thompson.altered import Rounded
 from matheron.thompson.quasi_newton import ENDINGS, GRADIENT, minimize_in_unit_box
 
 
@@ -185,7 +185,7 @@ def test_bounds_that_do_not_fit_are_refused(paths):
         matheron.minimize(paths, BOUNDS, num_starts=0)
     coupled = matheron.draw_prior(K.Coregional(K.RBF(), torch.eye(2)), 2, input_dim=2)
     with pytest.raises(ValueError, match="one output"):
-        matheron.minimize(coupled, BOUNDS)
+        minimize_together([coupled], BOUNDS, generators=[torch.Generator()])
 
 
 @pytest.mark.parametrize("d", [1, 8])

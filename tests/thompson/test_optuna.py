@@ -509,7 +509,7 @@ def test_a_mean_that_is_lowest_at_a_trial_leaves_the_draw(monkeypatch):
     real = ThompsonSampler._suggestion
 
     def spied(self, cube, X, seen, problem, generator):
-        drawn.append(isinstance(problem.objectives[0], Paths))
+        drawn.append(isinstance(problem.objectives[0].functions, Paths))
         return real(self, cube, X, seen, problem, generator)
 
     monkeypatch.setattr(ThompsonSampler, "_suggestion", spied)
@@ -648,7 +648,7 @@ def test_searches_have_no_coordinates_for_choices(monkeypatch):
         widths.append(x.shape[1])
         return minimize_in_unit_box(objective, x, **settings)
 
-    monkeypatch.setattr("matheron.thompson.optuna.minimize_in_unit_box", counted)
+    monkeypatch.setattr("matheron.thompson.problem.minimize_in_unit_box", counted)
     study = optuna.create_study(sampler=ThompsonSampler(n_startup_trials=4, mesh_size=256, num_starts=4, seed=0))
     study.optimize(
         lambda trial: trial.suggest_float("x", 0, 1) + trial.suggest_categorical("c", list(range(200))), n_trials=6

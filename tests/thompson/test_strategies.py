@@ -16,7 +16,7 @@ import matheron
 from matheron import kernels as K
 from matheron.samplers import marginals, moments
 from matheron.thompson import STRATEGIES, EvaluationWarning, Study, minimize_function, strategies, suggest
-from matheron.thompson.greedy import TowardMean
+from matheron.thompson.altered import TowardMean
 
 BOX = [[0.0, 0.0], [1.0, 1.0]]
 

@@ -65,7 +65,7 @@ def minimize(
     from ..tables import TableWriter
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
-    from ..thompson.minima import Rounded
+    from ..thompson.altered import Rounded
     from .data import EXACT, check_kernel, deviation, fitted, read_dataset
 
     voice = Voice(quiet, as_json)

@@ -8,15 +8,13 @@ point of a round at the mean's own minimum (Do et al., epsilon-greedy Thompson s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from ..gp import GP
 from ..paths import AbstractPaths
+from .altered import MeanOf
 from .mesh import sobol_net
-from .minima import Altered
 from .region import data_in_box, polished
 
 # Of the search for the mean's minimiser.
@@ -25,52 +23,9 @@ MESH_SIZE, NUM_STARTS = 4096, 8
 NEAR = 1e-4
 
 
-class TowardMean(Altered):
-    """mean + spread (f - mean): drawn functions with their deviations from the posterior mean on another scale, the
-    same for all of them or one for each."""
-
-    def __init__(self, paths: AbstractPaths, spread: float | Sequence[float]) -> None:
-        super().__init__(paths)
-        self.drawn = paths
-        self.spread = torch.as_tensor(spread, dtype=paths.dtype, device=paths.device).expand(paths.num_paths)  # [s]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        mean = self.drawn.mean(x.flatten(0, -2)).view(x.shape[:-1])  # [n], or [s, n] at own points
-        return torch.lerp(mean.expand(self.num_paths, -1), self.paths(x), self.spread[:, None])
-
-    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        mean, slope = _mean_and_gradient(self.drawn, x)  # [n], [n, d]
-        value, gradient = self.paths.value_and_grad(x, of=of)  # [n], [n, d], or [s, n], [s, n, d]
-        spread = self.spread[:, None] if of is None else self.spread[of]
-        return mean + spread * (value - mean), slope + spread[..., None] * (gradient - slope)
-
-
-class MeanOf(Altered):
-    """The posterior mean of paths, as one function: values `[1, n]`."""
-
-    def __init__(self, paths: AbstractPaths) -> None:
-        super().__init__(paths)
-        self.drawn, self.num_paths = paths, 1
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.drawn.mean(x)[None]
-
-    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        mean, slope = _mean_and_gradient(self.drawn, x)
-        return (mean[None], slope[None]) if of is None else (mean, slope)
-
-
 def graded(count: int) -> list[float]:
     """Spreads from nearly none to that of draws, evenly: some functions explore, and others use what is known."""
     return [(i + 1) / count for i in range(count)]
-
-
-def _mean_and_gradient(paths: AbstractPaths, x: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        mean = paths.mean(x)
-        (gradient,) = torch.autograd.grad(mean.sum(), x)
-    return mean.detach(), gradient
 
 
 def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: torch.Generator) -> Tensor | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 import torch
@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..boxes import as_box
-from ..checks import ArrayLike, Random, as_count, as_generator
+from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor, many
 from ..paths import AbstractPaths, EnsemblePaths, require_paths
 from ..progress import progress_bar
+from .altered import Altered, Negated
 from .mesh import next_points, sobol_net
+from .problem import Constraints, Found, Problem, formulated, simplex, solve
 from .quasi_newton import ENDINGS, lowest, minimize_in_unit_box
 
 if TYPE_CHECKING:
@@ -27,26 +29,46 @@ MESH_SIZE = 16_384
 _SCREENED_VALUES = 1 << 23
 
 
+class InfeasibleWarning(UserWarning):
+    """No point was found that meets the constraints of some paths; their results have the least violation."""
+
+
 class Minima(NamedTuple):
-    """One minimiser per path: points x `[s, d]`, values `[s]`, and how each search ended."""
+    """One minimiser per path: points x `[s, d]`, values `[s]` (for m objectives `[s, m]`), and how each search ended.
+
+    With c constraints, `violation` `[s, c]` is by how much each of them is above zero at x: zero where it is met.
+    """
 
     x: Tensor
     value: Tensor
     ending: list[str]
     num_evaluations: int  # of a path at a point with its gradient, in all
+    violation: Tensor | None = None
+
+    @property
+    def feasible(self) -> Tensor:
+        """Whether each point meets all constraints, `[s]`."""
+        if self.violation is None:
+            return torch.ones(len(self.x), dtype=torch.bool, device=self.x.device)
+        return (self.violation <= 0).all(1)
 
     def __repr__(self) -> str:
         s, d = self.x.shape
         endings = ", ".join(f"{self.ending.count(e)} {e}" for e in dict.fromkeys(self.ending))
-        low, high = self.value.min().item(), self.value.max().item()
+        columns = self.value.reshape(s, -1).mT
+        values = " and ".join(f"{column.min().item():.4g} to {column.max().item():.4g}" for column in columns)
+        met = "" if self.violation is None else f", {int(self.feasible.sum())} of them feasible"
         return (
-            f"Minima({s} points in {d} dimension{'s' * (d > 1)}, values {low:.4g} to {high:.4g}; searches: {endings}; "
+            f"Minima({s} points in {d} dimension{'s' * (d > 1)}{met}, values {values}; searches: {endings}; "
             f"{self.num_evaluations} evaluations)"
         )
 
     def _repr_html_(self) -> str:
-        rows = zip(self.value.tolist(), self.x.tolist(), self.ending, strict=True)
-        cells = [[f"{v:.4g}", ", ".join(f"{c:.4g}" for c in x), html.escape(e)] for v, x, e in rows][:20]
+        rows = zip(self.value.reshape(len(self.x), -1).tolist(), self.x.tolist(), self.ending, strict=True)
+        cells = [
+            [", ".join(f"{v:.4g}" for v in f), ", ".join(f"{c:.4g}" for c in x), html.escape(e)] for f, x, e in rows
+        ]
+        cells = cells[:20]
         body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
         head = "<tr><th>value</th><th>x</th><th>search</th></tr>"
         return f"<p>{html.escape(repr(self))}</p><table>{head}{body}</table>"
@@ -73,6 +95,8 @@ def minimize(
     paths: AbstractPaths | Altered,
     bounds: ArrayLike,
     *,
+    constraints: Constraints = None,
+    weights: ArrayLike | None = None,
     num_starts: int = 32,
     mesh_size: int = MESH_SIZE,
     max_iterations: int = 200,
@@ -80,14 +104,24 @@ def minimize(
     seed: int | None = None,
     progress: bool = False,
 ) -> Minima:
-    """Find the minimiser of every path in a box.
+    """Find the minimiser of every path in a box, where constraints are met.
 
     A scrambled Sobol mesh, shared by all paths, is screened in one blocked product; each path's `num_starts` best
-    points are then polished together by a bounded quasi-Newton method.
+    points are then polished together by a bounded quasi-Newton method. With constraints this minimises an augmented
+    Lagrangian, and the best feasible point of all counts. A path with no feasible point has the one of least violation,
+    in constraints' standard deviations over the box: `Minima.violation` tells, and an `InfeasibleWarning`.
 
     Args:
-        paths: drawn functions of one output.
+        paths: drawn functions of one output, or of several: those that are no constraints are objectives.
         bounds: the box, `[2, d]`: lower bounds, then upper.
+        constraints: one or several, each met where it is zero or below, as in Optuna. (BoTorch's, and those of SciPy's
+            dictionaries, are met where they are not negative: change the sign.) A function of points `[n, d] -> [n]` is
+            the same for all paths; its gradient is autograd's, or numerical where torch cannot follow it. The number of
+            an output is that output, drawn jointly with the objective: each path is held to its own; {number: limit}
+            for limits other than zero. Other paths, as many, are constraints of another model.
+        weights: of several objectives, `[m]` or for each path `[s, m]`. Each path's minimiser is that of an augmented
+            Chebyshev scalarisation: a point of its own Pareto front. None draws weights uniformly, and the points
+            spread over the fronts.
         num_starts: points of the mesh that are polished, per path.
         mesh_size: points of the mesh; the paper's budget is 250,000, and rarely finds a lower value.
         max_iterations: of the polish.
@@ -100,8 +134,29 @@ def minimize(
     >>> minima = matheron.minimize(paths, [[0.0, 0.0], [1.0, 1.0]], mesh_size=1000, num_starts=8)
     >>> minima.x.shape, minima.value.shape
     (torch.Size([4, 2]), torch.Size([4]))
+
+    Where x_1 + x_2 is at most one:
+
+    >>> inside = matheron.minimize(
+    ...     paths, [[0.0, 0.0], [1.0, 1.0]], constraints=lambda x: x.sum(-1) - 1, mesh_size=1000, num_starts=8)
+    >>> bool((inside.x.sum(1) <= 1).all()), bool(inside.feasible.all())
+    (True, True)
     """
     paths = paths if isinstance(paths, Altered) else require_paths(paths)
+    if constraints is not None or paths.num_outputs > 1:
+        return _with_constraints(
+            paths,
+            bounds,
+            constraints,
+            weights,
+            as_generator(generator, seed),
+            num_starts=num_starts,
+            mesh_size=mesh_size,
+            max_iterations=max_iterations,
+            progress=progress,
+        )
+    if weights is not None:
+        raise ValueError("weights: given, but there is one objective; leave them out")
     return minimize_together(
         [paths],
         bounds,
@@ -181,11 +236,15 @@ def maximize(
     paths: AbstractPaths | Altered,
     bounds: ArrayLike,
     *,
+    constraints: Constraints = None,
+    weights: ArrayLike | None = None,
     generator: Random = None,
     seed: int | None = None,
     **settings: Unpack[Search],
 ) -> Minima:
     """Find the maximiser of every path in a box: `minimize` of the paths turned upside down, with its settings.
+
+    Constraints are as for `minimize`, met where they are zero or below; outputs that are constraints stay as they are.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -193,61 +252,93 @@ def maximize(
     >>> bool((matheron.maximize(paths, [[0.0], [1.0]], mesh_size=100).value >= paths([[0.5]])[:, 0]).all())
     True
     """
-    minima = minimize(_Negated(paths), bounds, generator=generator, seed=seed, **settings)
+    paths = paths if isinstance(paths, Altered) else require_paths(paths)
+    if constraints is not None or paths.num_outputs > 1:
+        generator = as_generator(generator, seed)
+        minima = _with_constraints(paths, bounds, constraints, weights, generator, objective=Negated(paths), **settings)
+    else:
+        minima = minimize(Negated(paths), bounds, weights=weights, generator=generator, seed=seed, **settings)
     return minima._replace(value=-minima.value)
 
 
-class Altered(ABC):
-    """Functions made of paths, one of each: as much of Paths as `minimize` needs."""
+def _with_constraints(
+    paths: AbstractPaths | Altered,
+    bounds: ArrayLike,
+    constraints: Constraints,
+    weights: ArrayLike | None,
+    generator: torch.Generator,
+    *,
+    objective: Altered | None = None,
+    num_starts: int = 32,
+    mesh_size: int = MESH_SIZE,
+    max_iterations: int = 200,
+    progress: bool = False,
+) -> Minima:
+    like = torch.empty(0, dtype=paths.dtype, device=paths.device)
+    box = as_box(bounds, "bounds", input_dim=paths.input_dim, like=like, names=paths.input_names)
+    objectives, limits = formulated(paths, constraints, box, objective)
+    of = torch.arange(paths.num_paths, device=box.device)
+    problem = Problem.unscaled(objectives, limits, of, as_weights(weights, len(objectives), box, of, generator))
+    search = Search(num_starts=num_starts, mesh_size=mesh_size, max_iterations=max_iterations, progress=progress)
+    found = minimize_problem(problem, box, generator=generator, **search)
+    violation = found.C.clamp_min(0).nan_to_num(nan=torch.inf) if limits else None
+    value = found.F[:, 0] if len(objectives) == 1 else found.F
+    minima = Minima(found.x, value, found.ending, found.num_evaluations, violation)
+    if not bool(minima.feasible.all()):
+        count = many(int((~minima.feasible).sum()), "path")
+        warnings.warn(
+            f"no point that meets the constraints was found for {count} of {len(of)}: their points have the least "
+            "violation (Minima.violation); a larger mesh_size searches more",
+            InfeasibleWarning,
+            stacklevel=3,
+        )
+    return minima
 
-    def __init__(self, paths: AbstractPaths | Altered) -> None:
-        self.paths = paths if isinstance(paths, Altered) else require_paths(paths)
-        self.dtype, self.device = paths.dtype, paths.device
-        self.num_paths, self.num_outputs, self.input_dim = paths.num_paths, paths.num_outputs, paths.input_dim
-        self.input_names = paths.input_names
 
-    @abstractmethod
-    def __call__(self, x: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
-
-
-class _Negated(Altered):
-    """Paths upside down."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return -self.paths(x)
-
-    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        value, gradient = self.paths.value_and_grad(x, of=of)
-        return -value, -gradient
+def as_weights(weights: ArrayLike | None, m: int, box: Tensor, of: Tensor, generator: torch.Generator) -> Tensor:
+    """Weights `[r, m]` of objectives: as given, or uniform on the simplex, each problem's own."""
+    if m == 1 and weights is not None:
+        raise ValueError("weights: given, but there is one objective; leave them out")
+    if m == 1:
+        return box.new_ones(len(of), 1)
+    if weights is None:
+        return torch.stack([simplex(m, generator) for _ in of]).to(box)
+    given = as_tensor(weights, "weights", like=box)
+    if given.shape not in ((m,), (len(of), m)) or bool((given < 0).any()) or bool((given.sum(-1) == 0).any()):
+        raise ValueError(
+            f"weights: expected [{m}] or [{len(of)}, {m}] numbers, none negative and not all zero, got "
+            f"{given.tolist() if given.numel() < 9 else list(given.shape)}"
+        )
+    return (given / given.sum(-1, keepdim=True)).expand(len(of), m)
 
 
-class Rounded(Altered):
-    """Paths at points whose coordinates `whole` `[d]` are rounded to whole numbers, and whose coordinates of `choices`,
-    each a run of them, are 1 where they are largest and else 0: one of several categories.
+def minimize_problem(
+    problem: Problem,
+    box: Tensor,
+    *,
+    generator: torch.Generator,
+    num_starts: int = 32,
+    mesh_size: int = MESH_SIZE,
+    max_iterations: int = 200,
+    progress: bool = False,
+    known: Tensor | None = None,
+) -> Found:
+    """`solve` from a mesh of the box `[2, d]`, and from points `known` `[n, d]` of it."""
+    lower, side = box[0], box[1] - box[0]
+    k, size = as_count(num_starts, "num_starts"), as_count(mesh_size, "mesh_size")
+    outputs = len(problem.objectives) + len(problem.constraints)
+    step = max(k, min(size, _SCREENED_VALUES // (len(problem.of) * outputs)))
+    with progress_bar(show=progress, transient=True) as bar:
+        screening = bar.add_task("screening the mesh", total=size)
 
-    Gradients are those at the rounded point, in these coordinates too: a search follows them from cell to cell, and
-    steps that lead to no lower value are not taken.
-    """
+        def blocks() -> Iterator[Tensor]:
+            mesh = sobol_net(len(side), generator)
+            for start in range(0, size, step):
+                points = next_points(mesh, min(step, size - start), lower)
+                yield points if known is None or start else torch.cat([(known - lower) / side, points])
+                bar.advance(screening, len(points))
 
-    def __init__(self, paths: AbstractPaths, whole: Tensor, choices: Sequence[slice] = ()) -> None:
-        super().__init__(paths)
-        self.whole, self.choices = whole, choices
-
-    def rounded(self, x: Tensor) -> Tensor:
-        x = torch.where(self.whole, x.round(), x)
-        for choice in self.choices:
-            part = x[..., choice]
-            x[..., choice] = torch.nn.functional.one_hot(part.argmax(-1), part.shape[-1]).to(x)
-        return x
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.paths(self.rounded(x))
-
-    def value_and_grad(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.paths.value_and_grad(self.rounded(x), of=of)
+        return solve(problem, blocks(), lower[None], side[None], num_starts=k, max_iterations=max_iterations)
 
 
 def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tensor, Tensor]:

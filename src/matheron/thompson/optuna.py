@@ -24,8 +24,7 @@ from .fitting import Refits, representable
 from .fronts import improvements, nondominated
 from .greedy import NEAR
 from .mesh import sobol_net
-from .problem import At, Problem, simplex
-from .quasi_newton import minimize_in_unit_box
+from .problem import MARGIN, At, Output, Problem, descend, simplex
 
 try:
     import optuna  # noqa: F401
@@ -185,7 +184,9 @@ class ThompsonSampler(BaseSampler):
         scales = [seen.constraints[known[:, i], i].std(correction=0) for i in limits]
         weights = simplex(len(objectives), generator) if len(objectives) > 1 else torch.ones(1, dtype=torch.float64)
         units = _or_one(torch.tensor(scales, dtype=torch.float64))
-        return Problem(objectives, constraints, weights, units, lowest, _or_one(highest - lowest))
+        goals, met = ([Output(path) for path in paths] for paths in (objectives, constraints))
+        numbers = (each[None] for each in (weights, units, lowest, _or_one(highest - lowest)))
+        return Problem(goals, met, torch.zeros(1, dtype=torch.long), *numbers)
 
     def _suggestion(
         self, space: Space, X: Tensor, seen: Observations, problem: Problem, generator: torch.Generator
@@ -197,11 +198,14 @@ class ThompsonSampler(BaseSampler):
         at = problem.at(candidates)
         problem = problem.scaled(at) if len(problem.objectives) > 1 else problem
         if len(problem.objectives) == 1 or not self._hypervolume:
-            return self._minimisers(space, candidates, at, problem, problem.weights[None], self._num_starts)[0]
-        weights = [problem.weights, *(simplex(len(problem.objectives), generator) for _ in range(_SCALARISATIONS - 1))]
+            return self._minimisers(space, candidates, at, problem, problem.weights, self._num_starts)[0]
+        weights = [
+            problem.weights[0],
+            *(simplex(len(problem.objectives), generator) for _ in range(_SCALARISATIONS - 1)),
+        ]
         starts = max(1, self._num_starts // _SCALARISATIONS)
         found = self._minimisers(space, candidates, at, problem, torch.stack(weights), starts)
-        both = [torch.cat(pair, dim=-1) for pair in zip(problem.at(found), at, strict=True)]
+        both = [torch.cat(pair, dim=1) for pair in zip(problem.at(found), at, strict=True)]
         return _most_improving(torch.cat([found, candidates]), At(*both), seen, problem)
 
     def _minimisers(
@@ -209,30 +213,29 @@ class ThompsonSampler(BaseSampler):
     ) -> Tensor:
         """The minimiser `[w, d]` for each of the weights `[w, m]`, searched for from candidates `[n, d]`, together."""
 
+        problem = problem.with_weights(weights)
+
         def best(points: Tensor) -> Tensor:
             """Of each weights' own points `[w, p, d]` the best, `[w, k, d]`."""
-            values = problem.at(points.flatten(0, 1))
-            each = zip(
-                values.F.unflatten(1, points.shape[:2]).unbind(1), values.violation.view(points.shape[:2]), strict=True
-            )
-            chosen = [_lowest(problem.rank(At(*own), w), num_starts) for own, w in zip(each, weights, strict=True)]
-            return torch.stack([own[rows] for own, rows in zip(points, chosen, strict=True)])
+            chosen = _lowest(problem.rank(problem.at(points)), num_starts)  # [w, k]
+            return points.gather(1, chosen[..., None].expand(-1, -1, points.shape[-1]))
 
         def polished(points: Tensor, free: Tensor) -> Tensor:
             """Descend in the free coordinates that points have: where a gradient is zero, nothing moves."""
-            theirs = weights.repeat_interleave(points.shape[1], dim=0).mT  # [m, w p]
             x, columns = points.flatten(0, 1), free.nonzero()[:, 0]
-            own = space.active(x)[:, columns]  # [w p, f]
+            own, k = space.active(x)[:, columns], points.shape[1]  # [w p, f]
 
-            def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-                value, gradient = problem.value_and_grad(x[index].index_copy(1, columns, u), theirs[:, index])
-                return value, gradient[:, columns] * own[index]
+            def functions(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                at = x[index].index_copy(1, columns, u)
+                value, gradient, C, dC = problem.value_and_grad(at, index // k)
+                return value, gradient[:, columns] * own[index], C, dC[..., columns] * own[index, None]
 
-            moved = minimize_in_unit_box(objective, x[:, columns], max_iterations=100).x
+            c = len(problem.constraints)
+            moved = descend(functions, x[:, columns], c, MARGIN[x.dtype], group=k, max_iterations=100).x
             moved = space.present(x.index_copy(1, columns, moved)).view_as(points)
             return torch.cat([moved, points], dim=1) if problem.constraints else moved
 
-        starts = torch.stack([candidates[_lowest(problem.rank(at, w), num_starts)] for w in weights])  # [w, k, d]
+        starts = candidates[_lowest(problem.rank(at), num_starts)]  # [w, k, d]
         cube = space.cube
         if not bool((cube.ordered == cube.moves).all()):
             relaxed = polished(starts, cube.ordered)
@@ -255,7 +258,8 @@ def _is_greedy(study: Study, trial: FrozenTrial) -> bool:
 
 
 def _lowest(rank: Tensor, count: int) -> Tensor:
-    return rank.topk(min(count, len(rank)), largest=False).indices
+    """`[w, n] -> [w, k]`."""
+    return rank.topk(min(count, rank.shape[1]), largest=False).indices
 
 
 def _most_improving(points: Tensor, at: At, seen: Observations, problem: Problem) -> Tensor:
@@ -263,10 +267,10 @@ def _most_improving(points: Tensor, at: At, seen: Observations, problem: Problem
 
     The front is of `points` `[n, d]`, the first of which is taken where none meets the constraints.
     """
-    feasible = at.violation <= 0
+    feasible = at.violation[0] <= 0
     if not bool(feasible.any()):
         return points[0]
-    points, F = points[feasible], problem.units(at.F.mT[feasible])
+    points, F = points[feasible], problem.units(at.F[0, feasible])
     front = nondominated(F)
     points, F = points[front], F[front]
     met = ~(seen.constraints > 0).any(1) if problem.constraints else torch.ones(len(seen.values), dtype=torch.bool)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..gp import GP, ExactGP, SparseGP, leaves
 from ..paths import AbstractPaths
+from .altered import Altered
 from .mesh import sobol_net
-from .minima import Altered
 from .quasi_newton import lowest, minimize_in_unit_box
 
 # The side of a region, as a share of the box: at first, at the most, and when it begins anew.
@@ -70,21 +70,29 @@ def minimizers_near_best(
     its bounds.
     """
     lower, upper = box.to(paths.device, paths.dtype)
-    whole, (s, d) = upper - lower, (paths.num_paths, len(lower))
     X = data_in_box(gp, lower, upper)
     with torch.no_grad():
-        centres = X[paths(X).argmin(1)]  # [s, d]
-        half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
-        low, high = torch.maximum(centres - half, lower), torch.minimum(centres + half, upper)
-        span = (high - low).clamp_min(torch.finfo(lower.dtype).tiny)  # [s, d]
-        mesh = sobol_net(d, generator).draw(mesh_size, dtype=torch.float64).to(lower)
-        moved = torch.rand(s, mesh_size, d, generator=generator, device=generator.device).to(lower.device) < _MOVED / d
-        u = torch.where(moved, mesh, ((centres - low) / span)[:, None])  # [s, n, d]
-        u[:, 0] = (centres - low) / span
+        low, span, u = regions(X[paths(X).argmin(1)], gp, lower, upper, side, mesh_size, generator)
         k = min(num_starts, mesh_size)
         best = paths(low[:, None] + span[:, None] * u).topk(k, dim=1, largest=False).indices  # [s, k]
-    starts = u.gather(1, best[..., None].expand(-1, -1, d))
+    starts = u.gather(1, best[..., None].expand(-1, -1, len(lower)))
     return torch.addcmul(low, polished(paths, starts, low, span), span).clamp(lower, upper)
+
+
+def regions(
+    centres: Tensor, gp: GP, lower: Tensor, upper: Tensor, side: float, mesh_size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes about centres `[s, d]`, from `low` with sides `span`, both `[s, d]`; and a mesh of each, `[s, n, d]` in the
+    unit cube."""
+    whole, (s, d) = upper - lower, centres.shape
+    half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
+    low, high = torch.maximum(centres - half, lower), torch.minimum(centres + half, upper)
+    span = (high - low).clamp_min(torch.finfo(lower.dtype).tiny)  # [s, d]
+    mesh = sobol_net(d, generator).draw(mesh_size, dtype=torch.float64).to(lower)
+    moved = torch.rand(s, mesh_size, d, generator=generator, device=generator.device).to(lower.device) < _MOVED / d
+    u = torch.where(moved, mesh, ((centres - low) / span)[:, None])  # [s, n, d]
+    u[:, 0] = (centres - low) / span
+    return low, span, u
 
 
 def polished(paths: AbstractPaths | Altered, starts: Tensor, low: Tensor, span: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from ..features import Features
 from ..libraries import describe
 from ..paths import AbstractPaths, require_paths
 from ..samplers import Posterior, inner_points, joint_draws, single, weight_space
-from .greedy import TowardMean, minimizer_of_mean
+from .altered import TowardMean
+from .greedy import minimizer_of_mean
 from .minima import MESH_SIZE, Search, minimize, minimize_together
 from .region import MESH_SIZE as REGION_MESH_SIZE
 from .region import minimizers_near_best
