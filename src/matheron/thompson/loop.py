@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Unpack, cast
+from typing import NamedTuple, Unpack, cast
 
 import numpy as np
 import torch
@@ -18,18 +19,23 @@ from torch import Tensor
 
 from ..boxes import as_box
 from ..checks import ArrayLike, Random, as_count, as_generator, many
-from ..gp import ExactGP
+from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
+from ..paths import AbstractPaths
 from ..progress import progress_bar
 from .fitting import fitted
+from .fronts import nondominated
 from .greedy import graded
+from .problem import Constraints, Known, listed
 from .region import side_after
 from .strategies import DRAWN, STRATEGIES, Drawing, spreads, suggest
 
 FORMAT = "matheron-study-1"
 # Rounds of one point, of which the last has the posterior mean's minimiser.
 _ROUNDS = 4
+# How often uniform points are drawn again, 1024 at a time, where constraints that are known are not met.
+_TRIES = 64
 
 
 class EvaluationWarning(UserWarning):
@@ -38,22 +44,59 @@ class EvaluationWarning(UserWarning):
 
 @dataclass(repr=False)
 class Study:
-    """What was tried: points, values (None where the function failed), and the best of them."""
+    """What was tried, and the best of it: one point, or of several objectives a front.
+
+    Values are None where the function failed, and lists where there are several objectives. Constraints are met where
+    they are zero or below.
+    """
 
     bounds: list[list[float]]
     points: list[list[float]] = field(default_factory=list)
-    values: list[float | None] = field(default_factory=list)
+    values: list[float | list[float] | None] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    constraints: list[list[float] | None] = field(default_factory=list)
+
+    @property
+    def feasible(self) -> list[bool]:
+        """Whether each point's evaluation worked and met all constraints."""
+        limits = self.constraints or [[] for _ in self.values]
+        return [y is not None and max(c or [0.0]) <= 0 for y, c in zip(self.values, limits, strict=True)]
 
     @property
     def best(self) -> int:
-        """The index of the best point; ValueError where every evaluation failed."""
-        usable = [(value, i) for i, value in enumerate(self.values) if value is not None]
-        if not usable:
-            raise ValueError(
-                f"every evaluation failed; the last said: {self.failures[-1] if self.failures else 'nothing'}"
-            )
-        return min(usable)[1]
+        """The index of the best feasible point, or of the one of least violation where none is feasible: the sum over
+        constraints, each in its standard deviations. ValueError where every evaluation failed, or where there are
+        several objectives, which have a `front`."""
+        usable = self._usable()
+        feasible = self.feasible
+        if any(isinstance(self.values[i], list) for i in usable):
+            raise ValueError("several objectives have no best point; their Pareto front is study.front")
+        if any(feasible):
+            return min((cast(float, self.values[i]), i) for i in usable if feasible[i])[1]
+        C = np.array([self.constraints[i] for i in usable], dtype=float)  # [n, c]
+        deviation = C.std(axis=0)
+        violation = (np.maximum(C, 0) / np.where(deviation > 0, deviation, 1.0)).sum(axis=1)
+        return usable[int(violation.argmin())]
+
+    @property
+    def front(self) -> list[int]:
+        """The indices of feasible points that no other feasible point dominates, ordered by the first objective; of one
+        objective the best feasible point alone, and none where none is feasible."""
+        self._usable()
+        chosen = [i for i, met in enumerate(self.feasible) if met]
+        F = torch.tensor([self._objectives(i) for i in chosen], dtype=torch.float64)
+        kept = [i for i, keep in zip(chosen, nondominated(F).tolist(), strict=True) if keep]
+        return sorted(kept, key=self._objectives)
+
+    @property
+    def front_x(self) -> Tensor:
+        """The points of the front, `[k, d]`."""
+        return torch.tensor([self.points[i] for i in self.front], dtype=torch.float64).reshape(-1, len(self.bounds[0]))
+
+    @property
+    def front_values(self) -> Tensor:
+        """Their objectives, `[k, m]`."""
+        return torch.tensor([self._objectives(i) for i in self.front], dtype=torch.float64)
 
     @property
     def best_x(self) -> Tensor:
@@ -61,9 +104,19 @@ class Study:
 
     @property
     def best_value(self) -> float:
-        value = self.values[self.best]
-        assert value is not None
-        return value
+        return cast(float, self.values[self.best])
+
+    def _objectives(self, i: int) -> list[float]:
+        value = self.values[i]
+        return value if isinstance(value, list) else [cast(float, value)]
+
+    def _usable(self) -> list[int]:
+        usable = [i for i, value in enumerate(self.values) if value is not None]
+        if not usable:
+            raise ValueError(
+                f"every evaluation failed; the last said: {self.failures[-1] if self.failures else 'nothing'}"
+            )
+        return usable
 
     def __repr__(self) -> str:
         failed = self.values.count(None)
@@ -71,11 +124,16 @@ class Study:
         words += f", {failed} failed" * (failed > 0)
         if failed == len(self.values):
             return f"Study({words})"
+        feasible = self.feasible.count(True)
+        words += f", {feasible} feasible" * bool(self.constraints)
+        if any(isinstance(value, list) for value in self.values):
+            return f"Study({words}; a front of {many(len(self.front), 'point')})"
         x = ", ".join(f"{c:.4g}" for c in self.points[self.best])
-        return f"Study({words}; best {self.best_value:.4g} at [{x}])"
+        kind = "best" if feasible else "least violation: value"
+        return f"Study({words}; {kind} {self.best_value:.4g} at [{x}])"
 
     def data(self) -> tuple[Tensor, Tensor]:
-        """Points `[n, d]` and values `[n]` of the evaluations that worked."""
+        """Points `[n, d]` and values `[n]`, or `[n, m]`, of the evaluations that worked."""
         kept = [(x, y) for x, y in zip(self.points, self.values, strict=True) if y is not None]
         d = len(self.bounds[0])
         X = torch.tensor([x for x, _ in kept], dtype=torch.float64).reshape(-1, d)
@@ -88,6 +146,8 @@ def minimize_function(
     budget: int,
     q: int = 1,
     *,
+    constraints: Constraints = None,
+    num_objectives: int = 1,
     kernel: Kernel | None = None,
     noise: float | None = None,
     strategy: str = "decoupled",
@@ -105,13 +165,22 @@ def minimize_function(
     minimum, and the others at minima of functions from near the mean to as far from it as draws: their spreads, as
     `suggest` has them, are 2/q, 3/q, ..., 1. With q = 1 four rounds take turns, with 1, 3/4, 1/2 and the mean.
 
+    Constraints are modelled as the objective is: a function is drawn for each, and the objective's is minimised where
+    they are met. Several objectives are scalarised with random weights, other ones for every point, so that points
+    spread over the Pareto front: `Study.front`.
+
     Args:
-        function: takes a point `[d]`, returns a number, or an array of one. If it raises, or returns NaN, that is
-            reported and survived: the point is remembered as failed and the search continues, unless all of the
-            first did.
+        function: takes a point `[d]`, returns a number, or an array of one; with constraints among what it returns, or
+            several objectives, as many numbers. If it raises, or returns NaN, that is reported and survived: the point
+            is remembered as failed and the search continues, unless all of the first did.
         bounds: the box, `[2, d]`.
         budget: evaluations in all.
         q: evaluations per round.
+        constraints: one or several, each met where it is zero or below, as in Optuna (and not, as in BoTorch, where it
+            is not negative). A whole number says which of the numbers that the function returns it is, {number: limit}
+            where the limit is not zero; what is known beforehand is a function of points `[n, d] -> [n]`.
+        num_objectives: how many of the numbers that the function returns are to be minimised: those that are no
+            constraints.
         kernel: of a model with known hyperparameters; None fits one after each round (Matern-5/2 with a lengthscale per
             coordinate).
         noise: variance of the function's noise where it is known; None learns it, or is 1e-6 with a given kernel.
@@ -132,32 +201,50 @@ def minimize_function(
     ...     mesh_size=256, num_starts=4, seed=0)
     >>> bool((study.best_x - 0.3).abs() < 0.05)
     True
+
+    The largest x whose square, the second of two numbers, is at most a half:
+
+    >>> study = matheron.thompson.minimize_function(
+    ...     lambda x: (-float(x[0]), float(x[0]) ** 2), [[0.0], [1.0]], budget=10, constraints={1: 0.5},
+    ...     mesh_size=256, num_starts=4, seed=0)
+    >>> bool((study.best_x - 0.5**0.5).abs() < 0.05)
+    True
     """
     budget, q = as_count(budget, "budget"), as_count(q, "q")
     generator = as_generator(generator, seed)
     box = as_box(bounds, "bounds").double()
     _check(box.shape[1], q, kernel, noise, strategy, trust_region, settings)  # before anything expensive is evaluated
+    returned = Returned.read(constraints, as_count(num_objectives, "num_objectives"), box)
+    m, plain = returned.num_objectives, not returned.outputs and not returned.known
+    if trust_region and m > 1:
+        raise ValueError(f"trust_region: expected one objective, whose best point it is about, got {m}")
+    if strategy == "function-space" and not (plain and m == 1):
+        raise ValueError('strategy: function-space draws are of values of one output; use strategy="decoupled"')
     study, spread = _resumed(state, box), settings.pop("spread", None)
+    returned.check(study, state)
     first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
     with progress_bar(show=progress) as bar:
         task = bar.add_task("evaluations", total=budget, completed=len(study.points))
         while len(study.points) < budget:
-            X, y = study.data()
-            if len(study.points) < first or len(y) < 2:
-                count = max(1, first - len(study.points))
-                points = suggest(
-                    None, box, min(count, budget - len(study.points)), strategy="random", generator=generator
-                )
+            X, y = returned.data(study)  # [n, d], [n, m + c]
+            if len(study.points) < first or len(y) < 2 or strategy == "random":
+                started = len(study.points) >= first and len(y) >= 2
+                count = q if started else max(1, first - len(study.points))
+                points = returned.uniform(box, min(count, budget - len(study.points)), generator)
             else:
-                if kernel is None:
-                    model = fitted(X, y, box, noise)
-                else:
-                    model = ExactGP(kernel, X, y, 1e-6 if noise is None else noise, mean=0.0)
+                models = [
+                    fitted(X, column, box, noise)
+                    if kernel is None
+                    else ExactGP(kernel, X, column, 1e-6 if noise is None else noise, mean=0.0)
+                    for column in y.mT
+                ]
+                model = models[0] if len(models) == 1 else Outputs(models)
                 count = min(q, budget - len(study.points))
-                side = side_after(study.values, first, q, box.shape[1]) if trust_region else None
+                met = [value if ok else None for value, ok in zip(study.values, study.feasible, strict=True)]
+                side = side_after(cast(list[float | None], met), first, q, box.shape[1]) if trust_region else None
                 # Of what is known, not of how often this process has gone round: a study may be resumed.
                 turn = (len(study.points) - first) % _ROUNDS
-                due = count > 1 or turn == _ROUNDS - 1
+                due = m == 1 and (count > 1 or turn == _ROUNDS - 1)
                 each = graded(count) if count > 1 else graded(_ROUNDS)[-1 - turn]
                 if spread is not None:
                     each = spread if torch.as_tensor(spread).ndim == 0 else cast(Sequence[float], spread)[:count]
@@ -167,6 +254,7 @@ def minimize_function(
                     model,
                     box,
                     count,
+                    constraints=None if plain else [*range(m, y.shape[1]), *returned.known],
                     strategy=strategy,
                     trust_region=side,
                     greedy=due and strategy in DRAWN,
@@ -174,7 +262,7 @@ def minimize_function(
                     **settings,
                 )
             for x in points:
-                _evaluate(function, x.double(), study)
+                _evaluate(function, x.double(), study, returned)
                 if state is not None:
                     _save(study, Path(state))
                 bar.advance(task)
@@ -208,31 +296,122 @@ def _check(
         as_kernel(kernel)(torch.zeros(1, dim, dtype=torch.float64))
 
 
-def _evaluate(function: Callable[[Tensor], ArrayLike], x: Tensor, study: Study) -> None:
+class Returned(NamedTuple):
+    """What the numbers are that the user's function returns: objectives, and constraints with their limits. And what is
+    known of constraints without it."""
+
+    num_objectives: int
+    outputs: dict[int, float]
+    known: list[Known]
+
+    @staticmethod
+    def read(constraints: Constraints, num_objectives: int, box: Tensor) -> Returned:
+        outputs, known = {}, []
+        for item in listed(constraints):
+            if isinstance(item, Mapping):
+                outputs |= {operator.index(number): float(limit) for number, limit in item.items()}
+            elif callable(item) and not isinstance(item, AbstractPaths):
+                known.append(Known(item, box))
+            elif hasattr(item, "__index__") and not isinstance(item, bool):
+                outputs[operator.index(cast(int, item))] = 0.0
+            else:
+                raise TypeError(
+                    "constraints: expected functions of points, or which of the function's numbers are constraints, "
+                    f"zero or below where they are met, got {type(item).__name__}"
+                )
+        count = num_objectives + len(outputs)
+        if any(not 0 <= number < count for number in outputs):
+            raise ValueError(
+                f"constraints: expected numbers from 0 to {count - 1}, of {many(num_objectives, 'objective')} and "
+                f"{many(len(outputs), 'constraint')}, got {sorted(outputs)}"
+            )
+        return Returned(num_objectives, outputs, known)
+
+    def check(self, study: Study, state: object) -> None:
+        """ValueError where a study that was resumed has other objectives or constraints."""
+        values = next((value for value in study.values if value is not None), None)
+        limits = next((limit for limit in study.constraints if limit is not None), [])
+        count = len(self.outputs) + sum(function.num_outputs for function in self.known)
+        if values is not None:
+            m = len(values) if isinstance(values, list) else 1
+            if (m, len(limits)) != (self.num_objectives, count):
+                raise ValueError(
+                    f"{state} holds a study of {many(m, 'objective')} and {many(len(limits), 'constraint')}, expected "
+                    f"{self.num_objectives} and {count}; name another file"
+                )
+
+    def apart(self, numbers: list[float], x: Tensor) -> tuple[float | list[float], list[float]]:
+        """Objectives, and constraints less their limits: those that were returned, then those that are known at x."""
+        objectives = [number for i, number in enumerate(numbers) if i not in self.outputs]
+        limited = [numbers[i] - limit for i, limit in self.outputs.items()]
+        limited += [c for function in self.known for c in function(x[None]).flatten().tolist()]
+        return objectives[0] if self.num_objectives == 1 else objectives, limited
+
+    def data(self, study: Study) -> tuple[Tensor, Tensor]:
+        """Points `[n, d]`, and what was returned there `[n, m + c]`, objectives first."""
+        X, F = study.data()
+        kept = [
+            c[: len(self.outputs)] for c, y in zip(study.constraints, study.values, strict=False) if y is not None and c
+        ]
+        C = torch.tensor(kept, dtype=torch.float64).reshape(len(X), len(self.outputs))
+        return X, torch.cat([F.reshape(len(X), self.num_objectives), C], dim=1)
+
+    def uniform(self, box: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Uniform points `[count, d]` that meet the known constraints, or violate them least where that is rare."""
+        points = suggest(None, box, count, strategy="random", generator=generator)
+        for _ in range(_TRIES if self.known else 0):
+            violation = torch.cat([function(points)[0] for function in self.known], dim=1).clamp_min(0).sum(1)
+            points = points[violation.argsort(stable=True)[:count]]
+            if not bool((violation.sort().values[:count] > 0).any()):
+                break
+            more = suggest(None, box, 1024, strategy="random", generator=generator)
+            points = torch.cat([points, more])
+        return points[:count]
+
+
+def _evaluate(function: Callable[[Tensor], ArrayLike], x: Tensor, study: Study, returned: Returned) -> None:
+    value, limits, trouble = math.nan, None, ""
     try:
-        returned = function(x.clone())
-        value = math.nan if returned is None else _as_number(returned)
-        trouble = "" if math.isfinite(value) else f"returned {None if returned is None else value}"
+        answer = function(x.clone())
+        if answer is None:
+            trouble = "returned None"
+        else:
+            numbers = _as_numbers(answer, returned)
+            wrong = [number for number in numbers if not math.isfinite(number)]
+            trouble = f"returned {wrong[0]}" if wrong else ""
+            value, limits = returned.apart(numbers, x)
     except Exception as error:
-        value, trouble = math.nan, f"raised {type(error).__name__}: {error}"
+        trouble = f"raised {type(error).__name__}: {error}"
     study.points.append(x.tolist())
     study.values.append(None if trouble else value)
+    if returned.outputs or returned.known:
+        study.constraints.append(None if trouble else limits)
     if trouble:
         study.failures.append(f"{x.tolist()} {trouble}")
         warnings.warn(f"the function {trouble} at {x.tolist()}; going on without it", EvaluationWarning, stacklevel=3)
 
 
-def _as_number(value: ArrayLike) -> float:
-    """A number, or an array or tensor of one, as SciPy's objectives may return it."""
-    array = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
-    if array.size != 1:
-        raise ValueError(f"expected one number, got {array.size}")
-    return float(array.reshape(()).item())
+def _as_numbers(value: ArrayLike, returned: Returned) -> list[float]:
+    """A number, or an array or tensor of one, as SciPy's objectives may return it; or objectives and constraints, one
+    after the other, in arrays too."""
+    parts = value if isinstance(value, tuple | list) else [value]
+    arrays = [np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part) for part in parts]
+    numbers = [float(number) for array in arrays for number in array.reshape(-1).tolist()]
+    count = returned.num_objectives + len(returned.outputs)
+    if len(numbers) != count:
+        expected = "one number" if count == 1 else f"{count} numbers"
+        hint = "; for more than one give num_objectives, or say which are constraints" * (
+            count == 1 and len(numbers) > 1
+        )
+        raise ValueError(f"expected {expected}, got {len(numbers)}{hint}")
+    return numbers
 
 
 def _save(study: Study, path: Path) -> None:
     """The whole study, replaced in one move: a kill at any time leaves the old one or the new one."""
     content = {"format": FORMAT, **vars(study)}
+    if not study.constraints:
+        del content["constraints"]  # as without any it always was
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(handle, "w") as file:
         json.dump(content, file)

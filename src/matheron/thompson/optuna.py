@@ -231,7 +231,7 @@ class ThompsonSampler(BaseSampler):
                 return value, gradient[:, columns] * own[index], C, dC[..., columns] * own[index, None]
 
             c = len(problem.constraints)
-            moved = descend(functions, x[:, columns], c, MARGIN[x.dtype], group=k, max_iterations=100).x
+            moved = descend(functions, x[:, columns], c, MARGIN[x.dtype], max_iterations=100).x
             moved = space.present(x.index_copy(1, columns, moved)).view_as(points)
             return torch.cat([moved, points], dim=1) if problem.constraints else moved
 

@@ -30,8 +30,6 @@ PENALTY = 100.0
 # Of the augmented Lagrangian: its first penalty, by how much a penalty grows where a violation does not fall to a
 # quarter, how large it may become, and how many times multipliers are updated.
 FIRST_PENALTY, GROWTH, LARGEST_PENALTY, UPDATES = 10.0, 10.0, 1e8, 15
-# Of more starts of one function a quarter go on after the first of these, but no fewer than so many.
-LEAST_STARTS = 4
 # How far inside constraints descents aim, in constraints' standard deviations; they end at half of it.
 MARGIN = {torch.float64: 1e-6, torch.float32: 1e-4}
 INFEASIBLE, OF_THE_MESH = "infeasible: least violation", "a point of the mesh"
@@ -203,6 +201,12 @@ class Problem:
         highest = torch.where(value.isinf(), -torch.inf, value).amax(1, keepdim=True).clamp_min(-1e300)
         last = (highest - value.amin(1, keepdim=True).clamp_max(1e300)).abs() + 1
         return torch.where(at.violation > 0, highest + last + at.violation, value)
+
+    def rank_at(self, x: Tensor) -> Tensor:
+        """The rank `[r, n]` of points x `[n, d]`, on the scale that the functions have there."""
+        F, C = self.raw(x)
+        problem = _on_scale(self, F, C)
+        return problem.rank(At(F, problem.violation(C)))
 
     def value_and_grad(self, x: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of problems `row` `[p]` at points `[p, d]`: the objective `[p]`, its gradient `[p, d]`, the constraints
@@ -417,8 +421,7 @@ def _descended(
         optimum = minimize_in_unit_box(violation, u, max_iterations=max_iterations, on_iteration=on_iteration)
     else:
         c = len(problem.constraints)
-        settings = {"max_iterations": max_iterations, "on_iteration": on_iteration}
-        optimum = descend(functions, u, c, margin, group=k, **settings)
+        optimum = descend(functions, u, c, margin, max_iterations=max_iterations, on_iteration=on_iteration)
     pool = torch.cat([optimum.x.unflatten(0, (r, k)), starts], dim=1)  # [r, 2 k, d]
     x = torch.addcmul(low[:, None], pool, span[:, None])
     x = torch.minimum(torch.maximum(x, low[:, None]), (low + span)[:, None])
@@ -443,7 +446,6 @@ def descend(
     num_constraints: int,
     margin: float,
     *,
-    group: int = 1,
     max_iterations: int = 200,
     on_iteration: Callable[[int], None] | None = None,
 ) -> Optimum:
@@ -451,8 +453,7 @@ def descend(
 
     The augmented Lagrangian of multipliers l and a penalty rho, f + sum_j ((l_j + rho c_j)_+^2 - l_j^2) / (2 rho), is
     minimised again and again, with l_j <- (l_j + rho c_j)_+ in between. A problem has ended when its constraints are
-    met to half of the margin, those with a multiplier above zero as equalities. Of `group` starts of one function a
-    quarter go on after the first round, the lowest.
+    met to half of the margin, those with a multiplier above zero as equalities.
     """
     settings = {"max_iterations": max_iterations, "on_iteration": on_iteration}
     if not num_constraints:
@@ -471,7 +472,7 @@ def descend(
         value = value + ((pull.square() - own.square()) / (2 * rho)).sum(1)
         return value, gradient + (pull[..., None] * dC).sum(1)
 
-    for round in range(UPDATES):
+    for _ in range(UPDATES):
         found = minimize_in_unit_box(lagrangian, optimum.x[left], **settings)
         optimum.x[left], optimum.ending[left] = found.x, found.ending
         optimum.iterations[left] += found.iterations
@@ -484,11 +485,6 @@ def descend(
         penalty[left] = torch.where(grows, (GROWTH * rho).clamp_max(LARGEST_PENALTY), rho)
         last[left] = residual
         left = left[residual > margin / 2]  # not NaN
-        if round == 0 and group > LEAST_STARTS:
-            merit = (value + PENALTY * C.clamp_min(0).square().sum(1)).nan_to_num(nan=torch.inf).view(-1, group)
-            best = merit.topk(max(LEAST_STARTS, group // 4), largest=False).indices  # [p / group, k]
-            chosen = torch.zeros_like(merit, dtype=torch.bool).scatter(1, best, True).flatten()
-            left = left[chosen[left]]
         if not len(left):
             break
     return optimum

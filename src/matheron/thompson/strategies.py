@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor
@@ -12,20 +12,25 @@ from ..boxes import as_box
 from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor, check_names
 from ..drawing import draw
 from ..features import Features
-from ..libraries import describe
+from ..libraries import describe, is_model
 from ..paths import AbstractPaths, require_paths
 from ..samplers import Posterior, inner_points, joint_draws, single, weight_space
-from .altered import TowardMean
-from .greedy import minimizer_of_mean
-from .minima import MESH_SIZE, Search, minimize, minimize_together
+from .altered import MeanOf, TowardMean
+from .greedy import MESH_SIZE as GREEDY_MESH_SIZE
+from .greedy import NEAR, minimizer_of_mean
+from .greedy import NUM_STARTS as GREEDY_STARTS
+from .minima import MESH_SIZE, Search, as_weights, minimize, minimize_problem, minimize_together
+from .problem import Output, Problem, formulated, listed, solve
 from .region import MESH_SIZE as REGION_MESH_SIZE
-from .region import minimizers_near_best
+from .region import data_in_box, minimizers_near_best, regions
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
 DRAWN = STRATEGIES[:2]  # of functions that are drawn whole
 # Points of the mesh by default. Where the best are not polished it is the paper's, `apdx:additional_experiments_ts`.
 MESH_SIZES = {"decoupled": MESH_SIZE, "weight-space": MESH_SIZE, "function-space": 1_000_000}
 ACTIVE_SET = 2048
+# A number of an output, {number: limit}, a function of points, a model; or several of these.
+ModelConstraints: TypeAlias = Any
 
 
 class Drawing(TypedDict, total=False):
@@ -44,6 +49,7 @@ def suggest(
     bounds: ArrayLike,
     q: int,
     *,
+    constraints: ModelConstraints = None,
     strategy: str = "decoupled",
     num_features: int = 1024,
     features: str | Features | None = None,
@@ -60,9 +66,15 @@ def suggest(
     """q points to evaluate, each the minimiser of a function of its own drawn from the model: `[q, d]`.
 
     Args:
-        model: a model of one output that `matheron.describe` understands.
+        model: a model that `matheron.describe` understands, of one output; or of several (`matheron.Outputs` has models
+            side by side). Outputs that are no constraints are objectives. Of several objectives each point is one of
+            the Pareto front of functions of its own, by a random scalarisation, as in `minimize`.
         bounds: the box, `[2, d]`.
         q: how many points.
+        constraints: one or several, each met where it is zero or below, as in Optuna (and not, as in BoTorch, where it
+            is not negative). The number of an output of the model, or {number: limit}; another model, for whose outputs
+            functions are drawn; or, where it is known, a function of points `[n, d] -> [n]`. Each point minimises its
+            own function where its own constraints are met; if that is nowhere, their violation.
         strategy: "decoupled" (this library's paths), "weight-space" (paths of the random-feature linear model),
             "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there decides),
             or "random" (uniform points, which need no model).
@@ -77,9 +89,10 @@ def suggest(
         trust_region: a share of the box's sides. Each function is then minimised in a region of such sides about the
             data point where it is lowest: for ten dimensions and more, see `minimize_function`.
         spread: how far functions are from the posterior mean, in deviations of draws: for all of them, or one number
-            for each. With 1 they are draws; with 0.5 they explore less, as averages of four draws do.
+            for each. With 1 they are draws; with 0.5 they explore less, as averages of four draws do. Constraints are
+            always draws.
         greedy: whether the first point is the minimiser of the posterior mean, where that is at no datum, instead of a
-            draw's.
+            draw's; of one objective.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
 
@@ -88,12 +101,38 @@ def suggest(
     >>> gp = matheron.ExactGP(kernels.Matern(2.5, 0.3), X=[[0.2], [0.7]], y=[0.1, -0.4], noise=1e-3)
     >>> matheron.thompson.suggest(gp, [[0.0], [1.0]], q=3, mesh_size=512).shape
     torch.Size([3, 1])
+
+    With a constraint that is known, and one that is a model too:
+
+    >>> other = matheron.ExactGP(kernels.Matern(2.5, 0.3), X=[[0.2], [0.7]], y=[-1.0, 1.0], noise=1e-3)
+    >>> x = matheron.thompson.suggest(
+    ...     gp, [[0.0], [1.0]], q=3, constraints=[lambda x: 0.1 - x[..., 0], other], mesh_size=512, seed=0)
+    >>> bool((x >= 0.1).all())
+    True
     """
+    generator = as_generator(generator, seed)
+    if strategy in DRAWN:
+        model = describe(model)
+    if constraints is not None or (strategy in DRAWN and getattr(model, "num_outputs", 1) > 1):
+        return _with_constraints(
+            model,
+            bounds,
+            as_count(q, "q"),
+            constraints,
+            generator,
+            Plan(strategy, num_features, features, pending),
+            mesh_size=mesh_size,
+            num_starts=num_starts,
+            trust_region=trust_region,
+            spread=spread,
+            greedy=greedy,
+            progress=progress,
+        )
     return suggest_together(
         [model],
         bounds,
         q,
-        generators=[as_generator(generator, seed)],
+        generators=[generator],
         strategy=strategy,
         num_features=num_features,
         features=features,
@@ -127,7 +166,7 @@ def suggest_together(
     """`suggest` for several models, each with a generator of its own: the functions of all are minimised together.
 
     What each gets is what `suggest` gives it alone: bit for bit on a CPU, to rounding on a GPU, where it saves the time
-    of many small searches (`minimize_together`). Arguments are those of `suggest`.
+    of many small searches (`minimize_together`). Arguments are those of `suggest`, less constraints.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -142,13 +181,7 @@ def suggest_together(
         raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
     if not models or len(models) != len(generators):
         raise ValueError(f"generators: expected one for each model, got {len(models)} models and {len(generators)}")
-    if trust_region is not None and not (
-        strategy in DRAWN and isinstance(trust_region, float | int) and trust_region > 0
-    ):
-        raise ValueError(
-            f"trust_region: expected a share of the box above zero, for functions that are drawn whole, got "
-            f'{trust_region!r} with strategy={strategy!r}; use strategy="decoupled"'
-        )
+    _check_region(trust_region, strategy)
     each_spread = spreads(spread, q)
     exactly = each_spread == [1.0] * q
     if (greedy or not exactly) and strategy not in DRAWN:
@@ -164,22 +197,7 @@ def suggest_together(
         if pending is not None:
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
         return [_function_space(model, bounds, q, size, generator) for model, generator in each]
-    if strategy == "decoupled":
-        # Frequencies are chosen for the box. A lattice, which a domain would bring in few dimensions, is for grids: in
-        # three dimensions a search at points of its own takes several times as long on one.
-        kind = "leverage" if features in (None, "auto") else features
-        lower, upper = as_box(bounds, "bounds")
-        many = [
-            draw(model, q, features=kind, num_features=num_features, domain=(lower, upper), generator=g)
-            for model, g in each
-        ]
-        if pending is not None:
-            many = [_given_pending(paths, pending, g) for paths, g in zip(many, generators, strict=True)]
-    else:
-        if pending is not None:
-            raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
-        kind = "cosine" if features is None else features
-        many = [weight_space(model, q, features=kind, num_features=num_features, generator=g) for model, g in each]
+    many = Plan(strategy, num_features, features, pending).drawn(models, bounds, q, generators)
     functions = [require_paths(paths) if exactly else TowardMean(paths, each_spread) for paths in many]
     box = as_box(bounds, "bounds", input_dim=many[0].input_dim, names=many[0].input_names)
     if trust_region is not None:
@@ -198,6 +216,100 @@ def suggest_together(
     if greedy:
         points = [_greedy(x, *of, box) for x, *of in zip(points, many, models, generators, strict=True)]
     return points
+
+
+class Plan(NamedTuple):
+    """How functions are drawn."""
+
+    strategy: str
+    num_features: int
+    features: str | Features | None
+    pending: ArrayLike | None
+
+    def drawn(
+        self, models: Sequence[object], bounds: ArrayLike, q: int, generators: Sequence[torch.Generator]
+    ) -> list[AbstractPaths]:
+        """q functions of each model."""
+        each = list(zip(models, generators, strict=True))
+        if self.strategy != "decoupled":
+            if self.pending is not None:
+                raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
+            kind = "cosine" if self.features is None else self.features
+            return [weight_space(m, q, features=kind, num_features=self.num_features, generator=g) for m, g in each]
+        # Frequencies are chosen for the box. A lattice, which a domain would bring in few dimensions, is for grids: in
+        # three dimensions a search at points of its own takes several times as long on one.
+        kind = "leverage" if self.features in (None, "auto") else self.features
+        lower, upper = as_box(bounds, "bounds")
+        settings = {"features": kind, "num_features": self.num_features, "domain": (lower, upper)}
+        many = [require_paths(draw(model, q, generator=g, **settings)) for model, g in each]
+        if self.pending is not None:
+            many = [_given_pending(paths, self.pending, g) for paths, g in zip(many, generators, strict=True)]
+        return many
+
+
+def _with_constraints(
+    model: object,
+    bounds: ArrayLike,
+    q: int,
+    constraints: ModelConstraints,
+    generator: torch.Generator,
+    plan: Plan,
+    *,
+    mesh_size: int | None,
+    num_starts: int,
+    trust_region: float | None,
+    spread: float | Sequence[float],
+    greedy: bool,
+    progress: bool,
+) -> Tensor:
+    """`suggest` of a problem with constraints, or with several objectives."""
+    if plan.strategy not in DRAWN:
+        raise ValueError(
+            f'constraints: expected a strategy that draws functions, got {plan.strategy!r}; use "decoupled"'
+        )
+    _check_region(trust_region, plan.strategy)
+    each_spread, gp = spreads(spread, q), describe(model)
+    (paths,) = plan.drawn([gp], bounds, q, [generator])
+    items = [plan.drawn([item], bounds, q, [generator])[0] if is_model(item) else item for item in listed(constraints)]
+    box = as_box(bounds, "bounds", input_dim=paths.input_dim).to(paths.device, paths.dtype)
+    objective = None if each_spread == [1.0] * q else TowardMean(paths, each_spread)
+    objectives, limits = formulated(paths, items, box, objective)
+    if greedy and len(objectives) > 1:
+        raise ValueError(f"greedy: expected one objective, of which the mean has a minimiser, got {len(objectives)}")
+    of = torch.arange(q, device=box.device)
+    weights = as_weights(None, len(objectives), box, of, generator)
+    problem = Problem.unscaled(objectives, limits, of, weights)
+    if trust_region is None:
+        size = MESH_SIZES[plan.strategy] if mesh_size is None else mesh_size
+        found = minimize_problem(
+            problem, box, generator=generator, num_starts=num_starts, mesh_size=size, progress=progress
+        )
+    else:
+        size = REGION_MESH_SIZE if mesh_size is None else as_count(mesh_size, "mesh_size")
+        X = data_in_box(gp, box[0], box[1])
+        centres = X[problem.rank_at(X).argmin(1)]  # [q, d]
+        low, span, u = regions(centres, gp, box[0], box[1], trust_region, size, generator)
+        found = solve(problem, [u], low, span, num_starts=as_count(num_starts, "num_starts"))
+    points = found.x
+    if greedy:
+        known = data_in_box(gp, box[0], box[1])
+        first = Problem.unscaled([Output(MeanOf(paths), objectives[0].column)], limits, of[:1], weights[:1])
+        best = minimize_problem(
+            first, box, generator=generator, num_starts=GREEDY_STARTS, mesh_size=GREEDY_MESH_SIZE, known=known
+        ).x
+        if not bool((((known - best) / (box[1] - box[0])).abs().amax(1) < NEAR).any()):
+            points = torch.cat([best, points[1:]])
+    return points
+
+
+def _check_region(trust_region: float | None, strategy: str) -> None:
+    if trust_region is not None and not (
+        strategy in DRAWN and isinstance(trust_region, float | int) and trust_region > 0
+    ):
+        raise ValueError(
+            f"trust_region: expected a share of the box above zero, for functions that are drawn whole, got "
+            f'{trust_region!r} with strategy={strategy!r}; use strategy="decoupled"'
+        )
 
 
 def spreads(spread: float | Sequence[float], q: int) -> list[float]:
