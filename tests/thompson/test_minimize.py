@@ -11,8 +11,8 @@ from torch.quasirandom import SobolEngine
 import matheron
 from matheron import kernels as K
 from matheron.thompson import minimize_together
-from matheron.thompson.mesh import scrambled
 from matheron.thompson.altered import Rounded
+from matheron.thompson.mesh import scrambled
 from matheron.thompson.quasi_newton import ENDINGS, GRADIENT, minimize_in_unit_box
 
 

@@ -3,6 +3,7 @@
 from .loop import EvaluationWarning as EvaluationWarning
 from .loop import Study as Study
 from .loop import minimize_function as minimize_function
+from .minima import InfeasibleWarning as InfeasibleWarning
 from .minima import Minima as Minima
 from .minima import maximize as maximize
 from .minima import minimize as minimize

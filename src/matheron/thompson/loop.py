@@ -22,6 +22,7 @@ from ..checks import ArrayLike, Random, as_count, as_generator, many
 from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
+from ..libraries import is_model
 from ..paths import AbstractPaths
 from ..progress import progress_bar
 from .fitting import fitted
@@ -254,7 +255,9 @@ def minimize_function(
                     model,
                     box,
                     count,
-                    constraints=None if plain else [*range(m, y.shape[1]), *returned.known],
+                    constraints=None
+                    if plain
+                    else [*range(m, y.shape[1]), *(known.function for known in returned.known)],
                     strategy=strategy,
                     trust_region=side,
                     greedy=due and strategy in DRAWN,
@@ -310,7 +313,7 @@ class Returned(NamedTuple):
         for item in listed(constraints):
             if isinstance(item, Mapping):
                 outputs |= {operator.index(number): float(limit) for number, limit in item.items()}
-            elif callable(item) and not isinstance(item, AbstractPaths):
+            elif callable(item) and not isinstance(item, AbstractPaths) and not is_model(item):
                 known.append(Known(item, box))
             elif hasattr(item, "__index__") and not isinstance(item, bool):
                 outputs[operator.index(cast(int, item))] = 0.0

@@ -255,7 +255,7 @@ def maximize(
     paths = paths if isinstance(paths, Altered) else require_paths(paths)
     if constraints is not None or paths.num_outputs > 1:
         generator = as_generator(generator, seed)
-        minima = _with_constraints(paths, bounds, constraints, weights, generator, objective=Negated(paths), **settings)
+        minima = _with_constraints(paths, bounds, constraints, weights, generator, altered=Negated, **settings)
     else:
         minima = minimize(Negated(paths), bounds, weights=weights, generator=generator, seed=seed, **settings)
     return minima._replace(value=-minima.value)
@@ -268,7 +268,7 @@ def _with_constraints(
     weights: ArrayLike | None,
     generator: torch.Generator,
     *,
-    objective: Altered | None = None,
+    altered: Callable[[AbstractPaths], Altered] | None = None,
     num_starts: int = 32,
     mesh_size: int = MESH_SIZE,
     max_iterations: int = 200,
@@ -276,7 +276,7 @@ def _with_constraints(
 ) -> Minima:
     like = torch.empty(0, dtype=paths.dtype, device=paths.device)
     box = as_box(bounds, "bounds", input_dim=paths.input_dim, like=like, names=paths.input_names)
-    objectives, limits = formulated(paths, constraints, box, objective)
+    objectives, limits = formulated(paths, constraints, box, altered)
     of = torch.arange(paths.num_paths, device=box.device)
     problem = Problem.unscaled(objectives, limits, of, as_weights(weights, len(objectives), box, of, generator))
     search = Search(num_starts=num_starts, mesh_size=mesh_size, max_iterations=max_iterations, progress=progress)

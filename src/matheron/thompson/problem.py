@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, as_array
-from ..paths import AbstractPaths
+from ..paths import AbstractPaths, OutputPaths
 from .altered import Altered, MeanOf
 from .quasi_newton import ENDINGS, LIMIT, Optimum, minimize_in_unit_box
 
@@ -198,8 +198,9 @@ class Problem:
         """What points are ordered by `[r, n]`: feasible ones by the objective, the others after them by violation."""
         value = self.objective(at.F)
         value = torch.where(value.isnan(), torch.inf, value)
-        highest = torch.where(value.isinf(), -torch.inf, value).amax(1, keepdim=True).clamp_min(-1e300)
-        last = (highest - value.amin(1, keepdim=True).clamp_max(1e300)).abs() + 1
+        finite = torch.where(value.isinf(), 0.0, value)
+        highest = finite.amax(1, keepdim=True)
+        last = highest - finite.amin(1, keepdim=True) + 1
         return torch.where(at.violation > 0, highest + last + at.violation, value)
 
     def rank_at(self, x: Tensor) -> Tensor:
@@ -263,18 +264,22 @@ def simplex(m: int, generator: torch.Generator) -> Tensor:
 
 
 def formulated(
-    paths: AbstractPaths | Altered, constraints: Constraints, box: Tensor, objective: Altered | None = None
+    paths: AbstractPaths | Altered,
+    constraints: Constraints,
+    box: Tensor,
+    altered: Callable[[AbstractPaths], Altered] | None = None,
 ) -> tuple[list[Output], list[Output]]:
-    """Objectives and constraints: outputs of the paths that are no constraints are objectives, of the functions
-    `objective` where these are given."""
-    t, found, taken = paths.num_outputs, [], set()
+    """Objectives and constraints: outputs of the paths that are no constraints are objectives, `altered` where that is
+    given."""
+    own, found, taken = _outputs(paths), [], set()
+    t = len(own)
 
     def output(number: object, limit: float) -> None:
         column = operator.index(cast(int, number))
         if not 0 <= column < t:
             raise ValueError(f"constraints: expected outputs 0 to {t - 1} of these functions, got {column}")
         taken.add(column)
-        found.append(Output(paths, column, float(limit)))
+        found.append(own[column]._replace(limit=float(limit)))
 
     for item in listed(constraints):
         if isinstance(item, Mapping):
@@ -286,7 +291,7 @@ def formulated(
                     f"constraints: expected {paths.num_paths} paths in {paths.input_dim} dimensions, one for each path "
                     f"that is minimised, got {item.num_paths} in {item.input_dim}"
                 )
-            found += [Output(item, column) for column in range(item.num_outputs)]
+            found += _outputs(item)
         elif callable(item):
             known = Known(item, box)
             found += [Output(known, column) for column in range(known.num_outputs)]
@@ -297,10 +302,20 @@ def formulated(
                 "constraints: expected functions of points, numbers of outputs, or drawn functions, each zero or below "
                 f"where it is met, got {type(item).__name__}"
             )
-    objectives = [Output(objective or paths, column) for column in range(t) if column not in taken]
+    objectives = [output for column, output in enumerate(own) if column not in taken]
+    if altered is not None:
+        made = {id(o.functions): altered(cast(AbstractPaths, o.functions)) for o in objectives}
+        objectives = [o._replace(functions=made[id(o.functions)]) for o in objectives]
     if not objectives:
         raise ValueError(f"constraints: expected an output that is none, to be minimised, got all {t} of them")
     return objectives, found
+
+
+def _outputs(paths: AbstractPaths | Altered) -> list[Output]:
+    """Each output; those of independent models each of its own model's paths."""
+    if isinstance(paths, OutputPaths):
+        return [output for member in paths.members for output in _outputs(member)]
+    return [Output(paths, column) for column in range(paths.num_outputs)]
 
 
 def listed(constraints: Constraints) -> list[Constraint]:

@@ -20,7 +20,7 @@ from .greedy import MESH_SIZE as GREEDY_MESH_SIZE
 from .greedy import NEAR, minimizer_of_mean
 from .greedy import NUM_STARTS as GREEDY_STARTS
 from .minima import MESH_SIZE, Search, as_weights, minimize, minimize_problem, minimize_together
-from .problem import Output, Problem, formulated, listed, solve
+from .problem import Problem, formulated, listed, solve
 from .region import MESH_SIZE as REGION_MESH_SIZE
 from .region import data_in_box, minimizers_near_best, regions
 
@@ -271,9 +271,9 @@ def _with_constraints(
     each_spread, gp = spreads(spread, q), describe(model)
     (paths,) = plan.drawn([gp], bounds, q, [generator])
     items = [plan.drawn([item], bounds, q, [generator])[0] if is_model(item) else item for item in listed(constraints)]
-    box = as_box(bounds, "bounds", input_dim=paths.input_dim).to(paths.device, paths.dtype)
-    objective = None if each_spread == [1.0] * q else TowardMean(paths, each_spread)
-    objectives, limits = formulated(paths, items, box, objective)
+    box = as_box(bounds, "bounds", input_dim=paths.input_dim, names=paths.input_names).to(paths.device, paths.dtype)
+    exactly = each_spread == [1.0] * q
+    objectives, limits = formulated(paths, items, box, None if exactly else lambda own: TowardMean(own, each_spread))
     if greedy and len(objectives) > 1:
         raise ValueError(f"greedy: expected one objective, of which the mean has a minimiser, got {len(objectives)}")
     of = torch.arange(q, device=box.device)
@@ -293,7 +293,8 @@ def _with_constraints(
     points = found.x
     if greedy:
         known = data_in_box(gp, box[0], box[1])
-        first = Problem.unscaled([Output(MeanOf(paths), objectives[0].column)], limits, of[:1], weights[:1])
+        means, _ = formulated(paths, items, box, MeanOf)
+        first = Problem.unscaled(means, limits, of[:1], weights[:1])
         best = minimize_problem(
             first, box, generator=generator, num_starts=GREEDY_STARTS, mesh_size=GREEDY_MESH_SIZE, known=known
         ).x
