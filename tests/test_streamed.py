@@ -156,4 +156,4 @@ def test_the_second_reading_is_the_first_or_it_is_said(capsys):
     gp = matheron.StreamedGP(K.RBF(0.3), Growing(), 0.1)
     with pytest.raises(ValueError, match=r"expected the same on a second reading, got \d+ observations, then \d+"):
         matheron.draw(gp, 1, domain=UNIT, progress=True)
-    assert "reading data" in capsys.readouterr().out
+    assert "reading data" in capsys.readouterr().err
