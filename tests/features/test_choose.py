@@ -139,7 +139,7 @@ def test_features_are_a_value():
 
 
 def test_what_lies_beyond_a_lattice_s_modes_has_frequencies_by_leverage(monkeypatch):
-    monkeypatch.setattr(choose, "LARGEST_COMPLETED", (8000, 8000))
+    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 8000)
     X = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def kinds(kernel: K.Kernel) -> list[str]:
@@ -152,13 +152,12 @@ def test_what_lies_beyond_a_lattice_s_modes_has_frequencies_by_leverage(monkeypa
 
 
 ROUGH = {  # kernel and dimensions
-    "one dimension": (K.Matern(0.5, 0.3), 1),
     "two": (K.Matern(0.5, 0.3), 2),
     "three": (K.Matern(1.5, 0.5), 3),
     "longer than the domain": (K.Matern(0.5, 5.0), 2),
     "no density": (K.Matern(0.5, 0.2) * K.Matern(2.5, [2.0, 0.4]), 2),
     "a sum": (K.RBF(0.5) + 1e-2 * K.Matern(0.5, 0.1), 2),
-    "times a linear one": (K.Matern(0.5, 0.5) * K.Linear(), 1),
+    "times a linear one": (K.Matern(0.5, 0.5) * K.Linear(), 2),
     "two outputs": (K.Coregional(K.Matern(0.5, 0.4), [[1.0, 0.6], [0.6, 0.5]]), 2),
 }
 
@@ -167,7 +166,7 @@ ROUGH = {  # kernel and dimensions
 @pytest.mark.parametrize("name", ROUGH)
 def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(name, kind, monkeypatch):
     """Below the shortest wavelength: there the modes alone leave a tenth of it."""
-    monkeypatch.setattr(choose, "LARGEST_COMPLETED", (2000, 2000))
+    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 2000)
     monkeypatch.setattr(choose, "LARGEST_LATTICE", 2000)
     kernel, d = ROUGH[name]
     g = torch.Generator().manual_seed(0)
@@ -188,7 +187,7 @@ def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(n
 @pytest.mark.parametrize("name", ROUGH)
 def test_priors_on_a_lattice_of_few_modes_have_the_variogram_of_near_points(name, monkeypatch):
     """Below the shortest wavelength: there the modes alone, with all of the variance, have a hundredth of it."""
-    monkeypatch.setattr(choose, "LARGEST_COMPLETED", (2000, 2000))
+    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 2000)
     kernel, d = ROUGH[name]
     paths = draw_prior(kernel, 512, input_dim=d, domain=UNIT, paths_per_basis=8, seed=0)
     assert "lattice" in [choice.kind for choice in paths.prior.features.choices]
@@ -201,3 +200,29 @@ def test_priors_on_a_lattice_of_few_modes_have_the_variogram_of_near_points(name
             i = np.full(40, task) if kernel.num_outputs == 2 else None
             k_xx, k_xz, k_zz = (np.diag(covariance(kernel, a, b, i, i)) for a, b in ((x, x), (x, z), (z, z)))
             assert float((values / torch.from_numpy(k_xx + k_zz - 2 * k_xz)).mean()) == pytest.approx(1, abs=0.1)
+
+
+ON_A_LINE = {"Matern 1/2": K.Matern(0.5, 0.3), "times a linear one": K.Matern(0.5, 0.5) * K.Linear()}
+
+
+@pytest.mark.parametrize("name", ON_A_LINE)
+def test_in_one_dimension_a_rough_kernel_has_modes_alone_and_its_law_near_data_and_over_short_distances(name):
+    kernel, g = ON_A_LINE[name], torch.Generator().manual_seed(0)
+    X = 0.1 + 0.8 * torch.rand(12, 1, generator=g, dtype=torch.float64)
+    gp = ExactGP(kernel, X, X.sum(-1), noise=1e-4)
+    for paths, given in (
+        (draw(gp, 2, domain=UNIT, seed=0), gp),
+        (draw_prior(kernel, 2, input_dim=1, domain=UNIT), None),
+    ):
+        assert {choice.kind for choice in paths.prior.features.choices} == {"lattice"}
+        for h in (1e-4, 1e-3, 0.05):
+            x = torch.cat([X, X + h])
+            if given is not None:
+                exact, drawn = (m.covariance for m in (moments(given, x), decoupled_moments(given, paths, x)))
+            else:
+                Phi = paths.prior.features(x)[0]
+                exact, drawn = torch.from_numpy(covariance(kernel, x, x)), Phi @ Phi.mT
+            ratio = drawn.diagonal()[12:] / exact.diagonal()[12:]
+            assert float((ratio - 1).abs().max()) < 0.05
+            increments = [C.diagonal()[:12] + C.diagonal()[12:] - 2 * C.diagonal(12) for C in (exact, drawn)]
+            assert float(increments[1].sum() / increments[0].sum()) == pytest.approx(1, abs=0.1)

@@ -309,15 +309,18 @@ ROUGH = {  # kernel, dimensions, noise, and whether data are given on the lattic
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "two")) for n in ROUGH])
-def test_a_rough_prior_with_frequencies_beyond_its_modes_takes_data_and_then_more(name):
-    """Between data and at them: variances and means in closed form, and W2 beside that of exact draws."""
+def test_a_rough_prior_takes_data_and_then_more(name):
+    """Between data and at them: variances and means in closed form, and W2 beside that of exact draws.
+
+    In several dimensions the prior has random frequencies beyond its modes.
+    """
     kernel, d, noise, on_lattice = ROUGH[name]
     s, X, more = 500, rand(40, d, seed=1), rand(20, d, seed=11)
     x = torch.cat([rand(20, d, seed=7), X[:10]])
     tasks = None if kernel.num_outputs == 1 else torch.arange(60) % 2
     y = torch.sin(5 * torch.cat([X, more]).sum(-1))
     paths = matheron.draw_prior(kernel, s, input_dim=d, domain=UNIT, seed=0)
-    assert "beyond the modes" in paths.prior.features.description
+    assert ("beyond the modes" in paths.prior.features.description) == (d > 1)
     for n, points in ((40, X), (60, more)):
         own = slice(n - len(points), n)
         of: dict[str, Any] = {} if tasks is None else {"tasks": tasks[own]}
@@ -410,16 +413,16 @@ def test_a_term_that_repeats_itself_beyond_the_modes_is_given_the_data_too():
 
 def test_more_data_of_a_rough_prior_that_were_given_exactly_are_so_too_however_many(monkeypatch):
     monkeypatch.setattr("matheron.paths.beyond._LARGEST_FACTOR", 30)
-    prior = matheron.draw_prior(K.Matern(0.5, 0.4), 2, input_dim=1, domain=(0, 1), num_features=64, seed=1)
-    precise = prior.condition_on(rand(20, 1), randn(20), noise=1e-4, seed=0, solver="lattice")
+    prior = matheron.draw_prior(K.Matern(0.5, 0.4), 2, input_dim=2, domain=(0, 1), num_features=64, seed=1)
+    precise = prior.condition_on(rand(20, 2), randn(20), noise=1e-4, seed=0, solver="lattice")
     assert not isinstance(precise.update, LatticeUpdate)
-    X, y = rand(31, 1, seed=2), randn(31, seed=3)
+    X, y = rand(31, 2, seed=2), randn(31, seed=3)
     both = precise.condition_on(X, y, noise=0.5, seed=0, solver="lattice")
     exact = matheron.ExactGP(
         K.Matern(0.5, 0.4),
-        torch.cat([rand(20, 1), X]),
+        torch.cat([rand(20, 2), X]),
         torch.cat([randn(20), y]),
         noise=torch.cat([torch.full((20,), 1e-4), torch.full((31,), 0.5)]).double(),
     )
-    x = rand(9, 1, seed=4)
+    x = rand(9, 2, seed=4)
     torch.testing.assert_close(both.mean(x), moments(exact, x).mean, rtol=1e-6, atol=1e-6)

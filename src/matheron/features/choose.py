@@ -30,8 +30,11 @@ CAPTURED_SHARE = 0.99
 LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
 # In a graph every mode is summed over by torch's own operations, and kept: few are all that is practical.
 LARGEST_IN_GRAPH = 4096
-# Where random frequencies hold what lies beyond its modes, "auto" needs no more; in one dimension, and in several.
-LARGEST_COMPLETED, COMPLETED_MEMORY = (1 << 14, 1 << 18), 1 << 27
+# In several dimensions, where random frequencies hold what lies beyond its modes, "auto" needs no more.
+LARGEST_COMPLETED, COMPLETED_MEMORY = 1 << 18, 1 << 27
+# In one dimension there are modes alone, and more memory for their weights. Of a rough kernel "auto" takes at most this
+# many to the tolerance, more only to a looser one (`series.LOOSER`). Where they do not fit, there is no lattice.
+LARGEST_FINE, FINE_MEMORY, LINE_MEMORY = 1 << 16, 1 << 27, 1 << 30
 # Without data: paths drawn from a prior may be conditioned later, which reduces the variance.
 _UNKNOWN_SHARE = 0.01
 # Monomials, each with frequencies of its own by leverage: beyond, products are random.
@@ -100,14 +103,18 @@ def _lattices(kernel: Kernel, terms: list[Term], asked: Asked, completed: bool) 
     left = [t for t in terms if not any(t is other for other in discrete)]
     alike = {(id(t.coupling), powers_of(piece)) for t, piece in pieces_of(left)}
     weights = to.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
-    most, memory = LARGEST_LATTICE, LATTICE_MEMORY
-    if completed and kind == "auto":
-        most, memory = LARGEST_COMPLETED[input_dim > 1], COMPLETED_MEMORY
-    largest = max(1, min(most, memory // (8 * weights)))
-    if kind == "equispaced":  # the old name, whose features are counted
-        largest = min(largest, asked.num_features)
+    most = asked.num_features if kind == "equispaced" else LARGEST_LATTICE  # the old name, whose features are counted
     if torch.is_grad_enabled() and kernel.requires_graph():
-        largest = min(largest, LARGEST_IN_GRAPH)
+        most = min(most, LARGEST_IN_GRAPH)
+
+    def within(most: int, memory: int) -> int:
+        return max(1, min(most, memory // (8 * weights)))
+
+    largest = within(most, LATTICE_MEMORY)
+    fine, line = None, within(most, LINE_MEMORY)
+    if completed and kind == "auto":
+        largest = within(min(most, LARGEST_COMPLETED), COMPLETED_MEMORY)
+        fine = within(min(most, LARGEST_FINE), FINE_MEMORY)
     scale = _UNKNOWN_SHARE * sum(_size(t, domain) for t in left if t.stationary)
     tolerance = to.tolerance / 2 if input_dim == 1 else to.tolerance
     # A mean by the lattice's kernel errs as much as that does; in one dimension modes are few, and a smooth posterior
@@ -123,6 +130,7 @@ def _lattices(kernel: Kernel, terms: list[Term], asked: Asked, completed: bool) 
         left_out=left_out,
         images=images,
         largest=largest,
+        line=(fine, line),
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
         joint=to.joined,
         refused=to.largest,

@@ -25,6 +25,10 @@ from .modulated import Modulated, OnLattice, largest_square, lattice_in, powers_
 LARGEST_ERROR = 0.2
 # Where other features are to hold what lies beyond its modes: what lies within them errs by no more than this.
 _LARGEST_WITHIN = 0.12
+# A rough kernel in one dimension whose modes would be too many may leave out this many times as much. Its outermost
+# octave of modes carries what lies beyond. With 2^16 modes, variances of Matern-1/2 a ten-thousandth of the domain away
+# from a datum are right to a twentieth (tests/features/test_choose.py).
+LOOSER = 40.0
 # Monomials that a stationary part is multiplied with, each with a lattice, at the most.
 LARGEST_MONOMIALS = 10
 # Points of the longest FFT of a kernel along one axis, which says how many modes the axis needs, by the number of axes.
@@ -54,6 +58,7 @@ def lattices(
     left_out: float,
     images: float,
     largest: int,
+    line: tuple[int | None, int],
     largest_error: float = LARGEST_ERROR,
     joint: bool = False,
     refused: int | None = None,
@@ -68,12 +73,14 @@ def lattices(
         origin: about which these are summed, `[d]`.
         left_out: variance that may lie beyond the modes.
         images: what may be wrong with a correlation because the series repeats itself.
-        largest: modes of a lattice at the most.
+        largest: modes of a lattice at the most, in several dimensions.
+        line: modes in one dimension: `fine` and `largest` of `sized_box`.
         largest_error: share of the variance beyond which a series counts as none.
         joint: whether all terms are to have the same modes, whatever their number; different couplings and monomials
             have lattices of their own in any case.
         refused: more modes than this are a `NoJointLattice`, before they are made.
-        completed: whether other features will hold what lies beyond the modes, where that is more than `left_out`.
+        completed: whether there are other features: in several dimensions for what lies beyond the modes, where that is
+            more than `left_out`; in one for all of a term of which too much does.
     """
     pieces = pieces_of(terms)
     rest = [t for t in terms if not any(t is other for other, _ in pieces)]
@@ -83,22 +90,25 @@ def lattices(
         failed: list[Term] = []
         for term, piece in pieces:
             share = left_out / len(pieces) / scale_of(piece, domain)
-            box = sized_box(piece, input_dim, domain, left_out=share, images=images, largest=largest)
+            fine, most = line if len(piece.active_dims(input_dim)) == 1 else (None, largest)
+            box = sized_box(piece, input_dim, domain, left_out=share, images=images, largest=most, fine=fine)
             if box is None:
                 failed.append(term)
             else:
                 boxes.append(box)
         made: list[Placed] = []
         groups = [boxes] if joint else _alike(boxes)
-        for box in [box for group in groups for box in joined(group, largest, math.inf if joint else JOIN_TIMES)]:
+        most = max(largest, line[1])
+        for box in [box for group in groups for box in joined(group, most, math.inf if joint else JOIN_TIMES)]:
             if refused is not None and box.num_modes > refused:
                 raise NoJointLattice(f"{box.num_modes} modes")
             allowed = sum(left_out / len(pieces) / scale_of(piece, domain) for piece in box.terms)
-            whole = not completed or box.left_out <= 2 * allowed
+            whole = not completed or len(box.dims) == 1 or box.left_out <= 2 * allowed
+            too_few = completed and whole and box.left_out > 2 * LOOSER * allowed
             for basis, part in bases_of(box, input_dim, origin, whole):
                 of = lattice_in(basis)
                 enough = of.error <= largest_error if whole else max(of.left_out / 4, of.error) <= _LARGEST_WITHIN
-                if not enough:  # a narrow band at frequencies beyond the modes allowed
+                if too_few or not enough:  # a narrow band at frequencies beyond the modes allowed
                     failed += [t for t, piece in pieces if any(piece is other for other in part.terms)]
                 made.append(Placed(basis, part.terms[0].coupling, () if whole else part.terms))
         if not failed:
@@ -141,10 +151,19 @@ def scale_of(term: Term, domain: Tensor) -> float:
 
 
 def sized_box(
-    term: Term, input_dim: int, domain: Tensor | None, *, left_out: float, images: float, largest: int
+    term: Term,
+    input_dim: int,
+    domain: Tensor | None,
+    *,
+    left_out: float,
+    images: float,
+    largest: int,
+    fine: int | None = None,
 ) -> Box | None:
     """The box of one term: images (or what a cut-off cannot represent) err by a share `images` of its variance, and
-    `left_out` of variance at the most lies beyond the modes, unless these would be more than `largest`.
+    `left_out` of variance at the most lies beyond the modes. Where a rough kernel, whose spectrum has a long tail,
+    would have more than `fine` modes, it has that many, or as many as leave out `LOOSER` times as much. None has more
+    than `largest`.
 
     None where the term has no series: too many coordinates, no domain, periods that no box holds.
     """
@@ -165,13 +184,13 @@ def sized_box(
         if box is None:
             continue
         tails = [_tail(box, input_dim, axis, share, 8 * largest) for axis in range(len(dims))]
-        box = _with_modes(box, tails, share, largest)
+        box = _with_modes(box, tails, share, largest, largest if fine is None else fine)
         # Both as shares of the posterior variance, of which `left_out` is a share `images`: an image's was
         # measured, in one to three dimensions.
         error = images * box.left_out / left_out + (0.05 * tolerance) ** 2
         if best is None or error < best[1]:
             best = (box, error)
-        if box.left_out <= 1.01 * share * len(dims) * box.variance:
+        if box.left_out <= 1.01 * share * len(dims) * box.variance * (LOOSER if fine is not None else 1.0):
             break
     return None if best is None else best[0]
 
@@ -252,8 +271,8 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
             size = 3 * size
 
 
-def _with_modes(box: Box, tails: list[Tensor], share: float, largest: int) -> Box:
-    """The fewest modes that leave out a share of each axis, or as many as are allowed."""
+def _with_modes(box: Box, tails: list[Tensor], share: float, largest: int, fine: int) -> Box:
+    """The fewest modes that leave out a share of each axis, or as many as are allowed (see `sized_box`)."""
 
     def modes(share: float) -> tuple[int, ...]:
         return tuple(min(int((tail > share).sum()), len(tail) - 1) for tail in tails)
@@ -261,7 +280,9 @@ def _with_modes(box: Box, tails: list[Tensor], share: float, largest: int) -> Bo
     def count(m: tuple[int, ...]) -> int:
         return math.prod(2 * k + 1 for k in m)
 
-    if count(modes(share)) > largest:
+    loose, full = count(modes(LOOSER * share)), count(modes(share))
+    largest = min(largest, max(fine, full if full <= 2 * loose else loose))
+    if full > largest:
         low, high = math.log(max(share, 1e-18)), 0.0
         for _ in range(40):
             middle = (low + high) / 2
