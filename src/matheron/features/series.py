@@ -28,7 +28,7 @@ _LARGEST_WITHIN = 0.12
 # A rough kernel in one dimension whose modes would be too many may leave out this many times as much. Its outermost
 # octave of modes carries what lies beyond. With 2^16 modes, variances of Matern-1/2 a ten-thousandth of the domain away
 # from a datum are right to a twentieth (tests/features/test_choose.py).
-LOOSER = 40.0
+LOOSER = 160.0
 # Monomials that a stationary part is multiplied with, each with a lattice, at the most.
 LARGEST_MONOMIALS = 10
 # Points of the longest FFT of a kernel along one axis, which says how many modes the axis needs, by the number of axes.
