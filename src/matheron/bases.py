@@ -80,8 +80,10 @@ def features_for(
             if data is not None and noise is not None:  # in one dimension modes for clusters of data, too, are few
                 # zero where the prior has no variance at the data, which then say nothing
                 needed = posterior_scale(kernel, data, noise, at_data=joined or d == 1) or None
-            # Given data on the lattice itself, ten times the share errs as little: variances by a thousandth.
-            needed = None if needed is None else needed * (10 if joined else 1)
+            # Where data are solved for on the lattice too, its truncation error enters both terms and cancels to first
+            # order: with ten times the share variances err by a thousandth. In one dimension, where modes are few, the
+            # mean in the gaps between clusters of data needs as many as without.
+            needed = None if needed is None else needed * (10 if joined and d > 1 else 1)
             accuracy = Accuracy(basis.tolerance, needed, s, joined, largest)
         asked = Asked(
             kind=features,

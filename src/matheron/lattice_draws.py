@@ -11,9 +11,9 @@ from .bases import Basis, features_for, placed, prior_on
 from .features import Joint, NoJointLattice
 from .gp import ExactGP, SparseGP
 from .operators import KernelOperator
-from .paths import Paths, UpdatePaths, given_on_lattice, warn_of_misfit
+from .paths import Paths, UpdatePaths, error_of_mean, given_on_lattice, warn_of_misfit
 from .solvers import Auto, Cholesky, FourierLattice, Solver
-from .solvers.lattice import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, largest_worthwhile, mean_error, worthwhile
+from .solvers.lattice import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, largest_worthwhile, worthwhile
 from .streamed import Chunk, StreamedGP
 
 _NO_LATTICE = (
@@ -65,7 +65,7 @@ def drawn_on_lattice(
         dense = isinstance(solver, Auto) and isinstance(
             solver.choose(KernelOperator(kernel, X, gp.tasks, gp.noise)), Cholesky
         )
-        if dense and mean_error(update.misfit, basis.tolerance) > LARGEST_MEAN_ERROR:
+        if dense and error_of_mean(update, basis.tolerance) > LARGEST_MEAN_ERROR:
             generator.set_state(state)
             return None
         warn_of_misfit(update, basis.tolerance, stacklevel=7)

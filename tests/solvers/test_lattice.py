@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -291,6 +292,41 @@ def test_auto_solves_densely_for_data_that_the_prior_finds_unlikely():
     torch.testing.assert_close(paths(x), dense(x))  # as if nothing had been tried
     likely = gp.replaced(train_targets=torch.sin(6 * gp.train_inputs[:, 0]))
     assert matheron.draw(likely, 2, domain=UNIT).update.num_centres == 0
+
+
+def worst_error_of_mean(gp, paths) -> float:
+    """In posterior standard deviations, all over the domain and close to data."""
+    X = gp.train_inputs
+    x = torch.cat([rand(600, gp.input_dim, seed=9), (X + 0.003 * randn(*X.shape, seed=10)).clamp(0, 1)])
+    exact = moments(gp, x)
+    return float(((paths.mean(x) - exact.mean) / exact.covariance.diagonal().sqrt()).abs().max())
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-6])
+def test_the_mean_in_gaps_between_clusters_is_right_on_a_lattice(noise):
+    X = (rand(6, 1, seed=4)[torch.arange(600) % 6] + 0.01 * randn(600, 1, seed=5)).clamp(0, 1)
+    X = torch.cat([X, torch.tensor([[0.0], [1.0]])])
+    gp = matheron.ExactGP(K.Matern(1.5, 0.2), X, torch.sin(9 * X[:, 0]) + 0.1 * torch.sin(200 * X[:, 0]), noise=noise)
+    paths = matheron.draw(gp, 2, domain=UNIT, solver="lattice", seed=0)
+    assert worst_error_of_mean(gp, paths) < 0.1
+
+
+@pytest.mark.parametrize("kernel, d", [(K.Matern(0.5, 0.3), 2), (K.Matern(1.5, 0.2), 3)], ids=["two", "three"])
+def test_a_mean_that_a_lattice_has_too_few_modes_for_is_told_of(kernel, d, monkeypatch):
+    X = rand(500, d)
+    y = torch.sin(7 * X).sum(1) + 0.3 * torch.sin(31 * X[:, 0])
+    gp = matheron.ExactGP(kernel, X, y, noise=1e-4)
+    monkeypatch.setattr("matheron.features.choose.LARGEST_LATTICE", 1 << 12)
+    with pytest.warns(MisfitWarning, match="the lattice has too few modes for a kernel as rough as this one"):
+        paths = matheron.draw(gp, 2, domain=UNIT, solver="lattice", seed=0)
+    assert worst_error_of_mean(gp, paths) > 0.1
+    prior = matheron.draw_prior(kernel, 2, input_dim=d, domain=UNIT, features="lattice", seed=0)
+    with pytest.warns(MisfitWarning, match="too few modes"):
+        prior.condition_on(X, y, noise=1e-4, solver="lattice", seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        smooth = matheron.ExactGP(K.RBF(0.5), X, y, noise=1e-2)
+        assert worst_error_of_mean(smooth, matheron.draw(smooth, 2, domain=UNIT, solver="lattice", seed=0)) < 0.1
 
 
 def test_a_prior_of_modes_alone_takes_data_on_its_lattice():

@@ -17,6 +17,7 @@ from .modulated import Modulated as Modulated
 from .modulated import OnLattice as OnLattice
 from .modulated import lattice_in as lattice_in
 from .modulated import same_modes as same_modes
+from .needed import nearest as nearest
 from .needed import posterior_scale as posterior_scale
 from .reference import LARGEST_WHOLE as LARGEST_WHOLE
 from .series import NoJointLattice as NoJointLattice

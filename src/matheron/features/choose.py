@@ -20,7 +20,7 @@ from .harmonics import harmonic_series, harmonics
 from .leverage import leverage
 from .modulated import OnLattice, lattice_in, powers_in, powers_of, same_modes
 from .proposal import Component, components
-from .series import LARGEST_ERROR, NoJointLattice, Placed, lattices, pieces_of
+from .series import LARGEST_ERROR, Modes, NoJointLattice, Placed, lattices, pieces_of
 
 LATTICE_KINDS = ("lattice", "equispaced")
 KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
@@ -32,9 +32,13 @@ LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
 LARGEST_IN_GRAPH = 4096
 # In several dimensions, where random frequencies hold what lies beyond its modes, "auto" needs no more.
 LARGEST_COMPLETED, COMPLETED_MEMORY = 1 << 18, 1 << 27
-# In one dimension there are modes alone, and more memory for their weights. Of a rough kernel "auto" takes at most this
-# many to the tolerance, more only to a looser one (`series.LOOSER`). Where they do not fit, there is no lattice.
-LARGEST_FINE, FINE_MEMORY, LINE_MEMORY = 1 << 16, 1 << 27, 1 << 30
+# In one dimension there are modes alone, with more memory for their weights; where that does not do, no lattice.
+LINE_MEMORY = 1 << 30
+# A rough kernel's modes in one dimension, and how many times the share they may leave out if these do not do (see
+# `Modes`). With 2^16 of them, variances of Matern-1/2 a ten-thousandth of the domain away from a datum are right to a
+# twentieth (tests/features/test_choose.py). Data are solved for on fewer, and to more accuracy.
+LARGEST_FINE, FINE_MEMORY, LOOSER = 1 << 16, 1 << 26, 160.0
+LARGEST_FINE_JOINT, LOOSER_JOINT = 1 << 13, 10.0
 # Without data: paths drawn from a prior may be conditioned later, which reduces the variance.
 _UNKNOWN_SHARE = 0.01
 # Monomials, each with frequencies of its own by leverage: beyond, products are random.
@@ -110,11 +114,12 @@ def _lattices(kernel: Kernel, terms: list[Term], asked: Asked, completed: bool) 
     def within(most: int, memory: int) -> int:
         return max(1, min(most, memory // (8 * weights)))
 
-    largest = within(most, LATTICE_MEMORY)
-    fine, line = None, within(most, LINE_MEMORY)
-    if completed and kind == "auto":
-        largest = within(min(most, LARGEST_COMPLETED), COMPLETED_MEMORY)
-        fine = within(min(most, LARGEST_FINE), FINE_MEMORY)
+    several, one = Modes(within(most, LATTICE_MEMORY)), Modes(within(most, LINE_MEMORY))
+    if to.joined:
+        one = Modes(one.largest, LARGEST_FINE_JOINT, LOOSER_JOINT)
+    elif completed and kind == "auto":
+        several = Modes(within(min(most, LARGEST_COMPLETED), COMPLETED_MEMORY))
+        one = Modes(one.largest, within(LARGEST_FINE, FINE_MEMORY), LOOSER)
     scale = _UNKNOWN_SHARE * sum(_size(t, domain) for t in left if t.stationary)
     tolerance = to.tolerance / 2 if input_dim == 1 else to.tolerance
     # A mean by the lattice's kernel errs as much as that does; in one dimension modes are few, and a smooth posterior
@@ -129,8 +134,8 @@ def _lattices(kernel: Kernel, terms: list[Term], asked: Asked, completed: bool) 
         asked.origin,
         left_out=left_out,
         images=images,
-        largest=largest,
-        line=(fine, line),
+        several=several,
+        one=one,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
         joint=to.joined,
         refused=to.largest,

@@ -258,21 +258,28 @@ class Joint:
         return [G[a] for a in range(self.num_channels)]
 
     def covariance(self, X: Tensor, tasks: Tensor | None = None) -> Tensor:
-        """That of f at points, `[n, n]`: the lattices' series at their differences."""
-        columns, h = self.columns(X, tasks), self.lattice.num_pairs
+        """That of f at points, `[n, n]`."""
+        K = X.new_zeros(len(X), len(X))
+        i, j = torch.tril_indices(len(X), len(X), device=X.device)
+        for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True):
+            K[a, b] = K[b, a] = self.covariances(X, a, b, tasks)
+        return K
+
+    def covariances(self, X: Tensor, a: Tensor, b: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """Those of f at pairs of points, whose numbers are a and b `[p]`: the lattices' series at their differences."""
+        h = self.lattice.num_pairs
         cosines = torch.cat([lattice.scales().square() for lattice in self.lattices])
         cosines[:, h : 2 * h] = 0  # sum_j a_j^2 cos(theta_j . r): the sines' products are in it
         F = self.lattice.coefficients(cosines)
         B = [R @ R.mT for R in self.roots[: len(self.lattices)]]
         H = [basis.envelope(X) if isinstance(basis, Modulated) else None for basis in self.lattices]
-        K = columns @ columns.mT
-        i, j = torch.tril_indices(len(X), len(X), device=X.device)
-        for start in range(0, len(i), _BLOCK):
-            a, b = i[start : start + _BLOCK], j[start : start + _BLOCK]
-            for k, B_q, H_q in zip(series_at(F, self.lattice.angles(X[a] - X[b])).real, B, H, strict=True):
-                k = k if H_q is None else k * H_q[a] * H_q[b]
-                K[a, b] += k if tasks is None else k * B_q[tasks[a], tasks[b]]
-            K[b, a] = K[a, b]
+        K = torch.zeros_like(X[a, 0])
+        if self.num_beside:
+            columns = self.columns(X, tasks)
+            K += (columns[a] * columns[b]).sum(1)
+        for k, B_q, H_q in zip(series_at(F, self.lattice.angles(X[a] - X[b])).real, B, H, strict=True):
+            k = k if H_q is None else k * H_q[a] * H_q[b]
+            K += k if tasks is None else k * B_q[tasks[a], tasks[b]]
         return K
 
 

@@ -9,8 +9,8 @@ from ..kernels import Kernel
 
 # Points at which the posterior variance is estimated, and data that each of them is given: the nearest ones.
 _POINTS, _NEIGHBOURS = 32, 128
-# Places whose distances to all data are in memory at once.
-_TOGETHER = 8
+# Distances that are in memory at once.
+_TOGETHER = 1 << 23
 
 
 @torch.no_grad()
@@ -35,9 +35,7 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     if at_data:
         chosen = torch.randint(len(X), (_POINTS,), generator=generator)
         places, own = torch.cat([places, X[chosen]]), torch.cat([own, chosen])
-    points, k = X / scale, min(_NEIGHBOURS, len(X))
-    some = (places / scale).split(_TOGETHER)
-    near = torch.cat([torch.cdist(part, points).topk(k, largest=False).indices for part in some])  # [p, k]
+    near = nearest(places / scale, X / scale, min(_NEIGHBOURS, len(X)))  # [p, k]
     Z = X[near]  # [p, k, d]
     K, k_p = torch.zeros(()), torch.zeros(())
     v = torch.zeros(len(places), dtype=torch.float64)
@@ -50,3 +48,9 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     explained = torch.linalg.solve_triangular(L, k_p.mT, upper=False).square().sum((-2, -1))
     left = torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v)
     return float(left.unflatten(0, (-1, _POINTS)).mean(1).log().mean().exp())
+
+
+def nearest(places: Tensor, X: Tensor, k: int) -> Tensor:
+    """The numbers `[p, k]` of the points X `[n, d]` that are nearest to places `[p, d]`."""
+    some = places.split(max(1, _TOGETHER // len(X)))
+    return torch.cat([torch.cdist(part, X).topk(k, largest=False).indices for part in some])

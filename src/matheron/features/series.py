@@ -25,10 +25,6 @@ from .modulated import Modulated, OnLattice, largest_square, lattice_in, powers_
 LARGEST_ERROR = 0.2
 # Where other features are to hold what lies beyond its modes: what lies within them errs by no more than this.
 _LARGEST_WITHIN = 0.12
-# A rough kernel in one dimension whose modes would be too many may leave out this many times as much. Its outermost
-# octave of modes carries what lies beyond. With 2^16 modes, variances of Matern-1/2 a ten-thousandth of the domain away
-# from a datum are right to a twentieth (tests/features/test_choose.py).
-LOOSER = 160.0
 # Monomials that a stationary part is multiplied with, each with a lattice, at the most.
 LARGEST_MONOMIALS = 10
 # Points of the longest FFT of a kernel along one axis, which says how many modes the axis needs, by the number of axes.
@@ -39,6 +35,19 @@ _TRIAL = {1: 2048, 2: 160, 3: 40}
 
 class NoJointLattice(ValueError):
     """A kernel is not on one lattice of few enough modes, with explicit functions beside it."""
+
+
+class Modes(NamedTuple):
+    """How many modes a lattice may have.
+
+    There are `largest` at the most. A rough kernel, whose spectrum has a long tail, has no more than `fine` for the
+    accuracy asked for, and more only until `looser` times as much lies beyond them: its outermost octave carries that,
+    at wavelengths so short that correlations over longer distances are right.
+    """
+
+    largest: int
+    fine: int = 0
+    looser: float = 1.0
 
 
 class Placed(NamedTuple):
@@ -57,8 +66,8 @@ def lattices(
     *,
     left_out: float,
     images: float,
-    largest: int,
-    line: tuple[int | None, int],
+    several: Modes,
+    one: Modes,
     largest_error: float = LARGEST_ERROR,
     joint: bool = False,
     refused: int | None = None,
@@ -73,8 +82,7 @@ def lattices(
         origin: about which these are summed, `[d]`.
         left_out: variance that may lie beyond the modes.
         images: what may be wrong with a correlation because the series repeats itself.
-        largest: modes of a lattice at the most, in several dimensions.
-        line: modes in one dimension: `fine` and `largest` of `sized_box`.
+        several, one: how many modes a lattice may have in several dimensions, and in one.
         largest_error: share of the variance beyond which a series counts as none.
         joint: whether all terms are to have the same modes, whatever their number; different couplings and monomials
             have lattices of their own in any case.
@@ -90,21 +98,21 @@ def lattices(
         failed: list[Term] = []
         for term, piece in pieces:
             share = left_out / len(pieces) / scale_of(piece, domain)
-            fine, most = line if len(piece.active_dims(input_dim)) == 1 else (None, largest)
-            box = sized_box(piece, input_dim, domain, left_out=share, images=images, largest=most, fine=fine)
+            modes = one if len(piece.active_dims(input_dim)) == 1 else several
+            box = sized_box(piece, input_dim, domain, left_out=share, images=images, modes=modes)
             if box is None:
                 failed.append(term)
             else:
                 boxes.append(box)
         made: list[Placed] = []
         groups = [boxes] if joint else _alike(boxes)
-        most = max(largest, line[1])
+        most = max(several.largest, one.largest)
         for box in [box for group in groups for box in joined(group, most, math.inf if joint else JOIN_TIMES)]:
             if refused is not None and box.num_modes > refused:
                 raise NoJointLattice(f"{box.num_modes} modes")
             allowed = sum(left_out / len(pieces) / scale_of(piece, domain) for piece in box.terms)
             whole = not completed or len(box.dims) == 1 or box.left_out <= 2 * allowed
-            too_few = completed and whole and box.left_out > 2 * LOOSER * allowed
+            too_few = completed and whole and box.left_out > 2 * one.looser * allowed
             for basis, part in bases_of(box, input_dim, origin, whole):
                 of = lattice_in(basis)
                 enough = of.error <= largest_error if whole else max(of.left_out / 4, of.error) <= _LARGEST_WITHIN
@@ -151,19 +159,10 @@ def scale_of(term: Term, domain: Tensor) -> float:
 
 
 def sized_box(
-    term: Term,
-    input_dim: int,
-    domain: Tensor | None,
-    *,
-    left_out: float,
-    images: float,
-    largest: int,
-    fine: int | None = None,
+    term: Term, input_dim: int, domain: Tensor | None, *, left_out: float, images: float, modes: Modes
 ) -> Box | None:
     """The box of one term: images (or what a cut-off cannot represent) err by a share `images` of its variance, and
-    `left_out` of variance at the most lies beyond the modes. Where a rough kernel, whose spectrum has a long tail,
-    would have more than `fine` modes, it has that many, or as many as leave out `LOOSER` times as much. None has more
-    than `largest`.
+    `left_out` of variance at the most lies beyond the modes, unless these would be too many.
 
     None where the term has no series: too many coordinates, no domain, periods that no box holds.
     """
@@ -183,14 +182,14 @@ def sized_box(
         box = _with_period(empty, input_dim, tolerance, negative=max(share, 1e-4 * (tolerance > images)))
         if box is None:
             continue
-        tails = [_tail(box, input_dim, axis, share, 8 * largest) for axis in range(len(dims))]
-        box = _with_modes(box, tails, share, largest, largest if fine is None else fine)
+        tails = [_tail(box, input_dim, axis, share, 8 * modes.largest) for axis in range(len(dims))]
+        box = _with_modes(box, tails, share, modes)
         # Both as shares of the posterior variance, of which `left_out` is a share `images`: an image's was
         # measured, in one to three dimensions.
         error = images * box.left_out / left_out + (0.05 * tolerance) ** 2
         if best is None or error < best[1]:
             best = (box, error)
-        if box.left_out <= 1.01 * share * len(dims) * box.variance * (LOOSER if fine is not None else 1.0):
+        if box.left_out <= 1.01 * share * len(dims) * box.variance * modes.looser:
             break
     return None if best is None else best[0]
 
@@ -271,22 +270,22 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
             size = 3 * size
 
 
-def _with_modes(box: Box, tails: list[Tensor], share: float, largest: int, fine: int) -> Box:
-    """The fewest modes that leave out a share of each axis, or as many as are allowed (see `sized_box`)."""
+def _with_modes(box: Box, tails: list[Tensor], share: float, allowed: Modes) -> Box:
+    """The fewest modes that leave out a share of each axis, or as many as are allowed."""
 
     def modes(share: float) -> tuple[int, ...]:
         return tuple(min(int((tail > share).sum()), len(tail) - 1) for tail in tails)
 
-    def count(m: tuple[int, ...]) -> int:
-        return math.prod(2 * k + 1 for k in m)
+    def count(share: float) -> int:
+        return math.prod(2 * k + 1 for k in modes(share))
 
-    loose, full = count(modes(LOOSER * share)), count(modes(share))
-    largest = min(largest, max(fine, full if full <= 2 * loose else loose))
+    full, loose = count(share), count(allowed.looser * share)
+    largest = min(allowed.largest, max(allowed.fine, full if full <= 2 * loose else loose))
     if full > largest:
         low, high = math.log(max(share, 1e-18)), 0.0
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if count(modes(math.exp(middle))) > largest else (low, middle)
+            low, high = (middle, high) if count(math.exp(middle)) > largest else (low, middle)
         share = math.exp(high)
     m = modes(share)
     left = sum(float(tail[k]) for tail, k in zip(tails, m, strict=True))

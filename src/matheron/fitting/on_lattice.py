@@ -29,7 +29,7 @@ from ..features.features import root_of
 from ..features.joint import LARGEST_BESIDE
 from ..features.modulated import powers_in, powers_of
 from ..features.products import Products
-from ..features.series import LARGEST_ERROR, bases_of, lattice_of, pieces_of, scale_of, sized_box
+from ..features.series import LARGEST_ERROR, Modes, bases_of, lattice_of, pieces_of, scale_of, sized_box
 from ..kernels import Kernel
 from ..kernels.terms import Term
 from ..means import Mean
@@ -264,7 +264,7 @@ def one_box(kernel: Kernel, domain: Tensor, noise: float) -> tuple[Box, list[int
         terms = [t for t in every if bool(t.variance > 0)]
         share = _BEYOND * noise / max(1, len(terms))
         boxes = [
-            sized_box(t, d, domain, left_out=share / scale_of(t, domain), images=_IMAGES, largest=_LARGEST)
+            sized_box(t, d, domain, left_out=share / scale_of(t, domain), images=_IMAGES, modes=Modes(_LARGEST))
             for t in terms
         ]
         if any(box is None for box in boxes):

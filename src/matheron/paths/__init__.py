@@ -12,6 +12,7 @@ from .joined import EnsemblePaths as EnsemblePaths
 from .joined import OutputPaths as OutputPaths
 from .joined import SelectedPaths as SelectedPaths
 from .on_lattice import LatticeUpdate as LatticeUpdate
+from .on_lattice import error_of_mean as error_of_mean
 from .on_lattice import given_on_lattice as given_on_lattice
 from .on_lattice import warn_of_misfit as warn_of_misfit
 from .paths import Paths as Paths

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum
-from ..features import Basis, Joint, OnLattice
+from ..features import Basis, Joint, OnLattice, nearest
 from ..kernels import Kernel
 from ..means import Mean
 from ..solvers import FourierLattice, JitterWarning, Stats
@@ -36,6 +36,13 @@ _BLOCK = 1 << 23
 _ROWS, _SHARE, _ACCURACY = 64, 1e-3, 1e-12
 # Points times numbers of a transform: about a minute of one CPU core.
 _LARGEST_WORK = 1 << 27
+# Places at which the lattice's error is measured, fewer where data are so many that to find neighbours takes long; and
+# data that each of them is given: the nearest ones.
+_PLACES, _DISTANCES, _NEIGHBOURS = (24, 256), 1 << 21, 16
+# Paths with data of their own whose means are compared.
+_PATHS = 8
+# The largest error of many places is this many times that of these (measured, uniform data and clusters).
+_OF_ALL = 2.0
 # The same limit for statistics that are kept in float32.
 LARGEST_IN_FLOAT32 = 1e5
 # Points about the origin, their tasks, precisions, and the rows that the weights are given there.
@@ -56,6 +63,7 @@ class LatticeUpdate(UpdatePaths):
     of_paths = (*UpdatePaths.of_paths, "rhs")
     of_posteriors = (*UpdatePaths.of_posteriors, "rhs_mean", "energy", "mean_weights")
     misfit: float | None = None  # (y - mean)^T (K + noise)^-1 (y - mean) per datum; files do not keep it
+    local_error: float = 0.0  # of the mean, see `local_error`; nor this
 
     def __init__(
         self,
@@ -71,6 +79,7 @@ class LatticeUpdate(UpdatePaths):
         own: bool,
         solver_stats: Stats | None = None,
         misfit: float | None = None,
+        local_error: float = 0.0,
     ) -> None:
         like = information.rhs
         none = like.new_zeros(len(like), 0)
@@ -79,7 +88,7 @@ class LatticeUpdate(UpdatePaths):
         super().__init__(
             kernel, like.new_zeros(0, len(origin)), tasks, none, none[: len(rhs_mean)], y=y, solver_stats=solver_stats
         )
-        self.data_count, self.misfit = num_data, misfit
+        self.data_count, self.misfit, self.local_error = num_data, misfit, local_error
         self.basis, self.beside = basis, Parts(beside)
         statistics = dict(cross=information.cross, corner=information.corner, rhs=like, rhs_mean=rhs_mean)
         buffers = dict(origin=origin, generator=torch.view_as_real(information.generator), **statistics)
@@ -146,6 +155,7 @@ def given_on_lattice(
     w = basis.of_paths(prior.w.double())  # [s, t c + e]
     total, rhs_mean, energy, num_data = _nothing(basis, w) if known is None else _before(known)
     few: list[_Few] | None = [] if known is None else None
+    error = 0.0
     for X, tasks, y, noise in chunks:
         noise = noise if known is None else _with_floor(noise, X.double() - origin, basis)
         y = y.double() - mean.at(X, tasks).double()
@@ -154,6 +164,7 @@ def given_on_lattice(
         )
         total, rhs_mean, energy = total + new, rhs_mean + new_mean, energy + new_energy
         num_data += len(X)
+        error = max(error, local_error(basis, update.kernel, origin, kept, y, noise))
         few = None if few is None or num_data > largest_dense(w.is_cuda) else [*few, kept]
     system = System(basis, total)
     largest = float(system.information.max())
@@ -188,6 +199,7 @@ def given_on_lattice(
         own=len(rhs_mean) > 1 or (known is not None and known.y.ndim == 2),
         solver_stats=stats,
         misfit=misfit,
+        local_error=error,
     )
     weights = basis.with_weights(prior.w.double(), u[:s]).to(dtype)  # [s, t, ell]
     return whole.replaced(w=together(whole, weights)), kept_update
@@ -242,18 +254,82 @@ class LatticeVariance:
             error = needed
 
 
+def error_of_mean(update: LatticeUpdate, tolerance: float) -> float:
+    """What the mean may err by on the lattice, in posterior standard deviations."""
+    return max(mean_error(update.misfit, tolerance), _OF_ALL * update.local_error)
+
+
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
-    """Say so where the data are so unlikely that their mean is beyond the lattice's accuracy."""
-    error = mean_error(update.misfit, tolerance)
+    """Say so where the mean is beyond the lattice's accuracy: of data that are unlikely, or of a kernel so rough that
+    its modes are too few for the data."""
+    error = error_of_mean(update, tolerance)
     if not error > LARGEST_MEAN_ERROR:
         return
+    if mean_error(update.misfit, tolerance) > LARGEST_MEAN_ERROR:
+        why = (
+            f"the prior finds these data unlikely: (y - mean)^T (K + noise)^-1 (y - mean) is {update.misfit:.2g} per "
+            "datum and not about 1"
+        )
+        what = "fit the model, draw with a smaller tolerance="
+    else:
+        why = "the lattice has too few modes for a kernel as rough as this one and data as precise as these"
+        what = "draw fewer paths (which leaves memory for more modes), with a smaller domain= or tolerance="
     warnings.warn(
-        f"the prior finds these data unlikely: (y - mean)^T (K + noise)^-1 (y - mean) is {update.misfit:.2g} per datum "
-        f"and not about 1, so that the mean may err by {error:.1g} posterior standard deviations on the lattice; fit "
-        'the model, draw with a smaller tolerance=, or with solver="cholesky"',
+        f"{why}, so that the mean may err by {error:.1g} posterior standard deviations on the lattice; {what}, or with "
+        'solver="cholesky"',
         MisfitWarning,
         stacklevel=stacklevel,
     )
+
+
+def local_error(basis: Joint, kernel: Kernel, origin: Tensor, data: _Few, y: Tensor, noise: Tensor) -> float:
+    """The largest error of the mean by the lattice's kernel, in posterior standard deviations, over a few places.
+
+    Both means, by the lattice's kernel and by the exact one, are of the nearest data alone: a cost that is linear in
+    their number, and an error that is seen through the data, whatever its cause. Places are half in the data's box and
+    half between neighbours among them. `y [r, n]` are the data less the prior mean, points about the origin.
+    """
+    X, tasks, precision, _ = data
+    n, k, device = len(X), min(_NEIGHBOURS, len(X)), X.device
+    if n < 2:
+        return 0.0
+    generator = torch.Generator().manual_seed(0xE4404)  # not one that data may have been made with
+    p = min(max(_DISTANCES // n, _PLACES[0]), _PLACES[1]) // 2
+    u = torch.rand(2 * p, X.shape[1], generator=generator, dtype=torch.float64).to(X)
+    some = torch.randint(n, (p,), generator=generator).to(device)
+    lower, upper = X.aminmax(dim=0)
+    side = (upper - lower).clamp_min(1e-300)
+    beside = nearest(X[some] / side, X / side, min(5, n))[:, 1:]  # [p, 4]: a datum is the nearest to itself
+    number = torch.arange(p, device=device)
+    between = torch.lerp(X[some], X[beside[number, number % beside.shape[1]]], u[:p, :1])
+    x = torch.cat([between, torch.lerp(lower, upper, u[p:])])  # [2 p, d]
+    near = nearest(x / side, X / side, k)  # [2 p, k]
+    index = torch.arange(len(x) * (k + 1), device=device).view(len(x), k + 1)  # a place, then its data
+    Z = torch.cat([x[:, None], X[near]], dim=1).flatten(0, 1)  # [2 p (1 + k), d]
+    # the output of a place is that of the datum nearest to it
+    of = None if tasks is None else torch.cat([tasks[near[:, :1]], tasks[near]], dim=1)
+    i, j = torch.tril_indices(k + 1, k + 1, device=device)
+    of_pairs = basis.covariances(Z, index[:, i].flatten(), index[:, j].flatten(), None if of is None else of.flatten())
+    by_lattice = Z.new_empty(len(x), k + 1, k + 1)
+    by_lattice[:, i, j] = by_lattice[:, j, i] = of_pairs.view(len(x), -1)
+    exact, points = torch.zeros_like(by_lattice), (Z + origin)[index]
+    for B, part in kernel.to(device, torch.float64).coupled():
+        K = part.forward(points, points)
+        exact += K if B is None or of is None else K * B[of[:, :, None], of[:, None]]
+    rows = y.reshape(-1, n)[:_PATHS, near].movedim(0, -1)  # [p, k, r]
+    m, variance = _kriged(exact, noise.double().expand(n)[near], rows)
+    m_lattice, _ = _kriged(by_lattice, 1 / precision[near], rows)
+    error = (m_lattice - m).abs().amax(1) / variance.sqrt()
+    return float(torch.nan_to_num(error, nan=0.0).max())
+
+
+def _kriged(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean `[p, r]` and variance `[p]` at places, the first of `[p, 1 + k, 1 + k]`, given y `[p, k, r]`."""
+    v, jitter = K[:, 0, 0], 1e-10 * K.diagonal(dim1=1, dim2=2).mean(1)
+    L = torch.linalg.cholesky_ex(K[:, 1:, 1:] + (noise + jitter[:, None]).diag_embed()).L
+    w = torch.cholesky_solve(K[:, 1:, :1], L)  # [p, k, 1]
+    variance = v - (w * K[:, 1:, :1]).sum((1, 2))
+    return (w * y).sum(1), variance.clamp_min(1e-9 * v.clamp_min(1e-300))
 
 
 def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, Tensor, int]:
