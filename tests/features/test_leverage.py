@@ -336,6 +336,25 @@ def test_rough_functions_gain_close_to_data_too(kernel, noise):
     assert ratio(gp, x, seeds=3, num_features=1024) > 1.45
 
 
+@pytest.mark.parametrize("domain", [None, (0.0, 1.0)], ids=["no domain", "a domain"])
+@pytest.mark.parametrize("d, n, lengthscale, noise", [(1, 12, 0.3, 1e-4), (3, 12, 1.5, 1e-4), (3, 6, 1.5, 1e-6)])
+def test_rough_functions_have_their_law_close_to_data_and_to_data_that_nearly_coincide(
+    d, n, lengthscale, noise, domain
+):
+    """W2 of 512 draws with the covariance of their bases over that of 512 exact draws, both expected."""
+    X = rand(n, d, seed=1)
+    X[-1] = X[0] + 1e-3 * rand(d, seed=2)
+    gp = ExactGP(K.Matern(0.5, lengthscale), X, torch.sin(6 * X).sum(-1), noise=noise)
+    step = torch.nn.functional.normalize(torch.randn(4 * n, d, generator=torch.Generator().manual_seed(1)).double())
+    x, s = X.repeat(4, 1) + 1e-3 * step, 512
+    exact, ours = moments(gp, x), decoupled_moments(gp, draw(gp, s, domain=domain, seed=0), x)
+    eigenvalues, vectors = torch.linalg.eigh(exact.covariance)
+    root = vectors * eigenvalues.clamp_min(0).sqrt()
+    f = root @ torch.randn(len(x), s, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    floor = gaussian_wasserstein(exact.mean, f @ f.mT / s, *exact)
+    assert math.hypot(1, gaussian_wasserstein(*ours, *exact) / floor) < 1.25
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAWS)
 def test_default_draws_are_as_near_the_posterior_as_exact_ones(name):

@@ -18,6 +18,8 @@ from ..solvers import CholeskyState, Posterior, covariance
 
 # Reference points. Where the factor of all data would cost too much, or is not at hand, this many data must do.
 NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
+# The closest that reference points lie to a datum, in halves of the distance to its neighbour.
+_CLOSEST = 1 / 3000
 # Monomials whose products with the waves are multiplied with the data's weights at once.
 _SEVERAL = 8
 
@@ -120,8 +122,8 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     """Points `[r, d]` that represent where paths will be called: the same at every draw.
 
     Those that were named (`where`, or in `domain`); else half in the data's box widened by 40%, half between neighbours
-    among the data, which finds clusters: every fourth of these close to a datum, where rough paths have frequencies of
-    their own.
+    among the data, which finds clusters: most of these at all small distances from a datum, since rough paths have
+    frequencies of their own at each.
     """
     n, d = X.shape
     if where is not None and len(where):
@@ -150,9 +152,10 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
 
 @lru_cache(maxsize=32)
 def _between(near: int, d: int) -> Tensor:
-    """How far from a datum to its neighbour points lie, `[near, 1]`: every fourth is close to it."""
+    """How far from a datum to its neighbour points lie, `[near, 1]`: every fourth in the middle, the others evenly in
+    the logarithm of the distance."""
     u, number = net(NUM_REFERENCE, d)[:near, :1], torch.arange(near)[:, None]
-    return torch.where(number % 4 == 0, 0.5 * 300 ** (u - 1), 0.2 + 0.6 * u)
+    return torch.where(number % 4 == 0, 0.2 + 0.6 * u, 0.5 * _CLOSEST ** (1 - u))
 
 
 @lru_cache(maxsize=32)

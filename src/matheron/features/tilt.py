@@ -20,7 +20,7 @@ from .proposal import Component
 _LARGEST_FAR, _OF_PINNED, _IN_ONE_DIM, _OF_OVERLAP = 1.12, 1.2, 1.5, 1.1
 # With as many bases more is allowed: what they err by averages out, and far from data little of it is left beside what
 # a finite number of paths errs by. Where it was said where paths will be called, no place is far.
-_MANY_BASES, _OF_MANY, _WHERE_GIVEN = 16, 2.5, 4.0
+_MANY_BASES, _OF_MANY, _WHERE_GIVEN = 4, 2.5, 4.0
 # A gain among data that is worth weights at all.
 _SMALLEST_GAIN = 1.05
 # The values of b that are tried, with lev scaled to a mean of one.
