@@ -136,3 +136,34 @@ def test_a_hundred_thousand_data_give_back_the_hyperparameters_that_made_them(d)
     assert found == pytest.approx(lengthscales, rel=0.1)
     assert rows["noise standard dev"] ** 2 == pytest.approx(0.05, rel=0.02)
     assert rows["Matern.outputscale"] == pytest.approx(1.5, rel=0.35)
+
+
+COPIES = {"noise of one variance": None, "of each row's own": "own", "two outputs": "outputs"}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_of_few_inputs_have_the_exact_gradient(name, monkeypatch):
+    monkeypatch.setattr(on_lattice, "_FEW_DISTINCT", 50)
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(20, 2, generator=g, dtype=torch.float64)[torch.randint(20, (300,), generator=g)]
+    y = torch.sin(5 * X).sum(1) + 0.3 * torch.randn(300, generator=g, dtype=torch.float64)
+    own = 0.1 + torch.rand(300, generator=g, dtype=torch.float64) if COPIES[name] == "own" else None
+    tasks = torch.randint(2, (300,), generator=g) if COPIES[name] == "outputs" else None
+    kernel = K.Matern(2.5, 0.4) if tasks is None else K.Coregional(K.Matern(2.5, 0.4), [[1.0, 0.3], [0.3, 0.8]])
+    h, start = hyperparameters_of(kernel, X, own, None, {}, 1e-2, None)
+    exact = Dense(h, X, y, tasks, {})
+    merged = OnLattice(exact, 4, 0)
+    assert merged.merged is not None
+    for vector in (start, start + 0.2):
+        torch.testing.assert_close(merged(vector), exact(vector)[1], rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_a_fit_to_copies_of_one_row_ends():
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(20_000, 2, generator=g, dtype=torch.float64)
+    y = torch.sin(6 * X).sum(1) + 0.1 * torch.randn(20_000, generator=g, dtype=torch.float64)
+    X[100:], y[100:] = X[0], y[0]
+    gp = matheron.fit(K.Matern(2.5, 0.3), X, y, num_starts=1, seed=0)
+    mean = matheron.draw(gp, 1, seed=0).mean(X[:1])
+    assert abs(float(mean[0] - y[0])) < 0.01  # twenty thousand observations agree on it

@@ -15,6 +15,7 @@ constants, stand beside the lattice: functions with weights of their own, whose 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +38,7 @@ from ..solvers import ConvergenceWarning, FourierLattice
 from ..solvers.lattice import LARGEST_INFORMATION, information_of, rows_of
 from ..solvers.toeplitz import Information, System
 from .hyperparameters import Hyperparameters, Leaf, log_prior
-from .likelihood import Dense
+from .likelihood import Dense, likelihood_with_gradient
 
 # A box serves until a hyperparameter has moved by so much on its logarithmic scale.
 _FRESH = 0.3
@@ -50,6 +51,11 @@ _SETTINGS = FourierLattice(tolerance=0.02, head=4000, max_iterations=2000)
 _ACCURACY = 1e-9  # of the data's transforms
 
 
+# Rows that are looked at before all of them are, and distinct ones among all at the most, for which a dense factor is
+# faster than a lattice, and exact.
+_LOOKED_AT, _FEW_DISTINCT = 4096, 1000
+
+
 class NotOnLattice(ValueError):
     """A model cannot be fitted on a lattice."""
 
@@ -59,6 +65,9 @@ class OnLattice:
 
     def __init__(self, of: Dense, num_probes: int, seed: int) -> None:
         h, X, y, tasks = of.hyperparameters, of.X, of.y, of.tasks
+        self.merged = Merged.of(of)  # in place of a lattice, whose modes a noise near zero asks for without end
+        if self.merged is not None:
+            return
         self.hyperparameters, self.X, self.y, self.tasks, self.priors = h, X, y, tasks, of.priors
         # what is of the kernel's size is on the CPU, what is of the data's and of the modes' with the data
         self.domain = torch.stack(X.aminmax(dim=0)).cpu()  # [2, d]
@@ -93,6 +102,8 @@ class OnLattice:
         return d <= LARGEST_DIM and noisy and level and every and few
 
     def __call__(self, vector: Tensor) -> Tensor:
+        if self.merged is not None:
+            return self.merged(vector)
         h, d = self.hyperparameters, self.X.shape[1]
 
         def slopes(leaves: list[Tensor]) -> Sequence[Tensor | None]:
@@ -227,6 +238,71 @@ class OnLattice:
             left[i] += (r.square() / self.relative[mine]).sum() / scale[i] - (len(r) - determined[i])
             left[i] -= 2 * sum(V[a][0] @ data[a] for a in range(i, count, t))
         return slopes, beside, levels.cpu(), 0.5 * left.cpu()
+
+
+class Merged:
+    """The exact gradient, where many rows are copies of few: y may differ, inputs (and outputs) do not.
+
+    c rows at one input with noise s have the likelihood of one row, their mean y' with noise s / c, times that of their
+    differences from it, which depends on the noise alone:
+
+        sum_i log N(y_i | f, s)
+            =  log N(y' | f, s / c) - (c - 1)/2 log(2 pi s) - 1/2 log c - 1/2 sum_i (y_i - y')^2 / s
+
+    With noise of each row's own, means and sums are weighted by precisions.
+    """
+
+    def __init__(self, of: Dense, group: Tensor, first: Tensor) -> None:
+        """`group [n]` says which of m rows each row is, and `first [m]` where these are."""
+        h, m = of.hyperparameters, len(first)
+        self.fitted = isinstance(h.noise, Leaf)
+        precision = torch.ones_like(of.y) if isinstance(h.noise, Leaf) else 1 / h.noise.expand(len(of.y))
+
+        def summed(values: Tensor) -> Tensor:
+            return values.new_zeros(m).index_add(0, group, values)
+
+        self.total = summed(precision)  # [m]
+        self.y = summed(precision * of.y) / self.total
+        self.spread = summed(precision * (of.y - self.y[group]).square())
+        self.count = summed(torch.ones_like(of.y))
+        self.hyperparameters, self.priors = h.at(first), of.priors
+        self.X, self.tasks = of.X[first], None if of.tasks is None else of.tasks[first]
+
+    @staticmethod
+    def of(of: Dense) -> Merged | None:
+        """None where distinct rows are not few."""
+        rows = of.X if of.tasks is None else torch.cat([of.X, of.tasks[:, None].to(of.X)], dim=1)
+        if len(rows) <= _FEW_DISTINCT or len(rows[:_LOOKED_AT].unique(dim=0)) > _FEW_DISTINCT:
+            return None
+        if not isinstance(of.hyperparameters.noise, Leaf) and not bool((of.hyperparameters.noise > 0).all()):
+            return None
+        distinct, group = rows.unique(dim=0, return_inverse=True)
+        if len(distinct) > _FEW_DISTINCT:
+            return None
+        number = torch.arange(len(rows), device=group.device)
+        first = torch.full_like(number[: len(distinct)], len(rows)).scatter_reduce(0, group, number, "amin")
+        return Merged(of, group, first)
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        h = self.hyperparameters
+
+        def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
+            kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
+            scale = noise if self.fitted else torch.ones_like(self.total)
+            value = likelihood_with_gradient(kernel, self.X, self.y, self.tasks, scale / self.total, mean)
+            if not math.isfinite(value):
+                return [leaf * math.nan for leaf in leaves]
+            rest = torch.zeros_like(self.y[0])
+            if self.fitted:
+                scale = h.model(leaves, len(self.X), self.tasks)[1]
+                rest = rest - 0.5 * ((self.count - 1) * scale.log() + self.spread / scale).sum()
+            if self.priors:
+                rest = rest + log_prior(h.leaves, leaves, self.priors).to(rest)
+            if rest.requires_grad:
+                rest.backward()
+            return [leaf.grad for leaf in leaves]
+
+        return h.pulled_back(vector, slopes)
 
 
 def _mixing(joint: Joint) -> Tensor:
