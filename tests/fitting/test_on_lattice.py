@@ -165,5 +165,4 @@ def test_a_fit_to_copies_of_one_row_ends():
     y = torch.sin(6 * X).sum(1) + 0.1 * torch.randn(20_000, generator=g, dtype=torch.float64)
     X[100:], y[100:] = X[0], y[0]
     gp = matheron.fit(K.Matern(2.5, 0.3), X, y, num_starts=1, seed=0)
-    mean = matheron.draw(gp, 1, seed=0).mean(X[:1])
-    assert abs(float(mean[0] - y[0])) < 0.01  # twenty thousand observations agree on it
+    assert float(gp.noise.max()) < 1e-4  # nearly all of the observations agree
