@@ -106,8 +106,10 @@ def draw(
             takes its features from a lattice wherever the kernel's stationary terms are of up to 3 dimensions; in
             more, frequencies are chosen for it.
         where: points `[n, d]` like those at which the paths will be called: frequencies are chosen for these.
-        tolerance: of a lattice, which has as many modes as it asks for: the share of the posterior variance that may
-            be missing. `num_features` is for other features.
+        tolerance: for lattice features, the largest fraction of the posterior variance that may lie beyond the modes;
+            it sets their number (`num_features` is for other features). Slopes and local extrema depend on higher
+            frequencies than the variance does: by default rough paths are too smooth at the finest scale, and 1e-5
+            or 1e-6 is right where these count.
         solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), "lattice" (for many data in up to
             3 dimensions, with `domain`), "auto", or a value such as `matheron.solvers.PCG(tolerance=1e-3)`.
             `paths.solver_stats` says which ran, and how it went.
