@@ -82,7 +82,7 @@ def test_so_are_paths_that_are_given_one_point_at_a_time_and_what_is_said_is_abo
 def test_so_is_a_sparse_posterior_given_more_data():
     Z = rand(10, 2, seed=3)
     gp = matheron.SparseGP(KERNEL, Z, randn(10), 0.1 * torch.eye(10, dtype=torch.float64))
-    assert said(lambda: draw(gp, 64, seed=1).condition_on(X, Y, noise=1e-6, seed=2))
+    assert said(lambda: draw(gp, 64, num_features=512, seed=1).condition_on(X, Y, noise=1e-6, seed=2))
 
 
 @pytest.mark.parametrize("s", [1, 8, 64])
