@@ -13,6 +13,7 @@ import rich
 from rich import progress as bars
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID
+from rich.text import Text
 
 T = TypeVar("T")
 # Seconds between two pictures of a bar in a notebook, and its width in characters.
@@ -44,6 +45,22 @@ def tracked(items: Iterable[T], total: int | None, label: str, unit: str, *, sho
         for item in items:
             yield item
             bar.advance(task)
+
+
+def estimated() -> list[ProgressColumn]:
+    """Columns of work whose extent is estimated: how much of it is done, in per cent, and the time that is left."""
+    return [bars.TextColumn("{task.description}"), bars.BarColumn(20), bars.TaskProgressColumn(), _TimeLeft()]
+
+
+class _TimeLeft(ProgressColumn):
+    """The time that is left if the rest goes on as all before it did."""
+
+    def render(self, task: bars.Task) -> Text:
+        share, elapsed = task.percentage / 100, task.elapsed or 0.0
+        if not 0 < share < 1:
+            return Text("")
+        left = round(elapsed * (1 - share) / share)
+        return Text(f"{left // 60}:{left % 60:02} left", style="progress.remaining")
 
 
 class _NotebookProgress(Progress):

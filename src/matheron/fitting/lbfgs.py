@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from .likelihood import Dense
-from .newton import Report, curvature
+from .newton import curvature
 from .starts import spread_and_near
 from .threads import threads_for
 
-# L-BFGS remembers this many steps; it ends where the last few of them gained next to nothing, in log likelihood.
-_PAIRS, _STEPS_BACK, _NEGLIGIBLE = 40, 10, 1e-4
+# L-BFGS remembers this many steps; it ends where the last ten of them gained next to nothing, in log likelihood.
+_PAIRS, _PATIENCE, _NEGLIGIBLE = 40, 10, 1e-4
 # Observations that say how sharp a likelihood is along each hyperparameter.
 _MEASURED = 128
 
@@ -28,9 +28,12 @@ def without_effect(objective: Dense, vector: Tensor) -> Tensor:
 
 
 def by_lbfgs(
-    objective: Dense, start: Tensor, fixed: Tensor, as_given: Tensor, iterations: int, words: str, report: Report
+    objective: Dense, start: Tensor, fixed: Tensor, as_given: Tensor, iterations: int, patience: int = _PATIENCE
 ) -> tuple[Tensor, float]:
-    """L-BFGS-B from a start, uphill; what has no effect stays as given. The end and its value."""
+    """L-BFGS-B from a start, uphill, until `patience` steps gained next to nothing; what has no effect stays as given.
+
+    Returns the end and its value.
+    """
     from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
 
     n = len(objective.y)
@@ -45,14 +48,13 @@ def by_lbfgs(
         value, gradient = objective(vector)
         if value > best_value:
             best, best_value = vector, value
-        report(f"{words}: log likelihood {best_value:.2f}")
         if not math.isfinite(value):
             return 1e10, 0.0 * numbers
         return -value / n, (-(gradient * ~fixed) * unit / n).cpu().numpy()
 
     def stop_where_flat(_: np.ndarray) -> None:
         tops.append(best_value)
-        if len(tops) > _STEPS_BACK and best_value - tops[-1 - _STEPS_BACK] < _NEGLIGIBLE:
+        if len(tops) > patience and best_value - tops[-1 - patience] < _NEGLIGIBLE:
             raise StopIteration
 
     limits = objective.hyperparameters.limits()

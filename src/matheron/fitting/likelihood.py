@@ -24,18 +24,31 @@ _BLOCK_ON_GPU = 1 << 25
 _PANEL = 512
 
 
+Watch = Callable[[int, Tensor, float], None]  # the number of observations, a vector, and the value there
+
+
 class Dense:
-    """log p(y | hyperparameters) + log prior of data in the model's units, and its gradient in the vector."""
+    """log p(y | hyperparameters) + log prior of data in the model's units, and its gradient in the vector.
+
+    Every evaluation, also one on some of the data, is told to `watch`.
+    """
 
     def __init__(
-        self, hyperparameters: Hyperparameters, X: Tensor, y: Tensor, tasks: Tensor | None, priors: Mapping[str, Prior]
+        self,
+        hyperparameters: Hyperparameters,
+        X: Tensor,
+        y: Tensor,
+        tasks: Tensor | None,
+        priors: Mapping[str, Prior],
+        watch: Watch | None = None,
     ) -> None:
         self.hyperparameters, self.X, self.y, self.tasks, self.priors = hyperparameters, X, y, tasks, priors
+        self.watch = watch
 
     def some(self, rows: Tensor) -> Dense:
         """The same of some of the data."""
         tasks = None if self.tasks is None else self.tasks[rows]
-        return Dense(self.hyperparameters.at(rows), self.X[rows], self.y[rows], tasks, self.priors)
+        return Dense(self.hyperparameters.at(rows), self.X[rows], self.y[rows], tasks, self.priors, self.watch)
 
     def __call__(self, vector: Tensor) -> tuple[float, Tensor]:
         """The value and the gradient `[size]`; -inf where the covariance has no factor."""
@@ -55,7 +68,10 @@ class Dense:
             return [leaf.grad for leaf in leaves]
 
         gradient = h.pulled_back(vector, slopes)
-        return value if math.isfinite(value) else -math.inf, gradient
+        value = value if math.isfinite(value) else -math.inf
+        if self.watch is not None:
+            self.watch(len(self.y), vector.detach(), value)
+        return value, gradient
 
 
 def likelihood_with_gradient(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ def fit(
     tasks: ArrayLike | None = None,
     priors: Mapping[str, Prior] | None = None,
     num_starts: int = 4,
+    num_data: int | Literal["auto"] | None = "auto",
     solver: str | Solver = "auto",
     seed: int | torch.Generator | None = None,
     progress: bool = False,
@@ -78,6 +80,10 @@ def fit(
     """
     as_solver(solver)
     num_starts = as_count(num_starts, "num_starts")
+    if isinstance(num_data, str) and num_data != "auto":
+        raise ValueError(f'num_data: expected a number of observations, "auto" or None for all, got {num_data!r}')
+    if num_data is not None and num_data != "auto":
+        num_data = as_count(num_data, "num_data")
     if kernel is None:
         shape = as_tensor(X, "X").shape
         d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
@@ -103,6 +109,7 @@ def fit(
         tasks=data.tasks,
         priors=priors,
         num_starts=num_starts,
+        num_data=num_data,
         units=units,
         solver=solver,
         seed=seed,

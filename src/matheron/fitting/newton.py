@@ -18,7 +18,7 @@ from .starts import woken
 
 Limits = list[tuple[float, float]]
 Curve = Callable[[Tensor], Tensor]  # curvatures [p, p] at vectors [p]
-Report = Callable[[str], None]  # of how far a search is
+Report = Callable[[str, Tensor], None]  # words on how far a search is, and where
 
 # Steps at the most.
 _STEPS = 30
@@ -31,13 +31,17 @@ _LEAST = 1.0
 
 
 def curvature(gradient: Callable[[Tensor], Tensor], top: Tensor) -> Tensor:
-    """Minus the second derivatives `[p, p]` by differences of gradients, with no eigenvalue below a small one."""
+    """Minus the second derivatives `[p, p]` by differences of gradients, with no eigenvalue below a small one.
+
+    The differences are one-sided, which takes p + 1 gradients instead of 2 p.
+    """
     step = 1e-3
+    here = gradient(top)
     columns = []
     for i in range(len(top)):
         e = torch.zeros_like(top)
         e[i] = step
-        columns.append((gradient(top - e) - gradient(top + e)) / (2 * step))
+        columns.append((here - gradient(top + e)) / step)
     B = torch.stack(columns, dim=1)
     return positive(0.5 * (B + B.mT))
 
@@ -111,7 +115,7 @@ def ascend(
     longest, scaled = _LONGEST, False
     for k in range(1, steps + 1):
         direction, gain = _step(x, g, B, lower, upper)
-        report(f"all data: step {k}, log likelihood may rise by {gain:.3g}")
+        report(f"step {k}, log likelihood may rise by {gain:.3g}", x)
         if gain <= tolerance * len(x):
             return x, g, k, True
         direction = direction * min(1.0, longest / float(direction.abs().max()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,18 +13,21 @@ from torch import Tensor
 from ..checks import as_generator
 from ..kernels import Kernel
 from ..means import Mean
-from ..progress import progress_bar
+from ..progress import estimated, progress_bar
 from ..solvers import PCG, Cholesky, FourierLattice, Solver
 from ..solvers.choose import SHARE_OF_GPU
 from .hyperparameters import Prior, checked_priors, hyperparameters_of, weak_priors
 from .lbfgs import by_lbfgs, without_effect
 from .likelihood import Dense
-from .newton import Curve, Report, climb, curvature, for_all
+from .newton import Curve, climb, curvature, for_all
 from .on_lattice import NotOnLattice, OnLattice
 from .pathwise import Pathwise
-from .starts import candidates, of_both_kinds, spread_and_near
+from .starts import candidates, interleaved, of_both_kinds, spread_and_near
 from .threads import threads_for
 from .units import Units
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # Starts are compared on this many observations, and followed on that many; the best goes on with all of them.
 _SCREENED, _FOLLOWED = 256, 512
@@ -31,7 +35,11 @@ _ITERATIONS, _FIRST_ITERATIONS = 500, 60
 # So many times the starts that are followed are tried, for so many steps.
 _TRIED, _TRIED_ITERATIONS = 3, 8
 # Beyond this many observations the search begins with the top for some of them; this many say how sharp it is.
-_FIRST_OBSERVATIONS, _CURVED = 2000, 1000
+_FIRST_OBSERVATIONS, _CURVED = 1000, 1000
+# Steps without a gain after which the search for that top ends.
+_FIRST_PATIENCE = 3
+# The most observations that num_data="auto" fits to on a CPU, where there is no lattice.
+_MOST = 4000
 # The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
 _LONG = math.log(30.0)
 # "auto" factors the covariance up to these many observations. Beyond, gradients are estimated; in up to three
@@ -42,7 +50,7 @@ _LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 32_000}, {"cpu": 40
 _SMALLEST_ON_LINE = {"cpu": 4000, "cuda": 10_000}
 # Bytes per entry of the covariance: it, its factor and its inverse, in float64.
 _BYTES = 24
-# Steps of L-BFGS after the quasi-Newton ones, where data are not too many.
+# Steps of L-BFGS after quasi-Newton ones that did not end, where data are not too many.
 _LARGEST_POLISHED, _POLISH = 4000, 100
 # Gains per hyperparameter below which a search by quasi-Newton steps ends: with estimated gradients a fifth of its
 # sampling error, and a tenth on a lattice, where steps are cheap.
@@ -69,6 +77,7 @@ def maximised(
     floors: Mapping[str, float] | None = None,
     first_noise: float = 1e-2,
     num_starts: int = 1,
+    num_data: int | str | None = None,
     units: Units | None = None,
     solver: str | Solver = "auto",
     seed: int | torch.Generator | None = None,
@@ -76,7 +85,8 @@ def maximised(
 ) -> tuple[Kernel, Tensor, Mean]:
     """The kernel, noise `[n]` and mean that maximise log likelihood + log prior of data as they are, in float64.
 
-    Where `units` are given, the kernel's numbers are tried in the user's units and in the model's.
+    Where `units` are given, the kernel's numbers are tried in the user's units and in the model's. `num_data` is that
+    of `fit`.
     """
     h, as_given = hyperparameters_of(kernel, X, noise, mean, floors or {}, first_noise, units)
     if priors is None:
@@ -84,51 +94,175 @@ def maximised(
     priors = checked_priors(priors, h.leaves)
     h = h.within(priors)
     as_given = h.clamped(as_given)
-    objective = Dense(h, X, y, tasks, priors)
-    dense = isinstance(solver, Cholesky) or solver == "cholesky"
-    dense = dense or (solver == "auto" and len(X) <= _largest_dense(X.device))
-    lattice = _is_on_lattice(solver, objective)
-    with progress_bar(show=progress, transient=True) as bar:
-        task = bar.add_task("fitting", total=None)
-
-        def report(words: str) -> None:
-            bar.update(task, description=f"fitting, {words}", advance=1)
-
-        generator = as_generator(seed)
-        best = as_given
-        if num_starts > 1:
-            best = _best_start(objective, as_given, num_starts, generator, units is not None, report)
-        if dense and len(X) <= _FIRST_OBSERVATIONS and not lattice:
-            fixed = without_effect(objective, best)
-            best, value = by_lbfgs(objective, best, fixed, as_given, _ITERATIONS, "all data", report)
-        else:
-            best, curve, value = _first(objective, best, as_given, report)
-            found = None
-            if lattice:
-                found = _on_lattice(objective, best, curve, generator, report, required=solver != "auto")
-            if found is None and dense:
-                best, value = _by_exact_gradients(objective, best, curve, as_given, report)
-            elif found is None:
-                found = _by_solves(objective, best, curve, solver, generator, report)
-            if found is not None:
-                best, converged = found
-                if not converged:
-                    warnings.warn(
-                        "the search had not ended when it was stopped; its last hyperparameters are kept. The data may "
-                        "say little of some of them: give priors=, or a kernel with fewer",
-                        FitWarning,
-                        stacklevel=3,
-                    )
+    with progress_bar(*estimated(), show=progress, transient=True) as bar:
+        journal = _Journal(bar, as_given, len(y))
+        objective = Dense(h, X, y, tasks, priors, journal.evaluated)
+        try:
+            best, value, converged = _searched(
+                objective, as_given, num_starts, num_data, solver, as_generator(seed), units is not None, journal
+            )
+        except KeyboardInterrupt as stop:
+            if not progress:
+                stop.add_note("fit: with progress=True the best hyperparameters found so far would have been kept")
+                raise
+            best, value, converged = journal.best, 0.0, True
+            _warn(f"the fit was interrupted at {journal.share:.0%}; the best hyperparameters found so far are kept")
+    if journal.fitted < len(y) and num_data == "auto":
+        _warn(
+            f"the hyperparameters were fitted to {journal.fitted:,} of the {len(y):,} observations, chosen at random; "
+            f"the model holds all of them. num_data={journal.fitted} says the same without this warning; num_data=None "
+            "fits to all observations, which may take long"
+        )
+    if not converged:
+        _warn(
+            "the search had not ended when it was stopped; its last hyperparameters are kept. The data may say little "
+            "of some of them: give priors=, or a kernel with fewer"
+        )
     if not math.isfinite(value):
-        warnings.warn(
+        _warn(
             "the covariance has no Cholesky factor at the kernel's own hyperparameters, which are kept; give noise=, "
-            "or a kernel that is less smooth",
-            FitWarning,
-            stacklevel=3,
+            "or a kernel that is less smooth"
         )
     with torch.no_grad():
         kernel, noise, mean = h.model([v.detach().clone() for v in h.decode(best)], len(X), tasks)
     return kernel, noise.clone(), mean
+
+
+def _warn(words: str) -> None:
+    warnings.warn(words, FitWarning, stacklevel=5)  # where fit, in its decorator, was called
+
+
+class _Journal:
+    """What a search has found so far, and which share of its work is done.
+
+    The work is counted in seconds that evaluations are expected to take on one core, in stages. A stage that takes
+    longer than expected slows down before its end; the next one begins where it was expected to end.
+    """
+
+    def __init__(self, bar: Progress, start: Tensor, num_data: int) -> None:
+        self.best, self._rows, self._value = start, 0.0, -math.inf
+        self.fitted = self._all = num_data
+        self._bar, self._task = bar, bar.add_task("fitting", total=1.0)
+        self._plan, self._stage, self._spent, self._words, self.share = {"": 1.0}, "", 0.0, "", 0.0
+
+    def plan(self, num_data: int, **seconds: float) -> None:
+        """How many of the data are fitted to, and the stages in their order, with the seconds that each may take."""
+        self.fitted, self._plan = num_data, seconds
+
+    def enter(self, stage: str, words: str) -> None:
+        self._stage, self._spent, self._words = stage, self._spent if stage == self._stage else 0.0, words
+        self.worked(0.0)
+
+    def evaluated(self, n: int, vector: Tensor, value: float) -> None:
+        """Of evaluations of a dense likelihood the best is kept among those of the largest number of data."""
+        if n > self._rows or (n == self._rows and value > self._value):
+            self.best, self._rows, self._value = vector, n, value
+        self.worked(_seconds(n))
+
+    def stepped(self, words: str, vector: Tensor) -> None:
+        """Of steps by estimated gradients, of all data, the last is kept."""
+        self.best, self._rows, self._words = vector, math.inf, words
+
+    def worked(self, seconds: float) -> None:
+        self._spent += seconds
+        stages = list(self._plan)
+        if self._stage in stages:
+            before = sum(self._plan[name] for name in stages[: stages.index(self._stage)])
+            own = self._plan[self._stage]
+            u = self._spent / own
+            u = u if u < 0.8 else 1 - 0.2 * math.exp(-(u - 0.8) / 0.2)
+            self.share = max(self.share, (before + u * own) / sum(self._plan.values()))
+        which = f"{self.fitted:,} of {self._all:,}" if self.fitted < self._all else f"{self._all:,}"
+        words = f"fitting {which} rows: {self._words}"
+        self._bar.update(self._task, description=words, completed=self.share)
+
+
+def _seconds(n: int) -> float:
+    """What an evaluation of a dense likelihood takes on one core, about."""
+    return 1e-3 + 4e-8 * n**2 + 3e-11 * n**3
+
+
+def _estimate_seconds(objective: Dense, lattice: bool) -> float:
+    """What an estimate of its gradient takes, about: on a lattice, or by some thirty products with the covariance."""
+    n, d = objective.X.shape
+    return 0.1 * 8.0 ** (d - 1) if lattice else 3e-7 * n**2
+
+
+def _searched(
+    objective: Dense,
+    as_given: Tensor,
+    num_starts: int,
+    num_data: int | str | None,
+    solver: str | Solver,
+    generator: torch.Generator,
+    both_units: bool,
+    journal: _Journal,
+) -> tuple[Tensor, float, bool]:
+    """Where a search for the top ended, the value there (of some of the data, at the least), and whether it is one."""
+    auto = num_data == "auto" and solver == "auto" and objective.X.device.type == "cpu"
+    if isinstance(num_data, int):
+        objective = _some(objective, num_data, generator)
+    lattice = _is_on_lattice(solver, objective)
+    if auto and not lattice:
+        objective = _some(objective, _MOST, generator)
+    _plan(journal, objective, num_starts, lattice, solver)
+    best = as_given
+    if num_starts > 1:
+        best = _best_start(objective, as_given, num_starts, generator, both_units, journal)
+    if lattice:
+        try:
+            estimate = OnLattice(objective, _PROBES["cpu"], _seed(generator))
+            return _by_estimates(objective, estimate, best, as_given, _ON_LATTICE, journal)
+        except NotOnLattice as reason:
+            if solver != "auto":
+                raise _refusal(str(reason)) from None
+        objective = _some(objective, _MOST, generator) if auto else objective
+        _plan(journal, objective, 1, False, solver)
+    if not _is_dense(solver, objective):
+        probes = _PROBES.get(objective.X.device.type, 15)
+        estimate = Pathwise(objective, _SOLVER if isinstance(solver, str) else solver, probes, _seed(generator))
+        return _by_estimates(objective, estimate, best, as_given, _ESTIMATED, journal)
+    if len(objective.y) > _FIRST_OBSERVATIONS:
+        return _by_exact_gradients(objective, best, as_given, journal)
+    journal.enter("all", "all of them")
+    return *by_lbfgs(objective, best, without_effect(objective, best), as_given, _ITERATIONS), True
+
+
+def _some(objective: Dense, count: int, generator: torch.Generator) -> Dense:
+    """The likelihood of `count` of the data, chosen at random; of several tasks half are equal numbers of each."""
+    n, tasks = len(objective.y), objective.tasks
+    if count >= n:
+        return objective
+    order = torch.randperm(n, generator=generator, device=generator.device).to(objective.X.device)
+    if tasks is not None:
+        rank = torch.zeros_like(order)  # among those of the same task
+        for task in tasks.unique():
+            own = (tasks[order] == task).nonzero()[:, 0]
+            rank[own] = torch.arange(len(own), device=order.device)
+        order = interleaved(order, order[rank.argsort(stable=True)])
+    return objective.some(order[:count])
+
+
+def _plan(journal: _Journal, objective: Dense, num_starts: int, lattice: bool, solver: str | Solver) -> None:
+    """The seconds of an evaluation times how many there may be: about as many as searches on UCI's tables took."""
+    n, p = len(objective.y), objective.hyperparameters.size
+    curvature_of = (p + 1) * (_seconds(min(n, _CURVED)) + _seconds(min(n, _CURVED) // 2))
+    stages = {}
+    if num_starts > 1:
+        screened, followed = _seconds(min(n, _SCREENED)), _seconds(min(n, _FOLLOWED))
+        stages["starts"] = (20 + 8 * num_starts + 10 * _TRIED * num_starts) * screened + 20 * num_starts * followed
+    dense = _is_dense(solver, objective) and not lattice
+    if dense and n <= _FIRST_OBSERVATIONS:
+        stages["all"] = 40 * _seconds(n)
+    else:
+        step = _seconds(n) if dense else _estimate_seconds(objective, lattice)
+        stages |= {"first": 25 * _seconds(min(n, _FIRST_OBSERVATIONS)), "all": 8 * step + 2 * curvature_of}
+    journal.plan(n, **stages)
+
+
+def _is_dense(solver: str | Solver, objective: Dense) -> bool:
+    asked = isinstance(solver, Cholesky) or solver == "cholesky"
+    return asked or (solver == "auto" and len(objective.y) <= _largest_dense(objective.X.device))
 
 
 def _largest_dense(device: torch.device) -> int:
@@ -157,17 +291,20 @@ def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
     return can
 
 
-def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) -> tuple[Tensor, Curve, float]:
+def _first(
+    objective: Dense, start: Tensor, as_given: Tensor, exact: bool, journal: _Journal
+) -> tuple[Tensor, Curve, float]:
     """The top for some of the data; the curvature for all of them `[p, p]` that some of them tell of; the value."""
     n = len(objective.X)
     generator = torch.Generator().manual_seed(0)  # of its own: a fit from one start draws no other numbers
     order = torch.randperm(n, generator=generator).to(objective.X.device)
     some = objective.some(order[:_FIRST_OBSERVATIONS])
-    fixed, words = without_effect(some, start), f"{min(n, _FIRST_OBSERVATIONS)} observations"
-    best, value = by_lbfgs(some, start, fixed, as_given, 2 * _FIRST_ITERATIONS, words, report)
+    journal.enter("first", f"the top for {len(some.y):,}")
+    fixed = without_effect(some, start)
+    best, value = by_lbfgs(some, start, fixed, as_given, 2 * _FIRST_ITERATIONS, _FIRST_PATIENCE)
     # what turns more often than data spread so thinly can show was found among neighbours, and would be lost here
     near = objective.some(spread_and_near(objective.X, generator)[:_FOLLOWED])
-    if near(start)[0] > near(best)[0] + 0.01 * _FOLLOWED:
+    if near(start)[0] > near(best)[0] + 0.01 * _FOLLOWED and not (exact and objective(best)[0] > objective(start)[0]):
         best = start
     # where a column seems to have no effect the likelihood is flat, and more data could not say otherwise
     leaves = objective.hyperparameters.leaves
@@ -184,9 +321,10 @@ def _first(objective: Dense, start: Tensor, as_given: Tensor, report: Report) ->
 
 
 def _by_exact_gradients(
-    objective: Dense, start: Tensor, curve: Curve, as_given: Tensor, report: Report
-) -> tuple[Tensor, float]:
-    """A few steps with all data, then L-BFGS where it costs little: a likelihood has ridges, and tops beyond them."""
+    objective: Dense, start: Tensor, as_given: Tensor, journal: _Journal
+) -> tuple[Tensor, float, bool]:
+    """A few quasi-Newton steps with all data; L-BFGS where these do not end."""
+    start, curve, _ = _first(objective, start, as_given, True, journal)
     best, best_value = start, -math.inf
 
     def gradient(vector: Tensor) -> Tensor:
@@ -194,37 +332,35 @@ def _by_exact_gradients(
         value, slope = objective(vector)
         if value > best_value:
             best, best_value = vector, value
-        report(f"all data: log likelihood {best_value:.2f}")
+        journal.enter("all", f"log likelihood {best_value:.2f}")
         far = not value > best_value - 10 * abs(len(vector))  # or no factor at all
         return slope * math.nan if far else slope
 
-    climb(objective.hyperparameters, gradient, start, curve, _EXACT, lambda *_: None)
-    if len(objective.y) > _LARGEST_POLISHED:
-        return best, best_value
-    fixed = without_effect(objective, best)
-    return by_lbfgs(objective, best, fixed, as_given, _POLISH, "all data", report)
+    _, converged = climb(objective.hyperparameters, gradient, start, curve, _EXACT, lambda *_: None)
+    if not converged and len(objective.y) <= _LARGEST_POLISHED:
+        best, best_value = by_lbfgs(objective, best, without_effect(objective, best), as_given, _POLISH)
+    return best, best_value, True
 
 
-def _by_solves(
-    objective: Dense, start: Tensor, curve: Curve, solver: str | Solver, generator: torch.Generator, report: Report
-) -> tuple[Tensor, bool]:
-    """With gradients from products with the covariance: where the search ended, and whether at its top."""
-    probes = _PROBES.get(objective.X.device.type, 15)
-    estimate = Pathwise(objective, _SOLVER if isinstance(solver, str) else solver, probes, _seed(generator))
-    return climb(objective.hyperparameters, estimate, start, curve, _ESTIMATED, report)
+def _by_estimates(
+    objective: Dense,
+    estimate: Pathwise | OnLattice,
+    start: Tensor,
+    as_given: Tensor,
+    tolerance: float,
+    journal: _Journal,
+) -> tuple[Tensor, float, bool]:
+    """Quasi-Newton steps with estimated gradients of all data."""
+    start, curve, value = _first(objective, start, as_given, False, journal)
 
+    def gradient(vector: Tensor) -> Tensor:
+        slope = estimate(vector)
+        journal.worked(_estimate_seconds(objective, isinstance(estimate, OnLattice)))
+        return slope
 
-def _on_lattice(
-    objective: Dense, start: Tensor, curve: Curve, generator: torch.Generator, report: Report, *, required: bool
-) -> tuple[Tensor, bool] | None:
-    """The same on a Fourier lattice; None where the model has none, or ValueError where one is required."""
-    try:
-        estimate = OnLattice(objective, _PROBES["cpu"], _seed(generator))
-        return climb(objective.hyperparameters, estimate, start, curve, _ON_LATTICE, report)
-    except NotOnLattice as reason:
-        if not required:
-            return None
-        raise _refusal(str(reason)) from None
+    journal.enter("all", "all of them")
+    best, converged = climb(objective.hyperparameters, gradient, start, curve, tolerance, journal.stepped)
+    return best, value, converged
 
 
 def _refusal(reason: str) -> ValueError:
@@ -240,25 +376,23 @@ def _seed(generator: torch.Generator) -> int:
 
 
 def _best_start(
-    objective: Dense, as_given: Tensor, num_starts: int, generator: torch.Generator, both: bool, report: Report
+    objective: Dense, as_given: Tensor, num_starts: int, generator: torch.Generator, both: bool, journal: _Journal
 ) -> Tensor:
     """The best end of searches from the most likely of many starts, on some of the data."""
     h = objective.hyperparameters
     order = spread_and_near(objective.X, generator)
     few, none = objective.some(order[:_SCREENED]), torch.zeros_like(as_given, dtype=torch.bool)
     given = [as_given, *([h.encode()] if both else [])]
+    journal.enter("starts", "comparing starts")
     starts = candidates(h, 8 * num_starts, generator, given, few.X, few.y)
     with threads_for(len(few.y)):
         values = [few(start)[0] for start in starts]
     ranked = [starts[i] for i in sorted(range(len(starts)), key=lambda i: -values[i])]
-    ends = [
-        by_lbfgs(few, start, none, as_given, _TRIED_ITERATIONS, "trying starts", report)
-        for start in ranked[: _TRIED * num_starts]
-    ]
+    ends = [by_lbfgs(few, start, none, as_given, _TRIED_ITERATIONS) for start in ranked[: _TRIED * num_starts]]
     chosen = of_both_kinds(h, ends, num_starts)
     some = objective.some(order[:_FOLLOWED])
     ends = []
     for i, start in enumerate(chosen):
-        words = f"start {i + 1} of {num_starts}"
-        ends.append(by_lbfgs(some, start, without_effect(some, start), as_given, _FIRST_ITERATIONS, words, report))
+        journal.enter("starts", f"start {i + 1} of {len(chosen)}")
+        ends.append(by_lbfgs(some, start, without_effect(some, start), as_given, _FIRST_ITERATIONS))
     return max(ends, key=lambda end: end[1])[0]

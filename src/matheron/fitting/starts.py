@@ -60,11 +60,13 @@ def spread_and_near(X: Tensor, generator: torch.Generator) -> Tensor:
     data can follow is noise to them.
     """
     spread = torch.randperm(len(X), generator=generator, device=generator.device).to(X.device)
-    near = (X - X[spread[0]]).square().sum(1).argsort(stable=True)
-    both = torch.stack([spread, near], dim=1).reshape(-1)
-    first = torch.full((len(X),), 2 * len(X), device=X.device).scatter_reduce(
-        0, both, torch.arange(2 * len(X), device=X.device), "amin"
-    )
+    return interleaved(spread, (X - X[spread[0]]).square().sum(1).argsort(stable=True))
+
+
+def interleaved(a: Tensor, b: Tensor) -> Tensor:
+    """Two orders `[n]` of the same rows in turns: any beginning is half that of the first, half that of the second."""
+    both = torch.stack([a, b], dim=1).reshape(-1)
+    first = torch.full_like(a, len(both)).scatter_reduce(0, both, torch.arange(len(both), device=a.device), "amin")
     return first.argsort()
 
 
