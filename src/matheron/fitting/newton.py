@@ -83,8 +83,10 @@ def climb(
         awake = woken(h, x, g, B.diagonal())
         moved = awake.ne(x) & asleep
         if bool(moved.any()):
-            x, asleep = torch.where(moved, awake, x), asleep & ~moved
-            g, B = gradient(x), curve(x)
+            awake, asleep = torch.where(moved, awake, x), asleep & ~moved
+            slope = gradient(awake)
+            if bool(torch.isfinite(slope).all()):  # the promise was kept, or not broken by far
+                x, g, B = awake, slope, curve(awake)
         before = x
         x, g, used, converged = ascend(gradient, x, g, B, h.limits(), left, tolerance, report)
         if converged and torch.equal(x, before):

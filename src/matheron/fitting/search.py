@@ -40,6 +40,8 @@ _FIRST_OBSERVATIONS, _CURVED = 1000, 1000
 _FIRST_PATIENCE = 3
 # The most observations that num_data="auto" fits to on a CPU, where there is no lattice.
 _MOST = 4000
+# Neighbours and copies of them are looked for among this many.
+_LOOKED_AT = 50_000
 # The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
 _LONG = math.log(30.0)
 # "auto" factors the covariance up to these many observations. Beyond, gradients are estimated; in up to three
@@ -229,18 +231,43 @@ def _searched(
 
 
 def _some(objective: Dense, count: int, generator: torch.Generator) -> Dense:
-    """The likelihood of `count` of the data, chosen at random; of several tasks half are equal numbers of each."""
-    n, tasks = len(objective.y), objective.tasks
-    if count >= n:
+    """The likelihood of `count` of the data: half of them at random, the others near to these, and copies of inputs.
+
+    Noise, and what varies over short distances, show in neighbours, and most of all where an input was observed twice.
+    Random rows alone are further apart than all of them are: they may be fitted without noise where the rest then has
+    no likelihood at all. Of several tasks half are equal numbers of each.
+    """
+    X, tasks = objective.X, objective.tasks
+    if count >= len(X):
         return objective
-    order = torch.randperm(n, generator=generator, device=generator.device).to(objective.X.device)
+    order = torch.randperm(len(X), generator=generator, device=generator.device).to(X.device)
     if tasks is not None:
         rank = torch.zeros_like(order)  # among those of the same task
         for task in tasks.unique():
             own = (tasks[order] == task).nonzero()[:, 0]
-            rank[own] = torch.arange(len(own), device=order.device)
+            rank[own] = torch.arange(len(own), device=X.device)
         order = interleaved(order, order[rank.argsort(stable=True)])
-    return objective.some(order[:count])
+    pool = order[:_LOOKED_AT]
+    copies = pool[_copies(X[pool])[: count // 8]]
+    size = (count - len(copies) + 1) // 2
+    nearest = []
+    for i in range(0, size, 64):
+        distance = torch.cdist(X[pool[i : min(i + 64, size)]], X[pool])  # [64, m]
+        distance.diagonal(i).fill_(math.inf)  # of each to itself
+        nearest.append(pool[distance.argmin(1)])
+    chosen = torch.cat([copies, order[:size], *nearest, order])
+    place = torch.arange(len(chosen), device=X.device)
+    earliest = torch.full_like(order, len(chosen)).scatter_reduce(0, chosen, place, "amin")
+    return objective.some(earliest.argsort()[:count])
+
+
+def _copies(X: Tensor) -> Tensor:
+    """The rows of X that are there more than once, equal ones side by side."""
+    _, of, counts = X.unique(dim=0, return_inverse=True, return_counts=True)
+    place = torch.arange(len(X), device=X.device)
+    first = torch.full_like(counts, len(X)).scatter_reduce(0, of, place, "amin")  # of equal rows
+    order = first[of].argsort(stable=True)
+    return order[counts[of[order]] > 1]
 
 
 def _plan(journal: _Journal, objective: Dense, num_starts: int, lattice: bool, solver: str | Solver) -> None:
