@@ -1,11 +1,14 @@
 """progress=True: a bar in a terminal, and in a notebook that has no widgets."""
 
 import builtins
+import itertools
+import re
 import sys
 import types
 
 import pytest
 import rich
+import torch
 
 import matheron
 from matheron import kernels as K
@@ -70,3 +73,16 @@ def test_nothing_is_shown_unless_asked(pictures):
     with progress_bar(show=False) as bar:
         bar.advance(bar.add_task("steps", total=1))
     assert not pictures
+
+
+def test_a_fit_says_how_many_per_cent_are_done_and_the_time_left(pictures, monkeypatch):
+    monkeypatch.setattr("matheron.progress._REFRESH", 0.0)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(80, 2, dtype=torch.float64, generator=generator)
+    matheron.fit(1.0 * K.RBF([1.0, 1.0]), X, (3 * X).sin().sum(1), seed=0, num_data=50, progress=True)
+    texts = [p["text/plain"] for p in pictures]
+    shares = [int(found[1]) for text in texts if (found := re.search(r"(\d+)%", text))]
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] > 50
+    assert max(b - a for a, b in itertools.pairwise(shares)) < 50
+    assert any(re.search(r"\d+:\d\d left", text) for text in texts)
+    assert any("50 of 80 rows: start 1 of 4" in text for text in texts)

@@ -11,7 +11,7 @@ from fitting.test_fit import DOUBLE, simulated
 from matheron import kernels as K
 from matheron.fitting.hyperparameters import Hyperparameters, Leaf, checked_priors, kernel_leaf
 from matheron.fitting.likelihood import Dense
-from matheron.fitting.newton import ascend, curvature
+from matheron.fitting.newton import ascend, climb, curvature
 from matheron.fitting.pathwise import Pathwise
 from matheron.fitting.starts import woken
 from matheron.fitting.units import buffers, standardising
@@ -89,6 +89,21 @@ def test_a_long_lengthscale_is_woken_where_its_column_matters_and_nothing_else_i
     new = woken(h, v, gradient, torch.ones_like(v))
     assert new.ne(v).nonzero().tolist() == [[2]] and objective(new)[0] > value + 1
     assert torch.equal(woken(h, v, gradient, torch.full_like(v, 1000.0)), v)  # long, and with an effect
+
+
+def test_a_lengthscale_is_not_woken_to_where_there_is_no_likelihood():
+    """A slope may promise a gain at a shorter lengthscale where the covariance has no factor: the gradient is NaN."""
+    h = problem(1.0 * K.RBF([1.0]), 10, 1)[0]
+    (name,) = [leaf.name for leaf in h.leaves if leaf.short == "lengthscale"]
+    top = h.encode({name: torch.tensor([9.5], dtype=DOUBLE)})
+    start = torch.where(top == math.log(9.5), math.log(15.0), top)
+
+    def gradient(x):
+        return 2 * (top - x) if bool((x - top).abs().max() < 0.5) else x * math.nan
+
+    end, converged = climb(h, gradient, start, lambda x: 2 * torch.eye(len(x)).to(x), 1e-6, lambda *_: None)
+    assert converged
+    torch.testing.assert_close(end, top, atol=1e-2, rtol=0)
 
 
 def test_a_step_that_is_small_takes_few_iterations():

@@ -60,6 +60,10 @@ def fit(
             maximum likelihood always.
         num_starts: searches from the most likely of many random starts. 1 starts from the kernel's numbers alone and
             draws no random numbers.
+        num_data: to how many of the observations the hyperparameters are fitted; the model that comes back holds all
+            of them. A number: so many, half of them chosen at random, the others near to these, so that noise and short
+            lengthscales show. None: all. "auto": all on a GPU, on a lattice, with a `solver` of your choice, or up to
+            4000 observations; else 4000 of them, with a `FitWarning` that says so.
         solver: "cholesky": exact gradients from dense factors, and L-BFGS. "cg", or a value such as
             `matheron.solvers.PCG(tolerance=0.05)`: the covariance is never formed; gradients are estimated from solves
             with random probes, each step's starting where the last one's ended, in float32 on a GPU. "lattice":
@@ -67,8 +71,11 @@ def fit(
             observations there are. "auto" is the first for up to 8000 observations (32,000 on a GPU, as far as its
             memory goes), then the second; and the lattice from 4000 observations on (on a GPU from 10,000 in one
             dimension and 20,000 in more), where a model has one.
-        seed: of the random starts: a whole number or a generator; None is torch's default generator.
-        progress: show a progress bar.
+        seed: of the random starts, and of the choice of `num_data` observations: a whole number or a generator; None is
+            torch's default generator.
+        progress: show a bar with the share of the work that is done and the time left, both estimated. Interrupting the
+            fit (Ctrl-C) then ends the search and keeps the best hyperparameters found so far, with a `FitWarning`;
+            without the bar an interrupt is raised as usual.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -77,6 +84,11 @@ def fit(
     >>> paths = matheron.draw(gp, 8)
     >>> bool((paths(X).mean(0) - 50 - 3 * torch.sin(X[:, 0])).abs().max() < 0.05)
     True
+
+    Hyperparameters from 20 of the observations, and a model of all 30:
+
+    >>> matheron.fit(2.0 * kernels.RBF(1.0), X, torch.sin(X[:, 0]), num_data=20, seed=0).num_data
+    30
     """
     as_solver(solver)
     num_starts = as_count(num_starts, "num_starts")
