@@ -117,12 +117,13 @@ def test_a_number_of_rows_that_is_none_is_refused(wrong, words):
 
 def test_few_evaluations_are_of_all_rows_where_these_are_many(sizes, monkeypatch):
     """The search begins with the top for some of them, and a handful of steps are left. It ends at the top for all."""
+    monkeypatch.setattr("matheron.fitting.search._LARGEST_AT_ONCE", 150)
     monkeypatch.setattr("matheron.fitting.search._FIRST_OBSERVATIONS", 150)
     monkeypatch.setattr("matheron.fitting.search._CURVED", 150)
     X, y = simulated(400)
     gp = fit(None, X, y, seed=0, num_starts=1)
     assert sizes.count(400) < 12
-    monkeypatch.setattr("matheron.fitting.search._FIRST_OBSERVATIONS", 400)
+    monkeypatch.setattr("matheron.fitting.search._LARGEST_AT_ONCE", 400)
     top = fit(None, X, y, seed=0, num_starts=1)
     values = [float(matheron.log_marginal_likelihood(each)) for each in (gp, top)]
     assert values[0] > values[1] - 0.5

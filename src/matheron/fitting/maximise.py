@@ -61,8 +61,8 @@ def fit(
         num_starts: searches from the most likely of many random starts. 1 starts from the kernel's numbers alone and
             draws no random numbers.
         num_data: to how many of the observations the hyperparameters are fitted; the model that comes back holds all
-            of them. A number: so many, half of them chosen at random, the others near to these, so that noise and short
-            lengthscales show. None: all. "auto": all on a GPU, on a lattice, with a `solver` of your choice, or up to
+            of them. A number: so many, a quarter of them chosen at random with their nearest neighbours, so that noise
+            and short lengthscales show. None: all. "auto": all on a GPU, on a lattice, with a `solver` of your choice, or up to
             4000 observations; else 4000 of them, with a `FitWarning` that says so.
         solver: "cholesky": exact gradients from dense factors, and L-BFGS. "cg", or a value such as
             `matheron.solvers.PCG(tolerance=0.05)`: the covariance is never formed; gradients are estimated from solves

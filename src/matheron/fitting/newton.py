@@ -70,13 +70,14 @@ def climb(
     curve: Curve,
     tolerance: float,
     report: Report,
+    steps: int = _STEPS,
 ) -> tuple[Tensor, bool]:
     """`ascend` with the curvature of where it begins, again and again until it ends where it begins.
 
     Far from where it was taken a curvature may promise nothing where there is much to gain. What is asleep there is
     woken; each entry once.
     """
-    x, g, left = start, gradient(start), _STEPS
+    x, g, left = start, gradient(start), steps
     asleep = torch.ones_like(start, dtype=torch.bool)
     while left > 0:
         B = curve(x)
