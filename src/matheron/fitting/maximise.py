@@ -62,8 +62,8 @@ def fit(
             draws no random numbers.
         num_data: to how many of the observations the hyperparameters are fitted; the model that comes back holds all
             of them. A number: so many, a quarter of them chosen at random with their nearest neighbours, so that noise
-            and short lengthscales show. None: all. "auto": all on a GPU, on a lattice, with a `solver` of your choice, or up to
-            4000 observations; else 4000 of them, with a `FitWarning` that says so.
+            and short lengthscales show. None: all. "auto": all on a GPU, on a lattice, with a `solver` other than
+            "auto", or up to 4000 observations; else 4000 of them, with a `FitWarning` that says so.
         solver: "cholesky": exact gradients from dense factors, and L-BFGS. "cg", or a value such as
             `matheron.solvers.PCG(tolerance=0.05)`: the covariance is never formed; gradients are estimated from solves
             with random probes, each step's starting where the last one's ended, in float32 on a GPU. "lattice":

@@ -53,7 +53,8 @@ _LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 32_000}, {"cpu": 40
 _SMALLEST_ON_LINE = {"cpu": 4000, "cuda": 10_000}
 # Bytes per entry of the covariance: it, its factor and its inverse, in float64.
 _BYTES = 24
-# Quasi-Newton steps with exact gradients, and of L-BFGS after them where they did not end: on ridges.
+# Quasi-Newton steps with exact gradients, and of L-BFGS after them where they did not end, on ridges, and where the fit
+# is to all data: the top for some of them need not be known so well.
 _STEPS, _LARGEST_POLISHED, _POLISH = 12, 4000, 100
 # Gains per hyperparameter below which a search by quasi-Newton steps ends: with estimated gradients a fifth of its
 # sampling error, and a tenth on a lattice, where steps are cheap.
@@ -158,7 +159,7 @@ class _Journal:
 
     def evaluated(self, n: int, vector: Tensor, value: float) -> None:
         """Of evaluations of a dense likelihood the best is kept among those of the largest number of data."""
-        if n > self._rows or (n == self._rows and value > self._value):
+        if math.isfinite(value) and (n > self._rows or (n == self._rows and value > self._value)):
             self.best, self._rows, self._value = vector, n, value
         self.worked(_seconds(n))
 
@@ -202,6 +203,7 @@ def _searched(
     journal: _Journal,
 ) -> tuple[Tensor, float, bool]:
     """Where a search for the top ended, the value there (of some of the data, at the least), and whether it is one."""
+    n = len(objective.y)
     auto = num_data == "auto" and solver == "auto" and objective.X.device.type == "cpu"
     if isinstance(num_data, int):
         objective = _some(objective, num_data, generator)
@@ -226,7 +228,8 @@ def _searched(
         estimate = Pathwise(objective, _SOLVER if isinstance(solver, str) else solver, probes, _seed(generator))
         return _by_estimates(objective, estimate, best, as_given, _ESTIMATED, journal)
     if len(objective.y) > _LARGEST_AT_ONCE:
-        return _by_exact_gradients(objective, best, as_given, journal)
+        polish = len(objective.y) == n <= _LARGEST_POLISHED
+        return _by_exact_gradients(objective, best, as_given, polish, journal)
     journal.enter("all", "with all of them")
     return *by_lbfgs(objective, best, without_effect(objective, best), as_given, _ITERATIONS), True
 
@@ -350,9 +353,9 @@ def _first(
 
 
 def _by_exact_gradients(
-    objective: Dense, start: Tensor, as_given: Tensor, journal: _Journal
+    objective: Dense, start: Tensor, as_given: Tensor, polish: bool, journal: _Journal
 ) -> tuple[Tensor, float, bool]:
-    """A few quasi-Newton steps with all data; L-BFGS where these do not end."""
+    """A few quasi-Newton steps with all data; L-BFGS where these do not end and the top is to be `polish`ed."""
     start, curve, _ = _first(objective, start, as_given, True, journal)
     best, best_value = start, -math.inf
 
@@ -366,7 +369,7 @@ def _by_exact_gradients(
         return slope * math.nan if far else slope
 
     _, converged = climb(objective.hyperparameters, gradient, start, curve, _EXACT, lambda *_: None, _STEPS)
-    if not converged and len(objective.y) <= _LARGEST_POLISHED:
+    if not converged and polish:
         best, best_value = by_lbfgs(objective, best, without_effect(objective, best), as_given, _POLISH)
     return best, best_value, True
 
