@@ -66,7 +66,7 @@ _SOLVER = PCG(tolerance=0.1, max_iterations=300)
 
 
 class FitWarning(UserWarning):
-    """A fit did not go as asked: a column that says nothing, or a search that found no better hyperparameters."""
+    """A fit did not go as asked: to some of many data, with a column that says nothing, or with no better end."""
 
 
 def maximised(
