@@ -11,9 +11,8 @@ from typing import Any, Protocol, SupportsFloat, SupportsIndex, SupportsInt, Typ
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+
+from .modes import is_wrapped, transformed
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -144,7 +143,7 @@ def flat_hint(given: ArrayLike, name: str, x: Tensor, input_dim: int | None = No
 
 def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None:
     """ValueError where a number is NaN or infinite; under transforms of torch.func there are no numbers yet."""
-    if is_functorch_wrapped_tensor(tensor):
+    if is_wrapped(tensor):
         return
     if tensor.numel() <= 16 and math.isfinite(sum(tensor.flatten().tolist())):  # the least overhead
         return
@@ -162,13 +161,8 @@ def check_points(x: Tensor) -> None:
     Not on a GPU, where to look would wait for it; nor under transforms of torch.func or the compiler, which have no
     numbers yet. There NaN points give NaN.
     """
-    if x.device.type == "cpu" and not transformed(x):
+    if x.device.type == "cpu" and not transformed():
         check_finite(x, "x")
-
-
-def transformed(x: Tensor) -> bool:
-    """Whether x is under a transform of torch.func, forward differentiation or compilation."""
-    return is_compiling() or is_functorch_wrapped_tensor(x) or forward_ad._current_level >= 0
 
 
 def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int = 1) -> Tensor:

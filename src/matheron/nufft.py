@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from .convolution import fast_size
+from .modes import kept, transformed
 
 # Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
 _DOUBLE, _SINGLE = 1e-11, 1e-7
@@ -91,7 +92,9 @@ def cufinufft() -> ModuleType | None:
 
 
 def library_for(x: Tensor) -> ModuleType | None:
-    """The library for the device of the points, where it is installed."""
+    """The library for the device of the points, where it is installed; under torch.func there are no numbers for it."""
+    if transformed():
+        return None
     known = {"cpu": finufft, "cuda": cufinufft}.get(x.device.type)
     return None if known is None else known()
 
@@ -246,7 +249,7 @@ def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return G
 
 
-@lru_cache(maxsize=64)
+@kept(64)
 def window_transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
     """The window's Fourier transform at the modes -m to m of a grid of `size` cells, `[n]`."""
     w = WIDTH[dtype]

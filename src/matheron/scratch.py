@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from .modes import outside
+
 _ALIGNMENT = 64
 # What a thread keeps between evaluations, in bytes: all temporaries of a block as a rule. The rest is allocated.
 ARENA_SIZE = 64 * 2**20
@@ -24,7 +26,8 @@ _NOTHING = nullcontext()
 
 class _Arena:
     def __init__(self) -> None:
-        self.memory = torch.empty(ARENA_SIZE, dtype=torch.uint8)
+        with outside():  # memory is used again in other modes
+            self.memory = torch.empty(ARENA_SIZE, dtype=torch.uint8, device="cpu")
         self.used = 0
 
 
@@ -68,7 +71,7 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
     num_bytes = math.prod(shape) * like.element_size()
     start = current.used
     if start + num_bytes > current.memory.numel():
-        return torch.empty(shape, dtype=like.dtype)
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
     current.used = start + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
     return current.memory[start : start + num_bytes].view(like.dtype).view(tuple(shape))
 

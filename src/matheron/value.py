@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch._C._nn import _parse_to
 
+from .modes import is_wrapped
+
 # What a JSON file holds.
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -177,8 +179,8 @@ class Value(nn.Module, metaclass=_Frozen):
             self._frozen = before
 
     def requires_graph(self) -> bool:
-        """Whether any tensor of this value requires grad."""
-        if any(b is not None and b.requires_grad for b in self._buffers.values()):
+        """Whether any tensor of this value requires grad, or belongs to a transform of torch.func that is under way."""
+        if any(b is not None and (b.requires_grad or is_wrapped(b)) for b in self._buffers.values()):
             return True
         return any(
             part.requires_graph() if isinstance(part, Value) else any(p.requires_grad for p in part.parameters())

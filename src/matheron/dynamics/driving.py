@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_array, as_tensor, transformed
+from ..checks import ArrayLike, as_array, as_tensor
+from ..modes import transformed
 
 # Steps whose noise is drawn at once, and numbers at the most.
 _BLOCK, _NUMBERS = 64, 1 << 20
@@ -156,7 +157,7 @@ def _root(variance: Tensor, state: Tensor) -> Tensor:
         raise ValueError(f"diffusion: expected a variance, [{d}] or [{d}, {d}], got {list(variance.shape)}")
     if variance.ndim == 2 and d > 1:
         return _root_of_matrix(variance)
-    if not transformed(variance) and bool((variance < 0).any()):
+    if not transformed() and bool((variance < 0).any()):
         raise ValueError(f"diffusion: expected variances >= 0, got {float(variance.min()):.4g}")
     return variance.reshape(-1).sqrt()
 

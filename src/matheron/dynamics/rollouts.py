@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor, transformed
+from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
 from ..gp import GP
 from ..libraries import ADAPTERS
+from ..modes import transformed
 from ..paths import AbstractPaths, OutputPaths, require_paths
 from ..value import Value
 from .driving import Control, Controls, Noise
@@ -208,7 +209,7 @@ def _report(states: Tensor, keep_every: int = 1) -> Tensor:
 
     Under transforms of torch.func nothing can be said of them.
     """
-    if transformed(states):
+    if transformed():
         return states
     bad = ~torch.isfinite(states.detach()).all(-1)  # [(a,) s, k]
     if bool(bad.any()):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..checks import transformed
+from ..modes import transformed
 from ..paths import AbstractPaths
 
 Drift = AbstractPaths | Callable[[Tensor], Tensor]
@@ -30,7 +30,7 @@ def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", 
         if not isinstance(drift, AbstractPaths):
             return _known(drift, x.flatten(0, -2), state)
         x = x if x.ndim == 3 else x[:, None]
-        if x.device.type != "cpu" or transformed(x) or bool((finite := torch.isfinite(x)).all()):
+        if x.device.type != "cpu" or transformed() or bool((finite := torch.isfinite(x)).all()):
             return drift(x).reshape(state.shape)  # [s, a or 1(, d_s)]
         left = ~finite.all(-1, keepdim=True)  # [s, a or 1, 1]: diverged, and not points that paths take
         values = drift(torch.where(left, 0.0, x)).reshape(*x.shape[:-1], -1)

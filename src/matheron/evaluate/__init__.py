@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import transformed
+from ..modes import transformed
 from . import chunked, fused, lattice, single
 from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
 from .fused.join import joined_gradients as joined_gradients
@@ -37,7 +37,7 @@ def values(record: Record, x: Tensor) -> Tensor:
         narrow, wide = parts
         return values(narrow, x) + values(wide, x.double()).to(x.dtype)
     evaluator = _first(record, x, None)
-    if x.requires_grad and torch.is_grad_enabled() and not (record.requires_grad or transformed(x)):
+    if x.requires_grad and torch.is_grad_enabled() and not (record.requires_grad or transformed()):
         return InGraph.apply(x, record, evaluator)
     return evaluator.values(record, x)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import transformed
+from ..modes import transformed
 from ..scratch import arena, frame
 from .record import Record
 from .terms import Which
@@ -51,7 +51,7 @@ def values(record: Record, x: Tensor) -> Tensor:
     if not graph and len(x) * n * width < _SMALL:
         return record.values(x, slice(0, s) if own else None)
     plan = _plan(x, s, width, own)
-    if transformed(x):  # in whose graph nothing is written in place, and nothing made twice
+    if transformed():  # in whose graph nothing is written in place, and nothing made twice
         return _joined(record.values, x, plan)
     if graph:
         return _with_checkpoints(record.values, x, plan)

@@ -15,8 +15,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..checks import transformed
 from ..features import Modulated, OnLattice, lattice_in
+from ..modes import transformed
 from ..nufft import Interpolated, fine_grid, grid_shape
 from ..weigh import Sums, add
 from . import chunked
@@ -31,7 +31,7 @@ _TABLES = 1 << 29
 
 def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
     """Whether there is a term on a lattice, and tables for own points are not too large."""
-    if record.requires_grad or not record.derived(_on_lattices)[0] or transformed(x):
+    if record.requires_grad or not record.derived(_on_lattices)[0] or transformed():
         return False
     return (len(x) == 1 and of is None) or record.derived(_tables) is not None
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..checks import transformed
 from ..means import ConstantMean, Mean
+from ..modes import outside, transformed
 from ..scratch import frame
 from ..transforms import Transform
+from ..value import Value
 from .terms import Term, Which, Wide, summed
 
 T = TypeVar("T")
-M = TypeVar("M", bound=nn.Module)
+M = TypeVar("M", bound=Value)
 
 
 @dataclass(eq=False)
@@ -33,7 +35,7 @@ class Record:
     terms: Sequence[Term]
     mean: Mean
     origin: Tensor
-    requires_grad: bool = False  # whether some of its tensors are in a graph
+    requires_grad: bool = False  # whether some of its tensors are in a graph, or wrapped: it serves one call
     domain: Tensor | None = None
     input_transform: Transform | None = None
     output_transform: Transform | None = None
@@ -53,8 +55,10 @@ class Record:
         try:
             return cast(T, self._derived[name])
         except KeyError:
+            pass
+        with nullcontext() if self.requires_grad else outside():
             made = self._derived[name] = make(self)
-            return made
+        return made
 
     def inner(self, x: Tensor) -> Tensor:
         """Points in the model's own space."""
@@ -156,7 +160,7 @@ def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) 
         return inner
     slack = 1e-6 * (domain[1] - domain[0])
     outside = ((inner < domain[0] - slack) | (inner > domain[1] + slack)).any(-1, keepdim=True)
-    if transformed(x):  # there are no numbers to look at yet
+    if transformed():  # there are no numbers to look at yet
         return torch.where(outside, torch.nan, inner)
     if bool(outside.any()):
         box, points = domain, x
@@ -184,7 +188,8 @@ R = TypeVar("R", bound=Recorded)
 class Recorder(Generic[M, R]):
     """The record of each module, made by `make` when first asked for, and again when the module's tensors change.
 
-    The one place where something is kept that follows from tensors. A record in a graph is made for every call.
+    The one place where something is kept that follows from tensors. A record in a graph, or under a transform of
+    torch.func that the module itself belongs to, is made for every call.
     """
 
     def __init__(self, make: Callable[[M], R]) -> None:
@@ -195,15 +200,17 @@ class Recorder(Generic[M, R]):
         known = self.made.get(module)
         if known is not None and _unchanged(known[1]):
             return known[0]
-        record = self.make(module)
-        if not record.requires_grad:
-            sources = [
-                (part._buffers, name, b, None if b.is_inference() else b._version, b.requires_grad)
-                for part in module.modules()
-                for name, b in part._buffers.items()
-                if b is not None
-            ]
-            self.made[module] = (record, sources)
+        if module.requires_graph():
+            return self.make(module)
+        with outside():
+            record = self.make(module)
+        sources = [
+            (part._buffers, name, b, None if b.is_inference() else b._version, b.requires_grad)
+            for part in module.modules()
+            for name, b in part._buffers.items()
+            if b is not None
+        ]
+        self.made[module] = (record, sources)
         return record
 
 

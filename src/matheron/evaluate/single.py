@@ -16,12 +16,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..checks import transformed
 from ..features.basis import LARGEST_WIDTH, Cosines, Pairs
 from ..features.canonical import Canonical
 from ..kernels import Radial
 from ..kernels.base import squared_distance_to
 from ..kernels.terms import RadialPart
+from ..modes import transformed
 from ..scratch import computed, empty
 from ..weigh import Sums
 from . import chunked
@@ -33,7 +33,7 @@ def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
     """Whether a basis function serves one sum only at inner points x `[1 or s, n, d]`, or `[p, n, d]` of paths `of`."""
     if of is None and len(x) != record.num_paths:  # said first: nothing is derived for shared points
         return False
-    return not transformed(x) and record.derived(single) is not None
+    return not transformed() and record.derived(single) is not None
 
 
 def values(record: Record, x: Tensor) -> Tensor:

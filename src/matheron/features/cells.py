@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.spectral import Elliptical
+from ..modes import as_numpy, plain
 from .harmonics import leading_signs
 
 # Shells of one factor, and the share of its mass that may lie outside of them all.
@@ -103,7 +104,7 @@ class Shells(Factor):
         waves = self.measure.waves
         within = step * ((torch.arange(waves, dtype=torch.float64) + 0.5) / waves - 0.5)
         masses = self.log_shell(index[:, None] + within).exp().mean(-1)
-        table = low, step, index, masses / masses.sum()
+        table = low, step, plain(index), plain(masses / masses.sum())
         if self.key is not None:
             if len(_TABLES) >= _MOST_TABLES:
                 _TABLES.clear()
@@ -179,4 +180,4 @@ class Atoms(Factor):
 
 def _axes(vectors: Tensor) -> tuple[int, ...]:
     """The coordinates that some of the vectors `[c, d]` have."""
-    return tuple(np.flatnonzero(np.any(vectors.numpy() != 0, axis=0)).tolist())
+    return tuple(np.flatnonzero(np.any(as_numpy(vectors) != 0, axis=0)).tolist())

@@ -9,12 +9,12 @@ every direction uniform, so that features stay unbiased.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..modes import kept
 from .fourier import orthogonal, rand, randn
 
 # Sizes of sets: more directions are several sets, each rotated on its own. Few sizes, since sets are kept.
@@ -52,7 +52,7 @@ def _sizes(count: int) -> list[int]:
     return sizes
 
 
-@lru_cache(maxsize=128)
+@kept(128)
 def near_design(size: int, dim: int) -> Tensor:
     """Directions `[size, d]` that are even altogether and in every run of neighbours: always the same.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch.quasirandom import SobolEngine
 
 from ..kernels.spectral import Elliptical, SpectralMeasure
 from ..kernels.terms import Term
+from ..modes import kept
 from .basis import Basis, Cosines, Pairs
 
 RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
@@ -80,7 +80,7 @@ def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> 
     return (net ^ shift).double().add_(0.5).div_(2**_SOBOL_BITS)
 
 
-@lru_cache(maxsize=32)
+@kept(32)
 def _plain_net(count: int, dims: int) -> Tensor:
     """The net without a shift, as whole numbers."""
     return SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**_SOBOL_BITS).long()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..axis_series import AxisSeries, sums_along, waves
-from ..checks import transformed
+from ..modes import transformed
 from ..nufft import adjoint_at, as_complex, as_real, grid_shape, series_at
 from .basis import Basis, Cosines, Pairs
 
@@ -107,10 +107,15 @@ class Lattice(Basis):
 
     def coefficients(self, W: Tensor) -> Tensor:
         """Weights `[..., c]` as complex coefficients `[..., *shape]` of exp(i theta_j . x); conjugate for -j."""
+        return torch.complex(*self._parts_of_coefficients(W))
+
+    def _parts_of_coefficients(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Their real and imaginary parts."""
         h = self.num_pairs
-        half = torch.complex(0.5 * W[..., :h], -0.5 * W[..., h : 2 * h])
-        one = torch.complex(W[..., 2 * h :], torch.zeros_like(W[..., 2 * h :]))
-        return torch.cat([half.flip(-1).conj(), one, half], dim=-1).unflatten(-1, self.shape)
+        cos, sin, one = 0.5 * W[..., :h], 0.5 * W[..., h : 2 * h], W[..., 2 * h :]
+        real = torch.cat([cos.flip(-1), one, cos], dim=-1)
+        imaginary = torch.cat([sin.flip(-1), torch.zeros_like(one), -sin], dim=-1)
+        return real.unflatten(-1, self.shape), imaginary.unflatten(-1, self.shape)
 
     def weights(self, F: Tensor) -> Tensor:
         """The weights `[..., c]` of coefficients `[..., *shape]`: the inverse of `coefficients`."""
@@ -118,7 +123,7 @@ class Lattice(Basis):
         return torch.cat([2 * F[..., h + 1 :].real, -2 * F[..., h + 1 :].imag, F[..., h : h + 1].real], dim=-1)
 
     def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        if (torch.is_grad_enabled() and W.requires_grad) or transformed(x):  # to be made of torch's own operations
+        if (torch.is_grad_enabled() and W.requires_grad) or transformed():  # to be made of torch's own operations
             return self.summed(x, W)
         if torch.is_grad_enabled() and x.requires_grad:
             return _Weighted.apply(x, W, self)
@@ -194,22 +199,33 @@ class Lattice(Basis):
 
     def summed(self, x: Tensor, W: Tensor) -> Tensor:
         """The same sum mode by mode, by products of matrices: in a graph, and where points are few."""
-        F, angles = self.coefficients(W), self.angles(x)  # [B, r, *shape], [B, n, k]
-        n, inner = x.shape[1], math.prod(F.shape[:-1])
+        F, angles = self._parts_of_coefficients(W), self.angles(x)  # [B, r, *shape] twice, [B, n, k]
+        n, inner = x.shape[1], math.prod(F[0].shape[:-1])
         step = max(1, _BLOCK // inner)
-        blocks = [self._block(angles[:, i : i + step], F) for i in range(0, n, step)]
-        return torch.cat(blocks, dim=-1) if blocks else F.real.new_zeros(*F.shape[:2], 0)
+        blocks = [self._block(angles[:, i : i + step], *F) for i in range(0, n, step)]
+        return torch.cat(blocks, dim=-1) if blocks else W.new_zeros(*W.shape[:2], 0)
 
-    def _block(self, angles: Tensor, F: Tensor) -> Tensor:
-        """One axis after the other, the last first: a product for it, weighted sums for the others."""
-        *others, last = (waves(angles[..., axis], n).to(F.dtype) for axis, n in enumerate(self.shape))  # [B, n, N_i]
-        B, r = F.shape[:2]
-        last = last.mT if len(last) == B else last.mT.expand(B, -1, -1)
-        total = (F.reshape(B, -1, F.shape[-1]) @ last).unflatten(1, (r, *self.shape[:-1]))  # [B, r, ..., n]
-        for wave in reversed(others):
-            expanded = wave.mT.reshape(len(wave), *[1] * (total.ndim - 3), wave.shape[2], wave.shape[1])
-            total = (total * expanded).sum(-2)
-        return total.real
+    def _block(self, angles: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
+        """One axis after the other, the last first: a product for it, weighted sums for the others.
+
+        In real arithmetic: second derivatives of complex numbers are views that torch.func's vmap does not know.
+        """
+        (B, r), n = real.shape[:2], angles.shape[1]
+        last = len(self.shape) - 1
+        F = torch.stack([real, imaginary], dim=1).reshape(B, -1, self.shape[last])  # [B, 2 r ..., N_k]
+        products = F @ torch.cat(_waves(angles[..., last], F, self.shape[last]), dim=-1).expand(B, -1, -1)
+        products = products.reshape(B, 2, r, *self.shape[:last], 2, n)
+        real = products[:, 0, ..., 0, :] - products[:, 1, ..., 1, :]  # [B, r, ..., n]
+        if last:
+            imaginary = products[:, 0, ..., 1, :] + products[:, 1, ..., 0, :]
+        for axis in reversed(range(last)):
+            shape = (len(angles), *[1] * (real.ndim - 3), self.shape[axis], n)
+            cos, sin = (wave.reshape(shape) for wave in _waves(angles[..., axis], F, self.shape[axis]))
+            total = (real * cos - imaginary * sin).sum(-2)
+            if axis:
+                imaginary = (real * sin + imaginary * cos).sum(-2)
+            real = total
+        return real
 
     def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
         """A product of matrices for each axis, or transforms where that has too many numbers."""
@@ -276,6 +292,13 @@ class Lattice(Basis):
             columns.append(index % n - n // 2)
             index = index // n
         return torch.stack(columns[::-1], dim=-1)
+
+
+def _waves(angles: Tensor, like: Tensor, modes: int) -> tuple[Tensor, Tensor]:
+    """cos(j x) and sin(j x) of the modes of one axis, `[b, n] -> [b, modes, n]`, in the dtype of `like`."""
+    j = torch.arange(-(modes // 2), modes // 2 + 1, dtype=angles.dtype, device=angles.device)
+    phase = j[:, None] * angles[:, None]
+    return phase.cos().to(like.dtype), phase.sin().to(like.dtype)
 
 
 class _Weighted(torch.autograd.Function):

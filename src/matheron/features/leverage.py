@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.terms import Term
+from ..modes import as_numpy
 from .basis import Basis, Cosines, Pairs
 from .beyond import outside, proposed, times
 from .cells import Atoms
@@ -150,14 +151,14 @@ def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
     assert asked.posterior is not None
     reference = Reference(asked.posterior, asked.domain, asked.where, 1 / torch.nan_to_num(turns, nan=1.0))
     _set_residuals(spectra, reference, asked.origin)
-    variance = reference.noise_variance.cpu().numpy()  # [r]
+    variance = as_numpy(reference.noise_variance)  # [r]
     for own in spectra:
         variance = variance + own.variance
     relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
     alike: dict[tuple, list[_Spectrum]] = {}  # of one shape, and with the same pilot in units of the scale
     for own in spectra:
         alike.setdefault(tuple(map(id, own.of_factors)), []).append(own)
-    parts, mean_squares = [], _mean_squares(pools, reference.x.cpu().numpy())
+    parts, mean_squares = [], _mean_squares(pools, as_numpy(reference.x))
     for group in alike.values():
         lev = np.concatenate([relative @ own.squares for own in group])  # [m, k]
         cells, means = by_cells(group[0].parts[0].factors, group[0].of_factors, lev)

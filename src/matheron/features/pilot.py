@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..modes import as_numpy
 from .cells import Atoms, Factor, Shells
 from .proposal import Component
 from .reference import net
@@ -84,20 +85,20 @@ def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) 
     if (kept := _KEPT.get(key)) is not None:  # asked once: another thread may clear them
         return kept
     q = factor.masses + factor.stretched(stretch) + factor.tail(least)
-    q = (q / q.sum()).numpy()
-    u, within = (t.numpy() for t in factor.located(U[:, column : column + factor.num_uniforms]))
+    q = as_numpy(q / q.sum())
+    u, within = (as_numpy(t) for t in factor.located(U[:, column : column + factor.num_uniforms]))
     cdf = q.cumsum()
     u = u * cdf[-1]
     cell = np.minimum(np.searchsorted(cdf, u), len(q) - 1)
-    runs = Runs(factor.index.numpy()[cell])
+    runs = Runs(as_numpy(factor.index)[cell])
     if isinstance(factor, Atoms):
-        return Part(within, None, cell, factor.masses.numpy()[cell] / q[cell], runs)
+        return Part(within, None, cell, as_numpy(factor.masses)[cell] / q[cell], runs)
     assert isinstance(factor, Shells)
     fraction = np.clip(1 - (cdf[cell] - u) / q[cell], 0, 1)
     log_radius = factor.low + factor.step * (cell + fraction)
     unit = within[:, : factor.own_dim] * np.exp(log_radius)[:, None]
     sign = np.where(within[:, -1:] < 0.5, -1.0, 1.0) if factor.signed else None
-    density = factor.log_shell(torch.from_numpy(log_radius)).exp().numpy()  # of log radius
+    density = as_numpy(factor.log_shell(torch.from_numpy(log_radius)).exp())  # of log radius
     part = Part(unit, sign, cell, density * factor.step / q[cell], runs)
     if key:
         if len(_KEPT) >= _MOST_KEPT:
@@ -109,13 +110,13 @@ def _part(factor: Factor, U: Tensor, column: int, least: float, stretch: float) 
 def _placed(factor: Factor, part: Part) -> np.ndarray:
     """The frequencies `[k, d]` of a factor."""
     if isinstance(factor, Atoms):
-        return factor.theta.detach().numpy()[part.cell]
+        return as_numpy(factor.theta)[part.cell]
     assert isinstance(factor, Shells)
-    own = part.unit * factor.measure.scale.detach().numpy()
+    own = part.unit * as_numpy(factor.measure.scale)
     if factor.shift is not None:
-        shift = factor.shift.detach().numpy()
+        shift = as_numpy(factor.shift)
         own = own + (shift if part.sign is None else part.sign * shift)
-    return own if factor.whole else own @ factor.frame.numpy()
+    return own if factor.whole else own @ as_numpy(factor.frame)
 
 
 def number_of_each(spectra: int, products: int) -> int:
@@ -132,9 +133,9 @@ def by_cells(factors: list[Factor], parts: list[Part], lev: np.ndarray) -> tuple
     power = 2.0 if alone else 1.0
     for factor, part in zip(factors, parts, strict=True):
         others = math.prod((p.ratio for p in parts if p is not part), start=np.ones(lev.shape[-1]))
-        fitted = part.runs.smooth(lev**power, others, factor.index.numpy()) ** (1 / power)
+        fitted = part.runs.smooth(lev**power, others, as_numpy(factor.index)) ** (1 / power)
         if isinstance(factor, Atoms) and alone:  # known, for those that were drawn
             fitted[:, part.cell] = lev
-        mean = np.maximum(fitted @ factor.masses.numpy(), 1e-300)
+        mean = np.maximum(fitted @ as_numpy(factor.masses), 1e-300)
         cells.append(fitted / mean[:, None])
     return cells, mean

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,10 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..kernels import coupled_covariance
+from ..modes import kept, outside, plain
 from ..scratch import arena, empty, frame
 from ..solvers import CholeskyState, Posterior, covariance
+from ..solvers.cholesky import solved
 
 # Reference points. Where the factor of all data would cost too much, or is not at hand, this many data must do.
 NUM_REFERENCE, LARGEST_WHOLE, LARGEST_DATA = 64, 4000, 1024
@@ -35,10 +36,11 @@ class Waves(NamedTuple):
 class Reference:
     """Points where the posterior matters, and the weights G = (K + noise)^-1 k(X, x) of the data there."""
 
+    @outside()  # where frequencies lie is not differentiated
     def __init__(self, posterior: Posterior, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> None:
-        kernel, X, tasks, noise = posterior.kernel, posterior.centres, posterior.tasks, posterior.noise
-        X, noise = X.detach().double(), noise.detach().double()
-        self.x = reference_points(X.cpu(), domain, where, lengths).to(X.device)
+        kernel, tasks, lengths = posterior.kernel.mapped(plain), plain(posterior.tasks), plain(lengths)
+        X, noise = plain(posterior.centres).double(), plain(posterior.noise).double()
+        self.x = reference_points(X.cpu(), plain(domain), plain(where), lengths).to(X.device)
         outputs = None if tasks is None else kernel.num_outputs
         self.tasks = None if outputs is None else torch.arange(len(self.x), device=X.device) % outputs
         state = posterior.state if isinstance(posterior.state, CholeskyState) else None
@@ -57,11 +59,13 @@ class Reference:
             K.diagonal().add_(noise + 1e-10 * scale)
             self.G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))
         else:
-            self.G = posterior.solve(K_Xx.to(state.L))
+            L = plain(state.L)
+            self.G = solved(L, K_Xx.to(L))
             noise = noise + state.jitter
         self.X, self.X_tasks = X, tasks
         self.noise_variance = noise @ self.G.double().square()  # [r]
 
+    @outside()
     def residuals(self, of: Sequence[Waves], origin: Tensor) -> list[np.ndarray]:
         """|r_theta(x)|^2 `[e, r, k]` of each of k waves times each of e monomials.
 
@@ -69,7 +73,7 @@ class Reference:
         """
         points = torch.cat([self.x, self.X])
         theta = torch.from_numpy(np.concatenate([own.theta for own in of])).to(points)
-        turns, found = (points - origin.to(points), theta.mT / (2 * math.pi)), []
+        turns, found = (points - plain(origin).to(points), theta.mT / (2 * math.pi)), []
         with arena():  # fresh memory would take longer than what is done with it
             P = torch.mm(*turns, out=empty((len(points), len(theta)), points))
             P = P.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
@@ -107,7 +111,7 @@ class Reference:
         """The columns of a coupling's root at the points' outputs, `[c, r + n]`; one for one output."""
         if self.tasks is None or self.X_tasks is None or root is None:
             return self.G.new_ones(1, 1)
-        root = root.detach().to(self.G)
+        root = plain(root).to(self.G)
         return root[torch.cat([self.tasks, self.X_tasks])].mT[root.any(0)]
 
 
@@ -150,7 +154,7 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     return torch.cat([inside, some + _between(near, d) * (other - some)])
 
 
-@lru_cache(maxsize=32)
+@kept(32)
 def _between(near: int, d: int) -> Tensor:
     """How far from a datum to its neighbour points lie, `[near, 1]`: every fourth in the middle, the others evenly in
     the logarithm of the distance."""
@@ -158,7 +162,7 @@ def _between(near: int, d: int) -> Tensor:
     return torch.where(number % 4 == 0, 0.2 + 0.6 * u, 0.5 * _CLOSEST ** (1 - u))
 
 
-@lru_cache(maxsize=32)
+@kept(32)
 def net(count: int, dims: int) -> Tensor:
     """A Sobol net `[count, dims]` that is always the same, off the corners."""
     points = SobolEngine(dims, scramble=True, seed=0).draw(count, dtype=torch.float64)

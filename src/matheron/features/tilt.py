@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..modes import as_numpy
 from .proposal import Component
 
 # int S^2 / q may be this many times that of plain features: little more than one where data explain little; else nearly
@@ -48,7 +49,7 @@ def tilt(parts: list[Tilted], given: bool, pinned: bool, num_bases: int) -> None
     spread = variance**2 / (variance**2 / plain).sum()
     # The cells of all factors one after another, and where those of each factor, and the factors of each part, begin.
     factors = [f for p in parts for f in p.component.factors]
-    m = np.concatenate([f.masses.numpy() for f in factors])
+    m = np.concatenate([as_numpy(f.masses) for f in factors])
     squared = np.concatenate([lev for p in parts for lev in p.cells]) ** 2
     counts = np.array([len(f.masses) for f in factors])
     numbers = np.array([len(p.cells) for p in parts])

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_tensor, check_dim, transformed
+from ..checks import ArrayLike, as_tensor, check_dim
+from ..modes import transformed
 from ..scratch import empty, frame
 from ..value import REGISTRY, Value
 from ..weigh import weigh
@@ -204,7 +205,7 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
         return _by_product(x, z)
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
         return _SquaredDistance.apply(x, z)
-    if transformed(x) or transformed(z):  # which neither writes in place nor knows of scratch memory
+    if transformed():  # which neither writes in place nor knows of scratch memory
         return (x.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
     return _by_differences(x, z.mT.contiguous())  # a coordinate's column is read in one stride: twice as fast
 
@@ -220,7 +221,7 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     x = (x - centre).double()
     z = x if same else (z - centre).double()
     x2, z2 = x.square().sum(-1).unsqueeze(-1), z.square().sum(-1).unsqueeze(-2)
-    if (torch.is_grad_enabled() and (x.requires_grad or z.requires_grad)) or transformed(x) or transformed(z):
+    if (torch.is_grad_enabled() and (x.requires_grad or z.requires_grad)) or transformed():
         r2 = (x2 + z2 - 2 * x @ z.mT).clamp_min(0).to(dtype)
         return r2 * (1 - torch.eye(x.shape[-2], dtype=dtype, device=x.device)) if same else r2
     r2 = (x @ z.mT).mul_(-2).add_(x2 + z2).clamp_min_(0).to(dtype)  # symmetric to the bit where x is z

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count, per_dimension, positive, transformed
+from ..checks import ArrayLike, as_count, per_dimension, positive
+from ..modes import transformed
 from .base import Kernel
 from .spectral import Lattice, SpectralMeasure
 from .stationary import Stationary
@@ -65,7 +66,7 @@ class Categorical(Stationary):
 
     def _difference(self, x: Tensor, z: Tensor, i: int) -> Tensor:
         r = x[..., :, None, i] - z[..., None, :, i]
-        if r.device.type == "cpu" and r.numel() and not transformed(r):
+        if r.device.type == "cpu" and r.numel() and not transformed():
             far = float(r.detach().abs().max())
             # Choices alone: between them k goes on, and is asked for where a series of it is made on a wider box.
             if far > self._odd - 0.5 and bool((r.detach() == r.detach().round()).all()):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..modes import kept
 from .elliptical import Elliptical, GammaScaled, Gaussian, Student
 from .measure import SpectralMeasure
 
@@ -128,7 +128,7 @@ def _joined(variance: np.ndarray, log_mass: np.ndarray) -> tuple[np.ndarray, np.
     return mean[kept] / total[kept], np.log(total[kept])
 
 
-@lru_cache(maxsize=64)
+@kept(64)
 def _table(dim: int, *parts: tuple[float, str, float]) -> tuple[float, float, Tensor, Tensor]:
     """The first log radius, the step, and at every point the log density and its change over a step."""
     variance, log_mass = _variances(dim, *parts)

@@ -12,7 +12,8 @@ import scipy  # whose special functions it imports when they are first used
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, per_dimension, positive, transformed
+from ..checks import ArrayLike, per_dimension, positive
+from ..modes import transformed
 from ..scratch import computed
 from ..weigh import weigh, weigh_coordinates
 from .base import Kernel, centred, squared_distance
@@ -168,7 +169,7 @@ class Matern(Radial):
         return 2 ** (1 - self.nu) / scipy.special.gamma(self.nu)
 
     def radial(self, r2: Tensor) -> Tensor:
-        if r2.requires_grad or transformed(r2) or self.nu not in (0.5, 1.5, 2.5):
+        if r2.requires_grad or transformed() or self.nu not in (0.5, 1.5, 2.5):
             return _BesselPower.apply(2 * self.nu * r2, self.nu, self._scale)
         return _half_integer(r2.mul_(2 * self.nu), self.nu)
 

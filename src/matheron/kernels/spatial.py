@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 import scipy  # whose special functions it imports when they are first used
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..checks import per_dimension
+from ..modes import as_numpy, kept
 from .base import Around, Kernel, centred
 from .elliptical import Elliptical
 from .measure import SpectralMeasure
@@ -82,14 +82,14 @@ class Ball(Elliptical):
     def log_radial(self, r2: Tensor) -> Tensor:
         d, far = self.input_dim, r2 > _BALL_FAR**2
         u = _root(torch.where(far, 0.0, r2))
-        value, slope = (torch.from_numpy(a).to(u) for a in _ball_density(u.detach().double().cpu().numpy(), d))
+        value, slope = (torch.from_numpy(a).to(u) for a in _ball_density(as_numpy(u).astype(np.float64), d))
         near = (value + slope * (u - u.detach())).clamp_min(1e-30).log()  # differentiable once
         # Far out the mean of the oscillations: k is 1 - 3/2 r near zero.
         tail = math.log(1.5) + math.lgamma((d + 1) / 2) - (d + 1) / 2 * (math.log(math.pi) + r2.clamp_min(1.0).log())
         return torch.where(far, tail, near)
 
 
-@lru_cache(maxsize=1)
+@kept(1)
 def _ball_table() -> Tensor:
     """The cumulative distribution of t at multiples of `_BALL_STEP`: 6/pi times the integral of j_1^2 up to there."""
     t = _BALL_STEP * np.arange(_BALL_CELLS + 1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import scipy  # whose special functions it imports when they are first used
 import torch
 from torch import Tensor
+
+from ..modes import kept, transformed
 
 # Nodes of the trapezoidal rule for a Bessel function; its error falls exponentially, below 1e-13 here.
 _NODES = 160
@@ -30,7 +30,7 @@ def gamma_quantile(u: Tensor, shape: float) -> Tensor:
     return (((c3 * t + c2) * t + c1) * t + c0).exp().clamp_min(1e-30).to(u)
 
 
-@lru_cache(maxsize=64)
+@kept(64)
 def _gamma_table(shape: float) -> Tensor:
     """Cubics `[cells, 4]`, highest power first, of log quantiles over equal cells of logit u, each from 0 to 1."""
     cells = np.arange(-2, _LOGIT_CELLS + 3)  # with neighbours for the slopes at both ends
@@ -61,7 +61,8 @@ def log_bessel_k(order: Tensor, s: Tensor) -> Tensor:
     K_a(s) is half the integral of exp(a t - s cosh t) over all t, which the trapezoidal rule gets to rounding in a few
     dozen nodes, once they lie where the integrand does: about its peak at sinh t = a / s.
     """
-    if s.device.type == "cpu" and not (torch.is_grad_enabled() and (s.requires_grad or order.requires_grad)):
+    in_graph = transformed() or (torch.is_grad_enabled() and (s.requires_grad or order.requires_grad))
+    if s.device.type == "cpu" and not in_graph:
         at = s.detach().double().numpy()
         value = torch.as_tensor(np.log(scipy.special.kve(float(order), at)) - at).to(s)  # faster, until it overflows
         if bool(value.isfinite().all()):

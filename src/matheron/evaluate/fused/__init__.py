@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ...means import ConstantMean, LinearMean, Mean
-from ..chunked import of_some, transformed
+from ...modes import transformed
+from ..chunked import of_some
 from ..record import Record
 from .plan import Plan
 from .read import make_plan
@@ -30,7 +31,7 @@ def plan_of(record: Record) -> Plan | None:
 
 def can(record: Record, x: Tensor, of: Tensor | None = None) -> bool:
     """Whether the kernels serve this record at inner points x `[1 or s, n, d]`, or `[p, n, d]` of the paths `of`."""
-    if x.device.type != "cuda" or not usable(x.device.index) or transformed(x):
+    if x.device.type != "cuda" or not usable(x.device.index) or transformed():
         return False
     return plan_of(record) is not None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ...kernels import Kernel
+from ...modes import kept
 from .plan import Radial, Tiles, tiles
 from .read import LARGEST_DIM, PAD, radial_parts
 
@@ -60,7 +60,7 @@ def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products |
     return Products(parts, X, tasks)
 
 
-@lru_cache(maxsize=32)
+@kept(32)
 def _tiles(r: int, device: torch.device) -> Tiles:
     """Tiles of r rows: of 16 or of 64, since every width is a kernel to be compiled."""
     return tiles([list(range(r))], device, at_least=16 if r <= 16 else TILE)

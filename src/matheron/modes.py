@@ -1,0 +1,81 @@
+"""Torch's modes, and how to leave them: tensors that are kept must not be of the mode that they happened to be made in.
+
+Inside `torch.func.grad` every operation returns a wrapped tensor, of no use once the transform has returned; inside
+`torch.inference_mode` it returns one that no graph may hold. What is kept for later calls is therefore made outside of
+both: by `kept` where it follows from plain arguments, and inside `outside` where it follows from a module's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, maybe_current_level
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+
+P, T = ParamSpec("P"), TypeVar("T")
+
+
+def transformed() -> bool:
+    """Whether a transform of torch.func, forward differentiation or compilation is under way.
+
+    All operations count, those on plain tensors too: inside `grad` their results are wrapped.
+    """
+    return is_compiling() or maybe_current_level() is not None or forward_ad._current_level >= 0
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether a tensor belongs to a transform of torch.func that is under way."""
+    return is_functorch_wrapped_tensor(tensor)
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Leave inference mode and all transforms of torch.func. Only tensors that are not wrapped may be used inside."""
+    with temporarily_clear_interpreter_stack(), torch.inference_mode(False):
+        yield
+
+
+def kept(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """`functools.lru_cache` for functions of plain arguments that return tensors: these are made `outside`."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def made(*args: P.args, **kwargs: P.kwargs) -> T:
+            with outside():
+                return function(*args, **kwargs)
+
+        return lru_cache(maxsize)(made)
+
+    return decorate
+
+
+@overload
+def plain(tensor: Tensor) -> Tensor: ...
+@overload
+def plain(tensor: Tensor | None) -> Tensor | None: ...
+
+
+@outside()
+def plain(tensor: Tensor | None) -> Tensor | None:
+    """A tensor without its graph, and outside of every mode: for decisions that nothing is differentiated through."""
+    if tensor is None:
+        return None
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            raise TypeError("expected one model, got a batch of torch.func.vmap; use one after another")
+        tensor = get_unwrapped(tensor)
+    return tensor.clone() if tensor.is_inference() else forward_ad.unpack_dual(tensor.detach()).primal
+
+
+@outside()
+def as_numpy(tensor: Tensor) -> np.ndarray:
+    """The numbers of a tensor; inside `torch.func.grad` too, where `tensor.numpy()` finds none."""
+    return plain(tensor).cpu().numpy()
