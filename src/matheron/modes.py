@@ -9,18 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache, wraps
-from typing import ParamSpec, TypeVar, overload
+from functools import _lru_cache_wrapper, lru_cache
+from typing import TypeVar, overload
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, maybe_current_level
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._C._functorch import (
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_current_level,
+    maybe_get_level,
+)
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-P, T = ParamSpec("P"), TypeVar("T")
+T = TypeVar("T")
 
 
 def transformed() -> bool:
@@ -36,6 +42,17 @@ def is_wrapped(tensor: Tensor) -> bool:
     return is_functorch_wrapped_tensor(tensor)
 
 
+def in_graph(tensor: Tensor) -> bool:
+    """Whether derivatives are being taken through a tensor: by autograd, forward, or by a transform of torch.func."""
+    if tensor.requires_grad or (forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None):
+        return True
+    if not is_functorch_wrapped_tensor(tensor):
+        return False
+    inner = get_unwrapped(tensor) if maybe_get_level(tensor) == maybe_current_level() else tensor
+    with temporarily_pop_interpreter_stack():  # the same question of the transform around this one
+        return in_graph(inner)
+
+
 @contextmanager
 def outside() -> Iterator[None]:
     """Leave inference mode and all transforms of torch.func. Only tensors that are not wrapped may be used inside."""
@@ -43,16 +60,11 @@ def outside() -> Iterator[None]:
         yield
 
 
-def kept(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def kept(maxsize: int) -> Callable[[Callable[..., T]], _lru_cache_wrapper[T]]:
     """`functools.lru_cache` for functions of plain arguments that return tensors: these are made `outside`."""
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        @wraps(function)
-        def made(*args: P.args, **kwargs: P.kwargs) -> T:
-            with outside():
-                return function(*args, **kwargs)
-
-        return lru_cache(maxsize)(made)
+    def decorate(function: Callable[..., T]) -> _lru_cache_wrapper[T]:
+        return lru_cache(maxsize)(outside()(function))
 
     return decorate
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._nn import _parse_to
 
-from .modes import is_wrapped
+from .modes import in_graph, outside, plain
 
 # What a JSON file holds.
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -122,8 +122,9 @@ class Value(nn.Module, metaclass=_Frozen):
         return self.to(torch.device("cuda", device) if isinstance(device, int) else device or "cuda")
 
     def owned(self) -> Self:
-        """A copy that shares no memory and no graph with anything else."""
-        return self.mapped(lambda b: b.detach().clone())
+        """A copy that shares no memory, no graph and no mode of torch with anything else."""
+        with outside():
+            return self.mapped(lambda b: plain(b).clone())
 
     @classmethod
     def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
@@ -179,8 +180,8 @@ class Value(nn.Module, metaclass=_Frozen):
             self._frozen = before
 
     def requires_graph(self) -> bool:
-        """Whether any tensor of this value requires grad, or belongs to a transform of torch.func that is under way."""
-        if any(b is not None and (b.requires_grad or is_wrapped(b)) for b in self._buffers.values()):
+        """Whether derivatives are being taken through any tensor of this value."""
+        if any(b is not None and in_graph(b) for b in self._buffers.values()):
             return True
         return any(
             part.requires_graph() if isinstance(part, Value) else any(p.requires_grad for p in part.parameters())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .modes import transformed
+
 # Measured: how many times fewer points than sums are few; coordinates from which one product for all is faster than one
 # each, and weights beyond which it is not.
 _FEWER, _SEVERAL, _MANY = 4, 4, 1 << 17
@@ -50,4 +52,4 @@ def add(total: Sums | None, part: Sums) -> Sums:
 
 
 def _plus(a: Tensor, b: Tensor) -> Tensor:
-    return a + b if a.requires_grad or b.requires_grad else a.add_(b)
+    return a + b if a.requires_grad or b.requires_grad or transformed() else a.add_(b)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..means import ConstantMean, Mean
-from ..modes import outside, transformed
+from ..modes import is_wrapped, outside, transformed
 from ..scratch import frame
 from ..transforms import Transform
 from ..value import Value
@@ -200,8 +200,8 @@ class Recorder(Generic[M, R]):
         known = self.made.get(module)
         if known is not None and _unchanged(known[1]):
             return known[0]
-        if module.requires_graph():
-            return self.make(module)
+        if module.requires_graph() or (transformed() and any(map(is_wrapped, module.buffers()))):
+            return replace(self.make(module), requires_grad=True)
         with outside():
             record = self.make(module)
         sources = [

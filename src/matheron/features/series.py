@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.terms import Term
+from ..modes import plain
 from ..nufft import series_at
 from .box import JOIN_TIMES, LARGEST_DIM, Box, joined, own_period
 from .coefficients import by_transform, coefficients, continued, decay_length, largest_error, near
@@ -256,10 +257,10 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
     between = torch.rand(64, 1, generator=generator, dtype=torch.float64)
     between = torch.cat([between, near(64, 1, seed=axis)]) * line.period[0]
     with torch.no_grad():
-        exact = continued(term, box.cut_off[0], line, between, input_dim)
+        exact = plain(continued(term, box.cut_off[0], line, between, input_dim))
         size = 3**5  # powers of three: odd, and quick to transform
         while True:
-            c = by_transform(term, box.cut_off[0], replace(line, m=(size // 2,)), input_dim)  # [size]
+            c = plain(by_transform(term, box.cut_off[0], replace(line, m=(size // 2,)), input_dim))  # [size]
             series = series_at(c[None].to(torch.complex128), 2 * math.pi / line.period[0] * between)[0].real
             c = c[size // 2 :].clamp_min(0) * torch.where(torch.arange(size // 2 + 1) > 0, 2.0, 1.0)
             beyond = c.flip(0).cumsum(0).flip(0)[1:]  # beyond[m]: more than m

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ArrayLike, positive
+from ..modes import transformed
 from ..value import Parts, shown
 from .base import Around, Kernel
 from .spectral import Embedded, Mixture, SpectralMeasure
@@ -38,8 +39,8 @@ class Scaled(Around):
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         K = self.kernel.forward(x, z)
-        in_graph = K.requires_grad or self.outputscale.requires_grad
-        return K * self.outputscale if in_graph else _own(K).mul_(self.outputscale)
+        kept = K.requires_grad or self.outputscale.requires_grad or transformed()
+        return K * self.outputscale if kept else _own(K).mul_(self.outputscale)
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         K, dK = self.kernel.with_gradient(x, z)
@@ -246,7 +247,7 @@ def _accumulate(matrices, in_place, out_of_place) -> Tensor:
     for K in matrices:
         if total is None:
             total = K
-        elif total.requires_grad or K.requires_grad:
+        elif total.requires_grad or K.requires_grad or transformed():
             total = out_of_place(total, K)
         else:
             total = in_place(_own(total), K)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..modes import kept
+from ..modes import in_graph, kept
 from .elliptical import Elliptical, GammaScaled, Gaussian, Student
 from .measure import SpectralMeasure
 
@@ -76,7 +76,7 @@ def compound(given: Sequence[SpectralMeasure]) -> Elliptical | None:
     for m in measures:
         ratios = (m.scale / scale).detach()
         inner = m.parts if isinstance(m, Compound) else ((1.0, m),)
-        differentiable = any(v.requires_grad for _, part in inner for v in vars(part).values() if isinstance(v, Tensor))
+        differentiable = any(in_graph(v) for _, part in inner for v in vars(part).values() if isinstance(v, Tensor))
         mixtures = all(isinstance(part, Gaussian | Student | GammaScaled) for _, part in inner)
         proportional = bool((ratios - ratios[0]).abs().max() <= 1e-12 * ratios[0])
         if shifts or differentiable or not (mixtures and proportional):

@@ -8,6 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from ..modes import in_graph
 from .measure import SpectralMeasure
 from .special import gamma_quantile, log_bessel_k
 
@@ -111,7 +112,7 @@ class GammaScaled(Elliptical):
         return gamma_quantile(U, float(self.alpha.detach())).sqrt()
 
     def importance(self, U: Tensor) -> Tensor | None:
-        if not self.alpha.requires_grad:
+        if not in_graph(self.alpha):
             return None
         precision = gamma_quantile(U[..., self.input_dim], float(self.alpha.detach()))
         alpha = self.alpha

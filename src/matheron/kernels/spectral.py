@@ -17,6 +17,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ..modes import in_graph
 from .compound import compound as compound
 from .elliptical import Elliptical as Elliptical
 from .elliptical import GammaScaled as GammaScaled
@@ -53,7 +54,7 @@ class Lattice(SpectralMeasure):
         return k * self.fundamental
 
     def importance(self, U: Tensor) -> Tensor | None:
-        if not self.lengthscale.requires_grad:
+        if not in_graph(self.lengthscale):
             return None
         weight = torch.ones((), dtype=U.dtype, device=U.device)
         for i in range(self.input_dim):

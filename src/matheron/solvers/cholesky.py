@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
+from ..modes import transformed
 from .base import Operator, Solver, State, Stats, floored
 
 # Rows of a matrix in float32 that are looked at before it is made.
@@ -65,7 +66,7 @@ class Cholesky(Solver[CholeskyState]):
         magnitude = operator.magnitude()
         K, largest = _in_enough_digits(operator, float(magnitude.detach().sum()))
         noise, name = operator.noise.to(K.dtype), "k(X, X) + noise"
-        if K.requires_grad or noise.requires_grad:
+        if K.requires_grad or noise.requires_grad or transformed():
             L, jitter = safe_cholesky(K + noise.diag_embed(), name, magnitude)
             return CholeskyState(self, operator, L, jitter, largest)
         made = [K]
