@@ -56,3 +56,14 @@ def test_each_device_has_its_library_and_other_devices_have_none(monkeypatch):
     monkeypatch.setattr(nufft, "cufinufft", lambda: "for a GPU")
     devices: list[Any] = [SimpleNamespace(device=SimpleNamespace(type=name)) for name in ("cpu", "cuda", "mps")]
     assert [nufft.library_for(x) for x in devices] == [finufft, "for a GPU", None]
+
+
+def test_a_transform_prints_nothing_where_torch_has_more_threads_than_openmp(capfd):
+    before = torch.get_num_threads()
+    torch.set_num_threads(64)
+    try:
+        nufft.series_at(torch.ones(1, 33, dtype=torch.complex128), torch.zeros(40, 1, dtype=torch.float64))
+    finally:
+        torch.set_num_threads(before)
+    printed = capfd.readouterr()
+    assert printed.out == printed.err == ""

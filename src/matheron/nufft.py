@@ -111,7 +111,8 @@ def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: fl
     if x.device.type == "cuda":
         stream = torch.cuda.current_stream(x.device).cuda_stream
         return on_device(library, settings, x, gpu_device_id=x.device.index or 0, gpu_stream=stream)
-    plan = library.Plan(*settings, nthreads=torch.get_num_threads())
+    # Without its warning, printed at each call, where torch has more threads than OpenMP was given: errors are raised.
+    plan = library.Plan(*settings, nthreads=torch.get_num_threads(), showwarn=0)
     plan.setpts(*(np.ascontiguousarray(axis.numpy()) for axis in x.detach().double().unbind(-1)))
     return lambda data, result: torch.from_numpy(plan.execute(data.contiguous().numpy()).reshape(result))
 
