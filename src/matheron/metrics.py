@@ -77,7 +77,7 @@ def _orthogonal_factor(A: Tensor) -> Tensor:
 
 def _by_iteration(A: Tensor) -> Tensor | None:
     """The orthogonal factor; None where it is not found, as of zeros."""
-    one, X = torch.eye(len(A)).to(A), A
+    one, X = torch.eye(len(A), dtype=A.dtype, device=A.device), A
     for _ in range(2):  # of a singular one, the first leaves those below `low`, and rounding's noise in their place
         norm = torch.linalg.matrix_norm(X)
         if not float(norm) > 0:
@@ -90,7 +90,7 @@ def _by_iteration(A: Tensor) -> Tensor | None:
 
 def _halley(X: Tensor) -> Tensor:
     """X <- X (a + b X^T X) (1 + c X^T X)^-1 brings singular values in [low, 1] to 1, in six steps from rounding's."""
-    p, one = len(X), torch.eye(len(X)).to(X)
+    p, one = len(X), torch.eye(len(X), dtype=X.dtype, device=X.device)
     low = torch.finfo(X.dtype).eps / math.sqrt(p)
     while low < 1 - torch.finfo(X.dtype).eps:
         square = low * low

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize
-from torch.quasirandom import SobolEngine
 
 import matheron
 from matheron import kernels as K
+from matheron.modes import Sobol
 from matheron.thompson import minimize_together
 from matheron.thompson.altered import Rounded
 from matheron.thompson.mesh import scrambled
@@ -192,10 +192,10 @@ def test_bounds_that_do_not_fit_are_refused(paths):
 def test_a_mesh_made_on_a_device_is_the_engines(d):
     """The same numbers from wherever it goes on; a GPU makes them itself."""
     for first, count in ((0, 1), (0, 100), (1, 7), (100, 300)):
-        engine, fresh = (SobolEngine(d, scramble=True, seed=5) for _ in range(2))
+        engine, fresh = (Sobol(d, seed=5) for _ in range(2))
         if first:
-            engine.draw(first)
-        expected = engine.draw(count, dtype=torch.float64)
+            engine.next(first)
+        expected = engine.next(count)
         assert torch.equal(scrambled(fresh, first, count, torch.device("cpu")), expected)
 
 

@@ -226,7 +226,11 @@ def _size(term: Term, reference: Tensor | None) -> float:
     if term.coupling is not None:
         size *= float(term.coupling.detach().diagonal().mean())
     if term.forms:
-        x = torch.ones(1, len(term.forms[0]) - 1) if reference is None else reference.detach().cpu()
+        x = (
+            torch.ones(1, len(term.forms[0]) - 1, dtype=torch.float64)
+            if reference is None
+            else reference.detach().cpu()
+        )
         x2 = torch.nn.functional.pad(x.double().square(), (0, 1), value=1.0)  # of (x, 1)
         size *= float(torch.stack([x2 @ c.detach().cpu() for c in term.forms]).prod(0).mean())
     return size

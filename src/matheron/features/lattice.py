@@ -76,7 +76,7 @@ class Lattice(Basis):
     def beyond(self, input_dim: int) -> Tensor:
         """Half a step beyond the highest frequency of each coordinate, `[d]`: infinite in those that it has not."""
         highest = torch.full((input_dim,), math.inf, dtype=torch.float64)
-        highest[self.dims] = torch.tensor(self.shape) * math.pi / self.period.double().cpu()
+        highest[self.dims] = torch.tensor(self.shape, dtype=torch.float64) * math.pi / self.period.double().cpu()
         return highest
 
     def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:

@@ -37,7 +37,7 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
         places, own = torch.cat([places, X[chosen]]), torch.cat([own, chosen])
     near = nearest(places / scale, X / scale, min(_NEIGHBOURS, len(X)))  # [p, k]
     Z = X[near]  # [p, k, d]
-    K, k_p = torch.zeros(()), torch.zeros(())
+    K, k_p = (torch.zeros((), dtype=torch.float64) for _ in range(2))
     v = torch.zeros(len(places), dtype=torch.float64)
     for size, part in coupled:
         K = K + size * part.forward(Z, Z)  # [p, k, k]

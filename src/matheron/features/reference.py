@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from ..kernels import coupled_covariance
-from ..modes import kept, outside, plain
+from ..modes import Sobol, kept, outside, plain
 from ..scratch import arena, empty, frame
 from ..solvers import CholeskyState, Posterior, covariance
 from ..solvers.cholesky import solved
@@ -165,5 +164,5 @@ def _between(near: int, d: int) -> Tensor:
 @kept(32)
 def net(count: int, dims: int) -> Tensor:
     """A Sobol net `[count, dims]` that is always the same, off the corners."""
-    points = SobolEngine(dims, scramble=True, seed=0).draw(count, dtype=torch.float64)
+    points = Sobol(dims, seed=0).next(count)
     return points.clamp_(2**-30, 1 - 2**-30)

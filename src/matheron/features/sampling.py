@@ -112,7 +112,10 @@ class _Spectra:
             theta = scale * within[:, : scale.shape[-1]] * radius
         else:
             own = within[:, : scale.shape[-2]] * radius
-            theta = sum((own[:, j, None] * scale[..., j, :] for j in range(own.shape[1])), start=torch.zeros(()))
+            theta = sum(
+                (own[:, j, None] * scale[..., j, :] for j in range(own.shape[1])),
+                start=torch.zeros((), dtype=torch.float64),
+            )
         if self.shift is not None:
             column = self.sign_column[index]
             sign = torch.where(within.gather(1, column.clamp_min(0)[:, None])[:, 0] < 0.5, -1.0, 1.0).double()

@@ -81,14 +81,16 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
     Z = torch.cat([X, *cells])
     n, sizes = len(X), torch.tensor([len(cell) for cell in cells])
     A = torch.zeros(n + len(cells), len(Z), dtype=Z.dtype, device=Z.device)  # what is observed of f(Z)
-    A[:n, :n] = torch.eye(n)
+    A[:n, :n] = torch.eye(n, dtype=Z.dtype, device=Z.device)
     A[n + torch.arange(len(cells)).repeat_interleave(sizes), torch.arange(n, len(Z))] = (
         1 / sizes.to(Z)
     ).repeat_interleave(sizes.to(Z.device))
     with torch.no_grad():
         K = coupled_covariance(gp.kernel, Z, None, Z, None).double()
         jitter = _JITTER * float(K.diagonal().mean())
-        L, added = safe_cholesky(K + jitter * torch.eye(len(Z)).to(K), "k(Z, Z) of data and blocks")
+        L, added = safe_cholesky(
+            K + jitter * torch.eye(len(Z), dtype=K.dtype, device=K.device), "k(Z, Z) of data and blocks"
+        )
         residual = torch.cat([gp.train_targets.double(), y]) - A @ gp.mean(Z)[:, 0]
         # f(Z) = mean + L u with u ~ N(0, I) before the data, and B u + eps = residual.
         B, N = A @ L, torch.cat([gp.noise.double(), noise])
@@ -99,7 +101,7 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
         # Cov u = I - W^T W, whose root is I - V (1 - sqrt(1 - s^2)) V^T.
         _, s, Vh = torch.linalg.svd(W, full_matrices=False)
         shrunk = 1 - (1 - s.square()).clamp_min(0).sqrt()
-        root = torch.eye(len(Z)).to(K) - (Vh.mT * shrunk) @ Vh
+        root = torch.eye(len(Z), dtype=K.dtype, device=K.device) - (Vh.mT * shrunk) @ Vh
     return SparseGP(
         gp.kernel, Z, q_mean, root, gp.mean, whitened=True, jitter=jitter + added,
         input_transform=inward, output_transform=outward,

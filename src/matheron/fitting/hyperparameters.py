@@ -46,7 +46,11 @@ class Leaf:
         """The vector `[size]` of a value."""
         value = value.detach().double()
         if self.kind == "coupling":
-            ridge = 1e-8 * value.diagonal().mean().clamp_min(1e-300) * torch.eye(len(value)).to(value)
+            ridge = (
+                1e-8
+                * value.diagonal().mean().clamp_min(1e-300)
+                * torch.eye(len(value), dtype=value.dtype, device=value.device)
+            )
             return torch.linalg.cholesky(value + ridge)[*torch.tril_indices(len(value), len(value))]
         flat = value.expand(self.value.shape).reshape(-1).clamp(*self.bounds)
         return flat.log() if self.kind == "positive" else flat
@@ -69,8 +73,8 @@ class Leaf:
     def within(self, prior: Prior | None) -> Leaf:
         """The same within the support of a prior: beyond it there is no density to compare."""
         support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
-        lower = float(torch.as_tensor(getattr(support, "lower_bound", -math.inf)).max())
-        upper = float(torch.as_tensor(getattr(support, "upper_bound", math.inf)).min())
+        lower = float(torch.as_tensor(getattr(support, "lower_bound", -math.inf), dtype=torch.float64).max())
+        upper = float(torch.as_tensor(getattr(support, "upper_bound", math.inf), dtype=torch.float64).min())
         if self.kind == "coupling" or not upper > lower:
             return self
         if math.isfinite(upper - lower):  # a little inside: logarithms round
@@ -186,7 +190,9 @@ class Hyperparameters:
             noise = noise.expand(n) if tasks is None else noise[tasks]
         if isinstance(self.mean, Mean):
             return kernel, noise, self.mean
-        mean: Mean = ConstantMean() if len(rest) == 1 else LinearMean(torch.zeros(1, rest[0].shape[-1]))
+        mean: Mean = (
+            ConstantMean() if len(rest) == 1 else LinearMean(torch.zeros(1, rest[0].shape[-1], dtype=torch.float64))
+        )
         fill = iter(rest)
         return kernel, noise, mean.mapped(lambda _: next(fill))
 

@@ -84,7 +84,7 @@ class Atom(SpectralMeasure):
         return self.theta.expand(*U.shape[:-1], self.input_dim)
 
     def atoms(self) -> tuple[Tensor, Tensor] | None:
-        return torch.stack([self.theta, -self.theta]), torch.full((2,), 0.5).to(self.theta)
+        return torch.stack([self.theta, -self.theta]), self.theta.new_full((2,), 0.5)
 
 
 class Convolution(SpectralMeasure):

@@ -105,7 +105,7 @@ class Cosine(Stationary):
         return phase.cos(), (phase.sin() * (-2 * math.pi / self.period))[None]
 
     def measure(self, input_dim: int) -> SpectralMeasure:
-        self._phase(torch.zeros(1, input_dim), torch.zeros(1, input_dim))
+        self._phase(self.period.new_zeros(1, input_dim), self.period.new_zeros(1, input_dim))
         return Atom(2 * math.pi / self.period[None])
 
 

@@ -237,7 +237,9 @@ def _linear_model(phi: Features, at: PriorAt, update: Factored) -> Moments:
     m, size = Phi.shape
     if m > size and bool((noise > 0).all()) and update.root is None:
         weighted = Phi.mT / noise  # [t ell, m]
-        L, _ = safe_cholesky(weighted @ Phi + torch.eye(size).to(Phi), "Phi^T Phi / noise + I")
+        L, _ = safe_cholesky(
+            weighted @ Phi + torch.eye(size, dtype=Phi.dtype, device=Phi.device), "Phi^T Phi / noise + I"
+        )
         A = torch.linalg.solve_triangular(L, Phi_x.mT, upper=False)  # [t ell, n]
         mean = A.mT @ torch.linalg.solve_triangular(L, (weighted @ update.target)[:, None], upper=False)
         return Moments(at.mean_x + mean[:, 0], A.mT @ A)

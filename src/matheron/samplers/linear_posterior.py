@@ -143,7 +143,7 @@ def _posterior(Phi: Tensor, y: Tensor, noise: Tensor, zeta: Tensor, method: str)
     n, ell = Phi.shape
     Phi, y = Phi / noise.sqrt()[:, None], y / noise.sqrt()  # noise one
     if method == "cholesky" or (method == "auto" and ell <= n):
-        L, _ = safe_cholesky(Phi.mT @ Phi + torch.eye(ell).to(Phi), "Phi^T Phi / noise + I")
+        L, _ = safe_cholesky(Phi.mT @ Phi + torch.eye(ell, dtype=Phi.dtype, device=Phi.device), "Phi^T Phi / noise + I")
         mean = torch.cholesky_solve((Phi.mT @ y)[:, None], L)[:, 0]  # [ell]
         return mean, mean + torch.linalg.solve_triangular(L.mT, zeta.mT, upper=True).mT  # [s, ell]
     values, U = torch.linalg.eigh(Phi @ Phi.mT)  # [n], [n, n]

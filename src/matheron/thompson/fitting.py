@@ -33,13 +33,13 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
     # Values that differ by rounding alone are one value.
     outward = Affine(deviation if float(deviation) > 1e-13 * float(y.abs().max()) else y.new_ones(()), centre)
     model_X, model_y = inward(X), outward.inverse(y)
-    priors = {"lengthscale": _lengthscale_density, "outputscale": Gamma(2.0, 1.0)}
+    priors = {"lengthscale": _lengthscale_density, "outputscale": _gamma(2.0, 1.0)}
     kernel, variances, mean = maximised(
         1.0 * Matern(2.5, torch.ones(d, dtype=torch.float64)),
         model_X,
         model_y,
         noise=None if noise is None else y.new_full((len(y),), noise) / outward.scale.square(),
-        priors=priors if noise is not None else priors | {"noise": Gamma(1.1, 30.0)},
+        priors=priors if noise is not None else priors | {"noise": _gamma(1.1, 30.0)},
         floors=FLOORS,
         first_noise=1e-3,
     )
@@ -90,6 +90,11 @@ def representable(values: Tensor) -> Tensor:
 def _unit(values: Tensor) -> Tensor:
     largest = values.nan_to_num(0.0).abs().amax(dim=0, keepdim=True)
     return torch.where((largest > 1e100) | ((largest > 0) & (largest < 1e-100)), largest, 1.0)
+
+
+def _gamma(shape: float, rate: float) -> Gamma:
+    """In float64: of plain numbers torch makes one in its default dtype, and on its default device."""
+    return Gamma(*torch.tensor([shape, rate], dtype=torch.float64, device="cpu"))
 
 
 def _lengthscale_density(x: Tensor) -> Tensor:

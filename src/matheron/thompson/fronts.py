@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
+
+from ..modes import Sobol
 
 # Points by which the volume in three dimensions and more is counted.
 _COUNTED = 1 << 13
@@ -42,7 +43,7 @@ def improvements(F: Tensor, front: Tensor, reference: Tensor) -> Tensor:
         return _in_the_plane(F, front, reference)
     lowest = torch.cat([F, front]).amin(0)
     side = (reference - lowest).clamp_min(0)
-    points = lowest + side * SobolEngine(F.shape[1], scramble=True, seed=0).draw(_COUNTED, dtype=torch.float64).to(F)
+    points = lowest + side * Sobol(F.shape[1], seed=0).next(_COUNTED).to(F)
     free = points[~(front[:, None] <= points).all(-1).any(0)]  # not counted yet
     return (F[:, None] <= free).all(-1).sum(1).to(F) / _COUNTED * side.prod()
 

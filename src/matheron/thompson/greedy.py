@@ -35,7 +35,7 @@ def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: t
     """
     lower, upper = box.to(paths.device, paths.dtype)
     side = upper - lower
-    mesh = sobol_net(len(side), generator).draw(MESH_SIZE, dtype=torch.float64).to(lower)
+    mesh = sobol_net(len(side), generator).next(MESH_SIZE).to(lower)
     known = (data_in_box(gp, lower, upper) - lower) / side
     with torch.no_grad():
         points = torch.cat([known, mesh])  # of the unit cube

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from ..boxes import as_box
 from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor, many
+from ..modes import Sobol
 from ..paths import AbstractPaths, EnsemblePaths, require_paths
 from ..progress import progress_bar
 from .altered import Altered, Negated
@@ -351,7 +351,7 @@ def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tenso
 
 def _screen(
     paths: AbstractPaths | Altered,
-    mesh: SobolEngine,
+    mesh: Sobol,
     lower: Tensor,
     side: Tensor,
     size: int,

@@ -193,7 +193,7 @@ class ThompsonSampler(BaseSampler):
     ) -> Tensor:
         """The point `[d]` to try, of a drawn problem, given trials at X `[n, d]`."""
         size = max(1, min(self._mesh_size, _MESH_NUMBERS // space.cube.dim))
-        mesh = sobol_net(space.cube.dim, generator).draw(size, dtype=torch.float64)
+        mesh = sobol_net(space.cube.dim, generator).next(size)
         candidates = torch.cat([space.snap(mesh), X])
         at = problem.at(candidates)
         problem = problem.scaled(at) if len(problem.objectives) > 1 else problem

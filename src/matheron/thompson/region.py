@@ -88,8 +88,9 @@ def regions(
     half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
     low, high = torch.maximum(centres - half, lower), torch.minimum(centres + half, upper)
     span = (high - low).clamp_min(torch.finfo(lower.dtype).tiny)  # [s, d]
-    mesh = sobol_net(d, generator).draw(mesh_size, dtype=torch.float64).to(lower)
-    moved = torch.rand(s, mesh_size, d, generator=generator, device=generator.device).to(lower.device) < _MOVED / d
+    mesh = sobol_net(d, generator).next(mesh_size).to(lower)
+    chance = torch.rand(s, mesh_size, d, generator=generator, device=generator.device, dtype=torch.float32)
+    moved = chance.to(lower.device) < _MOVED / d
     u = torch.where(moved, mesh, ((centres - low) / span)[:, None])  # [s, n, d]
     u[:, 0] = (centres - low) / span
     return low, span, u
