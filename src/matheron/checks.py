@@ -70,7 +70,7 @@ def as_array(value: ArrayLike) -> Tensor:
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
-    return torch.as_tensor(array)
+    return torch.from_numpy(array)
 
 
 def _number(entry: SupportsFloat | str | bytes) -> float:

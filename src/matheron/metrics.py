@@ -276,7 +276,7 @@ def sinkhorn(
         value = ot.sinkhorn2(
             wp, wq, M, regularization * scale, "sinkhorn_log", numItermax=num_iterations, stopThr=tolerance
         )
-        return float(torch.as_tensor(value))
+        return float(value)
 
     total = cost(A, B)
     if debias:

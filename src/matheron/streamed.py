@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, Names, as_count, as_points, many, names_of
+from .checks import ArrayLike, Names, as_array, as_count, as_points, many, names_of
 from .gp import ExactGP
 from .gp.single import as_observations
 from .kernels import Kernel
@@ -185,7 +185,7 @@ def _source(data: Any, noise: Any, tasks: Any) -> tuple[tuple[Any, Any] | None, 
         if shape not in ((), (X.shape[0],), tuple(y.shape)):
             raise ValueError(f"noise: expected a number or [{X.shape[0]}], one per observation, got {list(shape)}")
         if tasks is not None and not hasattr(tasks, "shape"):
-            tasks = torch.as_tensor(tasks)
+            tasks = as_array(tasks)
         if tasks is not None and tuple(tasks.shape) != (X.shape[0],):
             raise ValueError(f"tasks: expected [{X.shape[0]}], one per observation, got {list(tasks.shape)}")
         return (X, y), None, noise, tasks

@@ -135,7 +135,7 @@ class Masked(Transform):
     """A transform of the coordinates where `mask` is true; the others are left alone."""
 
     def __init__(self, transform: Transform, mask: ArrayLike) -> None:
-        super().__init__(mask=torch.as_tensor(mask).bool())
+        super().__init__(mask=as_array(mask).bool())
         self.transform = transform
 
     def forward(self, x: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class Log(Transform):
     fields = ("base",)
 
     def __init__(self, base: float = math.e, mask: ArrayLike | None = None) -> None:
-        super().__init__(mask=torch.as_tensor(True if mask is None else mask).bool())
+        super().__init__(mask=as_array(True if mask is None else mask).bool())
         self.base = float(base)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class Kumaraswamy(Transform):
 
     def __init__(self, a: ArrayLike, b: ArrayLike, mask: ArrayLike | None = None, eps: float = 1e-7) -> None:
         super().__init__(a=positive(a, "a"), b=positive(b, "b"))
-        self.register_buffer("mask", torch.ones_like(self.a).bool() if mask is None else torch.as_tensor(mask).bool())
+        self.register_buffer("mask", torch.ones_like(self.a).bool() if mask is None else as_array(mask).bool())
         self.eps = float(eps)
 
     def _inside(self, x: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ class Round(Transform):
     fields = ("groups", "tau")
 
     def __init__(self, mask: ArrayLike, groups: Sequence[Sequence[int]] = (), tau: float | None = None) -> None:
-        super().__init__(mask=torch.as_tensor(mask).bool())
+        super().__init__(mask=as_array(mask).bool())
         self.groups = [list(group) for group in groups]
         self.tau = None if tau is None else float(tau)
 

@@ -72,8 +72,8 @@ class Products(CutBasis):
         others = [_product(factors[:j] + factors[j + 1 :]) for j in range(len(factors))]
         gradient = []
         for i in range(x.shape[-1]):
-            dPhi = sum(slope[i] * other for slope, other in zip(slopes, others, strict=True))
-            gradient.append(weigh(torch.as_tensor(dPhi).expand_as(factors[0]), W))
+            parts = (slope[i] * other for slope, other in zip(slopes, others, strict=True))
+            gradient.append(weigh(sum(parts, start=x.new_zeros(())).expand_as(factors[0]), W))
         return weigh(_product(factors), W), torch.stack(gradient, dim=-1)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike
+from ..checks import ArrayLike, as_array
 from ..drawing import draw
 from ..gp import ExactGP
 from ..libraries import describe
@@ -86,7 +86,7 @@ class MeanPath(Value):
         raise IndexError(f"{type(self).__name__}: expected all of it in a block, got {index}; leave out chunks of path")
 
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
-        numbers = [torch.as_tensor(axis).to(self.dtype) for axis in axes]
+        numbers = [as_array(axis).to(self.dtype) for axis in axes]
         points = torch.cartesian_prod(*numbers).reshape(-1, len(axes))
         return self(points).unflatten(1, [len(axis) for axis in numbers])
 

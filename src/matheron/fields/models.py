@@ -86,7 +86,7 @@ def fit_field(
         kernel = _first_guess(points, values, isotropic=_are_on_a_sphere(points))
     generator = torch.Generator().manual_seed(seed)
     noise = settings.get("noise")
-    alike = values.ndim == 1 and settings.get("tasks") is None and (noise is None or torch.as_tensor(noise).ndim == 0)
+    alike = values.ndim == 1 and settings.get("tasks") is None and (noise is None or as_array(noise).ndim == 0)
     if len(points) <= FITTED or not alike:
         gp = fit(kernel, points, values, seed=generator, progress=progress, **settings)
         return gp.replaced(input_names=names_of(X))

@@ -8,7 +8,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Names, as_names, as_noise, as_points, as_tensor, column_hint, many, names_of, positive
+from ..checks import (
+    ArrayLike,
+    Names,
+    as_array,
+    as_names,
+    as_noise,
+    as_points,
+    as_tensor,
+    column_hint,
+    many,
+    names_of,
+    positive,
+)
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from ..means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
@@ -267,7 +279,7 @@ def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int) -> Tensor | None
         return None
     if tasks is None:
         raise ValueError(f"tasks: expected [{n}] whole numbers below {num_outputs}, which output each row is of")
-    tasks = torch.as_tensor(tasks)
+    tasks = as_array(tasks)
     if tasks.shape != (n,) or bool((tasks != tasks.long()).any()):
         raise ValueError(f"tasks: expected [{n}] whole numbers, got shape {list(tasks.shape)}")
     if bool((tasks < 0).any()) or bool((tasks >= num_outputs).any()):

@@ -202,8 +202,10 @@ class _Operator:
 
     def energies(self, Z: Tensor) -> Tensor:
         V = self.basis.mixed(real_rows(Z[:, : Z.shape[1] - len(self.corner)]), self.planes)
-        each = [sum((V[a] * G).sum() for a, G in zip(*some, strict=True)) for some in self._convolved(V)]
-        return torch.stack([torch.as_tensor(energy) for energy in each])
+        zero = Z.new_zeros(())
+        return torch.stack(
+            [sum(((V[a] * G).sum() for a, G in zip(*some, strict=True)), start=zero) for some in self._convolved(V)]
+        )
 
     def __call__(self, Z: Tensor) -> Tensor:
         z, v = Z.split([Z.shape[1] - len(self.corner), len(self.corner)], dim=1)

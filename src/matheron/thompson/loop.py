@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..boxes import as_box
-from ..checks import ArrayLike, Random, as_count, as_generator, many
+from ..checks import ArrayLike, Random, as_array, as_count, as_generator, many
 from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
@@ -248,7 +248,7 @@ def minimize_function(
                 due = m == 1 and (count > 1 or turn == _ROUNDS - 1)
                 each = graded(count) if count > 1 else graded(_ROUNDS)[-1 - turn]
                 if spread is not None:
-                    each = spread if torch.as_tensor(spread).ndim == 0 else cast(Sequence[float], spread)[:count]
+                    each = spread if as_array(spread).ndim == 0 else cast(Sequence[float], spread)[:count]
                 if strategy in DRAWN:
                     settings["spread"] = each
                 points = suggest(

@@ -184,7 +184,7 @@ def _number(place: Place) -> int:
             "kernel: CategoricalKernel is understood of choices that are whole numbers; number them 0, 1, ..., and "
             f"keep input transforms off these columns (Normalize(d, indices=the others)), {BY_HAND}"
         )
-    span = torch.as_tensor(choices.amax() - choices.amin()).item() + 1
+    span = float(choices.amax() - choices.amin()) + 1
     return max(_FEWEST, int(_ROOM * span))
 
 

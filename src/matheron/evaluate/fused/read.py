@@ -117,7 +117,8 @@ def _radial_part(part: RadialPart, centres: Tensor, W: Tensor) -> Radial | None:
     squared = 2 * kernel.nu if isinstance(kernel, Matern) else 0.5 / kernel.alpha if kind == 4 else 1.0
     lengthscale = kernel.lengthscale
     a = centres.new_zeros(centres.shape[1])  # q = sum_k (a_k r_k)^2
-    a[part.dims] = (torch.as_tensor(squared, dtype=torch.float64).to(lengthscale).sqrt() / lengthscale).to(a).expand(len(part.dims))
+    root = squared.to(lengthscale).sqrt() if isinstance(squared, Tensor) else math.sqrt(squared)
+    a[part.dims] = (root / lengthscale).to(a).expand(len(part.dims))
     isotropic = lengthscale.numel() == 1 and len(part.dims) == len(a)
     unit = two_to(torch.frexp(a).exponent, a.dtype)  # [d]
     extra = -centres.shape[0] % PAD
