@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_no_transform_is_remembered_by_the_paths_that_it_was_first_used_on(kind)
 
     expected = {name: transform(of(copy.deepcopy(paths)), x) for name, transform in TRANSFORMS.items()}
     gradients = [paths.value_and_grad(at[None])[1].flatten(0, -2).sum(0) for at in x]
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if paths.dtype == torch.float32 else {"rtol": 1e-8, "atol": 1e-8}
+    tolerance: Any = {"rtol": 1e-4, "atol": 1e-4} if paths.dtype == torch.float32 else {"rtol": 1e-8, "atol": 1e-8}
     torch.testing.assert_close(expected["vmap(grad)"], torch.stack(gradients), **tolerance)
     torch.testing.assert_close(expected["jacrev(jacrev)"], expected["hessian"], **tolerance)
     for first, transform in TRANSFORMS.items():

@@ -46,7 +46,7 @@ class AxisSeries:
         self.transform = window_transform(modes, self.size, dtype)
         u = angles.double() * (self.size / (2 * math.pi))
         first = torch.ceil(u - w / 2).long()  # of the w cells nearest to each point
-        taps = torch.arange(w)
+        taps = torch.arange(w, device="cpu")
         phi = window(((u - first)[:, None] - taps).to(dtype), w)  # [n, w]
         low = int(first.min())
         self.num_cells = int(first.max()) + w - low
@@ -57,7 +57,7 @@ class AxisSeries:
         for start in range(0, len(angles), step):
             near = first[start : start + step]
             a, b = int(near.min()), int(near.max()) + w
-            windows = torch.zeros(b - a, len(near), dtype=dtype)
+            windows = torch.zeros(b - a, len(near), dtype=dtype, device="cpu")
             windows.scatter_(0, (near - a) + taps[:, None], phi[start : start + step].mT)
             self.tiles.append((slice(start, start + len(near)), slice(a, b), windows))
 

@@ -127,7 +127,7 @@ def _floor(mean: Tensor, C: Tensor, s: int) -> Moments:
     generator = torch.Generator().manual_seed(s)
     total = EmpiricalMoments()
     for start in range(0, s, _BLOCK):
-        zeta = torch.randn(min(_BLOCK, s - start), len(R), generator=generator, dtype=torch.float64).to(R)
+        zeta = torch.randn(min(_BLOCK, s - start), len(R), generator=generator, dtype=torch.float64, device="cpu").to(R)
         total.add(zeta @ R.mT)
     return Moments(mean.reshape(-1) + total.moments.mean, total.moments.covariance)
 

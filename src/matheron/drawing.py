@@ -145,7 +145,7 @@ def draw(
             return OutputPaths([drawn(member, count) for member in one.models])
         if isinstance(one, Ensemble):
             turns = torch.randperm(len(one.models), generator=random, device=random.device).cpu()
-            used, owner = turns[torch.arange(count) % len(turns)].unique(return_inverse=True)
+            used, owner = turns[torch.arange(count, device="cpu") % len(turns)].unique(return_inverse=True)
             counts = torch.bincount(owner).tolist()
             members = [drawn(one.models[int(i)], n) for i, n in zip(used, counts, strict=True)]
             return EnsemblePaths(members, owner.to(members[0].device))

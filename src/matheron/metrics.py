@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -276,7 +276,7 @@ def sinkhorn(
         value = ot.sinkhorn2(
             wp, wq, M, regularization * scale, "sinkhorn_log", numItermax=num_iterations, stopThr=tolerance
         )
-        return float(value)
+        return float(cast(Tensor, value))
 
     total = cost(A, B)
     if debias:

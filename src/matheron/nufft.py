@@ -256,6 +256,6 @@ def window_transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
     w = WIDTH[dtype]
     nodes, weights = np.polynomial.legendre.leggauss(64)
     z = torch.from_numpy(nodes) * (w / 2)
-    j = torch.arange(-(n // 2), n // 2 + 1, dtype=torch.float64)
+    j = torch.arange(-(n // 2), n // 2 + 1, dtype=torch.float64, device="cpu")
     phi = window(z, w) * torch.from_numpy(weights) * (w / 2)
     return (phi @ torch.cos(torch.outer(z, 2 * math.pi / size * j))).to(dtype)

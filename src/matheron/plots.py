@@ -120,7 +120,7 @@ def plot_minima(
     names = [*(_input_names(paths, [], None) if paths is not None else _UNNAMED[d]), "f(x)"]
     with _house(axes) as panels:
         axis: Axes = panels[0, 0]
-        grid = [torch.linspace(float(low), float(high), 100, dtype=torch.float64) for low, high in box.T]
+        grid = [torch.linspace(float(low), float(high), 100, dtype=torch.float64, device="cpu") for low, high in box.T]
         if paths is not None and d == 2:
             mean = _mean(paths, torch.cartesian_prod(*grid)).reshape(100, 100)
             shown = axis.contourf(*grid, mean.T, levels=16, cmap=VALUES)
@@ -155,7 +155,7 @@ def plot_trajectories(
     values = _numbers(as_array(states))
     if values.ndim != 3:
         raise ValueError(f"states: expected [s, steps, d_s], as rollout returns, got {list(values.shape)}")
-    time, count = dt * torch.arange(values.shape[1]), values.shape[2]
+    time, count = dt * torch.arange(values.shape[1], device="cpu"), values.shape[2]
     names = [f"state {i + 1}" if count > 1 else "state" for i in range(count)] if names is None else list(names)
     if len(names) != count:
         raise ValueError(f"names: expected {count}, one per state, got {len(names)}")
@@ -263,7 +263,7 @@ def draw_curves(
             below, above = mean - 2 * spread, mean + 2 * spread
             axis.fill_between(x, below, above, color=colour, alpha=0.2, linewidth=0, label=label)
     if categories:
-        beside = 0.4 * (torch.arange(len(few)) / max(1, len(few) - 1) - 0.5)
+        beside = 0.4 * (torch.arange(len(few), device="cpu") / max(1, len(few) - 1) - 0.5)
         axis.plot((x + beside[:, None]).T, few.T, ".", color=POSTERIOR, markersize=4, alpha=0.7)
         axis.plot(x, mean, "_", color=EXACT, markersize=18, markeredgewidth=1.5, label="mean")
         axis.margins(x=0.1)

@@ -124,13 +124,13 @@ class StreamedGP:
         """One reading of the data, `chunks`."""
         generator = torch.Generator().manual_seed(0x57EA)  # for the size of a lattice alone
         count, num_chunks, d = 0, 0, self.model.centres.shape[1]
-        lower, upper = (torch.full((d,), end, dtype=torch.float64) for end in (math.inf, -math.inf))
-        keys, sample, noise = (torch.empty(shape, dtype=torch.float64) for shape in (0, (0, d), 0))
+        lower, upper = (torch.full((d,), end, dtype=torch.float64, device="cpu") for end in (math.inf, -math.inf))
+        keys, sample, noise = (torch.empty(shape, dtype=torch.float64, device="cpu") for shape in (0, (0, d), 0))
         for X, _, _, some in chunks:
             count, num_chunks = count + len(X), num_chunks + 1
             low, high = X.aminmax(dim=0)
             lower, upper = torch.minimum(lower, low), torch.maximum(upper, high)
-            drawn = torch.rand(len(X), generator=generator, dtype=torch.float64)
+            drawn = torch.rand(len(X), generator=generator, dtype=torch.float64, device="cpu")
             if len(keys) == _SAMPLE:  # only smaller keys can enter
                 keep = drawn < keys.max()
                 X, some, drawn = X[keep], some[keep], drawn[keep]

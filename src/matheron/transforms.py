@@ -532,7 +532,7 @@ class OneHot(RowMap):
         return torch.where(each.isnan(), each, equal.to(x))[..., self.kept]
 
     def image(self, box: Tensor) -> Tensor:
-        return torch.tensor([[0.0], [1.0]]).to(box).repeat(1, len(self.kept))
+        return torch.tensor([[0.0], [1.0]], device="cpu").to(box).repeat(1, len(self.kept))
 
 
 class Monomials(RowMap):

@@ -90,7 +90,8 @@ def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
     gp = one_output(model)
     if any(term.forms for term in gp.kernel.terms(gp.input_dim)):
         raise TypeError("expected a stationary kernel: the propositions assume one")
-    variance = float(gp.kernel.to("cpu").diag(torch.zeros(1, gp.input_dim, dtype=torch.float64)))  # k(x, x)
+    zero = torch.zeros(1, gp.input_dim, dtype=torch.float64, device="cpu")
+    variance = float(gp.kernel.to("cpu").diag(zero))  # k(x, x)
     diameter = float(box_sides(domain, gp.input_dim).norm())
     with torch.no_grad():
         norm = operator_norm(torch.cholesky_inverse(Factored(gp, PriorAt(gp)).L))

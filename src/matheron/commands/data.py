@@ -179,7 +179,7 @@ class Evaluated:
         """The inputs of a table beside the mean and every path at them, x `[n, d]`; NaN where x is not finite."""
         whole = x.isfinite().all(1)
         at = x[whole].to(self.paths.dtype)
-        values = torch.full((self.paths.num_paths + 1, len(x)), torch.nan, dtype=torch.float64)
+        values = torch.full((self.paths.num_paths + 1, len(x)), torch.nan, dtype=torch.float64, device="cpu")
         values[0, whole] = self.paths.mean(at).double().cpu()
         values[1:, whole] = self.paths(at).double().cpu()
         self.rows, self.gaps = self.rows + len(x), self.gaps + int((~whole).sum())

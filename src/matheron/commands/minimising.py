@@ -80,7 +80,7 @@ def minimize(
         columns = dataset.columns
         box, fractions = _box(dataset.box(), columns, bounds)
         kinds = {name: kind for name, kind in dataset.kinds.items() if name not in fractions}
-        whole = torch.tensor([name in kinds for name in columns.names])
+        whole = torch.tensor([name in kinds for name in columns.names], device="cpu")
         gp = fitted(dataset, kernel, noise, seed, voice)
         search = maximised if maximize else minimised
         drawn = draw(gp, points, seed=seed)

@@ -58,10 +58,11 @@ def cut(columns: Columns, name: str, X: Tensor, box: Tensor) -> Tensor:
     middle = X.median(0).values
     for other in columns.categories:
         place = columns.places[other]
-        middle[place] = torch.eye(place.stop - place.start, dtype=X.dtype)[X[:, place].sum(0).argmax()]
+        middle[place] = torch.eye(place.stop - place.start, dtype=X.dtype, device="cpu")[X[:, place].sum(0).argmax()]
     place = columns.places[name]
-    along = torch.linspace(float(box[0, place.start]), float(box[1, place.start]), 300, dtype=X.dtype)[:, None]
-    along = torch.eye(place.stop - place.start, dtype=X.dtype) if columns.coded(name) else along
+    low, high = box[:, place.start].tolist()
+    along = torch.linspace(low, high, 300, dtype=X.dtype, device="cpu")[:, None]
+    along = torch.eye(place.stop - place.start, dtype=X.dtype, device="cpu") if columns.coded(name) else along
     x = middle.repeat(len(along), 1)
     x[:, place] = along
     return x
@@ -83,7 +84,7 @@ def _cuts(
         values, mean, sd = (f(x.to(paths.dtype)).double().cpu() for f in (paths, paths.mean, sd_at))
         positions, data = x[:, place.start], X[:, place.start]
         if known is not None:
-            positions, data = torch.arange(len(known)), X[:, place].argmax(1)
+            positions, data = torch.arange(len(known), device="cpu"), X[:, place].argmax(1)
             axis.set_xticks(range(len(known)), known)
         eps = None if noise is None else noise.expand(len(x))
         draw_curves(axis, positions, values, mean, sd, estimated, noise=eps, categories=known is not None)
@@ -105,7 +106,7 @@ def _maps(
 ) -> None:
     """The mean, two paths, and the standard deviation over the data's box."""
     columns, target, X, y = dataset[:4]
-    grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64) for a, b in box.T]
+    grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64, device="cpu") for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
     values, mean, sd = (f(x).double().cpu() for f in (paths, paths.mean, sd_at))
     axes = figure.subplots(1, 2 + len(values[:2]), squeeze=False, sharex=True, sharey=True)[0]

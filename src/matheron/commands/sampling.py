@@ -212,7 +212,10 @@ def _points(
     if shape is None:
         blocks = iter((dataset.X if dataset.points is None else dataset.points).split(rows))
     else:
-        axes = [torch.linspace(float(a), float(b), n, dtype=torch.float64) for a, b, n in zip(*box, shape, strict=True)]
+        axes = [
+            torch.linspace(float(a), float(b), n, dtype=torch.float64, device="cpu")
+            for a, b, n in zip(*box, shape, strict=True)
+        ]
         blocks = _grid_blocks(axes, rows)
     for x in blocks:
         yield columns.table(x.numpy()), x
@@ -226,6 +229,6 @@ def _grid_blocks(axes: list[Tensor], rows: int) -> Iterator[Tensor]:
 
     total = math.prod(len(axis) for axis in axes)
     for start in range(0, total, rows):
-        index = torch.arange(start, min(total, start + rows))
+        index = torch.arange(start, min(total, start + rows), device="cpu")
         where = torch.unravel_index(index, [len(axis) for axis in axes])
         yield torch.stack([axis[i] for axis, i in zip(axes, where, strict=True)], dim=1)

@@ -55,9 +55,11 @@ def problem() -> ExactGP:
     >>> problem()
     ExactGP(Matern(nu=2.5, lengthscale=0.12), 8 observations in 1 dimension)
     """
-    X = torch.tensor([0.05, 0.11, 0.20, 0.24, 0.35, 0.48, 0.72, 0.93], dtype=torch.float64)
+    X = torch.tensor([0.05, 0.11, 0.20, 0.24, 0.35, 0.48, 0.72, 0.93], dtype=torch.float64, device="cpu")
     noise = 1e-3
-    eps = noise**0.5 * torch.randn(len(X), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    eps = noise**0.5 * torch.randn(
+        len(X), generator=torch.Generator().manual_seed(3), dtype=torch.float64, device="cpu"
+    )
     y = torch.sin(9 * X) + 0.6 * torch.cos(17 * X) + eps
     return ExactGP(Matern(2.5, 0.12), X[:, None], y, noise)
 
@@ -113,7 +115,7 @@ def empirical(values: Tensor, exact: Moments) -> float:
 
 
 def grid(n: int) -> Tensor:
-    return torch.linspace(*DOMAIN, n, dtype=torch.float64)[:, None]
+    return torch.linspace(*DOMAIN, n, dtype=torch.float64, device="cpu")[:, None]
 
 
 def seconds(call: Callable[[], object], warm: bool = False) -> float:

@@ -25,7 +25,7 @@ _MOST_TABLES = 64
 
 def identity(d: int) -> Tensor:
     """The frame of all axes."""
-    return torch.eye(d, dtype=torch.float64)
+    return torch.eye(d, dtype=torch.float64, device="cpu")
 
 
 class Factor(ABC):
@@ -94,15 +94,15 @@ class Shells(Factor):
         if (known := _TABLES.get(self.key)) is not None:  # asked once: another thread may clear them
             return known
         step = 0.5
-        coarse = torch.arange(*_SEARCHED, step, dtype=torch.float64)
+        coarse = torch.arange(*_SEARCHED, step, dtype=torch.float64, device="cpu")
         mass = self.log_shell(coarse + step / 2).exp() * step
         below, above = mass.cumsum(0), mass.flip(0).cumsum(0).flip(0)
         kept = ((below > LOST_MASS * below[-1]) & (above > LOST_MASS * below[-1])).nonzero()[:, 0]
         low, high = float(coarse[kept[0]]), float(coarse[kept[-1]]) + step
         step = (high - low) / NUM_SHELLS
-        index = low + step * (torch.arange(NUM_SHELLS, dtype=torch.float64) + 0.5)
+        index = low + step * (torch.arange(NUM_SHELLS, dtype=torch.float64, device="cpu") + 0.5)
         waves = self.measure.waves
-        within = step * ((torch.arange(waves, dtype=torch.float64) + 0.5) / waves - 0.5)
+        within = step * ((torch.arange(waves, dtype=torch.float64, device="cpu") + 0.5) / waves - 0.5)
         masses = self.log_shell(index[:, None] + within).exp().mean(-1)
         table = low, step, plain(index), plain(masses / masses.sum())
         if self.key is not None:
@@ -145,7 +145,7 @@ class Shells(Factor):
 
     def stretched(self, factor: float) -> Tensor:
         moved = round(math.log(factor) / self.step)
-        return torch.cat([torch.zeros(moved, dtype=torch.float64), self.masses])[:NUM_SHELLS]
+        return torch.cat([torch.zeros(moved, dtype=torch.float64, device="cpu"), self.masses])[:NUM_SHELLS]
 
 
 class Atoms(Factor):

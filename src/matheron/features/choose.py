@@ -174,7 +174,7 @@ def _bases(term: Term, count: int, asked: Asked) -> tuple[list[Basis], Choice]:
     """The bases of one term, and the record of them."""
     kind, num_bases, generator, input_dim = asked.kind, asked.num_bases, asked.generator, asked.input_dim
     if not term.stationary and not term.forms:
-        zero = torch.zeros(1, 1, input_dim, dtype=torch.float64)
+        zero = torch.zeros(1, 1, input_dim, dtype=torch.float64, device="cpu")
         return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], Choice("constant", 1)
     if term.forms:
         random = kind if term.stationary and kind in RANDOM_KINDS else "sobol"
@@ -227,7 +227,7 @@ def _size(term: Term, reference: Tensor | None) -> float:
         size *= float(term.coupling.detach().diagonal().mean())
     if term.forms:
         x = (
-            torch.ones(1, len(term.forms[0]) - 1, dtype=torch.float64)
+            torch.ones(1, len(term.forms[0]) - 1, dtype=torch.float64, device="cpu")
             if reference is None
             else reference.detach().cpu()
         )

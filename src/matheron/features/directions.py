@@ -59,11 +59,11 @@ def near_design(size: int, dim: int) -> Tensor:
     Their potential does not know signs, as a pair of features does not; signs then balance neighbours. In float64:
     rounding has no say in where the descent leads.
     """
-    start = torch.randn(size, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    start = torch.randn(size, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     u = torch.nn.functional.normalize(start, dim=1)
     if size == 1:
         return u
-    at = torch.arange(size, dtype=torch.float64) / size
+    at = torch.arange(size, dtype=torch.float64, device="cpu") / size
     near = 1 + _NEIGHBOURS * (-(at[:, None] - at).abs() / _NEIGHBOURHOOD).exp()  # [size, size]
     near.fill_diagonal_(0.0)
     expected, factors = 1.0, []
@@ -78,7 +78,7 @@ def near_design(size: int, dim: int) -> Tensor:
         pull -= (pull * u).sum(1, keepdim=True) * u
         pull *= _FIRST_STEP * (1 - step / _STEPS) / pull.norm(dim=1).mean().clamp_min(1e-300)
         u = torch.nn.functional.normalize(u - pull, dim=1)
-    balance = torch.zeros(dim, dtype=torch.float64)
+    balance = torch.zeros(dim, dtype=torch.float64, device="cpu")
     for direction in u:
         if direction @ balance > 0:
             direction.neg_()

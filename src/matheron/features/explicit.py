@@ -41,7 +41,7 @@ def explicit(
         A, coefficients = monomials(forms)
         # A cosine and its sine share a monomial: they need each other. A monomial has a run of the frequencies, not
         # every size-th: every second point of a Sobol net lies in one half of the cube.
-        run = torch.arange(count) // 2 * size // ((count + 1) // 2)
+        run = torch.arange(count, device="cpu") // 2 * size // ((count + 1) // 2)
         share = torch.bincount(run, minlength=size)[run]  # [count]
         amplitude = (coefficients[run] * count / share).sqrt()
         return [Products(A[:, run].expand(num_bases, -1, -1, -1), amplitude, origin, cosines)]
@@ -84,13 +84,16 @@ def monomial_count(forms: list[Tensor]) -> int:
 
 def monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Every monomial as one-hot projections `[p, e, d + 1]`, and its coefficient `[e]` in the product of the forms."""
-    indices, coefficients = torch.zeros(1, 0, dtype=torch.long), torch.ones(1, dtype=torch.float64)
+    indices, coefficients = (
+        torch.zeros(1, 0, dtype=torch.long, device="cpu"),
+        torch.ones(1, dtype=torch.float64, device="cpu"),
+    )
     for form, power in _grouped(forms):
         own, ways = _powers(form, power)  # [m, power], [m]
         coefficients = (coefficients[:, None] * (ways * form[own].prod(-1))).flatten()
         first, second = indices.repeat_interleave(len(own), 0), own.repeat(len(indices), 1)
         indices = torch.cat([first, second], dim=1)
-    return torch.eye(len(forms[0]), dtype=torch.float64)[indices].transpose(0, 1), coefficients
+    return torch.eye(len(forms[0]), dtype=torch.float64, device="cpu")[indices].transpose(0, 1), coefficients
 
 
 def expanded(term: Term) -> list[Term]:
@@ -108,7 +111,7 @@ def _powers(form: Tensor, power: int) -> tuple[Tensor, Tensor]:
     """(sum_i c_i x_i x'_i)^power, multinomially: indices `[m, power]`, and in how many ways each comes about `[m]`."""
     chosen = list(combinations_with_replacement(form.nonzero()[:, 0].tolist(), power))
     ways = [math.factorial(power) // math.prod(map(math.factorial, Counter(i).values())) for i in chosen]
-    return torch.tensor(chosen, dtype=torch.long), torch.tensor(ways, dtype=torch.float64)
+    return torch.tensor(chosen, dtype=torch.long, device="cpu"), torch.tensor(ways, dtype=torch.float64, device="cpu")
 
 
 def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: torch.Generator) -> Tensor:

@@ -202,7 +202,9 @@ def root_of(B: Tensor | None, num_outputs: int) -> Tensor | None:
     if num_outputs == 1:
         return None
     if B is None:
-        return torch.nn.functional.pad(torch.ones(num_outputs, 1, dtype=torch.float64), (0, num_outputs - 1))
+        return torch.nn.functional.pad(
+            torch.ones(num_outputs, 1, dtype=torch.float64, device="cpu"), (0, num_outputs - 1)
+        )
     smallest = 64 * len(B) * torch.finfo(B.dtype).eps * B.detach().diagonal().max()
     factor, failed = torch.linalg.cholesky_ex(B)
     regular = not bool(failed) and bool(factor.detach().diagonal().square().min() > smallest)

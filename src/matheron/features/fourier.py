@@ -49,7 +49,9 @@ def frequencies(
     Uniforms come from the generator's device, and go to the measure's.
     """
     if kind == "orthogonal":
-        return _stratified(measure, count, num_bases, generator, device), torch.ones((), dtype=torch.float64)
+        return _stratified(measure, count, num_bases, generator, device), torch.ones(
+            (), dtype=torch.float64, device="cpu"
+        )
     shape = (num_bases, count, measure.num_uniforms)
     U = (sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
     importance = measure.importance(U)

@@ -79,7 +79,7 @@ def _half(theta: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
 
 def leading_signs(theta: Tensor) -> Tensor:
     """Of the first coordinate that is not zero, `[f, d] -> [f]`; zero where there is none."""
-    sign = torch.zeros(len(theta), dtype=theta.dtype)
+    sign = torch.zeros(len(theta), dtype=theta.dtype, device="cpu")
     for column in theta.detach().unbind(1):
         sign = torch.where(sign == 0, column.sign(), sign)
     return sign

@@ -75,8 +75,10 @@ class Lattice(Basis):
 
     def beyond(self, input_dim: int) -> Tensor:
         """Half a step beyond the highest frequency of each coordinate, `[d]`: infinite in those that it has not."""
-        highest = torch.full((input_dim,), math.inf, dtype=torch.float64)
-        highest[self.dims] = torch.tensor(self.shape, dtype=torch.float64) * math.pi / self.period.double().cpu()
+        highest = torch.full((input_dim,), math.inf, dtype=torch.float64, device="cpu")
+        highest[self.dims] = (
+            torch.tensor(self.shape, dtype=torch.float64, device="cpu") * math.pi / self.period.double().cpu()
+        )
         return highest
 
     def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:

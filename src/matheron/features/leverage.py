@@ -121,7 +121,7 @@ def _enveloped(bases: list[Owned], degree: int, origin: Tensor) -> list[Basis]:
         return [basis for basis, _ in bases]
     cosines = as_cosines([basis for basis, _ in bases])
     columns = [c.repeat_interleave(2, 1) if isinstance(basis, Pairs) else c for basis, c in bases]  # [g, f, p]
-    one_hot = torch.eye(len(origin) + 1, dtype=torch.float64)
+    one_hot = torch.eye(len(origin) + 1, dtype=torch.float64, device="cpu")
     A = one_hot[torch.cat(columns, dim=1).transpose(1, 2)]  # [g, p, f, d + 1]
     return [Products(A, A.new_ones(()), origin, cosines)]
 
@@ -247,12 +247,12 @@ def _bases(pools: Sequence[Pool], counts: list[int], num_bases: int, generator: 
     for (bases, count, parts, at), own, power in zip(rest, theta, weight, strict=True):
         columns = at.component.new_empty(*own.shape[:2], 0)
         if parts[0].envelope:
-            columns = torch.tensor([c.envelope for c in parts])[at.component]
+            columns = torch.tensor([c.envelope for c in parts], device="cpu")[at.component]
         amplitude = (2 / count * power).sqrt()
         pairs = count // 2
         if count % 2:  # any of the draws is the single one: they are not alike
             start = (rand((num_bases, 1), generator).cpu() * (pairs + 1)).long()
-            order = (start + torch.arange(pairs + 1)) % (pairs + 1)  # [g, pairs + 1]
+            order = (start + torch.arange(pairs + 1, device="cpu")) % (pairs + 1)  # [g, pairs + 1]
             own, columns = (t.take_along_dim(order[..., None], 1) for t in (own, columns))
             amplitude = amplitude.take_along_dim(order, 1)
         if pairs:
@@ -289,5 +289,5 @@ def _certain(pool: list[Component], count: int, num_bases: int) -> tuple[list[Ow
             q = c.proposal[0].masked_fill(own, 0.0)
             remaining.append(replace(c, proposal=[q / q.sum()], share=c.share * float(q.sum())))
     basis = Pairs(torch.cat(theta).expand(num_bases, -1, -1), torch.cat(power).sqrt()[None])
-    taken_columns = torch.tensor(columns, dtype=torch.long).expand(num_bases, -1, -1)
+    taken_columns = torch.tensor(columns, dtype=torch.long, device="cpu").expand(num_bases, -1, -1)
     return [(basis, taken_columns)], with_shares(remaining), max(1, count - 2 * len(columns))

@@ -29,16 +29,18 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     X, noise = X.detach().double().cpu(), noise.detach().double().cpu().expand(len(X))
     generator = torch.Generator().manual_seed(0x1A771CE)  # not one that data may have been made with
     lower, upper = X.aminmax(dim=0)
-    places = lower + (upper - lower) * torch.rand(_POINTS, X.shape[1], generator=generator, dtype=torch.float64)
+    places = lower + (upper - lower) * torch.rand(
+        _POINTS, X.shape[1], generator=generator, dtype=torch.float64, device="cpu"
+    )
     scale = (upper - lower).clamp_min(1e-300)
-    own = torch.full((_POINTS,), 0 if len(X) == 1 else -1)  # the datum that a place is, and is not given
+    own = torch.full((_POINTS,), 0 if len(X) == 1 else -1, device="cpu")  # the datum that a place is, and is not given
     if at_data:
-        chosen = torch.randint(len(X), (_POINTS,), generator=generator)
+        chosen = torch.randint(len(X), (_POINTS,), generator=generator, device="cpu")
         places, own = torch.cat([places, X[chosen]]), torch.cat([own, chosen])
     near = nearest(places / scale, X / scale, min(_NEIGHBOURS, len(X)))  # [p, k]
     Z = X[near]  # [p, k, d]
-    K, k_p = (torch.zeros((), dtype=torch.float64) for _ in range(2))
-    v = torch.zeros(len(places), dtype=torch.float64)
+    K, k_p = (torch.zeros((), dtype=torch.float64, device="cpu") for _ in range(2))
+    v = torch.zeros(len(places), dtype=torch.float64, device="cpu")
     for size, part in coupled:
         K = K + size * part.forward(Z, Z)  # [p, k, k]
         k_p = k_p + size * part.forward(places[:, None], Z)  # [p, 1, k]

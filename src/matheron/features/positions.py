@@ -44,9 +44,9 @@ def positions(pool: Sequence[Component], U: Tensor) -> Positions:
     The first uniform chooses the component by its share, and how far into its share it lies is a uniform again.
     """
     shape, U = U.shape[:2], U.flatten(0, 1)
-    component = torch.zeros(len(U), dtype=torch.long)
+    component = torch.zeros(len(U), dtype=torch.long, device="cpu")
     if len(pool) > 1:
-        shares = torch.tensor([c.share for c in pool], dtype=torch.float64)
+        shares = torch.tensor([c.share for c in pool], dtype=torch.float64, device="cpu")
         component, within = located([shares], component, U[:, 0])
         U = torch.cat([within.clamp(_OFF, 1 - _OFF)[:, None], U[:, 1:]], dim=1)
     levels = []
@@ -75,8 +75,8 @@ def rows_of(component: Tensor, members: list[int], count: int) -> tuple[Tensor |
     """The rows of some of `count` components (None: all rows), and which of the members each is of."""
     if len(members) == count:
         return None, component
-    place = torch.full((count,), -1)
-    place[members] = torch.arange(len(members))
+    place = torch.full((count,), -1, device="cpu")
+    place[members] = torch.arange(len(members), device="cpu")
     index = place[component]
     rows = (index >= 0).nonzero()[:, 0]
     return rows, index[rows]
@@ -108,7 +108,11 @@ def positions_for(
             continue
         for c, number in members:
             runs.append(positions([c], sobol(num_bases, number, c.num_uniforms, generator).cpu()).levels)
-    component = torch.arange(len(pool)).repeat_interleave(torch.tensor(numbers)).expand(num_bases, -1)
+    component = (
+        torch.arange(len(pool), device="cpu")
+        .repeat_interleave(torch.tensor(numbers, device="cpu"))
+        .expand(num_bases, -1)
+    )
     return pool, Positions(component, _side_by_side(runs))
 
 
@@ -143,7 +147,7 @@ def located(q: list[Tensor], index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     if len(q) == 1:
         u = u.contiguous() * cdf[-1]
     else:
-        ends = cdf[torch.tensor([len(each) for each in q]).cumsum(0) - 1]
+        ends = cdf[torch.tensor([len(each) for each in q], device="cpu").cumsum(0) - 1]
         starts = torch.nn.functional.pad(ends[:-1], (1, 0))
         u = starts[index] + (ends - starts)[index] * u.clamp(_OFF, 1 - _OFF)
     cell = torch.searchsorted(cdf, u).clamp_max(len(cdf) - 1)

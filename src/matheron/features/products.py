@@ -78,7 +78,7 @@ class Products(CutBasis):
 
 
 def _product(factors: list[Tensor]) -> Tensor:
-    total = factors[0] if factors else torch.ones((), dtype=torch.float64)
+    total = factors[0] if factors else torch.ones((), dtype=torch.float64, device="cpu")
     for factor in factors[1:]:
         total = total * factor
     return total

@@ -93,7 +93,8 @@ class Reference:
                 squares.addcmul_(r, r)
             return squares
         points = torch.nn.functional.pad(points, (0, 1), value=1.0)  # (x, 1)
-        monomials = points.mT[torch.tensor(own.monomials, dtype=torch.long)].prod(1).to(self.G)  # [e, r + n]
+        columns = torch.tensor(own.monomials, dtype=torch.long, device="cpu")
+        monomials = points.mT[columns].prod(1).to(self.G)  # [e, r + n]
         factors = monomials[:, None] * self._columns(own.root)  # [e, c, r + n]
         for some, into in zip(factors.split(_SEVERAL), squares.split(_SEVERAL), strict=True):
             at_x, at_X = some.split([len(self.x), len(self.X)], dim=-1)
@@ -131,7 +132,7 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     n, d = X.shape
     if where is not None and len(where):
         count = min(len(where), NUM_REFERENCE)
-        return where[torch.arange(count) * len(where) // count]  # spread evenly
+        return where[torch.arange(count, device="cpu") * len(where) // count]  # spread evenly
     near = NUM_REFERENCE // (4 if domain is not None else 2)
     points = net(NUM_REFERENCE, d)
     if domain is None:
@@ -141,7 +142,7 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
     else:
         low, size = domain[0], domain[1] - domain[0]
     inside = low + size * points[near:]
-    number = torch.arange(near)
+    number = torch.arange(near, device="cpu")
     which = number % min(n, near) * n // min(n, near)  # spread evenly
     some = X[which]
     if n == 1:
@@ -157,7 +158,7 @@ def reference_points(X: Tensor, domain: Tensor | None, where: Tensor | None, len
 def _between(near: int, d: int) -> Tensor:
     """How far from a datum to its neighbour points lie, `[near, 1]`: every fourth in the middle, the others evenly in
     the logarithm of the distance."""
-    u, number = net(NUM_REFERENCE, d)[:near, :1], torch.arange(near)[:, None]
+    u, number = net(NUM_REFERENCE, d)[:near, :1], torch.arange(near, device="cpu")[:, None]
     return torch.where(number % 4 == 0, 0.2 + 0.6 * u, 0.5 * _CLOSEST ** (1 - u))
 
 

@@ -28,7 +28,7 @@ def draw(pools: Sequence[Sequence[Component]], each: Sequence[Positions]) -> tup
     pool = [c for parts in pools for c in parts]
     keys = [(i, c.density_key) for i, parts in enumerate(pools) for c in parts]  # densities add within a pool
     log_S = torch.stack([c.variance for c in pool]).log()
-    log_q = torch.tensor([c.share for c in pool], dtype=torch.float64).log()
+    log_q = torch.tensor([c.share for c in pool], dtype=torch.float64, device="cpu").log()
     theta = log_q.new_zeros(len(component), pool[0].factors[0].input_dim)
     log_weight = log_q.new_zeros(len(component))
     for level, (u, within) in enumerate((u.flatten(), within.flatten(0, 1)) for u, within in at.levels):
@@ -73,7 +73,8 @@ class _Spectra:
     def __init__(self, shells: Sequence[Shells], q: list[Tensor], groups: list, log_S: Tensor, log_q: Tensor) -> None:
         self.shells, self.one = shells, len(shells) == 1
         numbers = [(s.low, s.step, s.log_area, s.own_dim) for s in shells]
-        self.low, self.step, area, self.own_dim = torch.tensor(numbers, dtype=torch.float64).unbind(1)  # [m] each
+        table = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+        self.low, self.step, area, self.own_dim = table.unbind(1)  # [m] each
         self.table = (q[0] if self.one else torch.cat(q)).log()
         scales = [s.measure.scale for s in shells]
         # Own coordinates in units of the scale: maps [m, p, d] there, and back.
@@ -88,17 +89,18 @@ class _Spectra:
         self.log_S, self.log_q = log_S - log_volume, log_q - self.step.log() - area - log_volume.detach()
         self.shift = None
         if any(s.shift is not None for s in shells):
-            zero = torch.zeros(shells[0].input_dim, dtype=torch.float64)
+            zero = torch.zeros(shells[0].input_dim, dtype=torch.float64, device="cpu")
             shifts = [zero if s.shift is None else s.shift if s.whole else s.shift @ s.frame for s in shells]
             self.shift = torch.stack(shifts)  # [m, d]
-            self.sign_column = torch.tensor([s.own_dim if s.signed else -1 for s in shells])
+            self.sign_column = torch.tensor([s.own_dim if s.signed else -1 for s in shells], device="cpu")
         together: dict = {}
         for i, group in enumerate(groups):
             together.setdefault(group, []).append(i)
         self.most = max(len(members) for members in together.values())
         partners = [together[group] for group in groups]
-        self.partners = torch.tensor([p + [p[0]] * (self.most - len(p)) for p in partners])  # [m, M], of which as many:
-        self.numbers = None if len(together) == 1 else torch.tensor([[len(p)] for p in partners])
+        padded = [p + [p[0]] * (self.most - len(p)) for p in partners]
+        self.partners = torch.tensor(padded, device="cpu")  # [m, M], of which as many:
+        self.numbers = None if len(together) == 1 else torch.tensor([[len(p)] for p in partners], device="cpu")
 
     def _of(self, table: Tensor, index: Tensor) -> Tensor:
         return table[0] if self.one else table[index]
@@ -114,7 +116,7 @@ class _Spectra:
             own = within[:, : scale.shape[-2]] * radius
             theta = sum(
                 (own[:, j, None] * scale[..., j, :] for j in range(own.shape[1])),
-                start=torch.zeros((), dtype=torch.float64),
+                start=torch.zeros((), dtype=torch.float64, device="cpu"),
             )
         if self.shift is not None:
             column = self.sign_column[index]
@@ -143,7 +145,7 @@ class _Spectra:
         if self.most == 1:
             return (log_S - log_q)[:, 0]
         if self.numbers is not None:
-            missing = torch.arange(self.most) >= self.numbers[index]
+            missing = torch.arange(self.most, device="cpu") >= self.numbers[index]
             log_S, log_q = (v.masked_fill(missing, -math.inf) for v in (log_S, log_q))
         return log_S.logsumexp(-1) - log_q.logsumexp(-1)
 
@@ -167,7 +169,7 @@ class _Spectra:
         if len(kinds) == 1:
             return self.shells[0].measure.log_radial(r2)
         numbers = {kind: i for i, kind in enumerate(kinds)}
-        of = torch.tensor([numbers[self._kind(s)] for s in self.shells])[member]  # [k, M]
+        of = torch.tensor([numbers[self._kind(s)] for s in self.shells], device="cpu")[member]  # [k, M]
         log_S = torch.empty_like(r2)
         for i, measure in enumerate(kinds.values()):
             rows, columns = (of == i).nonzero(as_tuple=True)

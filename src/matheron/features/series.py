@@ -197,8 +197,8 @@ def sized_box(
 
 def lattice_of(box: Box, input_dim: int, whole: bool = True) -> Lattice:
     """The series of a box as a basis, checked against the kernel."""
-    period = torch.tensor(box.period, dtype=torch.float64)
-    c = torch.zeros(box.shape, dtype=torch.float64)
+    period = torch.tensor(box.period, dtype=torch.float64, device="cpu")
+    c = torch.zeros(box.shape, dtype=torch.float64, device="cpu")
     for term, cut_off in zip(box.terms, box.cut_off, strict=True):
         c = c + term.variance.cpu() * coefficients(term, cut_off, box, input_dim, whole)
     half = c.flatten()[c.numel() // 2 + 1 :]
@@ -254,7 +254,7 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
     (term,) = box.terms
     line = box.along([axis])
     generator = torch.Generator().manual_seed(axis)
-    between = torch.rand(64, 1, generator=generator, dtype=torch.float64)
+    between = torch.rand(64, 1, generator=generator, dtype=torch.float64, device="cpu")
     between = torch.cat([between, near(64, 1, seed=axis)]) * line.period[0]
     with torch.no_grad():
         exact = plain(continued(term, box.cut_off[0], line, between, input_dim))
@@ -262,7 +262,7 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
         while True:
             c = plain(by_transform(term, box.cut_off[0], replace(line, m=(size // 2,)), input_dim))  # [size]
             series = series_at(c[None].to(torch.complex128), 2 * math.pi / line.period[0] * between)[0].real
-            c = c[size // 2 :].clamp_min(0) * torch.where(torch.arange(size // 2 + 1) > 0, 2.0, 1.0)
+            c = c[size // 2 :].clamp_min(0) * torch.where(torch.arange(size // 2 + 1, device="cpu") > 0, 2.0, 1.0)
             beyond = c.flip(0).cumsum(0).flip(0)[1:]  # beyond[m]: more than m
             outer = float(beyond[size // 4])
             resolved = float((series - exact).abs().max()) <= 8 * outer + 1e-6

@@ -199,9 +199,11 @@ def spectrum_on_sphere(kernel: Kernel, centre: Tensor, radius: float, lost: floa
         arc = torch.stack([angle.sin(), 0 * angle, angle.cos()], dim=-1)
         return kernel(centre + radius * arc.new_tensor([[0.0, 0.0, 1.0]]), centre + radius * arc)[0]
 
-    pairs = torch.randn(2, 64, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pairs = torch.randn(2, 64, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     p, q = torch.nn.functional.normalize(pairs, dim=-1)
-    q = torch.nn.functional.normalize(p + torch.logspace(-3, 1, 64, dtype=torch.float64)[:, None] * q, dim=-1)
+    q = torch.nn.functional.normalize(
+        p + torch.logspace(-3, 1, 64, dtype=torch.float64, device="cpu")[:, None] * q, dim=-1
+    )
     variance = float(kernel.diag(centre + radius * p[:1]))
     own = kernel(centre + radius * p, centre + radius * q).diagonal()
     if float((own - profile(2 * ((p - q).norm(dim=-1) / 2).asin())).abs().max()) > 1e-8 * variance:
@@ -219,4 +221,4 @@ def spectrum_on_sphere(kernel: Kernel, centre: Tensor, radius: float, lost: floa
         if left <= lost:
             break
         last, P = P, ((2 * n + 1) * t * P - n * last) / (n + 1)
-    return Spectrum(torch.tensor(coefficients, dtype=torch.float64), max(left, 0.0) / variance)
+    return Spectrum(torch.tensor(coefficients, dtype=torch.float64, device="cpu"), max(left, 0.0) / variance)

@@ -28,7 +28,7 @@ def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
             [0.7500, 1.5000]], dtype=torch.float64)
     """
     low, high = as_box((lower, upper), "lower and upper").double()
-    middle = (torch.arange(as_count(num, "num"), dtype=torch.float64) + 0.5) / num
+    middle = (torch.arange(as_count(num, "num"), dtype=torch.float64, device="cpu") + 0.5) / num
     axes = [a + (b - a) * middle for a, b in zip(low, high, strict=True)]
     return torch.cartesian_prod(*axes).reshape(-1, len(low))
 
@@ -79,10 +79,10 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
         y, noise = outward.inverse(y[:, None])[:, 0], noise / outward.derivative(y[:, None])[:, 0].square()
 
     Z = torch.cat([X, *cells])
-    n, sizes = len(X), torch.tensor([len(cell) for cell in cells])
+    n, sizes = len(X), torch.tensor([len(cell) for cell in cells], device="cpu")
     A = torch.zeros(n + len(cells), len(Z), dtype=Z.dtype, device=Z.device)  # what is observed of f(Z)
     A[:n, :n] = torch.eye(n, dtype=Z.dtype, device=Z.device)
-    A[n + torch.arange(len(cells)).repeat_interleave(sizes), torch.arange(n, len(Z))] = (
+    A[n + torch.arange(len(cells), device="cpu").repeat_interleave(sizes), torch.arange(n, len(Z), device="cpu")] = (
         1 / sizes.to(Z)
     ).repeat_interleave(sizes.to(Z.device))
     with torch.no_grad():

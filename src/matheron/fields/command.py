@@ -233,7 +233,7 @@ def _validated(model: ExactGP | OnSphere, log: bool) -> str:
     from .sphere import OnSphere
 
     gp = model.inner if isinstance(model, OnSphere) else model
-    some = torch.randperm(gp.num_data, generator=torch.Generator().manual_seed(0))[:_VALIDATED]
+    some = torch.randperm(gp.num_data, generator=torch.Generator().manual_seed(0), device="cpu")[:_VALIDATED]
     if gp.num_data > _VALIDATED:
         gp = gp.replaced(train_inputs=gp.train_inputs[some], train_targets=gp.train_targets[some], noise=gp.noise[some])
     left_out = leave_one_out(gp)

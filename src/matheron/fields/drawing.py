@@ -71,7 +71,7 @@ def _harmonics(model: object, radius: float, tolerance: float) -> Features | Non
     gp = describe(model)
     if not isinstance(gp, ExactGP):
         return None
-    scale, centre, inward = torch.ones(1), torch.zeros(3), gp.input_transform
+    scale, centre, inward = torch.ones(1, device="cpu"), torch.zeros(3, device="cpu"), gp.input_transform
     if isinstance(inward, Affine):
         scale, centre = inward.scale.abs().reshape(-1), inward.offset.expand(3)
     if not (inward is None or isinstance(inward, Affine)) or bool(scale.max() > scale.min() * (1 + 1e-9)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_points, as_tensor, names_of, positive
+from ..checks import ArrayLike, as_array, as_points, as_tensor, names_of, positive
 from ..fitting import fit
 from ..gp import ExactGP
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
@@ -90,7 +90,7 @@ def fit_field(
     if len(points) <= FITTED or not alike:
         gp = fit(kernel, points, values, seed=generator, progress=progress, **settings)
         return gp.replaced(input_names=names_of(X))
-    some = torch.randperm(len(points), generator=generator)[:FITTED]
+    some = torch.randperm(len(points), generator=generator, device="cpu")[:FITTED]
     gp = fit(kernel, points[some], values[some], seed=generator, progress=progress, **settings)
     inward, outward = gp.input_transform, gp.output_transform
     assert inward is not None and outward is not None
@@ -138,7 +138,9 @@ def fit_sphere(
     (True, 60)
     """
     points = as_points(lonlat, "lonlat", input_dim=2).double()
-    reached = points if around is None else torch.cat([points, torch.as_tensor(lonlat_of(around)).double()])
+    reached = (
+        points if around is None else torch.cat([points, torch.as_tensor(lonlat_of(around), device="cpu").double()])
+    )
     middle, reach = middle_of(reached)
     centre = middle if reach <= REGION else None
     inner = on_sphere(points, radius) if centre is None else on_plane(points, centre, radius)
@@ -190,7 +192,7 @@ def fit_drift(
     gp = fit_field(points, values - design @ beta, kernel, seed=seed, mean=0.0, **settings)
     inward, outward = gp.input_transform, gp.output_transform
     assert isinstance(inward, Affine) and outward is not None
-    some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:_REGRESSED]
+    some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:_REGRESSED]
     near = gp.train_inputs[some]
     K = coupled_covariance(gp.kernel, near, None, near, None) + gp.noise[some].diag_embed()
     L, _ = safe_cholesky(K, "k(X, X) + noise")

@@ -67,7 +67,7 @@ def on_plane(lonlat: ArrayLike, centre: Sequence[float], radius: float = EARTH) 
         [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)],  # up
     ]
     points = on_sphere(lonlat, 1.0)
-    x, y, z = (points @ torch.tensor(frame, dtype=torch.float64).to(points).mT).unbind(-1)
+    x, y, z = (points @ torch.tensor(frame, dtype=torch.float64, device="cpu").to(points).mT).unbind(-1)
     across = torch.hypot(x, y)
     angle = torch.atan2(across, z)
     stretch = torch.where(across > 0, angle / across.clamp_min(1e-300), 1.0)
@@ -213,6 +213,8 @@ def box_of_grid(
     if targets.axes is None:
         assert targets.points is not None
         known = targets.points[np.isfinite(targets.points).all(axis=1)]
-        return torch.as_tensor(known.min(0)), torch.as_tensor(known.max(0))
+        return torch.as_tensor(known.min(0), device="cpu"), torch.as_tensor(known.max(0), device="cpu")
     axes = [targets.axes[i] for i in targets.order]
-    return torch.tensor([axis.min() for axis in axes]), torch.tensor([axis.max() for axis in axes])
+    return torch.tensor([axis.min() for axis in axes], device="cpu"), torch.tensor(
+        [axis.max() for axis in axes], device="cpu"
+    )

@@ -54,14 +54,14 @@ class Variogram:
         True
         """
         generator = torch.Generator().manual_seed(seed)
-        some = torch.randperm(len(self.points), generator=generator)[:_BAND]
-        points = torch.as_tensor(self.points)[some]
+        some = torch.randperm(len(self.points), generator=generator, device="cpu")[:_BAND]
+        points = torch.as_tensor(self.points, device="cpu")[some]
         inner = points if model.input_transform is None else model.input_transform(points)
         with torch.no_grad():
             K = coupled_covariance(model.kernel, inner, None, inner, None).double() * _unit(model)
             noise = float(model.noise.mean()) * _unit(model)
-            L, _ = safe_cholesky(K + noise * torch.eye(len(K)).to(K), "k(X, X) + noise")
-        draws = (L @ torch.randn(len(L), num, generator=generator, dtype=torch.float64)).mT.numpy()
+            L, _ = safe_cholesky(K + noise * torch.eye(len(K), device="cpu").to(K), "k(X, X) + noise")
+        draws = (L @ torch.randn(len(L), num, generator=generator, dtype=torch.float64, device="cpu")).mT.numpy()
         lags, gamma, _ = _binned(points, draws, self.edges)
         low, high = np.quantile(gamma, [(1 - level) / 2, (1 + level) / 2], axis=0)
         return np.interp(self.lags, lags, low), np.interp(self.lags, lags, high)
@@ -113,7 +113,7 @@ def variogram(X: ArrayLike, y: ArrayLike, *, bins: int = 15, largest: float | No
             f"expected points [n, d] and values [n], at least 2, got {list(points.shape)}, {list(values.shape)}"
         )
     if len(points) > MOST:
-        some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:MOST]
+        some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:MOST]
         points, values = points[some], values[some]
     edges = np.linspace(0, float(torch.pdist(points).max()) / 2 if largest is None else largest, bins + 1)
     lags, gamma, pairs = _binned(points, values[None].numpy(), edges)
@@ -125,7 +125,7 @@ def _binned(points: Tensor, values: np.ndarray, edges: np.ndarray) -> tuple[np.n
     distance, bins = torch.pdist(points).numpy(), len(edges) - 1
     which = np.digitize(distance, edges, right=True) - 1
     inside = (which >= 0) & (which < bins)
-    i, j = (index.numpy()[inside] for index in torch.triu_indices(len(points), len(points), offset=1))
+    i, j = (index.numpy()[inside] for index in torch.triu_indices(len(points), len(points), offset=1, device="cpu"))
     which = which[inside]
     pairs = np.bincount(which, minlength=bins)
     some = pairs > 0
@@ -137,8 +137,8 @@ def _binned(points: Tensor, values: np.ndarray, edges: np.ndarray) -> tuple[np.n
 def model_variogram(model: ExactGP, lags: ArrayLike, *, direction: int = 0) -> np.ndarray:
     """k(0) - k(h) + noise of a stationary model, in the user's units, along one coordinate; 0 at h = 0."""
     h = as_tensor(lags, "lags").double()
-    origin = torch.zeros(1, model.input_dim, dtype=torch.float64)
-    ahead = torch.zeros(len(h), model.input_dim, dtype=torch.float64)
+    origin = torch.zeros(1, model.input_dim, dtype=torch.float64, device="cpu")
+    ahead = torch.zeros(len(h), model.input_dim, dtype=torch.float64, device="cpu")
     ahead[:, direction] = h
     if model.input_transform is not None:
         origin, ahead = model.input_transform(origin), model.input_transform(ahead)
@@ -152,4 +152,4 @@ def _unit(model: ExactGP) -> float:
         return 1.0
     if not model.output_transform.affine:
         raise TypeError("model_variogram: expected a model of the values themselves, not of a transform of them")
-    return float(model.output_transform.derivative(torch.zeros(1, 1, dtype=torch.float64))) ** 2
+    return float(model.output_transform.derivative(torch.zeros(1, 1, dtype=torch.float64, device="cpu"))) ** 2

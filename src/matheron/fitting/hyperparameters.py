@@ -51,7 +51,7 @@ class Leaf:
                 * value.diagonal().mean().clamp_min(1e-300)
                 * torch.eye(len(value), dtype=value.dtype, device=value.device)
             )
-            return torch.linalg.cholesky(value + ridge)[*torch.tril_indices(len(value), len(value))]
+            return torch.linalg.cholesky(value + ridge)[*torch.tril_indices(len(value), len(value), device="cpu")]
         flat = value.expand(self.value.shape).reshape(-1).clamp(*self.bounds)
         return flat.log() if self.kind == "positive" else flat
 
@@ -73,8 +73,12 @@ class Leaf:
     def within(self, prior: Prior | None) -> Leaf:
         """The same within the support of a prior: beyond it there is no density to compare."""
         support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
-        lower = float(torch.as_tensor(getattr(support, "lower_bound", -math.inf), dtype=torch.float64).max())
-        upper = float(torch.as_tensor(getattr(support, "upper_bound", math.inf), dtype=torch.float64).min())
+        lower = float(
+            torch.as_tensor(getattr(support, "lower_bound", -math.inf), dtype=torch.float64, device="cpu").max()
+        )
+        upper = float(
+            torch.as_tensor(getattr(support, "upper_bound", math.inf), dtype=torch.float64, device="cpu").min()
+        )
         if self.kind == "coupling" or not upper > lower:
             return self
         if math.isfinite(upper - lower):  # a little inside: logarithms round
@@ -191,7 +195,9 @@ class Hyperparameters:
         if isinstance(self.mean, Mean):
             return kernel, noise, self.mean
         mean: Mean = (
-            ConstantMean() if len(rest) == 1 else LinearMean(torch.zeros(1, rest[0].shape[-1], dtype=torch.float64))
+            ConstantMean()
+            if len(rest) == 1
+            else LinearMean(torch.zeros(1, rest[0].shape[-1], dtype=torch.float64, device="cpu"))
         )
         fill = iter(rest)
         return kernel, noise, mean.mapped(lambda _: next(fill))
@@ -203,7 +209,7 @@ def prior_of(leaf: Leaf, priors: Mapping[str, Prior]) -> Prior | None:
 
 def log_prior(leaves: Sequence[Leaf], values: Sequence[Tensor], priors: Mapping[str, Prior]) -> Tensor:
     """The log density of all values that have a prior; a prior is found by the leaf's full name, or its last part."""
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device="cpu")
     for leaf, value in zip(leaves, values, strict=True):
         prior = prior_of(leaf, priors)
         if prior is not None:
@@ -274,8 +280,8 @@ def hyperparameters_of(
 
 def _about(mode: float, spread: float) -> LogNormal:
     """Log-normal: most likely at the mode, and log x has a standard deviation of `spread`."""
-    location = torch.tensor(math.log(mode) + spread**2, dtype=torch.float64)
-    return LogNormal(location, torch.tensor(spread, dtype=torch.float64))
+    location = torch.tensor(math.log(mode) + spread**2, dtype=torch.float64, device="cpu")
+    return LogNormal(location, torch.tensor(spread, dtype=torch.float64, device="cpu"))
 
 
 def default_kernel_priors(input_dim: int) -> dict[str, Prior]:

@@ -44,7 +44,7 @@ def by_lbfgs(
 
     def downhill(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, best_value
-        vector = torch.as_tensor(numbers, dtype=torch.float64).to(start) * unit
+        vector = torch.as_tensor(numbers, dtype=torch.float64, device="cpu").to(start) * unit
         value, gradient = objective(vector)
         if value > best_value:
             best, best_value = vector, value

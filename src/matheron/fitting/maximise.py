@@ -99,7 +99,7 @@ def fit(
     if kernel is None:
         shape = as_tensor(X, "X").shape
         d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
-        kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64)), 1.0)
+        kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64, device="cpu")), 1.0)
         if priors is None:
             usual = default_kernel_priors(d).items()
             priors = {name: prior for name, prior in usual if name != "noise" or noise is None}

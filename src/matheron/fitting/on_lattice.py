@@ -73,8 +73,9 @@ class OnLattice:
         self.domain = torch.stack(X.aminmax(dim=0)).cpu()  # [2, d]
         self.origin = self.domain.mean(0)
         generator = torch.Generator().manual_seed(seed)
-        self.xi = torch.randn(num_probes, len(X), generator=generator, dtype=torch.float64).to(X)  # [s, n]
-        self.seed = int(torch.randint(2**31, (1,), generator=generator))
+        xi = torch.randn(num_probes, len(X), generator=generator, dtype=torch.float64, device="cpu")
+        self.xi = xi.to(X)  # [s, n]
+        self.seed = int(torch.randint(2**31, (1,), generator=generator, device="cpu"))
         # fixed variances [n], or ones that are fitted, in the units of which the data's transforms are kept
         self.relative = torch.ones_like(y) if isinstance(h.noise, Leaf) else h.noise.expand(len(y))
         self.rows = rows_of(tasks, h.kernel.num_outputs)
@@ -108,8 +109,9 @@ class OnLattice:
 
         def slopes(leaves: list[Tensor]) -> Sequence[Tensor | None]:
             t, fitted = len(self.rows), isinstance(h.noise, Leaf)
-            kernel, noise, mean = h.model([leaf.cpu() for leaf in leaves], t, torch.arange(t))
-            scale = noise if fitted else torch.ones(t, dtype=torch.float64)  # [t], of the relative variances
+            kernel, noise, mean = h.model([leaf.cpu() for leaf in leaves], t, torch.arange(t, device="cpu"))
+            # The scale of the relative variances, [t].
+            scale = noise if fitted else torch.ones(t, dtype=torch.float64, device="cpu")
             terms = beside_of(kernel.terms(d), d)
             explicit = [monomials(list(term.forms)) for term in terms]
             variances = [term.variance * c for term, (_, c) in zip(terms, explicit, strict=True)]  # [k] each
@@ -168,7 +170,7 @@ class OnLattice:
         bases = bases_of(box, self.X.shape[1], self.origin)
         lattices, couplings = [basis for basis, _ in bases], [part.terms[0].coupling for _, part in bases]
         X, precision = self.X - self.origin.to(self.X), 1 / self.relative
-        ones = [torch.ones(A.shape[1], dtype=torch.float64) for A in self.projections]
+        ones = [torch.ones(A.shape[1], dtype=torch.float64, device="cpu") for A in self.projections]
         joint = self._joint(lattices, ones, [*couplings, *[None] * len(ones)])
         self.generator, _, _ = information_of(
             Joint(joint.lattices, roots=joint.roots[: len(bases)]), X, precision, self.tasks
@@ -186,7 +188,7 @@ class OnLattice:
         self.transformed, self.cross = zip(*each, strict=True)  # a channel's [2 + s, c] and [k, c]
         generator = torch.Generator().manual_seed(self.seed)
         size = joint.num_channels * joint.size + joint.num_beside
-        w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64)
+        w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64, device="cpu")
         self.w = w.to(X)  # [s, t c + e]
 
     @torch.no_grad()
@@ -326,7 +328,7 @@ def _coupled(G: Tensor, B: Tensor | None) -> Tensor:
 
 def beside_of(terms: Sequence[Term], input_dim: int) -> list[Term]:
     """The terms without a stationary part: monomials; a constant has the form 1."""
-    one = torch.zeros(input_dim + 1, dtype=torch.float64)
+    one = torch.zeros(input_dim + 1, dtype=torch.float64, device="cpu")
     one[-1] = 1.0
     return [t if t.forms else replace(t, forms=(one,)) for t in terms if not t.stationary]
 

@@ -329,7 +329,7 @@ def _first(
     """The top for some of the data; the curvature for all of them `[p, p]` that some of them tell of; the value."""
     n = len(objective.X)
     generator = torch.Generator().manual_seed(0)  # of its own: a fit from one start draws no other numbers
-    order = torch.randperm(n, generator=generator).to(objective.X.device)
+    order = torch.randperm(n, generator=generator, device="cpu").to(objective.X.device)
     some = objective.some(order[:_FIRST_OBSERVATIONS])
     journal.enter("first", f"{len(some.y):,} of them first")
     fixed = without_effect(some, start)
@@ -340,7 +340,8 @@ def _first(
         best = start
     # where a column seems to have no effect the likelihood is flat, and more data could not say otherwise
     leaves = objective.hyperparameters.leaves
-    lengths = torch.tensor([leaf.short == "lengthscale" for leaf in leaves for _ in range(leaf.size)]).to(fixed)
+    which = [leaf.short == "lengthscale" for leaf in leaves for _ in range(leaf.size)]
+    lengths = torch.tensor(which, device="cpu").to(fixed)
     best = torch.where(lengths & ~fixed, best.clamp_max(_LONG), best)
     sizes = [min(n, _CURVED) // 2, min(n, _CURVED)]
     parts = [objective.some(order[:size]) for size in sizes]

@@ -109,7 +109,7 @@ def units_of(gp: ExactGP) -> Units:
     for transform in (gp.input_transform, gp.output_transform):
         if not (transform is None or isinstance(transform, Affine)):
             raise TypeError(f"gp: expected affine transforms, got {type(transform).__name__}; read gp.kernel instead")
-    one = torch.ones((), dtype=torch.float64)
+    one = torch.ones((), dtype=torch.float64, device="cpu")
     inward = gp.input_transform or Affine()
     outward = gp.output_transform or Affine()
     x_scale, x_offset = (one * v.detach().cpu() for v in (inward.scale, inward.offset))
@@ -174,7 +174,7 @@ def expression_name(kernel: Kernel) -> str:
 
 
 def _add_noise(rows: dict[str, float], gp: ExactGP, scale: Tensor) -> None:
-    tasks = torch.zeros(gp.num_data, dtype=torch.long) if gp.tasks is None else gp.tasks.cpu()
+    tasks = torch.zeros(gp.num_data, dtype=torch.long, device="cpu") if gp.tasks is None else gp.tasks.cpu()
     deviation = gp.noise.detach().double().cpu().sqrt() * scale[tasks]
     for i in range(gp.num_outputs):
         own = deviation[tasks == i]

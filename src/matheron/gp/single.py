@@ -258,7 +258,7 @@ def as_observations(
             )
         noise = as_tensor(noise, "noise", like=X)
         noise = noise.reshape(-1) if noise.shape == y.shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
-        tasks = torch.arange(t).repeat(len(X))
+        tasks = torch.arange(t, device="cpu").repeat(len(X))
         X, y = X.repeat_interleave(t, dim=0), y.reshape(-1)
     if y.shape != X.shape[:1]:
         hint = ""

@@ -220,7 +220,7 @@ def rotation(angle: float, input_dim: int) -> Tensor:
     """The matrix `[d, d]` that turns the plane of the first two coordinates by minus an angle in degrees."""
     if input_dim < 2:
         raise ValueError(f"Rotated: expected points in at least 2 dimensions, got {input_dim}")
-    R = torch.eye(input_dim, dtype=torch.float64)
+    R = torch.eye(input_dim, dtype=torch.float64, device="cpu")
     c, s = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    R[:2, :2] = torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
+    R[:2, :2] = torch.tensor([[c, s], [-s, c]], dtype=torch.float64, device="cpu")
     return R

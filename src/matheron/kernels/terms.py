@@ -58,6 +58,6 @@ class Term:
 
     def embedded(self, dims: list[int], input_dim: int) -> Term:
         """The term of the same kernel applied to some coordinates alone."""
-        index = torch.tensor([*dims, input_dim])
+        index = torch.tensor([*dims, input_dim], device="cpu")
         forms = tuple(c.new_zeros(input_dim + 1).index_copy(0, index.to(c.device), c) for c in self.forms)
         return replace(self, stationary=tuple(k.on(dims) for k in self.stationary), forms=forms)

@@ -127,8 +127,8 @@ def _places(features: Features, X: Tensor, tasks: Tensor | None, t: int) -> tupl
     """Points of the domain and of the data, and tasks of them."""
     generator = torch.Generator().manual_seed(0xF01D)  # not one that data may have been made with
     assert features.domain is not None
-    u = torch.rand(_POINTS, X.shape[1], generator=generator, dtype=torch.float64).to(X)
-    some = torch.randperm(len(X), generator=generator)[:_POINTS].to(X.device)
+    u = torch.rand(_POINTS, X.shape[1], generator=generator, dtype=torch.float64, device="cpu").to(X)
+    some = torch.randperm(len(X), generator=generator, device="cpu")[:_POINTS].to(X.device)
     x = torch.cat([torch.lerp(features.domain[0], features.domain[1], u), X[some]])
     if tasks is None:
         return x, None

@@ -46,7 +46,7 @@ def observed(
         noise = as_real(noise, "noise")
         whole = noise.shape == shape
         noise = noise.reshape(-1) if whole else as_noise(noise, len(x), like=like).repeat_interleave(t)
-        tasks = torch.arange(t).repeat(len(x))
+        tasks = torch.arange(t, device="cpu").repeat(len(x))
         x, y = x.repeat_interleave(t, 0), y.flatten(-2)
     noise = as_noise(noise, len(x), like=like)
     tasks = as_tasks(tasks, len(x), t)

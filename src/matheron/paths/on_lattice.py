@@ -241,7 +241,7 @@ class LatticeVariance:
         return variance if self.beyond is None else variance + variances_at(self.beyond, X, tasks)
 
     def _some(self, X: Tensor, tasks: Tensor | None) -> Tensor:
-        phi = self.basis.adjoint(X, torch.eye(len(X)).to(X), _ACCURACY, tasks)  # [p, t c + e]
+        phi = self.basis.adjoint(X, torch.eye(len(X), device="cpu").to(X), _ACCURACY, tasks)  # [p, t c + e]
         prior, directions = phi.square().sum(1), max(1.0, 0.1 * self.system.effective_dimension)
         u, error = None, _SHARE * float(prior.max())
         while True:  # for what the prior's variance is not to err by, then for what turns out to be left of it
@@ -295,8 +295,8 @@ def local_error(basis: Joint, kernel: Kernel, origin: Tensor, data: _Few, y: Ten
         return 0.0
     generator = torch.Generator().manual_seed(0xE4404)  # not one that data may have been made with
     p = min(max(_DISTANCES // n, _PLACES[0]), _PLACES[1]) // 2
-    u = torch.rand(2 * p, X.shape[1], generator=generator, dtype=torch.float64).to(X)
-    some = torch.randint(n, (p,), generator=generator).to(device)
+    u = torch.rand(2 * p, X.shape[1], generator=generator, dtype=torch.float64, device="cpu").to(X)
+    some = torch.randint(n, (p,), generator=generator, device="cpu").to(device)
     lower, upper = X.aminmax(dim=0)
     side = (upper - lower).clamp_min(1e-300)
     beside = nearest(X[some] / side, X / side, min(5, n))[:, 1:]  # [p, 4]: a datum is the nearest to itself

@@ -82,13 +82,13 @@ class Playground:
             self.posterior = self._conditioned(self.prior, observations, 0)
 
     def picture(self) -> Picture:
-        x = torch.linspace(0, 1, NUM_POINTS, dtype=torch.float64)[:, None]
+        x = torch.linspace(0, 1, NUM_POINTS, dtype=torch.float64, device="cpu")[:, None]
         prior, posterior, features = self.prior(x), self.posterior(x), self.prior.prior.features
         if self.observations:
             mean, covariance = moments(self._model(), x)
             implied = decoupled_moments(self._model(), features, x[_MEASURED]).covariance
         else:
-            mean, covariance = torch.zeros(len(x), dtype=x.dtype), self._kernel()(x, x)
+            mean, covariance = torch.zeros(len(x), dtype=x.dtype, device="cpu"), self._kernel()(x, x)
             implied = feature_covariance(features, x[_MEASURED])
         deviation = covariance.diagonal().clamp_min(0).sqrt()
         centre, measured = mean[_MEASURED], covariance[_MEASURED, _MEASURED]
@@ -119,5 +119,5 @@ class Playground:
         return KERNELS[self.choices.kernel](self.choices.lengthscale)
 
     def _model(self) -> ExactGP:
-        X, y = torch.tensor(self.observations, dtype=torch.float64).unbind(-1)
+        X, y = torch.tensor(self.observations, dtype=torch.float64, device="cpu").unbind(-1)
         return ExactGP(self._kernel(), X[:, None], y, noise=self.choices.noise)

@@ -88,7 +88,7 @@ class BlockToeplitz(LinearOperator):
         self.column = column
         torus = column
         for axis, q in enumerate(column.shape):  # k(0), .., k(q - 1), anything, k(q - 1), .., k(1)
-            index = torch.cat([torch.arange(q), torch.tensor([0]), torch.arange(1, q).flip(0)])
+            index = torch.tensor([*range(q), 0, *reversed(range(1, q))], device="cpu")
             torus = torus.index_select(axis, index.to(column.device))
         self.spectrum = torch.fft.rfftn(torus)
 

@@ -70,7 +70,7 @@ def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tup
         features, index = basis.prior.features, basis.prior.basis_index
         counts = torch.bincount(index, minlength=features.num_bases).double()
     elif isinstance(basis, Features):
-        features, counts = basis, torch.ones(basis.num_bases, dtype=torch.float64)
+        features, counts = basis, torch.ones(basis.num_bases, dtype=torch.float64, device="cpu")
     else:
         raise TypeError(f"basis: expected Features or Paths, got {type(basis).__name__}")
     return features.to(device, torch.float64), (counts / counts.sum()).to(device)

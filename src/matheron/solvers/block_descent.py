@@ -82,7 +82,7 @@ class BlockDescent(Solver["BlockState"]):
             warnings.simplefilter("ignore", JitterWarning)  # a block's jitter makes its step shorter, and no noise
             while epoch < self.max_epochs and bool((error > self.tolerance).any()):
                 for _ in range(_LOOK):
-                    order = torch.randperm(n, generator=generator).to(b.device)
+                    order = torch.randperm(n, generator=generator, device="cpu").to(b.device)
                     for rows in order.split(size):
                         x, v, z = _step(operator, b, rows, v, z, alpha, beta, gamma)
                     epoch += 1

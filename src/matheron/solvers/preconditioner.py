@@ -81,7 +81,7 @@ class LowRank:
         """
         Q, L = self.Q, self.L
         shape = [(len(Q), count), (len(L), count)]
-        xi, omega = (torch.randn(size, generator=generator, dtype=torch.float64).to(L) for size in shape)
+        xi, omega = (torch.randn(size, generator=generator, dtype=torch.float64, device="cpu").to(L) for size in shape)
         inner = torch.linalg.solve_triangular(L, omega, upper=False).to(Q)
         xi, outer = xi.to(Q), (L.mT @ omega).to(Q)
         return self.root_D * (xi - Q @ outer), (xi - Q @ (Q.mT @ xi + inner)) / self.root_D
@@ -149,7 +149,8 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
         if total <= enough:
             break
         size = min(block, rank - k, int(choices))
-        keys = left / torch.empty(n, dtype=torch.float64).exponential_(generator=generator)[mine].to(device)
+        chance = torch.empty(n, dtype=torch.float64, device="cpu").exponential_(generator=generator)
+        keys = left / chance[mine].to(device)
         pivots = everyone.first(everyone.gather(keys, n).topk(size).indices)  # a draw without replacement
         here = ((pivots >= mine.start) & (pivots < mine.stop)).nonzero()[:, 0]  # which of them are this process's
         own = pivots[here] - mine.start

@@ -202,7 +202,7 @@ class _Operator:
 
     def energies(self, Z: Tensor) -> Tensor:
         V = self.basis.mixed(real_rows(Z[:, : Z.shape[1] - len(self.corner)]), self.planes)
-        zero = Z.new_zeros(())
+        zero = V[0].new_zeros(())
         return torch.stack(
             [sum(((V[a] * G).sum() for a, G in zip(*some, strict=True)), start=zero) for some in self._convolved(V)]
         )

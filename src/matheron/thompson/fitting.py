@@ -35,7 +35,7 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
     model_X, model_y = inward(X), outward.inverse(y)
     priors = {"lengthscale": _lengthscale_density, "outputscale": _gamma(2.0, 1.0)}
     kernel, variances, mean = maximised(
-        1.0 * Matern(2.5, torch.ones(d, dtype=torch.float64)),
+        1.0 * Matern(2.5, torch.ones(d, dtype=torch.float64, device="cpu")),
         model_X,
         model_y,
         noise=None if noise is None else y.new_full((len(y),), noise) / outward.scale.square(),
@@ -94,7 +94,8 @@ def _unit(values: Tensor) -> Tensor:
 
 def _gamma(shape: float, rate: float) -> Gamma:
     """In float64: of plain numbers torch makes one in its default dtype, and on its default device."""
-    return Gamma(*torch.tensor([shape, rate], dtype=torch.float64, device="cpu"))
+    alpha, beta = torch.tensor([shape, rate], dtype=torch.float64, device="cpu")
+    return Gamma(alpha, beta)
 
 
 def _lengthscale_density(x: Tensor) -> Tensor:

@@ -85,23 +85,25 @@ class Study:
         objective the best feasible point alone, and none where none is feasible."""
         self._usable()
         chosen = [i for i, met in enumerate(self.feasible) if met]
-        F = torch.tensor([self._objectives(i) for i in chosen], dtype=torch.float64)
+        F = torch.tensor([self._objectives(i) for i in chosen], dtype=torch.float64, device="cpu")
         kept = [i for i, keep in zip(chosen, nondominated(F).tolist(), strict=True) if keep]
         return sorted(kept, key=self._objectives)
 
     @property
     def front_x(self) -> Tensor:
         """The points of the front, `[k, d]`."""
-        return torch.tensor([self.points[i] for i in self.front], dtype=torch.float64).reshape(-1, len(self.bounds[0]))
+        return torch.tensor([self.points[i] for i in self.front], dtype=torch.float64, device="cpu").reshape(
+            -1, len(self.bounds[0])
+        )
 
     @property
     def front_values(self) -> Tensor:
         """Their objectives, `[k, m]`."""
-        return torch.tensor([self._objectives(i) for i in self.front], dtype=torch.float64)
+        return torch.tensor([self._objectives(i) for i in self.front], dtype=torch.float64, device="cpu")
 
     @property
     def best_x(self) -> Tensor:
-        return torch.tensor(self.points[self.best], dtype=torch.float64)
+        return torch.tensor(self.points[self.best], dtype=torch.float64, device="cpu")
 
     @property
     def best_value(self) -> float:
@@ -137,8 +139,8 @@ class Study:
         """Points `[n, d]` and values `[n]`, or `[n, m]`, of the evaluations that worked."""
         kept = [(x, y) for x, y in zip(self.points, self.values, strict=True) if y is not None]
         d = len(self.bounds[0])
-        X = torch.tensor([x for x, _ in kept], dtype=torch.float64).reshape(-1, d)
-        return X, torch.tensor([y for _, y in kept], dtype=torch.float64)
+        X = torch.tensor([x for x, _ in kept], dtype=torch.float64, device="cpu").reshape(-1, d)
+        return X, torch.tensor([y for _, y in kept], dtype=torch.float64, device="cpu")
 
 
 def minimize_function(
@@ -296,7 +298,7 @@ def _check(
         if (count := settings.get(name)) is not None:
             as_count(cast(int, count), name)
     if kernel is not None:
-        as_kernel(kernel)(torch.zeros(1, dim, dtype=torch.float64))
+        as_kernel(kernel)(torch.zeros(1, dim, dtype=torch.float64, device="cpu"))
 
 
 class Returned(NamedTuple):
@@ -356,7 +358,7 @@ class Returned(NamedTuple):
         kept = [
             c[: len(self.outputs)] for c, y in zip(study.constraints, study.values, strict=False) if y is not None and c
         ]
-        C = torch.tensor(kept, dtype=torch.float64).reshape(len(X), len(self.outputs))
+        C = torch.tensor(kept, dtype=torch.float64, device="cpu").reshape(len(X), len(self.outputs))
         return X, torch.cat([F.reshape(len(X), self.num_objectives), C], dim=1)
 
     def uniform(self, box: Tensor, count: int, generator: torch.Generator) -> Tensor:

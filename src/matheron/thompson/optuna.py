@@ -175,18 +175,22 @@ class ThompsonSampler(BaseSampler):
             return draw(model, 1, num_features=self._num_features, features=features, generator=generator)
 
         seen = seen._replace(values=representable(seen.values), constraints=representable(seen.constraints))
-        everywhere = torch.ones(len(X), dtype=torch.bool)
+        everywhere = torch.ones(len(X), dtype=torch.bool, device="cpu")
         objectives = [drawn("objective", i, everywhere, y) for i, y in enumerate(seen.values.mT)]
         known = ~seen.constraints.isnan()  # [n, c]
         limits = [i for i in range(known.shape[1]) if bool(known[:, i].any())]
         constraints = [drawn("constraint", i, known[:, i], seen.constraints[:, i]) for i in limits]
         lowest, highest = seen.values.aminmax(dim=0)
         scales = [seen.constraints[known[:, i], i].std(correction=0) for i in limits]
-        weights = simplex(len(objectives), generator) if len(objectives) > 1 else torch.ones(1, dtype=torch.float64)
-        units = _or_one(torch.tensor(scales, dtype=torch.float64))
+        weights = (
+            simplex(len(objectives), generator)
+            if len(objectives) > 1
+            else torch.ones(1, dtype=torch.float64, device="cpu")
+        )
+        units = _or_one(torch.tensor(scales, dtype=torch.float64, device="cpu"))
         goals, met = ([Output(path) for path in paths] for paths in (objectives, constraints))
         numbers = (each[None] for each in (weights, units, lowest, _or_one(highest - lowest)))
-        return Problem(goals, met, torch.zeros(1, dtype=torch.long), *numbers)
+        return Problem(goals, met, torch.zeros(1, dtype=torch.long, device="cpu"), *numbers)
 
     def _suggestion(
         self, space: Space, X: Tensor, seen: Observations, problem: Problem, generator: torch.Generator
@@ -273,7 +277,11 @@ def _most_improving(points: Tensor, at: At, seen: Observations, problem: Problem
     points, F = points[feasible], problem.units(at.F[0, feasible])
     front = nondominated(F)
     points, F = points[front], F[front]
-    met = ~(seen.constraints > 0).any(1) if problem.constraints else torch.ones(len(seen.values), dtype=torch.bool)
+    met = (
+        ~(seen.constraints > 0).any(1)
+        if problem.constraints
+        else torch.ones(len(seen.values), dtype=torch.bool, device="cpu")
+    )
     known = problem.units(seen.values[met])  # trials that violate a constraint have nothing to show
     known = known[nondominated(known)]
     reference = 0.1 + torch.cat([torch.ones_like(F[:1]), known]).amax(0)  # [m]

@@ -55,7 +55,11 @@ def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> 
             last = trial.intermediate_values[max(trial.intermediate_values)]
             if not np.isnan(last):
                 pruned.append((trial, [signs[0] * last]))
-    none = Observations([], torch.zeros(0, len(signs), dtype=torch.float64), torch.zeros(0, 0, dtype=torch.float64))
+    none = Observations(
+        [],
+        torch.zeros(0, len(signs), dtype=torch.float64, device="cpu"),
+        torch.zeros(0, 0, dtype=torch.float64, device="cpu"),
+    )
     if not complete:
         return none
     values = np.array([row for _, row in complete])  # [n, m]

@@ -46,26 +46,27 @@ class UnitCube:
         self._widths = [axis.width for axis in self.axes.values()]
         self.dim = sum(self._widths)
         axes = [axis for axis in self.axes.values() for _ in range(axis.width)]  # of each coordinate
-        self.moves = torch.tensor([type(axis) is _Continuous for axis in axes])
-        self.ordered = torch.tensor([not isinstance(axis, _Choices) for axis in axes])
+        self.moves = torch.tensor([type(axis) is _Continuous for axis in axes], device="cpu")
+        self.ordered = torch.tensor([not isinstance(axis, _Choices) for axis in axes], device="cpu")
         # Where a point is in the coordinates of parameters that it does not have.
         neutral = [1 / axis.width if isinstance(axis, _Choices) else 0.5 for axis in axes]
-        self.neutral = torch.tensor(neutral, dtype=torch.float64)
+        self.neutral = torch.tensor(neutral, dtype=torch.float64, device="cpu")
 
     def encode(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
         """Points `[n, d]` of parameters, `neutral` in those that are missing."""
         X = self.neutral.repeat(len(params), 1)
         for (name, axis), columns in zip(self.axes.items(), X.split(self._widths, dim=1), strict=True):
             rows = [i for i, p in enumerate(params) if name in p]
-            columns[rows] = torch.tensor([axis.encode(params[i][name]) for i in rows], dtype=X.dtype)[:, None]
+            encoded = [axis.encode(params[i][name]) for i in rows]
+            columns[rows] = torch.tensor(encoded, dtype=X.dtype, device="cpu")[:, None]
             if isinstance(axis, _Choices):
                 columns[rows] = one_hot(columns[rows, 0].long(), axis.width).to(X)
         return X
 
     def has(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
         """Which coordinates are of parameters that are there, `[n, d]`."""
-        there = torch.tensor([[name in p for name in self.axes] for p in params], dtype=torch.bool)
-        return there.reshape(-1, len(self.axes)).repeat_interleave(torch.tensor(self._widths), dim=1)
+        there = torch.tensor([[name in p for name in self.axes] for p in params], dtype=torch.bool, device="cpu")
+        return there.reshape(-1, len(self.axes)).repeat_interleave(torch.tensor(self._widths, device="cpu"), dim=1)
 
     def snap(self, u: Tensor) -> Tensor:
         """The points `[n, d]` of the parameters at points `[n, d]` of the cube."""
@@ -74,7 +75,7 @@ class UnitCube:
 
     def decode(self, u: Tensor, active: Tensor | None = None) -> dict[str, Parameter]:
         """The parameters at a point `[d]`; those alone whose coordinates are `active` `[d]`, where that is given."""
-        active = torch.ones(self.dim, dtype=torch.bool) if active is None else active
+        active = torch.ones(self.dim, dtype=torch.bool, device="cpu") if active is None else active
         each = zip(self.axes.items(), u.split(self._widths), active.split(self._widths), strict=True)
         return {name: axis.decode(part) for (name, axis), part, there in each if bool(there.all())}
 

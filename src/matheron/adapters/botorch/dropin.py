@@ -106,7 +106,7 @@ class PathwiseThompsonSampling(_PathwiseThompsonSampling):
             if len(self.model.batch_shape) > 1:
                 raise NotImplementedError("model: expected an ensemble with one axis of members, got more")
             members = self.model.batch_shape[0]
-            self.ensemble_indices = torch.randint(members, (batch_size, 1, self.model.num_outputs))
+            self.ensemble_indices = torch.randint(members, (batch_size, 1, self.model.num_outputs), device="cpu")
 
 
 def get_optimal_samples(

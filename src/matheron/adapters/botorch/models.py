@@ -111,7 +111,9 @@ class _Around:
         self.num_columns, self.batch_shape, self.task = num_columns, batch_shape, task
         # A model of tasks has them in one column.
         self.num_outcomes = 1 if task is not None else int(getattr(model, "num_outputs", 1))
-        self.task_values = None if task is None else torch.tensor(sorted(getattr(model, "_expected_task_values", ())))
+        self.task_values = (
+            None if task is None else torch.tensor(sorted(getattr(model, "_expected_task_values", ())), device="cpu")
+        )
 
     def attached(self, gp: GP, index: tuple[int, ...] = ()) -> GP:
         """The snapshot with its transforms; of a batch, the member at `index [*batch]`, or `[*batch, output]`."""

@@ -67,7 +67,7 @@ class PathModel(DeterministicModel):
 
     def subset_output(self, idcs: list[int]) -> DeterministicModel:
         """The model of some outputs, in the order asked."""
-        outputs = [int(torch.arange(self.num_outputs)[i]) for i in idcs]
+        outputs = [int(torch.arange(self.num_outputs, device="cpu")[i]) for i in idcs]
         return GenericDeterministicModel(
             lambda X: self(X)[..., outputs], num_outputs=len(outputs), batch_shape=self.batch_shape
         )

@@ -115,7 +115,7 @@ def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean:
     A = torch.cat([eye, W])  # [2 t, t]
     couplings = [(torch.ones_like(eye) if B is None else B, k) for B, k in kernel.coupled()]
     both: list[Kernel] = [kernels.Coregional(k, A @ B @ A.mT) for B, k in couplings]
-    tasks = (t + torch.arange(t)).repeat(len(X))
+    tasks = (t + torch.arange(t, device="cpu")).repeat(len(X))
     gp = ExactGP(
         reduce(operator.add, both),
         X.repeat_interleave(t, dim=0),

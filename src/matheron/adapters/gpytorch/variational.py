@@ -62,7 +62,7 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
     if not isinstance(strategy, Base):
         raise refusal("variational strategy", strategy, strategy_of)
     refuse_override("variational strategy", strategy, strategy_of)
-    if not getattr(strategy, "updated_strategy", torch.tensor(True)):
+    if not getattr(strategy, "updated_strategy", torch.tensor(True, device="cpu")):
         raise ValueError(
             "model: loaded from a file of an old GPyTorch, its q(u) is not whitened yet; call the model once"
         )
@@ -92,7 +92,7 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
 
 def _grouped(members: list[SparseGP], batch_shape: torch.Size, axis: int) -> tuple[list[list[SparseGP]], torch.Size]:
     """The members along one axis of the batch together, and the shape that is left."""
-    order = torch.arange(len(members)).reshape(batch_shape).movedim(axis, -1)
+    order = torch.arange(len(members), device="cpu").reshape(batch_shape).movedim(axis, -1)
     groups = [[members[i] for i in row] for row in order.reshape(-1, batch_shape[axis]).tolist()]
     return groups, order.shape[:-1]
 
@@ -103,7 +103,7 @@ def _mixed(latents: list[SparseGP], A: Tensor) -> SelectedOutputs:
     eye = torch.eye(num_latents, dtype=A.dtype, device=A.device)
     C = torch.cat([A.mT, eye])  # [t + latents, latents]
     parts: list[Kernel] = [kernels.Coregional(g.kernel, c[:, None] * c) for g, c in zip(latents, C.mT, strict=True)]
-    sizes = torch.tensor([g.num_inducing for g in latents])
+    sizes = torch.tensor([g.num_inducing for g in latents], device="cpu")
     q_means, roots = [g.q_mean for g in latents], [g.q_scale_tril for g in latents]
     gp = SparseGP(
         reduce(operator.add, parts),
@@ -113,7 +113,7 @@ def _mixed(latents: list[SparseGP], A: Tensor) -> SelectedOutputs:
         Mixed(Stacked([g.mean for g in latents]), C),
         latents[0].whitened,
         latents[0].jitter,
-        tasks=t + torch.arange(num_latents).repeat_interleave(sizes),
+        tasks=t + torch.arange(num_latents, device="cpu").repeat_interleave(sizes),
     )
     return SelectedOutputs(gp, range(t))
 

@@ -68,8 +68,8 @@ def _fourier(parts: Sequence[Fourier]) -> Fourier:
 
 
 def _radial(parts: Sequence[Radial]) -> Radial:
-    counts = torch.tensor([len(part.weights) for part in parts])
-    index = torch.arange(len(parts), dtype=torch.int32).repeat_interleave(counts)
+    counts = torch.tensor([len(part.weights) for part in parts], device="cpu")
+    index = torch.arange(len(parts), dtype=torch.int32, device="cpu").repeat_interleave(counts)
     return replace(
         parts[0],
         centres=torch.stack([part.centres for part in parts]),

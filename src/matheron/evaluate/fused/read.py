@@ -71,7 +71,7 @@ def _fourier(terms: list[WeightedSum]) -> list[Fourier]:
         groups, used = [members for _, members in term.groups], [g for g, _ in term.groups]
         if used != list(range(basis.num_bases)):
             theta, tau = theta[used], None if tau is None else tau[used]
-        index = torch.empty(s, dtype=torch.int32)
+        index = torch.empty(s, dtype=torch.int32, device="cpu")
         for g, members in enumerate(groups):
             index[members] = g
         rows = [[m * t + j for m in members for j in range(t)] for members in groups]
