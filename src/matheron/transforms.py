@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_array, as_tensor, positive, transformed
+from .checks import ArrayLike, as_array, as_tensor, positive
+from .modes import transformed
 from .value import Parts, Value
 
 
@@ -520,7 +521,7 @@ class OneHot(RowMap):
     def forward(self, x: Tensor) -> Tensor:
         each = x[..., self.columns]  # [..., k]
         equal = each == self.values.to(x)
-        if self.only_known and not transformed(x):
+        if self.only_known and not transformed():
             for column in dict.fromkeys(self.columns):
                 own = [i for i, c in enumerate(self.columns) if c == column]
                 unknown = ~equal[..., own].any(-1) & ~x[..., column].isnan()

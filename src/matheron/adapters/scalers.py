@@ -21,8 +21,8 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from torch import Tensor
 
-from ..checks import transformed
 from ..gp import ExactGP, Outputs
+from ..modes import transformed
 from ..transforms import (
     Affine,
     BoxCox,
@@ -107,7 +107,7 @@ class Called(RowMap):
         return f"Called({type(self.transformer).__name__})"
 
     def forward(self, x: Tensor) -> Tensor:
-        if (x.requires_grad and torch.is_grad_enabled()) or transformed(x):
+        if (x.requires_grad and torch.is_grad_enabled()) or transformed():
             raise TypeError(
                 f"x: {full_name(self.transformer)} is called as it is, and gradients cannot pass through it; {_OUTSIDE}"
             )

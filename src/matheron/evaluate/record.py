@@ -201,7 +201,8 @@ class Recorder(Generic[M, R]):
         if known is not None and _unchanged(known[1]):
             return known[0]
         if module.requires_graph() or (transformed() and any(map(is_wrapped, module.buffers()))):
-            return replace(self.make(module), requires_grad=True)
+            made = self.make(module)
+            return replace(made, requires_grad=True) if isinstance(made, Record) else made
         with outside():
             record = self.make(module)
         sources = [

@@ -11,10 +11,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..checks import many, transformed
+from ..checks import many
 from ..evaluate import Record, Recorder, values
 from ..kernels import Kernel, coupled_covariance
 from ..means import Mean, at_tasks, for_outputs
+from ..modes import transformed
 from ..operators import KernelOperator
 from ..solvers import (
     PCG,
@@ -208,7 +209,7 @@ def _due(before: int, n: int) -> bool:
 
 def _judge(prior: PriorPaths, z: Tensor, predicted: Tensor, noise: Tensor, variance: Tensor) -> None:
     """Whether z `[s, p]`, errors of predictions of variances `[p]` with noise `[p]`, is standard normal."""
-    if transformed(z):  # there are no numbers to look at yet
+    if transformed():  # there are no numbers to look at yet
         return
     counted = predicted > _LEAST_VARIANCE * variance  # below that it is rounding
     of_noise = (noise / predicted).clamp_max(1)
