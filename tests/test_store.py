@@ -1,5 +1,6 @@
 """Saved paths: what comes back is the same function, and what was not saved by us is refused and runs nothing."""
 
+import errno
 import hashlib
 import json
 import os
@@ -230,6 +231,22 @@ def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="limits as POSIX has them")
+def test_a_file_that_does_not_fit_is_an_os_error_that_says_so_and_leaves_nothing(tmp_path):
+    import resource
+
+    path, paths = tmp_path / "draw.safetensors", paths_of("exact", num_features=2048)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, limits[1]))  # of a file: as a full disk, for whoever writes it
+    try:
+        with pytest.raises(OSError, match=r"save: File too large while writing .* bytes") as refused:
+            paths.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.errno == errno.EFBIG and refused.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_saving_again_replaces_the_file(tmp_path):
     path = tmp_path / "draw.safetensors"
     paths_of("exact").save(path)
@@ -400,6 +417,118 @@ def test_a_basis_that_does_not_exist_is_refused(tmp_path):
     draw_prior(K.RBF(0.5), 4, input_dim=1, num_features=2, paths_per_basis=2).save(path)
     forge(path, lambda tree: None, lambda t: t.update({"prior.basis_index": torch.tensor([0, 0, 1, 9])}))
     with pytest.raises(ValueError, match="does not describe a value"):
+        load(path)
+
+
+def as_dtype(dtype: torch.dtype):
+    return lambda tensor: tensor.to(dtype)
+
+
+DAMAGE: dict[str, Any] = {
+    "int64": as_dtype(torch.int64),
+    "int32": as_dtype(torch.int32),
+    "bool": as_dtype(torch.bool),
+    "half": as_dtype(torch.float16),
+    "complex": as_dtype(torch.complex64),
+    "NaN": lambda t: t * torch.nan if t.is_floating_point() else t - 1,
+    "negative": lambda t: ~t if t.dtype == torch.bool else -t - 1,
+    "none": lambda t: t[:0] if t.ndim else t[None],
+    "twice": lambda t: torch.cat([t, t]) if t.ndim else t.expand(2),
+    "another axis": lambda t: t[None],
+}
+
+
+def damaged(path: Path) -> Any:
+    """Every file in which one thing is wrong: a tensor, one that is missing, a field, or a part."""
+    with safe_open(path, framework="pt") as file:
+        tensors = list(file.keys())
+    for name in tensors:
+        for what, change in DAMAGE.items():
+            yield f"{name} {what}", lambda tree: None, lambda t, n=name, c=change: t.update({n: c(t[n]).contiguous()})
+
+    def inside(tree: dict[str, Any], at: tuple[str, ...] = ()) -> Any:
+        yield at, tree
+        for name, part in tree["parts"].items():
+            if part is not None:
+                yield from inside(part, (*at, name))
+
+    for at, node in inside(tree_of(path)):
+
+        def here(tree: dict[str, Any], at: tuple[str, ...] = at) -> dict[str, Any]:
+            for name in at:
+                tree = tree["parts"][name]
+            return tree
+
+        for kind, wrong in (("buffers", (False,)), ("parts", (None,)), ("fields", (None, "x", [], {}))):
+            for name in node[kind]:
+                for other in wrong:
+
+                    def change(tree: Any, here=here, kind=kind, name=name, other=other) -> None:
+                        here(tree)[kind][name] = other
+
+                    yield f"{at} {name} {other!r}", change, None
+                yield f"{at} {name} gone", lambda tree, h=here, k=kind, n=name: h(tree)[k].pop(n) and None, None
+
+
+def used(paths: Any) -> None:
+    """What a user may do with paths that were loaded."""
+    x = torch.tensor([[0.3, 0.4], [0.6, 0.2]], dtype=torch.float64)
+    for each in (paths, paths[:1], paths.float()):
+        each(x)
+    paths(x.expand(paths.num_paths, -1, -1))
+    paths.value_and_grad(x)
+    assert repr(paths)
+    if getattr(getattr(paths, "update", None), "v_mean", 0) is not None:
+        y = paths.mean(x[:1])
+        paths.condition_on(x[:1], y, noise=0.1, seed=0)(x)
+
+
+@pytest.mark.filterwarnings("ignore::matheron.solvers.MisfitWarning")
+@pytest.mark.parametrize(
+    "name", ["sparse", "sparse, by draws", "stacked means", "ensemble", "batch", "given on a lattice", "keep"]
+)
+def test_a_file_with_one_thing_wrong_is_refused_or_is_as_good_as_another(name, tmp_path):
+    """None is loaded that fails once it is used."""
+    gp = ExactGP(K.RBF(0.5), rand(3, 2, seed=1), randn(3, seed=2), 0.1)
+    keep = lambda: draw(gp, 2, num_features=6, seed=0, solver=matheron.solvers.Cholesky(keep=True))  # noqa: E731
+    paths, path = keep() if name == "keep" else everything()[name], tmp_path / "draw.safetensors"
+    paths.save(path)
+    used(load(path))
+    refused = 0
+    for label, change, tensors_change in damaged(path):
+        paths.save(path)
+        forge(path, change, tensors_change)
+        try:
+            again = load(path)
+        except store.FileError:
+            refused += 1
+            continue
+        try:
+            used(again)
+        except Exception as error:
+            raise AssertionError(f"{label}: loaded, and then {error!r}") from error
+    assert refused > 100
+
+
+def test_noise_below_zero_and_centres_without_targets_are_refused_by_name(tmp_path):
+    path = tmp_path / "draw.safetensors"
+    for name, change, message in (
+        ("update.noise", lambda t: -t, r"UpdatePaths\.noise: expected numbers >= 0"),
+        ("update.noise", lambda t: t * torch.nan, r"UpdatePaths\.noise: expected finite numbers"),
+        (
+            "update.v",
+            lambda t: t.long(),
+            r"UpdatePaths\.v: expected .*float64, got torch\.int64",
+        ),
+        ("update.y", lambda t: t[:0], "expected targets of 5 observations"),
+    ):
+        paths_of("exact").save(path)
+        forge(path, lambda tree: None, lambda t, n=name, c=change: t.update({n: c(t[n])}))
+        with pytest.raises(store.FileError, match=message):
+            load(path)
+    everything()["batch"].save(path)
+    forge(path, lambda tree: tree["fields"].update(batch_shape=None))
+    with pytest.raises(store.FileError, match="batch_shape: expected 2 models in all, got None"):
         load(path)
 
 

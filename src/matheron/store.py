@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .checks import as_device
+from .checks import as_device, check_finite
 from .value import REGISTRY, Json, Parts, Value
 
 FORMAT = "matheron-3"
@@ -61,11 +61,25 @@ def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | No
     try:
         temporary.touch()
         mode = temporary.stat().st_mode  # as any new file has it; safetensors makes its own for the user alone
-        save_file(tensors, temporary, metadata=metadata)
+        _write(tensors, temporary, metadata, path)
         temporary.chmod(mode)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write(tensors: dict[str, Tensor], temporary: Path, metadata: dict[str, str], path: Path) -> None:
+    try:
+        save_file(tensors, temporary, metadata=metadata)
+    except SafetensorError as error:  # which is no OSError, even where the disk is full
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise
+        number = int(code[1])
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        raise OSError(
+            number, f"save: {os.strerror(number)} while writing {size:,} bytes; nothing is kept of them", str(path)
+        ) from error
 
 
 def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Value:
@@ -166,12 +180,15 @@ def _check(value: Value) -> None:
     """ValueError where the parts of a value do not fit, before anything is made of them."""
     kind = type(value)
     parameters, name = _parameters(kind), kind.__name__
+    _check_numbers(value)
     sizes: dict[str, int] = {}
     for buffer, axes in _axes(kind):
         if buffer not in value._buffers and buffer in parameters and parameters[buffer].default is None:
             continue  # of an older format, which did not have it
         tensor = value._buffers[buffer]
         if tensor is None:
+            if buffer in parameters and "None" not in str(parameters[buffer].annotation):
+                raise ValueError(f"{name}.{buffer}: expected a tensor, got none")
             continue
         if tensor.ndim != len(axes):
             raise ValueError(f"{name}.{buffer}: expected axes [{' '.join(axes)}], got {list(tensor.shape)}")
@@ -188,6 +205,29 @@ def _check(value: Value) -> None:
     if kind.check is Value.check and not kind.shapes:
         _construct(value, parameters)
     value.check()
+
+
+# Tensors that are not of floating numbers; those that may be infinite or NaN, where something is not known; and those
+# that are never negative. All by their names, which mean the same in every class.
+_DTYPES = dict.fromkeys(("tasks", "basis_index", "owner", "outputs"), torch.int64) | {"mask": torch.bool}
+_UNKNOWN, _POSITIVE = ("energy",), ("noise", "jitter", "amplitudes", "period")
+
+
+def _check_numbers(value: Value) -> None:
+    """ValueError where a tensor has a dtype, or numbers, that no constructor would have given it."""
+    if type(value).__module__.split(".")[0] != __package__:
+        return  # of a user's class, which knows its own tensors
+    for name, tensor in value._buffers.items():
+        if tensor is None:
+            continue
+        wanted = (_DTYPES[name],) if name in _DTYPES else (torch.float32, torch.float64)
+        full = f"{type(value).__name__}.{name}"
+        if tensor.dtype not in wanted:
+            raise ValueError(f"{full}: expected {' or '.join(map(str, wanted))}, got {tensor.dtype}")
+        if tensor.is_floating_point() and name not in _UNKNOWN:
+            check_finite(tensor, full, "the file was not written by this library")
+        if name in _POSITIVE and bool((tensor < 0).any()):
+            raise ValueError(f"{full}: expected numbers >= 0, got a smallest of {tensor.min().item():.4g}")
 
 
 @cache
@@ -231,7 +271,12 @@ def _construct(value: Value, parameters: Mapping[str, inspect.Parameter]) -> Non
             if any(isinstance(value, REGISTRY[base]) for base in ("Kernel", "Mean", "Transform")):
                 raise ValueError(f"{type(value).__name__}: expected {name}, got none")
             return  # a value whose constructor takes something else
-    make(**given)
+    made = make(**given)
+    for name in value.fields:
+        if getattr(made, name) != getattr(value, name):
+            raise ValueError(
+                f"{type(value).__name__}.{name}: expected {getattr(made, name)!r}, got {getattr(value, name)!r}"
+            )
 
 
 def _checksum(header: str, tensors: dict[str, Tensor]) -> str:

@@ -91,7 +91,7 @@ def test_a_fit_keeps_the_angle_and_finds_the_lengths():
     y = matheron.draw_prior(truth, 1, input_dim=2, num_features=4096, generator=g)(X)[0]
     gp = matheron.fit(truth, X, y, noise=1e-4, num_starts=1)
     found = matheron.summary(gp).rows
-    along, across = (found[f"Matern.lengthscale[x{i}]"] for i in (0, 1))
+    along, across = (found[f"Matern.lengthscale[{way}]"] for way in ("along", "across"))
     assert 3 < along / across < 12 and 5 < across < 20, found
 
 

@@ -84,7 +84,7 @@ def test_progress_is_shown_by_solvers_that_have_it_and_only_where_asked(solver, 
     gp = ExactGP(K.RBF(0.3), rand(200, 2), randn(200), 0.01)
     for progress in (False, True):
         draw(gp, 1, solver=solver, features="sobol", progress=progress)
-        shown = capsys.readouterr().out
+        shown = capsys.readouterr().err
         iterates = any(f.name == "progress" for f in fields(solver)) and not isinstance(solver, solvers.Auto)
         assert bool(shown) == (progress and iterates)  # "auto" takes Cholesky here
 

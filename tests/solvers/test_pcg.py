@@ -275,7 +275,7 @@ def test_a_preconditioner_in_single_precision_inverts_what_it_stands_for(monkeyp
 
 def test_progress_is_shown_where_asked(capsys):
     state_of(K.RBF(0.5), rand(50, 2), None, noises(50, 1e-3), PCG(rank=5, progress=True)).solve(randn(50, 2))
-    assert "iterations" in capsys.readouterr().out
+    assert "iterations" in capsys.readouterr().err
 
 
 def test_the_preconditioner_s_rank_is_stated_and_can_be_set():

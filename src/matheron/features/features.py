@@ -104,6 +104,11 @@ class Features(Value):
         if not all(Choice(*choice).is_sound() for choice in self.choices) or len(self.bases) < 1:
             raise ValueError("Features: expected a record of what was chosen, and at least one basis")
         d = len(self.origin)
+        if self.domain is not None and bool((self.domain[0] > self.domain[1]).any()):
+            raise ValueError(f"Features: expected a domain from lower to upper, got {self.domain.tolist()}")
+        roots = {name for name in self._buffers if name.startswith("root_")}
+        if roots != {f"root_{i}" for i in range(len(self.bases))}:
+            raise ValueError(f"Features: expected a root of the coupling, or none, for each of {len(self.bases)} bases")
         for basis in self.bases:
             theta, projections = getattr(basis, "frequencies", None), getattr(basis, "projections", None)
             fits = theta is None or theta.shape[-1] == d

@@ -39,8 +39,14 @@ class BatchPaths(OfMembers, Placed):
     def __init__(self, members: Sequence[AbstractPaths], batch_shape: Sequence[int] | None = None) -> None:
         super().__init__(members)
         self.batch_shape = list(batch_shape or [len(members)])
-        if math.prod(self.batch_shape) != len(members):
-            raise ValueError(f"batch_shape: expected {len(members)} models in all, got {self.batch_shape}")
+        self.check()
+
+    def check(self) -> None:
+        super().check()
+        shape = self.batch_shape
+        whole = isinstance(shape, list) and len(shape) > 0 and all(type(size) is int for size in shape)
+        if not whole or math.prod(shape) != len(self.members):
+            raise ValueError(f"batch_shape: expected {len(self.members)} models in all, got {shape}")
 
     def __call__(self, x: ArrayLike) -> Tensor:
         """The paths at x: `[*batch_shape, s, n]`, and a trailing `[t]` for several outputs."""

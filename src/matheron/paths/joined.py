@@ -26,13 +26,16 @@ class OfMembers(Value):
 
     def __init__(self, members: Sequence[AbstractPaths]) -> None:
         super().__init__()
-        if not members:
+        self.members = Parts(members)
+        OfMembers.check(self)
+
+    def check(self) -> None:
+        if len(self.members) == 0:
             raise ValueError("expected at least one model's paths, got none")
-        dims = {member.input_dim for member in members}
+        dims = {member.input_dim for member in self.members}
         if len(dims) > 1:
             raise ValueError(f"expected models of one input dimension, got {sorted(dims)}")
-        common_names(members)
-        self.members = Parts(members)
+        common_names(self.members)
 
     @property
     def input_names(self) -> Names:
@@ -79,7 +82,11 @@ class OutputPaths(_Joined):
 
     def __init__(self, members: Sequence[AbstractPaths]) -> None:
         super().__init__(members)
-        counts = {member.num_paths for member in members}
+        self.check()
+
+    def check(self) -> None:
+        super().check()
+        counts = {member.num_paths for member in self.members}
         if len(counts) > 1:
             raise ValueError(f"expected as many paths of every output, got {sorted(counts)}")
 
@@ -144,9 +151,17 @@ class EnsemblePaths(_Joined):
     `owner [s]` says which member each path is of.
     """
 
+    shapes = "owner: s"
+
     def __init__(self, members: Sequence[AbstractPaths], owner: Tensor) -> None:
         super().__init__(members)
         self.register_buffer("owner", owner)
+
+    def check(self) -> None:
+        super().check()
+        counts = [member.num_paths for member in self.members]
+        if bool((self.owner < 0).any()) or self.owner.bincount(minlength=len(counts)).tolist() != counts:
+            raise ValueError(f"EnsemblePaths: expected the owners of {counts} paths, got {self.owner.tolist()}")
 
     @property
     def num_paths(self) -> int:
@@ -249,9 +264,16 @@ class EnsemblePaths(_Joined):
 class SelectedPaths(_Joined):
     """Some outputs of paths that have more: values `[s, n, t]`, or `[s, n]` for one."""
 
+    shapes = "outputs: t"
+
     def __init__(self, paths: AbstractPaths, outputs: Sequence[int] | Tensor) -> None:
         super().__init__([paths])
         self.register_buffer("outputs", torch.as_tensor(outputs, device=paths.device))
+
+    def check(self) -> None:
+        super().check()
+        if not bool(((self.outputs >= 0) & (self.outputs < self.members[0].num_outputs)).all()):
+            raise ValueError(f"SelectedPaths: expected outputs below {self.members[0].num_outputs}")
 
     @property
     def num_outputs(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Term, WeightedSum
-from ..features import Basis, Joint, OnLattice, nearest
+from ..features import Basis, Joint, OnLattice, lattice_in, nearest
 from ..kernels import Kernel
 from ..means import Mean
 from ..solvers import FourierLattice, JitterWarning, Stats
@@ -106,6 +106,30 @@ class LatticeUpdate(UpdatePaths):
             self.register_buffer("generator", self.generator[None])
         if "energy" not in self._buffers:  # a file from before it was kept: unknown
             self.register_buffer("energy", torch.full_like(self.rhs_mean[:, 0], torch.nan))
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """ValueError where what is left of the data does not fit the lattice."""
+        if type(self.data_count) is not int or self.data_count < 0 or not isinstance(self.basis, OnLattice):
+            raise ValueError(f"LatticeUpdate: expected a lattice and a number of data, got {self.data_count!r}")
+        q, p, e = len(self.v_mean), self.rhs.shape[-1], len(self.corner)
+        bases = (self.basis, *self.beside)
+        size, count = sum(basis.size for basis in bases), sum(isinstance(basis, OnLattice) for basis in bases)
+        pairs = self.kernel.num_outputs * count * (count + 1) // 2  # of the lattices, for each output
+        wanted = {
+            "origin": (self.centres.shape[1],),
+            "rhs": (len(self.v), p),
+            "rhs_mean": (q, p),
+            "energy": (q,),
+            "corner": (e, e),
+            "cross": (e, self.cross.shape[-1]),
+            "mean_weights": (q, self.kernel.num_outputs, size),
+            "generator": (pairs, *(2 * n - 1 for n in lattice_in(self.basis).shape), 2),
+        }
+        for name, shape in wanted.items():
+            got = tuple(getattr(self, name).shape)
+            if got != shape:
+                raise ValueError(f"LatticeUpdate.{name}: expected {list(shape)}, got {list(got)}")
 
     @property
     def num_data(self) -> int:

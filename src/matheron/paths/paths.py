@@ -64,11 +64,12 @@ class PriorPlusUpdate(AbstractPaths):
         as_names(self.input_names, self.input_dim)
         if len(self.update.v) != self.num_paths or self.update.kernel.num_outputs != self.num_outputs:
             raise ValueError("Paths: expected a prior and an update of as many paths and outputs")
-        if self.update.centres.shape[1] != len(self.prior.origin):
-            raise ValueError("Paths: expected a prior and an update in as many dimensions")
+        if self.update.centres.shape[1] != len(self.prior.origin) or self.update.centres.dtype != self.dtype:
+            raise ValueError("Paths: expected a prior and an update in as many dimensions, and of one dtype")
         x = inner = self.update.centres.new_zeros(1, len(self.prior.origin))
-        if self.input_transform is not None and self.input_transform.known:
-            inner = self.input_transform(x.new_full((1, self.input_dim), torch.nan))  # zero may be no category
+        inward, _ = self.input_transform, self.output_transform
+        if inward is not None and inward.known:
+            inner = inward(x.new_full((1, self.input_dim), torch.nan))  # zero may be no category
         if inner.shape != x.shape or self.mean_function(x).shape not in ((1, 1), (1, self.num_outputs)):
             raise ValueError("Paths: expected a mean and transforms of as many dimensions and outputs")
 

@@ -38,6 +38,9 @@ class PriorPaths(Value):
             )
         if index.is_floating_point() or not 0 <= int(index.min()) <= int(index.max()) < self.features.num_bases:
             raise ValueError(f"PriorPaths: expected indices of {self.features.num_bases} bases")
+        dtypes = {tensor.dtype for tensor in (self.w, *self.features.buffers()) if tensor.is_floating_point()}
+        if len(dtypes) > 1:
+            raise ValueError(f"PriorPaths: expected weights and features of one dtype, got {sorted(map(str, dtypes))}")
         if not isinstance(self.drawn_given, int):
             raise ValueError(f"PriorPaths: expected a number of data, got {self.drawn_given!r}")
         kept = self._modules.get("kept")

@@ -24,6 +24,10 @@ class Inducing(Value):
 
     shapes = "v: s m, v_mean: m, root: m r, jitter:"
 
+    def check(self) -> None:
+        if (self.v_mean is None) != (self.root is None):
+            raise ValueError("Inducing: expected a mean and a root of the covariance, or neither")
+
     def __init__(self, v: Tensor, v_mean: Tensor | None, root: Tensor | None, jitter: Tensor) -> None:
         super().__init__(v=v, v_mean=v_mean, root=root, jitter=jitter)
 
@@ -46,14 +50,24 @@ class UpdatePaths(Value):
     def check(self) -> None:
         s, c, n, t = *self.v.shape, len(self.noise), self.kernel.num_outputs
         self.kernel.terms(self.centres.shape[1])  # says whether it fits the dimensions
-        if self.y.shape not in ((n,), (s, n)) or n > c:
-            raise ValueError(f"UpdatePaths: expected targets of {n} observations, got {list(self.y.shape)}")
-        if self.v_mean is not None and len(self.v_mean) not in (1, s):
-            raise ValueError(f"UpdatePaths: expected a mean, or one per path, got {list(self.v_mean.shape)}")
+        if self.y.shape not in ((n,), (s, n)) or self.xi is None or n + self.num_inducing != c:
+            raise ValueError(
+                f"UpdatePaths: expected targets of {n} observations, and a centre for each of these and of "
+                f"{self.num_inducing} inducing points, got {list(self.y.shape)} and {c}"
+            )
+        for parts in ((self.centres, self.y, self.noise, self.xi), (self.v, self.v_mean)):
+            dtypes = {tensor.dtype for tensor in parts if tensor is not None}
+            if len(dtypes) > 1:
+                raise ValueError(f"UpdatePaths: expected tensors of one dtype, got {sorted(map(str, dtypes))}")
+        known = self.inducing is None or self.inducing.v_mean is not None
+        if (self.v_mean is not None) != known or (known and len(self.v_mean) != (1 if self.y.ndim == 1 else s)):
+            raise ValueError("UpdatePaths: expected a mean, one per path where each has its own targets")
         if (self.tasks is None) != (t == 1):
             raise ValueError(f"UpdatePaths: expected tasks for a kernel of {t} outputs, and for no other")
         if self.tasks is not None and bool(((self.tasks < 0) | (self.tasks >= t)).any()):
             raise ValueError(f"UpdatePaths: expected tasks below {t}")
+        if self.factor is not None and self.factor.size != n:
+            raise ValueError(f"UpdatePaths: expected a factor of {n} observations, got one of {self.factor.size}")
         if self.inducing is not None and (len(self.inducing.v) != s or self.inducing.v.shape[1] > c):
             raise ValueError("UpdatePaths: expected the inducing points' weights of as many paths")
 

@@ -20,6 +20,12 @@ class Factor(Value):
           [ rows   tail  ]      rows [t, h], tail [t, t]
     """
 
+    shapes = "head: h h, rows: t h, tail: t t, jitter:"
+
+    def check(self) -> None:
+        if not self.head.dtype == self.rows.dtype == self.tail.dtype:
+            raise ValueError("Factor: expected blocks of one dtype")
+
     def __init__(self, head: Tensor, rows: Tensor, tail: Tensor, jitter: Tensor) -> None:
         super().__init__(head=head, rows=rows, tail=tail, jitter=jitter)
 
