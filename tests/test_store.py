@@ -20,6 +20,7 @@ import matheron
 from examples import ALL, B2, COMPOSITE, LAYOUTS, gen, paths_of, rand, randn, wave
 from matheron import ExactGP, SparseGP, draw, draw_prior, load, means, store, transforms
 from matheron import kernels as K
+from matheron.features import spherical_features
 from matheron.value import REGISTRY, Value
 from standard import KERNELS
 
@@ -129,6 +130,7 @@ def everything() -> dict[str, Any]:
         "batch": draw(matheron.Batch([one, other]), 2, **settings),
         "a monomial times a lattice": prior(K.RBF(0.5) * K.Linear(), domain=(0.0, 1.0)),
         "spherical, rotated": prior(K.Spherical(0.5) + K.Rotated(K.RBF([0.5, 0.2]), 30.0)),
+        "spherical harmonics": prior(K.RBF(1.0), 3, features=spherical_features(K.RBF(1.0), torch.zeros(3), 1.0)),
         "given on a lattice": draw(one, 2, solver="lattice", domain=(0.0, 1.0), generator=gen()),
     }
 
