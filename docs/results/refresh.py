@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from matheron_paper import Experiment, experiment
 from matheron_paper.report import Report
@@ -41,14 +42,21 @@ def maker(name: str) -> Experiment:
     return importlib.import_module(BENCHMARKS[name]).EXPERIMENT
 
 
-def report_of(file: Path) -> Report:
-    """What a results file says."""
+def records_of(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header of a results file, and its trials that count."""
     header, *lines = map(json.loads, file.read_text().splitlines())
     of = maker(header["experiment"])
     # A file that a newer version has gone on with counts as one of that; one that none has is reported as it is.
     older = header["version"] if any("version" in line for line in lines) else None
     records = {line["key"]: line for line in lines if current(line, older, of.version, of.unchanged)}
-    return of.report([record for record in records.values() if "error" not in record], of.settings(header["scale"]))
+    return header, [record for record in records.values() if "error" not in record]
+
+
+def report_of(file: Path) -> Report:
+    """What a results file says."""
+    header, records = records_of(file)
+    of = maker(header["experiment"])
+    return of.report(records, of.settings(header["scale"]))
 
 
 def section(stem: str) -> str:
