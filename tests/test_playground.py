@@ -75,6 +75,74 @@ def test_the_server_listens_on_this_machine_alone(monkeypatch):
         server.stop()
 
 
+def test_requests_by_another_name_than_this_machine_s_are_refused():
+    """As of a page of another site, whose name was given this machine's address: its Origin and its Host agree."""
+    pytest.importorskip("bokeh", reason="bokeh is not installed")
+    from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
+    from tornado.websocket import websocket_connect
+
+    from matheron.playground.command import make_server
+
+    server, url = make_server()
+    socket = url.replace("http", "ws") + "ws"
+
+    async def status(host: str, path: str) -> int:
+        headers = {"Host": host, "Origin": f"http://{host}"}
+        try:
+            if path:
+                (await websocket_connect(HTTPRequest(socket, headers=headers), subprotocols=["bokeh", "x"])).close()
+                return 101
+            return (await AsyncHTTPClient().fetch(HTTPRequest(url, headers=headers))).code
+        except HTTPClientError as refused:
+            return refused.code
+
+    server.start()
+    try:
+        for host in (f"127.0.0.1:{server.port}", f"localhost:{server.port}"):
+            assert server.io_loop.run_sync(lambda host=host: status(host, "")) == 200
+            assert server.io_loop.run_sync(lambda host=host: status(host, "ws")) == 101
+        for host in (f"evil.example:{server.port}", "evil.example", f"127.0.0.1.evil.example:{server.port}"):
+            assert server.io_loop.run_sync(lambda host=host: status(host, "")) == 403
+            assert server.io_loop.run_sync(lambda host=host: status(host, "ws")) == 403
+    finally:
+        server.stop()
+
+
+def test_values_that_no_slider_has_are_held_to_its_range_or_ignored():
+    pytest.importorskip("bokeh", reason="bokeh is not installed")
+    from matheron.playground.page import Page
+
+    page = Page()
+    before = page.playground.choices
+    page.lengthscale.value, page.num_features.value = float("nan"), 60  # 2^60 features would be a long wait
+    page.num_paths.value, page.noise.value = -3, float("inf")
+    page.kernel.value, page.features.active = "the user's own", 17
+    page.sliders[0].trigger("value_throttled", 0.1, 0.2)
+    found = page.playground.choices
+    assert (found.lengthscale, found.kernel, found.features) == (before.lengthscale, before.kernel, before.features)
+    assert (found.num_features, found.num_paths, found.noise) == (2**11, 1, 1.0)
+    page.features.active = None
+    page.lengthscale.value = 1e9
+    page.sliders[0].trigger("value_throttled", 0.2, 0.3)
+    assert page.playground.choices.lengthscale == 0.6
+
+
+@pytest.mark.filterwarnings("ignore:ColumnDataSource")
+def test_observations_that_are_no_numbers_are_ignored_and_those_outside_the_plot_are_moved_into_it():
+    pytest.importorskip("bokeh", reason="bokeh is not installed")
+    from matheron.playground.page import Page
+
+    page = Page()
+    nan = float("nan")
+    page.data.data = {"x": [0.3, nan, "here", None, 7.0, 0.5], "y": [0.5, 0.1, 0.2, 0.3, -1e300, nan]}
+    assert page.playground.observations == ((0.3, 0.5), (1.0, -3.0))
+    page.data.data = {"x": [0.1] * 5000, "y": [0.2] * 4000}
+    assert 0 < len(page.playground.observations) <= 200
+    page.data.data = {"z": [1.0]}
+    assert page.playground.observations == ()
+    assert "0 observations" in page.numbers.text
+
+
 def test_a_missing_bokeh_is_named_with_its_extra(monkeypatch):
     from matheron.playground.command import make_server
 

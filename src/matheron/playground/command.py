@@ -31,6 +31,7 @@ def make_server(port: int = 0) -> tuple[Server, str]:
     """A server on the loopback interface that is not running yet, and the page's address."""
     try:
         from bokeh.server.server import Server
+        from tornado.web import ErrorHandler
     except ModuleNotFoundError as error:
         raise missing_extra("the playground needs Bokeh", "playground", error) from None
     from .page import add_page
@@ -39,6 +40,9 @@ def make_server(port: int = 0) -> tuple[Server, str]:
     # The websocket answers this page alone, not one from elsewhere that a browser may have open.
     allowed = [f"127.0.0.1:{port}", f"localhost:{port}"]
     server = Server({"/": add_page}, port=port, address="127.0.0.1", allow_websocket_origin=allowed)
+    # Another site may give its name this machine's address. Requests of its pages then have that name as their Host and
+    # in their Origin, which Tornado takes for this page's own before it looks at the list above.
+    server._tornado.add_handlers(r"(?!(127\.0\.0\.1|localhost)$).*", [(r".*", ErrorHandler, {"status_code": 403})])
     return server, f"http://127.0.0.1:{port}/"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from bokeh.layouts import column, row
@@ -28,6 +29,18 @@ if TYPE_CHECKING:
     from bokeh.models import LayoutDOM
 
 SHOWN = ("prior", "update", "posterior", "exact posterior")
+# What sliders go from and to, and the plot's axes. A client may send anything, so that values are held to these.
+_LENGTHSCALE, _LOG_NOISE, _LOG_FEATURES, _PATHS = (0.03, 0.6), (-6.0, 0.0), (3, 11), (1, 64)
+_X, _Y = (0.0, 1.0), (-3.0, 3.0)
+# Observations at the most: each is a solve of its own.
+_OBSERVATIONS = 200
+
+
+def within(value: object, low: float, high: float, otherwise: float) -> float:
+    """A number held to a range; `otherwise` where it is none."""
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        return otherwise
+    return min(max(float(value), low), high)
 
 
 class Page:
@@ -55,7 +68,7 @@ class Page:
         return column(title, row(controls, column(self.shown, self.plot, self.numbers)), sizing_mode="stretch_width")
 
     def _plot(self) -> figure:
-        x, y = Range1d(start=0, end=1), Range1d(start=-3, end=3)
+        x, y = (Range1d(start=low, end=high) for low, high in (_X, _Y))
         plot = figure(width=820, height=440, x_range=x, y_range=y, toolbar_location=None, tools="", name="plot")
         plot.xaxis.axis_label, plot.yaxis.axis_label = "x", "f(x)"
         band = plot.varea("x", "low", "high", source=self.exact, color="#9aa0a6", fill_alpha=0.3)
@@ -76,13 +89,10 @@ class Page:
         at = self.playground.choices
         self.kernel = Select(title="kernel", value=at.kernel, options=list(KERNELS))
         # Sliders of logarithms would show exponents: these have few, even steps instead.
-        self.lengthscale = BokehSlider(
-            title="lengthscale", start=0.03, end=0.6, step=0.01, value=at.lengthscale, name="l"
-        )
-        self.noise = BokehSlider(title="log10 noise variance", start=-6, end=0, step=0.5, value=math.log10(at.noise))
-        exponent = math.log2(at.num_features)
-        self.num_features = BokehSlider(title="log2 features", start=3, end=11, step=1, value=exponent, name="features")
-        self.num_paths = BokehSlider(title="paths", start=1, end=64, step=1, value=at.num_paths)
+        self.lengthscale = _slider("lengthscale", _LENGTHSCALE, 0.01, at.lengthscale, "l")
+        self.noise = _slider("log10 noise variance", _LOG_NOISE, 0.5, math.log10(at.noise), "noise")
+        self.num_features = _slider("log2 features", _LOG_FEATURES, 1, math.log2(at.num_features), "features")
+        self.num_paths = _slider("paths", _PATHS, 1, at.num_paths, "paths")
         self.features = RadioButtonGroup(labels=list(FEATURES), active=list(FEATURES).index(at.features), name="kind")
         self.again = Button(label="Draw again")
         self.clear = Button(label="Remove the observations")
@@ -98,13 +108,14 @@ class Page:
 
     def _chosen(self, next_seed: bool = False) -> None:
         before = self.playground.choices
+        kernel, kind = self.kernel.value, self.features.active
         choices = Choices(
-            kernel=str(self.kernel.value),
-            lengthscale=float(self.lengthscale.value),
-            noise=10.0 ** float(self.noise.value),
-            num_features=2 ** int(self.num_features.value),
-            num_paths=int(self.num_paths.value),
-            features=list(FEATURES)[int(self.features.active or 0)],
+            kernel=kernel if kernel in KERNELS else before.kernel,
+            lengthscale=within(self.lengthscale.value, *_LENGTHSCALE, before.lengthscale),
+            noise=10.0 ** within(self.noise.value, *_LOG_NOISE, math.log10(before.noise)),
+            num_features=2 ** int(within(self.num_features.value, *_LOG_FEATURES, math.log2(before.num_features))),
+            num_paths=int(within(self.num_paths.value, *_PATHS, before.num_paths)),
+            features=before.features if kind is None else dict(enumerate(FEATURES)).get(kind, before.features),
             seed=before.seed,
         )
         # Noises of observations are seeded by those that follow a draw's own: leave room for as many as one clicks.
@@ -113,14 +124,16 @@ class Page:
 
     def _observed(self) -> None:
         data: Any = self.data.data
-        points = [(float(x), float(y)) for x, y in zip(data["x"], data["y"], strict=True) if x is not None]
-        self.playground.observe(tuple((min(max(x, 0.0), 1.0), y) for x, y in points))
+        rows = zip(data.get("x", ()), data.get("y", ()), strict=False)
+        points = ((within(x, *_X, math.nan), within(y, *_Y, math.nan)) for x, y in rows)
+        whole = [point for point in points if not math.isnan(sum(point))]
+        self.playground.observe(tuple(whole[:_OBSERVATIONS]))
         self._show()
 
     def _switched(self) -> None:
         for number, name in enumerate(SHOWN):
             for renderer in self.renderers[name]:
-                renderer.visible = number in self.shown.active
+                renderer.visible = number in (self.shown.active or ())
 
     def _show(self) -> None:
         picture = self.playground.picture()
@@ -136,6 +149,10 @@ class Page:
             f"<b>W2 error of the basis: {picture.w2:.3g}</b>, {share:.1%} of the posterior's spread; "
             f"{len(self.playground.observations)} observations, {self.playground.choices.num_features} features"
         )
+
+
+def _slider(title: str, ends: tuple[float, float], step: float, value: float, name: str) -> BokehSlider:
+    return BokehSlider(title=title, start=ends[0], end=ends[1], step=step, value=value, name=name)
 
 
 def add_page(document: Document) -> None:
