@@ -38,7 +38,8 @@ def uses(paths: matheron.AbstractPaths) -> list[Tensor]:
 
 
 def drawn(kernel: K.Kernel | None = None, **settings: Any) -> list[Tensor]:
-    return uses(matheron.draw(exact(kernel), 3, seed=0, **{"num_features": 64} | settings))
+    chosen: Any = {"num_features": 64} | settings
+    return uses(matheron.draw(exact(kernel), 3, seed=0, **chosen))
 
 
 def diagnosed() -> list[Tensor]:
@@ -106,8 +107,9 @@ CALLS: dict[str, Callable[[], Sequence[Tensor]]] = {
 }
 
 
-def unit(*numbers: float) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+def unit(low: float, high: float) -> tuple[Tensor, Tensor]:
+    lower, upper = torch.tensor([low, high], dtype=torch.float64, device="cpu")
+    return lower, upper
 
 
 def results() -> dict[str, list[Tensor]]:

@@ -50,7 +50,10 @@ class UpdatePaths(Value):
     def check(self) -> None:
         s, c, n, t = *self.v.shape, len(self.noise), self.kernel.num_outputs
         self.kernel.terms(self.centres.shape[1])  # says whether it fits the dimensions
-        if self.y.shape not in ((n,), (s, n)) or self.xi is None or n + self.num_inducing != c:
+        keeps = (
+            n + self.num_inducing == 0 and self.v_mean is None
+        )  # values that refreshed paths keep, which are not data
+        if self.y.shape not in ((n,), (s, n)) or self.xi is None or not (keeps or n + self.num_inducing == c):
             raise ValueError(
                 f"UpdatePaths: expected targets of {n} observations, and a centre for each of these and of "
                 f"{self.num_inducing} inducing points, got {list(self.y.shape)} and {c}"
@@ -59,15 +62,16 @@ class UpdatePaths(Value):
             dtypes = {tensor.dtype for tensor in parts if tensor is not None}
             if len(dtypes) > 1:
                 raise ValueError(f"UpdatePaths: expected tensors of one dtype, got {sorted(map(str, dtypes))}")
-        known = self.inducing is None or self.inducing.v_mean is not None
+        known = not keeps and (self.inducing is None or self.inducing.v_mean is not None)
         if (self.v_mean is not None) != known or (known and len(self.v_mean) != (1 if self.y.ndim == 1 else s)):
             raise ValueError("UpdatePaths: expected a mean, one per path where each has its own targets")
         if (self.tasks is None) != (t == 1):
             raise ValueError(f"UpdatePaths: expected tasks for a kernel of {t} outputs, and for no other")
         if self.tasks is not None and bool(((self.tasks < 0) | (self.tasks >= t)).any()):
             raise ValueError(f"UpdatePaths: expected tasks below {t}")
-        if self.factor is not None and self.factor.size != n:
-            raise ValueError(f"UpdatePaths: expected a factor of {n} observations, got one of {self.factor.size}")
+        factor = self._modules.get("factor")  # files of older formats have none
+        if isinstance(factor, Factor) and factor.size != n:
+            raise ValueError(f"UpdatePaths: expected a factor of {n} observations, got one of {factor.size}")
         if self.inducing is not None and (len(self.inducing.v) != s or self.inducing.v.shape[1] > c):
             raise ValueError("UpdatePaths: expected the inducing points' weights of as many paths")
 
