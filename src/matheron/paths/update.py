@@ -63,7 +63,8 @@ class UpdatePaths(Value):
             if len(dtypes) > 1:
                 raise ValueError(f"UpdatePaths: expected tensors of one dtype, got {sorted(map(str, dtypes))}")
         known = not keeps and (self.inducing is None or self.inducing.v_mean is not None)
-        if (self.v_mean is not None) != known or (known and len(self.v_mean) != (1 if self.y.ndim == 1 else s)):
+        rows = 0 if self.v_mean is None else len(self.v_mean)
+        if rows != ((1 if self.y.ndim == 1 else s) if known else 0):
             raise ValueError("UpdatePaths: expected a mean, one per path where each has its own targets")
         if (self.tasks is None) != (t == 1):
             raise ValueError(f"UpdatePaths: expected tasks for a kernel of {t} outputs, and for no other")
