@@ -64,7 +64,7 @@ def log_bessel_k(order: Tensor, s: Tensor) -> Tensor:
     in_graph = transformed() or (torch.is_grad_enabled() and (s.requires_grad or order.requires_grad))
     if s.device.type == "cpu" and not in_graph:
         at = s.detach().double().numpy()
-        value = torch.from_numpy(np.log(scipy.special.kve(float(order), at)) - at).to(s)  # faster, until it overflows
+        value = s.new_tensor(np.log(scipy.special.kve(float(order), at)) - at)  # faster, until it overflows
         if bool(value.isfinite().all()):
             return value
     return _log_trapezoid(order, s)
