@@ -57,6 +57,9 @@ def in_graph(tensor: Tensor) -> bool:
 @contextmanager
 def outside() -> Iterator[None]:
     """Leave inference mode and all transforms of torch.func. Only tensors that are not wrapped may be used inside."""
+    if maybe_current_level() is None and not torch.is_inference_mode_enabled():
+        yield
+        return
     with temporarily_clear_interpreter_stack(), torch.inference_mode(False):
         yield
 
@@ -91,19 +94,23 @@ def plain(tensor: Tensor) -> Tensor: ...
 def plain(tensor: Tensor | None) -> Tensor | None: ...
 
 
-@outside()
 def plain(tensor: Tensor | None) -> Tensor | None:
     """A tensor without its graph, and outside of every mode: for decisions that nothing is differentiated through."""
     if tensor is None:
         return None
+    if not (transformed() or is_functorch_wrapped_tensor(tensor) or tensor.is_inference()):  # as a rule
+        return tensor.detach()
     while is_functorch_wrapped_tensor(tensor):
         if is_batchedtensor(tensor):
             raise TypeError("expected one model, got a batch of torch.func.vmap; use one after another")
         tensor = get_unwrapped(tensor)
-    return tensor.clone() if tensor.is_inference() else forward_ad.unpack_dual(tensor.detach()).primal
+    with outside():
+        return tensor.clone() if tensor.is_inference() else forward_ad.unpack_dual(tensor.detach()).primal
 
 
-@outside()
 def as_numpy(tensor: Tensor) -> np.ndarray:
     """The numbers of a tensor; inside `torch.func.grad` too, where `tensor.numpy()` finds none."""
-    return plain(tensor).cpu().numpy()
+    if not (transformed() or is_functorch_wrapped_tensor(tensor)):  # as a rule
+        return tensor.detach().cpu().numpy()
+    with outside():
+        return plain(tensor).cpu().numpy()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import coupled_covariance
-from ..modes import Sobol, kept, outside, plain
+from ..modes import Sobol, is_wrapped, kept, outside, plain
 from ..scratch import arena, empty, frame
 from ..solvers import CholeskyState, Posterior, covariance
 from ..solvers.cholesky import solved
@@ -37,7 +37,8 @@ class Reference:
 
     @outside()  # where frequencies lie is not differentiated
     def __init__(self, posterior: Posterior, domain: Tensor | None, where: Tensor | None, lengths: Tensor) -> None:
-        kernel, tasks, lengths = posterior.kernel.mapped(plain), plain(posterior.tasks), plain(lengths)
+        kernel, tasks, lengths = posterior.kernel, plain(posterior.tasks), plain(lengths)
+        kernel = kernel.mapped(plain) if any(map(is_wrapped, kernel.buffers())) else kernel
         X, noise = plain(posterior.centres).double(), plain(posterior.noise).double()
         self.x = reference_points(X.cpu(), plain(domain), plain(where), lengths).to(X.device)
         outputs = None if tasks is None else kernel.num_outputs
