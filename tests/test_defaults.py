@@ -38,8 +38,8 @@ def uses(paths: matheron.AbstractPaths) -> list[Tensor]:
 
 
 def drawn(kernel: K.Kernel | None = None, **settings: Any) -> list[Tensor]:
-    chosen: Any = {"num_features": 64} | settings
-    return uses(matheron.draw(exact(kernel), 3, seed=0, **chosen))
+    settings = {"num_features": 64} | settings
+    return uses(matheron.draw(exact(kernel), 3, seed=0, **settings))
 
 
 def diagnosed() -> list[Tensor]:
@@ -87,7 +87,7 @@ CALLS: dict[str, Callable[[], Sequence[Tensor]]] = {
     ],
     "fit": lambda: fitted(),
     "fit with a linear mean": lambda: fitted(mean="linear"),
-    "fit of a prior": lambda: fitted(priors={"lengthscale": torch.distributions.Uniform(*unit(0.1, 5.3))}),
+    "fit of a prior": lambda: fitted(priors={"lengthscale": torch.distributions.Uniform(number(0.1), number(5.3))}),
     "fit by probes": lambda: fitted(solver="cg"),
     "fit on a lattice": lambda: fitted(solver="lattice"),
     "likelihood": lambda: [matheron.log_marginal_likelihood(exact()), matheron.leave_one_out(exact()).mean],
@@ -107,9 +107,8 @@ CALLS: dict[str, Callable[[], Sequence[Tensor]]] = {
 }
 
 
-def unit(low: float, high: float) -> tuple[Tensor, Tensor]:
-    lower, upper = torch.tensor([low, high], dtype=torch.float64, device="cpu")
-    return lower, upper
+def number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def results() -> dict[str, list[Tensor]]:
