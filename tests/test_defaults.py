@@ -125,9 +125,12 @@ torch.set_default_dtype(torch.float16)
 torch.set_default_device("meta")
 torch.save(test_defaults.results(), {str(tmp_path / "found")!r})
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found, expected = torch.load(tmp_path / "found"), results()
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as other:
+        expected = results()  # meanwhile
+        _, trouble = other.communicate()
+    assert other.returncode == 0, trouble
+    found = torch.load(tmp_path / "found")
     assert found.keys() == expected.keys()
     for name, tensors in expected.items():
         for a, b in zip(tensors, found[name], strict=True):
