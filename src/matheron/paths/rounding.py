@@ -107,7 +107,10 @@ def with_old_values(old: tuple[PriorPaths, UpdatePaths], new: tuple[PriorPaths, 
 
         v'  =  (K' + jitter)^-1 ((K + jitter) v + f - f')
     """
-    before, update = old[1], new[1]
+    update = new[1]
+    device = update.centres.device  # paths may change dtype and device in one move
+    old = (old[0].to(device), old[1].to(device))
+    before = old[1]
     s, tasks, of_u = len(before.v), update.tasks, update.inducing
     jitter = before.v.new_tensor(_SMALLEST) if of_u is None else of_u.jitter  # a small one where none is known
     f, f_new = (at_tasks(p.sums(u.centres[None]).mT, tasks).double() for p, u in (old, new))  # [s, m]
