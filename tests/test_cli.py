@@ -40,6 +40,7 @@ def test_help_names_every_command():
 LINES = {
     "the help": ["--help"],
     "the help of a command": ["sample", "--help"],
+    "the help of the command for fields": ["field", "--help"],
     "the version": ["--version"],
     "a completion of commands": "matheron s",
     "a completion of options": "matheron minimize --",

@@ -47,7 +47,7 @@ def _paragraphs(function: Callable[..., object]) -> str:
 def _function(name: str) -> Callable[..., object] | None:
     """The function of a command that takes long to import; None where the distribution that has it is not installed."""
     if name == "field":
-        from .fields.command import field
+        from .commands.fields import field
 
         return field
     from importlib.metadata import entry_points

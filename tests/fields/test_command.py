@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from matheron import fields
 from matheron.cli import app
-from matheron.fields import command, models
+from matheron.commands import fields as command
+from matheron.fields import models
 from matheron.fields.observations import read_observations
 from matheron.samplers import moments
 

@@ -10,22 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
-from ..columns import listed
 from ..tables import check_folder
-from .extras import need
-from .targets import EASTWARD, NORTHWARD
 
 if TYPE_CHECKING:
+    import numpy as np
     from xarray import DataArray, Dataset
 
+    from ..fields.observations import Observations
+    from ..fields.simulation import Chunks
+    from ..fields.sphere import OnSphere
     from ..gp import ExactGP
     from ..paths import AbstractPaths
-    from .observations import Observations
-    from .simulation import Chunks
-    from .sphere import OnSphere
 
 # Products of observations, twice, and cells: up to so many the standard deviation is exact, in about a minute.
 _DEAR = 1e12
@@ -89,15 +86,20 @@ def field(
 
     A command that was stopped resumes where it was when it is given again.
     """
+    import numpy as np
+
+    from ..columns import listed
+    from ..fields.extras import need
+
     for name in ("xarray", "dask", "pandas"):
         need(name)
     import torch
 
-    from .cells import box_of, cells_for
-    from .drawing import draw_field
-    from .observations import check_degrees, read_observations
-    from .simulation import simulate, whole_paths, with_crs
-    from .writing import FORMATS, write
+    from ..fields.cells import box_of, cells_for
+    from ..fields.drawing import draw_field
+    from ..fields.observations import check_degrees, read_observations
+    from ..fields.simulation import simulate, whole_paths, with_crs
+    from ..fields.writing import FORMATS, write
 
     say = (lambda _: None) if quiet else typer.echo
     written = None
@@ -155,6 +157,8 @@ def field(
 
 def _as_crs(crs: str | None, option: str) -> object:
     """A coordinate reference system by its name."""
+    from ..fields.extras import need
+
     if crs is None:
         return None
     pyproj = need("pyproj")
@@ -166,6 +170,8 @@ def _as_crs(crs: str | None, option: str) -> object:
 
 def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) -> None:
     """Before any work: what cannot be drawn or stored as a map."""
+    from ..fields.targets import EASTWARD, NORTHWARD
+
     lower = [name.lower() for name in names]
     if len(names) == 2 and lower[0] in NORTHWARD and lower[1] in EASTWARD:
         raise ValueError(f"--x: expected the eastward coordinate first, as in --x {names[1]},{names[0]}; got {names}")
@@ -177,7 +183,7 @@ def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) ->
 
 def _across_the_dateline(wells: Observations, say: Callable[[str], None]) -> Observations:
     """Observations whose longitudes have no jump, so that a grid goes the short way round."""
-    from .cells import unwrapped
+    from ..fields.cells import unwrapped
 
     east, points = unwrapped(wells.points[:, 0]), wells.points.copy()
     if (east != points[:, 0]).any():
@@ -195,8 +201,10 @@ def _fitted(
     say: Callable[[str], None],
 ) -> ExactGP | OnSphere:
     """The model of the values, or of their logarithms."""
+    import numpy as np
+
+    from ..fields.models import fit_field, fit_sphere
     from ..fitting import summary
-    from .models import fit_field, fit_sphere
 
     if log and wells.values.min() <= 0:
         raise ValueError(f"--log: expected positive values of {wells.value_name}, got {wells.values.min():.4g}")
@@ -217,8 +225,8 @@ def _fitted(
 
 def _of_values(model: ExactGP | OnSphere) -> ExactGP | OnSphere:
     """The model of values whose logarithms were fitted."""
+    from ..fields.sphere import OnSphere
     from ..transforms import Affine, Chain, Exp
-    from .sphere import OnSphere
 
     if isinstance(model, OnSphere):
         return model.with_inner(_of_values(model.inner))
@@ -229,8 +237,8 @@ def _validated(model: ExactGP | OnSphere, log: bool) -> str:
     """Leave-one-out cross-validation in a line."""
     import torch
 
+    from ..fields.sphere import OnSphere
     from ..likelihood import leave_one_out
-    from .sphere import OnSphere
 
     gp = model.inner if isinstance(model, OnSphere) else model
     some = torch.randperm(gp.num_data, generator=torch.Generator().manual_seed(0), device="cpu")[:_VALIDATED]
@@ -249,10 +257,11 @@ def _validated(model: ExactGP | OnSphere, log: bool) -> str:
 
 def _draw_variogram(model: ExactGP | OnSphere, wells: Observations, log: bool, out: Path) -> None:
     """The variogram of the data, in km where they are longitudes and latitudes, and the model's."""
+    import numpy as np
     from matplotlib.figure import Figure
 
-    from .sphere import OnSphere
-    from .variograms import variogram
+    from ..fields.sphere import OnSphere
+    from ..fields.variograms import variogram
 
     on_sphere = isinstance(model, OnSphere)
     points = model.points(wells.points) if on_sphere else wells.points
@@ -297,8 +306,8 @@ def _maps(
 
     What is exact has no error beside it.
     """
-    from .kriging import LARGEST, krige, mean
-    from .summaries import summaries_of
+    from ..fields.kriging import LARGEST, krige, mean
+    from ..fields.summaries import summaries_of
 
     maps = summaries_of(realised, quantiles=quantiles, above=[threshold])
     if model.output_transform is not None and not model.output_transform.affine:
@@ -322,8 +331,8 @@ def _draw_figure(
     degrees: bool,
 ) -> None:
     """The figure, of the same functions at the cells that a picture can show."""
-    from .picture import picture, thinned
-    from .simulation import simulate, whole_paths
+    from ..fields.picture import picture, thinned
+    from ..fields.simulation import simulate, whole_paths
 
     if isinstance(cells, dict):
         few = {name: axis[thinned(axis)] for name, axis in cells.items()}
