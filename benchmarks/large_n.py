@@ -16,11 +16,11 @@ from pathlib import Path
 
 import torch
 from floors import ceilings, cuda_ceilings
-from tables import read
+from uci_tables import read
 
 import matheron
 from matheron import kernels, solvers
-from matheron.operators import KernelOperator
+from matheron.solvers.operator import KernelOperator
 
 PATHS = 64
 

@@ -22,7 +22,7 @@ import torch
 
 import matheron
 from matheron import kernels as K
-from matheron.solvers import FourierLattice
+from matheron.lattice import FourierLattice
 
 UNIT = (0.0, 1.0)
 

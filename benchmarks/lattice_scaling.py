@@ -63,7 +63,7 @@ def sklearn(n: int) -> Any:
 def kiss_gp(n: int) -> Any:
     import gpytorch
 
-    from matheron.samplers.kiss_gp import fast_posterior
+    from matheron.compare.samplers.kiss_gp import fast_posterior
 
     X, y = data(n, 2)
     axes = [torch.linspace(-0.05, 1.05, 64, dtype=torch.float64)] * 2

@@ -19,9 +19,9 @@ from torch import Tensor
 
 import matheron
 from matheron import kernels as K
-from matheron.features import tilt
-from matheron.metrics import gaussian_wasserstein
-from matheron.samplers import Moments, decoupled_moments, moments
+from matheron.compare.metrics import gaussian_wasserstein
+from matheron.compare.samplers import Moments, decoupled_moments, moments
+from matheron.features.leverage.tilt import tilt
 
 CASES = {  # name: (d, n, kernel, noise)
     "1, 20, Matern-5/2 .3": (1, 20, K.Matern(2.5, 0.3), 1e-4),

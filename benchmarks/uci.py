@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tables import Table, read
 from torch import Tensor
+from uci_tables import Table, read
 
 import matheron
 from matheron import kernels, solvers
@@ -136,7 +136,7 @@ def measure(table: Table, name: str, rows: int | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="a folder of tables, see tables.py")
+    parser.add_argument("--data", type=Path, required=True, help="a folder of tables, see uci_tables.py")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--only", nargs="*", default=NAMES, help=f"some of {', '.join(NAMES)}")

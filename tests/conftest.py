@@ -1,6 +1,7 @@
 """Settings and fixtures for all tests."""
 
 import os
+from collections.abc import Callable
 
 # One thread, so that tests beside each other do not compete, and sums are the same on every machine. Set before torch
 # is there, for the processes that tests start, and below for this one, where a plugin may have imported it already.
@@ -21,3 +22,15 @@ settings.load_profile("matheron")
 def generator() -> torch.Generator:
     """A generator with a seed of its own: tests do not touch torch's."""
     return torch.Generator().manual_seed(20200712)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many numbers a block of an evaluation holds, so that small problems are cut into blocks too."""
+    from matheron.evaluate import chunked
+
+    def shrink(numbers: int) -> None:
+        monkeypatch.setattr(chunked, "_CPU_BLOCK", numbers)
+        monkeypatch.setattr(chunked, "_SMALL", 0)
+
+    return shrink

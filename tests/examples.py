@@ -10,8 +10,8 @@ from torch import Tensor
 
 from matheron import ExactGP, Paths, SparseGP, draw, draw_prior
 from matheron import kernels as K
-from matheron.means import LinearMean
-from matheron.transforms import Affine
+from matheron.models.means import LinearMean
+from matheron.models.transforms import Affine
 
 
 def gen(seed: int = 0) -> torch.Generator:

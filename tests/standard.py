@@ -20,8 +20,9 @@ import torch
 from scipy import special, stats
 from torch import Tensor
 
-from matheron import AbstractPaths, ExactGP, SparseGP, kernels, load, means
+from matheron import AbstractPaths, ExactGP, SparseGP, kernels, load
 from matheron.features import Asked, Features, build_features
+from matheron.models import means
 
 # The chance that a right sampler fails one assertion, shared among all of its numbers; seeds are fixed.
 LEVEL = 1e-4

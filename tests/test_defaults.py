@@ -16,8 +16,9 @@ from torch.utils._device import _device_constructors
 import matheron
 from examples import MODELS, model
 from matheron import kernels as K
-from matheron import samplers, solvers, thompson
-from matheron.transforms import Exp, Kumaraswamy
+from matheron import solvers, thompson
+from matheron.compare import samplers
+from matheron.models.transforms import Exp, Kumaraswamy
 
 X = [[0.05, 0.9], [0.3, 0.2], [0.45, 0.7], [0.6, 0.1], [0.75, 0.55], [0.95, 0.35]]
 Y = [0.3, -0.2, 0.9, -1.1, 0.4, 0.1]

@@ -111,7 +111,7 @@ def interpreter(version: str) -> str | None:
 def test_the_wheel_is_typed_and_the_sdist_has_what_make_needs(distributions):
     sdist, wheel = sorted(distributions, key=lambda file: file.suffix)
     inside = set(zipfile.ZipFile(wheel).namelist())
-    assert {"matheron/py.typed", "matheron/cli.py"} <= inside
+    assert {"matheron/py.typed", "matheron/cli/__init__.py"} <= inside
     assert not any(word in name for name in inside for word in ("tests", "paper", "experiments"))
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
@@ -157,11 +157,11 @@ gp = matheron.ExactGP(matheron.kernels.RBF(0.3), [[0.0], [1.0]], [0.0, 1.0], noi
 assert matheron.draw(gp, 4)(torch.rand(5, 1)).shape == (4, 5)
 """
     run("-c", drawn)
-    run("-m", "matheron.cli", "--version")
-    assert "pip install ./paper" in run("-m", "matheron.cli", "reproduce", "--list", code=1)
+    run("-m", "matheron", "--version")
+    assert "pip install ./paper" in run("-m", "matheron", "reproduce", "--list", code=1)
     _, commands = sorted(paper, key=lambda file: file.suffix)
     run("-m", "pip", "install", "-q", "--no-deps", str(commands))
-    assert "--time-limit" in run("-m", "matheron.cli", "reproduce", "--help")
+    assert "--time-limit" in run("-m", "matheron", "reproduce", "--help")
     run("-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", sdist)
     run("-c", drawn)
 
@@ -185,7 +185,7 @@ class Missing:
         if name.split(".")[0] in {EVERYTHING_OPTIONAL!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
-import torch, matheron, matheron.cli
+import torch, matheron, matheron.cli.main
 X = torch.rand(8, 1, dtype=torch.float64)
 gp = matheron.ExactGP(matheron.kernels.Matern(2.5, 0.3), X, X[:, 0].sin(), noise=1e-2)
 paths = matheron.draw(gp, 4)

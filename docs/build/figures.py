@@ -18,7 +18,7 @@ DOCS = Path(__file__).parent.parent
 def commands(lines: str) -> str:
     """Python that runs a block's commands."""
     words = [line.removeprefix("$ matheron ").split() for line in lines.splitlines()]
-    return "\n".join(f"import matheron.cli; matheron.cli.app({one!r}, standalone_mode=False)" for one in words)
+    return "\n".join(f"from matheron.cli import app; app({one!r}, standalone_mode=False)" for one in words)
 
 
 def make(page: Path) -> None:

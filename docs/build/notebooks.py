@@ -30,7 +30,7 @@ def notebook(text: str) -> nbformat.NotebookNode:
         if found[1] == "python":
             cells.append(nbformat.v4.new_code_cell(found[2].rstrip()))
         elif found[1] == "console":
-            command = found[2].rstrip().replace("$ matheron", "!{sys.executable} -m matheron.cli")
+            command = found[2].rstrip().replace("$ matheron", "!{sys.executable} -m matheron.cli.main")
             cells.append(nbformat.v4.new_code_cell(f"import sys\n\n{command}"))
         end = found.end()
     cells.append(nbformat.v4.new_markdown_cell(prose(text[end:])))

@@ -24,12 +24,12 @@ def public_names() -> dict[str, object]:
         if not inspect.ismodule(thing):
             found[f"matheron.{name}"] = thing
         elif hasattr(thing, "__path__"):
-            found |= {f"matheron.{name}.{member}": getattr(thing, member) for member in exports(thing)}
+            found |= {f"{thing.__name__}.{member}": getattr(thing, member) for member in exports(thing)}
         else:
             own = {
                 member for member, value in vars(thing).items() if getattr(value, "__module__", "") == thing.__name__
             }
-            found |= {f"matheron.{name}.{member}": getattr(thing, member) for member in own if member[0] != "_"}
+            found |= {f"{thing.__name__}.{member}": getattr(thing, member) for member in own if member[0] != "_"}
     return {name: found[name] for name in sorted(found) if callable(found[name])}
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from scipy.stats import kstest
 
 import matheron
-from matheron.samplers import moments
+from matheron.compare.samplers import moments
 from matheron_paper import Trial, experiment, run
 from matheron_paper import one_dimension as line
 from matheron_paper.report import quartiles

@@ -50,10 +50,10 @@ def test_an_experiment_takes_only_what_is_documented(file):
 @pytest.mark.parametrize(
     ("code", "inside"),
     [
-        ("from matheron.checks import ArrayLike", "matheron.checks.ArrayLike"),
+        ("from matheron.core.checks import ArrayLike", "matheron.core.checks.ArrayLike"),
         ("from matheron.paths import PriorPlusUpdate", "matheron.paths.PriorPlusUpdate"),
         ("from matheron import paths", "matheron.paths"),
-        ("import matheron.solvers.dense", "matheron.solvers.dense"),
+        ("import matheron.solvers.cholesky", "matheron.solvers.cholesky"),
         ("import matheron\nmatheron.features.Pairs", "matheron.features"),
         ("from matheron import thompson as t\nt.strategies.draw", "matheron.thompson.strategies"),
     ],
@@ -64,4 +64,4 @@ def test_what_lies_inside_is_noticed(code, inside):
 
 def test_what_the_experiments_take_is_seen():
     everything = set().union(*(used(ast.parse(file.read_text())) for file in FILES))
-    assert {"matheron.draw", "matheron.samplers.moments", "matheron.thompson.suggest_together"} <= everything
+    assert {"matheron.draw", "matheron.compare.samplers.moments", "matheron.thompson.suggest_together"} <= everything

@@ -15,19 +15,18 @@ __version__ = "0.1.0"
 # Names are imported when they are first asked for: torch takes two seconds, which `matheron --help` and a shell that
 # completes words should not take. Type checkers read the first list, Python the second; a test holds them together.
 if _TYPE_CHECKING:
-    from . import bounds as bounds
     from . import fields as fields
     from . import kernels as kernels
-    from . import means as means
-    from . import metrics as metrics
-    from . import operators as operators
+    from . import lattice as lattice
     from . import plots as plots
-    from . import samplers as samplers
     from . import solvers as solvers
     from . import thompson as thompson
-    from . import transforms as transforms
-    from .diagnostics import Diagnosis as Diagnosis
-    from .diagnostics import diagnose as diagnose
+    from .compare import bounds as bounds
+    from .compare import metrics as metrics
+    from .compare import samplers as samplers
+    from .compare.diagnosis import Diagnosis as Diagnosis
+    from .compare.diagnosis import diagnose as diagnose
+    from .core.saving import load as load
     from .drawing import draw as draw
     from .drawing import draw_prior as draw_prior
     from .dynamics import DivergenceWarning as DivergenceWarning
@@ -37,16 +36,19 @@ if _TYPE_CHECKING:
     from .fitting import Summary as Summary
     from .fitting import fit as fit
     from .fitting import summary as summary
-    from .gp import Batch as Batch
-    from .gp import Ensemble as Ensemble
-    from .gp import ExactGP as ExactGP
-    from .gp import Outputs as Outputs
-    from .gp import SelectedOutputs as SelectedOutputs
-    from .gp import SparseGP as SparseGP
-    from .libraries import describe as describe
-    from .likelihood import LeaveOneOut as LeaveOneOut
-    from .likelihood import leave_one_out as leave_one_out
-    from .likelihood import log_marginal_likelihood as log_marginal_likelihood
+    from .fitting.evidence import LeaveOneOut as LeaveOneOut
+    from .fitting.evidence import leave_one_out as leave_one_out
+    from .fitting.evidence import log_marginal_likelihood as log_marginal_likelihood
+    from .models import Batch as Batch
+    from .models import Ensemble as Ensemble
+    from .models import ExactGP as ExactGP
+    from .models import Outputs as Outputs
+    from .models import SelectedOutputs as SelectedOutputs
+    from .models import SparseGP as SparseGP
+    from .models import means as means
+    from .models import transforms as transforms
+    from .models.libraries import describe as describe
+    from .models.streamed import StreamedGP as StreamedGP
     from .paths import AbstractPaths as AbstractPaths
     from .paths import BatchPaths as BatchPaths
     from .paths import EnsemblePaths as EnsemblePaths
@@ -54,34 +56,44 @@ if _TYPE_CHECKING:
     from .paths import Paths as Paths
     from .paths import SelectedPaths as SelectedPaths
     from .paths import SpreadWarning as SpreadWarning
+    from .paths.matheron_rule import matheron as matheron
+    from .paths.matheron_rule import weight_space_update as weight_space_update
     from .solvers import JitterWarning as JitterWarning
-    from .store import load as load
-    from .streamed import StreamedGP as StreamedGP
     from .thompson import Minima as Minima
     from .thompson import maximize as maximize
     from .thompson import minimize as minimize
-    from .updates import matheron as matheron
-    from .updates import weight_space_update as weight_space_update
 else:
-    _MODULES = "bounds fields kernels means metrics operators plots samplers solvers thompson transforms"
+    _MODULES = {
+        "bounds": "compare.bounds",
+        "fields": "fields",
+        "kernels": "kernels",
+        "lattice": "lattice",
+        "means": "models.means",
+        "metrics": "compare.metrics",
+        "plots": "plots",
+        "samplers": "compare.samplers",
+        "solvers": "solvers",
+        "thompson": "thompson",
+        "transforms": "models.transforms",
+    }
     _NAMES = {
-        "diagnostics": "Diagnosis diagnose",
+        "compare.diagnosis": "Diagnosis diagnose",
+        "core.saving": "load",
         "drawing": "draw draw_prior",
         "dynamics": "DivergenceWarning rollout",
         "features": "Features",
         "fitting": "FitWarning Summary fit summary",
-        "gp": "Batch Ensemble ExactGP Outputs SelectedOutputs SparseGP",
-        "libraries": "describe",
-        "likelihood": "LeaveOneOut leave_one_out log_marginal_likelihood",
+        "fitting.evidence": "LeaveOneOut leave_one_out log_marginal_likelihood",
+        "models": "Batch Ensemble ExactGP Outputs SelectedOutputs SparseGP",
+        "models.libraries": "describe",
+        "models.streamed": "StreamedGP",
         "paths": "AbstractPaths BatchPaths EnsemblePaths OutputPaths Paths SelectedPaths SpreadWarning",
+        "paths.matheron_rule": "matheron weight_space_update",
         "solvers": "JitterWarning",
-        "store": "load",
-        "streamed": "StreamedGP",
         "thompson": "Minima maximize minimize",
-        "updates": "matheron weight_space_update",
     }
     _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
-    _PUBLIC = sorted([*_MODULES.split(), *_HOMES])
+    _PUBLIC = sorted([*_MODULES, *_HOMES])
     globals()["__all__"] = _PUBLIC
 
     def __getattr__(name: str) -> object:
@@ -90,9 +102,11 @@ else:
 
         if name in _HOMES:
             value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        elif name in _MODULES:
+            value = import_module(f".{_MODULES[name]}", __name__)
         elif name.startswith("_") or find_spec(f".{name}", __name__) is None:
             raise AttributeError(f"module 'matheron' has no attribute {name!r}")
-        else:  # a module of the library, whether it is public or not
+        else:  # a package of the library that is not public
             value = import_module(f".{name}", __name__)
         globals()[name] = value  # so that this function is asked once
         return value

@@ -6,7 +6,7 @@ import signal
 def main() -> None:
     """The command line. An interrupt ends it without a traceback, while modules are imported and afterwards."""
     usual = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from .cli import app
+    from .cli.main import app
 
     signal.signal(signal.SIGINT, usual)
     try:

@@ -16,17 +16,28 @@ from typing import TypedDict, Unpack, overload
 
 import torch
 
-from .bases import Basis, as_tolerance, features_for, placed, posterior_at, prior_on, to_come
-from .boxes import as_box
-from .checks import ArrayLike, Random, as_count, as_device, as_dtype, as_generator, as_points, check_names, seeded
+from .core.boxes import as_box
+from .core.checks import (
+    ArrayLike,
+    Random,
+    as_count,
+    as_device,
+    as_dtype,
+    as_generator,
+    as_points,
+    check_names,
+    normals,
+    seeded,
+)
 from .features import Features
-from .gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
+from .features.spec import FeatureSpec, as_tolerance, features_for, posterior_at, to_come
 from .kernels import Kernel
 from .kernels.base import as_kernel
-from .lattice_draws import drawn_from_stream, drawn_on_lattice
-from .libraries import describe
-from .means import MeanLike, as_mean, at_tasks
-from .operators import KernelOperator
+from .lattice.draw_on_lattice import drawn_from_stream, drawn_on_lattice
+from .models import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP, cast_model
+from .models.libraries import describe
+from .models.means import MeanLike, as_mean, at_tasks
+from .models.streamed import StreamedGP
 from .paths import (
     AbstractPaths,
     BatchPaths,
@@ -38,13 +49,14 @@ from .paths import (
     SelectedPaths,
     UpdatePaths,
     in_enough_digits,
+    prior_on,
     sparse_deviations,
     update_given,
     values_at,
 )
-from .solvers import Auto, Cholesky, CholeskyState, Posterior, Solver, as_solver
-from .streamed import StreamedGP
-from .updates import Data, draws_of_q, exact_update, normals
+from .paths.matheron_rule import Data, draws_of_q, exact_update
+from .solvers import Auto, Cholesky, CholeskyState, FactoredPosterior, Solver, as_solver
+from .solvers.operator import KernelOperator
 
 
 class DrawSettings(TypedDict, total=False):
@@ -130,7 +142,7 @@ def draw(
     """
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
     device = None if device is None else as_device(device)
-    basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
+    basis = FeatureSpec(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
     if isinstance(model, StreamedGP):
         _check_names(where, domain, model.model)
         return drawn_from_stream(model, s, basis, solver, detach, as_generator(generator, seed), dtype, device)
@@ -151,7 +163,7 @@ def draw(
             return EnsemblePaths(members, owner.to(members[0].device))
         if isinstance(one, Batch):
             raise TypeError("model: expected a batch of models to be outermost, got one within another model")
-        return _draw_one(placed(one, dtype, device, detach), count, basis, solver, detach, random)
+        return _draw_one(cast_model(one, dtype, device, detach), count, basis, solver, detach, random)
 
     if isinstance(gp, Batch):
         return BatchPaths([drawn(member, s) for member in gp.models], gp.batch_shape)
@@ -166,7 +178,7 @@ def _check_names(where: ArrayLike | None, domain: tuple[ArrayLike, ArrayLike] | 
 
 
 def _draw_one(
-    gp: ExactGP | SparseGP, s: int, basis: Basis, solver: Solver, detach: bool, generator: torch.Generator
+    gp: ExactGP | SparseGP, s: int, basis: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths:
     """One model's paths: the covariance factored, the prior's paths, then the update that takes them to the data."""
     Z, tasks = gp.centres, gp.tasks
@@ -179,12 +191,13 @@ def _draw_one(
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
         state = solver.init(KernelOperator(kernel, Z, tasks, noise))  # K_nn + noise, or K_mm
-        posterior = Posterior(kernel, Z, tasks, noise, state)
+        posterior = FactoredPosterior(kernel, Z, tasks, noise, state)
         features = features_for(
             gp.kernel, s, Z, basis, generator, posterior=posterior, input_transform=gp.input_transform
         )  # phi
         n = gp.num_data if isinstance(gp, ExactGP) else 0
-        prior = prior_on(features, s, gp.num_outputs, Z, basis, generator, n)  # f(.) = sum_i w_i phi_i(.)
+        index = basis.index(features, s)
+        prior = prior_on(features, index, gp.num_outputs, Z, generator, n)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
             update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
         else:
@@ -192,7 +205,7 @@ def _draw_one(
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
 
 
-def _exact(gp: ExactGP, prior: PriorPaths, posterior: Posterior, generator: torch.Generator) -> UpdatePaths:
+def _exact(gp: ExactGP, prior: PriorPaths, posterior: FactoredPosterior, generator: torch.Generator) -> UpdatePaths:
     """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`."""
     kernel, X, tasks, noise, state = vars(posterior).values()
     xi = normals((len(prior.w), len(X)), generator).to(X)  # eps = sqrt(noise) xi
@@ -200,7 +213,7 @@ def _exact(gp: ExactGP, prior: PriorPaths, posterior: Posterior, generator: torc
     return update_given(prior, gp.mean, kernel, data, state.solver, state=state)
 
 
-def _sparse(gp: SparseGP, prior: PriorPaths, posterior: Posterior, generator: torch.Generator) -> UpdatePaths:
+def _sparse(gp: SparseGP, prior: PriorPaths, posterior: FactoredPosterior, generator: torch.Generator) -> UpdatePaths:
     """v = K_mm^-1 (u - f_m), `eqn:matheron_gp_sparse`, u from q(u)."""
     kernel, Z, tasks, jitter, state = vars(posterior).values()
     s, m = len(prior.w), len(Z)
@@ -265,7 +278,7 @@ def draw_prior(
     kernel = as_kernel(kernel).owned() if detach else as_kernel(kernel)
     mean_function = as_mean(mean)
     mean_function = (mean_function.owned() if detach else mean_function).to(device, dtype)
-    basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
+    basis = FeatureSpec(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
     centres, posterior = torch.zeros(1, d, dtype=dtype, device=device), None
     X = centres[:0] if where is None else as_points(where, "where", input_dim=d, like=centres).detach()
     if len(X):
@@ -273,5 +286,5 @@ def draw_prior(
         posterior = posterior_at(kernel, centres, tasks, noise)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         features = features_for(kernel, s, centres, basis, generator, observed=len(X) > 0, posterior=posterior)
-        prior = prior_on(features, s, kernel.num_outputs, centres, basis, generator, 0)
+        prior = prior_on(features, basis.index(features, s), kernel.num_outputs, centres, generator)
     return Paths(prior, UpdatePaths.empty(kernel, centres, s), mean_function)

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_array, as_noise, as_tensor, check_names, names_of
+from .core.checks import ArrayLike, as_array, as_noise, as_tensor, check_names, names_of
 from .paths import AbstractPaths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .diagnostics import Diagnosis
+    from .compare.diagnosis import Diagnosis
     from .thompson import Minima
 
     Panels = Axes | Sequence[Axes] | np.ndarray

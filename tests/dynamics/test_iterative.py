@@ -7,7 +7,7 @@ import matheron
 from matheron import kernels as K
 from matheron.dynamics import IterativeDrift
 from matheron.dynamics.iterative import downdate, times, times_transpose
-from matheron.transforms import Affine
+from matheron.models.transforms import Affine
 
 
 @pytest.mark.parametrize("left", [3.0, 1e-4, 1e-10, 1e-16])

@@ -23,8 +23,8 @@ from matheron import kernels as K
 from matheron.dynamics import driving, persistent
 from matheron.evaluate import fused
 from matheron.evaluate.fused import recursion
-from matheron.means import LinearMean, Mixed, Stacked
-from matheron.transforms import Affine, Chain, Exp
+from matheron.models.means import LinearMean, Mixed, Stacked
+from matheron.models.transforms import Affine, Chain, Exp
 
 DEVICE = device_of_kernels()  # before any kernel is loaded
 gpu = pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")

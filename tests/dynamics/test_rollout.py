@@ -9,7 +9,7 @@ import torch
 
 import matheron
 from matheron import kernels as K
-from matheron.transforms import Affine
+from matheron.models.transforms import Affine
 
 
 def decay(x):

@@ -12,21 +12,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from examples import ALL, LAYOUTS, gen, paths_of, rand, randn
-from matheron import ExactGP, Paths, draw, draw_prior, kernels, scratch
-from matheron.evaluate import chunked
-from matheron.features.basis import LARGEST_WIDTH
+from matheron import ExactGP, Paths, draw, draw_prior, kernels
+from matheron.evaluate import MEMORY_BUDGET, Record, bases
 from matheron.paths import UpdatePaths
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
-    """Blocks of a few points or of one, so that small problems are cut in every way."""
-
-    def shrink(numbers: int) -> None:
-        monkeypatch.setattr(chunked, "_CPU_BLOCK", numbers)
-        monkeypatch.setattr(chunked, "_SMALL", 0)
-
-    return shrink
+def blocks(monkeypatch) -> list[tuple[int, ...]]:
+    """The shapes of the points of each block whose values are computed."""
+    shapes: list[tuple[int, ...]] = []
+    plain = Record.values
+    monkeypatch.setattr(Record, "values", lambda record, x, of: shapes.append(tuple(x.shape)) or plain(record, x, of))
+    return shapes
 
 
 def points_like(shape: str) -> torch.Tensor:
@@ -36,14 +33,14 @@ def points_like(shape: str) -> torch.Tensor:
 @pytest.mark.parametrize("shape", ["shared", "own"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ALL)
-def test_blocks_give_the_same_values_and_gradients_as_one_piece(name, layout, shape, small_blocks):
+def test_blocks_give_the_same_values_and_gradients_as_one_piece(name, layout, shape, small_blocks, blocks):
     paths, x = paths_of(name, 5, layout=layout), points_like(shape)
     whole, gradient, mean = paths(x), paths.value_and_grad(x)[1], paths.mean(rand(11, 2))
     for block in (1, 250):  # a point each, and some
         small_blocks(block)
-        plan = chunked._plan(x if x.ndim == 3 else x[None], 5, paths.record.width(x[None]), own=x.ndim == 3)
-        assert len(plan) > 1
+        blocks.clear()
         torch.testing.assert_close(paths(x), whole, rtol=1e-12, atol=1e-12)
+        assert len(blocks) > 1
         value, slope = paths.value_and_grad(x)
         torch.testing.assert_close(value, whole, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(slope, gradient, rtol=1e-11, atol=1e-11)
@@ -133,14 +130,13 @@ def large_problem(shape: str, layout: str):
 @pytest.mark.parametrize("how", ["values", "value and grad", "autograd"])
 @pytest.mark.parametrize("layout", ["one basis", "a basis each"])
 @pytest.mark.parametrize("shape", ["shared", "own"])
-def test_no_array_of_all_points_by_features_is_ever_made(shape, layout, how, monkeypatch):
-    """With blocks far below [n, ell], no tensor but the answer and the arena is much larger than a block."""
-    block, arena = 1 << 15, 1 << 19
-    monkeypatch.setattr(chunked, "_CPU_BLOCK", block)
-    monkeypatch.setattr("matheron.scratch.ARENA_SIZE", arena)
-    monkeypatch.setattr("matheron.scratch._local", type("Local", (), {})())
-    monkeypatch.setattr("matheron.evaluate.terms._BATCH", block)
+def test_no_array_of_all_points_by_features_is_ever_made(shape, layout, how, small_blocks, monkeypatch):
+    """With blocks far below [n, ell], no tensor but the answer is much larger than a block."""
+    block = 1 << 15
+    small_blocks(block)
+    monkeypatch.setattr(bases, "LARGEST_BATCH", block)
     paths, x = large_problem(shape, layout)
+    copy(paths)(x[..., :2, :])  # the memory that blocks use again is there from now on
     answer = NUM_PATHS * x.shape[-2] * (1 if how == "values" else 2) * 8
     with LargestTensor() as mode:
         if how == "values":
@@ -151,7 +147,7 @@ def test_no_array_of_all_points_by_features_is_ever_made(shape, layout, how, mon
             x.requires_grad_()
             torch.autograd.grad(paths(x).sum(), x)
     assert NUM_POINTS * NUM_FEATURES * 8 > 4 * max(answer, block * 8), "the bound below would say nothing"
-    assert mode.largest <= max(answer, 2 * block * 8, arena)
+    assert mode.largest <= max(answer, 2 * block * 8)
 
 
 def test_the_recorder_sees_a_large_array():
@@ -188,17 +184,17 @@ def test_memory_beyond_the_answer_stays_within_the_budget():
     """In a process of its own: one array [n, ell] would be 234 MiB here, and autograd's graph would keep over 100."""
     run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     values, autograd = map(float, run.stdout.split())
-    budget = chunked.MEMORY_BUDGET / 2**20
+    budget = MEMORY_BUDGET / 2**20
     assert values < budget / 8 and autograd < budget / 8
 
 
-def test_a_block_holds_at_least_one_point_of_one_path(monkeypatch):
-    monkeypatch.setattr(chunked, "MEMORY_BUDGET", 1)
+def test_a_block_holds_at_least_one_point_of_one_path(small_blocks, blocks):
+    small_blocks(0)
     paths = paths_of("exact", 3)
-    assert paths(rand(2, 2)).shape == (3, 2)
-    assert chunked._plan(rand(3, 2, 2), 3, 10**9, own=True) == [
-        (slice(i, i + 1), slice(j, j + 1)) for i in range(3) for j in range(2)
-    ]
+    blocks.clear()
+    assert paths(rand(2, 2)).shape == (3, 2) and blocks == [(1, 1, 2)] * 2
+    blocks.clear()
+    assert paths(rand(3, 2, 2)).shape == (3, 2) and blocks == [(1, 1, 2)] * 6
 
 
 # Bases of many functions, and many centres.
@@ -207,8 +203,7 @@ def test_a_block_holds_at_least_one_point_of_one_path(monkeypatch):
 @pytest.fixture
 def narrow(monkeypatch):
     """Pieces of a few functions, as if bases were large."""
-    monkeypatch.setattr("matheron.features.basis.LARGEST_WIDTH", 7)
-    monkeypatch.setattr("matheron.evaluate.single.LARGEST_WIDTH", 7)
+    monkeypatch.setattr(bases, "LARGEST_WIDTH", 7)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -236,26 +231,34 @@ def test_many_centres_are_evaluated_many_points_at_a_time():
     m = 100_000
     update = UpdatePaths(gp.kernel, rand(m, 2), None, randn(2, m) / m, randn(1, m) / m)
     many = Paths(few.prior, update, few.mean_function)
-    assert many.record.width(rand(1, 50, 2)) <= LARGEST_WIDTH + 2
+    assert many.record.width(rand(1, 50, 2)) <= bases.LARGEST_WIDTH + 2
     x = rand(40, 2)
     expected = few.prior.sums(x[None])[:, 0] + update.v @ gp.kernel(x, update.centres).mT
+    few(rand(20_000, 2))  # the memory that blocks use again is there from now on
     with LargestTensor() as mode:
         values = many(x)
     torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-9)
-    assert mode.largest < 40 * m * 8 / 4 + scratch.ARENA_SIZE
+    assert mode.largest < 40 * m * 8 / 4
 
 
 def test_nothing_is_derived_for_own_points_by_a_call_at_shared_ones(monkeypatch):
-    made: list[int] = []  # of how many functions
+    asked: set[object] = set()  # what is derived of the five paths
+    plain = Record.derived
+
+    def derived(record: Record, make: Any, key: Any = None) -> Any:
+        if record.num_paths == 5:
+            asked.add(make)
+        return plain(record, make, key)
+
+    monkeypatch.setattr(Record, "derived", derived)
     paths = paths_of("exact", 5)
-    monkeypatch.setattr("matheron.evaluate.single.single", lambda record: made.append(record.num_paths))
     for call in (paths, paths.value_and_grad):
         call(rand(3, 2))
-    assert not made
+    shared = set(asked)
     paths.mean(rand(3, 2))
-    assert 5 not in made
+    with_the_mean = set(asked)
     paths(rand(5, 3, 2))
-    assert 5 in made
+    assert asked > with_the_mean >= shared  # for the first time now
 
 
 @pytest.mark.parametrize("weights", ["the same at all points", "different"])

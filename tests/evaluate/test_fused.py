@@ -14,8 +14,8 @@ from torch import Tensor
 from interpreter import device_of_kernels
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
-from matheron.evaluate import InGraph, Record, by_digits, fused, sum_of
-from matheron.means import LinearMean
+from matheron.evaluate import Record, by_digits, fused, sum_of, values
+from matheron.models.means import LinearMean
 
 DEVICE = device_of_kernels()
 CUDA = DEVICE == "cuda"
@@ -29,8 +29,7 @@ gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter pays for each step of a loop. Backward passes are kernels however few the points."""
-    monkeypatch.setattr("matheron.evaluate._FEW", 0)
+    """The interpreter pays for each step of a loop."""
     if not CUDA:
         monkeypatch.setattr(launch, "ROWS", (64, 1))
 
@@ -83,13 +82,20 @@ def deviation(paths: Paths) -> Tensor:
     return torch.stack([term.weights.double().square().sum(-1).mean() for term in terms]).sum().sqrt()
 
 
+def in_graph(record: Record, x: Tensor) -> Tensor:
+    """The values as paths have them at points in a graph, by the fused kernels on whatever device they run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "can", lambda *_: True)
+        return values(record, x)
+
+
 def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
     """Values, gradients, and gradients pulled back, against the chunked path in float64."""
     paths, x = paths.to(dtype), x.to(dtype)
     f, df = reference(paths, x)
     seed = torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
     tied = x.clone().requires_grad_()
-    value = InGraph.apply(tied, paths.record, fused)
+    value = in_graph(paths.record, tied)
     (pulled,) = torch.autograd.grad(value, tied, seed)
     plain = fused.values(paths.record, x) if dtype == torch.float64 else value.detach()
     both, slope = fused.values_and_gradients(paths.record, x)
@@ -98,6 +104,8 @@ def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
         expected = torch.einsum("snt,sntd->nd", seed.double(), df)[None]
     else:
         expected = torch.einsum("snt,sntd->snd", seed.double(), df)
+    if len(x) == 1 and by_digits(paths.record) is None:  # in a graph too, where points are more than a few
+        pulled = fused.pulled(paths.record, x, seed)
     scale = df.abs().amax() + deviation(paths)
     if dtype == torch.float64:
         for got in (value, plain, both):
@@ -152,6 +160,18 @@ def test_few_shared_points_row_by_row_are_the_same(dtype: torch.dtype) -> None:
     assert_same(paths, points(1, 6, 2), dtype)
 
 
+def test_at_many_points_in_a_graph_gradients_are_pulled_back_by_a_kernel(monkeypatch) -> None:
+    asked, pulled = [], fused.pulled
+    monkeypatch.setattr(fused, "pulled", lambda record, x, grad: asked.append(x) or pulled(record, x, grad))
+    paths, x = paths_of(K.RBF(0.5), 2), points(1, 33, 2).requires_grad_()
+    f = in_graph(paths.record, x)
+    seed = torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
+    (slope,) = torch.autograd.grad(f, x, seed)
+    expected = torch.einsum("snt,sntd->nd", seed, reference(paths, x.detach())[1])[None]
+    torch.testing.assert_close(slope, expected, rtol=1e-11, atol=1e-10)
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(("own", "offset"), [(True, 0.0), (False, 1000.0)])  # near zero points have more digits
 def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own, offset, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
@@ -204,7 +224,7 @@ def test_priors_conditioned_paths_and_no_points_are_served() -> None:
     value, slope = fused.values_and_gradients(more.record, points(1, 0, 2))
     assert value.shape == (3, 0, 1) and slope.shape == (3, 0, 1, 2)
     x = points(1, 0, 2).requires_grad_()
-    assert torch.autograd.grad(InGraph.apply(x, more.record, fused).sum(), x)[0].shape == x.shape
+    assert torch.autograd.grad(in_graph(more.record, x).sum(), x)[0].shape == x.shape
 
 
 def test_a_path_without_features_is_its_mean() -> None:
@@ -229,8 +249,8 @@ def test_gradcheck_and_second_derivatives(own: bool, monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(0.5 * K.Matern(2.5, 0.5) + K.RBF(0.4), 2, s=2, mean=lambda x: x[..., 0].square())
     x = points(2 if own else 1, 2, 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: InGraph.apply(x, paths.record, fused), x)
-    assert torch.autograd.gradgradcheck(lambda x: InGraph.apply(x, paths.record, fused), x)
+    assert torch.autograd.gradcheck(lambda x: in_graph(paths.record, x), x)
+    assert torch.autograd.gradgradcheck(lambda x: in_graph(paths.record, x), x)
 
 
 def test_a_plan_is_kept_until_the_paths_change() -> None:

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import matheron
 from matheron import kernels as K
 from matheron.evaluate import grid
-from matheron.transforms import Affine
+from matheron.models.transforms import Affine
 
 B = torch.tensor([[1.0, 0.5], [0.5, 2.0]], dtype=torch.float64)
 KERNELS = {

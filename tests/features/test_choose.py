@@ -8,9 +8,9 @@ import torch
 
 from matheron import ExactGP, draw, draw_prior, load
 from matheron import kernels as K
-from matheron.features import KINDS, choose
-from matheron.features.choose import _allocate
-from matheron.samplers import decoupled_moments, moments
+from matheron.compare.samplers import decoupled_moments, moments
+from matheron.features import KINDS
+from matheron.lattice import planning as lattice_plan
 from standard import assert_unbiased, covariance, features_of
 
 UNIT = (0.0, 1.0)
@@ -80,14 +80,14 @@ def test_refuses_an_unknown_kind():
         (100, [5.0, 1e-9, 1e-9]),
         (7, [0.1, 0.2, 0.4]),
         (3, [1.0, 2.0, 3.0, 4.0]),
-        (5, [0.0, 0.0]),
     ],
 )
 def test_features_are_shared_half_equally_and_half_in_proportion_and_none_is_lost(total, sizes):
-    counts = _allocate(total, sizes)
+    kernel = sum((size * K.Matern(0.5, 1.0 + i) for i, size in enumerate(sizes[1:], 1)), sizes[0] * K.Matern(0.5))
+    counts = [choice.num_features or 0 for choice in features_of(kernel, 1, total, "cosine").choices]
     assert sum(counts) == max(total, len(sizes)) and min(counts) >= 1
     equal = total / len(sizes)
-    exact = [(total * size / sum(sizes) + equal) / 2 if any(sizes) else equal for size in sizes]
+    exact = [(total * size / sum(sizes) + equal) / 2 for size in sizes]
     if total > len(sizes):
         assert all(abs(count - share) < len(sizes) for count, share in zip(counts, exact, strict=True))
 
@@ -97,6 +97,9 @@ def test_terms_that_grow_with_x_are_weighed_where_the_data_are():
     x = torch.full((4, 1), 3.0, dtype=torch.float64)
     assert features_of(kernel, 1, 100, "sobol").description == "50 sobol; 50 products with sobol"
     assert features_of(kernel, 1, 100, "sobol", reference=x).description == "30 sobol; 70 products with sobol"
+    vanishing, zero = K.Linear() * K.RBF() + K.Linear() * K.Matern(0.5), torch.zeros(1, 1, dtype=torch.float64)
+    said = features_of(vanishing, 1, 100, "sobol", reference=zero).description  # all of them at the point there is
+    assert said == "2 times: 50 products with sobol"
     B = [[1.0, 0.0], [0.0, 5.0]]
     assert features_of(K.Coregional(K.RBF(), B) + K.RBF(), 1, 100, "sobol").description == "63 sobol; 37 sobol"
 
@@ -139,7 +142,7 @@ def test_features_are_a_value():
 
 
 def test_what_lies_beyond_a_lattice_s_modes_has_frequencies_by_leverage(monkeypatch):
-    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 8000)
+    monkeypatch.setattr(lattice_plan, "LARGEST_COMPLETED", 8000)
     X = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def kinds(kernel: K.Kernel) -> list[str]:
@@ -166,8 +169,8 @@ ROUGH = {  # kernel and dimensions
 @pytest.mark.parametrize("name", ROUGH)
 def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(name, kind, monkeypatch):
     """Below the shortest wavelength: there the modes alone leave a tenth of it."""
-    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 2000)
-    monkeypatch.setattr(choose, "LARGEST_LATTICE", 2000)
+    monkeypatch.setattr(lattice_plan, "LARGEST_COMPLETED", 2000)
+    monkeypatch.setattr(lattice_plan, "LARGEST_LATTICE", 2000)
     kernel, d = ROUGH[name]
     g = torch.Generator().manual_seed(0)
     X = torch.rand(40, d, generator=g, dtype=torch.float64)
@@ -187,7 +190,7 @@ def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(n
 @pytest.mark.parametrize("name", ROUGH)
 def test_priors_on_a_lattice_of_few_modes_have_the_variogram_of_near_points(name, monkeypatch):
     """Below the shortest wavelength: there the modes alone, with all of the variance, have a hundredth of it."""
-    monkeypatch.setattr(choose, "LARGEST_COMPLETED", 2000)
+    monkeypatch.setattr(lattice_plan, "LARGEST_COMPLETED", 2000)
     kernel, d = ROUGH[name]
     paths = draw_prior(kernel, 512, input_dim=d, domain=UNIT, paths_per_basis=8, seed=0)
     assert "lattice" in [choice.kind for choice in paths.prior.features.choices]

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from matheron.features.directions import even, near_design
-from matheron.features.fourier import orthogonal, randn
+from matheron import kernels as K
+from matheron.features.leverage.directions import even, near_design
+from standard import features_of
 
 
 def excess(u: Tensor, degree: int) -> float:
@@ -51,7 +52,8 @@ def test_radii_are_stratified_and_directions_are_unit_vectors(count):
 
 
 def test_rotations_are_uniform_and_bases_are_turned_apart():
-    Q = orthogonal(randn((4000, 3, 3), torch.Generator().manual_seed(0)))
+    (basis,) = features_of(K.RBF(), 3, 6, "orthogonal", num_bases=4000).bases
+    Q = torch.nn.functional.normalize(basis.frequencies, dim=-1)
     torch.testing.assert_close(Q @ Q.mT, torch.eye(3, dtype=torch.float64).expand_as(Q))
     assert Q.mean(0).abs().max() < 5 / math.sqrt(3 * 4000)
     squares = Q.square().mean(0) - 1 / 3

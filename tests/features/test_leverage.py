@@ -4,7 +4,6 @@ import math
 import statistics
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,12 +11,9 @@ from torch import Tensor
 import matheron
 from matheron import ExactGP, SparseGP, draw
 from matheron import kernels as K
-from matheron.features.pilot import Runs
-from matheron.features.positions import whole_numbers
-from matheron.features.proposal import components
-from matheron.features.reference import reference_points
-from matheron.metrics import gaussian_wasserstein
-from matheron.samplers import decoupled_moments, moments
+from matheron.compare.metrics import gaussian_wasserstein
+from matheron.compare.samplers import decoupled_moments, moments
+from matheron.features.leverage.reference import reference_points
 from standard import assert_unbiased, covariance
 
 
@@ -226,13 +222,6 @@ def test_atoms_of_next_to_no_weight_take_no_more_features_than_there_are():
     assert paths.prior.num_features == 2
 
 
-def test_whole_numbers_sum_to_the_total_whatever_the_sizes():
-    for sizes in ([1.0], [0.3, 0.7], [0.1] * 10 + [1e-9] * 10, [0.96] + [0.04 / 19] * 19):
-        numbers = whole_numbers(80, sizes)
-        assert sum(numbers) == 80 and min(numbers) >= 1
-    assert whole_numbers(2, [0.5, 0.3, 0.2]) == [1, 1, 1]
-
-
 def test_few_atoms_are_taken_exactly():
     features = draw(model(K.Periodic(1.0, 0.7), 1, 5), 2, features="leverage", num_features=200, seed=0).prior.features
     x = rand(6, 1, seed=2)
@@ -299,17 +288,9 @@ def test_amplitudes_follow_the_density_with_frequencies_held():
         torch.testing.assert_close(found[:, i], (up - down) / (2 * step), rtol=1e-5, atol=1e-6)
 
 
-def test_a_measure_without_shells_or_atoms_has_no_components():
-    (term,) = K.SpectralMixture([1.0], [[0.4, 0.2]], [[0.3, 0.0]]).terms(2)
-    assert components(term, 2) is None
-
-
-def test_smoothing_keeps_a_constant_and_extrapolates_flat():
-    at, index, ones = rand(100, seed=1).numpy(), np.linspace(-1, 2, 7), np.ones(100)
-    runs = Runs(at)
-    np.testing.assert_allclose(runs.smooth(3 * ones[None], ones, index), 3.0)
-    (growing,) = runs.smooth(np.exp(5 * at)[None], ones, index)
-    assert (np.diff(growing) >= 0).all() and growing[0] == growing[1] and growing[-1] == growing[-2]
+def test_a_measure_without_shells_or_atoms_is_drawn_otherwise():
+    paths = draw(model(K.SpectralMixture([1.0], [[0.4, 0.2]], [[0.3, 0.0]]), 2, 5), 2, num_features=64, seed=0)
+    assert [choice.kind for choice in paths.prior.features.choices] == ["sobol"]
 
 
 @pytest.mark.parametrize("n", [1, 2])

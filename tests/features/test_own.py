@@ -6,8 +6,9 @@ from torch import Tensor
 import matheron
 from examples import gen, rand, randn
 from matheron import kernels as K
-from matheron.features import Basis, Features
-from matheron.value import REGISTRY
+from matheron.core import REGISTRY
+from matheron.evaluate import Basis
+from matheron.features import Features
 from standard import assert_moments, exact_moments
 
 SIDE = 0.1

@@ -8,8 +8,7 @@ import torch
 
 import matheron
 from matheron import kernels
-from matheron.features import spherical_features
-from matheron.features.spherical import SphericalHarmonics
+from matheron.features import SphericalHarmonics, spherical_features
 
 
 def directions(n, seed=0):

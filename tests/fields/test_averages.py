@@ -5,7 +5,7 @@ import torch
 
 import matheron
 from matheron import fields, kernels
-from matheron.transforms import Affine, Exp
+from matheron.models.transforms import Affine, Exp
 
 D = 2
 BLOCKS = [

@@ -10,9 +10,9 @@ import xarray as xr
 
 import matheron
 from matheron import fields, kernels
-from matheron.fields import models
+from matheron.compare.samplers import moments
+from matheron.fields import field_models as models
 from matheron.fields.drift import RasterMean
-from matheron.samplers import moments
 
 
 def points(n, d=2, seed=0):
@@ -105,7 +105,7 @@ def raster():
 
 def test_a_raster_is_a_mean_with_its_gradient():
     cells = raster()
-    mean = RasterMean(*fields.models.as_raster(cells.isel(y=slice(None, None, -1))))
+    mean = RasterMean(*fields.field_models.as_raster(cells.isel(y=slice(None, None, -1))))
     x = points(50) * torch.tensor([12.0, 9.0]) - 1  # beyond the edges too
     inside = cells.interp(
         x=xr.DataArray(x[:, 0].clamp(0, 10).numpy(), dims="p"), y=xr.DataArray(x[:, 1].clamp(0, 8).numpy(), dims="p")
@@ -125,7 +125,7 @@ def test_a_raster_is_a_mean_with_its_gradient():
 def test_a_drift_is_found_and_is_part_of_the_paths(tmp_path):
     cells = raster()
     X = points(60) * torch.tensor([10.0, 8.0])
-    c = RasterMean(*fields.models.as_raster(cells))(X)[:, 0]
+    c = RasterMean(*fields.field_models.as_raster(cells))(X)[:, 0]
     y = 7 - 2 * c + 0.1 * torch.sin(X[:, 0] * 2)
     gp = fields.fit_drift(X, y, cells, num_starts=1)
     np.testing.assert_allclose(gp.mean.coefficients, [7, -2], atol=0.2)

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import matheron
 from matheron import fields, kernels
 from matheron.cli import app
-from matheron.fields import models
-from matheron.samplers import moments
+from matheron.compare.samplers import moments
+from matheron.fields import field_models as models
 
 SIDE = 48
 REALISATIONS = 6

@@ -1,12 +1,15 @@
 """Small fits run on one thread and leave the number of threads as it was."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
 import torch
 
-from matheron.fitting.threads import SMALL, threads_for
+import matheron
+from examples import rand, randn
+from matheron import kernels as K
 
 
 @pytest.fixture(autouse=True)
@@ -17,23 +20,43 @@ def three_threads():
     torch.set_num_threads(before)
 
 
-def test_small_work_has_one_thread_and_large_work_all():
-    with threads_for(SMALL):
-        assert torch.get_num_threads() == 1
-    with threads_for(SMALL + 1):
-        assert torch.get_num_threads() == 3
-    with pytest.raises(KeyError), threads_for(10):
+def fit_watched_by(watch: Callable[[], object], n: int = 20, **settings) -> None:
+    """A fit with a flat prior that calls `watch` at every evaluation."""
+
+    def flat(value: torch.Tensor) -> torch.Tensor:
+        watch()
+        return 0.0 * value
+
+    matheron.fit(K.RBF(0.3), rand(n, 1), randn(n, seed=1), num_starts=1, priors={"noise": flat}, **settings)
+
+
+@pytest.mark.parametrize("n, threads", [(20, 1), (1001, 3)])
+def test_small_work_has_one_thread_and_large_work_all(n, threads):
+    seen = []
+    fit_watched_by(lambda: seen.append(torch.get_num_threads()), n, solver="cholesky")
+    assert seen[-1] == threads and torch.get_num_threads() == 3
+
+
+def test_a_fit_that_fails_leaves_the_number_of_threads_as_it_was():
+    def fail():
         raise KeyError
+
+    with pytest.raises(KeyError):
+        fit_watched_by(fail)
     assert torch.get_num_threads() == 3
 
 
 def test_the_number_of_threads_survives_fits_at_the_same_time():
-    inside = Barrier(2)
+    both = Barrier(2)
 
     def work(_):
-        with threads_for(10):
-            inside.wait(20)  # both are in before one is out
-            assert torch.get_num_threads() == 1
+        waited = []
+
+        def watch():
+            if not waited:  # both are in before one is out
+                waited.append(both.wait(20))
+
+        fit_watched_by(watch)
         return torch.get_num_threads()
 
     with ThreadPoolExecutor(2) as pool:

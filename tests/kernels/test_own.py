@@ -4,10 +4,9 @@ import torch
 
 import matheron
 from matheron import kernels as K
-from matheron.checks import per_dimension
+from matheron.core import REGISTRY, per_dimension
 from matheron.kernels.spectral import Gaussian
-from matheron.transforms import Affine
-from matheron.value import REGISTRY
+from matheron.models.transforms import Affine
 
 
 class Bell(K.Radial):

@@ -9,8 +9,8 @@ import torch
 from examples import B2, gen, rand, randn
 from matheron import ExactGP, SparseGP, draw, solvers
 from matheron import kernels as K
-from matheron.operators import KernelOperator
-from matheron.solvers import Cholesky, FourierLattice, Solver
+from matheron.lattice import FourierLattice
+from matheron.solvers import Cholesky, KernelOperator, Solver
 
 EXPORTED = [kind for kind in vars(solvers).values() if inspect.isclass(kind) and issubclass(kind, Solver)]
 # FourierLattice solves for a lattice's weights, and for no operator.

@@ -8,8 +8,7 @@ import torch
 from examples import B2, gen, rand, randn
 from matheron import ExactGP, draw
 from matheron import kernels as K
-from matheron.operators import KernelOperator
-from matheron.solvers import BlockDescent, Cholesky, ConvergenceWarning
+from matheron.solvers import BlockDescent, Cholesky, ConvergenceWarning, KernelOperator
 
 
 @pytest.mark.filterwarnings("error")

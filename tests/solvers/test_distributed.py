@@ -20,7 +20,7 @@ SHARED = """
 import os, sys, torch, torch.distributed as dist
 from datetime import timedelta
 from matheron import ExactGP, draw, kernels as K, solvers
-from matheron.operators import KernelOperator
+from matheron.solvers.operator import KernelOperator
 from matheron.solvers import State
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 g = torch.Generator().manual_seed(0)
@@ -71,7 +71,7 @@ dist.destroy_process_group()
 DIE = (
     SHARED
     + """
-from matheron.operators import KernelOperator
+from matheron.solvers.operator import KernelOperator
 whole, products = KernelOperator.product_rows, []
 def product_rows(self, index, V):
     products.append(1)

@@ -9,8 +9,7 @@ import torch
 from examples import B2, gen, rand, randn
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
-from matheron.paths.conditioning import posterior_variance
-from matheron.samplers import moments
+from matheron.compare.samplers import moments
 from matheron.solvers import PCG, Cholesky, Factor
 
 KEEP = Cholesky(keep=True)
@@ -47,7 +46,7 @@ def test_extending_the_factor_is_factoring_anew(y):
 @pytest.mark.parametrize("noise", [1e-1, 1e-4])
 def test_a_loop_stays_exact(noise, monkeypatch):
     """A point at a time, forty times, across the size at which the added rows join the large block."""
-    monkeypatch.setattr("matheron.solvers.factor._LARGEST_TAIL", 15)
+    monkeypatch.setattr("matheron.solvers.cholesky._LARGEST_TAIL", 15)
     paths = kept(noise=noise)
     x, y = rand(40, 2, seed=6), randn(40, seed=7)
     xi = []
@@ -98,7 +97,7 @@ def test_the_factor_goes_where_the_paths_go(tmp_path):
 def test_the_kept_factor_gives_the_posterior_s_variance():
     gp = ExactGP(K.Matern(1.5, 0.4), X, Y, 0.01)
     paths = kept()
-    torch.testing.assert_close(posterior_variance(paths.update, AT)[:, 0], moments(gp, AT).covariance.diagonal())
+    torch.testing.assert_close(paths.variance(AT), moments(gp, AT).covariance.diagonal())
 
 
 def test_a_graph_is_refused():

@@ -9,7 +9,7 @@ from scipy import optimize
 
 import matheron
 from matheron import kernels as K
-from matheron.modes import Sobol
+from matheron.core.modes import Sobol
 from matheron.thompson import minimize_together
 from matheron.thompson.altered import Rounded
 from matheron.thompson.mesh import scrambled

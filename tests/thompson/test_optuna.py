@@ -17,8 +17,9 @@ from optuna.trial import TrialState, create_trial
 
 import matheron
 from matheron import Paths
+from matheron.fitting import FitWarning
 from matheron.thompson.branches import Branches
-from matheron.thompson.fitting import FitWarning, Refits, fitted
+from matheron.thompson.fitting import Refits, fitted
 from matheron.thompson.optuna import ThompsonSampler
 from matheron.thompson.problem import Problem, simplex
 from matheron.thompson.quasi_newton import minimize_in_unit_box

@@ -14,7 +14,7 @@ import torch
 
 import matheron
 from matheron import kernels as K
-from matheron.samplers import marginals, moments
+from matheron.compare.samplers import marginals, moments
 from matheron.thompson import STRATEGIES, EvaluationWarning, Study, minimize_function, strategies, suggest
 from matheron.thompson.altered import TowardMean
 

@@ -10,7 +10,7 @@ import torch
 from torch.quasirandom import SobolEngine
 
 import matheron
-from matheron.bounds import constants, covariance_rate, fourier_constant, lebesgue_constant, wasserstein_bound
+from matheron.compare.bounds import constants, covariance_rate, fourier_constant, lebesgue_constant, wasserstein_bound
 
 from .base import Experiment, Settings, Trial, scales, stable_hash
 from .report import Report, Row, Rows, grouped, quartile_table, quartiles

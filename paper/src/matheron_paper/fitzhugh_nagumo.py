@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from matheron.metrics import sinkhorn
+from matheron.compare.metrics import sinkhorn
 
 from . import neuron
 from .base import Experiment, Settings, Trial, scales, stable_hash

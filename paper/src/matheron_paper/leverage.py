@@ -11,8 +11,8 @@ from torch import Tensor
 
 import matheron
 from matheron import kernels
-from matheron.metrics import gaussian_wasserstein
-from matheron.samplers import moments
+from matheron.compare.metrics import gaussian_wasserstein
+from matheron.compare.samplers import moments
 
 from .base import Experiment, Settings, Trial, scales
 from .report import Report, Row, Rows, grouped, quartile_table, quartiles

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from matheron.samplers import love
+from matheron.compare.samplers import love
 
 from .base import Experiment, Settings, Trial, scales
 from .report import Row

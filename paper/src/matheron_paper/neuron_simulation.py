@@ -11,7 +11,7 @@ from torch import Tensor
 
 import matheron
 from matheron.dynamics import IterativeDrift
-from matheron.transforms import Affine
+from matheron.models.transforms import Affine
 
 from . import neuron
 from .report import Cell, Row

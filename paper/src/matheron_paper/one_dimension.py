@@ -11,8 +11,8 @@ from torch import Tensor
 
 import matheron
 from matheron import AbstractPaths, kernels
-from matheron.metrics import EmpiricalMoments, blocks
-from matheron.samplers import Moments, ValueDraws
+from matheron.compare.metrics import EmpiricalMoments, blocks
+from matheron.compare.samplers import Moments, ValueDraws
 
 from .base import Trial
 from .report import Cell

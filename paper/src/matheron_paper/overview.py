@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 import matheron
-from matheron.metrics import gaussian_wasserstein
-from matheron.samplers import decoupled_moments, moments
+from matheron.compare.metrics import gaussian_wasserstein
+from matheron.compare.samplers import decoupled_moments, moments
 
 from .base import Experiment, Settings, Trial, scales
 from .one_dimension import curve, data, empirical, grid, law, sparse

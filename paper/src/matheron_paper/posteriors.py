@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from matheron.metrics import gaussian_wasserstein
-from matheron.samplers import location_scale, moments, weight_space, weight_space_moments
+from matheron.compare.metrics import gaussian_wasserstein
+from matheron.compare.samplers import location_scale, moments, weight_space, weight_space_moments
 
 from .base import Experiment, Settings, Trial, scales
 from .one_dimension import BANDS, curve, data, empirical, grid, law, sparse

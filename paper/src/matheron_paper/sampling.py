@@ -15,8 +15,8 @@ from torch import Tensor
 
 import matheron
 from matheron import kernels
-from matheron.metrics import EmpiricalMoments, gaussian_wasserstein
-from matheron.samplers import LinearModelPaths, location_scale, moments, weight_space
+from matheron.compare.metrics import EmpiricalMoments, gaussian_wasserstein
+from matheron.compare.samplers import LinearModelPaths, location_scale, moments, weight_space
 
 from .base import Trial
 from .report import Row

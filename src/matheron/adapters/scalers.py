@@ -21,9 +21,9 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from torch import Tensor
 
-from ..gp import ExactGP, Outputs
-from ..modes import transformed
-from ..transforms import (
+from ..core.modes import transformed
+from ..models import ExactGP, Outputs
+from ..models.transforms import (
     Affine,
     BoxCox,
     Chain,

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from .. import kernels
-from ..checks import ArrayLike, check_names
+from ..core.checks import ArrayLike, check_names
 from ..drawing import draw, draw_prior
-from ..gp import ExactGP, Outputs
 from ..kernels import Kernel
+from ..models import ExactGP, Outputs
+from ..models.transforms import Affine, chained
 from ..paths import OutputPaths
-from ..transforms import Affine, chained
 from .refusal import BY_HAND, needs, refusal
 
 with needs("scikit-learn", "sklearn"):

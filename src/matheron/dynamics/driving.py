@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_array, as_tensor
-from ..modes import transformed
+from ..core.checks import ArrayLike, as_array, as_tensor
+from ..core.modes import transformed
 
 # Steps whose noise is drawn at once, and numbers at the most.
 _BLOCK, _NUMBERS = 64, 1 << 20

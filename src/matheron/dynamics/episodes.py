@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Random, as_generator, as_real
+from ..core.checks import ArrayLike, Random, as_generator, as_real
 from ..fitting import fit
-from ..gp import Outputs
 from ..kernels import Kernel
+from ..models import Outputs
 from .stepper import METHODS
 
 # Of maps in discrete time: how much lengths of steps may differ, and from which length on a step leads over a gap, in

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..checks import Random, as_generator
-from ..gp import SparseGP
+from ..core.checks import Random, as_generator
+from ..models import SparseGP
 from .stepper import captured
 
 # Jitter of visited points, a share of the prior variance: they crowd together, and the factor is inverted.

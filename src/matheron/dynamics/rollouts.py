@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
-from ..gp import GP
-from ..libraries import ADAPTERS
-from ..modes import transformed
+from ..core.checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor
+from ..core.modes import transformed
+from ..core.value import Value
+from ..models import GP
+from ..models.libraries import ADAPTERS
 from ..paths import AbstractPaths, OutputPaths, require_paths
-from ..value import Value
 from .driving import Control, Controls, Noise
 from .persistent import fused_rollout
 from .stepper import DISCRETE, METHODS, Drift, Stepper, make_stepper

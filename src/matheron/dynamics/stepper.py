@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..modes import transformed
+from ..core.modes import transformed
 from ..paths import AbstractPaths
 
 Drift = AbstractPaths | Callable[[Tensor], Tensor]

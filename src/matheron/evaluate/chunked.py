@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..modes import transformed
-from ..scratch import arena, frame
+from ..core.arena import arena, frame
+from ..core.modes import transformed
+from .path_terms import Which
 from .record import Record
-from .terms import Which
 
 # The most that an evaluation holds beyond its inputs and its result, in bytes.
 MEMORY_BUDGET = 256 * 2**20

@@ -13,13 +13,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..features.basis import Basis, Cosines, Pairs
-from ..features.canonical import Canonical
 from ..kernels import Constant, Kernel, Linear
-from ..means import ConstantMean
+from ..models.means import ConstantMean
+from .bases import Basis, Canonical, Cosines, Pairs
 from .chunked import block_numbers
+from .path_terms import PathTerm, WeightedSum
 from .record import Record
-from .terms import Term, WeightedSum
 
 # Numbers in a block's factors: on a CPU those that its caches hold, on a GPU enough to keep it busy.
 _BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}
@@ -49,7 +48,7 @@ def _kernels_by_axis(record: Record) -> list[Separated | None]:
     return [_separate(b.kernel, b.centres.shape[1]) if isinstance(b, Canonical) else None for b in bases]
 
 
-def _separated(term: Term, kernels: Separated | None, axes: list[Tensor], rows: Tensor) -> bool:
+def _separated(term: PathTerm, kernels: Separated | None, axes: list[Tensor], rows: Tensor) -> bool:
     """Add a term to rows `[s, t, n1, n2, ...]`, where it separates."""
     if not isinstance(term, WeightedSum):
         return False
@@ -67,7 +66,7 @@ def _separated(term: Term, kernels: Separated | None, axes: list[Tensor], rows: 
     return True
 
 
-def _in_blocks(record: Record, terms: list[Term], axes: list[Tensor], out: Tensor, with_mean: bool) -> None:
+def _in_blocks(record: Record, terms: list[PathTerm], axes: list[Tensor], out: Tensor, with_mean: bool) -> None:
     """Add some terms and, if it is not there, the mean; then apply the output transform."""
     s, t, shape = record.num_paths, record.num_outputs, [len(axis) for axis in axes]
     count = math.prod(shape)

@@ -12,12 +12,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ..means import ConstantMean, Mean
-from ..modes import is_wrapped, outside, transformed
-from ..scratch import frame
-from ..transforms import Transform
-from ..value import Value
-from .terms import Term, Which, Wide, summed
+from ..core.arena import frame
+from ..core.modes import is_wrapped, outside, transformed
+from ..core.value import Value
+from ..models.means import ConstantMean, Mean
+from ..models.transforms import Transform
+from .path_terms import PathTerm, Which, Wide, summed
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Value)
@@ -32,7 +32,7 @@ class Record:
 
     num_paths: int
     num_outputs: int
-    terms: Sequence[Term]
+    terms: Sequence[PathTerm]
     mean: Mean
     origin: Tensor
     requires_grad: bool = False  # whether some of its tensors are in a graph, or wrapped: it serves one call

@@ -10,11 +10,10 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
+from ..evaluate.bases import Basis, Cosines, Pairs, Products
 from ..kernels import Kernel
 from ..kernels.terms import Term
-from .basis import Basis, Cosines, Pairs
 from .fourier import fourier, rand
-from .products import Products
 
 # More monomials than this become as many random products as there are Fourier features.
 LARGEST_MONOMIAL_COUNT = 2048

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..solvers import Posterior
-from ..value import Json, Parts, Value
-from .basis import Basis, Cosines, Pairs
-from .products import Products
+from ..core.value import Parts, Value
+from ..evaluate.bases import Basis, Cosines, Pairs, Products
+from ..solvers import FactoredPosterior
 
 
 class Accuracy(NamedTuple):
@@ -39,7 +38,7 @@ class Asked(NamedTuple):
     domain: Tensor | None = None  # [2, d], the box where functions will be called
     reference: Tensor | None = None  # points [n, d] that weigh the terms that grow with x
     accuracy: Accuracy = Accuracy()
-    posterior: Posterior | None = None  # what "leverage" chooses frequencies by
+    posterior: FactoredPosterior | None = None  # what "leverage" chooses frequencies by
     where: Tensor | None = None  # points [r, d] at which it matters most
 
     @property
@@ -52,7 +51,7 @@ class Choice(NamedTuple):
 
     `kind` is "lattice", "spectrum" (frequencies beyond a lattice), "harmonics", "leverage", "constant", "explicit", or
     how frequencies were drawn ("sobol", ...).
-    Of a basis that was not chosen here, and in files of older formats, it is a description and `num_features` is None.
+    Of a basis that was not chosen here it is a description and `num_features` is None.
     """
 
     kind: str
@@ -129,11 +128,6 @@ class Features(Value):
         super().__init__(origin=origin, domain=domain, **{f"root_{i}": root for i, root in enumerate(roots)})
         self.bases = Parts(bases)
         self.choices: tuple[Choice, ...] = (Choice(choices),) if isinstance(choices, str) else tuple(choices)
-
-    @classmethod
-    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
-        """Formats 1 and 2 have a description in place of the record."""
-        return {"choices": [[fields["description"]]]} if "description" in fields else fields
 
     def restore(self) -> None:
         self.choices = tuple(Choice(*choice) for choice in self.choices)  # lists, in a file

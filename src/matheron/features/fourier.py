@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from ..core.modes import kept
+from ..evaluate.bases import Basis, Cosines, Pairs
 from ..kernels.spectral import Elliptical, SpectralMeasure
 from ..kernels.terms import Term
-from ..modes import kept
-from .basis import Basis, Cosines, Pairs
 
 RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
 _SOBOL_BITS = 30

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..evaluate.bases import Basis, Cosines, Pairs
 from ..kernels.terms import Term
-from .basis import Basis, Cosines, Pairs
 from .fourier import rand
 
 # Mass left out above which some of the features go to random frequencies of the tail, and how many of them do.

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..evaluate.bases import Basis
 from ..kernels import Kernel
-from .basis import Basis
 from .features import Features
 from .needed import posterior_scale
 

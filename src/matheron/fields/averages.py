@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..boxes import as_box
-from ..checks import ArrayLike, as_count, as_noise, as_points, as_tensor
-from ..gp import ExactGP, SparseGP
+from ..core.boxes import as_box
+from ..core.checks import ArrayLike, as_count, as_noise, as_points, as_tensor
 from ..kernels import coupled_covariance
+from ..models import ExactGP, SparseGP
 from ..solvers.cholesky import safe_cholesky
 
 # What is added to k(Z, Z), relative to its diagonal: points of a block lie close together.

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checks import ArrayLike
-from ..value import Value
+from ..core.checks import ArrayLike
+from ..core.value import Value
 
 _known: WeakValueDictionary[str, Carried] = WeakValueDictionary()
 _lock = threading.Lock()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .extras import need
-from .observations import GEOMETRY, Observations
+from .field_data import GEOMETRY, FieldData
 from .targets import EASTWARD, as_targets, crs_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _ROOM = 0.03
 
 
 def cells_for(
-    grid: str | None, mask: Path | None, wells: Observations, crs: object, sphere: bool
+    grid: str | None, mask: Path | None, wells: FieldData, crs: object, sphere: bool
 ) -> DataArray | dict[str, np.ndarray]:
     """The grid, as `simulate` takes it: named axes, or a raster whose empty cells stay empty.
 
@@ -80,7 +80,7 @@ def sizes_of(grid: str, d: int) -> list[int]:
     return sizes
 
 
-def box_of(cells: DataArray | dict[str, np.ndarray], wells: Observations) -> tuple[list[float], list[float]]:
+def box_of(cells: DataArray | dict[str, np.ndarray], wells: FieldData) -> tuple[list[float], list[float]]:
     """The box of cells and data, or a ValueError where they do not meet."""
     targets = as_targets(cells, len(wells.names))
     assert targets.axes is not None

@@ -9,11 +9,11 @@ import torch
 
 from ..drawing import draw
 from ..features import Features, spherical_features
-from ..gp import ExactGP
-from ..libraries import describe
+from ..models import ExactGP
+from ..models.libraries import describe
+from ..models.streamed import StreamedGP
+from ..models.transforms import Affine
 from ..paths import AbstractPaths
-from ..streamed import StreamedGP
-from ..transforms import Affine
 from .sphere import OnSphere, box_of_grid
 from .targets import Grid
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..means import Mean
+from ..models.means import Mean
 
 if TYPE_CHECKING:
     from xarray import DataArray

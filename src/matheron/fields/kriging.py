@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_array
+from ..core.checks import ArrayLike, as_array
+from ..core.value import Value
 from ..drawing import draw
-from ..gp import ExactGP
-from ..libraries import describe
+from ..models import ExactGP
+from ..models.libraries import describe
 from ..paths import AbstractPaths
 from ..solvers import Cholesky
-from ..value import Value
 from .extras import need
 from .simulation import Chunks, simulate
 from .sphere import OnSphere
@@ -45,7 +45,7 @@ def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequenc
     >>> round(float(maps["mean"].sel(x=1, y=1)), 6), float(maps["std"].sel(x=1, y=1)) < 1e-6
     (1.0, True)
     """
-    moments = model.with_inner(Moments(model.inner)) if isinstance(model, OnSphere) else Moments(model)
+    moments = model.with_inner(KrigingMoments(model.inner)) if isinstance(model, OnSphere) else KrigingMoments(model)
     field = simulate(moments, grid, chunks=chunks, inputs=inputs)
     maps = {name: field.isel(path=i, drop=True).rename(name) for i, name in enumerate(("mean", "std"))}
     return need("xarray").Dataset(maps, attrs=field.attrs)
@@ -99,7 +99,7 @@ class MeanPath(Value):
         return mean[None]
 
 
-class Moments(MeanPath):
+class KrigingMoments(MeanPath):
     """The mean and standard deviation of a posterior, as if they were two paths."""
 
     num_paths = 2

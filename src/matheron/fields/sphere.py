@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_array, as_points
-from ..gp import ExactGP
+from ..core.checks import ArrayLike, as_array, as_points
+from ..models import ExactGP
 from .carried import Functions
 from .targets import Grid, as_targets
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Union, cast
 import numpy as np
 from torch import Tensor
 
-from ..checks import ArrayLike
+from ..core.checks import ArrayLike
 from .extras import need
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_points, as_tensor
-from ..gp import ExactGP
+from ..core.checks import ArrayLike, as_points, as_tensor
 from ..kernels import coupled_covariance
+from ..models import ExactGP
 from ..solvers.cholesky import safe_cholesky
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..progress import tracked
-from ..value import Json
+from ..core.progress import tracked
+from ..core.value import Json
 from .blocks import regions
 from .extras import need
 from .geotiff import assemble_geotiff, check_raster

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution, LogNormal, TransformedDistribution
 
 from ..kernels import Coregional, Kernel, SpectralMixture
-from ..means import ConstantMean, LinearMean, Mean
+from ..models.means import ConstantMean, LinearMean, Mean
 from .units import Buffer, Units, buffers
 
 # Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left. Lengths go

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel, coupled_covariance
-from ..means import Mean
+from ..models.means import Mean
 from .hyperparameters import Hyperparameters, Prior, log_prior
 
 # Entries of the covariance that are computed or differentiated at once: with a graph they take about a dozen numbers

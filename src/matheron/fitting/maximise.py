@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Names, as_count, as_tensor, seeded
-from ..gp import ExactGP
+from ..core.checks import ArrayLike, Names, as_count, as_tensor, seeded
 from ..kernels import Kernel, Matern, Scaled
-from ..means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
+from ..models import ExactGP
+from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from ..solvers import Solver, as_solver
 from .hyperparameters import Prior, default_kernel_priors
 from .search import FitWarning, maximised

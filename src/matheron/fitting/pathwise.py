@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..operators import KernelOperator
 from ..solvers import PCG, ConvergenceWarning, Solver, State
+from ..solvers.operator import KernelOperator
 from ..solvers.pcg import PCGState
 from ..solvers.preconditioner import LowRank, default_rank
 from .hyperparameters import log_prior

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..checks import as_generator
+from ..core.checks import as_generator
+from ..core.progress import estimated, progress_bar
 from ..kernels import Kernel
-from ..means import Mean
-from ..progress import estimated, progress_bar
-from ..solvers import PCG, Cholesky, FourierLattice, Solver
-from ..solvers.choose import SHARE_OF_GPU
+from ..lattice import FourierLattice
+from ..models.means import Mean
+from ..solvers import PCG, Cholesky, Solver
+from ..solvers.auto import SHARE_OF_GPU
+from .gradient_only_bfgs import Curve, climb, curvature, for_all
 from .hyperparameters import Prior, checked_priors, hyperparameters_of, weak_priors
-from .lbfgs import by_lbfgs, without_effect
+from .initialisation import candidates, interleaved, of_both_kinds, spread_and_near
+from .lattice_likelihood import NotOnLattice, OnLattice
+from .lbfgs import by_lbfgs, threads_for, without_effect
 from .likelihood import Dense
-from .newton import Curve, climb, curvature, for_all
-from .on_lattice import NotOnLattice, OnLattice
 from .pathwise import Pathwise
-from .starts import candidates, interleaved, of_both_kinds, spread_and_near
-from .threads import threads_for
 from .units import Units
 
 if TYPE_CHECKING:

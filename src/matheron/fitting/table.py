@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..checks import many
-from ..gp import ExactGP, Outputs
+from ..core.checks import many
 from ..kernels import Coregional, Kernel, Periodic, Product, Rotated, SpectralMixture
-from ..likelihood import LeaveOneOut, scores
-from ..means import ConstantMean, LinearMean
-from ..transforms import Affine
+from ..models import ExactGP, Outputs
+from ..models.means import ConstantMean, LinearMean
+from ..models.transforms import Affine
+from .evidence import LeaveOneOut, scores
 from .units import Buffer, Units, buffers
 
 # Beyond this many observations a summary does not factor the covariance for the likelihood.

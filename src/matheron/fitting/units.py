@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel, Sum
-from ..transforms import Affine
+from ..models.transforms import Affine
 
 # Numbers whose deviation is a smaller share of their size differ by rounding alone.
 _ROUNDING = 1e-13

@@ -12,9 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, positive
-from ..modes import transformed
-from ..value import Parts, shown
+from ..core.checks import ArrayLike, positive
+from ..core.modes import transformed
+from ..core.value import Parts, shown
 from .base import Around, Kernel
 from .spectral import Embedded, Mixture, SpectralMeasure
 from .terms import RadialPart, Term

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count, per_dimension, positive
-from ..modes import transformed
+from ..core.checks import ArrayLike, as_count, per_dimension, positive
+from ..core.modes import transformed
 from .base import Kernel
-from .spectral import Lattice, SpectralMeasure
+from .spectral import HarmonicMeasure, SpectralMeasure
 from .stationary import Stationary
 
 __all__ = ["Categorical"]
@@ -100,7 +100,7 @@ class Categorical(Stationary):
         return _Choices(self._similarities(input_dim), self._odd)
 
 
-class _Choices(Lattice):
+class _Choices(HarmonicMeasure):
     """In each dimension m harmonics of 2 pi / m with a share (1 - a) / m of the variance each, and a on zero."""
 
     def __init__(self, similarity: Tensor, m: int) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_tensor
+from ..core.checks import ArrayLike, as_tensor
 from .base import Kernel
 from .terms import Term
 

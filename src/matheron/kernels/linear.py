@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_count, per_dimension, positive
+from ..core.checks import ArrayLike, as_count, per_dimension, positive
 from .base import Kernel
 from .terms import Term
 

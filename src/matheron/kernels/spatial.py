@@ -10,13 +10,11 @@ import scipy  # whose special functions it imports when they are first used
 import torch
 from torch import Tensor
 
-from ..checks import per_dimension
-from ..modes import as_numpy, kept
+from ..core.checks import per_dimension
+from ..core.modes import as_numpy, kept
 from .base import Around, Kernel, centred
-from .elliptical import Elliptical
-from .measure import SpectralMeasure
 from .radial import Radial
-from .spectral import Moved
+from .spectral import Elliptical, Moved, SpectralMeasure
 from .terms import Term
 
 __all__ = ["Rotated", "Spherical"]

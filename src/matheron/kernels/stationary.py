@@ -12,9 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_tensor, per_dimension, positive
+from ..core.checks import ArrayLike, as_tensor, per_dimension, positive
 from .base import Kernel, centred, squared_distance
-from .spectral import Atom, Gaussian, Lattice, SpectralMeasure
+from .spectral import Atom, Gaussian, HarmonicMeasure, SpectralMeasure
 from .terms import Term
 
 __all__ = ["Cosine", "Periodic", "SpectralMixture", "Stationary"]
@@ -73,7 +73,7 @@ class Periodic(Stationary):
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         lengthscale, period = self._parameters_in(input_dim)
-        return Lattice(2 * math.pi / period, lengthscale)
+        return HarmonicMeasure(2 * math.pi / period, lengthscale)
 
 
 class Cosine(Stationary):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final, overloa
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, Random, as_generator
+from ..core.checks import ArrayLike, Random, as_generator
+from ..core.value import Value
 from ..features import Features
 from ..solvers import Solver, as_solver
-from ..value import Value
 from .functions import AbstractFunctions
 from .observations import Observations, observed
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
 
-    from ..bases import Basis  # which comes later in the import order
+    from ..features.spec import FeatureSpec  # which comes later in the import order
 
 
 class Estimate(NamedTuple):
@@ -192,10 +192,13 @@ class AbstractPaths(AbstractFunctions):
         >>> fresh.condition_on(X, torch.sin(9 * X[:, 0]), noise=1e-4)
         Paths(4 paths in 1 dimension, given 50 observations; prior: 1024 by leverage, kept at 2 points)
         """
-        from ..bases import Basis, as_tolerance  # which come later in the import order
+        from ..features.spec import (
+            FeatureSpec,
+            as_tolerance,  # which come later in the import order
+        )
 
         points, generator = self._shared_points(keep, "keep")[0].detach(), as_generator(generator, seed)
-        basis = Basis(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
+        basis = FeatureSpec(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
         return self._refreshed(points, basis, as_solver(solver), generator)
 
     @final
@@ -252,7 +255,7 @@ class AbstractPaths(AbstractFunctions):
         """The paths given more data."""
 
     @abstractmethod
-    def _refreshed(self, keep: Tensor, basis: Basis, solver: Solver, generator: torch.Generator) -> Self:
+    def _refreshed(self, keep: Tensor, basis: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
         """The paths with their values at points `[p, d]`, and drawn afresh elsewhere."""
 
 

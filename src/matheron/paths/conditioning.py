@@ -6,17 +6,18 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import partial, singledispatch
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..checks import many
+from ..core.checks import many, normals
+from ..core.modes import transformed
 from ..evaluate import Record, Recorder, values
 from ..kernels import Kernel, coupled_covariance
-from ..means import Mean, at_tasks, for_outputs
-from ..modes import transformed
-from ..operators import KernelOperator
+from ..models.means import Mean, at_tasks, for_outputs
+from ..models.streamed import Chunk
 from ..solvers import (
     PCG,
     Auto,
@@ -29,13 +30,18 @@ from ..solvers import (
     Stats,
     coupled_diagonal,
     covariance,
+    every_output,
 )
 from ..solvers.cholesky import deviations_by
-from ..updates import CorrectedOperator, Data, exact_update
-from .folding import folded, pays
+from ..solvers.operator import KernelOperator
+from .compress_update import folded, pays
+from .matheron_rule import CorrectedOperator, Data, exact_update
+from .precision import in_enough_digits, with_old_values
 from .prior import PriorPaths
-from .rounding import in_enough_digits, with_old_values
 from .update import Inducing, UpdatePaths
+
+if TYPE_CHECKING:
+    from .paths import Paths
 
 # The paths' spread is compared with the posterior's over a quarter of the data, the last ones, and so many at the least
 # and at the most; from this many numbers on, of all paths together; and a ratio of the two below this is said. Data of
@@ -46,9 +52,22 @@ _LEAST_ROWS, _MOST_ROWS, _FEWEST, _SMALLEST_RATIO = 32, 256, 64, 0.87
 _NEIGHBOURS = 64
 # Predictions with less than this share of the prior's variance are not looked at.
 _LEAST_VARIANCE = 1e-8
-_WITHIN = (__name__.split(".")[0], "torch")  # a decorator of torch may be in between
+_WITHIN = (__name__.split(".")[0], "torch", "functools")  # a decorator may be in between
 # Beyond this many data variances are by conjugate gradients; the factor of so many, which is kept, has 512 MiB.
 LARGEST_FACTOR = 8192
+
+
+@singledispatch
+def condition(
+    solver: Solver, prior: PriorPaths, update: UpdatePaths, mean: Mean, chunk: Chunk, generator: torch.Generator
+) -> tuple[PriorPaths, UpdatePaths]:
+    """The same draw given more data: its prior, whose weights an engine's own solver may change, and its update.
+
+    A solver of another kind than `init` and `solve` registers a function of its own for its class.
+    """
+    X, tasks, y, noise = chunk
+    new = Data(X, tasks, y, noise, normals((prior.num_paths, len(noise)), generator).to(y))
+    return prior, given_more(update, prior, mean, new, solver)
 
 
 def update_given(
@@ -416,8 +435,12 @@ def variance_solver(n: int) -> Solver:
 _conditional_of = Recorder(Conditional)
 
 
-def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
-    """k(x, x) - k(x, X) (K + noise)^-1 k(X, x), `[n, t]`, at points `[n, d]` of the model's space."""
+@singledispatch
+def posterior_variance(update: UpdatePaths, paths: Paths, x: Tensor) -> Tensor:
+    """k(x, x) - k(x, X) (K + noise)^-1 k(X, x), `[n, t]`, at points `[n, d]` of the model's space.
+
+    An update of another kind registers a function of its own for its class.
+    """
     if update.inducing is not None and update.inducing.root is None:
         raise TypeError(
             "variance: this q(u) is known by its draws alone (sample_u); use samples=True for an estimate from these "
@@ -426,13 +449,6 @@ def posterior_variance(update: UpdatePaths, x: Tensor) -> Tensor:
     rows, tasks = every_output(x, update.kernel.num_outputs)
     variance = _conditional_of(update).variance(rows.double(), tasks)
     return variance.clamp_min(0).reshape(len(x), update.kernel.num_outputs).to(x)
-
-
-def every_output(x: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
-    """Points `[n, d]` as `[n t, d]`, one for every output, and which it is of; None for one output."""
-    if t == 1:
-        return x, None
-    return x.repeat_interleave(t, dim=0), torch.arange(t, device=x.device).repeat(len(x))
 
 
 def values_at(prior: PriorPaths, mean: Mean, update: UpdatePaths | None, X: Tensor) -> Tensor:

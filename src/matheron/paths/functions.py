@@ -13,11 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import store
-from ..checks import ArrayLike, Names, as_array, as_real, as_tensor, check_dim, check_names, check_points, flat_hint
+from ..core import saving as store
+from ..core.checks import (
+    ArrayLike,
+    Names,
+    as_array,
+    as_real,
+    as_tensor,
+    check_dim,
+    check_names,
+    check_points,
+    flat_hint,
+)
+from ..core.value import Value
 from ..evaluate import Record, shares_work
 from ..evaluate.fused.recursion import Recursion, recursion_of
-from ..value import Value
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -27,7 +37,7 @@ Index = int | slice | Sequence[int] | Tensor
 _SLAB = 1 << 22
 
 
-class Placed(Value, ABC):
+class PlacedFunctions(Value, ABC):
     """What has an origin: a dimension, a dtype and a device; and a number of paths."""
 
     input_names: Names = None
@@ -64,7 +74,7 @@ class Placed(Value, ABC):
         return self.num_paths
 
 
-class AbstractFunctions(Placed):
+class AbstractFunctions(PlacedFunctions):
     """s functions of points: a value that is never changed.
 
     Points `[n, d]` are every function's, and give `[s, n]`; points `[s, n, d]` are each its own (a leading 1

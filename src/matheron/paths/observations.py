@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_noise, as_points, as_real, as_tensor, column_hint
-from ..gp import as_tasks
-from ..means import at_tasks
-from ..transforms import Transform
+from ..core.checks import ArrayLike, as_noise, as_points, as_real, as_tensor, column_hint
+from ..models import as_tasks
+from ..models.means import at_tasks
+from ..models.transforms import Transform
 
 if TYPE_CHECKING:
     from .base import AbstractPaths

@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING, Self, final
 import torch
 from torch import Tensor
 
-from ..checks import Names, as_names, many
+from ..core.checks import Names, as_names, many
+from ..core.value import Json
 from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
-from ..means import Mean
-from ..solvers import Auto, FourierLattice, Solver, Stats
-from ..transforms import Transform
-from ..updates import Data
-from ..value import Json
+from ..models.means import Mean
+from ..models.transforms import Transform
+from ..solvers import Solver, Stats
 from .base import AbstractPaths
-from .beyond import resolved
-from .conditioning import every_output, given_again, given_more, posterior_variance
-from .folding import with_folded
+from .compress_update import with_folded
+from .conditioning import condition, given_again, posterior_variance
 from .observations import Observations, undone
-from .on_lattice import LatticeUpdate, LatticeVariance, given_on_lattice, warn_of_misfit
-from .prior import PriorPaths, on_same_modes
-from .rounding import narrows_badly
+from .precision import narrows_badly
+from .prior import PriorPaths, with_equal_bases_merged
 from .update import UpdatePaths
 
 if TYPE_CHECKING:
-    from ..bases import Basis  # which comes later in the import order
+    from ..features.spec import FeatureSpec  # which comes later in the import order
 
 # Covariances of data and points that are in memory at once, where variances are asked for.
 _VARIANCES = 1 << 22
@@ -183,7 +180,7 @@ def _make_record(paths: PriorPlusUpdate) -> Record:
     if update.folded is not None:
         terms = with_folded(prior, update.centres, update.tasks, update.folded)
     else:
-        terms = [*on_same_modes(prior.feature_terms()), *prior.kept_terms(), *update.terms()]
+        terms = [*with_equal_bases_merged(prior.feature_terms()), *prior.kept_terms(), *update.terms()]
     return Record(
         prior.num_paths,
         prior.num_outputs,
@@ -234,16 +231,9 @@ class Paths(PriorPlusUpdate):
         if transform is not None and not transform.affine:
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
         step = max(1, _VARIANCES // max(1, self.update.num_centres))
-        parts = [self._inner_variance(block) for block in x.split(step)]
+        parts = [posterior_variance(self.update, self, block) for block in x.split(step)]
         variance = torch.cat([x.new_zeros(0, self.num_outputs), *parts])  # [n, t]
         return variance if transform is None else variance * transform.derivative(variance).square()
-
-    def _inner_variance(self, x: Tensor) -> Tensor:
-        """At points `[n, d]` of the model's own space, `[n, t]`."""
-        if not isinstance(self.update, LatticeUpdate):
-            return posterior_variance(self.update, x)
-        variance = _on_lattice(self)(*every_output(x, self.num_outputs))
-        return variance.reshape(len(x), self.num_outputs).to(x)
 
     def _chosen(self, index: Tensor) -> Paths:
         return self._with(self.prior[index], self.update[index])
@@ -254,31 +244,12 @@ class Paths(PriorPlusUpdate):
             raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
         y, noise = undone(self.output_transform, self.num_outputs, data)
         chunk = (self.inner(data.x[None])[0], data.tasks, y, noise)
-        if isinstance(solver, FourierLattice) and not isinstance(old, LatticeUpdate):
-            # Few data that are more precise than a rough prior's lattice, or more of them, are given exactly.
-            solver = solver if resolved(self.prior, old, *chunk) else Auto()
-        if isinstance(solver, FourierLattice) or isinstance(old, LatticeUpdate):
-            settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
-            given = given_on_lattice(self.prior, old, self.mean_function, [chunk], settings, generator)
-            warn_of_misfit(given[1], tolerance=1e-3, stacklevel=4)
-            return self._with(*given)
-        shape = (self.num_paths, len(noise))
-        xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(y)
-        new = Data(chunk[0], data.tasks, y, noise, xi)
-        return self._with(self.prior, given_more(old, self.prior, self.mean_function, new, solver))
+        return self._with(*condition(old.next_solver(solver), self.prior, old, self.mean_function, chunk, generator))
 
-    def _refreshed(self, keep: Tensor, basis: Basis, solver: Solver, generator: torch.Generator) -> Paths:
-        from ..refreshing import refresh  # which comes later in the import order: it chooses features
+    def _refreshed(self, keep: Tensor, basis: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
+        from .refreshing import refresh  # which comes later in the import order: it chooses features
 
         return refresh(self, keep, basis, solver, generator)
 
     def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
         return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)
-
-
-def _variance_on_lattice(paths: Paths) -> LatticeVariance:
-    assert isinstance(paths.update, LatticeUpdate)
-    return LatticeVariance(paths.prior, paths.update)
-
-
-_on_lattice = Recorder(_variance_on_lattice)

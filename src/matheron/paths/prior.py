@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self, final
 
+import torch
 from torch import Tensor
 
-from ..checks import many
-from ..evaluate import Term, WeightedSum, sum_of
-from ..features import Features, Lattice, same_modes
-from ..value import Json, Value
+from ..core.checks import many, normals
+from ..core.value import Value
+from ..evaluate import PathTerm, WeightedSum, sum_of
+from ..features import Features
 from .update import UpdatePaths
 
 
@@ -43,7 +44,7 @@ class PriorPaths(Value):
             raise ValueError(f"PriorPaths: expected weights and features of one dtype, got {sorted(map(str, dtypes))}")
         if not isinstance(self.drawn_given, int):
             raise ValueError(f"PriorPaths: expected a number of data, got {self.drawn_given!r}")
-        kept = self._modules.get("kept")
+        kept = self.kept
         shape = (len(kept.v), kept.kernel.num_outputs) if isinstance(kept, UpdatePaths) else None
         if kept is not None and shape != self.w.shape[:2]:
             raise ValueError("PriorPaths: expected the kept points' weights of as many paths and outputs")
@@ -59,15 +60,6 @@ class PriorPaths(Value):
         super().__init__(w=w, basis_index=basis_index)
         self.features, self.drawn_given = features, drawn_given
         self.register_module("kept", kept)
-
-    @classmethod
-    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
-        """A file from before it was kept does not say."""
-        return {"drawn_given": 0, **fields}
-
-    def restore(self) -> None:
-        if "kept" not in self._modules:  # a file from before functions could be kept at points
-            self.register_module("kept", None)
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy with `fn` applied to every tensor; but the kept points' weights, which are large, stay in float64."""
@@ -114,11 +106,11 @@ class PriorPaths(Value):
     def num_bases(self) -> int:
         return self.features.num_bases
 
-    def terms(self) -> list[Term]:
+    def terms(self) -> list[PathTerm]:
         """Each basis with its weights times its amplitudes, and then what keeps the functions at points."""
         return [*self.feature_terms(), *self.kept_terms()]
 
-    def kept_terms(self) -> list[Term]:
+    def kept_terms(self) -> list[PathTerm]:
         """What keeps the functions at points."""
         return [] if self.kept is None else self.kept.terms()
 
@@ -143,14 +135,32 @@ class PriorPaths(Value):
         return PriorPaths(features, self.w[index], renumbered, kept, self.drawn_given)
 
 
-def on_same_modes(terms: Sequence[WeightedSum]) -> list[WeightedSum]:
-    """The same sum, lattices with the same modes (of several couplings) as one."""
+def with_equal_bases_merged(terms: Sequence[WeightedSum]) -> list[WeightedSum]:
+    """The same sum, where neighbours whose bases have the same functions (of several couplings) are one."""
     merged: list[WeightedSum] = []
     for term in terms:
-        pair = [merged[-1].basis, term.basis] if merged else []
-        if pair and all(isinstance(basis, Lattice) for basis in pair) and same_modes(pair):
+        if merged and merged[-1].basis.same_functions(term.basis):
             last = merged[-1]
             merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
         else:
             merged.append(term)
     return merged
+
+
+def prior_on(
+    features: Features, index: Tensor, t: int, like: Tensor, generator: torch.Generator, num_data: int = 0
+) -> PriorPaths:
+    """f(.) = sum_i w_i phi_i(.): weights for every path, of a tensor's dtype, when num_data are given.
+
+    Path i has basis `index[i]`.
+    """
+    w = normals((len(index), t, features.num_features), generator).to(like)
+    return PriorPaths(features, mixed(features, w), index, drawn_given=num_data)
+
+
+def mixed(features: Features, omega: Tensor) -> Tensor:
+    """w = R omega: standard normals `[s, t, ell]`, independent, mixed over the outputs by a root of each coupling."""
+    if all(root is None for root in features.roots):  # one output, or no features at all
+        return omega
+    blocks = zip(features.roots, omega.split([b.size for b in features.bases], dim=-1), strict=True)
+    return torch.cat([R @ part for R, part in blocks if R is not None], dim=-1)

@@ -9,11 +9,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..evaluate import Term, WeightedSum, Wide, sum_of
-from ..features import Canonical
+from ..core.value import Value, in_own_memory
+from ..evaluate import Canonical, PathTerm, WeightedSum, Wide, sum_of
 from ..kernels import Kernel
-from ..solvers import Factor, Stats
-from ..value import Value, in_own_memory
+from ..solvers import Factor, Solver, Stats
 
 
 class Inducing(Value):
@@ -40,9 +39,9 @@ class UpdatePaths(Value):
 
     The centres are the m inducing points of a sparse model (none for an exact one), then the n observations y `[n]` or
     `[s, n]`, whose noise in each path is sqrt(noise) xi, xi `[s, n]`. v_mean `[1 or s, c]` gives the mean. `folded
-    [s, c]`, where there are such, are weights for the kernel of the lattice that the prior is on (`folding.py`): then
-    evaluators see no centres. Weights are in float64 where the dtype of the centres has too few digits for their sums
-    (`rounding.py`).
+    [s, c]`, where there are such, are weights for the kernel of the lattice that the prior is on, and then evaluators
+    see no centres (`compress_update.py`). Weights are in float64 where the dtype of the centres has too few digits for
+    their sums (`precision.py`).
     """
 
     shapes = "centres: c d, tasks: c, v: s c, v_mean: r c, noise: n, xi: s n, folded: s c"
@@ -70,15 +69,15 @@ class UpdatePaths(Value):
             raise ValueError(f"UpdatePaths: expected tasks for a kernel of {t} outputs, and for no other")
         if self.tasks is not None and bool(((self.tasks < 0) | (self.tasks >= t)).any()):
             raise ValueError(f"UpdatePaths: expected tasks below {t}")
-        factor = self._modules.get("factor")  # files of older formats have none
-        if isinstance(factor, Factor) and factor.size != n:
-            raise ValueError(f"UpdatePaths: expected a factor of {n} observations, got one of {factor.size}")
+        if self.factor is not None and self.factor.size != n:
+            raise ValueError(f"UpdatePaths: expected a factor of {n} observations, got one of {self.factor.size}")
         if self.inducing is not None and (len(self.inducing.v) != s or self.inducing.v.shape[1] > c):
             raise ValueError("UpdatePaths: expected the inducing points' weights of as many paths")
 
     # What has a row per path; and, where each path has its own targets, what else has.
     of_paths: ClassVar = ("v", "xi", "folded", "inducing")
     of_posteriors: ClassVar = ("v_mean", "y")
+    keeps_data: ClassVar[bool] = True  # so that other functions can be given the same
     solver_stats: Stats | None = None  # how the weights were solved for; files do not keep it
 
     def __init__(
@@ -115,12 +114,6 @@ class UpdatePaths(Value):
         tasks = None if kernel.num_outputs == 1 else torch.zeros(0, dtype=torch.long, device=like.device)
         return cls(kernel.to(like.device, like.dtype), like[:0], tasks, like.new_zeros(s, 0), like.new_zeros(1, 0))
 
-    def restore(self) -> None:
-        if "factor" not in self._modules:  # a file from before factors were kept
-            self.register_module("factor", None)
-        if "folded" not in self._buffers:  # a file from before updates were folded
-            self.register_buffer("folded", None)
-
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy with `fn` applied to every tensor. Weights that need float64 beside centres in float32 keep it where
         the centres' dtype stays the same: `.to(torch.float32)` changes nothing."""
@@ -150,18 +143,22 @@ class UpdatePaths(Value):
     def num_centres(self) -> int:
         return self.centres.shape[0]
 
+    def next_solver(self, solver: Solver) -> Solver:
+        """The solver by which these paths are given more data, where this one is asked for."""
+        return solver
+
     def __getitem__(self, index: Tensor) -> Self:
         names = [*self.of_paths, *(self.of_posteriors if self.y.ndim == 2 else ())]
         rows = {name: getattr(self, name)[index] for name in names if getattr(self, name) is not None}
         return self.replaced(**rows)
 
-    def terms(self, v: Tensor | None = None) -> list[Term]:
+    def terms(self, v: Tensor | None = None) -> list[PathTerm]:
         """What evaluators sum: a weighted sum of k(., z_j) per coupled kernel; with other weights where v is given."""
         if self.num_centres == 0:
             return []
         weights: Tensor = self.v if v is None else v
         kernel, centres = self.kernel, self.centres
-        wide = weights.dtype != centres.dtype  # `rounding.py`
+        wide = weights.dtype != centres.dtype  # `precision.py`
         if wide:
             kernel, centres = kernel.to(weights.dtype), centres.to(weights.dtype)
         terms = [WeightedSum(Canonical(k, centres), self._coupled_weights(B, weights)) for B, k in kernel.coupled()]

@@ -1,26 +1,28 @@
 """Solvers for the update: values with settings of their own, that factor an operator once and then solve many times.
 
-`draw(..., solver=...)` and `condition_on(..., solver=...)` take "auto", "cholesky", "cg", or one of these values.
-"""
+`draw(..., solver=...)` and `condition_on(..., solver=...)` take "auto", "cholesky", "cg", or one of these values."""
 
+from .auto import Auto as Auto
+from .auto import as_solver as as_solver
+from .base import FactoredPosterior as FactoredPosterior
 from .base import Operator as Operator
-from .base import Posterior as Posterior
 from .base import Solver as Solver
 from .base import State as State
 from .base import Stats as Stats
 from .block_descent import BlockDescent as BlockDescent
+from .block_descent import BlockState as BlockState
 from .cholesky import Cholesky as Cholesky
 from .cholesky import CholeskyState as CholeskyState
+from .cholesky import Factor as Factor
 from .cholesky import JitterWarning as JitterWarning
-from .choose import Auto as Auto
-from .choose import as_solver as as_solver
-from .dense import block_of as block_of
-from .dense import coupled_diagonal as coupled_diagonal
-from .dense import covariance as covariance
-from .dense import symmetric_blocks as symmetric_blocks
-from .factor import Factor as Factor
-from .lattice import FourierLattice as FourierLattice
-from .lattice import MisfitWarning as MisfitWarning
+from .cholesky import safe_cholesky as safe_cholesky
+from .operator import KernelOperator as KernelOperator
+from .operator import block_of as block_of
+from .operator import coupled_diagonal as coupled_diagonal
+from .operator import covariance as covariance
+from .operator import every_output as every_output
+from .operator import symmetric_blocks as symmetric_blocks
 from .pcg import PCG as PCG
 from .pcg import ConvergenceWarning as ConvergenceWarning
+from .pcg import PCGState as PCGState
 from .processes import Processes as Processes

@@ -149,6 +149,7 @@ class Solver(ABC, Generic[S]):
     """
 
     shorthand: ClassVar[str | None] = None  # `draw(..., solver=shorthand)` takes it with its defaults
+    for_centres: ClassVar[bool] = True  # whether it solves for weights on k(., X), with `init` and `solve`
     mixed: ClassVar[bool] = False  # whether b may be in float64 where the operator is in float32, and x is then, too
 
     @abstractmethod
@@ -161,7 +162,7 @@ class Solver(ABC, Generic[S]):
 
 
 @dataclass(frozen=True)
-class Posterior:
+class FactoredPosterior:
     """What a draw knows before it has features: a kernel, centres, and the factored covariance there.
 
     For an exact model the centres are X and the noise the observations'; for a sparse one Z and the jitter.

@@ -267,7 +267,7 @@ def progress_bar(show: bool, title: str, tolerance: float) -> Iterator[Report]:
         return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-    from ..progress import progress_bar as shown
+    from ..core.progress import progress_bar as shown
 
     columns = (TextColumn(title), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with shown(*columns) as bar:

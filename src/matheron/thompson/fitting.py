@@ -8,9 +8,9 @@ from torch.distributions import Gamma
 
 from ..fitting import FitWarning as FitWarning
 from ..fitting import maximised
-from ..gp import ExactGP
 from ..kernels import Matern
-from ..transforms import Affine
+from ..models import ExactGP
+from ..models.transforms import Affine
 
 # Below these a hyperparameter is not fitted. With a higher floor under the noise (BoTorch's is 1e-4), draws of a
 # function without noise would differ where its value is known, and search there for ever.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..modes import Sobol
+from ..core.modes import Sobol
 
 # Points by which the volume in three dimensions and more is counted.
 _COUNTED = 1 << 13

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..gp import GP
+from ..models import GP
 from ..paths import AbstractPaths
 from .altered import MeanOf
 from .mesh import sobol_net

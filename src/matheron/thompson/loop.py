@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..boxes import as_box
-from ..checks import ArrayLike, Random, as_array, as_count, as_generator, many
-from ..gp import ExactGP, Outputs
+from ..core.boxes import as_box
+from ..core.checks import ArrayLike, Random, as_array, as_count, as_generator, many
+from ..core.progress import progress_bar
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
-from ..libraries import is_model
+from ..models import ExactGP, Outputs
+from ..models.libraries import is_model
 from ..paths import AbstractPaths
-from ..progress import progress_bar
 from .fitting import fitted
 from .fronts import nondominated
 from .greedy import graded

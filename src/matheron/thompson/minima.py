@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from ..boxes import as_box
-from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor, many
-from ..modes import Sobol
+from ..core.boxes import as_box
+from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, many
+from ..core.modes import Sobol
+from ..core.progress import progress_bar
 from ..paths import AbstractPaths, EnsemblePaths, require_paths
-from ..progress import progress_bar
 from .altered import Altered, Negated
 from .mesh import next_points, sobol_net
 from .problem import Constraints, Found, Problem, formulated, simplex, solve

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import as_count, as_seed
+from ..core.checks import as_count, as_seed
+from ..core.extras import missing_extra
 from ..drawing import draw
-from ..extras import missing_extra
 from ..paths import Paths
 from .branches import Branches
 from .fitting import Refits, representable
@@ -34,7 +34,7 @@ try:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, TrialState
 
-    from .trials import Observations, common_space, observations
+    from .trials import TrialTable, common_space, observations
     from .unit_cube import Parameter, Space, UnitCube
 except ImportError as error:
     raise missing_extra("matheron.thompson.optuna needs Optuna", "optuna", error) from error
@@ -164,7 +164,7 @@ class ThompsonSampler(BaseSampler):
         sequence = np.random.SeedSequence([self._entropy, trial.number, *purpose])
         return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
-    def _problem(self, study: Study, X: Tensor, seen: Observations, generator: torch.Generator) -> Problem:
+    def _problem(self, study: Study, X: Tensor, seen: TrialTable, generator: torch.Generator) -> Problem:
         """Functions drawn given trials at X `[n, d]`, for every objective and every constraint."""
 
         def drawn(kind: str, i: int, known: Tensor, values: Tensor) -> Paths:
@@ -193,7 +193,7 @@ class ThompsonSampler(BaseSampler):
         return Problem(goals, met, torch.zeros(1, dtype=torch.long, device="cpu"), *numbers)
 
     def _suggestion(
-        self, space: Space, X: Tensor, seen: Observations, problem: Problem, generator: torch.Generator
+        self, space: Space, X: Tensor, seen: TrialTable, problem: Problem, generator: torch.Generator
     ) -> Tensor:
         """The point `[d]` to try, of a drawn problem, given trials at X `[n, d]`."""
         size = max(1, min(self._mesh_size, _MESH_NUMBERS // space.cube.dim))
@@ -266,7 +266,7 @@ def _lowest(rank: Tensor, count: int) -> Tensor:
     return rank.topk(min(count, rank.shape[1]), largest=False).indices
 
 
-def _most_improving(points: Tensor, at: At, seen: Observations, problem: Problem) -> Tensor:
+def _most_improving(points: Tensor, at: At, seen: TrialTable, problem: Problem) -> Tensor:
     """The point `[d]` of the drawn functions' front that adds most hypervolume to that of the trials' values.
 
     The front is of `points` `[n, d]`, the first of which is taken where none meets the constraints.

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from ..checks import ArrayLike, as_array
+from ..core.checks import ArrayLike, as_array
 from ..paths import AbstractPaths, OutputPaths
 from .altered import Altered, MeanOf
 from .quasi_newton import ENDINGS, LIMIT, Optimum, minimize_in_unit_box

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..gp import GP, ExactGP, SparseGP, leaves
+from ..models import GP, ExactGP, SparseGP, leaves
 from ..paths import AbstractPaths
 from .altered import Altered
 from .mesh import sobol_net

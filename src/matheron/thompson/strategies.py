@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
-from ..boxes import as_box
-from ..checks import ArrayLike, Random, as_count, as_generator, as_tensor, check_names
+from ..compare.samplers import Posterior, inner_points, joint_draws, single, weight_space
+from ..core.boxes import as_box
+from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, check_names
 from ..drawing import draw
 from ..features import Features
-from ..libraries import describe, is_model
+from ..models.libraries import describe, is_model
 from ..paths import AbstractPaths, require_paths
-from ..samplers import Posterior, inner_points, joint_draws, single, weight_space
 from .altered import MeanOf, TowardMean
 from .greedy import MESH_SIZE as GREEDY_MESH_SIZE
 from .greedy import NEAR, minimizer_of_mean
@@ -120,7 +120,7 @@ def suggest(
             as_count(q, "q"),
             constraints,
             generator,
-            Plan(strategy, num_features, features, pending),
+            DrawingPlan(strategy, num_features, features, pending),
             mesh_size=mesh_size,
             num_starts=num_starts,
             trust_region=trust_region,
@@ -197,7 +197,7 @@ def suggest_together(
         if pending is not None:
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
         return [_function_space(model, bounds, q, size, generator) for model, generator in each]
-    many = Plan(strategy, num_features, features, pending).drawn(models, bounds, q, generators)
+    many = DrawingPlan(strategy, num_features, features, pending).drawn(models, bounds, q, generators)
     functions = [require_paths(paths) if exactly else TowardMean(paths, each_spread) for paths in many]
     box = as_box(bounds, "bounds", input_dim=many[0].input_dim, names=many[0].input_names)
     if trust_region is not None:
@@ -218,7 +218,7 @@ def suggest_together(
     return points
 
 
-class Plan(NamedTuple):
+class DrawingPlan(NamedTuple):
     """How functions are drawn."""
 
     strategy: str
@@ -253,7 +253,7 @@ def _with_constraints(
     q: int,
     constraints: ModelConstraints,
     generator: torch.Generator,
-    plan: Plan,
+    plan: DrawingPlan,
     *,
     mesh_size: int | None,
     num_starts: int,

@@ -29,7 +29,7 @@ def common_space(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
     return {name: space[name] for name in sorted(space) if not space[name].single()}
 
 
-class Observations(NamedTuple):
+class TrialTable(NamedTuple):
     """Parameters, values `[n, m]` to be minimised, and constraints `[n, c]`, NaN where a trial has none."""
 
     params: list[dict[str, Parameter]]
@@ -37,7 +37,7 @@ class Observations(NamedTuple):
     constraints: Tensor
 
 
-def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> Observations:
+def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> TrialTable:
     """Complete trials with parameters of the search space, and pruned ones that reported a value.
 
     A trial counts where its parameters are within the search space's ranges, which may have changed since. A pruned
@@ -55,7 +55,7 @@ def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> 
             last = trial.intermediate_values[max(trial.intermediate_values)]
             if not np.isnan(last):
                 pruned.append((trial, [signs[0] * last]))
-    none = Observations(
+    none = TrialTable(
         [],
         torch.zeros(0, len(signs), dtype=torch.float64, device="cpu"),
         torch.zeros(0, 0, dtype=torch.float64, device="cpu"),
@@ -71,7 +71,7 @@ def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> 
     late = np.array([row for _, row in pruned]).reshape(-1, len(signs))
     held = np.concatenate([np.clip(values, lowest, worst), np.clip(late, middle, worst)])
     trials = [trial for trial, _ in complete + pruned]
-    return Observations([trial.params for trial in trials], torch.from_numpy(held), _constraints(trials))
+    return TrialTable([trial.params for trial in trials], torch.from_numpy(held), _constraints(trials))
 
 
 def _worst(values: np.ndarray) -> float:

@@ -47,9 +47,9 @@ class UnitCube:
         self.dim = sum(self._widths)
         axes = [axis for axis in self.axes.values() for _ in range(axis.width)]  # of each coordinate
         self.moves = torch.tensor([type(axis) is _Continuous for axis in axes], device="cpu")
-        self.ordered = torch.tensor([not isinstance(axis, _Choices) for axis in axes], device="cpu")
+        self.ordered = torch.tensor([not isinstance(axis, _ChoiceColumns) for axis in axes], device="cpu")
         # Where a point is in the coordinates of parameters that it does not have.
-        neutral = [1 / axis.width if isinstance(axis, _Choices) else 0.5 for axis in axes]
+        neutral = [1 / axis.width if isinstance(axis, _ChoiceColumns) else 0.5 for axis in axes]
         self.neutral = torch.tensor(neutral, dtype=torch.float64, device="cpu")
 
     def encode(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
@@ -59,7 +59,7 @@ class UnitCube:
             rows = [i for i, p in enumerate(params) if name in p]
             encoded = [axis.encode(params[i][name]) for i in rows]
             columns[rows] = torch.tensor(encoded, dtype=X.dtype, device="cpu")[:, None]
-            if isinstance(axis, _Choices):
+            if isinstance(axis, _ChoiceColumns):
                 columns[rows] = one_hot(columns[rows, 0].long(), axis.width).to(X)
         return X
 
@@ -157,7 +157,7 @@ class _LogCells(_Continuous):
         return round(super().decode(u))
 
 
-class _Choices:
+class _ChoiceColumns:
     def __init__(self, distribution: CategoricalDistribution) -> None:
         self.distribution = distribution
         self.width = len(distribution.choices)
@@ -173,9 +173,9 @@ class _Choices:
         return self.distribution.to_external_repr(int(u.argmax()))
 
 
-def _axis(name: str, distribution: BaseDistribution) -> _Continuous | _Cells | _LogCells | _Choices:
+def _axis(name: str, distribution: BaseDistribution) -> _Continuous | _Cells | _LogCells | _ChoiceColumns:
     if isinstance(distribution, CategoricalDistribution):
-        return _Choices(distribution)
+        return _ChoiceColumns(distribution)
     if isinstance(distribution, IntDistribution):
         return _LogCells(distribution) if distribution.log else _Cells(distribution)
     if isinstance(distribution, FloatDistribution):

@@ -23,8 +23,8 @@ from botorch.utils.transforms import is_ensemble
 from torch import Size, Tensor, nn
 
 from ...drawing import draw
-from ...gp import GP, Batch, Ensemble, Outputs
-from ...libraries import describe
+from ...models import GP, Batch, Ensemble, Outputs
+from ...models.libraries import describe
 from .view import PathModel
 
 

@@ -22,8 +22,8 @@ from gpytorch.models import ExactGP as GPyTorchExactGP
 from torch import Tensor, nn
 
 from ... import kernels
-from ...gp import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel
+from ...models import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ..gpytorch.exact import noise_of, translate_exact
 from ..gpytorch.kernels import kernel_of
 from ..gpytorch.place import Place

@@ -10,7 +10,19 @@ from botorch.models.transforms import input as bi
 from botorch.models.transforms import outcome as bo
 from torch import Tensor
 
-from ...transforms import Affine, Chain, Exp, Kumaraswamy, Log, Masked, Power, Round, SignedExp, Transform, chained
+from ...models.transforms import (
+    Affine,
+    Chain,
+    Exp,
+    Kumaraswamy,
+    Log,
+    Masked,
+    Power,
+    Round,
+    SignedExp,
+    Transform,
+    chained,
+)
 from ..gpytorch.place import Place, tensor
 from ..refusal import BY_HAND, refusal, refuse_override
 

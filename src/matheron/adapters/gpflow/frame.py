@@ -10,9 +10,9 @@ import gpflow
 import numpy as np
 import torch
 
-from ...gp import SparseGP
 from ...kernels import Kernel, coupled_covariance
-from ...means import Mean
+from ...models import SparseGP
+from ...models.means import Mean
 from ..refusal import BY_HAND
 from .kernels import noise_variance, task_column, theirs, translate, value
 

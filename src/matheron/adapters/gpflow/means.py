@@ -9,7 +9,7 @@ from functools import singledispatch
 import numpy as np
 from gpflow import mean_functions as gm
 
-from ...means import ConstantMean, LinearMean, Mean
+from ...models.means import ConstantMean, LinearMean, Mean
 from ..refusal import refusal
 from .kernels import value
 

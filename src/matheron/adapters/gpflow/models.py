@@ -22,9 +22,9 @@ from gpflow import models as gm
 from scipy.linalg import block_diag, solve_triangular
 
 from ... import kernels
-from ...gp import ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel
-from ...means import Mean
+from ...models import ExactGP, Outputs, SelectedOutputs, SparseGP
+from ...models.means import Mean
 from ..refusal import BY_HAND, refusal
 from .frame import Frame, framed
 from .kernels import theirs, value

@@ -7,8 +7,8 @@ from functools import singledispatch
 
 import torch
 
-from ...gp import GP, Outputs
 from ...kernels import Kernel
+from ...models import GP, Outputs
 from ..refusal import needs, refusal
 
 with needs("GPyTorch", "gpytorch"):

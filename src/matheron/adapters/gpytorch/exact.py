@@ -14,9 +14,9 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ... import kernels
-from ...gp import GP, Batch, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel
-from ...means import Mean, Mixed
+from ...models import GP, Batch, ExactGP, Outputs, SelectedOutputs, SparseGP
+from ...models.means import Mean, Mixed
 from ..refusal import BY_HAND, refusal
 from .place import tensor
 from .prior import Prior

@@ -8,7 +8,7 @@ import torch
 from gpytorch import means as gm
 from torch import Tensor, nn
 
-from ...means import ConstantMean, LinearMean, Mean, ModuleMean, Stacked
+from ...models.means import ConstantMean, LinearMean, Mean, ModuleMean, Stacked
 from ..refusal import overridden
 from .place import Place
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...kernels import Kernel, coupled_covariance
-from ...means import ConstantMean, Mean
+from ...models.means import ConstantMean, Mean
 from ..refusal import BY_HAND, full_name
 from .kernels import product, task_columns, translate
 from .means import translate_mean

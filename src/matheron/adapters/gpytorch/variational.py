@@ -10,9 +10,9 @@ from gpytorch import variational as gv
 from torch import Tensor, nn
 
 from ... import kernels
-from ...gp import GP, Outputs, SelectedOutputs, SparseGP
 from ...kernels import Kernel, coupled_covariance
-from ...means import Mixed, Stacked
+from ...models import GP, Outputs, SelectedOutputs, SparseGP
+from ...models.means import Mixed, Stacked
 from ..refusal import BY_HAND, refusal, refuse_override
 from .exact import assembled
 from .place import tensor

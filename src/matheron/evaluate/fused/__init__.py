@@ -13,8 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ...means import ConstantMean, LinearMean, Mean
-from ...modes import transformed
+from ...core.modes import transformed
+from ...models.means import ConstantMean, LinearMean, Mean
 from ..chunked import of_some
 from ..record import Record
 from .plan import Plan

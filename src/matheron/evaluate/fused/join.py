@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...means import ConstantMean
+from ...models.means import ConstantMean
 from ..chunked import of_some
 from ..record import Record
 from . import can, plan_of
-from .plan import Fourier, Plan, Radial
+from .plan import Fourier, Plan, RadialPlan
 
 
 def joined_gradients(records: Sequence[Record], x: Tensor, of: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -67,7 +67,7 @@ def _fourier(parts: Sequence[Fourier]) -> Fourier:
     return Fourier(theta, torch.cat(taus) if taus else None, weights, groups, torch.cat(index))
 
 
-def _radial(parts: Sequence[Radial]) -> Radial:
+def _radial(parts: Sequence[RadialPlan]) -> RadialPlan:
     counts = torch.tensor([len(part.weights) for part in parts], device="cpu")
     index = torch.arange(len(parts), dtype=torch.int32, device="cpu").repeat_interleave(counts)
     return replace(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import own, pull, shared
-from .plan import Fourier, Plan, Radial, power_of_two
+from .plan import Fourier, Plan, RadialPlan, power_of_two
 
 # Up to this many sums (rows times points) a program per row finishes sooner than tensor cores fed by few programs.
 FEW_SUMS = 1 << 13
@@ -24,13 +24,13 @@ WIDEST_PULL = 32
 ROWS = (16, 1)
 
 
-class Kernel(Protocol):
+class FusedKernel(Protocol):
     """What `triton.jit` makes."""
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]: ...
 
 
-def run(kernel: Kernel, grid: tuple[int, ...], first: Tensor, *args: object, **options: object) -> None:
+def run(kernel: FusedKernel, grid: tuple[int, ...], first: Tensor, *args: object, **options: object) -> None:
     with torch.cuda.device_of(first):  # Triton launches on the current device
         kernel[grid](first, *args, **options)
 
@@ -47,7 +47,7 @@ def sums(plan: Plan, x: Tensor, base: Tensor, gradient: bool = False) -> tuple[T
     `gradient`, that of all but the base, `[s, n, t, d]`."""
     s, t, (n, d) = plan.num_paths, plan.num_outputs, x.shape[1:]
     before = base.expand(s, n, t).mT  # [s, t, n]
-    parts: list[Fourier | Radial] = [*plan.fourier, *plan.radial]
+    parts: list[Fourier | RadialPlan] = [*plan.fourier, *plan.radial]
     if n == 0 or not parts:
         return before.mT.clone(), x.new_zeros(s, n, t, d) if gradient else None
     out = torch.empty(s, t, n, dtype=x.dtype, device=x.device)
@@ -62,13 +62,13 @@ def sums(plan: Plan, x: Tensor, base: Tensor, gradient: bool = False) -> tuple[T
     return out.mT, None if slopes is None else slopes.reshape(d, s, t, n).permute(1, 3, 2, 0)
 
 
-def _by_rows(plan: Plan, part: Fourier | Radial, x: Tensor) -> bool:
+def _by_rows(plan: Plan, part: Fourier | RadialPlan, x: Tensor) -> bool:
     alone = isinstance(part, Fourier) and max(map(len, part.groups)) == 1
     return len(x) > 1 or alone or plan.num_rows * x.shape[1] <= FEW_SUMS
 
 
 def _rows(
-    plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool
+    plan: Plan, part: Fourier | RadialPlan, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool
 ) -> None:
     """One part's sums (added to `before`) and slopes (added to what is there, but for the first), row by row."""
     n, d = x.shape[1:]
@@ -98,7 +98,7 @@ def _rows(
 
 
 def _tiles(
-    plan: Plan, part: Fourier | Radial, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool
+    plan: Plan, part: Fourier | RadialPlan, x: Tensor, before: Tensor, out: Tensor, slopes: Tensor | None, first: bool
 ) -> None:
     """The same at shared points `[n, d]`, in tiles of rows. The slopes of waves are waves."""
     n, d = x.shape
@@ -111,7 +111,7 @@ def _tiles(
     if first:
         slopes.zero_()
     there = slopes.reshape(d, plan.num_paths, plan.num_outputs, n)
-    if isinstance(part, Radial):
+    if isinstance(part, RadialPlan):
         _radial(plan, part, x, there[0], slopes, gradient=True)
         return
     for k in range(d):
@@ -134,7 +134,7 @@ def _fourier(
     )  # fmt: skip
 
 
-def _radial(plan: Plan, part: Radial, x: Tensor, before: Tensor, out: Tensor, gradient: bool) -> None:
+def _radial(plan: Plan, part: RadialPlan, x: Tensor, before: Tensor, out: Tensor, gradient: bool) -> None:
     n, d = x.shape
     W, scale = part.packed
     options = tile_options(x, part.tiles.size) | (dict(STAGES=3) if d <= 16 else {})
@@ -153,7 +153,7 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
     if n == 0:
         return total
     G = gradient.mT.contiguous()  # [s, t, n]
-    parts: list[Fourier | Radial] = [*plan.fourier, *plan.radial]
+    parts: list[Fourier | RadialPlan] = [*plan.fourier, *plan.radial]
     wide = x.dtype == torch.float32 and d > WIDEST_PULL
     alone = [part for part in parts if _by_rows(plan, part, x) or (wide and isinstance(part, Fourier))]
     for part in [part for part in parts if part not in alone]:
@@ -182,7 +182,7 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
     return total
 
 
-def _pulled_by_rows(plan: Plan, parts: list[Fourier | Radial], x: Tensor, G: Tensor) -> Tensor:
+def _pulled_by_rows(plan: Plan, parts: list[Fourier | RadialPlan], x: Tensor, G: Tensor) -> Tensor:
     """The same from the slopes of every row, some points at a time."""
     n, d = x.shape[1:]
     step = max(1, _ROOM // (plan.num_rows * d))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .radial import radial, radial_slopes, squared_distance, squared_units
+from .radial_kernels import radial, radial_slopes, squared_distance, squared_units
 from .shared import place
 from .tile import TWO_PI, about, power_above, wave_slopes, waves, whole
 

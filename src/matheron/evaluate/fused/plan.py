@@ -134,7 +134,7 @@ class Fourier:
 
 
 @dataclass(eq=False)
-class Radial:
+class RadialPlan:
     """sum_j W_j k(x, z_j): centres in units `[d, M]`, weights `[r, 1, M]`, and the kernel's number in `radial`.
 
     units `[2 d + 1]` holds 2^e_k, a_k / 2^e_k and alpha, where q = sum_k (a_k (x_k - z_k))^2 is what the kernel is of.
@@ -165,7 +165,7 @@ class Plan:
     num_outputs: int
     origin: Tensor
     fourier: list[Fourier]
-    radial: list[Radial]
+    radial: list[RadialPlan]
 
     @property
     def num_rows(self) -> int:

@@ -7,19 +7,19 @@ import math
 import torch
 from torch import Tensor
 
+from ...core.modes import kept
 from ...kernels import Kernel
-from ...modes import kept
-from .plan import Radial, Tiles, tiles
+from .plan import RadialPlan, Tiles, tiles
 from .read import LARGEST_DIM, PAD, radial_parts
 
 # Rows that share a tile of the tensor cores.
 TILE = 64
 
 
-class Products:
+class FusedProducts:
     """k(X, X) V for a sum of radial kernels, coupled over tasks or not."""
 
-    def __init__(self, parts: list[tuple[Tensor | None, Radial]], X: Tensor, tasks: Tensor | None) -> None:
+    def __init__(self, parts: list[tuple[Tensor | None, RadialPlan]], X: Tensor, tasks: Tensor | None) -> None:
         self.parts, self.X, self.tasks = parts, X.contiguous(), tasks
 
     def rows(self, index: Tensor | slice, V: Tensor) -> Tensor:
@@ -41,23 +41,24 @@ class Products:
         return total
 
 
-def plan_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products | None:
+def plan_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> FusedProducts | None:
     """How to multiply with k(X, X) in fused kernels; None where they do not serve: no GPU, or a kernel not radial."""
     from . import usable
 
     return make_products(kernel, X, tasks) if X.device.type == "cuda" and usable(X.device.index) else None
 
 
-def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Products | None:
+def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> FusedProducts | None:
+    """The same on any device; None where the kernel is not a sum of radial ones, or dimensions are too many."""
     if X.shape[1] > LARGEST_DIM:
         return None
-    parts: list[tuple[Tensor | None, Radial]] = []
+    parts: list[tuple[Tensor | None, RadialPlan]] = []
     for B, k in kernel.coupled():
         made = radial_parts(k, X, X.new_ones(1, 1, len(X)))
         if made is None:
             return None
         parts += [(B, part) for part in made]
-    return Products(parts, X, tasks)
+    return FusedProducts(parts, X, tasks)
 
 
 @kept(32)
@@ -66,7 +67,7 @@ def _tiles(r: int, device: torch.device) -> Tiles:
     return tiles([list(range(r))], device, at_least=16 if r <= 16 else TILE)
 
 
-def _multiplied(part: Radial, x: Tensor, V: Tensor) -> Tensor:
+def _multiplied(part: RadialPlan, x: Tensor, V: Tensor) -> Tensor:
     """One radial kernel's k(x, X) V. `part.weights [1, 1, M]` holds the kernel's scale, at every centre."""
     from . import shared
     from .launch import run, tile_options

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .radial import radial, radial_slopes, squared_distance, squared_units
+from .radial_kernels import radial, radial_slopes, squared_distance, squared_units
 from .shared import place
 from .tile import halves, points, power_above, turns, wave_slopes, waves, whole
 

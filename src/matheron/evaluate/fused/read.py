@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...features.basis import Cosines, Pairs
-from ...features.canonical import Canonical
 from ...kernels import RBF, Kernel, Matern, RationalQuadratic
 from ...kernels.terms import RadialPart
+from ..bases import Canonical, Cosines, Pairs
+from ..path_terms import WeightedSum
 from ..record import Record
-from ..terms import WeightedSum
-from .plan import Fourier, Plan, Radial, two_to
+from .plan import Fourier, Plan, RadialPlan, two_to
 
 # Basis functions are padded to a multiple of this, with weights of zero.
 PAD = 64
@@ -40,7 +39,7 @@ def make_plan(record: Record) -> Plan | None:
     waves = [term for term in sums if not isinstance(term.basis, Canonical)]
     if len(sums) < len(record.terms) or not all(type(term.basis) in (Pairs, Cosines) for term in waves):
         return None
-    radial: list[Radial] = []
+    radial: list[RadialPlan] = []
     for term in sums:
         if isinstance(term.basis, Canonical):
             parts = radial_parts(term.basis.kernel, term.basis.centres, term.weights.reshape(s * t, 1, -1))
@@ -101,14 +100,14 @@ def _padded(part: Fourier) -> Fourier:
     return replace(part, theta=theta, tau=tau, weights=weights)
 
 
-def radial_parts(kernel: Kernel, centres: Tensor, W: Tensor) -> list[Radial] | None:
+def radial_parts(kernel: Kernel, centres: Tensor, W: Tensor) -> list[RadialPlan] | None:
     """The radial kernels of a sum of such; None where some have no kernel here."""
     parts = kernel.radial_parts(centres.shape[1])
     made = [_radial_part(part, centres, W) for part in parts or []]
     return None if not made or None in made else [part for part in made if part is not None]
 
 
-def _radial_part(part: RadialPart, centres: Tensor, W: Tensor) -> Radial | None:
+def _radial_part(part: RadialPart, centres: Tensor, W: Tensor) -> RadialPlan | None:
     """One radial kernel; None where it has no number here."""
     kernel = part.kernel
     kind = _KINDS.get((type(kernel), getattr(kernel, "nu", 0.0)))
@@ -126,4 +125,4 @@ def _radial_part(part: RadialPart, centres: Tensor, W: Tensor) -> Radial | None:
     alpha = kernel.alpha.to(a) if kind == 4 else torch.ones_like(a[0])
     units = torch.cat([unit, a / unit, alpha.reshape(1)])
     z = pad((centres * unit).mT, (0, extra)).contiguous()
-    return Radial(kind, isotropic, z, units, pad(W, (0, extra)).contiguous())
+    return RadialPlan(kind, isotropic, z, units, pad(W, (0, extra)).contiguous())

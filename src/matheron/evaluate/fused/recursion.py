@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...means import ConstantMean, LinearMean, Mean, Mixed, Stacked
-from ...transforms import Transform
+from ...models.means import ConstantMean, LinearMean, Mean, Mixed, Stacked
+from ...models.transforms import Transform
 from ..record import Record
 from . import can, plan_of
-from .plan import Fourier, Radial, power_of_two
+from .plan import Fourier, RadialPlan, power_of_two
 
 # Inputs and kernels that a program's code is unrolled for.
 LARGEST_DIM = 16
@@ -200,7 +200,7 @@ class _Part:
             thetas.append((part.theta * self.scale).expand(num_bases, -1, -1))
         self.theta, self.weights = torch.cat(thetas, dim=1), torch.cat(weights, dim=-1)  # [g, F, D], [s, t, 2, F]
 
-    def centred(self, leaf: Radial) -> tuple[Tensor, Tensor]:
+    def centred(self, leaf: RadialPlan) -> tuple[Tensor, Tensor]:
         """A radial part's centres `[D, M]` and inverse lengthscales `[D]` in the space of the inputs, in float64."""
         d = len(self.origin)
         unit = leaf.units[:d].double()  # [D]
@@ -229,9 +229,9 @@ def _affine(mean: Mean) -> bool:
     return _affine(mean.mean) if isinstance(mean, Mixed) else isinstance(mean, ConstantMean | LinearMean)
 
 
-def _slots(members: Sequence[Record]) -> list[tuple[int, dict[int, Radial]]]:
+def _slots(members: Sequence[Record]) -> list[tuple[int, dict[int, RadialPlan]]]:
     """Kinds of kernels, and for each which member has which radial part there."""
-    slots: list[tuple[int, dict[int, Radial]]] = []
+    slots: list[tuple[int, dict[int, RadialPlan]]] = []
     for p, record in enumerate(members):
         plan = plan_of(record)
         assert plan is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .radial import difference, radial, squared_distance
+from .radial_kernels import difference, radial, squared_distance
 from .tile import points, product, turns, waves, whole
 
 

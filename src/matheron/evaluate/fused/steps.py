@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .radial import radial
+from .radial_kernels import radial
 from .tile import about, power_above, waves, whole
 
 

@@ -1,0 +1,3 @@
+"""The command line."""
+
+from .main import app as app

@@ -1,0 +1,269 @@
+"""From a file to a model of it: which columns, which rows, which numbers, and the fit; and models found in files."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.checks import many
+from ..core.saving import load, read_notes
+from ..core.value import Json
+from ..drawing import draw
+from ..fitting import FitWarning, default_kernel_priors, fit
+from ..kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic
+from ..models import ExactGP
+from ..paths import AbstractPaths
+from ..solvers import Cholesky
+from ..tables.encoding import EncodedColumns, check_columns, copies_remark, find_dates, no_data_remark, numbers
+from ..tables.files import pandas, read_table
+from .options import Voice
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# Up to this many data standard deviations are the posterior's own; a few paths know theirs poorly.
+EXACT = 2000
+# Beyond this a number's square is too near the largest float64.
+_LARGEST = 1e150
+# Kernels by name, of a variance and the columns' scales [d]: lengthscales, or periods.
+_KERNELS: dict[str, Callable[[float, Tensor], Kernel]] = {
+    "rbf": lambda variance, scale: variance * RBF(scale),
+    "matern-1/2": lambda variance, scale: variance * Matern(0.5, scale),
+    "matern-3/2": lambda variance, scale: variance * Matern(1.5, scale),
+    "matern-5/2": lambda variance, scale: variance * Matern(2.5, scale),
+    "rational-quadratic": lambda variance, scale: variance * RationalQuadratic(1.0, scale),
+    "periodic": lambda variance, scale: variance * Periodic(torch.ones_like(scale), scale),
+    "linear": lambda variance, scale: Linear(variance * scale.pow(-2)),
+}
+
+
+class Dataset(NamedTuple):
+    """Inputs X `[n, d]` and targets y `[n]` of the rows that are used: whole, and not too many."""
+
+    columns: EncodedColumns
+    target: str
+    X: Tensor
+    y: Tensor
+    kinds: Mapping[str, str] = {}  # of inputs that are whole numbers or yes and no, "int64" or "bool"
+    points: Tensor | None = None  # [m, d], the inputs of all rows that are used, and of those with gaps, NaN there
+    rows_with_gaps: int = 0
+
+    def notes(self) -> dict[str, Json]:
+        """What a saved file must remember of the table."""
+        return {**self.columns.to_json(), "target": self.target, "box": self.box().tolist()}
+
+    def box(self) -> Tensor:
+        """The smallest and the largest of each input, `[2, d]`."""
+        return torch.stack(self.X.aminmax(dim=0))
+
+
+def read_dataset(
+    file: Path,
+    target: str,
+    *,
+    inputs: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+    encode: Sequence[str] | None,
+    rows: int,
+    seed: int,
+    voice: Voice,
+) -> Dataset:
+    """The data of a file, at most so many rows; the seed is of those that are drawn where there are more."""
+    frame = read_table(file, progress=voice.progress)
+    source = str(file)
+    check_columns(frame, [target, *(inputs or []), *(exclude or []), *(encode or [])], source)
+    chosen = list(inputs) if inputs else [str(name) for name in frame.columns if name != target]
+    for name in exclude or []:
+        if (inputs and name in inputs) or name == target:
+            raise ValueError(f"--exclude: {name!r} is {'the target' if name == target else 'one of --inputs'}")
+    chosen = [name for name in chosen if name not in (exclude or [])]
+    nameless = [] if inputs else [name for name in chosen if re.fullmatch(r"Unnamed: \d+|", name)]
+    if nameless:
+        one = "a column without a name is" if len(nameless) == 1 else f"{len(nameless)} columns without names are"
+        voice.warn(f"{one} left out; --inputs says which to take")
+        chosen = [name for name in chosen if name not in nameless]
+    if not chosen:
+        raise ValueError(f"{source}: no column but {target!r}; there must be one that it depends on")
+    if target in chosen:
+        raise ValueError(f"--inputs: {target!r} is the target; leave it out")
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"--inputs: expected different columns, got {', '.join(chosen)}")
+    stray = [name for name in encode or [] if name not in chosen]
+    if stray:
+        raise ValueError(f"--encode: {stray[0]!r} is not among the inputs, {', '.join(chosen)}")
+    categories = {name: sorted(frame[name].dropna().astype(str).unique()) for name in encode or []}
+    for name, values in categories.items():
+        if len(values) > 50:
+            raise ValueError(f"--encode: {name!r} has {len(values)} different values, more than 50: is it a category?")
+    plain = [name for name in chosen if name not in categories]
+    columns = EncodedColumns(
+        chosen, categories, {name: found for name in plain if (found := find_dates(frame, name, source))}
+    )
+    for name, (unit, since) in columns.dates.items():
+        voice.say(f"{name}: dates, as {unit} since {since}")
+    X = columns.matrix(frame, source)
+    y = numbers(frame, target, source, "correct these cells, or name another column with --target")
+    whole = np.isfinite(X).all(1) & np.isfinite(y)
+    if not whole.any():
+        raise ValueError(f"{source}: every row has an empty cell in one of {', '.join([*chosen, target])}")
+    _check_sizes(X, y, whole, columns, target, source)
+    gaps = int((~whole).sum())
+    if gaps:
+        voice.warn(
+            f"{gaps:,} of {many(len(whole), 'row')} {'has' if gaps == 1 else 'have'} an empty or infinite cell "
+            f"and {'is' if gaps == 1 else 'are'} left out"
+        )
+    used = np.flatnonzero(whole)
+    if len(used) > rows:
+        used = _some_of(used, y, rows, seed)
+        voice.warn(f"{rows:,} of {len(whole):,} rows are used, drawn at random; --rows {len(whole)} uses all")
+    cells = np.column_stack([X, y])[used]
+    named = list(zip([*columns.names, target], cells.T, strict=True))
+    for remark in (*(no_data_remark(name, column) for name, column in named), copies_remark(cells)):
+        if remark is not None:
+            voice.say(remark)
+    constant = [name for name, column in named if not np.ptp(column)]
+    if len(cells) > 1 and set(columns.names) <= set(constant):
+        raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
+    if len(cells) > 1 and constant:
+        voice.say(f"{', '.join(constant)}: the same in all rows, so the data say nothing about its effect")
+    kinds = {name: kind for name in plain if name not in columns.dates and (kind := _whole_kind(frame[name]))}
+    days = {name: X[used, columns.places[name].start] for name, (unit, _) in columns.dates.items() if unit == "days"}
+    kinds |= {name: "int64" for name, values in days.items() if bool((values % 1 == 0).all())}
+    shown = np.union1d(used, np.flatnonzero(~whole)) if len(used) < len(X) else slice(None)
+    X_used, y_used, points = (torch.from_numpy(values) for values in (X[used], y[used], X[shown]))
+    return Dataset(columns, target, X_used, y_used, kinds, points, gaps)
+
+
+def _some_of(rows: np.ndarray, y: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """So many rows drawn at random, in order; the best ones, of the smallest and the largest target, are among them."""
+    best = np.array([rows[y[rows].argmin()], rows[y[rows].argmax()]])
+    others = np.setdiff1d(rows, best, assume_unique=True)
+    drawn = np.random.default_rng(seed).choice(others, max(0, count - 2), replace=False)
+    return np.sort(np.concatenate([best, drawn])[:count])
+
+
+def _check_sizes(
+    X: np.ndarray, y: np.ndarray, whole: np.ndarray, columns: EncodedColumns, target: str, source: str
+) -> None:
+    """ValueError where numbers are so large that their squares are infinite."""
+    for name, values in [*zip(columns.names, X.T, strict=True), (target, y)]:
+        large = np.flatnonzero(whole & (np.abs(values, where=whole, out=np.zeros_like(values)) > _LARGEST))
+        if len(large):
+            raise ValueError(
+                f"{source}: column {name!r} holds {values[large[0]]:g} in row {large[0] + 1}, expected numbers up to "
+                f"{_LARGEST:g}, whose squares are finite; if that means no data, empty these cells, or use other units"
+            )
+
+
+def _whole_kind(column: Any) -> str | None:
+    """Whether cells are yes and no ("bool") or whole numbers ("int64"); whole numbers with gaps are read as floats."""
+    inferred = pandas().api.types.infer_dtype(column, skipna=True)
+    if inferred in ("boolean", "integer"):
+        return "bool" if inferred == "boolean" else "int64"
+    gaps = inferred == "floating" and bool(column.isna().any())
+    return "int64" if gaps and bool((column.dropna() % 1 == 0).all()) else None
+
+
+class Evaluated:
+    """Paths at points of tables; a row whose inputs have a gap gets no values, and is counted."""
+
+    def __init__(self, paths: AbstractPaths, columns: EncodedColumns, target: str) -> None:
+        self.paths, self.columns, self.target = paths, columns, target
+        self.gaps = self.rows = 0
+
+    def __call__(self, frame: DataFrame, x: Tensor) -> DataFrame:
+        """The inputs of a table beside the mean and every path at them, x `[n, d]`; NaN where x is not finite."""
+        whole = x.isfinite().all(1)
+        at = x[whole].to(self.paths.dtype)
+        values = torch.full((self.paths.num_paths + 1, len(x)), torch.nan, dtype=torch.float64, device="cpu")
+        values[0, whole] = self.paths.mean(at).double().cpu()
+        values[1:, whole] = self.paths(at).double().cpu()
+        self.rows, self.gaps = self.rows + len(x), self.gaps + int((~whole).sum())
+        names = [f"{self.target}_mean", *(f"path_{i}" for i in range(self.paths.num_paths))]
+        out = pandas().DataFrame(dict(zip(names, values.numpy(), strict=True)))
+        return pandas().concat([frame[self.columns.inputs].reset_index(drop=True), out], axis=1)
+
+    def warn(self, voice: Voice) -> None:
+        if self.gaps:
+            have = "has" if self.gaps == 1 else "have"
+            voice.warn(
+                f"{self.gaps:,} of {many(self.rows, 'point')} {have} an empty or infinite cell and no values (NaN)"
+            )
+
+
+def rows_per_chunk(paths: AbstractPaths) -> int:
+    """The number of rows whose numbers take about 64 MiB."""
+    return max(256, (1 << 23) // (paths.num_paths + paths.input_dim + 1))
+
+
+def fitted(dataset: Dataset, kernel: str | None, noise: float | None, seed: int, voice: Voice) -> ExactGP:
+    """The model of the data: a kernel by its name, and the standard deviation of the noise where it is known."""
+    count = many(len(dataset.y), "observation")
+    voice.say(f"{count} of {dataset.target} at {', '.join(dataset.columns.names)}")
+    expression = None if kernel is None else named_kernel(kernel, dataset.X, dataset.y)
+    priors = None
+    if expression is not None:
+        has = {name.split(".")[-1] for name, _ in expression.named_buffers()}
+        has |= {"noise"} if noise is None else set()
+        priors = {name: prior for name, prior in default_kernel_priors(dataset.X.shape[1]).items() if name in has}
+    variance = None if noise is None else noise**2
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "columns? .* constant", FitWarning)  # they were named when they were read
+        return fit(expression, dataset.X, dataset.y, noise=variance, priors=priors, seed=seed, progress=voice.progress)
+
+
+def check_kernel(words: str | None) -> list[str]:
+    """The names in a sum of kernels."""
+    names = [] if words is None else [word.strip().lower() for word in words.split("+")]
+    for name in names:
+        if name not in _KERNELS:
+            known = ", ".join(_KERNELS)
+            raise ValueError(f"--kernel: expected one of {known}, or a sum such as periodic+rbf, got {name!r}")
+    return names
+
+
+def named_kernel(words: str, X: Tensor, y: Tensor) -> Kernel:
+    """The sum of kernels with these names, a lengthscale for each column; its numbers suit the data's units."""
+    names = check_kernel(words)
+    scale = X.std(0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    variance = float(y.var(correction=0)) or 1.0
+    parts = [_KERNELS[name](variance / len(names), scale) for name in names]
+    return sum(parts[1:], parts[0])
+
+
+def loaded_model(file: Path) -> tuple[ExactGP, Dataset]:
+    """A model that `matheron fit --save` wrote, and its data."""
+    gp, notes = load(file), read_notes(file)
+    if not isinstance(gp, ExactGP) or "inputs" not in notes:
+        raise ValueError(f"{file} holds no model of a table; expected a file that `matheron fit --save` wrote")
+    X, y = gp.train_inputs.double(), gp.train_targets.double()
+    X = X if gp.input_transform is None else gp.input_transform.inverse(X)
+    y = y if gp.output_transform is None else gp.output_transform(y)
+    return gp, Dataset(EncodedColumns.from_json(notes), str(notes["target"]), X, y)
+
+
+def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str]:
+    """Paths that `matheron sample --save` or `paths.save` wrote; columns x0, x1, ... where the file names none."""
+    paths, notes = load(file), read_notes(file)
+    if not isinstance(paths, AbstractPaths):
+        raise ValueError(f"{file} holds no paths; expected a file that `matheron sample --save` wrote")
+    if paths.num_outputs > 1:
+        raise ValueError(f"{file} holds paths of {paths.num_outputs} outputs; expected one")
+    names = notes or {"inputs": [f"x{i}" for i in range(paths.input_dim)], "target": "y"}
+    return paths, EncodedColumns.from_json(names), str(names["target"])
+
+
+def deviation(paths: AbstractPaths, gp: ExactGP) -> Callable[[Tensor], Tensor]:
+    """The standard deviation at points, `[n]`: the posterior's, or of many data that of the paths."""
+    if gp.num_data <= EXACT:
+        return draw(gp, 1, num_features=2, solver=Cholesky(keep=True)).std
+    return lambda x: paths(x).std(0) if paths.num_paths > 1 else x.new_zeros(len(x))

@@ -1,0 +1,65 @@
+"""`matheron evaluate`: saved functions at the points of a table, streamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import AsJson, Quiet, Voice, check_writable
+
+
+def evaluate(
+    draw: Annotated[Path, typer.Argument(help="What `matheron sample --save` wrote.", show_default=False)],
+    points: Annotated[Path, typer.Argument(help="A table with the inputs' columns.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="A table, .csv or .parquet; else CSV is printed.")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate saved functions at the points of a table, some rows at a time: the table may be larger than memory.
+
+    A row with an empty cell among its inputs gets no values (NaN).
+    """
+    import torch
+
+    from ..core.checks import many
+    from ..core.progress import progress_bar
+    from ..tables.files import TableWriter, read_chunks
+    from .data import Evaluated, loaded_paths, rows_per_chunk
+
+    if as_json and out is None:
+        raise typer.BadParameter("--json needs --out: values are printed as CSV otherwise")
+    check_writable(out, read=[draw, points])
+    voice = Voice(quiet or out is None, as_json)
+    writer = None if out is None else TableWriter(out)
+    paths, columns, target = loaded_paths(draw)
+    evaluated = Evaluated(paths, columns, target)
+    with voice.warnings_in_words(), progress_bar(show=voice.progress, transient=True) as bar:
+        task = bar.add_task("points", total=None)
+
+        def tables():
+            for frame in read_chunks(points, rows_per_chunk(paths)):
+                yield evaluated(frame, torch.from_numpy(columns.matrix(frame, str(points))))
+                bar.update(task, completed=evaluated.rows, description=f"{evaluated.rows:,} points")
+
+        try:
+            if writer is not None:
+                with writer:
+                    for table in tables():
+                        writer.write(table)
+            else:
+                for i, table in enumerate(tables()):
+                    typer.echo(table.to_csv(index=False, header=i == 0), nl=False)
+        except ValueError as error:
+            beyond, inside, _ = str(error).partition("; draw with a larger domain")
+            if not inside:
+                raise
+            advice = f"draw functions that reach them with: matheron sample ... --at {points}"
+            raise ValueError(f"{points}: {beyond.removeprefix('x: ')}; {advice}") from None
+    if not evaluated.rows:
+        raise ValueError(f"{points} has column names but no rows")
+    evaluated.warn(voice)
+    voice.say(f"{many(paths.num_paths, 'function')} at {many(evaluated.rows, 'point')}: {out}")
+    facts = {"paths": paths.num_paths, "points": evaluated.rows, "points_with_gaps": evaluated.gaps, "out": out}
+    voice.result(facts)

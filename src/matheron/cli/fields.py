@@ -1,0 +1,352 @@
+"""`matheron field`: from a table of observations to a raster and a picture, with one command."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from xarray import DataArray, Dataset
+
+    from ..fields.field_data import FieldData
+    from ..fields.simulation import Chunks
+    from ..fields.sphere import OnSphere
+    from ..models import ExactGP
+    from ..paths import AbstractPaths
+
+# Products of observations, twice, and cells: up to so many the standard deviation is exact, in about a minute.
+_DEAR = 1e12
+# Observations at the most that are left out in turn, and that each is predicted from.
+_VALIDATED = 4000
+
+
+def field(
+    table: Annotated[Path, typer.Argument(help="CSV, Parquet or GeoPackage file of observations.", show_default=False)],
+    x: Annotated[str, typer.Option(help="Columns of the coordinates, in order.")] = "x,y",
+    value: Annotated[str, typer.Option(help="Column of the values.")] = "z",
+    grid: Annotated[
+        str | None, typer.Option(help="Cells along each coordinate: 1000x1000.", show_default="200")
+    ] = None,
+    paths: Annotated[int, typer.Option(min=2, help="How many realisations.")] = 50,
+    out: Annotated[Path | None, typer.Option(help="Where the field goes: .nc, .zarr or .tif.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where the figure goes: .png, .pdf or .svg.")] = None,
+    above: Annotated[
+        float | None, typer.Option(help="Threshold of the probability map.", show_default="75% of the data lie below")
+    ] = None,
+    crs: Annotated[
+        str | None,
+        typer.Option(
+            help="Coordinate reference system of the input, e.g. EPSG:4326. A GeoPackage has its own, and is brought "
+            "into the one given."
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Coordinate reference system to bring the coordinates into, e.g. EPSG:32633."),
+    ] = None,
+    mask: Annotated[
+        Path | None,
+        typer.Option(
+            help="A raster, whose cells without a value (or that are 0, of 0 and 1) stay empty and, without --grid, "
+            "whose cells are the grid; or polygons (GeoPackage, GeoJSON, Shapefile): the field is inside them."
+        ),
+    ] = None,
+    sphere: Annotated[
+        bool | None,
+        typer.Option(
+            "--sphere/--plane",
+            help="Coordinates are longitude and latitude in degrees, and distances the sphere's.",
+            show_default="by the CRS",
+        ),
+    ] = None,
+    log: Annotated[bool, typer.Option("--log", help="Model the logarithm of the values.")] = False,
+    chunks: Annotated[int | None, typer.Option(min=1, help="Cells along the side of a block.")] = None,
+    dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, e.g. tcp://10.0.0.1:8786.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out.")] = False,
+    variogram: Annotated[
+        Path | None, typer.Option(help="Where a figure of the variogram goes, of the data and of the fitted model.")
+    ] = None,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Predict every observation from all the others, and say how well.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")] = False,
+) -> None:
+    """Fit a Gaussian process to observations, and simulate fields that agree with them.
+
+    A command that was stopped resumes where it was when it is given again.
+    """
+    import numpy as np
+
+    from ..fields.extras import need
+    from ..tables.encoding import listed
+
+    for name in ("xarray", "dask", "pandas"):
+        need(name)
+    import torch
+
+    from ..fields.cells import box_of, cells_for
+    from ..fields.drawing import draw_field
+    from ..fields.field_data import check_degrees, read_observations
+    from ..fields.simulation import simulate, whole_paths, with_crs
+    from ..fields.writing import FORMATS, write
+
+    say = (lambda _: None) if quiet else typer.echo
+    written = None
+    try:
+        out = Path(table.stem + ".nc") if out is None and plot is None else out
+        names = listed(x) or []
+        _check_outputs(out, plot, variogram, FORMATS, overwrite)
+        _check_coordinates(names, out, plot)
+        wells = read_observations(table, names, value, _as_crs(crs, "--crs"), _as_crs(to, "--to"))
+        say(f"{table.name}: {len(wells.values)} observations of {value}")
+        for remark in wells.remarks:  # on what was left out, or is doubtful: said to whoever asked for quiet, too
+            typer.echo(f"  {remark}", err=True)
+        reference = wells.crs
+        sphere = bool(getattr(reference, "is_geographic", False)) if sphere is None else sphere
+        if sphere:
+            check_degrees(wells.points, wells.names)
+            wells = wells if mask is not None else _across_the_dateline(wells, say)
+        elif reference is None and [name[:3].lower() for name in names] == ["lon", "lat"]:
+            typer.echo(f"  {' and '.join(names)} are taken for a plane; --sphere if they are degrees", err=True)
+        cells = cells_for(grid, mask, wells, reference, sphere)
+        box_of(cells, wells)
+        model = _fitted(wells, log, seed, sphere, cells, say)
+        if validate:
+            say(_validated(model, log))
+        if variogram is not None:
+            _draw_variogram(model, wells, log, variogram)
+            say(f"drawn: {variogram}")
+        model = _of_values(model) if log else model
+        began = time.monotonic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
+            functions = draw_field(model, paths, cells, generator=torch.Generator().manual_seed(seed))
+        say(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
+        side = whole_paths(functions, cells)
+        size = side if chunks is None else {dim: n if dim == "path" else chunks for dim, n in side.items()}
+        realised = simulate(functions, cells, chunks=size, name=_variable(value))
+        realised = realised if reference is None else with_crs(realised, reference)
+        threshold = float(np.quantile(wells.values, 0.75)) if above is None else above
+        if out is not None:
+            began = time.monotonic()
+            maps = _maps(model, functions, realised, cells, size, (0.05, 0.5, 0.95), threshold)
+            whole = maps.assign({realised.name: realised})
+            written = write(whole, out, scheduler=dask, progress=not quiet, overwrite=overwrite)
+            shape = " x ".join(str(n) for n in realised.shape[1:])
+            say(f"written: {written}, {paths} realisations of {shape} cells ({time.monotonic() - began:.1f} s)")
+        if plot is not None:
+            _draw_figure(model, functions, cells, wells, threshold, plot, log, sphere)
+            say(f"drawn: {plot}")
+    except KeyboardInterrupt:
+        begun = out is not None and out.with_name(out.name + ".blocks").exists()
+        left = "the same command resumes with the blocks that are left" if begun else "nothing was written"
+        typer.secho(f"stopped; {left if written is None else f'{written} was written'}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _as_crs(crs: str | None, option: str) -> object:
+    """A coordinate reference system by its name."""
+    from ..fields.extras import need
+
+    if crs is None:
+        return None
+    pyproj = need("pyproj")
+    try:
+        return pyproj.CRS.from_user_input(crs)
+    except pyproj.exceptions.CRSError as error:
+        raise ValueError(f"{option}: expected a name such as EPSG:32633, got {crs!r} ({error})") from None
+
+
+def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) -> None:
+    """Before any work: what cannot be drawn or stored as a map."""
+    from ..fields.targets import EASTWARD, NORTHWARD
+
+    lower = [name.lower() for name in names]
+    if len(names) == 2 and lower[0] in NORTHWARD and lower[1] in EASTWARD:
+        raise ValueError(f"--x: expected the eastward coordinate first, as in --x {names[1]},{names[0]}; got {names}")
+    if plot is not None and len(names) != 2:
+        raise ValueError(f"--plot: a map has two coordinates, got {', '.join(names)}; leave it out, and open --out")
+    if out is not None and out.suffix.lower() in (".tif", ".tiff") and len(names) < 2:
+        raise ValueError(f"--out: a raster has two coordinates, got {', '.join(names)}; write to .nc")
+
+
+def _across_the_dateline(wells: FieldData, say: Callable[[str], None]) -> FieldData:
+    """Observations whose longitudes have no jump, so that a grid goes the short way round."""
+    from ..fields.cells import unwrapped
+
+    east, points = unwrapped(wells.points[:, 0]), wells.points.copy()
+    if (east != points[:, 0]).any():
+        say(f"  {wells.names[0]} crosses the line where it begins again: {east.min():.6g} to {east.max():.6g}")
+        points[:, 0] = east
+    return replace(wells, points=points)
+
+
+def _fitted(
+    wells: FieldData,
+    log: bool,
+    seed: int,
+    sphere: bool,
+    cells: DataArray | dict[str, np.ndarray],
+    say: Callable[[str], None],
+) -> ExactGP | OnSphere:
+    """The model of the values, or of their logarithms."""
+    import numpy as np
+
+    from ..fields.field_models import fit_field, fit_sphere
+    from ..fitting import summary
+
+    if log and wells.values.min() <= 0:
+        raise ValueError(f"--log: expected positive values of {wells.value_name}, got {wells.values.min():.4g}")
+    began, where = time.monotonic(), ""
+    values, show = np.log(wells.values) if log else wells.values, say is typer.echo
+    if sphere:
+        model = fit_sphere(wells.points, values, around=cells, seed=seed, progress=show)
+        words = summary(model.inner)
+        where = " on the sphere, in km"
+        if model.centre is not None:
+            where += " (projected about {:g}, {:g})".format(*model.centre)
+    else:
+        model = fit_field(wells.points, values, seed=seed, progress=show)
+        words = summary(model, names=list(wells.names))
+    say(f"fitted{where}{' to the logarithm' if log else ''}: {words} ({time.monotonic() - began:.1f} s)")
+    return model
+
+
+def _of_values(model: ExactGP | OnSphere) -> ExactGP | OnSphere:
+    """The model of values whose logarithms were fitted."""
+    from ..fields.sphere import OnSphere
+    from ..models.transforms import Affine, Chain, Exp
+
+    if isinstance(model, OnSphere):
+        return model.with_inner(_of_values(model.inner))
+    return model.replaced(output_transform=Chain([model.output_transform or Affine(), Exp()]))
+
+
+def _validated(model: ExactGP | OnSphere, log: bool) -> str:
+    """Leave-one-out cross-validation in a line."""
+    import torch
+
+    from ..fields.sphere import OnSphere
+    from ..fitting.evidence import leave_one_out
+
+    gp = model.inner if isinstance(model, OnSphere) else model
+    some = torch.randperm(gp.num_data, generator=torch.Generator().manual_seed(0), device="cpu")[:_VALIDATED]
+    if gp.num_data > _VALIDATED:
+        gp = gp.replaced(train_inputs=gp.train_inputs[some], train_targets=gp.train_targets[some], noise=gp.noise[some])
+    left_out = leave_one_out(gp)
+    error = left_out.standardized * left_out.variance.sqrt()  # y - mean
+    y = left_out.mean + error
+    inside = float((left_out.standardized.abs() < 1.96).double().mean())
+    explained = 1 - float(error.square().sum() / (y - y.mean()).square().sum())
+    return (
+        f"leave-one-out{' of the logarithm' if log else ''}: RMSE {float(error.square().mean().sqrt()):.4g}, "
+        f"R^2 {explained:.3f}, {100 * inside:.1f}% of {len(y)} observations in their 95% intervals"
+    )
+
+
+def _draw_variogram(model: ExactGP | OnSphere, wells: FieldData, log: bool, out: Path) -> None:
+    """The variogram of the data, in km where they are longitudes and latitudes, and the model's."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from ..fields.sphere import OnSphere
+    from ..fields.variograms import variogram
+
+    on_sphere = isinstance(model, OnSphere)
+    points = model.points(wells.points) if on_sphere else wells.points
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    ax = figure.subplots()
+    values = np.log(wells.values) if log else wells.values
+    variogram(points, values).plot(model.inner if on_sphere else model, ax=ax)
+    ax.set_title(f"log {wells.value_name}" if log else wells.value_name)
+    ax.set_xlabel("distance in km" if on_sphere else "distance")
+    figure.savefig(out, dpi=120)
+
+
+def _check_outputs(
+    out: Path | None, plot: Path | None, variogram: Path | None, formats: tuple[str, ...], overwrite: bool
+) -> None:
+    """Before any work: what could not be written at the end."""
+    from ..tables.files import check_folder
+
+    figures = (".png", ".pdf", ".svg")
+    for option, path, endings in (
+        ("--out", out, formats),
+        ("--plot", plot, figures),
+        ("--variogram", variogram, figures),
+    ):
+        if path is None:
+            continue
+        if path.suffix.lower() not in endings:
+            raise ValueError(f"{option}: expected a name that ends in {', '.join(endings)}, got {path.name!r}")
+        check_folder(path)
+    if out is not None and out.exists() and not overwrite:
+        raise FileExistsError(f"--out: {out} is there already; choose another name, or add --overwrite")
+
+
+def _maps(
+    model: ExactGP | OnSphere,
+    functions: AbstractPaths | OnSphere,
+    realised: DataArray,
+    cells: DataArray | dict[str, np.ndarray],
+    chunks: Chunks,
+    quantiles: tuple[float, ...],
+    threshold: float,
+) -> Dataset:
+    """The summaries of realisations, with the posterior's own mean and, where it is not too dear, standard deviation.
+
+    What is exact has no error beside it.
+    """
+    from ..fields.kriging import LARGEST, krige, mean
+    from ..fields.summaries import summaries_of
+
+    maps = summaries_of(realised, quantiles=quantiles, above=[threshold])
+    if model.output_transform is not None and not model.output_transform.affine:
+        return maps
+    if model.num_data <= LARGEST and model.num_data**2 * realised[0].size <= _DEAR:
+        exact = krige(model, cells, chunks=chunks)
+    else:
+        exact = mean(functions, cells, chunks=chunks).to_dataset()
+    maps = maps.drop_vars([f"{name}_error" for name in exact.data_vars])
+    return maps.assign({name: (maps[name].dims, v.data, maps[name].attrs) for name, v in exact.data_vars.items()})
+
+
+def _draw_figure(
+    model: ExactGP | OnSphere,
+    functions: AbstractPaths | OnSphere,
+    cells: DataArray | dict[str, np.ndarray],
+    wells: FieldData,
+    threshold: float,
+    plot: Path,
+    log: bool,
+    degrees: bool,
+) -> None:
+    """The figure, of the same functions at the cells that a picture can show."""
+    from ..fields.maps import picture, thinned
+    from ..fields.simulation import simulate, whole_paths
+
+    if isinstance(cells, dict):
+        few = {name: axis[thinned(axis)] for name, axis in cells.items()}
+    else:
+        few = cells.isel({dim: thinned(cells[dim].values) for dim in cells.dims})
+    chunks = whole_paths(functions, few)
+    maps = _maps(model, functions, simulate(functions, few, chunks=chunks), few, chunks, (), threshold)
+    maps = maps.compute(scheduler="sync")
+    realisations = simulate(functions[:3], few).compute(scheduler="sync")
+    data = (wells.points, wells.values)
+    picture(maps, realisations, *data, plot, units=wells.value_name, log=log, degrees=degrees)
+
+
+def _variable(name: str) -> str:
+    """A column's name as a variable's: maps have names of their own."""
+    taken = ("mean", "mean_error", "std", "std_error", "quantile", "probability", "x", "y", "path")
+    return f"{name}_field" if name in taken else re.sub(r"\W", "_", name) or "field"

@@ -1,0 +1,65 @@
+"""`matheron info`: what a saved file holds, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+from ..core.checks import many
+from ..core.saving import load, read_notes
+from ..core.value import Json, Value
+from ..paths import PriorPlusUpdate
+from ..tables.encoding import EncodedColumns
+
+
+def describe_file(file: Path) -> None:
+    """Print what is in a file that `save` wrote; ValueError or OSError where it is not such a file, or not whole."""
+    value = load(file)
+    console = Console()
+    name = f"[bold]{_shown(str(file))}[/bold]"
+    console.print(f"{name}: {file.stat().st_size:,} bytes, checksum OK", highlight=False)
+    out = Table(show_header=False, box=None)
+    for name, words in [*_lines(value), *_of_table(read_notes(file))]:
+        out.add_row(f"[dim]{name}[/dim]", _shown(words))
+    console.print(out, highlight=False)
+
+
+def _shown(words: str) -> str:
+    """Words from a file, or its name, as they are: no markup, and nothing that a terminal would obey."""
+    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words))
+
+
+def _of_table(notes: Mapping[str, Json]) -> list[tuple[str, str]]:
+    """The columns of the table that a command made the file from."""
+    if "inputs" not in notes:
+        return []
+    columns = EncodedColumns.from_json(notes)
+    words = dict.fromkeys(columns.inputs, "")
+    words |= {name: f" (one of {', '.join(known)})" for name, known in columns.categories.items()}
+    words |= {name: f" ({unit} since {since})" for name, (unit, since) in columns.dates.items()}
+    return [("target", str(notes.get("target"))), ("inputs", ", ".join(name + more for name, more in words.items()))]
+
+
+def _lines(value: Value) -> list[tuple[str, str]]:
+    tensors = [b for b in value.state_dict().values() if isinstance(b, Tensor)]
+    kinds = sorted({str(b.dtype).removeprefix("torch.") for b in tensors})
+    numbers = f"{sum(b.numel() for b in tensors):,} in {', '.join(kinds)}"
+    if not isinstance(value, PriorPlusUpdate):
+        return [("holds", " ".join(repr(value).split())), ("numbers", numbers)]
+    update, inputs = value.update, many(value.input_dim, "input")
+    lines = [
+        ("holds", f"{many(value.num_paths, 'path')} of {inputs} and {many(value.num_outputs, 'output')}"),
+        ("kernel", repr(update.kernel)),
+        ("mean", repr(value.mean_function)),
+        ("prior", f"{value.prior.features.description}; bases: {value.prior.num_bases}"),
+        ("update", f"{many(update.num_inducing, 'inducing point')}, {many(update.num_data, 'observation')}"),
+    ]
+    for name in ("input_transform", "output_transform"):
+        if (transform := getattr(value, name)) is not None:
+            lines.append((name.replace("_", " "), repr(transform)))
+    return [*lines, ("numbers", numbers)]

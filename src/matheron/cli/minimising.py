@@ -1,0 +1,187 @@
+"""`matheron minimize`: where to try next, as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import (
+    ROWS,
+    AsJson,
+    Data,
+    Encode,
+    Exclude,
+    Inputs,
+    Kernel,
+    Noise,
+    Quiet,
+    Rows,
+    Seed,
+    Target,
+    Voice,
+    check_writable,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..tables.encoding import EncodedColumns
+
+
+def minimize(
+    data: Data,
+    target: Target,
+    inputs: Inputs = None,
+    exclude: Exclude = None,
+    encode: Encode = None,
+    kernel: Kernel = None,
+    noise: Noise = None,
+    rows: Rows = ROWS,
+    points: Annotated[int, typer.Option(min=1, help="How many points to suggest.")] = 4,
+    bounds: Annotated[
+        str | None, typer.Option(help="Bounds of inputs, a=0:1,b=-5:5; the data's box by default.")
+    ] = None,
+    maximize: Annotated[bool, typer.Option("--maximize", help="Look for the largest value instead.")] = False,
+    out: Annotated[Path | None, typer.Option(help="A table, .csv or .parquet.", dir_okay=False)] = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Suggest where to look next for a smaller target: Thompson sampling.
+
+    Each point is the minimiser of a function of its own, drawn from the posterior: some explore, some improve on what
+    is known. Try them, add the results to the table, and run the command again. Inputs that are whole numbers in the
+    table stay whole, unless --bounds has a decimal point for them: a=0.0:10.0. Dates without times stay so, and have
+    bounds such as day=2024-03-01:2024-03-31. Columns of --encode take any of the categories that the table has.
+    """
+    import torch
+
+    from ..drawing import draw
+    from ..tables.encoding import listed, quoted
+    from ..tables.files import TableWriter
+    from ..thompson import maximize as maximised
+    from ..thompson import minimize as minimised
+    from ..thompson.altered import Rounded
+    from .data import EXACT, check_kernel, deviation, fitted, read_dataset
+
+    voice = Voice(quiet, as_json)
+    check_writable(out, read=[data])
+    writer = None if out is None else TableWriter(out)
+    check_kernel(kernel)
+    with voice.warnings_in_words():
+        lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
+        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, **lists)
+        if len(dataset.y) < 2:
+            raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
+        columns = dataset.columns
+        box, fractions = _box(dataset.box(), columns, bounds)
+        kinds = {name: kind for name, kind in dataset.kinds.items() if name not in fractions}
+        whole = torch.tensor([name in kinds for name in columns.names], device="cpu")
+        gp = fitted(dataset, kernel, noise, seed, voice)
+        search = maximised if maximize else minimised
+        drawn = draw(gp, points, seed=seed)
+        rounded = Rounded(drawn, whole, [columns.places[name] for name in columns.categories])
+        cells = torch.stack([box[0].ceil() - 0.499, box[1].floor() + 0.499])  # whole numbers are their middles
+        x = search(rounded, torch.where(whole, cells, box), generator=seed, progress=voice.progress).x
+        x = rounded.rounded(x)  # [points, d]
+        many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
+        # what all functions together expect there: the posterior's mean and deviation
+        mean, sd = many.mean(x), deviation(many, gp)(x)
+    plain = {name: kind for name, kind in kinds.items() if name not in columns.dates}
+    table = columns.table(x.numpy()).astype(plain)
+    table[f"{target}_mean"], table[f"{target}_sd"] = mean.numpy(), sd.numpy()
+    best = int(dataset.y.argmax() if maximize else dataset.y.argmin())
+    whole_numbers = {name: kind for name, kind in dataset.kinds.items() if name not in columns.dates}
+    row = columns.table(dataset.X[best, None].numpy()).astype(whole_numbers).to_dict("records")[0]
+    shown: dict[str | int, Callable[[Any], str]] = {name: str for name in columns.inputs}
+    shown |= {target: _rounded(dataset.y)}
+    for name, place in columns.places.items():
+        if not columns.coded(name) and name not in columns.dates and kinds.get(name) != "bool":
+            shown[name] = _rounded(dataset.X[:, place.start])
+        elif name in columns.dates and name in kinds:
+            shown[name] = lambda date: str(date.date())
+    value = shown[target](float(dataset.y[best]))
+    voice.say(f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y):,}: {value} at")
+    voice.say("  " + ", ".join(f"{name} = {shown[name](value)}" for name, value in row.items()))
+    voice.say("Try next (with what the model expects there):")
+    shown |= {f"{target}_mean": shown[target], f"{target}_sd": "{:.6g}".format}
+    voice.say(table.to_string(index=False, formatters=shown))
+    if numbers := [name for name, kind in plain.items() if kind == "int64"]:
+        low, high = box[:, columns.places[numbers[0]].start].tolist()
+        fractions = f"--bounds {quoted(f'{numbers[0]}={low}:{high}')}"
+        voice.say(f"{', '.join(numbers)}: whole numbers, as in the table; for fractions give {fractions}")
+    if writer is not None:
+        with writer:
+            writer.write(table)
+        voice.say(f"The points are in {out}")
+    best_point = {**row, target: float(dataset.y[best])}
+    voice.result(
+        {
+            "best": best_point,
+            "points": table.to_dict("records"),
+            "rows_with_gaps": dataset.rows_with_gaps,
+            "out": out,
+        }
+    )
+
+
+def _rounded(column: Tensor) -> Callable[[float], str]:
+    """Numbers of a column in words, with digits enough to tell a ten-thousandth of its spread."""
+    spread, largest = float(column.max() - column.min()), float(column.abs().max())
+    digits = 6 if spread == 0 else max(6, 5 + math.ceil(math.log10(largest / spread)))
+    return f"{{:.{digits}g}}".format
+
+
+def _box(box: Tensor, columns: EncodedColumns, bounds: str | None) -> tuple[Tensor, set[str]]:
+    """Bounds `[2, d]`: the data's, with those that the user gave; and the inputs for which these have fractions."""
+    from ..tables.encoding import listed, quoted
+
+    fractions, given = set(), set()
+    box = box.clone()
+    for place in map(columns.places.__getitem__, columns.categories):
+        box[0, place], box[1, place] = 0.0, 1.0
+    for word in listed(bounds) or []:
+        name, _, ends = word.rpartition("=")
+        name = name.strip()
+        if name not in columns.inputs:
+            raise ValueError(f"--bounds: {name!r} is not among the inputs, {', '.join(columns.inputs)}")
+        if columns.coded(name):
+            raise ValueError(f"--bounds: {name!r} is a category, and has no bounds; leave out rows to leave out some")
+        if name in given:
+            raise ValueError(f"--bounds: {name!r} is given twice; give one low:high for it")
+        given.add(name)
+        found = _ends(ends, columns.dates.get(name))
+        if found is None:
+            form = "low:high, two dates such as 2024-03-01" if name in columns.dates else "low:high"
+            raise ValueError(f"--bounds: expected {name}={form}, got {word.strip()!r}")
+        low, high = found
+        if not low < high:
+            raise ValueError(f"--bounds: expected low < high, got {word.strip()!r}")
+        if "." in ends and name not in columns.dates:
+            fractions.add(name)
+        place = columns.places[name].start
+        box[0, place], box[1, place] = low, high
+    for name, place in columns.places.items():
+        if not columns.coded(name) and not box[0, place.start] < box[1, place.start]:
+            example = quoted(f"{name}=low:high")
+            raise ValueError(f"{name!r} is constant in the data; give --bounds {example}, or leave it out")
+    return box, fractions
+
+
+def _ends(words: str, dates: tuple[str, str] | None) -> tuple[float, float] | None:
+    """The two numbers of low:high, or two dates as numbers; dates may have times, with colons of their own."""
+    from ..tables.encoding import date_of
+
+    for colon in (i for i, sign in enumerate(words) if sign == ":"):
+        ends = words[:colon], words[colon + 1 :]
+        try:
+            low, high = (float(end) for end in ends) if dates is None else (date_of(end, *dates) for end in ends)
+        except ValueError:
+            continue
+        if math.isfinite(low) and math.isfinite(high):
+            return low, high
+    return None

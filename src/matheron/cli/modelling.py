@@ -1,0 +1,75 @@
+"""`matheron fit`: a model of a table, its hyperparameters printed, and kept in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import (
+    ROWS,
+    AsJson,
+    Data,
+    Encode,
+    Exclude,
+    Inputs,
+    Kernel,
+    Noise,
+    Quiet,
+    Rows,
+    Seed,
+    Target,
+    Voice,
+    check_writable,
+)
+
+
+def fit(
+    data: Data,
+    target: Target,
+    inputs: Inputs = None,
+    exclude: Exclude = None,
+    encode: Encode = None,
+    kernel: Kernel = None,
+    noise: Noise = None,
+    rows: Rows = ROWS,
+    save: Annotated[Path | None, typer.Option(help="A file for the model, .safetensors.", dir_okay=False)] = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a Gaussian process to a column of a table, and say what it found, in the table's own units.
+
+    The model is a kernel, Matern-5/2 unless --kernel names another, with a lengthscale per input and a scale, a
+    constant mean and noise. Columns of dates count as days, hours or seconds since the first. Rows with empty cells
+    are left out. `matheron sample` takes the saved model in place of the table.
+    """
+    from ..core.saving import save as store
+    from ..fitting import summary
+    from ..tables.encoding import listed
+    from .data import check_kernel, fitted, read_dataset
+
+    voice = Voice(quiet, as_json)
+    check_writable(save, read=[data])
+    check_kernel(kernel)
+    with voice.warnings_in_words():
+        lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
+        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, **lists)
+        gp = fitted(dataset, kernel, noise, seed, voice)
+        facts = summary(gp, dataset.columns.names)
+        voice.say(str(facts))
+        if save is not None:
+            store(gp, save, dataset.notes())
+            voice.say(f"The model is in {save}")
+    voice.result(
+        {
+            "observations": gp.num_data,
+            "rows_with_gaps": dataset.rows_with_gaps,
+            "inputs": dataset.columns.names,
+            "target": target,
+            "hyperparameters": facts.rows,
+            "log_likelihood": facts.log_likelihood,
+            "saved": save,
+        }
+    )

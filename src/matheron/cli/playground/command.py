@@ -1,0 +1,52 @@
+"""`matheron playground`: serve the page, on this machine only."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bokeh.server.server import Server
+
+
+def playground(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the local page; 0 takes any that is free.")] = 0,
+) -> None:
+    """Serve a local page: click to add observations, move sliders, and watch prior, update and posterior paths."""
+    server, url = make_server(port)
+    typer.echo(f"the playground is at {url}\nstop it with Ctrl-C")
+    # Not Bokeh's run_until_shutdown: its handler of SIGTERM waits for the loop, which may be busy with a draw.
+    server.start()
+    try:
+        server.io_loop.start()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def make_server(port: int = 0) -> tuple[Server, str]:
+    """A server on the loopback interface that is not running yet, and the page's address."""
+    try:
+        from bokeh.server.server import Server
+        from tornado.web import ErrorHandler
+    except ModuleNotFoundError as error:
+        from ...core.extras import missing_extra
+
+        raise missing_extra("the playground needs Bokeh", "playground", error) from None
+    from .page import add_page
+
+    port = port or _free_port()
+    # The websocket answers this page alone, not one from elsewhere that a browser may have open.
+    allowed = [f"127.0.0.1:{port}", f"localhost:{port}"]
+    server = Server({"/": add_page}, port=port, address="127.0.0.1", allow_websocket_origin=allowed)
+    # Another site may give its name this machine's address. Requests of its pages then have that name as their Host and
+    # in their Origin, which Tornado takes for this page's own before it looks at the list above.
+    server._tornado.add_handlers(r"(?!(127\.0\.0\.1|localhost)$).*", [(r".*", ErrorHandler, {"status_code": 403})])
+    return server, f"http://127.0.0.1:{port}/"
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

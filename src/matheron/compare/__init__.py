@@ -1,0 +1,1 @@
+"""The paper's other samplers, moments in closed form, distances between laws, bounds, and a diagnosis of draws."""

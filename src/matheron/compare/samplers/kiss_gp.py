@@ -1,0 +1,108 @@
+"""GPyTorch's KISS-GP and LOVE on a given grid, with the kernel's own covariance there. Imported when it is used."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import GridInterpolationKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from linear_operator.operators import LinearOperator
+from torch import Tensor
+
+from ...kernels import Kernel
+
+
+def fast_posterior(
+    kernel: Kernel, X: Tensor, y: Tensor, noise: Tensor, x: Tensor, axes: list[Tensor], num_iterations: int
+) -> tuple[Tensor, Tensor]:
+    """The posterior's mean `[n]` at x and a root `[n, r]` of its covariance, by `fast_pred_samples`."""
+    likelihood = FixedNoiseGaussianLikelihood(noise.clamp_min(1e-12))
+    model = _Model(X, y, likelihood, _GridKernel(kernel, axes)).to(X).eval()
+    likelihood.eval()
+    with (
+        torch.no_grad(),
+        warnings.catch_warnings(),
+        gpytorch.settings.fast_pred_samples(),
+        gpytorch.settings.fast_pred_var(),
+        gpytorch.settings.max_cholesky_size(1),  # Lanczos, whatever the size: that is what LOVE is
+        gpytorch.settings.max_root_decomposition_size(num_iterations),
+        gpytorch.settings.max_cg_iterations(num_iterations),
+        gpytorch.settings.max_lanczos_quadrature_iterations(min(num_iterations, 20)),  # not used; at most the above
+        gpytorch.settings.eval_cg_tolerance(1e-6),
+    ):
+        warnings.simplefilter("ignore")  # that iterations end before the tolerance is met, which is what was asked for
+        posterior: Any = model(x)
+        return posterior.mean, posterior.lazy_covariance_matrix.root.to_dense()
+
+
+class _Model(gpytorch.models.ExactGP):
+    def __init__(
+        self, X: Tensor, y: Tensor, likelihood: FixedNoiseGaussianLikelihood, kernel: GridInterpolationKernel
+    ) -> None:
+        super().__init__(X, y, likelihood)
+        self.covar_module = kernel
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(torch.zeros_like(x[..., 0]), self.covar_module(x))
+
+
+class _GridKernel(GridInterpolationKernel):
+    """Interpolation on given axes; GPyTorch would multiply one-dimensional covariances on them."""
+
+    def __init__(self, kernel: Kernel, axes: list[Tensor]) -> None:
+        bounds: Any = tuple((float(a[0]), float(a[-1])) for a in axes)  # one pair per axis; GPyTorch declares one
+        super().__init__(gpytorch.kernels.RBFKernel(), grid_size=[len(a) for a in axes], grid_bounds=bounds)
+        self.update_grid(axes)
+        self.column = grid_column(kernel, axes)
+
+    def _inducing_forward(self, last_dim_is_batch: bool, **_: object) -> LinearOperator:
+        return BlockToeplitz(self.column)
+
+
+def grid_column(kernel: Kernel, axes: list[Tensor]) -> Tensor:
+    """k(g_i - g_0) on a regular grid, `[q_1, .., q_d]`."""
+    grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, len(axes))  # [m, d]
+    with torch.no_grad():
+        column = kernel.forward(grid, grid[:1])[:, 0]
+        for i in range(len(axes)):
+            mirrored = grid.clone()
+            mirrored[:, i] = 2 * grid[0, i] - grid[:, i]
+            if not torch.allclose(kernel.forward(mirrored, grid[:1])[:, 0], column, atol=1e-10):
+                raise ValueError("love: expected a kernel that is even in every coordinate")
+    return column.reshape([len(a) for a in axes])
+
+
+class BlockToeplitz(LinearOperator):
+    """k(g_i - g_j) between the points of a regular grid, given k(g_i - g_0) on it, `[q_1, .., q_d]`.
+
+    A product with it is a convolution: by FFT of the covariance laid around a torus of twice the size.
+    """
+
+    def __init__(self, column: Tensor) -> None:
+        super().__init__(column)
+        self.column = column
+        torus = column
+        for axis, q in enumerate(column.shape):  # k(0), .., k(q - 1), anything, k(q - 1), .., k(1)
+            index = torch.tensor([*range(q), 0, *reversed(range(1, q))], device="cpu")
+            torus = torus.index_select(axis, index.to(column.device))
+        self.spectrum = torch.fft.rfftn(torus)
+
+    def _matmul(self, rhs: Tensor) -> Tensor:
+        sizes = self.column.shape
+        V = rhs.reshape(len(rhs), -1).mT.reshape(-1, *sizes)  # [r, q_1, .., q_d]
+        dims, twice = list(range(1, V.ndim)), [2 * q for q in sizes]
+        out = torch.fft.irfftn(torch.fft.rfftn(V, s=twice, dim=dims) * self.spectrum, s=twice, dim=dims)
+        out = out[(slice(None), *(slice(0, q) for q in sizes))].reshape(len(V), -1).mT  # [m, r]
+        return out[:, 0] if rhs.ndim == 1 else out
+
+    def _size(self) -> torch.Size:
+        m = math.prod(self.column.shape)
+        return torch.Size((m, m))
+
+    def _transpose_nonbatch(self) -> LinearOperator:
+        return self

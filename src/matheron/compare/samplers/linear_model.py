@@ -1,0 +1,342 @@
+"""The Bayesian linear model f(.) = phi(.) . w behind a set of features, `eqn:bayes_linear`.
+
+With t outputs the weights that are independent and standard normal, omega `[t, ell]`, are mixed into w = R omega by a
+root of each basis's coupling; one row of the design is then R[task] (x) phi(x). All of it is in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import final
+
+import torch
+from torch import Tensor
+
+from ...core.checks import ArrayLike, Names, Random, as_count, as_device, as_generator, normals
+from ...features import Features
+from ...features.spec import FeatureSpec, features_for
+from ...lattice.basis import OnLattice
+from ...models import ExactGP, SparseGP
+from ...models.libraries import describe
+from ...models.means import Mean
+from ...models.transforms import Transform
+from ...paths import Paths, PriorPaths, PriorPlusUpdate, UpdatePaths, mixed
+from ...paths.matheron_rule import weight_space_update
+from ...solvers.cholesky import safe_cholesky
+from .conditionals import Factored, PriorAt, single
+
+# Columns of a wide basis made of several.
+_WIDTH = 1 << 13
+
+
+def linear_features(
+    gp: ExactGP | SparseGP, s: int, basis: FeatureSpec, generator: torch.Generator
+) -> tuple[Features, Tensor]:
+    """Features of the model's prior in float64, and which of their bases each path uses, `[s]`."""
+    centres = gp.centres.detach().double()
+    features = features_for(gp.kernel.owned(), s, centres, basis, generator, input_transform=gp.input_transform)
+    return features, basis.index(features, s)
+
+
+def design(features: Features, x: Tensor, tasks: Tensor | None) -> Tensor:
+    """Phi at points `[n, d]` with tasks `[n]`: `[g, n, t ell]`, one per basis, so that f = Phi omega."""
+    Phi = features(x)  # [g, n, ell]
+    if tasks is None:
+        return Phi
+    parts = Phi.split([basis.size for basis in features.bases], dim=-1)
+    blocks = zip(features.roots, parts, strict=True)
+    rows = [R[tasks][:, :, None] * part[:, :, None] for R, part in blocks if R is not None]  # [g, n, t, c]
+    return torch.cat(rows, dim=-1).flatten(2)
+
+
+def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor, Tensor | None], Tensor]]:
+    """Some bases at a time, as one wide basis: maps (x, tasks) to `[n, g t ell]`, columns scaled by sqrt(share).
+
+    Sums over bases of share * Phi Phi^T are then products of wide matrices, and few.
+    """
+    on_lattices = [isinstance(basis, OnLattice) for basis in features.bases]
+    if any(on_lattices):
+        for basis, root, lattice in zip(features.bases, features.roots, on_lattices, strict=True):
+            for part in basis.parts(_WIDTH, features.origin.shape[0]) if lattice else [basis]:
+                one = features.with_bases([part], [root])
+                yield from wide_bases(one, shares if part.num_bases > 1 else shares.sum()[None])
+        return
+    step = max(1, _WIDTH // features.num_features)
+    for start in range(0, features.num_bases, step):
+        cut = slice(start, start + step)
+        some = features.select(cut)
+        scale = shares[cut, None, None].sqrt()
+
+        def wide(x: Tensor, tasks: Tensor | None, some: Features = some, scale: Tensor = scale) -> Tensor:
+            return (design(some, x, tasks) * scale).transpose(0, 1).flatten(1)
+
+        yield wide
+
+
+def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tuple[Features, Tensor]:
+    """Features in float64, and each basis's share `[g]`: that of the paths which use it, where paths are given."""
+    if isinstance(basis, PriorPlusUpdate):
+        features, index = basis.prior.features, basis.prior.basis_index
+        counts = torch.bincount(index, minlength=features.num_bases).double()
+    elif isinstance(basis, Features):
+        features, counts = basis, torch.ones(basis.num_bases, dtype=torch.float64, device="cpu")
+    else:
+        raise TypeError(f"basis: expected Features or Paths, got {type(basis).__name__}")
+    return features.to(device, torch.float64), (counts / counts.sum()).to(device)
+
+
+def feature_covariance(basis: Features | PriorPlusUpdate, x: Tensor, tasks: Tensor | None = None) -> Tensor:
+    """k^(w)(x, x), the covariance that features give the prior, `[n, n]`; over several bases, their mean.
+
+    Points are of the model's own space; `tasks` `[n]` says which output each is of, where there are several.
+    """
+    features, shares = shared_bases(basis, x.device)
+    x = x.detach().double()
+    K = x.new_zeros(len(x), len(x))
+    with torch.no_grad():
+        for wide in wide_bases(features, shares):
+            Phi = wide(x, tasks)  # [n, g t ell]
+            K += Phi @ Phi.mT
+    return K
+
+
+# Weight-space posteriors of the random-feature linear model: what decoupled sampling is measured against.
+#
+# The appendix's other ways to take a sparse posterior apart do harm. Both ask a linear model of ell features to
+# pass exactly through given values at the m inducing points (u itself, or zero). It has few functions that do, and
+# these are wild elsewhere. Decoupled paths leave that task to k(., Z).
+
+
+METHODS = ("auto", "cholesky", "eigen", "pathwise")
+
+
+@final
+class LinearModelPaths(PriorPlusUpdate):
+    """Functions phi(.) . w with w drawn from a posterior: all that paths can do, but to be given more data.
+
+    `mean_weights` `[g, t, ell]` are the posterior means of w, one per basis.
+    """
+
+    prior: PriorPaths
+
+    def __init__(
+        self,
+        prior: PriorPaths,
+        update: UpdatePaths,
+        mean: Mean,
+        mean_weights: Tensor,
+        input_transform: Transform | None = None,
+        output_transform: Transform | None = None,
+        input_names: Names = None,
+    ) -> None:
+        super().__init__(prior, update, mean, input_transform, output_transform, input_names)
+        self.register_buffer("mean_weights", mean_weights)
+
+    def _mean(self, x: Tensor) -> Tensor:
+        """The mean of the linear model's posterior; over several bases, of the mixture."""
+        self._affine_output()
+        bases, counts = self.prior.basis_index.unique(return_counts=True)
+        prior = PriorPaths(self.prior.features, self.mean_weights[bases], bases)
+        v = self.update.v_mean
+        if v is None:
+            raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
+        update = UpdatePaths(self.update.kernel, self.update.centres, self.update.tasks, v.expand(len(bases), -1), v)
+        means = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)._values(x)
+        return torch.tensordot(counts.to(means) / counts.sum(), means, dims=1)
+
+    def _variance(self, x: Tensor) -> Tensor:
+        raise TypeError("variance: not kept of a weight-space posterior; use samples=True, or samplers.moments")
+
+    def _chosen(self, index: Tensor) -> LinearModelPaths:
+        used = self.prior.basis_index[index].unique()
+        kept = self.mean_weights[used] if self.prior.num_bases > 1 else self.mean_weights
+        return self.replaced(prior=self.prior[index], update=self.update[index], mean_weights=kept)
+
+    def _given(self, *_: object) -> LinearModelPaths:
+        raise TypeError(
+            "condition_on: a weight-space posterior is drawn anew: give weight_space a model of all the data"
+        )
+
+    def _refreshed(self, *_: object) -> LinearModelPaths:
+        raise TypeError("refreshed: a weight-space posterior is drawn anew: give weight_space a model of all the data")
+
+
+def weight_space(
+    model: object,
+    num_paths: int,
+    *,
+    num_features: int = 1024,
+    features: str | Features = "cosine",
+    paths_per_basis: int | None = None,
+    domain: tuple[ArrayLike, ArrayLike] | None = None,
+    method: str = "auto",
+    generator: Random = None,
+    seed: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> LinearModelPaths:
+    """Draw functions phi(.) . w from the posterior of a linear model, `eqn:blm_posterior_moments`.
+
+        w | y  ~  N((Phi^T Phi + sigma^2 I)^-1 Phi^T y,  sigma^2 (Phi^T Phi + sigma^2 I)^-1)
+
+    Arguments are those of `matheron.draw`, with the paper's defaults: cosines, one basis for all paths.
+
+    Args:
+        method: "cholesky", of the `[ell, ell]` precision; "eigen", of the `[n, n]` matrix Phi Phi^T (Woodbury);
+            "pathwise", Matheron's rule for w, `eqn:matheron_gp_rff`; "auto", the first where ell <= n and the second
+            otherwise. They agree in law. The first two need noise.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import weight_space
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-4)
+    >>> weight_space(gp, 64, num_features=256)(torch.rand(1000, 1)).shape
+    torch.Size([64, 1000])
+    """
+    s, gp = as_count(num_paths, "num_paths"), single(describe(model))
+    if not isinstance(gp, ExactGP):
+        raise TypeError("weight_space: expected a model of data, got a sparse one; see samplers.weight_space_sparse")
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    generator = as_generator(generator, seed)
+    basis = FeatureSpec(num_features, features, paths_per_basis, domain)
+    with torch.no_grad():
+        phi, basis_index = linear_features(gp, s, basis, generator)
+        at = PriorAt(gp)
+        omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
+        eps = normals((s, gp.num_data), generator).to(at.centres) if method == "pathwise" else None
+        y, noise = gp.train_targets.detach().to(at.centres) - at.mean_m, gp.noise.detach().to(at.centres)
+        means = omega.new_zeros(phi.num_bases, omega.shape[1])
+        for g in basis_index.unique().tolist():
+            Phi, mine = design(phi.select(g), at.centres, at.tasks)[0], basis_index == g  # [n, t ell], [s]
+            if eps is not None:
+                zero = torch.zeros_like(y)[None]
+                means[g] = weight_space_update(Phi, torch.zeros_like(omega[:1]), y, noise, zero)[0]
+                omega[mine] = weight_space_update(Phi, omega[mine], y, noise, noise.sqrt() * eps[mine])
+            else:
+                means[g], omega[mine] = _posterior(Phi, y, noise, omega[mine], method)
+        return linear_model_paths(gp, phi, omega, means, basis_index, (omega[:, :0], omega[:1, :0]), dtype, device)
+
+
+def _posterior(Phi: Tensor, y: Tensor, noise: Tensor, zeta: Tensor, method: str) -> tuple[Tensor, Tensor]:
+    """The posterior mean of the weights `[ell]`, and draws `[s, ell]` from standard normals zeta."""
+    if not bool((noise > 0).all()):
+        raise ValueError(f'method: expected noise above zero for "{method}", got 0; use method="pathwise"')
+    n, ell = Phi.shape
+    Phi, y = Phi / noise.sqrt()[:, None], y / noise.sqrt()  # noise one
+    if method == "cholesky" or (method == "auto" and ell <= n):
+        L, _ = safe_cholesky(Phi.mT @ Phi + torch.eye(ell, dtype=Phi.dtype, device=Phi.device), "Phi^T Phi / noise + I")
+        mean = torch.cholesky_solve((Phi.mT @ y)[:, None], L)[:, 0]  # [ell]
+        return mean, mean + torch.linalg.solve_triangular(L.mT, zeta.mT, upper=True).mT  # [s, ell]
+    values, U = torch.linalg.eigh(Phi @ Phi.mT)  # [n], [n, n]
+    values = values.clamp_min(0)
+    mean = Phi.mT @ (U @ ((U.mT @ y) / (1 + values)))  # [ell]
+    # (I + Phi^T Phi)^-1/2 = I - Phi^T U diag(shrink) U^T Phi, with shrink = (1 - (1 + values)^-1/2) / values, written
+    # so that it does not cancel where values vanish.
+    root = (1 + values).sqrt()
+    shrink = 1 / (root * (1 + root))
+    return mean, mean + zeta - ((zeta @ Phi.mT) @ U * shrink) @ U.mT @ Phi  # [s, ell]
+
+
+def linear_model_paths(
+    gp: ExactGP | SparseGP,
+    phi: Features,
+    omega: Tensor,
+    means: Tensor,
+    basis_index: Tensor,
+    v: tuple[Tensor, Tensor | None],
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> LinearModelPaths:
+    """Paths of drawn weights omega `[s, t ell]`, and v `[s, m]` with its mean `[1, m]` on k(., Z); m = 0 is none."""
+    like = gp.centres
+    m = v[0].shape[1]
+    tasks = None if gp.tasks is None else gp.tasks[:m].to(like.device)
+    kernel = gp.kernel.owned().to(like.device, torch.float64)
+    update = UpdatePaths(kernel, like.detach().double()[:m], tasks, *v)
+    omega, means = (flat.reshape(len(flat), -1, phi.num_features) for flat in (omega, means))  # [s, t, ell]
+    prior = PriorPaths(phi, mixed(phi, omega), basis_index)
+    inward, outward = (None if t is None else t.owned() for t in (gp.input_transform, gp.output_transform))
+    mean = gp.mean.owned()
+    paths = LinearModelPaths(prior, update, mean, mixed(phi, means), inward, outward, gp.input_names)
+    return paths.to(like.device if device is None else as_device(device), dtype or like.dtype)
+
+
+def weight_space_sparse(
+    model: object,
+    num_paths: int,
+    *,
+    num_features: int = 1024,
+    features: str | Features = "cosine",
+    paths_per_basis: int | None = None,
+    domain: tuple[ArrayLike, ArrayLike] | None = None,
+    generator: Random = None,
+    seed: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> LinearModelPaths:
+    """Draw functions phi(.) . w from a sparse model's posterior in weight space, `eqn:matheron_gp_rff_sparse`.
+
+        w | u  =  w + Phi^T (Phi Phi^T)^-1 (u - Phi w),      u ~ q(u),  Phi = phi(Z)
+
+    Arguments are those of `weight_space`.
+    """
+    basis = FeatureSpec(num_features, features, paths_per_basis, domain)
+    return _draw(model, num_paths, basis, as_generator(generator, seed), dtype, device, orthogonal=False)
+
+
+def orthogonal(
+    model: object,
+    num_paths: int,
+    *,
+    num_features: int = 1024,
+    features: str | Features = "cosine",
+    paths_per_basis: int | None = None,
+    domain: tuple[ArrayLike, ArrayLike] | None = None,
+    generator: Random = None,
+    seed: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> LinearModelPaths:
+    """Draw functions from a sparse model's posterior as a sum of independent parts, f = f_par + f_perp (appendix A).
+
+        f_par(.)   =  k(., Z) K_mm^-1 u,      u ~ q(u)
+        f_perp(.)  =  phi(.) . (w - Phi^T (Phi Phi^T)^-1 Phi w)           zero at Z
+
+    The features are of k - k(., Z) K_mm^-1 k(Z, .), the covariance of f_perp. Arguments are those of `weight_space`.
+    """
+    basis = FeatureSpec(num_features, features, paths_per_basis, domain)
+    return _draw(model, num_paths, basis, as_generator(generator, seed), dtype, device, orthogonal=True)
+
+
+def _draw(
+    model: object,
+    num_paths: int,
+    basis: FeatureSpec,
+    generator: torch.Generator,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+    *,
+    orthogonal: bool,
+) -> LinearModelPaths:
+    s, gp = as_count(num_paths, "num_paths"), single(describe(model))
+    if not isinstance(gp, SparseGP):
+        raise TypeError("expected a sparse model, got one of data; see samplers.weight_space")
+    with torch.no_grad():
+        phi, basis_index = linear_features(gp, s, basis, generator)
+        at = PriorAt(gp)
+        update = Factored(gp, at)
+        omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
+        u = update.draws(s, generator)  # [s, m], less the prior mean
+        eps = update.noise.sqrt() * normals((s, len(at.centres)), generator).to(at.centres)
+        aim, known = 0 * u if orthogonal else u, gp.q_mean is not None
+        mean_aim = update.target if known and not orthogonal else 0 * u[0]
+        means = omega.new_zeros(phi.num_bases, omega.shape[1])
+        for g in basis_index.unique().tolist():
+            Phi, mine = design(phi.select(g), at.centres, at.tasks)[0], basis_index == g  # [m, t ell], [s]
+            omega[mine] = weight_space_update(Phi, omega[mine], aim[mine], update.noise, eps[mine])
+            means[g] = weight_space_update(Phi, 0 * omega[:1], mean_aim, update.noise, 0 * eps[:1])[0]
+        v, v_mean = omega[:, :0], omega[:1, :0]
+        if orthogonal:
+            v = torch.cholesky_solve(u.mT, update.L).mT  # [s, m]
+            v_mean = torch.cholesky_solve(update.target[:, None], update.L).mT if known else None  # [1, m]
+        return linear_model_paths(gp, phi, omega, means, basis_index, (v, v_mean if known else None), dtype, device)

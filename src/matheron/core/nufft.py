@@ -1,0 +1,263 @@
+"""Non-uniform Fourier transforms: sums of exp(i j . x) over a box of modes j at scattered angles x, and their adjoints.
+
+finufft on a CPU and cufinufft on a CUDA device, where these are installed; elsewhere the same method in torch: a
+Fourier series on a grid twice as fine, and a narrow window to interpolate it (Barnett, Magland and af Klinteberg 2019).
+Modes run from -m to m in each axis, in order; points are angles, of which only the remainder modulo 2 pi matters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from .convolution import fast_size
+from .modes import kept, transformed
+
+# Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
+_DOUBLE, _SINGLE = 1e-11, 1e-7
+# Taps of our own window, in each axis, for the same accuracies with room.
+WIDTH = {torch.float64: 14, torch.float32: 9}
+# An operation of an FFT, or of spreading, in those of a matrix product (measured on a CPU).
+FFT_COST = 8.0
+# Numbers gathered at a time by our own interpolation.
+_BLOCK = 1 << 23
+
+
+def series_at(F: Tensor, x: Tensor, accuracy: float | None = None) -> Tensor:
+    """sum_j F_j exp(i j . x): complex `[r, *shape]` at angles `[n, d]` -> `[r, n]`.
+
+    Angles are best in float64, whatever F is in: a mode multiplies their errors.
+
+    >>> import torch
+    >>> from matheron.core.nufft import series_at
+    >>> series_at(torch.ones(1, 3, dtype=torch.complex128), torch.zeros(1, 1, dtype=torch.float64)).real.round()
+    tensor([[3.]], dtype=torch.float64)
+    """
+    shape = tuple(F.shape[1:])
+    if F.dtype == torch.complex64 and library_for(x):  # in float32 the library's errors grow with the modes
+        return series_at(F.to(torch.complex128), x.double(), accuracy=_SINGLE).to(F.dtype)
+    plan = _plan(2, shape, len(F), x, accuracy)
+    if plan is None:
+        at = Interpolated(torch.view_as_real(fine_grid(F)).movedim(-1, 1).flatten(0, 1))  # [2 r, ...]
+        return torch.view_as_complex(at(x).unflatten(0, (len(F), 2)).movedim(1, -1).contiguous())
+    return plan(F, (len(F), len(x)))
+
+
+def adjoint_at(c: Tensor, x: Tensor, shape: Sequence[int], accuracy: float | None = None) -> Tensor:
+    """sum_n c_n exp(-i j . x_n): complex `[r, n]` at angles `[n, d]` -> `[r, *shape]`."""
+    if c.dtype == torch.complex64:
+        return adjoint_at(c.to(torch.complex128), x.double(), shape, accuracy or _SINGLE).to(c.dtype)
+    plan = _plan(1, tuple(shape), len(c), x, accuracy)
+    if plan is None:
+        return _spread(c, x, tuple(shape))
+    return plan(c, (len(c), *shape))
+
+
+def as_complex(real: Tensor) -> Tensor:
+    """Two real rows in each complex one: `[r, ...] -> [ceil(r / 2), ...]`."""
+    if len(real) % 2:
+        real = torch.cat([real, torch.zeros_like(real[:1])])
+    return torch.complex(real[0::2].contiguous(), real[1::2].contiguous())
+
+
+def as_real(both: Tensor, r: int) -> Tensor:
+    """The rows that `as_complex` joined: `[ceil(r / 2), ...] -> [r, ...]`."""
+    return torch.view_as_real(both).movedim(-1, 1).flatten(0, 1)[:r]
+
+
+@cache
+def finufft() -> ModuleType | None:
+    """The library for CPUs; None where it is not installed."""
+    try:
+        import finufft as library
+    except ImportError:
+        return None
+    return library
+
+
+@cache
+def cufinufft() -> ModuleType | None:
+    """The library for CUDA devices; None where it is not installed, or finds no CUDA."""
+    try:
+        import cufinufft as library  # pyright: ignore[reportMissingImports]
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return library
+
+
+def library_for(x: Tensor) -> ModuleType | None:
+    """The library for the device of the points, where it is installed; under torch.func there are no numbers for it."""
+    if transformed():
+        return None
+    known = {"cpu": finufft, "cuda": cufinufft}.get(x.device.type)
+    return None if known is None else known()
+
+
+Transform = Callable[[Tensor, tuple[int, ...]], Tensor]
+
+
+def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None) -> Transform | None:
+    """From complex128 data to a result of a shape, by the library for the device; None where there is none."""
+    library = library_for(x)
+    if library is None:
+        return None
+    settings = (kind, shape, count, _DOUBLE if accuracy is None else accuracy, -1 if kind == 1 else 1, "complex128")
+    if x.device.type == "cuda":
+        stream = torch.cuda.current_stream(x.device).cuda_stream
+        return on_device(library, settings, x, gpu_device_id=x.device.index or 0, gpu_stream=stream)
+    # Without its warning, printed at each call, where torch has more threads than OpenMP was given: errors are raised.
+    plan = library.Plan(*settings, nthreads=torch.get_num_threads(), showwarn=0)
+    plan.setpts(*(np.ascontiguousarray(axis.numpy()) for axis in x.detach().double().unbind(-1)))
+    return lambda data, result: torch.from_numpy(plan.execute(data.contiguous().numpy()).reshape(result))
+
+
+def on_device(library: ModuleType, settings: tuple[object, ...], x: Tensor, **options: int) -> Transform:
+    """A plan of cufinufft's, which takes tensors as they are; older versions want angles between -pi and pi."""
+    plan = library.Plan(*settings, **options)
+    angles = torch.remainder(x.detach().double() + math.pi, 2 * math.pi) - math.pi
+    plan.setpts(*(axis.contiguous() for axis in angles.unbind(-1)))
+
+    def transform(data: Tensor, result: tuple[int, ...]) -> Tensor:
+        out = torch.empty(result, dtype=torch.complex128, device=data.device)
+        plan.execute(data.contiguous(), out=out)
+        return out
+
+    return transform
+
+
+# Our own: a window of w taps on a grid of at least twice the modes.
+
+
+def grid_shape(shape: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
+    """Even sizes with small factors, twice the modes or more."""
+    return tuple(fast_size(max(2 * n, 2 * WIDTH[dtype])) for n in shape)
+
+
+def fine_grid(F: Tensor) -> Tensor:
+    """The series on the fine grid, divided by the window's transform: complex `[r, *shape] -> [r, *grid]`.
+
+    With the conjugate symmetry of a real function the result is real, up to rounding.
+    """
+    shape, dtype = F.shape[1:], F.real.dtype
+    grid = grid_shape(shape, dtype)
+    for axis, (n, size) in enumerate(zip(shape, grid, strict=True), start=1):
+        F = F / window_transform(n, size, dtype).to(F.device).reshape(-1, *[1] * (len(shape) - axis))
+        m = n // 2
+        parts = F.split([m, m + 1], dim=axis)  # negative modes go to the end, as an FFT has them
+        gap = list(F.shape)
+        gap[axis] = size - n
+        F = torch.cat([parts[1], F.new_zeros(gap), parts[0]], dim=axis)
+    return torch.fft.ifftn(F, dim=tuple(range(1, F.ndim)), norm="forward")
+
+
+class Interpolated:
+    """Real series from their fine grids `[r, *grid]`: values at angles, and each row's own with gradients, too."""
+
+    def __init__(self, grid: Tensor) -> None:
+        self.size = tuple(grid.shape[1:])
+        self.table = grid.flatten(1).contiguous()  # [r, cells]
+        self.width = WIDTH[grid.dtype]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """All rows at shared angles `[n, d] -> [r, n]`."""
+        rows = self.table.mT.contiguous()  # [cells, r], the numbers of a cell side by side
+        out = self.table.new_empty(len(x), len(self.table))
+        step = max(1, _BLOCK // self.width ** x.shape[1])
+        for i in range(0, len(x), step):
+            index, weights, _ = _taps(x[i : i + step], self.size, self.table.dtype)
+            out[i : i + step] = embedding_bag(index, rows, per_sample_weights=_outer(weights), mode="sum")
+        return out.mT
+
+    def own(self, x: Tensor, rows: Tensor, gradient: bool) -> tuple[Tensor, Tensor | None]:
+        """Row `rows[b]` at its own angles `x[b]`: `[b, n, d] -> [b, n]`, and gradients `[b, n, d]`."""
+        b, n, d = x.shape
+        values = self.table.new_empty(b * n)
+        slopes = self.table.new_empty(b * n, d) if gradient else None
+        start = (rows * self.table.shape[1]).repeat_interleave(n)
+        x = x.reshape(-1, d)
+        step = max(1, _BLOCK // self.width**d)
+        for i in range(0, b * n, step):
+            cut = slice(i, i + step)
+            index, weights, derivatives = _taps(x[cut], self.size, self.table.dtype, gradient)
+            near = self.table.view(-1).take(index + start[cut, None])  # [n, w^d]
+            values[cut] = (near * _outer(weights)).sum(-1)
+            if slopes is not None:
+                for axis in range(d):
+                    mixed = [*weights[:axis], derivatives[axis], *weights[axis + 1 :]]
+                    slopes[cut, axis] = (near * _outer(mixed)).sum(-1)
+        return values.view(b, n), None if slopes is None else slopes.view(b, n, d)
+
+
+def _taps(
+    x: Tensor, size: Sequence[int], dtype: torch.dtype, gradient: bool = False
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Cells of a periodic grid near each point `[n, w^d]`, and each axis's window there (and its derivative in the
+    angle) `[n, w]`."""
+    w = WIDTH[dtype]
+    taps = torch.arange(w, device=x.device)
+    index: Tensor | None = None
+    weights, derivatives = [], []
+    for x_i, cells in zip(x.double().unbind(-1), size, strict=True):
+        u = x_i * (cells / (2 * math.pi))
+        first = torch.ceil(u - w / 2)
+        z = ((u - first)[:, None] - taps).to(dtype)  # distances in cells
+        weights.append(window(z, w))
+        if gradient:
+            root = torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
+            derivatives.append(weights[-1] * z / root * (-9.2 / w * cells / (2 * math.pi)))
+        cell = (first.long()[:, None] + taps) % cells
+        index = cell if index is None else (index[:, :, None] * cells + cell[:, None]).flatten(1)
+    assert index is not None
+    return index, weights, derivatives
+
+
+def window(z: Tensor, w: int) -> Tensor:
+    """exp(beta (sqrt(1 - (2 z / w)^2) - 1)), the "exponential of semicircle"."""
+    return torch.exp(2.3 * w * (torch.sqrt((1 - (2 * z / w).square()).clamp_min(0)) - 1))
+
+
+def _outer(weights: list[Tensor]) -> Tensor:
+    """Products over the axes, `[n, w^d]`."""
+    total = weights[0]
+    for other in weights[1:]:
+        total = (total[:, :, None] * other[:, None]).flatten(1)
+    return total
+
+
+def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The adjoint of `series_at`: every point spread over the cells near it, then a transform."""
+    size, dtype = grid_shape(shape, c.real.dtype), c.real.dtype
+    values = torch.view_as_real(c).movedim(-1, 1).flatten(0, 1).mT.contiguous()  # [n, 2 r]
+    grid = values.new_zeros(math.prod(size), values.shape[1])
+    near = [_taps(axis[:, None], [cells], dtype) for axis, cells in zip(x.unbind(-1), size, strict=True)]
+    for taps in itertools.product(range(WIDTH[dtype]), repeat=len(size)):  # one for all points: few calls, few copies
+        index, weight = torch.zeros_like(near[0][0][:, 0]), torch.ones_like(near[0][1][0][:, 0])
+        for (cell, (phi,), _), tap, cells in zip(near, taps, size, strict=True):
+            index, weight = index * cells + cell[:, tap], weight * phi[:, tap]
+        grid.index_add_(0, index, values * weight[:, None])
+    G = torch.view_as_complex(grid.mT.reshape(len(c), 2, *size).movedim(1, -1).contiguous())
+    G = torch.fft.fftn(G, dim=tuple(range(1, G.ndim)))
+    for axis, (n, cells) in enumerate(zip(shape, size, strict=True), start=1):
+        m = n // 2
+        G = torch.cat([G.narrow(axis, cells - m, m), G.narrow(axis, 0, m + 1)], dim=axis)
+        G = G / window_transform(n, cells, dtype).to(x.device).reshape(-1, *[1] * (len(shape) - axis))
+    return G
+
+
+@kept(64)
+def window_transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
+    """The window's Fourier transform at the modes -m to m of a grid of `size` cells, `[n]`."""
+    w = WIDTH[dtype]
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    z = torch.from_numpy(nodes) * (w / 2)
+    j = torch.arange(-(n // 2), n // 2 + 1, dtype=torch.float64, device="cpu")
+    phi = window(z, w) * torch.from_numpy(weights) * (w / 2)
+    return (phi @ torch.cos(torch.outer(z, 2 * math.pi / size * j))).to(dtype)

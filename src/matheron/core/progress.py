@@ -1,0 +1,107 @@
+"""Progress bars: rich's in a terminal; in a notebook one that needs no widgets."""
+
+from __future__ import annotations
+
+import html
+import io
+import time
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any, TypeVar
+
+import rich
+from rich import progress as bars
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, TaskID
+from rich.text import Text
+
+T = TypeVar("T")
+# Seconds between two pictures of a bar in a notebook, and its width in characters.
+_REFRESH, _WIDTH = 0.1, 100
+
+
+def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = False) -> Progress:
+    """A bar to be used in a `with` statement, as `rich.progress.Progress`; it shows nothing unless `show`.
+
+    In a notebook rich draws with ipywidgets, or not at all where these are not installed. There it is a text that
+    is displayed again as it changes.
+
+    >>> from matheron.core.progress import progress_bar
+    >>> with progress_bar(show=False) as bar:
+    ...     bar.advance(bar.add_task("counting", total=3), 3)
+    """
+    if show and rich.get_console().is_jupyter:
+        return _NotebookProgress(*columns, transient=transient)
+    # Beside what is printed, which may go to a file or another command.
+    return Progress(*columns, disable=not show, transient=transient, console=Console(stderr=True))
+
+
+def tracked(items: Iterable[T], total: int | None, label: str, unit: str, *, show: bool) -> Iterator[T]:
+    """The items as they come, counted by a bar where `show`."""
+    columns = [bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()]
+    columns += [bars.TextColumn(unit), bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn()]
+    with progress_bar(*columns, show=show) as bar:
+        task = bar.add_task(label, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
+
+
+def estimated() -> list[ProgressColumn]:
+    """Columns of work whose extent is estimated: how much of it is done, in per cent, and the time that is left."""
+    return [bars.TextColumn("{task.description}"), bars.BarColumn(20), bars.TaskProgressColumn(), _TimeLeft()]
+
+
+class _TimeLeft(ProgressColumn):
+    """The time that is left if the rest goes on as all before it did."""
+
+    def render(self, task: bars.Task) -> Text:
+        share, elapsed = task.percentage / 100, task.elapsed or 0.0
+        if not 0 < share < 1:
+            return Text("")
+        left = round(elapsed * (1 - share) / share)
+        return Text(f"{left // 60}:{left % 60:02} left", style="progress.remaining")
+
+
+class _NotebookProgress(Progress):
+    """The same table of tasks, shown by IPython's display and updated in place."""
+
+    def __init__(self, *columns: str | ProgressColumn, transient: bool) -> None:
+        super().__init__(*columns, auto_refresh=False, transient=transient)
+        self._transient, self._handle, self._shown = transient, None, 0.0
+
+    def start(self) -> None:
+        self.refresh()
+
+    def stop(self) -> None:
+        self.refresh()
+        if self._transient and self._handle is not None:
+            self._handle.update(_bundle(""), raw=True)
+
+    def refresh(self) -> None:
+        display = import_module("IPython.display").display
+        page = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, force_terminal=False, no_color=True)
+        with page.capture() as captured:
+            page.print(self.get_renderable())
+        bundle = _bundle(captured.get().rstrip())
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+        self._shown = time.monotonic()
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._refresh_now_and_then()
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._refresh_now_and_then()
+
+    def _refresh_now_and_then(self) -> None:
+        if time.monotonic() - self._shown >= _REFRESH:
+            self.refresh()
+
+
+def _bundle(text: str) -> dict[str, str]:
+    return {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>" if text else ""}

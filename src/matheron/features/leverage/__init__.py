@@ -1,0 +1,1 @@
+"""Frequencies sampled by their leverage given the data."""

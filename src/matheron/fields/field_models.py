@@ -1,0 +1,208 @@
+"""Models of the trade: covariances by their names, fits in the plane and on the sphere, external drift."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..core.checks import ArrayLike, as_array, as_points, as_tensor, names_of, positive
+from ..fitting import fit
+from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
+from ..kernels.coregional import coupled_covariance
+from ..models import ExactGP
+from ..models.transforms import Affine
+from ..solvers.cholesky import safe_cholesky
+from .drift import RasterMean, as_raster
+from .sphere import EARTH, REGION, OnSphere, lonlat_of, middle_of, on_plane, on_sphere
+from .targets import Grid
+
+if TYPE_CHECKING:
+    from xarray import DataArray
+
+# Hyperparameters are fitted to at most this many observations; all of them condition the field.
+FITTED = 1000
+# The coefficients of a drift are found from at most this many.
+_REGRESSED = 4000
+
+
+def covariance(name: str, *, range: ArrayLike, sill: float = 1.0, angle: float = 0.0) -> Kernel:
+    """A kernel by its name in geostatistics, with its practical range: where 5% of the correlation is left.
+
+        spherical    sill (1 - 3/2 h + 1/2 h^3), h = r / range, and 0 beyond the range
+        exponential  sill exp(-3 h)
+        gaussian     sill exp(-3 h^2)
+
+    Args:
+        range: a number, or one for each direction: along `angle`, then across it.
+        angle: degrees counter-clockwise from the first axis to the direction of the first range.
+
+    A nugget is the model's noise: `ExactGP(noise=nugget)`.
+
+    >>> from matheron import fields
+    >>> fields.covariance("exponential", range=300.0, sill=2.0)([[0.0, 0.0]], [[300.0, 0.0]])
+    tensor([[0.0996]], dtype=torch.float64)
+    """
+    a = positive(range, "range")
+    known = {
+        "spherical": lambda: Spherical(a),
+        "exponential": lambda: Matern(0.5, a / 3),
+        "gaussian": lambda: RBF(a / math.sqrt(6)),
+    }
+    if name not in known:
+        raise ValueError(f"name: expected one of {', '.join(known)}, got {name!r}; see matheron.kernels for others")
+    kernel = known[name]()
+    return float(sill) * (Rotated(kernel, angle) if angle else kernel)
+
+
+def fit_field(
+    X: ArrayLike, y: ArrayLike, kernel: Kernel | None = None, *, seed: int = 0, progress: bool = False, **settings: Any
+) -> ExactGP:
+    """`matheron.fit` with a kernel for fields, Matern-3/2 and a nugget, from some of the observations where many.
+
+    The likelihood of 1000 observations, picked at random, says as much about two lengthscales as a field needs, and
+    costs seconds where that of 10^5 cannot be had. The model that comes back is given all of them. Several variables,
+    and noise that is known for each observation, are fitted to all.
+
+    Args:
+        X, y: points `[n, d]` and values `[n]`, or as `matheron.fit` has them for several variables.
+        kernel: where not given, a variance times Matern-3/2 with a lengthscale for each coordinate; with one for all
+            directions where the points are those of a sphere (`on_sphere`).
+        settings: of `matheron.fit`.
+
+    For longitudes and latitudes see `fit_sphere`.
+
+    >>> import torch
+    >>> from matheron import fields
+    >>> X = torch.rand(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> fields.fit_field(X, (5 * X[:, 0]).sin()).num_data
+    60
+    """
+    points = as_points(X, "X")
+    values = as_tensor(y, "y", like=points)
+    if kernel is None:
+        kernel = _first_guess(points, values, isotropic=_are_on_a_sphere(points))
+    generator = torch.Generator().manual_seed(seed)
+    noise = settings.get("noise")
+    alike = values.ndim == 1 and settings.get("tasks") is None and (noise is None or as_array(noise).ndim == 0)
+    if len(points) <= FITTED or not alike:
+        gp = fit(kernel, points, values, seed=generator, progress=progress, **settings)
+        return gp.replaced(input_names=names_of(X))
+    some = torch.randperm(len(points), generator=generator, device="cpu")[:FITTED]
+    gp = fit(kernel, points[some], values[some], seed=generator, progress=progress, **settings)
+    inward, outward = gp.input_transform, gp.output_transform
+    assert inward is not None and outward is not None
+    model_X, model_y = inward(points.double()).to(points), outward.inverse(values.double()).to(values)
+    whole = ExactGP(
+        gp.kernel, model_X, model_y, gp.noise[:1], gp.mean, input_transform=inward, output_transform=outward
+    )
+    return whole.replaced(input_names=names_of(X))
+
+
+def fit_sphere(
+    lonlat: ArrayLike,
+    y: ArrayLike,
+    kernel: Kernel | None = None,
+    *,
+    around: Grid | None = None,
+    radius: float = EARTH,
+    seed: int = 0,
+    progress: bool = False,
+    **settings: Any,
+) -> OnSphere:
+    """`fit_field` for longitudes and latitudes in degrees, with one lengthscale, in km, for all directions.
+
+    Where the data (and the grid) lie within 25 degrees of their middle, as a country's do, the model is one of a plane:
+    the azimuthal equidistant projection about the middle, which changes distances by 3% at the most. Else it is one of
+    the sphere, whose distances are chords. Poles and the date line are places like others.
+
+    Args:
+        lonlat, y: points `[n, 2]` and values `[n]`.
+        kernel: where not given, a variance times Matern-3/2. A kernel with two lengthscales has the first from west to
+            east at the middle of a region; it is refused where there is none.
+        around: a grid that the model will be asked about, if that reaches beyond the data.
+        radius: of the sphere, whose units are those of lengthscales.
+        settings: of `matheron.fit`.
+
+    Returns:
+        a model for `krige` and `draw_field`; its `inner` is the `ExactGP`, for `matheron.summary` and others.
+
+    >>> import torch, matheron
+    >>> from matheron import fields
+    >>> g = torch.Generator().manual_seed(0)
+    >>> lonlat = torch.tensor([175.0, -20.0]) + 10 * torch.rand(60, 2, generator=g, dtype=torch.float64)
+    >>> model = fields.fit_sphere(lonlat, lonlat[:, 1].sin(), num_starts=1)
+    >>> model.centre is not None, model.inner.num_data
+    (True, 60)
+    """
+    points = as_points(lonlat, "lonlat", input_dim=2).double()
+    reached = (
+        points if around is None else torch.cat([points, torch.as_tensor(lonlat_of(around), device="cpu").double()])
+    )
+    middle, reach = middle_of(reached)
+    centre = middle if reach <= REGION else None
+    inner = on_sphere(points, radius) if centre is None else on_plane(points, centre, radius)
+    if kernel is None:
+        kernel = _first_guess(inner, as_tensor(y, "y", like=inner), isotropic=True)
+    return OnSphere(fit_field(inner, y, kernel, seed=seed, progress=progress, **settings), radius, centre)
+
+
+def _first_guess(points: Tensor, values: Tensor, isotropic: bool) -> Kernel:
+    """Where the search begins: a variance times Matern-3/2, lengthscales half of the points' standard deviations."""
+    spread = points.double().std(0).clamp_min(1e-300)
+    spread = spread.square().mean().sqrt() if isotropic else spread
+    return float(values.double().var().clamp_min(1e-300)) * Matern(1.5, spread / 2)
+
+
+def _are_on_a_sphere(points: Tensor) -> bool:
+    """Whether points `[n, 3]` are as far from the origin, all of them."""
+    norms = points.double().norm(dim=-1)
+    return points.shape[1] == 3 and bool(norms.max() - norms.min() <= 1e-6 * norms.max())
+
+
+def fit_drift(
+    X: ArrayLike, y: ArrayLike, raster: DataArray, *, kernel: Kernel | None = None, seed: int = 0, **settings: Any
+) -> ExactGP:
+    """A model whose mean is a + b c(x), c a raster: kriging with an external drift.
+
+    The coefficients are those of least squares, then, with the covariance of the residuals fitted, of generalised
+    least squares, `gp.mean.coefficients`. They count as known from there on. The mean is part of the paths: they are
+    functions wherever the raster is, by bilinear interpolation, and keep its edge values beyond.
+
+    Args:
+        X, y: points `[n, 2]` and values `[n]`.
+        raster: the covariate, an `xarray.DataArray` `(y, x)` without gaps.
+
+    >>> import numpy as np, torch, xarray
+    >>> from matheron import fields
+    >>> c = xarray.DataArray(np.add.outer(np.arange(5.0), np.arange(6.0)), {"y": np.arange(5.0), "x": np.arange(6.0)})
+    >>> X = 4 * torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> gp = fields.fit_drift(X, 3.0 + 2.0 * X.sum(1) + 0.1 * torch.sin(9 * X[:, 0]), c.rename("c"))
+    >>> [round(v, 1) for v in gp.mean.coefficients]
+    [3.0, 2.0]
+    """
+    points = as_points(X, "X", input_dim=2).double()
+    values = as_tensor(y, "y", like=points)
+    x_axis, y_axis, cells = as_raster(raster)
+    covariate = RasterMean(x_axis, y_axis, cells)(points)[:, 0]  # [n]
+    design = torch.stack([torch.ones_like(covariate), covariate], dim=1)  # [n, 2]
+    beta = torch.linalg.lstsq(design, values[:, None]).solution[:, 0]
+    gp = fit_field(points, values - design @ beta, kernel, seed=seed, mean=0.0, **settings)
+    inward, outward = gp.input_transform, gp.output_transform
+    assert isinstance(inward, Affine) and outward is not None
+    some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:_REGRESSED]
+    near = gp.train_inputs[some]
+    K = coupled_covariance(gp.kernel, near, None, near, None) + gp.noise[some].diag_embed()
+    L, _ = safe_cholesky(K, "k(X, X) + noise")
+    whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1)[some], upper=False)
+    beta = torch.linalg.lstsq(whitened[:, :2], whitened[:, 2:]).solution[:, 0]
+    scale, offset = inward.scale.expand(2), inward.offset.expand(2)
+    drift = RasterMean(
+        x_axis * scale[0] + offset[0],
+        y_axis * scale[1] + offset[1],
+        outward.inverse(beta[0] + beta[1] * cells),
+        coefficients=beta.tolist(),
+    )
+    return gp.replaced(train_targets=outward.inverse(values), mean=drift)

@@ -1,0 +1,354 @@
+"""The gradient of the log marginal likelihood in up to three dimensions, estimated on a Fourier lattice.
+
+With f = Phi L w on a lattice, L_j L_j^T = H_j the covariance of its mode j (of several outputs a matrix; of one a
+number), Lambda the noise and M = I + L' Phi' Lambda^-1 Phi L,
+
+    d log p / d H_j  =  1/2 (a_j a_j' - E[b_j b_j']),      a = L'^-1 u,    b = L'^-1 (w - v),
+    M u  =  L' Phi' Lambda^-1 (y - m),      M v  =  w - L' Phi' Lambda^-1 eps,
+
+since L' Phi' K^-1 (y - m) = u and w - v has the covariance L' Phi' K^-1 Phi L: the pathwise estimator of Lin et al.
+(2024), in weight space. Powers and couplings depend on the kernel, modes do not: while one box serves, the data are
+transformed once and for all, and a gradient costs the same for any number of them. A kernel that is multiplied with a
+linear one has a lattice times each monomial (`lattice.basis.Modulated`). Monomials of linear and polynomial terms, and
+constants, stand beside the lattice: functions with weights of their own, whose variances have slopes as modes' do.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..evaluate.bases import Products
+from ..features import LARGEST_DIM
+from ..features.explicit import monomial_count, monomials
+from ..features.features import root_of
+from ..kernels import Kernel
+from ..kernels.terms import Term
+from ..lattice import FourierLattice
+from ..lattice.basis import Lattice, Modulated, lattice_in, powers_in, powers_of
+from ..lattice.joint_basis import LARGEST_BESIDE, Joint
+from ..lattice.series import LARGEST_ERROR, Box, Modes, bases_of, joined, lattice_of, pieces_of, scale_of, sized_box
+from ..lattice.solver import LARGEST_INFORMATION, information_of, rows_of
+from ..lattice.system import Information, System
+from ..models.means import Mean
+from ..solvers import ConvergenceWarning
+from .hyperparameters import Hyperparameters, Leaf, log_prior
+from .likelihood import Dense, likelihood_with_gradient
+
+# A box serves until a hyperparameter has moved by so much on its logarithmic scale.
+_FRESH = 0.3
+# Modes at the most; the share of the noise's variance that may lie beyond them; and a correlation's error.
+_LARGEST, _BEYOND, _IMAGES = 200_000, 3e-4, 1e-6
+# Up to this many data a box that leaves out more of the noise's variance than this is not used.
+_FEW, _TOO_MUCH = 30_000, 0.3
+# What a solve lacks would enter a gradient with the weights' own size, hundreds of times too large: it is waited for.
+_SETTINGS = FourierLattice(tolerance=0.02, head=4000, max_iterations=2000)
+_ACCURACY = 1e-9  # of the data's transforms
+
+
+# Rows that are looked at before all of them are, and distinct ones among all at the most, for which a dense factor is
+# faster than a lattice, and exact.
+_LOOKED_AT, _FEW_DISTINCT = 4096, 1000
+
+
+class NotOnLattice(ValueError):
+    """A model cannot be fitted on a lattice."""
+
+
+class OnLattice:
+    """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
+
+    def __init__(self, of: Dense, num_probes: int, seed: int) -> None:
+        h, X, y, tasks = of.hyperparameters, of.X, of.y, of.tasks
+        self.merged = Merged.of(of)  # in place of a lattice, whose modes a noise near zero asks for without end
+        if self.merged is not None:
+            return
+        self.hyperparameters, self.X, self.y, self.tasks, self.priors = h, X, y, tasks, of.priors
+        # what is of the kernel's size is on the CPU, what is of the data's and of the modes' with the data
+        self.domain = torch.stack(X.aminmax(dim=0)).cpu()  # [2, d]
+        self.origin = self.domain.mean(0)
+        generator = torch.Generator().manual_seed(seed)
+        xi = torch.randn(num_probes, len(X), generator=generator, dtype=torch.float64, device="cpu")
+        self.xi = xi.to(X)  # [s, n]
+        self.seed = int(torch.randint(2**31, (1,), generator=generator, device="cpu"))
+        # fixed variances [n], or ones that are fitted, in the units of which the data's transforms are kept
+        self.relative = torch.ones_like(y) if isinstance(h.noise, Leaf) else h.noise.expand(len(y))
+        self.rows = rows_of(tasks, h.kernel.num_outputs)
+        if any(not len(y[mine]) for mine in self.rows):
+            raise NotOnLattice("an output has no data")
+        # a constant function of each output is on the lattice, and tells of the mean: see `_solved`
+        plain = [p for _, p in pieces_of(h.kernel.to("cpu").terms(X.shape[1])) if not powers_of(p)]
+        if not isinstance(h.mean, Mean) and not any(len(self.rows) == 1 or p.coupling is not None for p in plain):
+            raise NotOnLattice("its mean is fitted, and each output needs a stationary term that is not a product")
+        self.made: tuple[Tensor, Box, list[int]] | None = None
+        self.projections: list[Tensor] = []
+        self.guess: Tensor | None = None
+
+    @staticmethod
+    def can(h: Hyperparameters, X: Tensor) -> bool:
+        """Whether a model may be on one lattice: noise, stationary terms (or these times linear ones), few monomials
+        beside them, a constant or fixed mean."""
+        d = X.shape[1]
+        noisy = isinstance(h.noise, Leaf) or bool((h.noise > 0).all())
+        level = isinstance(h.mean, Mean) or len(h.mean) == 1
+        terms = h.kernel.to("cpu").terms(d)
+        beside = beside_of(terms, d)
+        every = bool(pieces_of(terms)) and len({id(t) for t, _ in pieces_of(terms)}) + len(beside) == len(terms)
+        few = h.kernel.num_outputs * sum(monomial_count(list(t.forms)) for t in beside) <= LARGEST_BESIDE
+        return d <= LARGEST_DIM and noisy and level and every and few
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        if self.merged is not None:
+            return self.merged(vector)
+        h, d = self.hyperparameters, self.X.shape[1]
+
+        def slopes(leaves: list[Tensor]) -> Sequence[Tensor | None]:
+            t, fitted = len(self.rows), isinstance(h.noise, Leaf)
+            kernel, noise, mean = h.model([leaf.cpu() for leaf in leaves], t, torch.arange(t, device="cpu"))
+            # The scale of the relative variances, [t].
+            scale = noise if fitted else torch.ones(t, dtype=torch.float64, device="cpu")
+            terms = beside_of(kernel.terms(d), d)
+            explicit = [monomials(list(term.forms)) for term in terms]
+            variances = [term.variance * c for term, (_, c) in zip(terms, explicit, strict=True)]  # [k] each
+            box = self._box(vector.detach(), kernel, float(noise.detach().min()), [A for A, _ in explicit])
+            bases = [(basis, part.terms[0].coupling) for basis, part in bases_of(box, d, self.origin)]
+            couplings = [*(B for _, B in bases), *(term.coupling for term in terms)]
+            m = None if isinstance(h.mean, Mean) else mean(self.domain[:1])[0].expand(t)  # [t]
+            joint = self._joint([basis for basis, _ in bases], [V.detach().sqrt() for V in variances], couplings)
+            slope, own, level, spread = self._solved(joint, scale.detach(), None if m is None else m.detach())
+            total = (spread * scale.log()).sum()
+            for V, term, G in zip(variances, terms, own, strict=True):  # [k, t, t]
+                total = total + (_coupled(G, term.coupling) * V).sum()
+            for q, (basis, B) in enumerate(bases):
+                (G,) = [slope[e] for e, group in enumerate(joint.groups) if q in group]  # [h + 1, t, t]
+                total = total + (_coupled(G, B) * lattice_in(basis).amplitudes.square()).sum()
+            if m is not None:
+                total = total + (level * m).sum()
+            if self.priors:
+                total = total + log_prior(h.leaves, leaves, self.priors).to(total)
+            return torch.autograd.grad(total, leaves, allow_unused=True)
+
+        return h.pulled_back(vector, slopes)
+
+    def _joint(
+        self, lattices: Sequence[Lattice | Modulated], scales: Sequence[Tensor], couplings: Sequence[Tensor | None]
+    ) -> Joint:
+        """Lattices and the monomials beside them, of a term each with these scales, where the data are."""
+        device, t = self.X.device, len(self.rows)
+        beside = [Products(A[None], a[None], self.origin) for A, a in zip(self.projections, scales, strict=True)]
+        roots = [root_of(None if B is None else B.detach(), t) for B in couplings]
+        return Joint(
+            [basis.mapped(Tensor.detach).to(device) for basis in lattices],
+            [basis.to(device) for basis in beside],
+            [None if R is None else R.to(device) for R in roots],
+        )
+
+    def _box(self, vector: Tensor, kernel: Kernel, noise: float, projections: list[Tensor]) -> Box:
+        """The box of a lattice with the terms of this kernel: the last one, while hyperparameters are near its own."""
+        d = self.X.shape[1]
+        same = len(projections) == len(self.projections) and all(map(torch.equal, projections, self.projections))
+        if self.made is None or not same or float((vector - self.made[0]).abs().max()) > _FRESH:
+            self.projections = projections
+            box, order = one_box(kernel, self.domain, noise)
+            if box.left_out > _TOO_MUCH * noise and len(self.X) <= _FEW:
+                raise NotOnLattice("the kernel is too rough for the modes that memory allows")
+            self.made, self.guess = (vector, box, order), None
+            self._transform(box)
+        _, box, order = self.made
+        pieces = [piece for _, piece in pieces_of(kernel.terms(d))]
+        return replace(box, terms=tuple(pieces[i] for i in order))
+
+    @torch.no_grad()
+    def _transform(self, box: Box) -> None:
+        """What is left of the data: the Toeplitz matrices, and for each channel Phi' Lambda^-1 times y, one, and the
+        probes' noise."""
+        bases = bases_of(box, self.X.shape[1], self.origin)
+        lattices, couplings = [basis for basis, _ in bases], [part.terms[0].coupling for _, part in bases]
+        X, precision = self.X - self.origin.to(self.X), 1 / self.relative
+        ones = [torch.ones(A.shape[1], dtype=torch.float64, device="cpu") for A in self.projections]
+        joint = self._joint(lattices, ones, [*couplings, *[None] * len(ones)])
+        self.generator, _, _ = information_of(
+            Joint(joint.lattices, roots=joint.roots[: len(bases)]), X, precision, self.tasks
+        )
+        mean = self.hyperparameters.mean
+        self.residual = self.y - mean.at(self.X, self.tasks) if isinstance(mean, Mean) else self.y
+        rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])  # [2 + s, n]
+        # the monomials [n, k], and of each output's data their products with these rows and with one another
+        E = torch.cat([X[:, :0], *(basis.values(X[None])[0] for basis in joint.beside)], dim=1)
+        weighted = (E * precision[:, None]).mT  # [k, n]
+        self.transformed_beside = torch.stack([rows[:, mine] @ E[mine] for mine in self.rows])  # [t, 2 + s, k]
+        self.corner = torch.stack([weighted[:, mine] @ E[mine] for mine in self.rows])  # [t, k, k]
+        parts = [joint.adjoints(X, some, _ACCURACY, self.tasks) for some in torch.cat([rows, weighted]).split(4)]
+        each = [torch.cat(of_rows).split([len(rows), len(weighted)]) for of_rows in zip(*parts, strict=True)]
+        self.transformed, self.cross = zip(*each, strict=True)  # a channel's [2 + s, c] and [k, c]
+        generator = torch.Generator().manual_seed(self.seed)
+        size = joint.num_channels * joint.size + joint.num_beside
+        w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64, device="cpu")
+        self.w = w.to(X)  # [s, t c + e]
+
+    @torch.no_grad()
+    def _solved(
+        self, joint: Joint, scale: Tensor, m: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+        """Slopes of log p in the covariances of modes, `[h + 1, t, t]` for each monomial, in those of what is beside
+        the lattice, `[k, t, t]` of each term, in the mean's levels `[t]`, and in the logarithms of the noise's scales
+        `[t]`."""
+        t, h, count = len(self.rows), joint.lattice.num_pairs, joint.num_channels
+        on, scale = count * joint.size, scale.to(self.X)
+        level = torch.zeros_like(scale) if m is None else m.to(scale)
+        each = [scale[a % t] for a in range(count)]  # of each channel
+        data = [(T[0] - level[a % t] * T[1]) / each[a] for a, T in enumerate(self.transformed)]  # [c]
+        eps = joint.unmixed([T[2:] / each[a].sqrt() for a, T in enumerate(self.transformed)])
+        A, T = _mixing(joint), self.transformed_beside
+        data_beside = (T[:, 0] - level[:, None] * T[:, 1]) / scale[:, None]  # [t, k]
+        eps_beside = (T[:, 2:] / scale[:, None, None].sqrt() @ A.mT).sum(0)  # [s, e]
+        first = [joint.unmixed([row[None] for row in data]), (A @ data_beside[..., None]).sum(0).mT]
+        b = torch.cat([torch.cat(first, dim=1), self.w - torch.cat([eps, eps_beside], dim=1)])  # [1 + s, t c + e]
+        generator = torch.stack([T / each[a] for (a, _), T in zip(joint.pairs, self.generator, strict=True)])
+        cross = joint.unmixed([A[a % t] @ C / each[a] for a, C in enumerate(self.cross)])  # [e, t c]
+        corner = (A @ (self.corner / scale[:, None, None]) @ A.mT).sum(0)  # [e, e]
+        system = System(joint, Information(generator, b, cross, corner))
+        if float(system.information.max()) > LARGEST_INFORMATION:
+            raise NotOnLattice("the noise is too small beside the data's number")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the search says where it did not end
+            U, _ = system.solve(b, self.guess, system.head(len(b), _SETTINGS.head), _SETTINGS)
+        self.guess = U
+        explained = torch.cat([U[:1], self.w - U[1:]])
+        a = torch.stack(joint.normalised(joint.mixed(explained[:, :on])), dim=-1)  # [1 + s, c, t] of all channels
+        slopes, levels = [], torch.zeros_like(scale)
+        for own, group in zip(a.split(t, dim=-1), joint.groups, strict=True):
+            G = _slope(own)
+            slopes.append(torch.cat([G[:h] + G[h : 2 * h], G[2 * h :]]).cpu())
+            if not powers_in(joint.lattices[group[0]]):
+                levels = own[0, -1]  # what the constant mode says is what a level would
+        beside = [_slope(own.mT).cpu() for own in joint.normalised_beside(explained[:, on:])]
+        # |y - m - f|^2 over the noise, from what is left of the data; and how many weights these determine
+        V, C = joint.mixed(U[:, :on]), U[:, on:] @ A  # a channel's [1 + s, c], [t, 1 + s, k]
+        both = torch.stack([sum((V[a] @ self.cross[a].mT for a in range(i, count, t)), C[i] * 0) for i in range(t)])
+        more = ((2 * both + C @ self.corner) * C).sum(2) / scale[:, None]  # [t, 1 + s]
+        left = system.energies(U[:1]) + more[:, 0]
+        determined = system.energies(U[1:]) / len(self.xi) + more[:, 1:].mean(1)
+        left -= 2 * (C[:, 0] * data_beside).sum(1)
+        for i, mine in enumerate(self.rows):
+            r = self.residual[mine] - level[i]
+            left[i] += (r.square() / self.relative[mine]).sum() / scale[i] - (len(r) - determined[i])
+            left[i] -= 2 * sum(V[a][0] @ data[a] for a in range(i, count, t))
+        return slopes, beside, levels.cpu(), 0.5 * left.cpu()
+
+
+class Merged:
+    """The exact gradient, where many rows are copies of few: y may differ, inputs (and outputs) do not.
+
+    c rows at one input with noise s have the likelihood of one row, their mean y' with noise s / c, times that of their
+    differences from it, which depends on the noise alone:
+
+        sum_i log N(y_i | f, s)
+            =  log N(y' | f, s / c) - (c - 1)/2 log(2 pi s) - 1/2 log c - 1/2 sum_i (y_i - y')^2 / s
+
+    With noise of each row's own, means and sums are weighted by precisions.
+    """
+
+    def __init__(self, of: Dense, group: Tensor, first: Tensor) -> None:
+        """`group [n]` says which of m rows each row is, and `first [m]` where these are."""
+        h, m = of.hyperparameters, len(first)
+        self.fitted = isinstance(h.noise, Leaf)
+        precision = torch.ones_like(of.y) if isinstance(h.noise, Leaf) else 1 / h.noise.expand(len(of.y))
+
+        def summed(values: Tensor) -> Tensor:
+            return values.new_zeros(m).index_add(0, group, values)
+
+        self.total = summed(precision)  # [m]
+        self.y = summed(precision * of.y) / self.total
+        self.spread = summed(precision * (of.y - self.y[group]).square())
+        self.count = summed(torch.ones_like(of.y))
+        self.hyperparameters, self.priors = h.at(first), of.priors
+        self.X, self.tasks = of.X[first], None if of.tasks is None else of.tasks[first]
+
+    @staticmethod
+    def of(of: Dense) -> Merged | None:
+        """None where distinct rows are not few."""
+        rows = of.X if of.tasks is None else torch.cat([of.X, of.tasks[:, None].to(of.X)], dim=1)
+        if len(rows) <= _FEW_DISTINCT or len(rows[:_LOOKED_AT].unique(dim=0)) > _FEW_DISTINCT:
+            return None
+        if not isinstance(of.hyperparameters.noise, Leaf) and not bool((of.hyperparameters.noise > 0).all()):
+            return None
+        distinct, group = rows.unique(dim=0, return_inverse=True)
+        if len(distinct) > _FEW_DISTINCT:
+            return None
+        number = torch.arange(len(rows), device=group.device)
+        first = torch.full_like(number[: len(distinct)], len(rows)).scatter_reduce(0, group, number, "amin")
+        return Merged(of, group, first)
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        h = self.hyperparameters
+
+        def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
+            kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
+            scale = noise if self.fitted else torch.ones_like(self.total)
+            value = likelihood_with_gradient(kernel, self.X, self.y, self.tasks, scale / self.total, mean)
+            if not math.isfinite(value):
+                return [leaf * math.nan for leaf in leaves]
+            rest = torch.zeros_like(self.y[0])
+            if self.fitted:
+                scale = h.model(leaves, len(self.X), self.tasks)[1]
+                rest = rest - 0.5 * ((self.count - 1) * scale.log() + self.spread / scale).sum()
+            if self.priors:
+                rest = rest + log_prior(h.leaves, leaves, self.priors).to(rest)
+            if rest.requires_grad:
+                rest.backward()
+            return [leaf.grad for leaf in leaves]
+
+        return h.pulled_back(vector, slopes)
+
+
+def _mixing(joint: Joint) -> Tensor:
+    """From weights beside a lattice to each output's coefficients of the monomials there: `[t, e, k]`."""
+    each = zip(joint.beside, joint.roots[len(joint.lattices) :], strict=True)
+    parts = [(R[:, :, None, None] * basis.scales()[0].diag()).flatten(1, 2) for basis, R in each]  # [t, t k, k]
+    nothing = joint.lattice.period.new_zeros(0, 0)
+    return torch.stack([torch.block_diag(nothing, *(A[i] for A in parts)) for i in range(joint.num_outputs)])
+
+
+def _slope(own: Tensor) -> Tensor:
+    """1/2 (a a' - mean of b b') of a and probes b, rows `[1 + s, c, t]`: `[c, t, t]`."""
+    a, probes = own[0], own[1:].transpose(0, 1)  # [c, t], [c, s, t]
+    return 0.5 * (a[:, :, None] * a[:, None] - probes.mT @ probes / probes.shape[1])
+
+
+def _coupled(G: Tensor, B: Tensor | None) -> Tensor:
+    """Slopes `[c]` in the variances of functions of outputs with a coupling, from those in covariances `[c, t, t]`."""
+    return G.sum((1, 2)) if B is None else (G * B).sum((1, 2))
+
+
+def beside_of(terms: Sequence[Term], input_dim: int) -> list[Term]:
+    """The terms without a stationary part: monomials; a constant has the form 1."""
+    one = torch.zeros(input_dim + 1, dtype=torch.float64, device="cpu")
+    one[-1] = 1.0
+    return [t if t.forms else replace(t, forms=(one,)) for t in terms if not t.stationary]
+
+
+def one_box(kernel: Kernel, domain: Tensor, noise: float) -> tuple[Box, list[int]]:
+    """A box for a kernel's terms on a domain `[2, d]`, that leaves out little of the noise's variance; and the numbers
+    of its terms among the kernel's (`pieces_of`)."""
+    d = domain.shape[1]
+    with torch.no_grad():
+        every = [piece for _, piece in pieces_of(kernel.owned().terms(d))]
+        terms = [t for t in every if bool(t.variance > 0)]
+        share = _BEYOND * noise / max(1, len(terms))
+        boxes = [
+            sized_box(t, d, domain, left_out=share / scale_of(t, domain), images=_IMAGES, modes=Modes(_LARGEST))
+            for t in terms
+        ]
+        if any(box is None for box in boxes):
+            raise NotOnLattice("the kernel has no Fourier series on the data's box")
+        made = joined([box for box in boxes if box is not None], _LARGEST, float("inf"))
+        if len(made) != 1 or lattice_of(made[0], d).error > LARGEST_ERROR:
+            raise NotOnLattice("the kernel's terms do not fit on one lattice")
+    numbers = {id(t): i for i, t in enumerate(every)}
+    return made[0], [numbers[id(t)] for t in made[0].terms]

@@ -1,0 +1,18 @@
+"""The Fourier lattice: series of stationary kernels in up to three dimensions, and data solved for on them.
+
+It is an engine: imported, it adds its evaluator, its planner of features, its solver, and its ways to condition paths
+and to give their variances (`condition`, `posterior_variance`) to those of the rooms before it.
+"""
+
+from .. import evaluate as _evaluate
+from ..features.choose import PLANNERS as _PLANNERS
+from . import evaluator as _evaluator
+from . import update as _update  # noqa: F401  (registers how paths are conditioned)
+from .planning import plan as _plan
+from .solver import FourierLattice as FourierLattice
+from .solver import MisfitWarning as MisfitWarning
+
+# The lattice is asked first which terms of a kernel it takes, where there is a domain.
+_PLANNERS.append(_plan)
+# Terms on lattices are computed by transforms, and a path alone costs what it costs among others.
+_evaluate.register(_evaluator, alone=_evaluator.is_all)

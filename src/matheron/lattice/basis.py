@@ -1,0 +1,596 @@
+"""Fourier series along one axis of a grid, for many rows at once: faster than scattered points, since rows share them.
+
+The series of a row is made on a grid twice as fine as its shortest wavelength by an FFT, and interpolated by the window
+of `nufft`. Every row has the same points, so that the windows of some neighbouring points are one small matrix, and the
+interpolation is a product with it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..core.arena import arena, empty
+from ..core.modes import transformed
+from ..core.nufft import (
+    FFT_COST,
+    WIDTH,
+    adjoint_at,
+    as_complex,
+    as_real,
+    grid_shape,
+    series_at,
+    window,
+    window_transform,
+)
+from ..evaluate.bases import Basis, Cosines, Pairs, Products
+from ..features.explicit import as_cosines
+from ..kernels.terms import Term
+
+# Points that share a matrix at the most; cells of the fine grid that such a matrix may span, in windows.
+_TILE, _SPAN = 64, 3
+# Numbers of fine grids at a time: they stay in cache.
+_SLAB = 1 << 16
+# Numbers in the matrix of one axis of a grid at the most: beyond, a transform is faster (on a CPU), or fits in memory.
+_LARGEST_WAVE = {"cpu": 1 << 16, "cuda": 1 << 26}
+# For fewer rows the points of an axis are as good as scattered.
+_FEW_ROWS = 24
+
+
+class AxisSeries:
+    """sum_j F_j exp(i j x) at angles x `[n]`, increasing or decreasing: what is the same for all rows F.
+
+    >>> import torch
+    >>> from matheron.lattice.basis import AxisSeries
+    >>> x = torch.linspace(0, 1, 5, dtype=torch.float64)
+    >>> f = AxisSeries(x, 3, torch.float64)(torch.tensor([[0.5, 0, 0.5]], dtype=torch.complex128))
+    >>> bool((f[0] - x.cos()).abs().max() < 1e-12)
+    True
+    """
+
+    def __init__(self, angles: Tensor, modes: int, dtype: torch.dtype) -> None:
+        w, self.modes, self.num_points = WIDTH[dtype], modes, len(angles)
+        (self.size,) = grid_shape((modes,), dtype)
+        self.transform = window_transform(modes, self.size, dtype)
+        u = angles.double() * (self.size / (2 * math.pi))
+        first = torch.ceil(u - w / 2).long()  # of the w cells nearest to each point
+        taps = torch.arange(w, device="cpu")
+        phi = window(((u - first)[:, None] - taps).to(dtype), w)  # [n, w]
+        low = int(first.min())
+        self.num_cells = int(first.max()) + w - low
+        self.pieces = _unwrapped(low, self.num_cells, self.size)
+        first = first - low
+        step = min(_TILE, max(1, (_SPAN - 1) * w * len(angles) // self.num_cells))
+        self.tiles: list[tuple[slice, slice, Tensor]] = []  # points, cells, and the windows between them
+        for start in range(0, len(angles), step):
+            near = first[start : start + step]
+            a, b = int(near.min()), int(near.max()) + w
+            windows = torch.zeros(b - a, len(near), dtype=dtype, device="cpu")
+            windows.scatter_(0, (near - a) + taps[:, None], phi[start : start + step].mT)
+            self.tiles.append((slice(start, start + len(near)), slice(a, b), windows))
+
+    def __call__(self, F: Tensor) -> Tensor:
+        """Of complex rows `[r, modes]`: `[r, n]`."""
+        both = F.real.new_zeros(2, len(F), self.num_points)
+        self.add(F, *both)
+        return torch.complex(*both)
+
+    def add(self, F: Tensor, *into: Tensor) -> None:
+        """Add the series of complex rows F `[r, modes]` to their real part `[r, n]` and, where given, imaginary one.
+
+        Rows are shared out among threads of our own, each of which works alone: products this small would wait for each
+        other in those of torch.
+        """
+        step = max(1, _SLAB // self.size)
+        slabs = [slice(start, start + step) for start in range(0, len(F), step)]
+        threads = torch.get_num_threads()
+        if threads == 1 or len(slabs) == 1:
+            for rows in slabs:
+                self._add(F, into, rows)
+            return
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                deque(pool.map(partial(self._add, F, into), slabs), maxlen=0)
+        finally:
+            torch.set_num_threads(threads)
+
+    @torch.no_grad()
+    def _add(self, F: Tensor, into: Sequence[Tensor], rows: slice) -> None:
+        m, F = self.modes // 2, F[rows]
+        with arena():
+            padded, fine = empty((len(F), self.size), F), empty((len(F), self.size), F)
+            torch.div(F[:, m:], self.transform[m:], out=padded[:, : m + 1])
+            padded[:, m + 1 : self.size - m] = 0
+            torch.div(F[:, :m], self.transform[:m], out=padded[:, self.size - m :])
+            torch.fft.ifft(padded, norm="forward", out=fine)
+            near = empty((len(F), self.num_cells), self.transform)
+            for part, out in zip((fine.real, fine.imag), into, strict=False):
+                for here, there in self.pieces:
+                    near[:, here] = part[:, there]
+                for points, cells, windows in self.tiles:
+                    out[rows, points].addmm_(near[:, cells], windows)
+
+
+def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
+    """Cells from low on of a periodic grid: which of the count, and which of the grid's own, piece by piece."""
+    pieces, done = [], 0
+    while done < count:
+        start = (low + done) % size
+        step = min(size - start, count - done)
+        pieces.append((slice(done, done + step), slice(start, start + step)))
+        done += step
+    return pieces
+
+
+def sums_along(angles: Tensor, modes: int, rows: int, like: Tensor) -> Callable[[Tensor], Tensor]:
+    """The fastest way from complex rows `[r, modes]` to their series `[r, n]` at the angles of an axis."""
+    device, dtype = like.device.type, like.dtype
+    if len(angles) * modes <= _LARGEST_WAVE.get(device, 0):
+        matrix = waves(angles, modes).to(torch.complex64 if dtype == torch.float32 else torch.complex128).mT
+        return lambda F: F @ matrix
+    steps = angles.diff()
+    if device == "cpu" and rows >= _FEW_ROWS and bool((steps >= 0).all() or (steps <= 0).all()):
+        return AxisSeries(angles, modes, dtype)
+    return lambda F: series_at(F, angles[:, None])
+
+
+def waves(angles: Tensor, modes: int) -> Tensor:
+    """exp(i j x) for the modes of one axis: `[...] -> [..., modes]`."""
+    j = torch.arange(-(modes // 2), modes // 2 + 1, dtype=angles.dtype, device=angles.device)
+    phase = angles[..., None] * j
+    return torch.complex(phase.cos(), phase.sin())
+
+
+# Lattice: a Fourier series on a box, as a basis whose sums are fast transforms.
+
+
+# Numbers in a block of the sums that are taken mode by mode.
+_BLOCK = 1 << 22
+# Up to this many points a sum mode by mode is faster than a transform (measured on a CPU).
+_FEW = 24
+# Nanoseconds: to make a function's value at a point (in one dimension by a cosine, in several by a product), to
+# multiply it with a weight, to make a coefficient; of a transform, for itself, per cell and its logarithm, per tap.
+_CPU = (20.0, 4.0, 0.08, 15.0, 0.0, 0.35, 0.6)
+_GPU = (0.05, 0.02, 4e-5, 0.02, 1e5, 2e-3, 7e-3)  # from the rates of an H200, in float64
+
+
+class Lattice(Basis):
+    """cos(theta_j . x) for one j of each pair +-j, then sin(theta_j . x), then 1: theta_j = 2 pi j / period.
+
+    The modes j run from -m_i to m_i in each of the coordinates `dims`; in order, the second half of the box holds one
+    of each pair. c = prod(2 m_i + 1) in all. Amplitudes `[(c + 1) / 2]` are those of the pairs, then that of 1.
+
+    `error` is the largest difference from the kernel that was measured between points of the domain, `left_out` the
+    share of the variance beyond the last mode, which the outermost modes carry, or other features; both relative to
+    the variance.
+    """
+
+    fields = ("dims", "shape", "error", "left_out")
+    shapes = "period: k, amplitudes: a"
+
+    def check(self) -> None:
+        numbers, k = [*self.dims, *self.shape], len(self.period)
+        if not all(type(i) is int and i >= 0 for i in numbers) or not len(self.dims) == len(self.shape) == k:
+            raise ValueError(f"Lattice: expected dims and shape of {len(self.period)} whole numbers, got {numbers}")
+        if any(n % 2 == 0 for n in self.shape) or len(self.amplitudes) != (math.prod(self.shape) + 1) // 2:
+            raise ValueError(f"Lattice: expected amplitudes of a box {self.shape}, got {len(self.amplitudes)}")
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        shape: Sequence[int],
+        period: Tensor,
+        amplitudes: Tensor,
+        error: float = 0.0,
+        left_out: float = 0.0,
+    ) -> None:
+        super().__init__(period=period, amplitudes=amplitudes)
+        self.dims, self.shape = list(dims), list(shape)
+        self.error, self.left_out = float(error), float(left_out)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def width(self) -> int:
+        return 8  # angles and bookkeeping; the modes are not held for each point
+
+    def scales(self) -> Tensor:
+        a = self.amplitudes
+        return torch.cat([a[:-1], a[:-1], a[-1:]])[None]
+
+    def mode(self, index: Tensor) -> Tensor:
+        """Frequencies `[..., k]` of places `[...]` in the box, in the coordinates `dims`."""
+        return self.place_modes(index) * (2 * math.pi / self.period)
+
+    def beyond(self, input_dim: int) -> Tensor:
+        """Half a step beyond the highest frequency of each coordinate, `[d]`: infinite in those that it has not."""
+        highest = torch.full((input_dim,), math.inf, dtype=torch.float64, device="cpu")
+        highest[self.dims] = (
+            torch.tensor(self.shape, dtype=torch.float64, device="cpu") * math.pi / self.period.double().cpu()
+        )
+        return highest
+
+    def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:
+        """The pairs `start` to `stop` as a plain basis, for sums that need the functions themselves."""
+        places = torch.arange(start, stop, device=self.period.device) + (self.size + 1) // 2
+        theta = torch.zeros(len(places), input_dim, dtype=self.period.dtype, device=self.period.device)
+        theta[:, self.dims] = self.mode(places).to(theta)
+        return Pairs(theta[None], self.amplitudes[None, start:stop])
+
+    def parts(self, width: int, input_dim: int) -> Iterator[Basis]:
+        """The lattice as plain bases of at most `width` functions each."""
+        step = max(1, width // 2)
+        for start in range(0, self.num_pairs, step):
+            yield self.pairs(start, min(start + step, self.num_pairs), input_dim)
+        zero = self.period.new_zeros(1, 1, input_dim)
+        yield Cosines(zero, zero[..., 0], self.amplitudes[None, -1:])
+
+    @property
+    def num_pairs(self) -> int:
+        return (self.size - 1) // 2
+
+    def values(self, x: Tensor) -> Tensor:
+        return torch.cat([self.pairs(0, self.num_pairs, x.shape[-1]).values(x), torch.ones_like(x[..., :1])], dim=-1)
+
+    def angles(self, x: Tensor) -> Tensor:
+        """`[..., d] -> [..., k]`, in radians of the fundamental; float64, for a mode multiplies their errors."""
+        return x[..., self.dims].double() * (2 * math.pi / self.period.double())
+
+    def coefficients(self, W: Tensor) -> Tensor:
+        """Weights `[..., c]` as complex coefficients `[..., *shape]` of exp(i theta_j . x); conjugate for -j."""
+        return torch.complex(*self._parts_of_coefficients(W))
+
+    def _parts_of_coefficients(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Their real and imaginary parts."""
+        h = self.num_pairs
+        cos, sin, one = 0.5 * W[..., :h], 0.5 * W[..., h : 2 * h], W[..., 2 * h :]
+        real = torch.cat([cos.flip(-1), one, cos], dim=-1)
+        imaginary = torch.cat([sin.flip(-1), torch.zeros_like(one), -sin], dim=-1)
+        return real.unflatten(-1, self.shape), imaginary.unflatten(-1, self.shape)
+
+    def weights(self, F: Tensor) -> Tensor:
+        """The weights `[..., c]` of coefficients `[..., *shape]`: the inverse of `coefficients`."""
+        h, F = self.num_pairs, F.flatten(-len(self.shape))
+        return torch.cat([2 * F[..., h + 1 :].real, -2 * F[..., h + 1 :].imag, F[..., h : h + 1].real], dim=-1)
+
+    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
+        if (torch.is_grad_enabled() and W.requires_grad) or transformed():  # to be made of torch's own operations
+            return self.summed(x, W)
+        if torch.is_grad_enabled() and x.requires_grad:
+            return _Weighted.apply(x, W, self)
+        return self._sums(x, W)
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        return self._sums(x, W), self._gradient(x, W)
+
+    def _gradient(self, x: Tensor, W: Tensor) -> Tensor:
+        """`[B, n, d], [B, r, c] -> [B, r, n, d]`: sums with the weights of derivatives."""
+        gradient = torch.zeros(*W.shape[:2], *x.shape[1:], dtype=x.dtype, device=x.device)
+        h = self.num_pairs
+        theta = self.mode(torch.arange(h + 1, self.size, device=W.device)).to(W.dtype)  # [h, k]
+        cosines, sines, one = W[..., :h], W[..., h : 2 * h], torch.zeros_like(W[..., :1])
+        for i, slope in zip(self.dims, theta.unbind(-1), strict=True):
+            gradient[..., i] = self._sums(x, torch.cat([slope * sines, -slope * cosines, one], dim=-1))
+        return gradient
+
+    def _sums(self, x: Tensor, W: Tensor) -> Tensor:
+        """The sums `[B, n, d], [B, r, c] -> [B, r, n]`, in the way that costs least; without a graph."""
+        (B, r, _), n = W.shape, x.shape[1]
+        if B == 1 and self.suits_matrix(x, r):
+            return self._by_matrix(x[0], W[0])[None]
+        if n <= _FEW:
+            return self.summed(x, W)
+        angles, out = self.angles(x), torch.empty(B, r, n, dtype=x.dtype, device=x.device)
+        step = max(2, _BLOCK // self.size // 2 * 2)  # functions whose coefficients are in memory at once
+        for b in range(B):
+            for some in (slice(i, i + step) for i in range(0, r, step)):
+                rows = W[b, some]
+                sums = series_at(self.joined_coefficients(rows), angles[b if len(angles) > 1 else 0])
+                out[b, some] = as_real(sums, len(rows))
+        return out
+
+    def suits_matrix(self, x: Tensor, r: int) -> bool:
+        """Whether r functions at shared points are a matrix product sooner than sums of coefficients or transforms."""
+        cosine, product, multiply, coefficient, fixed, cell, tap = _CPU if x.device.type == "cpu" else _GPU
+        n, k, cells = x.shape[1], len(self.shape), math.prod(grid_shape(self.shape, torch.float64))
+        transform = (fixed + cell * cells * math.log2(cells) + tap * n * 12**k) / self.size
+        other = 4 * multiply * n if n <= _FEW else transform
+        return n * ((product if k > 1 else cosine) + multiply * r) < r * (coefficient + other)
+
+    def _by_matrix(self, x: Tensor, W: Tensor) -> Tensor:
+        """`[n, d], [r, c] -> [r, n]`: the functions at some of the points at a time, times the weights."""
+        out = torch.empty(len(W), len(x), dtype=W.dtype, device=W.device)
+        for some, Phi in self._functions_at(x, W.dtype):
+            out[:, some] = W @ Phi.mT
+        return out
+
+    def _adjoint_by_matrix(self, x: Tensor, v: Tensor) -> Tensor:
+        out = v.new_zeros(len(v), self.size)
+        for some, Phi in self._functions_at(x, v.dtype):
+            out.addmm_(v[:, some], Phi)
+        return out
+
+    def _functions_at(self, x: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+        """The functions at points `[n, d]`, some at a time."""
+        angles, step = self.angles(x), max(1, _BLOCK // self.size)
+        for some in (slice(i, i + step) for i in range(0, len(x), step)):
+            yield some, self._functions(angles[some], dtype)
+
+    def _functions(self, angles: Tensor, dtype: torch.dtype) -> Tensor:
+        """The functions at angles `[n, k]`: `[n, c]`, by products of the axes' own."""
+        h = self.num_pairs
+        first, *others = (waves(angles[:, axis], n) for axis, n in enumerate(self.shape))
+        total = first[:, self.shape[0] // 2 :]  # the pairs lie in this half of the box
+        for wave in others:
+            total = (total[..., None] * wave[:, None]).flatten(1)
+        total = total[:, total.shape[1] - h :]
+        out = torch.empty(len(angles), self.size, dtype=dtype, device=angles.device)
+        out[:, :h], out[:, h : 2 * h], out[:, 2 * h] = total.real, total.imag, 1.0
+        return out
+
+    def summed(self, x: Tensor, W: Tensor) -> Tensor:
+        """The same sum mode by mode, by products of matrices: in a graph, and where points are few."""
+        F, angles = self._parts_of_coefficients(W), self.angles(x)  # [B, r, *shape] twice, [B, n, k]
+        n, inner = x.shape[1], math.prod(F[0].shape[:-1])
+        step = max(1, _BLOCK // inner)
+        blocks = [self._block(angles[:, i : i + step], *F) for i in range(0, n, step)]
+        return torch.cat(blocks, dim=-1) if blocks else W.new_zeros(*W.shape[:2], 0)
+
+    def _block(self, angles: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
+        """One axis after the other, the last first: a product for it, weighted sums for the others.
+
+        In real arithmetic: second derivatives of complex numbers are views that torch.func's vmap does not know.
+        """
+        (B, r), n = real.shape[:2], angles.shape[1]
+        last = len(self.shape) - 1
+        F = torch.stack([real, imaginary], dim=1).reshape(B, -1, self.shape[last])  # [B, 2 r ..., N_k]
+        products = F @ torch.cat(_waves(angles[..., last], F, self.shape[last]), dim=-1).expand(B, -1, -1)
+        products = products.reshape(B, 2, r, *self.shape[:last], 2, n)
+        real = products[:, 0, ..., 0, :] - products[:, 1, ..., 1, :]  # [B, r, ..., n]
+        if last:
+            imaginary = products[:, 0, ..., 1, :] + products[:, 1, ..., 0, :]
+        for axis in reversed(range(last)):
+            shape = (len(angles), *[1] * (real.ndim - 3), self.shape[axis], n)
+            cos, sin = (wave.reshape(shape) for wave in _waves(angles[..., axis], F, self.shape[axis]))
+            total = (real * cos - imaginary * sin).sum(-2)
+            if axis:
+                imaginary = (real * sin + imaginary * cos).sum(-2)
+            real = total
+        return real
+
+    def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
+        """A product of matrices for each axis, or transforms where that has too many numbers."""
+        angles = [axes[i].double() * (2 * math.pi / self.period[k].double()) for k, i in enumerate(self.dims)]
+        order = sorted(range(len(self.dims)), key=lambda k: self.dims[k])
+        rows = math.prod(self.shape)
+        sums = {k: sums_along(angles[k], self.shape[k], rows // self.shape[k], W) for k in order}
+        shape = [len(axis) if i in self.dims else 1 for i, axis in enumerate(axes)]
+        last = order[-1]
+        for start in range(0, len(W), 2):  # two real functions in one complex sum
+            views = into[start : start + 2]
+            total = self.joined_coefficients(W[start : start + 2])[0].permute(order)
+            for k in order[:-1]:
+                total = total.movedim(0, -1)  # the axis summed over comes last
+                total = sums[k](total.reshape(-1, self.shape[k])).unflatten(0, total.shape[:-1])
+            total, by = total.movedim(0, -1).reshape(-1, self.shape[last]), sums[last]
+            if isinstance(by, AxisSeries) and all(v.is_contiguous() and list(v.shape) == shape for v in views):
+                by.add(total, *(view.view(len(total), -1) for view in views))
+                continue
+            total = by(total)
+            for view, part in zip(views, (total.real, total.imag), strict=False):
+                view += part.reshape(shape)
+        return True
+
+    def adjoint(self, x: Tensor, v: Tensor, accuracy: float | None = None) -> Tensor:
+        """The transpose of the sums: `[n, d], [r, n] -> [r, c]`, weights with <W, adjoint> = <sums(W), v>."""
+        if self.suits_matrix(x[None], len(v)):
+            return self._adjoint_by_matrix(x, v.double()).to(v.dtype)
+        return self.separated_adjoint(adjoint_at(as_complex(v), self.angles(x), self.shape, accuracy), len(v))
+
+    def adjoint_cost(self, n: int) -> float | None:
+        cells = math.prod(grid_shape(self.shape, torch.float64))
+        return FFT_COST * (2.5 * cells * math.log2(cells) + n * 10 ** len(self.shape) / 2)
+
+    def same_functions(self, other: Basis) -> bool:
+        return isinstance(other, Lattice) and (
+            (self.dims, self.shape) == (other.dims, other.shape) and torch.equal(self.period, other.period)
+        )
+
+    def joined_coefficients(self, W: Tensor) -> Tensor:
+        """Coefficients of real functions, two in each complex one: `[r, c] -> [ceil(r / 2), *shape]`.
+
+        With a and b the two, those of a + i b at j are ((a_cos + b_sin) + i (b_cos - a_sin)) / 2; at -j signs of sines
+        change.
+        """
+        h, a, b = self.num_pairs, 0.5 * W[0::2], 0.5 * W[1::2]
+        b = b if len(b) == len(a) else torch.cat([b, torch.zeros_like(a[:1])])
+        out = W.new_empty(len(a), self.size, 2)
+        torch.add(a[:, :h], b[:, h : 2 * h], out=out[:, h + 1 :, 0])
+        torch.sub(b[:, :h], a[:, h : 2 * h], out=out[:, h + 1 :, 1])
+        out[:, :h, 0] = (a[:, :h] - b[:, h : 2 * h]).flip(-1)
+        out[:, :h, 1] = (b[:, :h] + a[:, h : 2 * h]).flip(-1)
+        out[:, h] = 2 * torch.stack([a[:, 2 * h], b[:, 2 * h]], dim=-1)
+        return torch.view_as_complex(out).unflatten(-1, self.shape)
+
+    def separated_adjoint(self, G: Tensor, r: int) -> Tensor:
+        """From sum_n v_n exp(-i theta_j . x_n), two real v in each complex one, to sums with cosines, sines and one:
+        `[ceil(r / 2), *shape] -> [r, c]`."""
+        h, flat = self.num_pairs, G.flatten(1)
+        upper, lower, one = 0.5 * flat[:, h + 1 :], 0.5 * flat[:, :h].flip(-1), flat[:, h]  # j, -j and 0
+        out = upper.real.new_empty(len(G), 2, self.size)
+        torch.add(upper.real, lower.real, out=out[:, 0, :h])
+        torch.sub(lower.imag, upper.imag, out=out[:, 0, h : 2 * h])
+        torch.add(upper.imag, lower.imag, out=out[:, 1, :h])
+        torch.sub(upper.real, lower.real, out=out[:, 1, h : 2 * h])
+        out[:, :, 2 * h] = torch.view_as_real(one)
+        return out.flatten(0, 1)[:r]
+
+    def place_modes(self, index: Tensor) -> Tensor:
+        """The whole numbers j `[..., k]` of places `[...]` in the box."""
+        columns = []
+        for n in reversed(self.shape):
+            columns.append(index % n - n // 2)
+            index = index // n
+        return torch.stack(columns[::-1], dim=-1)
+
+
+def _waves(angles: Tensor, like: Tensor, modes: int) -> tuple[Tensor, Tensor]:
+    """cos(j x) and sin(j x) of the modes of one axis, `[b, n] -> [b, modes, n]`, in the dtype of `like`."""
+    j = torch.arange(-(modes // 2), modes // 2 + 1, dtype=angles.dtype, device=angles.device)
+    phase = j[:, None] * angles[:, None]
+    return phase.cos().to(like.dtype), phase.sin().to(like.dtype)
+
+
+class _Weighted(torch.autograd.Function):
+    """The sums at points in a graph; going back, those of the gradient's coefficients."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, W: Tensor, basis: Lattice) -> Tensor:
+        ctx.save_for_backward(x, W)
+        ctx.basis = basis
+        return basis._sums(x.detach(), W)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        x, W = ctx.saved_tensors
+        basis: Lattice = ctx.basis
+        if torch.is_grad_enabled():  # second derivatives
+            with torch.enable_grad():
+                f = basis.summed(x, W)
+            return torch.autograd.grad(f, x, grad, create_graph=True)[0], None, None
+        df = basis._gradient(x.detach(), W)  # [B, r, n, d]
+        pulled = (grad[..., None] * df).sum(1)
+        return pulled.sum(0, keepdim=True) if len(x) < len(pulled) else pulled, None, None
+
+
+# Modulated: a monomial times the functions of a lattice, for products of stationary and linear kernels.
+
+
+class Modulated(Basis):
+    """x_1^p_1 ... x_d^p_d phi_j(x - origin), with phi_j the functions of a lattice; monomials are about 0."""
+
+    fields = ("powers",)
+    shapes = "origin: d"
+
+    def check(self) -> None:
+        whole = all(type(p) is int and p >= 0 for p in self.powers)
+        if not whole or len(self.powers) != len(self.origin) or not isinstance(self.lattice, Lattice):
+            raise ValueError(f"Modulated: expected a lattice, and {len(self.origin)} powers, got {self.powers}")
+
+    def __init__(self, lattice: Lattice, powers: Sequence[int], origin: Tensor) -> None:
+        super().__init__(origin=origin)
+        self.lattice, self.powers = lattice, list(powers)
+
+    @property
+    def size(self) -> int:
+        return self.lattice.size
+
+    @property
+    def width(self) -> int:
+        return self.lattice.width
+
+    def scales(self) -> Tensor:
+        return self.lattice.scales()
+
+    def envelope(self, x: Tensor) -> Tensor:
+        """The monomial at points about the origin: `[..., d] -> [...]`."""
+        return monomial(x + self.origin, self.powers)
+
+    def envelope_slope(self, x: Tensor) -> Tensor:
+        """Its gradient, `[..., d] -> [..., d]`."""
+        x, slopes = x + self.origin, []
+        for i, p in enumerate(self.powers):
+            lower = [q - (j == i) for j, q in enumerate(self.powers)]
+            slopes.append(p * monomial(x, lower) if p else torch.zeros_like(x[..., i]))
+        return torch.stack(slopes, dim=-1)
+
+    def modulated(self, x: Tensor, f: Tensor, df: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The sums of the functions and their gradients from the lattice's own: `[B, r, n]` and `[B, r, n, d]`."""
+        e = self.envelope(x)[:, None]  # [B, 1, n]
+        slope = None if df is None else e[..., None] * df + f[..., None] * self.envelope_slope(x)[:, None]
+        return e * f, slope
+
+    def values(self, x: Tensor) -> Tensor:
+        return self.envelope(x)[..., None] * self.lattice.values(x)
+
+    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
+        return self.envelope(x)[:, None] * self.lattice.weighted(x, W)
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        f, df = self.modulated(x, *self.lattice.weighted_with_gradient(x, W))
+        assert df is not None
+        return f, df
+
+    def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
+        sums = [torch.zeros_like(view, memory_format=torch.contiguous_format) for view in into]
+        if not self.lattice.add_on_axes(W, axes, sums):
+            return False
+        for i, (axis, p) in enumerate(zip(axes, self.powers, strict=True)):
+            factor = (axis + self.origin[i]).pow(p).reshape([-1 if j == i else 1 for j in range(len(axes))])
+            for part in sums if p else []:
+                part *= factor
+        for view, part in zip(into, sums, strict=True):
+            view += part
+        return True
+
+    def adjoint(self, x: Tensor, v: Tensor, accuracy: float | None = None) -> Tensor:
+        """The transpose of the sums: `[n, d], [r, n] -> [r, c]`."""
+        return self.lattice.adjoint(x, v * self.envelope(x), accuracy)
+
+    def adjoint_cost(self, n: int) -> float | None:
+        return self.lattice.adjoint_cost(n)
+
+    def parts(self, width: int, input_dim: int) -> Iterator[Basis]:
+        """The same in plain bases of at most `width` functions each."""
+        one_hot = torch.eye(input_dim + 1, dtype=self.origin.dtype, device=self.origin.device)
+        factors = one_hot[[i for i, p in enumerate(self.powers) for _ in range(p)]]  # [p, d + 1]
+        for part in self.lattice.parts(width, input_dim):
+            A = factors[None, :, None].expand(-1, -1, part.size, -1)
+            yield Products(A, A.new_ones(()), self.origin, as_cosines([part]).to(A.device))
+
+
+OnLattice = Lattice | Modulated
+
+
+def lattice_in(basis: Basis) -> Lattice:
+    """The lattice that a basis's functions are of, as they are or times a monomial."""
+    found = basis.lattice if isinstance(basis, Modulated) else basis
+    assert isinstance(found, Lattice)
+    return found
+
+
+def same_modes(bases: Sequence[Basis]) -> bool:
+    """Whether the lattices of bases differ in their amplitudes alone."""
+    first, *others = map(lattice_in, bases)
+    return all(first.same_functions(other) for other in others)
+
+
+def powers_in(basis: OnLattice) -> tuple[int, ...]:
+    """The powers of the monomial before a lattice's functions; none where these are as they are."""
+    return tuple(basis.powers) if isinstance(basis, Modulated) else ()
+
+
+def monomial(x: Tensor, powers: Sequence[int]) -> Tensor:
+    """x_1^p_1 ... x_d^p_d: `[..., d] -> [...]`."""
+    factors = [x[..., i].pow(p) for i, p in enumerate(powers) if p]
+    return math.prod(factors[1:], start=factors[0]) if factors else torch.ones_like(x[..., 0])
+
+
+def powers_of(term: Term) -> tuple[int, ...]:
+    """The powers of a term whose forms are single coordinates: its monomial's; () where it has none."""
+    if not term.forms:
+        return ()
+    powers = torch.stack([form.detach() > 0 for form in term.forms]).sum(0)[:-1].tolist()
+    return tuple(powers) if any(powers) else ()
+
+
+def largest_square(powers: Sequence[int], domain: Tensor) -> float:
+    """The largest square of a monomial on a box `[2, d]`."""
+    return float(monomial(domain.detach().double().abs().amax(0), powers) ** 2)

@@ -1,0 +1,132 @@
+"""Draws whose update, too, is on a Fourier lattice: given data at once, or data that are read in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..features.spec import FeatureSpec, features_for
+from ..models import ExactGP, SparseGP, cast_model
+from ..models.streamed import Chunk, StreamedGP
+from ..paths import Paths, UpdatePaths, prior_on
+from ..solvers import Auto, Cholesky, Solver
+from ..solvers.operator import KernelOperator
+from .joint_basis import Joint
+from .series import NoJointLattice
+from .solver import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, FourierLattice, largest_worthwhile, worthwhile
+from .update import error_of_mean, given_on_lattice, warn_of_misfit
+
+_NO_LATTICE = (
+    'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice (alone or times '
+    "linear ones), and whose others are constant, linear, polynomial or periodic; got {kernel!r} ({why}); use "
+    'solver="cholesky" or "cg"'
+)
+
+
+def drawn_on_lattice(
+    gp: ExactGP | SparseGP, s: int, basis: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
+) -> Paths | None:
+    """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
+    asked = isinstance(solver, FourierLattice)
+    enough = isinstance(gp, ExactGP) and gp.num_data >= SMALLEST_ON_LATTICE[min(gp.centres.shape[1], 3)]
+    if not asked and not (isinstance(solver, Auto) and enough):
+        return None
+    if not (_fits(basis, detach) and isinstance(gp, ExactGP) and bool((gp.noise > 0).all())):
+        if asked:
+            raise ValueError(
+                'solver="lattice" needs an exact model with noise, domain=(lower, upper), features '
+                '"auto" or "lattice", and detach=True; use solver="cholesky"'
+            )
+        return None
+    with torch.no_grad():
+        X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
+        transform, state = gp.input_transform, generator.get_state()
+        largest = None if asked else largest_worthwhile(len(X), s, X.shape[1], gp.num_outputs)
+        try:  # before any factor: none is needed
+            of = (gp.kernel, s, X, basis, generator)
+            features = features_for(*of, input_transform=transform, noise=gp.noise, joined=True, largest=largest)
+            joint, why = Joint.of(features, gp.kernel), features.description
+        except NoJointLattice as reason:
+            features, joint, why = None, None, reason
+        if (
+            features is None
+            or joint is None
+            or not (asked or worthwhile(joint, X.double() - features.origin.double(), gp.noise, s, gp.tasks))
+        ):
+            if asked:
+                raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=why))
+            generator.set_state(state)  # as if nothing had been tried
+            return None
+        prior = prior_on(features, basis.index(features, s), gp.num_outputs, X, generator, len(X))
+        empty = UpdatePaths.empty(kernel, X, s)
+        settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
+        chunk = (X, gp.tasks, gp.train_targets, gp.noise)
+        prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
+        dense = isinstance(solver, Auto) and isinstance(
+            solver.choose(KernelOperator(kernel, X, gp.tasks, gp.noise)), Cholesky
+        )
+        if dense and error_of_mean(update, basis.tolerance) > LARGEST_MEAN_ERROR:
+            generator.set_state(state)
+            return None
+        warn_of_misfit(update, basis.tolerance, stacklevel=7)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
+
+
+def _fits(basis: FeatureSpec, detach: bool) -> bool:
+    """Whether what is asked of the prior can be had on a lattice."""
+    return basis.domain is not None and basis.features in ("auto", "lattice") and detach
+
+
+def _on(device: torch.device, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor) -> Chunk:
+    return X.to(device), None if tasks is None else tasks.to(device), y.to(device), noise.to(device)
+
+
+@torch.no_grad()
+def drawn_from_stream(
+    streamed: StreamedGP,
+    s: int,
+    basis: FeatureSpec,
+    solver: Solver,
+    detach: bool,
+    generator: torch.Generator,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> Paths:
+    """Paths given data that are read twice in chunks: for the lattice's size, and for what it keeps of them."""
+    if not _fits(basis, detach) or not isinstance(solver, Auto | FourierLattice):
+        raise ValueError(
+            "draw: a StreamedGP is solved for on a lattice: it needs domain=(lower, upper), features and solver "
+            '"auto" or "lattice", and detach=True'
+        )
+    settings = solver if isinstance(solver, FourierLattice) else FourierLattice(progress=solver.progress)
+    gp: ExactGP = cast_model(streamed.model, dtype or torch.float64, device, True)
+
+    def reading(label: str, total: int | None) -> Iterator[Chunk]:
+        from ..core.progress import tracked
+
+        return tracked(streamed.chunks(), total, label, "chunks", show=settings.progress)
+
+    survey = streamed.survey(reading("sizing the lattice", streamed.num_chunks))
+    corners = survey.noise.mean().expand(2)  # as two more data: the lattice must cover them
+    centres, noise = torch.cat([survey.sample, survey.box]), torch.cat([survey.noise, corners])
+    try:
+        features = features_for(
+            gp.kernel, s, centres, basis, generator, input_transform=gp.input_transform, noise=noise, joined=True
+        )
+    except NoJointLattice as reason:
+        raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None
+    like = gp.train_inputs
+    features = features.to(like.device, like.dtype)
+    prior = prior_on(features, basis.index(features, s), gp.num_outputs, like, generator, survey.num_data)
+    empty = UpdatePaths.empty(gp.kernel, like, s)
+    mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
+    chunks = (_on(like.device, *chunk) for chunk in again)
+    prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)
+    if update.num_data != survey.num_data:
+        raise ValueError(
+            f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
+        )
+    warn_of_misfit(update, basis.tolerance, stacklevel=5)
+    return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)

@@ -1,0 +1,111 @@
+"""Which terms of a kernel go on a lattice, and on how many modes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..features import Asked, Choice
+from ..features.choose import LATTICE_KINDS, Planned, relevant_terms, repeats, size_of, with_components
+from ..kernels import Kernel
+from ..kernels.terms import Term
+from .basis import OnLattice, lattice_in, powers_in, powers_of, same_modes
+from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, lattices, pieces_of
+
+# Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
+LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
+# In a graph every mode is summed over by torch's own operations, and kept: few are all that is practical.
+LARGEST_IN_GRAPH = 4096
+# In several dimensions, where random frequencies hold what lies beyond its modes, "auto" needs no more.
+LARGEST_COMPLETED, COMPLETED_MEMORY = 1 << 18, 1 << 27
+# In one dimension there are modes alone, with more memory for their weights; where that does not do, no lattice.
+LINE_MEMORY = 1 << 30
+# A rough kernel's modes in one dimension, and how many times the share they may leave out if these do not do (see
+# `Modes`). With 2^16 of them, variances of Matern-1/2 a ten-thousandth of the domain away from a datum are right to a
+# twentieth (tests/features/test_choose.py). Data are solved for on fewer, and to more accuracy.
+LARGEST_FINE, FINE_MEMORY, LOOSER = 1 << 16, 1 << 26, 160.0
+LARGEST_FINE_JOINT, LOOSER_JOINT = 1 << 13, 10.0
+# Without data: paths drawn from a prior may be conditioned later, which reduces the variance.
+_UNKNOWN_SHARE = 0.01
+
+
+def plan(kernel: Kernel, asked: Asked) -> Planned | None:
+    """Lattices for the terms of a kernel that have one on the domain; None where no lattice is asked for."""
+    kind, input_dim = asked.kind, asked.input_dim
+    if asked.domain is None or kind not in ("auto", *LATTICE_KINDS):
+        return None
+    terms = relevant_terms(kernel, input_dim)
+    # A prior on modes alone, where it is asked for, can be given data on its lattice.
+    completed = kind == "auto" or (kind == "lattice" and asked.posterior is not None)
+    completed = completed and not asked.accuracy.joined
+    completed = completed and len(with_components(terms, input_dim)) == sum(bool(t.stationary) for t in terms)
+    made, rest = _lattices(kernel, terms, asked, completed)
+    if asked.accuracy.joined:
+        _require_joint(made, rest, input_dim, asked.num_features)
+    return Planned(
+        [(placed.basis, placed.coupling) for placed in made],
+        [_choice(placed.basis) for placed in made],
+        [(list(each.beyond), lattice_in(each.basis).beyond(input_dim)) for each in made if each.beyond],
+        rest,
+    )
+
+
+def _lattices(
+    kernel: Kernel, terms: list[Term], asked: Asked, completed: bool
+) -> tuple[list[LatticeBlock], list[Term]]:
+    """The terms that go on lattices, and the others."""
+    kind, domain, to, input_dim = asked.kind, asked.domain, asked.accuracy, asked.input_dim
+    assert domain is not None
+    discrete = [t for t in terms if t.stationary and not t.forms and repeats(t, input_dim, asked.num_features)]
+    left = [t for t in terms if not any(t is other for other in discrete)]
+    alike = {(id(t.coupling), powers_of(piece)) for t, piece in pieces_of(left)}
+    weights = to.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
+    most = asked.num_features if kind == "equispaced" else LARGEST_LATTICE  # the old name, whose features are counted
+    if torch.is_grad_enabled() and kernel.requires_graph():
+        most = min(most, LARGEST_IN_GRAPH)
+
+    def within(most: int, memory: int) -> int:
+        return max(1, min(most, memory // (8 * weights)))
+
+    several, one = Modes(within(most, LATTICE_MEMORY)), Modes(within(most, LINE_MEMORY))
+    if to.joined:
+        one = Modes(one.largest, LARGEST_FINE_JOINT, LOOSER_JOINT)
+    elif completed and kind == "auto":
+        several = Modes(within(min(most, LARGEST_COMPLETED), COMPLETED_MEMORY))
+        one = Modes(one.largest, within(LARGEST_FINE, FINE_MEMORY), LOOSER)
+    scale = _UNKNOWN_SHARE * sum(size_of(t, domain) for t in left if t.stationary)
+    tolerance = to.tolerance / 2 if input_dim == 1 else to.tolerance
+    # A mean by the lattice's kernel errs as much as that does; in one dimension modes are few, and a smooth posterior
+    # sees all of an image.
+    images = tolerance * (0.04 if input_dim == 1 else 0.1 if to.joined else 1.0)
+    # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
+    left_out = 0.25 * tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
+    made, rest = lattices(
+        left,
+        input_dim,
+        domain,
+        asked.origin,
+        left_out=left_out,
+        images=images,
+        several=several,
+        one=one,
+        largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
+        joint=to.joined,
+        refused=to.largest,
+        completed=completed,
+    )
+    return made, rest + discrete
+
+
+def _choice(basis: OnLattice) -> Choice:
+    of, powers = lattice_in(basis), powers_in(basis)
+    return Choice("lattice", of.size, bool(powers), left_out=of.left_out, error=of.error, modes=of.shape)
+
+
+def _require_joint(made: list[LatticeBlock], rest: list[Term], input_dim: int, count: int) -> None:
+    """All of the kernel is on one lattice, but for terms that have exact features of their own."""
+    exact = [not t.stationary or (not t.forms and repeats(t, input_dim, count)) for t in rest]
+    if not made or not same_modes([basis for basis, *_ in made]) or not all(exact):
+        others = len(exact) - sum(exact)
+        raise NoJointLattice(f"{len(made)} lattices, and {others} terms that have none")

@@ -1,0 +1,589 @@
+"""Boxes: where the Fourier series of some terms of a kernel repeats itself, and how many modes it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..core.modes import plain
+from ..core.nufft import series_at
+from ..features.choose import LARGEST_DIM
+from ..features.explicit import expanded, monomial_count
+from ..kernels.terms import Term
+from .basis import Lattice, Modulated, OnLattice, largest_square, lattice_in, powers_of
+
+# Boxes are joined where one for all of their terms has at most this many times their modes, or this many in all.
+JOIN_TIMES, _JOIN_BELOW = 2.0, 4096
+
+
+@dataclass(frozen=True)
+class Box:
+    """The box of some terms: in each coordinate its period, the domain's side, and the modes -m to m."""
+
+    terms: tuple[Term, ...]
+    cut_off: tuple[bool, ...]  # a term's: cut off, or continued by its images
+    dims: tuple[int, ...]
+    period: tuple[float, ...]
+    side: tuple[float, ...]
+    fixed: tuple[bool, ...]  # whether the period is the kernel's own, along a coordinate where it repeats
+    m: tuple[int, ...] = ()
+    left_out: float = 0.0  # variance beyond the modes
+
+    @property
+    def shape(self) -> list[int]:
+        return [2 * m + 1 for m in self.m]
+
+    @property
+    def num_modes(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def variance(self) -> float:
+        return sum(float(t.variance.detach()) for t in self.terms)
+
+    def along(self, axes: Sequence[int]) -> Box:
+        """This box in some of its coordinates alone."""
+        each = {name: getattr(self, name) for name in ("dims", "period", "side", "fixed", "m")}
+        return replace(self, **{name: tuple(values[a] for a in axes if values) for name, values in each.items()})
+
+
+def joined(boxes: list[Box], largest: int, times: float = JOIN_TIMES) -> list[Box]:
+    """Fewer boxes for the same terms, where one for several of them has not many more modes than they have."""
+    merged: list[Box] = []
+    for box in sorted(boxes, key=lambda b: -b.num_modes):
+        for i, other in enumerate(merged):
+            both = _union(other, box)
+            few = both is not None and both.num_modes <= max(_JOIN_BELOW, times * (box.num_modes + other.num_modes))
+            if both is not None and few and both.num_modes <= largest:
+                merged[i] = both
+                break
+        else:
+            merged.append(box)
+    return merged
+
+
+def _union(a: Box, b: Box) -> Box | None:
+    """One box for the terms of both: the longer period and the higher frequency in each coordinate."""
+    dims = sorted({*a.dims, *b.dims})
+    axes: list[tuple[float, float, bool, int]] = []  # of each, as a Box has them
+    for i in dims:
+        both = [(x, x.dims.index(i)) for x in (a, b) if i in x.dims]
+        longest = max(x.period[k] for x, k in both)
+        own = {x.period[k] for x, k in both if x.fixed[k]}
+        if len(own) > 1:
+            return None
+        if own:  # a whole number of the kernel's own periods
+            (p,) = own
+            longest = p * math.ceil(longest / p - 1e-9)
+        m = max(math.ceil(x.m[k] * longest / x.period[k] - 1e-9) for x, k in both)
+        axes.append((longest, max(x.side[k] for x, k in both), bool(own), m))
+    if len(dims) > LARGEST_DIM:
+        return None
+    period, side, fixed, m = zip(*axes, strict=True)
+    left_out = a.left_out + b.left_out
+    return Box(a.terms + b.terms, a.cut_off + b.cut_off, tuple(dims), period, side, fixed, m, left_out)
+
+
+def own_period(term: Term, input_dim: int, i: int) -> float:
+    """The period of a coordinate along which all factors repeat; infinite where one decays, NaN where none holds."""
+    frequencies = []
+    for kernel in term.stationary:
+        if i not in kernel.active_dims(input_dim):
+            continue
+        atoms = kernel.measure(input_dim).atoms()
+        if atoms is None:
+            return math.inf
+        theta, mass = atoms
+        frequencies.append(theta[mass > 1e-14, i].detach().abs().cpu().double())
+    theta = torch.cat(frequencies)
+    theta = theta[theta > 0]
+    if len(theta) == 0:
+        return 1.0  # constant along this coordinate
+    fundamental = float(theta.min())
+    multiples = theta / fundamental
+    return 2 * math.pi / fundamental if bool(((multiples - multiples.round()).abs() < 1e-6).all()) else math.nan
+
+
+# The Fourier coefficients of a stationary kernel on a box, and what is wrong with the series.
+#
+# Only differences between points of the domain matter, so the kernel may be continued beyond them in any way that
+# keeps its coefficients positive: by its own periodic images, far enough away, or cut off smoothly. Where the
+# spectral density S is known, the images' coefficients are S(theta_j) prod(2 pi / period) exactly; else they are an
+# FFT of the kernel. What lies beyond the last mode is added to the outermost octave of modes: the variance is
+# right, and correlations err over distances below the shortest wavelength alone. Where other features hold it, it
+# is left out.
+
+
+# Images whose sum is that of all coefficients: what the modes lack is the difference, far below the nearest image.
+_IMAGES = range(-8, 9)
+
+
+def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int, whole: bool = True) -> Tensor:
+    """The Fourier coefficients of a term of variance one on the box's modes, `[*shape]`, none negative.
+
+    They are of the whole variance, or without what lies beyond the modes.
+    """
+    active = term.active_dims(input_dim)
+    mine = [axis for axis, i in enumerate(box.dims) if i in active]
+    part = box.along(mine)
+    c = None if cut_off else _by_density(term, part, input_dim, whole)
+    if c is None and whole:
+        c = by_transform(term, cut_off, part, input_dim).clamp_min(0)
+    elif c is None:  # a transform adds what lies beyond its modes to them: of twice as many, most to the others
+        c = by_transform(term, cut_off, replace(part, m=tuple(2 * m for m in part.m)), input_dim).clamp_min(0)
+        c = c[tuple(slice(m, 3 * m + 1) for m in part.m)]
+    if len(mine) == len(box.dims):
+        return c
+    shape = [2 * m + 1 if axis in mine else 1 for axis, m in enumerate(box.m)]
+    widths = [0 if axis in mine else m for axis, m in enumerate(box.m)]  # constant along the others: their mode 0
+    return pad(c.reshape(shape), [w for width in reversed(widths) for w in (width, width)])
+
+
+def _by_density(term: Term, box: Box, input_dim: int, whole: bool) -> Tensor | None:
+    """S(theta_j) prod(2 pi / period), with what is left over in the outermost octave if they are to be of the whole
+    variance; None without a density."""
+    measure = term.measure(input_dim)
+    if getattr(measure, "density_dims", None) != list(box.dims):
+        return None
+    axes = [
+        torch.arange(-m, m + 1, dtype=torch.float64, device="cpu") * (2 * math.pi / p)
+        for m, p in zip(box.m, box.period, strict=True)
+    ]
+    theta = torch.zeros(box.num_modes, input_dim, dtype=torch.float64, device="cpu")
+    theta[:, list(box.dims)] = torch.cartesian_prod(*axes).reshape(-1, len(axes))
+    density = measure.density(theta)
+    if density is None or not bool(torch.isfinite(density.detach()).all()):
+        return None
+    c = (density * math.prod(2 * math.pi / p for p in box.period)).reshape(box.shape)
+    if not whole:
+        return c
+    images = torch.tensor(list(product(_IMAGES, repeat=len(box.dims))), dtype=torch.float64, device="cpu")
+    x = torch.zeros(len(images), input_dim, dtype=torch.float64, device="cpu")
+    x[:, list(box.dims)] = images * torch.tensor(box.period, dtype=torch.float64, device="cpu")
+    rest = (stationary(term, x).sum() - c.sum()).clamp_min(0)
+    outer = torch.zeros(box.shape, dtype=torch.bool, device="cpu")
+    for axis, m in enumerate(box.m):
+        far = torch.arange(-m, m + 1, device="cpu").abs() * 2 > m
+        outer = outer | far.reshape([-1 if a == axis else 1 for a in range(len(box.dims))])
+    mass = (c * outer).sum()
+    if float(rest.detach()) <= 1e-12 or float(mass.detach()) <= 0:
+        return c
+    return c * (1 + outer * (rest / mass))
+
+
+def by_transform(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
+    """The coefficients on the box's modes by an FFT of the continued kernel, `[*shape]`; some may be negative."""
+    even = _even_in_each(term, box, input_dim)  # one half of each axis is then the other's mirror image
+    points = [m + 1 if even else n for m, n in zip(box.m, box.shape, strict=True)]
+    steps = [p / n for p, n in zip(box.period, box.shape, strict=True)]
+    axes = [torch.arange(n, dtype=torch.float64, device="cpu") * step for n, step in zip(points, steps, strict=True)]
+    r = torch.cartesian_prod(*axes).reshape(-1, len(axes))  # differences from 0 to a period, in an FFT's order
+    values = continued(term, cut_off, box, r, input_dim).reshape(points)
+    for axis, m in enumerate(box.m if even else ()):
+        values = torch.cat([values, values.narrow(axis, 1, m).flip(axis)], dim=axis)
+    return torch.fft.fftshift(torch.fft.fftn(values).real) / values.numel()
+
+
+def _even_in_each(term: Term, box: Box, input_dim: int) -> bool:
+    """Whether the kernel is even in each coordinate by itself, as one that is turned is not."""
+    r = near(64, len(box.dims), seed=2) * torch.tensor(box.period, dtype=torch.float64, device="cpu")
+    signs = torch.randint(2, r.shape, generator=torch.Generator().manual_seed(3), device="cpu") * 2 - 1
+    x = torch.zeros(2, len(r), input_dim, dtype=torch.float64, device="cpu")
+    x[:, :, list(box.dims)] = torch.stack([r, r * signs])
+    with torch.no_grad():
+        return torch.allclose(*(stationary(term, each) for each in x), rtol=0, atol=1e-14)
+
+
+def continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) -> Tensor:
+    """The kernel beyond the domain as the box continues it, at differences `[N, k]` in [0, period] -> `[N]`."""
+    active = set(term.active_dims(input_dim))
+    decays = [i in active and not math.isfinite(own_period(term, input_dim, i)) for i in box.dims]
+    x = torch.zeros(len(r), input_dim, dtype=torch.float64, device="cpu")
+    period = torch.tensor(box.period, dtype=torch.float64, device="cpu")
+    distance = torch.minimum(r, period - r)  # a kernel along one coordinate is even: so is its continuation
+    if cut_off:
+        # Of a difference across two coordinates only the relative sign matters, and the nearest image has it.
+        wrapped = torch.where(r <= period / 2, r, r - period)
+        x[:, box.dims] = wrapped
+        value = stationary(term, x)
+        for axis, decay in enumerate(decays):
+            if decay:
+                width = box.period[axis] / 2 - box.side[axis]
+                value = value * _smooth_step((distance[:, axis] - box.side[axis]) / width)
+        return value
+    total = torch.zeros(len(r), dtype=torch.float64, device="cpu")
+    for image in product(*[(0.0, -1.0, 1.0, -2.0) if decay else (0.0,) for decay in decays]):
+        if not any(image) or _matters(term, box, image, input_dim):
+            x[:, box.dims] = r + torch.tensor(image, dtype=torch.float64, device="cpu") * period
+            value = stationary(term, x)
+            for i, p, decay in zip(box.dims, box.period, decays, strict=True):
+                if decay:  # to zero between one period and two: images that end abruptly are a kink, which hides a tail
+                    value = value * _smooth_step(x[:, i].abs() / p - 1)
+            total = total + value
+    return total
+
+
+def _matters(term: Term, box: Box, image: tuple[float, ...], input_dim: int) -> bool:
+    """Whether an image is more than rounding anywhere in the box: in a tenth of it at the corner nearest to it."""
+    inside = 0.1 * near(64, len(image), seed=0)
+    x = torch.zeros(len(inside), input_dim, dtype=torch.float64, device="cpu")
+    for axis, (i, shift) in enumerate(zip(box.dims, image, strict=True)):
+        nearest = inside[:, axis] if shift >= 0 else 1 - inside[:, axis]
+        x[:, i] = box.period[axis] * (nearest + shift)
+    return float(stationary(term, x).detach().abs().max()) > 1e-13
+
+
+def near(count: int, dim: int, seed: int) -> Tensor:
+    """Points of the unit cube `[count, dim]` at all distances from the origin, down to a millionth: a domain may be
+    that much longer than a kernel's lengthscale."""
+    generator = torch.Generator().manual_seed(seed)
+    u, v = torch.rand(2, count, dim, generator=generator, dtype=torch.float64, device="cpu")
+    return v * torch.exp(-14 * u[:, :1])
+
+
+def _smooth_step(t: Tensor) -> Tensor:
+    """One up to 0, zero from 1, infinitely smooth between."""
+    t = t.clamp(1e-9, 1 - 1e-9)
+    return torch.sigmoid(1 / t - 1 / (1 - t))
+
+
+def stationary(term: Term, x: Tensor) -> Tensor:
+    """The stationary part at differences x `[n, d]` from the origin -> `[n]`."""
+    value = torch.ones(len(x), dtype=x.dtype, device="cpu")
+    for kernel in term.stationary:
+        value = value * kernel.to("cpu").forward(x, torch.zeros_like(x[:1]))[:, 0]
+    return value
+
+
+def decay_length(term: Term, input_dim: int, i: int, side: float, tolerance: float) -> float:
+    """The distance along a coordinate beyond which the kernel stays below the tolerance; infinite where it does not."""
+    octaves = [
+        torch.linspace(2.0**j, 2.0 ** (j + 1), 129, dtype=torch.float64, device="cpu")[1:] for j in range(-10, 20)
+    ]
+    r = torch.cat(octaves) * side
+    size = torch.zeros(len(r), dtype=torch.float64, device="cpu")
+    for slopes in _ridges(term, input_dim, i, r):
+        size = torch.maximum(size, stationary(term, r[:, None] * slopes).detach().abs())
+    above = (size > tolerance).nonzero()
+    last = int(above[-1]) if len(above) else -1
+    return float(r[last + 1]) if last + 1 < len(r) else math.inf
+
+
+def _ridges(term: Term, input_dim: int, i: int, r: Tensor) -> Tensor:
+    """Directions `[k, d]`, one in coordinate i, along which a kernel may decay the slowest: its axis, and, of one that
+    is turned in a plane, many others."""
+    axis = torch.zeros(1, input_dim, dtype=torch.float64, device="cpu")
+    axis[0, i] = 1
+    found = [axis]
+    for j in term.active_dims(input_dim):
+        slope = torch.zeros_like(axis)
+        slope[0, j] = 1
+        both = [stationary(term, r[:, None] * (axis + sign * slope)).detach() for sign in (1, -1)]
+        if j != i and not torch.allclose(*both, rtol=0, atol=1e-9):
+            turns = torch.linspace(-1.5, 1.5, 64, dtype=torch.float64, device="cpu").tan()
+            found.append(axis + turns[:, None] * slope)
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def largest_error(box: Box, c: Tensor, input_dim: int) -> float:
+    """The largest difference of the series from the kernel between random points of the domain, in variances."""
+    generator = torch.Generator().manual_seed(0)
+    k = len(box.dims)
+    r = 2 * torch.rand(256, k, generator=generator, dtype=torch.float64, device="cpu") - 1
+    corners = list(product((-1.0, 0.0, 1.0), repeat=k))  # where images are nearest
+    ends = torch.tensor(corners, dtype=torch.float64, device="cpu")
+    r = torch.cat([ends, r, r[:64].sign() * near(64, k, seed=1)])
+    side = torch.tensor([s or p for s, p in zip(box.side, box.period, strict=True)], dtype=torch.float64, device="cpu")
+    period = torch.tensor(box.period, dtype=torch.float64, device="cpu")
+    series = series_at(c[None].to(torch.complex128), r * side * (2 * math.pi / period))[0].real
+    x = torch.zeros(len(r), input_dim, dtype=torch.float64, device="cpu")
+    x[:, list(box.dims)] = r * side
+    exact = torch.zeros(len(r), dtype=torch.float64, device="cpu")
+    for term in box.terms:
+        exact += term.variance.cpu() * stationary(term, x)
+    return float((series - exact).abs().max()) / max(box.variance, 1e-300)
+
+
+# A stationary kernel's Fourier series on a box, as lattices: which continuation, which period, how many modes.
+#
+# Of the ways to continue a kernel beyond the domain (see `continued`), each term takes the one that needs the
+# smaller box. Terms share a box, and their coefficients add, where that costs few modes more.
+
+
+# A series that errs by more of the variance than this is none.
+LARGEST_ERROR = 0.2
+# Where other features are to hold what lies beyond its modes: what lies within them errs by no more than this.
+_LARGEST_WITHIN = 0.12
+# Monomials that a stationary part is multiplied with, each with a lattice, at the most.
+LARGEST_MONOMIALS = 10
+# Points of the longest FFT of a kernel along one axis, which says how many modes the axis needs, by the number of axes.
+_LONGEST = {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}
+# Points in each axis of the FFT that tries a cut-off, by the number of axes.
+_TRIAL = {1: 2048, 2: 160, 3: 40}
+
+
+class NoJointLattice(ValueError):
+    """A kernel is not on one lattice of few enough modes, with explicit functions beside it."""
+
+
+class Modes(NamedTuple):
+    """How many modes a lattice may have.
+
+    There are `largest` at the most. A rough kernel, whose spectrum has a long tail, has no more than `fine` for the
+    accuracy asked for, and more only until `looser` times as much lies beyond them: its outermost octave carries that,
+    at wavelengths so short that correlations over longer distances are right.
+    """
+
+    largest: int
+    fine: int = 0
+    looser: float = 1.0
+
+
+class LatticeBlock(NamedTuple):
+    """A lattice of some terms, with their coupling, and those of them that it holds only as far as its modes go."""
+
+    basis: OnLattice
+    coupling: Tensor | None
+    beyond: tuple[Term, ...] = ()
+
+
+def lattices(
+    terms: list[Term],
+    input_dim: int,
+    domain: Tensor,
+    origin: Tensor,
+    *,
+    left_out: float,
+    images: float,
+    several: Modes,
+    one: Modes,
+    largest_error: float = LARGEST_ERROR,
+    joint: bool = False,
+    refused: int | None = None,
+    completed: bool = False,
+) -> tuple[list[LatticeBlock], list[Term]]:
+    """Lattices of the terms that have a stationary part, times each monomial of their linear forms, with their
+    couplings; and the terms that have none.
+
+    Args:
+        terms: of one kernel.
+        domain: the box `[2, d]` where the functions will be called.
+        origin: about which these are summed, `[d]`.
+        left_out: variance that may lie beyond the modes.
+        images: what may be wrong with a correlation because the series repeats itself.
+        several, one: how many modes a lattice may have in several dimensions, and in one.
+        largest_error: share of the variance beyond which a series counts as none.
+        joint: whether all terms are to have the same modes, whatever their number; different couplings and monomials
+            have lattices of their own in any case.
+        refused: more modes than this are a `NoJointLattice`, before they are made.
+        completed: whether there are other features: in several dimensions for what lies beyond the modes, where that is
+            more than `left_out`; in one for all of a term of which too much does.
+    """
+    pieces = pieces_of(terms)
+    rest = [t for t in terms if not any(t is other for other, _ in pieces)]
+    without: list[Term] = []  # terms that were tried
+    while True:
+        boxes: list[Box] = []
+        failed: list[Term] = []
+        for term, piece in pieces:
+            share = left_out / len(pieces) / scale_of(piece, domain)
+            modes = one if len(piece.active_dims(input_dim)) == 1 else several
+            box = sized_box(piece, input_dim, domain, left_out=share, images=images, modes=modes)
+            if box is None:
+                failed.append(term)
+            else:
+                boxes.append(box)
+        made: list[LatticeBlock] = []
+        groups = [boxes] if joint else _alike(boxes)
+        most = max(several.largest, one.largest)
+        for box in [box for group in groups for box in joined(group, most, math.inf if joint else JOIN_TIMES)]:
+            if refused is not None and box.num_modes > refused:
+                raise NoJointLattice(f"{box.num_modes} modes")
+            allowed = sum(left_out / len(pieces) / scale_of(piece, domain) for piece in box.terms)
+            whole = not completed or len(box.dims) == 1 or box.left_out <= 2 * allowed
+            too_few = completed and whole and box.left_out > 2 * one.looser * allowed
+            for basis, part in bases_of(box, input_dim, origin, whole):
+                of = lattice_in(basis)
+                enough = of.error <= largest_error if whole else max(of.left_out / 4, of.error) <= _LARGEST_WITHIN
+                if too_few or not enough:  # a narrow band at frequencies beyond the modes allowed
+                    failed += [t for t, piece in pieces if any(piece is other for other in part.terms)]
+                made.append(LatticeBlock(basis, part.terms[0].coupling, () if whole else part.terms))
+        if not failed:
+            return made, rest + without
+        without = [t for t in terms if any(t is other for other in failed)] + without
+        pieces = [(t, piece) for t, piece in pieces if not any(t is other for other in failed)]
+
+
+def pieces_of(terms: list[Term]) -> list[tuple[Term, Term]]:
+    """The terms that may have a lattice, each with every one of its monomials times its stationary part."""
+    fit = [t for t in terms if t.stationary and monomial_count(list(t.forms)) <= LARGEST_MONOMIALS]
+    return [(t, piece) for t in fit for piece in expanded(t)]
+
+
+def _alike(boxes: list[Box]) -> list[list[Box]]:
+    """Boxes of one term each, those of the same coupling and the same monomial together."""
+    groups: dict[tuple[int, tuple[int, ...]], list[Box]] = {}
+    for box in boxes:
+        groups.setdefault((id(box.terms[0].coupling), powers_of(box.terms[0])), []).append(box)
+    return list(groups.values())
+
+
+def bases_of(box: Box, input_dim: int, origin: Tensor, whole: bool = True) -> list[tuple[OnLattice, Box]]:
+    """The lattices of a box, all with its modes, one for each coupling and monomial of its terms; and each one's part
+    of the box. They have the whole variance, or not what lies beyond the modes."""
+    ones = [replace(box, terms=(t,), cut_off=(c,)) for t, c in zip(box.terms, box.cut_off, strict=True)]
+    made: list[tuple[OnLattice, Box]] = []
+    for group in _alike(ones):
+        part = replace(box, terms=tuple(b.terms[0] for b in group), cut_off=tuple(b.cut_off[0] for b in group))
+        part = replace(part, left_out=box.left_out * part.variance / box.variance)
+        lattice, powers = lattice_of(part, input_dim, whole), powers_of(part.terms[0])
+        made.append((Modulated(lattice, powers, origin) if powers else lattice, part))
+    return made
+
+
+def scale_of(term: Term, domain: Tensor) -> float:
+    """The largest variance of what a term's stationary part, of variance one, is multiplied with."""
+    size = 1.0 if term.coupling is None else float(term.coupling.detach().diagonal().max())
+    return max(1e-300, size * largest_square(powers_of(term), domain))
+
+
+def sized_box(
+    term: Term, input_dim: int, domain: Tensor | None, *, left_out: float, images: float, modes: Modes
+) -> Box | None:
+    """The box of one term: images (or what a cut-off cannot represent) err by a share `images` of its variance, and
+    `left_out` of variance at the most lies beyond the modes, unless these would be too many.
+
+    None where the term has no series: too many coordinates, no domain, periods that no box holds.
+    """
+    dims = term.active_dims(input_dim)
+    if len(dims) > LARGEST_DIM or not dims:
+        return None
+    periods = [own_period(term, input_dim, i) for i in dims]
+    if any(math.isnan(p) for p in periods) or (domain is None and math.inf in periods):
+        return None
+    sides = [0.0] * len(dims) if domain is None else (domain[1] - domain[0])[dims].tolist()
+    fixed = tuple(math.isfinite(p) for p in periods)
+    empty = Box((term,), (False,), tuple(dims), tuple(periods), tuple(sides), fixed)
+    share = left_out / max(float(term.variance.detach()), 1e-300) / len(dims)
+    best = None
+    # Where modes are too few for the accuracy asked, a smaller box leaves more of them for the high frequencies.
+    for tolerance in [images] + [t for t in (1e-2, 3e-2, 1e-1) if t > images]:
+        box = _with_period(empty, input_dim, tolerance, negative=max(share, 1e-4 * (tolerance > images)))
+        if box is None:
+            continue
+        tails = [_tail(box, input_dim, axis, share, 8 * modes.largest) for axis in range(len(dims))]
+        box = _with_modes(box, tails, share, modes)
+        # Both as shares of the posterior variance, of which `left_out` is a share `images`: an image's was
+        # measured, in one to three dimensions.
+        error = images * box.left_out / left_out + (0.05 * tolerance) ** 2
+        if best is None or error < best[1]:
+            best = (box, error)
+        if box.left_out <= 1.01 * share * len(dims) * box.variance * modes.looser:
+            break
+    return None if best is None else best[0]
+
+
+def lattice_of(box: Box, input_dim: int, whole: bool = True) -> Lattice:
+    """The series of a box as a basis, checked against the kernel."""
+    period = torch.tensor(box.period, dtype=torch.float64, device="cpu")
+    c = torch.zeros(box.shape, dtype=torch.float64, device="cpu")
+    for term, cut_off in zip(box.terms, box.cut_off, strict=True):
+        c = c + term.variance.cpu() * coefficients(term, cut_off, box, input_dim, whole)
+    half = c.flatten()[c.numel() // 2 + 1 :]
+    amplitudes = torch.cat([2 * half, c.flatten()[c.numel() // 2, None]]).clamp_min(0)
+    root = torch.where(amplitudes > 0, amplitudes, 1.0).sqrt() * (amplitudes > 0)  # a root of zero has no derivative
+    error, left_out = largest_error(box, c.detach(), input_dim), box.left_out / max(box.variance, 1e-300)
+    return Lattice(box.dims, box.shape, period, root, error if whole else abs(error - left_out), left_out)
+
+
+def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) -> Box | None:
+    """The smallest of the boxes that a kernel's images and cut-offs ask for.
+
+    Images are smooth between points of the domain, and data see through them. The coefficients of a kernel that is cut
+    off may be negative, at any frequency: their sum must be as small as what is left out.
+    """
+    (term,) = box.terms
+    rooms = [
+        0.0 if math.isfinite(p) else decay_length(term, input_dim, i, side, tolerance / (2 * len(box.dims)))
+        for i, p, side in zip(box.dims, box.period, box.side, strict=True)
+    ]
+    plain = [p if math.isfinite(p) else side + room for p, side, room in zip(box.period, box.side, rooms, strict=True)]
+    scale = [
+        decay_length(term, input_dim, i, side, 0.3) if room else 0.0
+        for i, side, room in zip(box.dims, box.side, rooms, strict=True)
+    ]
+    for q in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0):
+        if math.inf in scale:
+            return None
+        period = [
+            p if math.isfinite(p) else 2 * side + q * min(length, 4 * side + length / 4)
+            for p, side, length in zip(box.period, box.side, scale, strict=True)
+        ]
+        if math.prod(period) >= math.prod(plain):
+            break
+        trial = replace(box, cut_off=(True,), period=tuple(period), m=(_TRIAL[len(period)] // 2,) * len(period))
+        if _negative(trial, input_dim) <= negative:
+            return replace(trial, m=())
+    return None if math.inf in plain else replace(box, period=tuple(plain))
+
+
+def _negative(box: Box, input_dim: int) -> float:
+    """The sum of the negative coefficients of a kernel cut off by a box."""
+    with torch.no_grad():
+        return float(-by_transform(box.terms[0], True, box, input_dim).clamp_max(0).sum())
+
+
+def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Tensor:
+    """For each m the share of variance beyond it along one axis, `[m + 1]`.
+
+    The kernel along an axis has the spectrum's marginal there: an FFT, on a grid refined until its outer half is below
+    the share, and the series right between the grid's points too.
+    """
+    (term,) = box.terms
+    line = box.along([axis])
+    generator = torch.Generator().manual_seed(axis)
+    between = torch.rand(64, 1, generator=generator, dtype=torch.float64, device="cpu")
+    between = torch.cat([between, near(64, 1, seed=axis)]) * line.period[0]
+    with torch.no_grad():
+        exact = plain(continued(term, box.cut_off[0], line, between, input_dim))
+        size = 3**5  # powers of three: odd, and quick to transform
+        while True:
+            c = plain(by_transform(term, box.cut_off[0], replace(line, m=(size // 2,)), input_dim))  # [size]
+            series = series_at(c[None].to(torch.complex128), 2 * math.pi / line.period[0] * between)[0].real
+            c = c[size // 2 :].clamp_min(0) * torch.where(torch.arange(size // 2 + 1, device="cpu") > 0, 2.0, 1.0)
+            beyond = c.flip(0).cumsum(0).flip(0)[1:]  # beyond[m]: more than m
+            outer = float(beyond[size // 4])
+            resolved = float((series - exact).abs().max()) <= 8 * outer + 1e-6
+            if (outer <= share and resolved) or size > min(longest, _LONGEST[len(box.dims)]):
+                return torch.cat([beyond, beyond.new_full((1,), 0.0 if resolved else 1.0)])
+            size = 3 * size
+
+
+def _with_modes(box: Box, tails: list[Tensor], share: float, allowed: Modes) -> Box:
+    """The fewest modes that leave out a share of each axis, or as many as are allowed."""
+
+    def modes(share: float) -> tuple[int, ...]:
+        return tuple(min(int((tail > share).sum()), len(tail) - 1) for tail in tails)
+
+    def count(share: float) -> int:
+        return math.prod(2 * k + 1 for k in modes(share))
+
+    full, loose = count(share), count(allowed.looser * share)
+    largest = min(allowed.largest, max(allowed.fine, full if full <= 2 * loose else loose))
+    if full > largest:
+        low, high = math.log(max(share, 1e-18)), 0.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if count(math.exp(middle)) > largest else (low, middle)
+        share = math.exp(high)
+    m = modes(share)
+    left = sum(float(tail[k]) for tail, k in zip(tails, m, strict=True))
+    return replace(box, m=m, left_out=min(left, 1.0) * box.variance)

@@ -1,0 +1,200 @@
+"""Mean functions: a constant, a linear function, any torch module or callable; several side by side, or mixed."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.checks import ArrayLike, as_tensor
+from ..core.value import Parts, Value
+
+
+class Mean(Value):
+    """m(x): `[..., n, d] -> [..., n, t]`, where t is 1 for a single output."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """m(x), `[..., n, t]`."""
+
+    @abstractmethod
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """m(x) `[..., n, t]` and its gradient `[..., n, t, d]`."""
+
+    def at(self, X: Tensor, tasks: Tensor | None) -> Tensor:
+        """m(x) of each point's own task: `[n, d], [n] -> [n]`."""
+        return at_tasks(self.to(X.device, X.dtype)(X[None])[0], tasks).to(X)
+
+
+def at_tasks(f: Tensor, tasks: Tensor | None) -> Tensor:
+    """Values `[..., n, t]` at each point's own task `[n]`: `[..., n]`; there may be one value for all tasks."""
+    if tasks is None or f.shape[-1] == 1:
+        return for_outputs(f, 1)[..., 0]
+    return f.gather(-1, tasks[:, None].expand(*f.shape[:-1], 1))[..., 0]
+
+
+def for_outputs(m: Tensor, t: int) -> Tensor:
+    """A mean's values `[..., n, 1 or t]` for t outputs: `[..., n, t]`."""
+    if m.shape[-1] not in (1, t):
+        raise ValueError(f"mean: expected one number per point, or one per output ({t}), got {m.shape[-1]} of them")
+    return m.expand(*m.shape[:-1], t)
+
+
+class ConstantMean(Mean):
+    """The same number everywhere, one per output."""
+
+    def __init__(self, value: ArrayLike = 0.0) -> None:
+        value = as_tensor(value, "mean").double().clone()
+        if value.ndim > 1:
+            raise ValueError(f"mean: expected a number or one per output, got shape {list(value.shape)}")
+        super().__init__(value=value.reshape(-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value.expand(*x.shape[:-1], -1)
+
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = self(x)
+        return value, value.new_zeros(*value.shape, x.shape[-1])
+
+
+class LinearMean(Mean):
+    """weights . x + bias, with weights `[d]` or `[t, d]` and bias a number or `[t]`.
+
+    >>> from matheron.models.means import LinearMean
+    >>> LinearMean([1.0, 2.0], 3.0)(torch.ones(1, 2, dtype=torch.float64))
+    tensor([[6.]], dtype=torch.float64)
+    """
+
+    def __init__(self, weights: ArrayLike, bias: ArrayLike = 0.0) -> None:
+        weights, bias = as_tensor(weights, "weights").double().clone(), as_tensor(bias, "bias").double().clone()
+        if weights.ndim not in (1, 2):
+            raise ValueError(f"weights: expected [d], or [t, d] for t outputs, got shape {list(weights.shape)}")
+        super().__init__(weights=weights.reshape(-1, weights.shape[-1]), bias=bias.reshape(-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weights.mT + self.bias
+
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = self(x)
+        return value, self.weights.expand(*value.shape, x.shape[-1])
+
+
+class _FunctionMean(Mean):
+    """A function of points `[..., n, d]` that returns `[..., n]`, or `[..., n, t]` for several outputs."""
+
+    saveable = False
+
+    @abstractmethod
+    def evaluate(self, x: Tensor) -> Tensor:
+        """What the function returns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self.evaluate(x.clone())  # a function that writes into its points must not change the caller's
+        if not isinstance(value, Tensor) or value.shape[: x.ndim - 1] != x.shape[:-1]:
+            got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"mean: expected a tensor {list(x.shape[:-1])} for points {list(x.shape)}, got {got}; a column of the "
+                "points is x[..., 0]"
+            )
+        return value if value.ndim == x.ndim else value[..., None]
+
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            value = self(x)
+            gradient = [
+                torch.autograd.grad(v.sum(), x, retain_graph=True, allow_unused=True)[0] if v.requires_grad else None
+                for v in value.unbind(-1)
+            ]
+        return value.detach(), torch.stack([torch.zeros_like(x) if g is None else g for g in gradient], dim=-2)
+
+
+class CallableMean(_FunctionMean):
+    """A function of points. It cannot be saved: a file holds no code."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class ModuleMean(_FunctionMean):
+    """A torch module as a mean. Its parameters become buffers here, copied, moved and differentiated with the path.
+
+    The module itself is left alone, and training it further changes nothing here. It cannot be saved: a file holds no
+    code.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self.names = list(tensors)
+        for i, tensor in enumerate(tensors.values()):
+            self.register_buffer(f"tensor_{i}", tensor + 0 if isinstance(tensor, nn.Parameter) else tensor.clone())
+        # A copy without the graph, whose tensors are never read: each call puts the buffers in their place. It is
+        # in a tuple so that its parameters are not the path's.
+        copies: dict[int, Tensor] = {
+            id(t): nn.Parameter(t.detach().clone(), requires_grad=False) for t in module.parameters()
+        }
+        copies.update({id(t): t.detach().clone() for t in module.buffers()})
+        self.skeleton = (copy.deepcopy(module, copies).eval(),)
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        tensors = {name: getattr(self, f"tensor_{i}") for i, name in enumerate(self.names)}
+        return torch.func.functional_call(self.skeleton[0], tensors, (x,))
+
+
+class Stacked(Mean):
+    """Several means of one output each, side by side: one per output."""
+
+    def __init__(self, means: Sequence[Mean]) -> None:
+        super().__init__()
+        self.means = Parts(means)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([mean(x) for mean in self.means], dim=-1)
+
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        values, gradients = zip(*(mean.with_gradient(x) for mean in self.means), strict=True)
+        return torch.cat(values, dim=-1), torch.cat(gradients, dim=-2)
+
+
+class Mixed(Mean):
+    """A m(x): outputs that are linear combinations, the rows of A `[t, p]`, of those of another mean."""
+
+    def __init__(self, mean: Mean, A: ArrayLike) -> None:
+        super().__init__(A=as_tensor(A, "A").double().clone())
+        self.mean = mean
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = self.mean(x)  # [..., n, 1 or p]
+        return m.expand(*m.shape[:-1], self.A.shape[1]) @ self.A.mT  # [..., n, t]
+
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        m, dm = self.mean.with_gradient(x)  # [..., n, 1 or p], [..., n, 1 or p, d]
+        p = self.A.shape[1]
+        return m.expand(*m.shape[:-1], p) @ self.A.mT, self.A @ dm.expand(*dm.shape[:-2], p, -1)
+
+
+MeanLike = Mean | ArrayLike | Callable[[Tensor], Tensor]
+
+
+def as_mean(mean: MeanLike) -> Mean:
+    """A Mean from what a user may give."""
+    if isinstance(mean, Mean):
+        return mean
+    if isinstance(mean, Real | Tensor | np.ndarray | list | tuple):
+        return ConstantMean(cast(ArrayLike, mean))
+    if isinstance(mean, nn.Module):
+        return ModuleMean(mean)
+    if callable(mean):
+        return CallableMean(mean)
+    raise TypeError(f"mean: expected a number, one per output, or a callable, got {type(mean).__name__}")

@@ -1,0 +1,314 @@
+"""ExactGP and SparseGP: a frozen snapshot of all that a path must know of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..core.checks import (
+    ArrayLike,
+    Names,
+    as_array,
+    as_names,
+    as_noise,
+    as_points,
+    as_tensor,
+    column_hint,
+    many,
+    names_of,
+    positive,
+)
+from ..core.saving import save
+from ..core.value import Json, Value
+from ..kernels import Kernel
+from ..kernels.base import as_kernel
+from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
+from .transforms import Transform
+
+SampleU = Callable[[int, torch.Generator], Tensor]
+
+
+class _Snapshot(Value):
+    """A model as it was: a Value, with tensors and parts of its own. It is drawn from; an ExactGP can be saved."""
+
+    fields = ("input_names",)
+    saveable = False
+
+    input_names: Names
+    kernel: Kernel
+    mean: Mean
+    tasks: Tensor | None
+    input_transform: Transform | None
+    output_transform: Transform | None
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        tasks: Tensor | None,
+        input_transform: Transform | None,
+        output_transform: Transform | None,
+        input_names: Names,
+    ) -> None:
+        super().__init__(tasks=None if tasks is None else tasks.clone())
+        self.input_names = input_names
+        self.kernel, self.mean = kernel, mean
+        self.register_module("input_transform", input_transform)
+        self.register_module("output_transform", output_transform)
+
+    @classmethod
+    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
+        return fields | {"input_names": as_names(fields.get("input_names"))}
+
+    def check(self) -> None:
+        as_names(self.input_names, self.input_dim)
+
+    @property
+    def centres(self) -> Tensor:
+        """The points that the update's basis functions k(., z) are centred at: data, or inducing points."""
+        raise NotImplementedError
+
+    @property
+    def input_dim(self) -> int:
+        """That of a user's points, which an input transform may map to points of more or fewer coordinates."""
+        d = self.centres.shape[1]
+        return d if self.input_transform is None else self.input_transform.input_dim(d)
+
+    @property
+    def num_outputs(self) -> int:
+        return self.kernel.num_outputs
+
+
+class ExactGP(_Snapshot):
+    """A Gaussian process prior conditioned on observations y = f(X) + eps, eps ~ N(0, noise).
+
+    Args:
+        kernel: a `matheron.kernels` kernel.
+        X: training inputs `[n, d]`. The names of a table's columns are kept as `input_names`: points that are given as
+            a table later must have the same columns in the same order.
+        y: training targets `[n]`; for a kernel of t outputs `[n, t]` (every output at every point), or `[n]` with
+            `tasks`.
+        noise: variance of the observation noise, one number or one per observation; 0 is allowed.
+        mean: prior mean, a number (or one per output) or any callable of points.
+        tasks: which output each observation is of, `[n]` whole numbers.
+        input_transform, output_transform: `matheron.transforms` between a user's space and the model's, in which X,
+            y and noise are given: paths are called with a user's points and return values in a user's units.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-4)
+    ExactGP(RBF(0.3), 3 observations in 1 dimension)
+    """
+
+    saveable = True
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise: ArrayLike,
+        mean: MeanLike = 0.0,
+        tasks: ArrayLike | None = None,
+        *,
+        input_transform: Transform | None = None,
+        output_transform: Transform | None = None,
+    ) -> None:
+        kernel = as_kernel(kernel)
+        t, names = kernel.num_outputs, names_of(X)
+        X, tasks, y, noise = as_observations(X, y, noise, tasks, t)
+        if len(X) < 1:
+            raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
+        kernel.terms(X.shape[1])  # says at once if the kernel does not fit the points
+        super().__init__(kernel, _as_mean(mean, X, t), tasks, input_transform, output_transform, names)
+        # Clones: the caller may write into what was given. They stay in the graph where there is one.
+        for name, value in dict(train_inputs=X, train_targets=y, noise=noise).items():
+            self.register_buffer(name, value.clone())
+
+    train_inputs: Tensor
+    train_targets: Tensor
+    noise: Tensor
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a safetensors file, from which `matheron.load` reads it."""
+        save(self, path)
+
+    @property
+    def centres(self) -> Tensor:
+        return self.train_inputs
+
+    @property
+    def num_data(self) -> int:
+        return self.train_inputs.shape[0]
+
+    def __repr__(self) -> str:
+        data = many(self.num_data, "observation")
+        return f"ExactGP({self.kernel!r}, {data} in {many(self.input_dim, 'dimension')})"
+
+
+class SparseGP(_Snapshot):
+    """A sparse Gaussian process: inducing points Z and a distribution q(u) of the function's values there.
+
+    Args:
+        kernel: a `matheron.kernels` kernel.
+        Z: inducing points `[m, d]`.
+        q_mean: mean of q(u), `[m]`.
+        q_scale_tril: any square root `[m, m]` of q(u)'s covariance, standard deviations `[m]`, or None for a point
+            mass.
+        mean: prior mean, as for ExactGP.
+        whitened: False: u = f(Z), the mean function included. True: f(Z) = mean(Z) + chol(K_mm) u.
+        jitter: K_mm means K_mm + jitter I throughout.
+        sample_u: instead of q_mean and q_scale_tril, any q(u): a function (num_paths, generator) -> u `[num_paths, m]`.
+        tasks: for a kernel of several outputs, which output each inducing point is of.
+        input_transform, output_transform: as for ExactGP.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> matheron.SparseGP(kernels.RBF(0.3), Z=[[0.0], [1.0]], q_mean=[0.0, 1.0], q_scale_tril=[0.1, 0.1])
+    SparseGP(RBF(0.3), 2 inducing points in 1 dimension)
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        Z: ArrayLike,
+        q_mean: ArrayLike | None = None,
+        q_scale_tril: ArrayLike | None = None,
+        mean: MeanLike = 0.0,
+        whitened: bool = False,
+        jitter: float = 0.0,
+        sample_u: SampleU | None = None,
+        tasks: ArrayLike | None = None,
+        *,
+        input_transform: Transform | None = None,
+        output_transform: Transform | None = None,
+    ) -> None:
+        kernel = as_kernel(kernel)
+        names, Z = names_of(Z), as_points(Z, "Z")
+        m = Z.shape[0]
+        if m < 1:
+            raise ValueError("Z: expected at least one inducing point")
+        if (q_mean is None) == (sample_u is None):
+            raise ValueError("expected either q_mean (with q_scale_tril), or sample_u, a function that draws u")
+        if sample_u is not None and (q_scale_tril is not None or not callable(sample_u)):
+            raise ValueError(
+                "sample_u: expected a function (num_paths, generator) -> [num_paths, m], and no q_scale_tril"
+            )
+        if q_mean is not None:
+            q_mean = as_tensor(q_mean, "q_mean", like=Z)
+            if q_mean.shape != (m,):
+                raise ValueError(f"q_mean: expected [{m}], one per row of Z, got {list(q_mean.shape)}")
+        if q_scale_tril is not None:
+            q_scale_tril = as_tensor(q_scale_tril, "q_scale_tril", like=Z)
+            if q_scale_tril.shape not in ((m,), (m, m)):
+                raise ValueError(f"q_scale_tril: expected [{m}, {m}] or [{m}], got {list(q_scale_tril.shape)}")
+        tasks = as_tasks(tasks, m, kernel.num_outputs)
+        kernel.terms(Z.shape[1])
+        mean = _as_mean(mean, Z, kernel.num_outputs)
+        super().__init__(kernel, mean, tasks, input_transform, output_transform, names)
+        for name, value in dict(inducing_points=Z, q_mean=q_mean, q_scale_tril=q_scale_tril).items():
+            self.register_buffer(name, None if value is None else value.clone())
+        # In a tuple: a module that draws u is not a part of the snapshot, whose tensors would move with it.
+        self._sample_u = (sample_u,)
+        self.whitened = bool(whitened)
+        self.jitter = float(positive(jitter, "jitter", zero=True, max_ndim=0))
+
+    inducing_points: Tensor
+    q_mean: Tensor | None
+    q_scale_tril: Tensor | None
+
+    @property
+    def centres(self) -> Tensor:
+        return self.inducing_points
+
+    @property
+    def sample_u(self) -> SampleU | None:
+        return self._sample_u[0]
+
+    @property
+    def num_inducing(self) -> int:
+        return self.inducing_points.shape[0]
+
+    def __repr__(self) -> str:
+        points = many(self.num_inducing, "inducing point")
+        return f"SparseGP({self.kernel!r}, {points} in {many(self.input_dim, 'dimension')})"
+
+
+def as_observations(
+    X: ArrayLike, y: ArrayLike, noise: ArrayLike, tasks: ArrayLike | None, num_outputs: int
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """X `[n, d]`, tasks `[n]` (None for one output), y `[n]` and noise `[n]`, checked: one row per observation, also
+    where y has every output at every point, `[n, t]`."""
+    X, t = as_points(X, "X"), num_outputs
+    advice = "remove them"
+    if t > 1 and tasks is None:
+        advice = (
+            "where some outputs of a point are missing, give those that there are one row each: "
+            "row, task = np.isfinite(y).nonzero(), then X[row], y[row, task], tasks=task"
+        )
+    given, y = y, as_tensor(y, "y", like=X, advice=advice)
+    if t > 1 and tasks is None:
+        if y.shape != (len(X), t):
+            raise ValueError(
+                f"y: expected [{len(X)}, {t}], every output at every point, got {list(y.shape)}; "
+                "or give tasks=, the output that each observation is of"
+            )
+        noise = as_tensor(noise, "noise", like=X)
+        noise = noise.reshape(-1) if noise.shape == y.shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
+        tasks = torch.arange(t, device="cpu").repeat(len(X))
+        X, y = X.repeat_interleave(t, dim=0), y.reshape(-1)
+    if y.shape != X.shape[:1]:
+        hint = ""
+        if t == 1 and y.ndim == 2 and len(y) == len(X):
+            several = (
+                f"; for {y.shape[1]} outputs use kernels.Coregional(kernel, B) with B [{y.shape[1]}, {y.shape[1]}]"
+            )
+            hint = column_hint(given) if y.shape[1] == 1 else several
+        raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}")
+    return X, as_tasks(tasks, len(X), t), y, as_noise(noise, len(X), like=X)
+
+
+def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int) -> Tensor | None:
+    """Task indices `[n]`, checked; None for one output."""
+    if num_outputs == 1:
+        if tasks is not None:
+            raise ValueError("tasks: given, but the kernel has one output; wrap it in kernels.Coregional(kernel, B)")
+        return None
+    if tasks is None:
+        raise ValueError(f"tasks: expected [{n}] whole numbers below {num_outputs}, which output each row is of")
+    tasks = as_array(tasks)
+    if tasks.shape != (n,) or bool((tasks != tasks.long()).any()):
+        raise ValueError(f"tasks: expected [{n}] whole numbers, got shape {list(tasks.shape)}")
+    if bool((tasks < 0).any()) or bool((tasks >= num_outputs).any()):
+        raise ValueError(f"tasks: expected whole numbers from 0 to {num_outputs - 1}, got up to {int(tasks.max())}")
+    return tasks.long()
+
+
+def _as_mean(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:
+    """A Mean of as many outputs as the kernel has, or of one; functions are only asked when paths are drawn."""
+    mean = as_mean(mean)
+    if isinstance(mean, ConstantMean | LinearMean):
+        dims = mean.weights.shape[-1] if isinstance(mean, LinearMean) else X.shape[1]
+        if dims != X.shape[1]:
+            raise ValueError(f"mean: expected weights [{X.shape[1]}] for points in as many dimensions, got {dims}")
+        outputs = mean.to(X.device, X.dtype)(X[:1]).shape[-1]
+        if outputs not in (1, num_outputs):
+            raise ValueError(f"mean: expected a number, or one per output ({num_outputs}), got {outputs} of them")
+    return mean
+
+
+Single = TypeVar("Single", bound=ExactGP | SparseGP)
+
+
+def cast_model(gp: Single, dtype: torch.dtype | None, device: torch.device | str | None, detach: bool) -> Single:
+    """The snapshot in the paths' dtype, on their device. With `detach` it shares nothing with the model.
+
+    The kernel stays in float64, for its features.
+    """
+    gp = gp.owned() if detach else gp
+    dtype, device = dtype or gp.centres.dtype, torch.device(device or gp.centres.device)
+    return gp.to(device, dtype).replaced(kernel=gp.kernel)
