@@ -19,7 +19,7 @@ from floors import ceilings, cuda_ceilings
 from uci_tables import read
 
 import matheron
-from matheron import kernels, solvers
+from matheron import Sites, kernels, solvers
 from matheron.solvers.operator import KernelOperator
 
 PATHS = 64
@@ -135,7 +135,7 @@ def measure(target: Target, rates: dict[str, float], device: str) -> None:
 def one_pass(gp: matheron.ExactGP) -> float:
     """Seconds of one product for all paths and their mean, the second of two."""
     X = gp.train_inputs
-    operator = KernelOperator(gp.kernel.to(X.device, X.dtype), X, None, gp.noise)
+    operator = KernelOperator(gp.kernel.to(X.device, X.dtype), Sites(X), gp.noise)
     V = torch.ones(len(X), PATHS + 1, dtype=X.dtype, device=X.device)
     seconds = 0.0
     for _ in range(2 if X.device.type == "cuda" else 1):

@@ -27,6 +27,7 @@ if _TYPE_CHECKING:
     from .compare.diagnosis import Diagnosis as Diagnosis
     from .compare.diagnosis import diagnose as diagnose
     from .core.saving import load as load
+    from .core.sites import Sites as Sites
     from .drawing import draw as draw
     from .drawing import draw_prior as draw_prior
     from .dynamics import DivergenceWarning as DivergenceWarning
@@ -79,6 +80,7 @@ else:
     _NAMES = {
         "compare.diagnosis": "Diagnosis diagnose",
         "core.saving": "load",
+        "core.sites": "Sites",
         "drawing": "draw draw_prior",
         "dynamics": "DivergenceWarning rollout",
         "features": "Features",

@@ -10,8 +10,6 @@ device, so a CPU generator gives the same functions in any dtype on any device.
 
 from __future__ import annotations
 
-import math
-from functools import partial
 from typing import TypedDict, Unpack, overload
 
 import torch
@@ -36,26 +34,22 @@ from .kernels.base import as_kernel
 from .lattice.draw_on_lattice import drawn_from_stream, drawn_on_lattice
 from .models import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP, cast_model
 from .models.libraries import describe
-from .models.means import MeanLike, as_mean, at_tasks
+from .models.means import MeanLike, as_mean
 from .models.streamed import StreamedGP
 from .paths import (
     AbstractPaths,
     BatchPaths,
+    Data,
     EnsemblePaths,
-    Inducing,
+    ExactUpdate,
     OutputPaths,
     Paths,
-    PriorPaths,
     SelectedPaths,
-    UpdatePaths,
-    in_enough_digits,
+    exact_update,
     prior_on,
-    sparse_deviations,
-    update_given,
-    values_at,
+    sparse_update,
 )
-from .paths.matheron_rule import Data, draws_of_q, exact_update
-from .solvers import Auto, Cholesky, CholeskyState, FactoredPosterior, Solver, as_solver
+from .solvers import Auto, Cholesky, FactoredPosterior, Solver, as_solver
 from .solvers.operator import KernelOperator
 
 
@@ -181,7 +175,7 @@ def _draw_one(
     gp: ExactGP | SparseGP, s: int, basis: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths:
     """One model's paths: the covariance factored, the prior's paths, then the update that takes them to the data."""
-    Z, tasks = gp.centres, gp.tasks
+    sites, Z = gp.sites, gp.centres
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
@@ -190,8 +184,8 @@ def _draw_one(
         return on_lattice
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
-        state = solver.init(KernelOperator(kernel, Z, tasks, noise))  # K_nn + noise, or K_mm
-        posterior = FactoredPosterior(kernel, Z, tasks, noise, state)
+        state = solver.init(KernelOperator(kernel, sites, noise))  # K_nn + noise, or K_mm
+        posterior = FactoredPosterior(kernel, sites, noise, state)
         features = features_for(
             gp.kernel, s, Z, basis, generator, posterior=posterior, input_transform=gp.input_transform
         )  # phi
@@ -199,44 +193,12 @@ def _draw_one(
         index = basis.index(features, s)
         prior = prior_on(features, index, gp.num_outputs, Z, generator, n)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
-            update = _exact(gp, prior, posterior, generator)  # sum_j v_j k(., x_j)
+            xi = normals((s, len(Z)), generator).to(Z)  # eps = sqrt(noise) xi
+            data = Data(sites, gp.train_targets, noise, xi)
+            update = exact_update(prior, gp.mean, kernel, data, state.solver, state=state)  # sum_j v_j k(., x_j)
         else:
-            update = _sparse(gp, prior, posterior, generator)  # sum_j v_j k(., z_j)
+            update = sparse_update(gp, prior, posterior, generator)  # sum_j v_j k(., z_j)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
-
-
-def _exact(gp: ExactGP, prior: PriorPaths, posterior: FactoredPosterior, generator: torch.Generator) -> UpdatePaths:
-    """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`."""
-    kernel, X, tasks, noise, state = vars(posterior).values()
-    xi = normals((len(prior.w), len(X)), generator).to(X)  # eps = sqrt(noise) xi
-    data = Data(X, tasks, gp.train_targets, noise, xi)
-    return update_given(prior, gp.mean, kernel, data, state.solver, state=state)
-
-
-def _sparse(gp: SparseGP, prior: PriorPaths, posterior: FactoredPosterior, generator: torch.Generator) -> UpdatePaths:
-    """v = K_mm^-1 (u - f_m), `eqn:matheron_gp_sparse`, u from q(u)."""
-    kernel, Z, tasks, jitter, state = vars(posterior).values()
-    s, m = len(prior.w), len(Z)
-    L = state.L.to(Z) if isinstance(state, CholeskyState) else None
-    if gp.whitened and L is None:
-        raise ValueError('solver: a whitened q(u) is in terms of K_mm\'s Cholesky factor; use solver="cholesky"')
-    f_m = at_tasks(values_at(prior, gp.mean, None, Z), tasks)  # [s + 1, m], the prior mean last
-    u, q = draws_of_q(gp, s, f_m[s], L, generator)  # [s, m]
-    eps = (jitter + state.jitter).sqrt() * normals((s, m), generator).to(Z)
-    if q is None:
-        v, stats = exact_update(state, u, f_m[:s], eps)  # [s, m]
-        root = ((u - u.mean(0)) / math.sqrt(s)).mT
-    else:  # the mean is one more path, the one with w = 0 and u at its mean
-        v, stats = exact_update(state, torch.cat([u, q.mean[None]]), f_m, torch.cat([eps, 0 * eps[:1]]))  # [s + 1, m]
-        root = q.root
-    graph = torch.is_grad_enabled() and v.requires_grad
-    deviations = partial(sparse_deviations, state, root, jitter)
-    v = v.to(Z) if graph else in_enough_digits(state.operator, v, deviations, largest=state.largest)
-    v, v_mean = v[:s], None if q is None else v[s:]
-    inducing = Inducing(
-        v, None if v_mean is None else v_mean[0], None if q is None else q.root, jitter[0] + state.jitter
-    )
-    return UpdatePaths(kernel, Z, tasks, v, v_mean, inducing=inducing, solver_stats=stats)
 
 
 @seeded
@@ -282,9 +244,9 @@ def draw_prior(
     centres, posterior = torch.zeros(1, d, dtype=dtype, device=device), None
     X = centres[:0] if where is None else as_points(where, "where", input_dim=d, like=centres).detach()
     if len(X):
-        centres, tasks, noise = to_come(kernel, X)
-        posterior = posterior_at(kernel, centres, tasks, noise)
+        sites, noise = to_come(kernel, X)
+        centres, posterior = sites.points, posterior_at(kernel, sites, noise)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         features = features_for(kernel, s, centres, basis, generator, observed=len(X) > 0, posterior=posterior)
         prior = prior_on(features, basis.index(features, s), kernel.num_outputs, centres, generator)
-    return Paths(prior, UpdatePaths.empty(kernel, centres, s), mean_function)
+    return Paths(prior, ExactUpdate.empty(kernel, centres, s), mean_function)

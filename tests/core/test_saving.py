@@ -126,6 +126,7 @@ def everything() -> dict[str, Any]:
         ),
         "sparse": draw(SparseGP(K.RBF(0.5), X, y, 0.3 * torch.eye(3)), 2, **settings),
         "sparse, by draws": draw(SparseGP(K.RBF(0.5), X, sample_u=lambda s, g: randn(s, 3)), 2, **settings),
+        "kept at points": posterior().refreshed([[0.2, 0.3]], seed=0, num_features=6),
         "outputs": draw(matheron.Outputs([one, other]), 2, **settings),
         "ensemble": draw(matheron.Ensemble([one, other]), 3, **settings),
         "batch": draw(matheron.Batch([one, other]), 2, **settings),
@@ -163,6 +164,7 @@ def test_nothing_that_can_be_in_a_path_is_left_untested(tmp_path):
     concrete = {name for name, kind in REGISTRY.items() if kind.__module__.removeprefix("matheron.").startswith(rooms)}
     abstract = {"Kernel", "Stationary", "Radial", "Mean", "Transform", "RowMap", "Basis", "CutBasis"}
     abstract |= {"AbstractFunctions", "AbstractPaths", "Around", "PlacedFunctions", "PriorPlusUpdate"}
+    abstract |= {"Update", "CentredUpdate"}
     derived = {"Canonical"}  # made again from the centres, never written
     assert concrete - seen - abstract - derived - {"SelectedPaths"} == set()
 
@@ -518,14 +520,14 @@ def test_a_file_with_one_thing_wrong_is_refused_or_is_as_good_as_another(name, t
 def test_noise_below_zero_and_centres_without_targets_are_refused_by_name(tmp_path):
     path = tmp_path / "draw.safetensors"
     for name, change, message in (
-        ("update.noise", lambda t: -t, r"UpdatePaths\.noise: expected numbers >= 0"),
-        ("update.noise", lambda t: t * torch.nan, r"UpdatePaths\.noise: expected finite numbers"),
+        ("update.data.noise", lambda t: -t, r"Data\.noise: expected numbers >= 0"),
+        ("update.data.noise", lambda t: t * torch.nan, r"Data\.noise: expected finite numbers"),
         (
             "update.v",
             lambda t: t.long(),
-            r"UpdatePaths\.v: expected .*float64, got torch\.int64",
+            r"ExactUpdate\.v: expected .*float64, got torch\.int64",
         ),
-        ("update.y", lambda t: t[:0], "expected targets of 5 observations"),
+        ("update.data.y", lambda t: t[:0], "expected sites and targets of 5 observations"),
     ):
         paths_of("exact").save(path)
         forge(path, lambda tree: None, lambda t, n=name, c=change: t.update({n: c(t[n])}))

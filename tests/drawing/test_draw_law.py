@@ -14,6 +14,7 @@ from matheron.models.means import LinearMean
 from standard import assert_marginals_ks, assert_moments, assert_uncorrelated, basis_error, exact_moments
 
 draw_module = importlib.import_module("matheron.drawing")
+sparse_module = importlib.import_module("matheron.paths.sparse")
 NUM_PATHS = 4000
 FRESH: dict[str, Any] = dict(num_features=128, paths_per_basis=1)  # a basis per path: its covariance averages out
 
@@ -266,7 +267,7 @@ def test_noise_dropped_from_the_update_is_found(monkeypatch):
 
 
 def test_jitter_without_its_noise_is_found(monkeypatch):
-    monkeypatch.setattr(draw_module, "normals", lambda shape, _: torch.zeros(shape, dtype=torch.float64))
+    monkeypatch.setattr(sparse_module, "normals", lambda shape, _: torch.zeros(shape, dtype=torch.float64))
     with pytest.raises(AssertionError, match="covariance"):
         assert_law(sparse_gp(K.RBF(0.6), 2, jitter=0.1, root="point mass"))
 

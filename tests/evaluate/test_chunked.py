@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from examples import ALL, LAYOUTS, gen, paths_of, rand, randn
-from matheron import ExactGP, Paths, draw, draw_prior, kernels
+from matheron import ExactGP, Paths, Sites, draw, draw_prior, kernels
 from matheron.evaluate import MEMORY_BUDGET, Record, bases
-from matheron.paths import UpdatePaths
+from matheron.paths import Data, ExactUpdate
 
 
 @pytest.fixture
@@ -229,7 +229,8 @@ def test_many_centres_are_evaluated_many_points_at_a_time():
     gp = ExactGP(kernels.RBF(0.5), rand(4, 2), randn(4), 0.1)
     few = draw(gp, 2, num_features=16, generator=gen())
     m = 100_000
-    update = UpdatePaths(gp.kernel, rand(m, 2), None, randn(2, m) / m, randn(1, m) / m)
+    data = Data(Sites(rand(m, 2)), randn(m), torch.ones(m, dtype=torch.float64), randn(2, m))
+    update = ExactUpdate(gp.kernel, data, randn(2, m) / m, randn(1, m) / m)
     many = Paths(few.prior, update, few.mean_function)
     assert many.record.width(rand(1, 50, 2)) <= bases.LARGEST_WIDTH + 2
     x = rand(40, 2)

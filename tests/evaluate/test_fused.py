@@ -71,7 +71,8 @@ def rounding(paths: Paths, x: Tensor) -> Tensor:
     """What float32 can be held to, `[s, n, t]`: 1e-5 of the prior's deviation, and roundings of the update's terms."""
     wide = paths.to(torch.float64)
     x = x.double()
-    sizes = sum_of(wide.update.terms(wide.update.v.abs()), x, None if len(x) == 1 else slice(0, len(x)))
+    update = wide.update
+    sizes = sum_of(update.replaced(v=update.v.abs()).terms(), x, None if len(x) == 1 else slice(0, len(x)))
     terms = torch.zeros((), dtype=torch.float64, device=x.device) if sizes is None else sizes.mT.abs()
     return 1e-5 * deviation(paths) + 8 * EPS32 * terms
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from interpreter import device_of_kernels
+from matheron import Sites
 from matheron import kernels as K
 from matheron.solvers import covariance
 
@@ -49,7 +50,7 @@ def test_tasks_are_coupled():
     X, V, tasks = rand(20, 2), rand(20, 2, seed=1), (torch.arange(20) % 2).to(DEVICE)
     products = make_products(kernel, X, tasks)
     assert products is not None
-    torch.testing.assert_close(products(V), covariance(kernel, X, tasks) @ V, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(products(V), covariance(kernel, Sites(X, tasks)) @ V, rtol=1e-11, atol=1e-11)
 
 
 def test_kernels_that_are_not_radial_are_left_to_blocks():

@@ -14,6 +14,7 @@ from sklearn.gaussian_process import kernels as sk
 
 import matheron
 from examples import rand, randn
+from matheron import Sites
 from matheron import kernels as K
 from matheron.fitting import FitWarning, maximised, search
 from standard import KERNELS
@@ -65,7 +66,7 @@ def drawn(kernel, d: int, n: int):
     g = torch.Generator().manual_seed(0)
     X = 2 * torch.rand(n, d, dtype=DOUBLE, generator=g)
     tasks = torch.arange(n) % kernel.num_outputs
-    covariance = K.coupled_covariance(kernel, X, tasks, X, tasks) + 0.05 * torch.eye(n, dtype=DOUBLE)
+    covariance = K.coupled_covariance(kernel, Sites(X, tasks), Sites(X, tasks)) + 0.05 * torch.eye(n, dtype=DOUBLE)
     y = 0.3 + torch.linalg.cholesky(covariance) @ torch.randn(n, dtype=DOUBLE, generator=g)
     return X, y, (tasks if kernel.num_outputs > 1 else None)
 
@@ -199,7 +200,7 @@ def test_a_coupling_is_fitted_and_stays_positive_semi_definite():
     g = torch.Generator().manual_seed(1)
     X = torch.rand(120, 1, dtype=DOUBLE, generator=g) * 6
     tasks = torch.arange(120) % 2
-    covariance = K.coupled_covariance(truth, X, tasks, X, tasks) + 0.01 * torch.eye(120, dtype=DOUBLE)
+    covariance = K.coupled_covariance(truth, Sites(X, tasks), Sites(X, tasks)) + 0.01 * torch.eye(120, dtype=DOUBLE)
     y = torch.linalg.cholesky(covariance) @ torch.randn(120, dtype=DOUBLE, generator=g)
     gp = fit(K.Coregional(K.RBF(1.0), torch.eye(2)), X, y * (1 + 99 * tasks), tasks=tasks, seed=0)
     B = gp.kernel.B

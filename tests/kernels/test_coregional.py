@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from matheron import Sites
 from matheron import kernels as K
 from standard import covariance
 
@@ -31,13 +32,14 @@ def test_covariances_between_tasks_are_the_formula_s(name):
     kernel = KERNELS[name]
     (x, i), (z, j) = case(8, seed=0), case(7, seed=1)
     assert kernel.num_outputs == 3
-    np.testing.assert_allclose(K.coupled_covariance(kernel, x, i, z, j), covariance(kernel, x, z, i, j), atol=1e-12)
+    got = K.coupled_covariance(kernel, Sites(x, i), Sites(z, j))
+    np.testing.assert_allclose(got, covariance(kernel, x, z, i, j), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_matrix_over_points_and_tasks_is_positive_semidefinite(name):
     x, i = case(12, seed=0)
-    matrix = K.coupled_covariance(KERNELS[name], x, i, x, i)
+    matrix = K.coupled_covariance(KERNELS[name], Sites(x, i), Sites(x, i))
     torch.testing.assert_close(matrix, matrix.mT)
     assert torch.linalg.eigvalsh(matrix).min() > -1e-12
 
@@ -61,7 +63,7 @@ def test_terms_sum_to_the_covariance(name):
 
 def test_one_output_needs_no_tasks():
     (x, _), (z, _) = case(4, seed=0), case(3, seed=1)
-    assert torch.equal(K.coupled_covariance(K.RBF(), x, None, z, None), K.RBF()(x, z))
+    assert torch.equal(K.coupled_covariance(K.RBF(), Sites(x), Sites(z)), K.RBF()(x, z))
 
 
 REFUSALS = {
@@ -74,7 +76,7 @@ REFUSALS = {
         ValueError,
         r"expected kernels that couple the same outputs, got \[2, 3\]",
     ),
-    "no tasks": (lambda: K.Coregional(K.RBF(), B)([[0.0]]), TypeError, "a Coregional kernel needs tasks"),
+    "no tasks": (lambda: K.Coregional(K.RBF(), B)([[0.0]]), TypeError, "a Coregional kernel needs to know the outputs"),
 }
 
 
@@ -108,5 +110,5 @@ def test_a_kernel_of_one_s_own_about_another_has_to_say_how_it_is_coupled():
 
     kernel = Squared(K.Coregional(K.RBF(0.3), [[1.0, 0.5], [0.5, 1.0]]))
     X, tasks = torch.zeros(2, 1, dtype=torch.float64), torch.tensor([0, 1])
-    with pytest.raises(TypeError, match="a Coregional kernel needs tasks"):
-        K.coupled_covariance(kernel, X, tasks, X, tasks)
+    with pytest.raises(TypeError, match="a Coregional kernel needs to know the outputs"):
+        K.coupled_covariance(kernel, Sites(X, tasks), Sites(X, tasks))

@@ -6,6 +6,7 @@ from torch import Tensor
 
 import matheron
 from examples import gen, rand, randn
+from matheron import Sites
 from matheron import kernels as K
 from matheron.compare.samplers import moments
 
@@ -31,7 +32,7 @@ def model(name: str, n: int = 300) -> matheron.ExactGP:
     """One whose data are a draw from it."""
     kernel, d = CASES[name]
     X, tasks = rand(n, d, seed=3), torch.arange(n) % 5 % kernel.num_outputs
-    A = K.coupled_covariance(kernel, X, tasks, X, tasks) + 0.01 * torch.eye(n)
+    A = K.coupled_covariance(kernel, Sites(X, tasks), Sites(X, tasks)) + 0.01 * torch.eye(n)
     y = 0.5 + torch.linalg.cholesky(A) @ randn(n, seed=5)
     return matheron.ExactGP(kernel, X, y, noise=0.01, mean=0.5, tasks=tasks)
 

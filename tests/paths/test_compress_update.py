@@ -1,4 +1,4 @@
-"""Updates folded into a lattice: the same functions, to a hundredth of a posterior standard deviation."""
+"""Updates compressed into a lattice: the same functions, to a hundredth of a posterior standard deviation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import matheron
+from matheron import Sites
 from matheron import kernels as K
 from matheron.evaluate import WeightedSum
-from matheron.kernels import coupled_covariance
-from matheron.solvers import coupled_diagonal, covariance
+from matheron.solvers import covariance
 
 UNIT = (0.0, 1.0)
 
@@ -37,8 +37,8 @@ def drawn(gp: matheron.ExactGP, **settings) -> matheron.Paths:
 
 
 def with_centres(paths: matheron.Paths) -> matheron.Paths:
-    """The same paths, not folded."""
-    return paths.replaced(update=paths.update.replaced(folded=None))
+    """The same paths, with their centres."""
+    return paths.replaced(update=paths.update.replaced(compressed=None))
 
 
 TWO = {"tasks": torch.arange(150) % 2}
@@ -52,16 +52,16 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_folded_paths_are_those_with_centres_in_posterior_standard_deviations(name):
+def test_compressed_paths_are_those_with_centres_in_posterior_standard_deviations(name):
     kernel, d, noise, settings = CASES[name]
     gp = model(kernel, d, noise, **settings)
     paths = drawn(gp)
-    assert paths.update.folded is not None and paths.update.num_centres == 150
+    assert paths.update.compressed is not None and paths.update.num_centres == 150
     x = torch.cat([rand(100, d, seed=3), gp.train_inputs[:50]])
-    exact, tasks = with_centres(paths), None if gp.tasks is None else torch.zeros(len(x), dtype=torch.long)
-    A = covariance(kernel, gp.train_inputs, gp.tasks) + noise * torch.eye(150)
-    k_x = coupled_covariance(kernel, x, tasks, gp.train_inputs, gp.tasks)
-    sd = (coupled_diagonal(kernel, x, tasks) - (k_x * torch.linalg.solve(A, k_x.mT).mT).sum(1)).sqrt()
+    exact, sites = with_centres(paths), Sites(x, None if gp.tasks is None else torch.zeros(len(x), dtype=torch.long))
+    A = covariance(kernel, gp.sites) + noise * torch.eye(150)
+    k_x = K.coupled_covariance(kernel, sites, gp.sites)
+    sd = (K.coupled_diagonal(kernel, sites) - (k_x * torch.linalg.solve(A, k_x.mT).mT).sum(1)).sqrt()
     error = paths(x) - exact(x)
     error = (error if error.ndim == 2 else error[..., 0]) / sd
     assert 0 < float(error.square().mean().sqrt()) < 0.01 and float(error.abs().max()) < 0.05
@@ -81,34 +81,34 @@ def test_no_centre_is_seen_by_evaluators_and_all_of_them_agree():
     torch.testing.assert_close(paths.float()(x.float()).double(), f, atol=1e-4, rtol=0)
 
 
-def test_folded_paths_are_saved_pickled_indexed_and_conditioned_on_more_data(tmp_path):
+def test_compressed_paths_are_saved_pickled_indexed_and_conditioned_on_more_data(tmp_path):
     gp = model(K.Matern(2.5, 0.3), 1)
     paths, x = drawn(gp), rand(40, 1, seed=3)
     paths.save(tmp_path / "paths")
     for copy in (matheron.load(tmp_path / "paths"), pickle.loads(pickle.dumps(paths))):
-        assert torch.equal(copy(x), paths(x)) and copy.update.folded is not None
+        assert torch.equal(copy(x), paths(x)) and copy.update.compressed is not None
     torch.testing.assert_close(paths[[3, 1]](x), paths(x)[[3, 1]])
     at = torch.tensor([[0.5]]).double()
     y = paths.mean(at) + 0.1
     more = paths.condition_on(at, y, noise=1e-4, generator=gen(4))
-    assert more.update.folded is not None and (more(at) - y).abs().max() < 0.05
+    assert more.update.compressed is not None and (more(at) - y).abs().max() < 0.05
     plain = with_centres(paths).condition_on(at, y, noise=1e-4, generator=gen(4))
     torch.testing.assert_close(more(x), plain(x), atol=1e-3, rtol=0)
 
 
 def test_centres_stay_where_the_lattice_is_too_coarse_for_so_little_noise():
     gp = model(K.RBF(0.5), 1, noise=1e-8)
-    assert drawn(gp).update.folded is None
+    assert drawn(gp).update.compressed is None
     exact = model(K.Matern(2.5, 0.3), 1, noise=0.0)
     paths = drawn(exact)
-    assert paths.update.folded is None
+    assert paths.update.compressed is None
     torch.testing.assert_close(paths(exact.train_inputs), exact.train_targets.expand(5, -1), atol=1e-6, rtol=0)
 
 
 def test_centres_stay_where_they_are_few_or_a_graph_is_kept():
-    assert drawn(model(K.RBF(0.3), 1, n=20)).update.folded is None
-    assert matheron.draw(model(K.RBF(0.3), 1), 2).update.folded is None  # no lattice
+    assert drawn(model(K.RBF(0.3), 1, n=20)).update.compressed is None
+    assert matheron.draw(model(K.RBF(0.3), 1), 2).update.compressed is None  # no lattice
     lengthscale = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     paths = drawn(model(K.RBF(lengthscale), 1), detach=False)
     (slope,) = torch.autograd.grad(paths(rand(10, 1)).sum(), lengthscale)
-    assert paths.update.folded is None and bool(slope != 0)
+    assert paths.update.compressed is None and bool(slope != 0)

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from examples import gen, rand, randn
-from matheron import ExactGP, JitterWarning, SparseGP, draw, matheron, weight_space_update
+from matheron import ExactGP, JitterWarning, Sites, SparseGP, draw, matheron, weight_space_update
 from matheron import kernels as K
-from matheron.paths.matheron_rule import CorrectedOperator
+from matheron.paths.sparse import CorrectedOperator, Inducing
 from matheron.solvers import KernelOperator
 from standard import assert_moments
 
@@ -78,7 +78,8 @@ def test_the_correction_turns_the_prior_s_covariance_into_the_sparse_posterior_s
     Z, X, kernel, zero = rand(5, 2), rand(4, 2, seed=3), K.Matern(1.5, 0.5), torch.zeros((), dtype=torch.float64)
     root, noise = randn(5, 5, seed=1), torch.zeros(9, dtype=torch.float64)
     at = torch.cat([Z, X])
-    operator = CorrectedOperator(KernelOperator(kernel, at, None, noise), Z, None, zero, root)
+    inducing = Inducing(Sites(Z), randn(3, 5), randn(5), root, zero)
+    operator = CorrectedOperator(KernelOperator(kernel, Sites(at), noise), inducing)
     K_z, Sigma = torch.linalg.solve(kernel(Z), kernel(Z, at)), root @ root.mT
     expected = kernel(at) + K_z.mT @ (Sigma - kernel(Z)) @ K_z
     torch.testing.assert_close(expected[:5, :5], Sigma, rtol=1e-7, atol=1e-7)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from examples import rand, randn
-from matheron import ExactGP, draw
+from matheron import ExactGP, Sites, draw
 from matheron import kernels as K
-from matheron.paths.precision import expected
+from matheron.paths.precision import expected_error
 from matheron.solvers import Cholesky, KernelOperator
 
 
@@ -17,12 +17,12 @@ from matheron.solvers import Cholesky, KernelOperator
 def test_what_rounding_is_expected_to_cost_holds_for_what_is_measured(noise, scale, near):
     """Sums in float32 err by no more, and no posterior deviation is less."""
     X, kernel = near * rand(300, 2).sort(0).values.float(), (scale * K.Matern(2.5, 0.3)).float()
-    operator = KernelOperator(kernel, X, None, torch.full((300,), noise * scale))
+    operator = KernelOperator(kernel, Sites(X), torch.full((300,), noise * scale))
     state = Cholesky().init(operator)
     v = state.solve(scale**0.5 * randn(300, 8))[0].mT.contiguous()
     rows = torch.arange(300)
     errors = operator.product_rows(rows, v.float().mT.contiguous()) - operator.product_rows(rows, v.mT.contiguous())
-    error, least = expected(operator, v.float(), state.largest)
+    error, least = expected_error(operator, v.float(), state.largest)
     assert errors.square().mean().sqrt() < error
     assert least == 0 if noise == 0 else 0 < least < float(state.deviations(rows).min())
 

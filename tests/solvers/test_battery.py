@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from examples import B2, gen, rand, randn
-from matheron import ExactGP, SparseGP, draw, solvers
+from matheron import ExactGP, Sites, SparseGP, draw, solvers
 from matheron import kernels as K
 from matheron.lattice import FourierLattice
 from matheron.solvers import Cholesky, KernelOperator, Solver
@@ -21,7 +21,7 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: typ
 def operator_of(n: int = 60) -> KernelOperator:
     """Two outputs, with noise of their own."""
     tasks, noise = torch.arange(n) % 2, 0.05 + 0.1 * rand(n, seed=2)
-    return KernelOperator(K.Coregional(K.Matern(1.5, 0.4), B2) + K.Linear(), rand(n, 2), tasks, noise)
+    return KernelOperator(K.Coregional(K.Matern(1.5, 0.4), B2) + K.Linear(), Sites(rand(n, 2), tasks), noise)
 
 
 @every_solver

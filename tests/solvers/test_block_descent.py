@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from examples import B2, gen, rand, randn
-from matheron import ExactGP, draw
+from matheron import ExactGP, Sites, draw
 from matheron import kernels as K
 from matheron.solvers import BlockDescent, Cholesky, ConvergenceWarning, KernelOperator
 
@@ -28,7 +28,7 @@ def test_a_path_errs_by_less_than_a_hundredth_of_its_standard_deviation(noise, d
 def test_tasks_and_a_guess_are_taken():
     kernel, n = K.Coregional(K.RBF(0.4), B2), 60
     tasks, noise = torch.arange(n) % 2, torch.full((n,), 0.1, dtype=torch.float64)
-    operator, b = KernelOperator(kernel, rand(n, 2), tasks, noise), randn(n, 3)
+    operator, b = KernelOperator(kernel, Sites(rand(n, 2), tasks), noise), randn(n, 3)
     solver = BlockDescent(tolerance=1e-5, block=25)
     exact = Cholesky().init(operator).solve(b)[0]
     x, stats = solver.init(operator).solve(b)
@@ -46,7 +46,7 @@ def test_a_jitter_of_blocks_is_no_noise_and_is_not_said_to_be():
 
 def test_what_is_said_of_the_residual_is_true():
     noise, b = torch.full((50,), 1e-4, dtype=torch.float64), randn(50, 1)
-    operator = KernelOperator(K.RBF(0.5), rand(50, 2), None, noise)
+    operator = KernelOperator(K.RBF(0.5), Sites(rand(50, 2)), noise)
     with pytest.warns(ConvergenceWarning, match=r"after 5 epochs at a relative residual of.*solver=\"cg\""):
         x, stats = BlockDescent(block=10, max_epochs=5).init(operator).solve(b)
     residual = b - (operator.dense() + torch.diag(noise)) @ x

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from examples import rand, randn
-from matheron import JitterWarning
+from matheron import JitterWarning, Sites
 from matheron import kernels as K
 from matheron.kernels import coupled_covariance
 from matheron.solvers import Cholesky, CholeskyState, KernelOperator, Stats, as_solver, covariance, safe_cholesky
@@ -107,15 +107,16 @@ def test_a_matrix_in_blocks_is_the_whole_matrix(outputs, input_dim, monkeypatch)
     X, tasks = rand(10, input_dim), None if outputs == 1 else torch.arange(10) % outputs
     kernel = K.Matern(1.5, 0.5) if outputs == 1 else K.Coregional(K.RBF(0.5), torch.eye(3) + 0.5)
     monkeypatch.setitem(dense._SIDE, "cpu", 3)
-    made = covariance(kernel, X, tasks)
+    sites = Sites(X, tasks)
+    made = covariance(kernel, sites)
     assert torch.equal(made, made.mT)
-    torch.testing.assert_close(made, coupled_covariance(kernel, X, tasks, X, tasks), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(made, coupled_covariance(kernel, sites, sites), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.0])
 def test_a_covariance_is_factored_with_its_noise(noise):
     X, b, kernel = rand(6, 2), randn(6, 3), K.Matern(0.5, 0.5)
-    state = Cholesky().init(KernelOperator(kernel, X, None, torch.full((6,), noise, dtype=torch.float64)))
+    state = Cholesky().init(KernelOperator(kernel, Sites(X), torch.full((6,), noise, dtype=torch.float64)))
     assert isinstance(state, CholeskyState)
     x, stats = state.solve(b)
     assert stats == Stats("Cholesky()")
@@ -131,7 +132,7 @@ def test_an_unknown_solver_is_named_with_the_list_of_known_ones():
 
 
 def operator_of(kernel: K.Kernel, X: Tensor, noise: float) -> KernelOperator:
-    return KernelOperator(kernel.to(X.dtype), X, None, torch.full((len(X),), noise, dtype=X.dtype))
+    return KernelOperator(kernel.to(X.dtype), Sites(X), torch.full((len(X),), noise, dtype=X.dtype))
 
 
 @pytest.mark.parametrize("n", [11, 21, 40])
@@ -151,7 +152,7 @@ def test_in_place_means_no_second_matrix():
             made.append(super().dense(dtype))
             return made[-1]
 
-    state = Cholesky().init(Recording(K.Matern(0.5, 0.4), rand(30, 2), None, torch.full((30,), 0.1).double()))
+    state = Cholesky().init(Recording(K.Matern(0.5, 0.4), Sites(rand(30, 2)), torch.full((30,), 0.1).double()))
     assert [A.data_ptr() for A in made] == [state.L.data_ptr()]
 
 

@@ -58,7 +58,7 @@ assert v.dtype == (torch.float64 if "clusters" in sys.argv else dtype)
 counts = [p.solver_stats.iterations for p in (paths, alone)]
 assert abs(counts[0] - counts[1]) <= 2 + 0.2 * counts[1], counts
 torch.testing.assert_close(paths(x), exact(x), rtol=1e-3, atol=2e-5 if "clusters" in sys.argv else 1e-3)
-operator = KernelOperator(kernel, X, tasks, gp.noise)
+operator = KernelOperator(kernel, Sites(X, tasks), gp.noise)
 rows = torch.arange(0, len(X), 3)
 for share in (lambda state: state.deviations(rows), lambda state: State.deviations(state, rows)):
     states = [solvers.PCG(rank=60, distributed=d).init(operator) for d in (True, False)]

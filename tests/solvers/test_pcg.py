@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from examples import gen, model, rand, randn
-from matheron import ExactGP, SparseGP, draw, draw_prior
+from matheron import ExactGP, Sites, SparseGP, draw, draw_prior
 from matheron import kernels as K
 from matheron.solvers import (
     PCG,
@@ -33,7 +33,7 @@ def noises(n: int, noise: Any) -> Tensor:
 
 
 def state_of(kernel: K.Kernel, X: Tensor, tasks: Tensor | None, noise: Tensor, solver: str | Solver) -> State:
-    return as_solver(solver).init(KernelOperator(kernel, X, tasks, noise))
+    return as_solver(solver).init(KernelOperator(kernel, Sites(X, tasks), noise))
 
 
 @pytest.mark.filterwarnings("error")
@@ -217,7 +217,7 @@ def test_every_right_hand_side_stops_on_its_own():
             columns.append(V.shape[1])
             return super().product(V)
 
-    operator = Counting(K.Matern(0.5, 0.3), rand(300, 2), None, noises(300, 1e-2))
+    operator = Counting(K.Matern(0.5, 0.3), Sites(rand(300, 2)), noises(300, 1e-2))
     b = randn(300, 6) * torch.tensor([1.0, 0.02, 0.02, 0.02, 0.02, 0.02], dtype=torch.float64)
     PCG(rank=10).init(operator).solve(b)
     assert columns[0] == 6 and columns.count(1) > 5

@@ -3,6 +3,7 @@
 import torch
 
 from examples import rand
+from matheron import Sites
 from matheron import kernels as K
 from matheron.solvers import Auto, BlockState, KernelOperator, PCGState, preconditioner
 
@@ -12,7 +13,7 @@ def noises(n: int, noise: float) -> torch.Tensor:
 
 
 def test_sums_over_many_rows_keep_the_digits_of_single_precision():
-    operator = KernelOperator(K.RBF(3.0).to("cpu", torch.float32), rand(50, 1).float(), None, noises(50, 0.1).float())
+    operator = KernelOperator(K.RBF(3.0).to("cpu", torch.float32), Sites(rand(50, 1).float()), noises(50, 0.1).float())
     P = preconditioner.LowRank(operator, 4)
     P.Q, V = rand(50_000, 4).float(), rand(50_000, 3, seed=1).float()  # all of one sign: the partial sums are large
     exact = P.Q.double().mT @ V.double()
@@ -26,7 +27,7 @@ def test_a_preconditioner_in_single_precision_inverts_what_it_stands_for(monkeyp
     errors = {}
     for wide in (True, False):
         monkeypatch.setattr(preconditioner, "_WIDE_FROM", 1e5 if wide else float("inf"))
-        P = preconditioner.LowRank(KernelOperator(kernel, X, None, noise), 40)
+        P = preconditioner.LowRank(KernelOperator(kernel, Sites(X), noise), 40)
         F = P.Q.double() @ P.L.mT
         A = torch.eye(1500).double() + F @ F.mT  # P, with D^1/2 at both sides taken off
         V = torch.linalg.eigh(A).eigenvectors[:, -3:]
@@ -40,4 +41,4 @@ def test_auto_takes_block_descent_where_memory_holds_no_useful_preconditioner(mo
     kernel, X, noise = K.RBF(0.5), rand(400, 2), noises(400, 0.1)
     for memory, kind in ((100 * 3200, PCGState), (100 * 3200 - 1, BlockState)):
         monkeypatch.setattr(preconditioner, "MEMORY_ON_CPU", memory)
-        assert isinstance(Auto(memory=1).init(KernelOperator(kernel, X, None, noise)), kind)
+        assert isinstance(Auto(memory=1).init(KernelOperator(kernel, Sites(X), noise)), kind)

@@ -241,7 +241,7 @@ def _validated(model: ExactGP | OnSphere, log: bool) -> str:
     gp = model.inner if isinstance(model, OnSphere) else model
     some = torch.randperm(gp.num_data, generator=torch.Generator().manual_seed(0), device="cpu")[:_VALIDATED]
     if gp.num_data > _VALIDATED:
-        gp = gp.replaced(train_inputs=gp.train_inputs[some], train_targets=gp.train_targets[some], noise=gp.noise[some])
+        gp = gp.replaced(sites=gp.sites[some], train_targets=gp.train_targets[some], noise=gp.noise[some])
     left_out = leave_one_out(gp)
     error = left_out.standardized * left_out.variance.sqrt()  # y - mean
     y = left_out.mean + error

@@ -387,7 +387,7 @@ def prior_error(
         features, shares = shared_bases(basis, K.device)
         total, variance = 0.0, 0.0
         for g, share in enumerate(shares.tolist()):
-            R, Q = gaussian_coupling(K, feature_covariance(features.select(g), at.x_rows))
+            R, Q = gaussian_coupling(K, feature_covariance(features.select(g), at.x))
             largest = ((R - Q) @ normals((len(K), s), generator).to(K)).abs().amax(0).square()  # [s]
             total += share * float(largest.mean())
             variance += share**2 * float(largest.var()) / s

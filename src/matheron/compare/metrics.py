@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.checks import ArrayLike, as_points, as_tensor
 from ..core.extras import missing_extra
+from ..core.sites import Sites
 from ..features import Features
 from ..kernels import Kernel
 from ..paths import AbstractPaths, PriorPlusUpdate
@@ -227,13 +228,10 @@ def kernel_error(basis: Features | PriorPlusUpdate, kernel: Kernel, x: ArrayLike
     True
     """
     x = as_points(x, "x").detach().double()
-    t = kernel.num_outputs
-    rows, tasks = x, None
-    if t > 1:
-        rows, tasks = x.repeat_interleave(t, dim=0), torch.arange(t, device=x.device).repeat(len(x))
+    sites = Sites.every_output(x, kernel.num_outputs)
     with torch.no_grad():
-        K = covariance(kernel.owned().to(x.device, x.dtype), rows, tasks)
-        error = feature_covariance(basis, rows, tasks) - K  # [n t, n t]
+        K = covariance(kernel.owned().to(x.device, x.dtype), sites)
+        error = feature_covariance(basis, sites) - K  # [n t, n t]
     return KernelError(float(error.square().mean().sqrt()), float(error.abs().max()))
 
 

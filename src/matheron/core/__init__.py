@@ -11,6 +11,7 @@ from .saving import FileError as FileError
 from .saving import load as load
 from .saving import read_notes as read_notes
 from .saving import save as save
+from .sites import Sites as Sites
 from .value import REGISTRY as REGISTRY
 from .value import Json as Json
 from .value import Parts as Parts

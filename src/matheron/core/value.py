@@ -54,12 +54,17 @@ class Value(nn.Module, metaclass=_Frozen):
     )
     _frozen: bool = False
 
-    def __init__(self, **tensors: Tensor | None) -> None:
-        """The tensors are the first of the buffers."""
+    def __init__(self, **members: Tensor | nn.Module | None) -> None:
+        """The first tensors and parts of the value, by name; None is a tensor that is not there."""
         super().__init__()
-        # As register_load_state_dict_post_hook and register_buffer do it, without a handle and checks of the names.
+        # As register_load_state_dict_post_hook, register_buffer and add_module do it, without a handle and checks of
+        # the names: assignment of a part takes five times as long.
         self._load_state_dict_post_hooks[-1] = _restored
-        self._buffers.update(tensors)
+        for name, member in members.items():
+            if isinstance(member, nn.Module):
+                self._modules[name] = member
+            else:
+                self._buffers[name] = member
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Concatenate, Generic, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -192,19 +192,20 @@ class Recorder(Generic[M, R]):
     torch.func that the module itself belongs to, is made for every call.
     """
 
-    def __init__(self, make: Callable[[M], R]) -> None:
+    def __init__(self, make: Callable[Concatenate[M, ...], R]) -> None:
         self.make = make
         self.made: WeakKeyDictionary[M, tuple[R, list[Source]]] = WeakKeyDictionary()
 
-    def __call__(self, module: M) -> R:
+    def __call__(self, module: M, *more: object) -> R:
+        """The record of a module; `make` is given `more`, which must follow from the module."""
         known = self.made.get(module)
         if known is not None and _unchanged(known[1]):
             return known[0]
         if module.requires_graph() or (transformed() and any(map(is_wrapped, module.buffers()))):
-            made = self.make(module)
+            made = self.make(module, *more)
             return replace(made, requires_grad=True) if isinstance(made, Record) else made
         with outside():
-            record = self.make(module)
+            record = self.make(module, *more)
         sources = [
             (part._buffers, name, b, None if b.is_inference() else b._version, b.requires_grad)
             for part in module.modules()

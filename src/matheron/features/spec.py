@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ..core.boxes import as_box
 from ..core.checks import ArrayLike, as_count, as_points
-from ..kernels import Kernel
+from ..core.sites import Sites
+from ..kernels import Kernel, coupled_diagonal
 from ..models.transforms import Transform
-from ..solvers import Cholesky, FactoredPosterior, coupled_diagonal, every_output
+from ..solvers import Cholesky, FactoredPosterior
 from ..solvers.operator import KernelOperator
 from .choose import LATTICE_KINDS, build_features
 from .features import Accuracy, Asked, Features
@@ -101,23 +102,21 @@ def features_for(
 
 
 @torch.no_grad()
-def posterior_at(kernel: Kernel, X: Tensor, tasks: Tensor | None, noise: Tensor) -> FactoredPosterior:
-    """What data at X, of this noise, leave open: for the choice of a basis alone, so that targets are not needed."""
-    kernel, X = kernel.to(X.device, torch.float64), X.double()
-    operator = KernelOperator(kernel, X, tasks, noise.double() + 1e-10 * coupled_diagonal(kernel, X, tasks).mean())
-    return FactoredPosterior(
-        kernel, X, tasks, operator.noise, Cholesky().init(operator) if len(X) <= LARGEST_WHOLE else None
-    )
+def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosterior:
+    """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
+    kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
+    operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
+    state = Cholesky().init(operator) if len(sites) <= LARGEST_WHOLE else None
+    return FactoredPosterior(kernel, sites, operator.noise, state)
 
 
-def to_come(kernel: Kernel, X: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Points `[n, d]` as data to come of every output: points, outputs, and a noise that is as small as theirs may be.
+def to_come(kernel: Kernel, X: Tensor) -> tuple[Sites, Tensor]:
+    """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
 
     Frequencies for little noise also serve for more: those for much noise do not serve for less.
     """
-    rows, tasks = every_output(X, kernel.num_outputs)
-    kernel = kernel.to(X.device, torch.float64)
-    return rows, tasks, _NOISE_TO_COME * coupled_diagonal(kernel, rows.double(), tasks)
+    sites = Sites.every_output(X, kernel.num_outputs)
+    return sites, _NOISE_TO_COME * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())
 
 
 def as_tolerance(tolerance: float) -> float:

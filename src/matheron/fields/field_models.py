@@ -11,7 +11,6 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_array, as_points, as_tensor, names_of, positive
 from ..fitting import fit
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
-from ..kernels.coregional import coupled_covariance
 from ..models import ExactGP
 from ..models.transforms import Affine
 from ..solvers.cholesky import safe_cholesky
@@ -194,7 +193,7 @@ def fit_drift(
     assert isinstance(inward, Affine) and outward is not None
     some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:_REGRESSED]
     near = gp.train_inputs[some]
-    K = coupled_covariance(gp.kernel, near, None, near, None) + gp.noise[some].diag_embed()
+    K = gp.kernel.forward(near, near) + gp.noise[some].diag_embed()
     L, _ = safe_cholesky(K, "k(X, X) + noise")
     whitened = torch.linalg.solve_triangular(L, torch.cat([design, values[:, None]], dim=1)[some], upper=False)
     beta = torch.linalg.lstsq(whitened[:, :2], whitened[:, 2:]).solution[:, 0]

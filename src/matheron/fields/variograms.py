@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_points, as_tensor
-from ..kernels import coupled_covariance
 from ..models import ExactGP
 from ..solvers.cholesky import safe_cholesky
 
@@ -58,7 +57,7 @@ class Variogram:
         points = torch.as_tensor(self.points, device="cpu")[some]
         inner = points if model.input_transform is None else model.input_transform(points)
         with torch.no_grad():
-            K = coupled_covariance(model.kernel, inner, None, inner, None).double() * _unit(model)
+            K = model.kernel.forward(inner, inner).double() * _unit(model)
             noise = float(model.noise.mean()) * _unit(model)
             L, _ = safe_cholesky(K + noise * torch.eye(len(K), device="cpu").to(K), "k(X, X) + noise")
         draws = (L @ torch.randn(len(L), num, generator=generator, dtype=torch.float64, device="cpu")).mT.numpy()

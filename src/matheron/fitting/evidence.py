@@ -12,7 +12,6 @@ from torch import Tensor
 from ..core.checks import many
 from ..models import Batch, Ensemble, ExactGP, Outputs
 from ..models.libraries import describe
-from ..models.means import at_tasks
 from ..solvers import covariance
 from ..solvers.cholesky import safe_cholesky
 
@@ -184,9 +183,8 @@ def _left_out(gp: ExactGP, L: Tensor, r: Tensor) -> LeaveOneOut:
     log_density = -0.5 * (standardized.square() + variance.log() + _LOG_2_PI) - at_y.abs().log()
     outer, slope = _outer(gp, mean)
     affine = gp.output_transform is None or gp.output_transform.affine
-    tasks = None if gp.tasks is None else gp.tasks.to(y.device)
     return LeaveOneOut(
-        log_density, standardized, targets, tasks, gp.num_outputs, outer, variance * slope.square(), affine
+        log_density, standardized, targets, gp.sites.outputs, gp.num_outputs, outer, variance * slope.square(), affine
     )
 
 
@@ -201,11 +199,10 @@ def _exact(gp: object, name: str) -> ExactGP:
 
 def _factored(gp: ExactGP) -> tuple[Tensor, Tensor]:
     """L L^T = K_nn + noise `[n, n]`, and r = y - mean(X) `[n]`, in float64."""
-    X = gp.train_inputs.double()
-    tasks = None if gp.tasks is None else gp.tasks.to(X.device)
-    K = covariance(gp.kernel.to(X.device, torch.float64), X, tasks)
-    K = K + gp.noise.to(X).diag_embed()
-    return safe_cholesky(K, "k(X, X) + noise")[0], gp.train_targets.double() - gp.mean.at(X, tasks)
+    sites = gp.sites.double()
+    K = covariance(gp.kernel.to(sites.points.device, torch.float64), sites)
+    K = K + gp.noise.to(K).diag_embed()
+    return safe_cholesky(K, "k(X, X) + noise")[0], gp.train_targets.double() - gp.mean.at(sites)
 
 
 def _outer(gp: ExactGP, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,5 +211,4 @@ def _outer(gp: ExactGP, y: Tensor) -> tuple[Tensor, Tensor]:
         return y, torch.ones_like(y)
     transform = gp.output_transform.to(y.device, torch.float64)
     values = y[:, None].expand(-1, gp.num_outputs)  # [n, t]
-    tasks = None if gp.tasks is None else gp.tasks.to(y.device)
-    return at_tasks(transform(values), tasks), at_tasks(transform.derivative(values), tasks)
+    return gp.sites.own(transform(values)), gp.sites.own(transform.derivative(values))

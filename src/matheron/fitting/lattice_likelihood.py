@@ -23,6 +23,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..core.sites import Sites
 from ..evaluate.bases import Products
 from ..features import LARGEST_DIM
 from ..features.explicit import monomial_count, monomials
@@ -176,7 +177,7 @@ class OnLattice:
             Joint(joint.lattices, roots=joint.roots[: len(bases)]), X, precision, self.tasks
         )
         mean = self.hyperparameters.mean
-        self.residual = self.y - mean.at(self.X, self.tasks) if isinstance(mean, Mean) else self.y
+        self.residual = self.y - mean.at(Sites(self.X, self.tasks)) if isinstance(mean, Mean) else self.y
         rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])  # [2 + s, n]
         # the monomials [n, k], and of each output's data their products with these rows and with one another
         E = torch.cat([X[:, :0], *(basis.values(X[None])[0] for basis in joint.beside)], dim=1)

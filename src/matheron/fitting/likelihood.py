@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from ..core.sites import Sites
 from ..kernels import Kernel, coupled_covariance
 from ..models.means import Mean
 from .hyperparameters import Hyperparameters, Prior, log_prior
@@ -81,7 +82,7 @@ def likelihood_with_gradient(
     n = len(X)
     with torch.set_grad_enabled(n * n <= _block(X)):  # a graph of all of it, or blocks' own graphs later
         K = _covariance(kernel, X, tasks)  # [n, n]
-    m = mean.at(X, tasks)  # [n]
+    m = mean.at(Sites(X, tasks))  # [n]
     with torch.no_grad():
         L = _factor(K.detach().clone() if K.requires_grad else K, noise.detach())
         K = K if K.requires_grad else None  # large, and not needed again
@@ -152,8 +153,9 @@ def _covariance(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
 
 
 def _between(kernel: Kernel, X: Tensor, tasks: Tensor | None, rows: slice, columns: slice) -> Tensor:
-    i, j = (None, None) if tasks is None else (tasks[rows], tasks[columns])
-    return coupled_covariance(kernel, X[rows], i, X[columns], j)
+    sites = Sites(X, tasks)
+    a = sites[rows]
+    return coupled_covariance(kernel, a, a if columns == rows else sites[columns])
 
 
 def _blocks(X: Tensor) -> Iterator[tuple[slice, slice]]:

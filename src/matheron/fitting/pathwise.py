@@ -16,6 +16,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from ..core.sites import Sites
 from ..kernels import Kernel
 from ..solvers import PCG, ConvergenceWarning, Solver, State
 from ..solvers.operator import KernelOperator
@@ -43,7 +44,7 @@ class Pathwise:
 
         def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
             kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
-            m = mean.at(self.X.double(), self.tasks)  # [n]
+            m = mean.at(Sites(self.X.double(), self.tasks))  # [n]
             with torch.no_grad():
                 weights = self._weights(vector.detach(), kernel.owned(), noise.detach(), m.detach())
             accumulate(kernel.to(self.X.dtype), self.X, self.tasks, weights)
@@ -59,7 +60,7 @@ class Pathwise:
     def _weights(self, vector: Tensor, kernel: Kernel, noise: Tensor, m: Tensor) -> _Weights:
         """d log p / dK, from solves that begin where the last step's ended."""
         X = self.X
-        operator = KernelOperator(kernel.to(X.dtype), X, self.tasks, noise.to(X))
+        operator = KernelOperator(kernel.to(X.dtype), Sites(X, self.tasks), noise.to(X))
         P, u, v, state = self._preconditioned(vector, operator)
         b = torch.cat([(self.y - m).to(X)[:, None], u], dim=1)
         with warnings.catch_warnings():

@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_tensor
+from ..core.sites import Sites
 from .base import Kernel
 from .terms import Term
 
-__all__ = ["Coregional", "coupled_covariance"]
+__all__ = ["Coregional", "coupled_covariance", "coupled_diagonal"]
 
 
 class Coregional(Kernel):
     """k((x, i), (x', j)) = B[i, j] k(x, x'), B `[t, t]` symmetric and positive semi-definite.
 
     Add several for a linear model of coregionalisation; a plain kernel added to one is shared by all tasks (a B of
-    ones). Call `coupled_covariance` for covariances between given tasks; a path drawn from it has `[..., t]` outputs.
+    ones). `coupled_covariance` is the covariance between given outputs; a path drawn from it has `[..., t]` outputs.
 
     >>> from matheron import kernels
     >>> kernels.Coregional(kernels.RBF(), [[1.0, 0.9], [0.9, 1.0]]).num_outputs
@@ -51,7 +52,9 @@ class Coregional(Kernel):
         self.register_buffer("B", B)
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> NoReturn:
-        raise TypeError("a Coregional kernel needs tasks: call coupled_covariance(kernel, x, i, z, j)")
+        raise TypeError(
+            "a Coregional kernel needs to know the outputs: call coupled_covariance(kernel, Sites(x, i), Sites(z, j))"
+        )
 
     with_gradient = diag = forward
 
@@ -66,10 +69,32 @@ class Coregional(Kernel):
         return [(self.B, self.kernel)]
 
 
-def coupled_covariance(kernel: Kernel, x: Tensor, i: Tensor | None, z: Tensor, j: Tensor | None) -> Tensor:
-    """k((x, i), (z, j)) for points `[n, d]`, `[m, d]` with tasks `[n]`, `[m]` (None for one output) -> `[n, m]`."""
+def coupled_covariance(kernel: Kernel, a: Sites, b: Sites) -> Tensor:
+    """k((x, i), (z, j)) between sites a, points x of outputs i, and sites b, points z of outputs j: `[n, m]`.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> kernel = kernels.Coregional(kernels.RBF(), [[1.0, 0.5], [0.5, 1.0]])
+    >>> sites = matheron.Sites.every_output(torch.zeros(1, 1, dtype=torch.float64), 2)
+    >>> kernels.coupled_covariance(kernel, sites, sites)
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    x, i = a.points, a.outputs
+    z, j = (x, i) if b is a else (b.points, b.outputs)
     if i is None or j is None:
         return kernel.forward(x, z)
     return functools.reduce(
         torch.add, (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled())
     )
+
+
+def coupled_diagonal(kernel: Kernel, sites: Sites) -> Tensor:
+    """k((x, i), (x, i)) of sites, points x of outputs i: `[n]`."""
+    x, i = sites.points, sites.outputs
+    if i is None:
+        return kernel.diag(x)
+    total = x.new_zeros(len(x))
+    for B, k in kernel.coupled():
+        total = total + (k.diag(x) if B is None else k.diag(x) * B.diagonal()[i])
+    return total

@@ -1,13 +1,11 @@
 """The Fourier lattice: series of stationary kernels in up to three dimensions, and data solved for on them.
 
-It is an engine: imported, it adds its evaluator, its planner of features, its solver, and its ways to condition paths
-and to give their variances (`condition`, `posterior_variance`) to those of the rooms before it.
+It is an engine: its import adds its evaluator, its planner of features and its solver to those of earlier rooms.
 """
 
 from .. import evaluate as _evaluate
 from ..features.choose import PLANNERS as _PLANNERS
 from . import evaluator as _evaluator
-from . import update as _update  # noqa: F401  (registers how paths are conditioned)
 from .planning import plan as _plan
 from .solver import FourierLattice as FourierLattice
 from .solver import MisfitWarning as MisfitWarning

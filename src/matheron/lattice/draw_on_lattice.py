@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from ..features.spec import FeatureSpec, features_for
 from ..models import ExactGP, SparseGP, cast_model
 from ..models.streamed import Chunk, StreamedGP
-from ..paths import Paths, UpdatePaths, prior_on
+from ..paths import ExactUpdate, Paths, prior_on
 from ..solvers import Auto, Cholesky, Solver
 from ..solvers.operator import KernelOperator
 from .joint_basis import Joint
@@ -60,12 +59,12 @@ def drawn_on_lattice(
             generator.set_state(state)  # as if nothing had been tried
             return None
         prior = prior_on(features, basis.index(features, s), gp.num_outputs, X, generator, len(X))
-        empty = UpdatePaths.empty(kernel, X, s)
+        empty = ExactUpdate.empty(kernel, X, s)
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
-        chunk = (X, gp.tasks, gp.train_targets, gp.noise)
+        chunk = Chunk(gp.sites, gp.train_targets, gp.noise)
         prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
         dense = isinstance(solver, Auto) and isinstance(
-            solver.choose(KernelOperator(kernel, X, gp.tasks, gp.noise)), Cholesky
+            solver.choose(KernelOperator(kernel, gp.sites, gp.noise)), Cholesky
         )
         if dense and error_of_mean(update, basis.tolerance) > LARGEST_MEAN_ERROR:
             generator.set_state(state)
@@ -77,10 +76,6 @@ def drawn_on_lattice(
 def _fits(basis: FeatureSpec, detach: bool) -> bool:
     """Whether what is asked of the prior can be had on a lattice."""
     return basis.domain is not None and basis.features in ("auto", "lattice") and detach
-
-
-def _on(device: torch.device, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor) -> Chunk:
-    return X.to(device), None if tasks is None else tasks.to(device), y.to(device), noise.to(device)
 
 
 @torch.no_grad()
@@ -120,9 +115,10 @@ def drawn_from_stream(
     like = gp.train_inputs
     features = features.to(like.device, like.dtype)
     prior = prior_on(features, basis.index(features, s), gp.num_outputs, like, generator, survey.num_data)
-    empty = UpdatePaths.empty(gp.kernel, like, s)
+    empty = ExactUpdate.empty(gp.kernel, like, s)
     mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
-    chunks = (_on(like.device, *chunk) for chunk in again)
+    device = like.device
+    chunks = (Chunk(each.sites.to(device), each.y.to(device), each.noise.to(device)) for each in again)
     prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)
     if update.num_data != survey.num_data:
         raise ValueError(

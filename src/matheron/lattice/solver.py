@@ -23,6 +23,11 @@ from torch import Tensor
 
 from ..core.convolution import fast_size
 from ..core.nufft import FFT_COST, adjoint_at
+from ..models.means import Mean
+from ..models.streamed import Chunk
+from ..paths.prior import PriorPaths
+from ..paths.update import Update
+from ..solvers import Auto
 from ..solvers.base import Operator, Solver, State, Stats
 from .system import head_size, iterations_left, largest_dense
 
@@ -76,6 +81,17 @@ class FourierLattice(Solver[State]):
 
     def solve(self, state: State, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         raise TypeError('solver="lattice" has no state of its own')
+
+    def condition(
+        self, prior: PriorPaths, update: Update, mean: Mean, new: Chunk, generator: torch.Generator
+    ) -> tuple[PriorPaths, Update]:
+        """On the lattice; few data that are more precise than a rough prior's lattice are given exactly."""
+        from .tail import can_condition_on_lattice
+        from .update import LatticeUpdate, condition_on_lattice  # which come later in the import order
+
+        if not isinstance(update, LatticeUpdate) and not can_condition_on_lattice(prior, update, new):
+            return Auto().condition(prior, update, mean, new, generator)
+        return condition_on_lattice(prior, update, mean, new, self, generator)
 
 
 def rows_of(tasks: Tensor | None, num_outputs: int) -> list[Tensor] | list[slice]:

@@ -10,8 +10,9 @@ from torch import Tensor
 from ..evaluate import Basis
 from ..evaluate.bases import Cosines, Pairs, Products
 from ..features import Features
+from ..models.streamed import Chunk
 from ..paths.prior import PriorPaths
-from ..paths.update import UpdatePaths
+from ..paths.update import Update
 from .basis import OnLattice, lattice_in
 
 # Numbers in a block of functions at data.
@@ -36,8 +37,8 @@ def parted(prior: PriorPaths) -> tuple[PriorPaths, PriorPaths | None]:
     return some(True), some(False)
 
 
-def resolved(prior: PriorPaths, update: UpdatePaths, X: Tensor, tasks: Tensor | None, y: Tensor, noise: Tensor) -> bool:
-    """Whether data tell on the lattice what they tell: with all that a prior has beyond its modes as noise.
+def can_condition_on_lattice(prior: PriorPaths, update: Update, new: Chunk) -> bool:
+    """Whether the lattice can represent these observations: what it leaves out is small beside their noise.
 
     Always, of a prior that has nothing there. Never, where other data are not on the lattice.
     """
@@ -46,10 +47,11 @@ def resolved(prior: PriorPaths, update: UpdatePaths, X: Tensor, tasks: Tensor | 
         return True
     if update.num_data:
         return False
+    X, outputs = new.sites.points, new.sites.outputs
     if len(X) > _LARGEST_FACTOR:
         return True
-    more = variances_at(beyond, X.double() - beyond.origin.double(), tasks)
-    return bool((more <= _LARGEST_SHARE * noise.double()).all())
+    more = variances_at(beyond, X.double() - beyond.origin.double(), outputs)
+    return bool((more <= _LARGEST_SHARE * new.noise.double()).all())
 
 
 def together(prior: PriorPaths, on_lattice: Tensor) -> Tensor:

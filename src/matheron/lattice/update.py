@@ -9,17 +9,16 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from ..core.sites import Sites
 from ..core.value import Parts
 from ..evaluate import Basis, PathTerm, Recorder, WeightedSum
 from ..features import nearest
 from ..kernels import Kernel
 from ..models.means import Mean
 from ..models.streamed import Chunk
-from ..paths.conditioning import condition, posterior_variance
-from ..paths.paths import Paths
 from ..paths.prior import PriorPaths
-from ..paths.update import UpdatePaths
-from ..solvers import Auto, JitterWarning, Solver, Stats, every_output
+from ..paths.update import Update
+from ..solvers import JitterWarning, Solver, Stats
 from .basis import OnLattice, lattice_in
 from .joint_basis import Joint
 from .solver import (
@@ -32,7 +31,7 @@ from .solver import (
     right_hand_side,
 )
 from .system import DataSpace, Information, Preconditioner, System, largest_dense
-from .tail import parted, resolved, together, values_at, variances_at
+from .tail import parted, together, values_at, variances_at
 
 # Numbers in a block of the data's right-hand sides.
 _BLOCK = 1 << 23
@@ -53,8 +52,8 @@ LARGEST_IN_FLOAT32 = 1e5
 _Few = tuple[Tensor, Tensor | None, Tensor, Tensor]
 
 
-class LatticeUpdate(UpdatePaths):
-    """An update without centres: the paths' weights are given the data already.
+class LatticeUpdate(Update):
+    """An update whose paths have the data in the weights of their prior already: it adds no terms to them.
 
     `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean,
     `generator` (its real and imaginary parts), `cross` and `corner` the matrix (see `system.Information`): all
@@ -63,10 +62,7 @@ class LatticeUpdate(UpdatePaths):
     the lattice times (other) monomials, and explicit ones.
     """
 
-    fields = ("data_count",)
-    of_paths = (*UpdatePaths.of_paths, "rhs")
-    of_posteriors = (*UpdatePaths.of_posteriors, "rhs_mean", "energy", "mean_weights")
-    keeps_data = False
+    fields = ("data_count", "own_targets")
     misfit: float | None = None  # (y - mean)^T (K + noise)^-1 (y - mean) per datum; files do not keep it
     local_error: float = 0.0  # of the mean, see `local_error`; nor this
 
@@ -86,34 +82,30 @@ class LatticeUpdate(UpdatePaths):
         misfit: float | None = None,
         local_error: float = 0.0,
     ) -> None:
-        like = information.rhs
-        none = like.new_zeros(len(like), 0)
-        y = none if own else none[0]
-        tasks = None if kernel.num_outputs == 1 else torch.zeros(0, dtype=torch.long, device=like.device)
         super().__init__(
-            kernel, like.new_zeros(0, len(origin)), tasks, none, none[: len(rhs_mean)], y=y, solver_stats=solver_stats
+            origin=origin,
+            generator=torch.view_as_real(information.generator),
+            cross=information.cross,
+            corner=information.corner,
+            rhs=information.rhs,
+            rhs_mean=rhs_mean,
+            energy=energy,
+            mean_weights=mean_weights,
         )
-        self.data_count, self.misfit, self.local_error = num_data, misfit, local_error
-        self.basis, self.beside = basis, Parts(beside)
-        statistics = dict(cross=information.cross, corner=information.corner, rhs=like, rhs_mean=rhs_mean)
-        buffers = dict(origin=origin, generator=torch.view_as_real(information.generator), **statistics)
-        for name, value in dict(**buffers, energy=energy, mean_weights=mean_weights).items():
-            self.register_buffer(name, value)
+        self.kernel, self.basis, self.beside = kernel, basis, Parts(beside)
+        self.data_count, self.own_targets, self.solver_stats = num_data, own, solver_stats
+        self.misfit, self.local_error = misfit, local_error
 
-    def restore(self) -> None:
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
+    def check(self) -> None:
         """ValueError where what is left of the data does not fit the lattice."""
         if type(self.data_count) is not int or self.data_count < 0 or not isinstance(self.basis, OnLattice):
             raise ValueError(f"LatticeUpdate: expected a lattice and a number of data, got {self.data_count!r}")
-        q, p, e = len(self.v_mean), self.rhs.shape[-1], len(self.corner)
+        s, p, e = *self.rhs.shape, len(self.corner)
+        q = s if self.own_posteriors else 1
         bases = (self.basis, *self.beside)
         size, count = sum(basis.size for basis in bases), sum(isinstance(basis, OnLattice) for basis in bases)
         pairs = self.kernel.num_outputs * count * (count + 1) // 2  # of the lattices, for each output
         wanted = {
-            "origin": (self.centres.shape[1],),
-            "rhs": (len(self.v), p),
             "rhs_mean": (q, p),
             "energy": (q,),
             "corner": (e, e),
@@ -125,35 +117,55 @@ class LatticeUpdate(UpdatePaths):
             got = tuple(getattr(self, name).shape)
             if got != shape:
                 raise ValueError(f"LatticeUpdate.{name}: expected {list(shape)}, got {list(got)}")
+        self.kernel.terms(len(self.origin))  # says whether it fits the dimensions
+
+    def check_beside(self, prior: PriorPaths) -> None:
+        fits = len(self.rhs) == prior.num_paths and self.kernel.num_outputs == prior.num_outputs
+        if not fits or self.origin.shape != prior.origin.shape or self.origin.dtype != prior.origin.dtype:
+            raise ValueError("Paths: expected a prior and an update of as many paths, outputs and dimensions")
 
     @property
     def num_data(self) -> int:
         return self.data_count
 
-    def next_solver(self, solver: Solver) -> Solver:
-        return solver if isinstance(solver, FourierLattice) else FourierLattice()
+    @property
+    def own_posteriors(self) -> bool:
+        return self.own_targets
 
     @property
     def information(self) -> Information:
         return Information(torch.view_as_complex(self.generator.contiguous()), self.rhs, self.cross, self.corner)
 
-    def terms(self, v: Tensor | None = None) -> list[PathTerm]:
-        """None for the paths, whose weights hold it; for v, which represents the mean, the mean's sum."""
-        if v is None:
-            return []
+    def __getitem__(self, index: Tensor) -> LatticeUpdate:
+        names = ["rhs", *(("rhs_mean", "energy", "mean_weights") if self.own_posteriors else ())]
+        return self.replaced(**{name: getattr(self, name)[index] for name in names})
+
+    def terms(self) -> list[PathTerm]:
+        return []
+
+    def mean_terms(self) -> list[PathTerm]:
         bases: list[Basis] = [self.basis, *self.beside]
         parts = self.mean_weights.split([basis.size for basis in bases], dim=2)
         return [WeightedSum(basis, W, None, self.origin) for basis, W in zip(bases, parts, strict=True)]
 
+    def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
+        t = self.kernel.num_outputs
+        sites = Sites.every_output(x, t)
+        return _variance_of(self, prior)(sites.points, sites.outputs).reshape(len(x), t).to(x)
 
-@condition.register
-def _condition(
-    solver: FourierLattice, prior: PriorPaths, update: UpdatePaths, mean: Mean, chunk: Chunk, generator: torch.Generator
-) -> tuple[PriorPaths, UpdatePaths]:
-    """Few data that are more precise than a rough prior's lattice, or more of them, are given exactly."""
-    if not isinstance(update, LatticeUpdate) and not resolved(prior, update, *chunk):
-        return condition(Auto(), prior, update, mean, chunk, generator)
-    given = given_on_lattice(prior, update, mean, [chunk], solver, generator)
+    def given(
+        self, prior: PriorPaths, mean: Mean, new: Chunk, solver: Solver, generator: torch.Generator
+    ) -> tuple[PriorPaths, LatticeUpdate]:
+        """On the lattice, whatever the solver: the data before are there."""
+        settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
+        return condition_on_lattice(prior, self, mean, new, settings, generator)
+
+
+def condition_on_lattice(
+    prior: PriorPaths, update: Update, mean: Mean, new: Chunk, settings: FourierLattice, generator: torch.Generator
+) -> tuple[PriorPaths, LatticeUpdate]:
+    """The same paths given more data on the lattice, with a warning where the mean is not accurate there."""
+    given = given_on_lattice(prior, update, mean, [new], settings, generator)
     warn_of_misfit(given[1], tolerance=1e-3, stacklevel=6)
     return given
 
@@ -161,7 +173,7 @@ def _condition(
 @torch.no_grad()
 def given_on_lattice(
     prior: PriorPaths,
-    update: UpdatePaths,
+    update: Update,
     mean: Mean,
     chunks: Iterable[Chunk],
     settings: FourierLattice,
@@ -190,9 +202,10 @@ def given_on_lattice(
     total, rhs_mean, energy, num_data = _nothing(basis, w) if known is None else _before(known)
     few: list[_Few] | None = [] if known is None else None
     error = 0.0
-    for X, tasks, y, noise in chunks:
+    for sites, y, noise in chunks:
+        X, tasks = sites.points, sites.outputs
         noise = noise if known is None else _with_floor(noise, X.double() - origin, basis)
-        y = y.double() - mean.at(X, tasks).double()
+        y = y.double() - mean.at(sites).double()
         new, new_mean, new_energy, kept = _information(
             basis, X.double() - origin, tasks, y, noise, s, generator, beyond
         )
@@ -230,7 +243,7 @@ def given_on_lattice(
         energy.to(dtype),
         basis.coefficients(u[s:]).to(dtype),
         num_data,
-        own=len(rhs_mean) > 1 or (known is not None and known.y.ndim == 2),
+        own=len(rhs_mean) > 1 or (known is not None and known.own_posteriors),
         solver_stats=stats,
         misfit=misfit,
         local_error=error,
@@ -249,7 +262,7 @@ class LatticeVariance:
     requires_grad = False  # nothing on a lattice is in a graph
 
     @torch.no_grad()
-    def __init__(self, prior: PriorPaths, update: LatticeUpdate) -> None:
+    def __init__(self, update: LatticeUpdate, prior: PriorPaths) -> None:
         on_modes, self.beyond = parted(prior)
         basis = Joint.of(on_modes.features, update.kernel)
         assert basis is not None
@@ -288,18 +301,7 @@ class LatticeVariance:
             error = needed
 
 
-def _made_variance(paths: Paths) -> LatticeVariance:
-    assert isinstance(paths.update, LatticeUpdate)
-    return LatticeVariance(paths.prior, paths.update)
-
-
-_variance_of = Recorder(_made_variance)
-
-
-@posterior_variance.register
-def _posterior_variance(update: LatticeUpdate, paths: Paths, x: Tensor) -> Tensor:
-    variance = _variance_of(paths)(*every_output(x, paths.num_outputs))
-    return variance.reshape(len(x), paths.num_outputs).to(x)
+_variance_of = Recorder(LatticeVariance)
 
 
 def error_of_mean(update: LatticeUpdate, tolerance: float) -> float:

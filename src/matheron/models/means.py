@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import ArrayLike, as_tensor
+from ..core.sites import Sites
 from ..core.value import Parts, Value
 
 
@@ -27,16 +28,11 @@ class Mean(Value):
     def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """m(x) `[..., n, t]` and its gradient `[..., n, t, d]`."""
 
-    def at(self, X: Tensor, tasks: Tensor | None) -> Tensor:
-        """m(x) of each point's own task: `[n, d], [n] -> [n]`."""
-        return at_tasks(self.to(X.device, X.dtype)(X[None])[0], tasks).to(X)
-
-
-def at_tasks(f: Tensor, tasks: Tensor | None) -> Tensor:
-    """Values `[..., n, t]` at each point's own task `[n]`: `[..., n]`; there may be one value for all tasks."""
-    if tasks is None or f.shape[-1] == 1:
-        return for_outputs(f, 1)[..., 0]
-    return f.gather(-1, tasks[:, None].expand(*f.shape[:-1], 1))[..., 0]
+    def at(self, sites: Sites) -> Tensor:
+        """m(x) of each site's own output: `[n]`."""
+        X = sites.points
+        m = self.to(X.device, X.dtype)(X[None])[0]  # [n, 1 or t]
+        return sites.own(for_outputs(m, 1) if sites.outputs is None else m).to(X)
 
 
 def for_outputs(m: Tensor, t: int) -> Tensor:

@@ -23,6 +23,7 @@ from ..core.checks import (
     positive,
 )
 from ..core.saving import save
+from ..core.sites import Sites
 from ..core.value import Json, Value
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
@@ -41,7 +42,7 @@ class _Snapshot(Value):
     input_names: Names
     kernel: Kernel
     mean: Mean
-    tasks: Tensor | None
+    sites: Sites
     input_transform: Transform | None
     output_transform: Transform | None
 
@@ -49,14 +50,14 @@ class _Snapshot(Value):
         self,
         kernel: Kernel,
         mean: Mean,
-        tasks: Tensor | None,
+        sites: Sites,
         input_transform: Transform | None,
         output_transform: Transform | None,
         input_names: Names,
     ) -> None:
-        super().__init__(tasks=None if tasks is None else tasks.clone())
+        # Clones: the caller may write into what was given. They stay in the graph where there is one.
+        super().__init__(kernel=kernel, mean=mean, sites=sites.mapped(torch.clone))
         self.input_names = input_names
-        self.kernel, self.mean = kernel, mean
         self.register_module("input_transform", input_transform)
         self.register_module("output_transform", output_transform)
 
@@ -69,8 +70,13 @@ class _Snapshot(Value):
 
     @property
     def centres(self) -> Tensor:
-        """The points that the update's basis functions k(., z) are centred at: data, or inducing points."""
-        raise NotImplementedError
+        """The points `[n, d]` that the update's basis functions k(., z) are centred at: data, or inducing points."""
+        return self.sites.points
+
+    @property
+    def tasks(self) -> Tensor | None:
+        """The output that each centre is of, `[n]`; None for one output."""
+        return self.sites.outputs
 
     @property
     def input_dim(self) -> int:
@@ -120,16 +126,14 @@ class ExactGP(_Snapshot):
     ) -> None:
         kernel = as_kernel(kernel)
         t, names = kernel.num_outputs, names_of(X)
-        X, tasks, y, noise = as_observations(X, y, noise, tasks, t)
-        if len(X) < 1:
+        sites, y, noise = as_observations(X, y, noise, tasks, t)
+        if len(sites) < 1:
             raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
-        kernel.terms(X.shape[1])  # says at once if the kernel does not fit the points
-        super().__init__(kernel, _as_mean(mean, X, t), tasks, input_transform, output_transform, names)
-        # Clones: the caller may write into what was given. They stay in the graph where there is one.
-        for name, value in dict(train_inputs=X, train_targets=y, noise=noise).items():
+        kernel.terms(sites.points.shape[1])  # says at once if the kernel does not fit the points
+        super().__init__(kernel, _as_mean(mean, sites.points, t), sites, input_transform, output_transform, names)
+        for name, value in dict(train_targets=y, noise=noise).items():
             self.register_buffer(name, value.clone())
 
-    train_inputs: Tensor
     train_targets: Tensor
     noise: Tensor
 
@@ -138,12 +142,13 @@ class ExactGP(_Snapshot):
         save(self, path)
 
     @property
-    def centres(self) -> Tensor:
-        return self.train_inputs
+    def train_inputs(self) -> Tensor:
+        """X `[n, d]`."""
+        return self.sites.points
 
     @property
     def num_data(self) -> int:
-        return self.train_inputs.shape[0]
+        return len(self.sites)
 
     def __repr__(self) -> str:
         data = many(self.num_data, "observation")
@@ -206,24 +211,24 @@ class SparseGP(_Snapshot):
             q_scale_tril = as_tensor(q_scale_tril, "q_scale_tril", like=Z)
             if q_scale_tril.shape not in ((m,), (m, m)):
                 raise ValueError(f"q_scale_tril: expected [{m}, {m}] or [{m}], got {list(q_scale_tril.shape)}")
-        tasks = as_tasks(tasks, m, kernel.num_outputs)
+        sites = Sites(Z, as_tasks(tasks, m, kernel.num_outputs))
         kernel.terms(Z.shape[1])
         mean = _as_mean(mean, Z, kernel.num_outputs)
-        super().__init__(kernel, mean, tasks, input_transform, output_transform, names)
-        for name, value in dict(inducing_points=Z, q_mean=q_mean, q_scale_tril=q_scale_tril).items():
+        super().__init__(kernel, mean, sites, input_transform, output_transform, names)
+        for name, value in dict(q_mean=q_mean, q_scale_tril=q_scale_tril).items():
             self.register_buffer(name, None if value is None else value.clone())
         # In a tuple: a module that draws u is not a part of the snapshot, whose tensors would move with it.
         self._sample_u = (sample_u,)
         self.whitened = bool(whitened)
         self.jitter = float(positive(jitter, "jitter", zero=True, max_ndim=0))
 
-    inducing_points: Tensor
     q_mean: Tensor | None
     q_scale_tril: Tensor | None
 
     @property
-    def centres(self) -> Tensor:
-        return self.inducing_points
+    def inducing_points(self) -> Tensor:
+        """Z `[m, d]`."""
+        return self.sites.points
 
     @property
     def sample_u(self) -> SampleU | None:
@@ -231,7 +236,7 @@ class SparseGP(_Snapshot):
 
     @property
     def num_inducing(self) -> int:
-        return self.inducing_points.shape[0]
+        return len(self.sites)
 
     def __repr__(self) -> str:
         points = many(self.num_inducing, "inducing point")
@@ -240,9 +245,9 @@ class SparseGP(_Snapshot):
 
 def as_observations(
     X: ArrayLike, y: ArrayLike, noise: ArrayLike, tasks: ArrayLike | None, num_outputs: int
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """X `[n, d]`, tasks `[n]` (None for one output), y `[n]` and noise `[n]`, checked: one row per observation, also
-    where y has every output at every point, `[n, t]`."""
+) -> tuple[Sites, Tensor, Tensor]:
+    """Sites, y `[n]` and noise `[n]`, checked: one row per observation, also where y has every output at every point,
+    `[n, t]`."""
     X, t = as_points(X, "X"), num_outputs
     advice = "remove them"
     if t > 1 and tasks is None:
@@ -269,7 +274,7 @@ def as_observations(
             )
             hint = column_hint(given) if y.shape[1] == 1 else several
         raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}")
-    return X, as_tasks(tasks, len(X), t), y, as_noise(noise, len(X), like=X)
+    return Sites(X, as_tasks(tasks, len(X), t)), y, as_noise(noise, len(X), like=X)
 
 
 def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int) -> Tensor | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, as_array, as_count, as_points, many, names_of
+from ..core.sites import Sites
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from .means import MeanLike
@@ -21,8 +22,12 @@ from .transforms import Transform
 CHUNK, _SAMPLE = 1 << 20, 20_000
 
 
-# X `[n, d]`, tasks `[n]` of several outputs, y `[n]` (or `[s, n]`), noise `[n]`: some of the data.
-Chunk = tuple[Tensor, Tensor | None, Tensor, Tensor]
+class Chunk(NamedTuple):
+    """Some of the data: n sites, targets `[n]` (or `[s, n]`, each path its own) and noise variances `[n]`."""
+
+    sites: Sites
+    y: Tensor
+    noise: Tensor
 
 
 @dataclass(frozen=True)
@@ -76,18 +81,18 @@ class StreamedGP:
         kernel = as_kernel(kernel)
         self._arrays, self._chunks, self._noise, self._tasks = _source(data, noise, tasks)
         each = ((names_of(raw[0]), _checked(*raw, kernel.num_outputs, 0, None, None)) for raw in self._raw())
-        names, first = next(((names, c) for names, c in each if len(c[0])), (None, None))
+        names, first = next(((names, c) for names, c in each if len(c.sites)), (None, None))
         if first is None:
             raise ValueError("data: expected at least one observation, got none")
-        X, of, y, some = first
+        one = first.sites[:1]
         # The model of one datum: all that there is to it but data, checked.
         self.model = ExactGP(
             kernel,
-            X[:1],
-            y[:1],
-            some[:1],
+            one.points,
+            first.y[:1],
+            first.noise[:1],
             mean,
-            None if of is None else of[:1],
+            one.outputs,
             input_transform=input_transform,
             output_transform=output_transform,
         ).replaced(input_names=names)
@@ -108,16 +113,16 @@ class StreamedGP:
         return max(1, self.chunk // max(1, math.prod(each)))
 
     def chunks(self) -> Iterator[Chunk]:
-        """X `[n, d]`, tasks `[n]`, y `[n]` and noise `[n]` of some data at a time, float64, checked; from the start."""
+        """Some data at a time, float64, checked; from the start."""
         row = 0
         for raw in self._raw():
-            X, tasks, y, noise = _checked(
+            sites, y, noise = _checked(
                 *raw, self.model.num_outputs, row, self.model.centres.shape[1], self.model.input_names
             )
-            row += len(X) // (self.model.num_outputs if raw[3] is None else 1)  # of the source
-            for i in range(0, len(X), self.chunk):
+            row += len(sites) // (self.model.num_outputs if raw[3] is None else 1)  # of the source
+            for i in range(0, len(sites), self.chunk):
                 cut = slice(i, i + self.chunk)
-                yield X[cut], None if tasks is None else tasks[cut], y[cut], noise[cut]
+                yield Chunk(sites[cut], y[cut], noise[cut])
 
     def survey(self, chunks: Iterable[Chunk]) -> Survey:
         """One reading of the data, `chunks`."""
@@ -125,7 +130,8 @@ class StreamedGP:
         count, num_chunks, d = 0, 0, self.model.centres.shape[1]
         lower, upper = (torch.full((d,), end, dtype=torch.float64, device="cpu") for end in (math.inf, -math.inf))
         keys, sample, noise = (torch.empty(shape, dtype=torch.float64, device="cpu") for shape in (0, (0, d), 0))
-        for X, _, _, some in chunks:
+        for chunk in chunks:
+            X, some = chunk.sites.points, chunk.noise
             count, num_chunks = count + len(X), num_chunks + 1
             low, high = X.aminmax(dim=0)
             lower, upper = torch.minimum(lower, low), torch.maximum(upper, high)
@@ -217,9 +223,9 @@ def _checked(
     """One chunk as float64, finite, one row per observation; errors name the row that it starts at."""
     try:
         X = as_points(X, "X", input_dim=input_dim, names=names).double()
-        X, tasks, y, noise = as_observations(X, y, noise, tasks, num_outputs)
-        if not bool((noise > 0).all()):
+        chunk = Chunk(*as_observations(X, y, noise, tasks, num_outputs))
+        if not bool((chunk.noise > 0).all()):
             raise ValueError("noise: expected variances above 0, which the solve on a lattice needs")
     except (TypeError, ValueError) as error:
         raise type(error)(f"data from row {row}: {error}") from error
-    return X, tasks, y, noise
+    return chunk

@@ -130,12 +130,13 @@ class OutputPaths(_Joined):
         return OutputPaths([member._chosen(index) for member in self.members])
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> OutputPaths:
-        if data.tasks is None:  # one output in all
+        outputs = data.sites.outputs
+        if outputs is None:  # one output in all
             return OutputPaths([self.members[0]._given(data, solver, generator)])
         members, first = [], 0
         for member, count in zip(self.members, self._counts(), strict=True):
-            keep = ((data.tasks >= first) & (data.tasks < first + count)).nonzero()[:, 0]
-            own = data.only(keep, data.tasks[keep] - first if count > 1 else None)
+            keep = ((outputs >= first) & (outputs < first + count)).nonzero()[:, 0]
+            own = data.only(keep, outputs[keep] - first if count > 1 else None)
             members.append(member._given(own, solver, generator) if len(keep) else member)
             first += count
         return OutputPaths(members)
@@ -308,9 +309,11 @@ class SelectedPaths(_Joined):
         return SelectedPaths(self.members[0]._chosen(index), self.outputs)
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> SelectedPaths:
-        """Tasks count the selected outputs."""
-        tasks = self.outputs.expand(len(data.noise)) if data.tasks is None else self.outputs[data.tasks]
-        return SelectedPaths(self.members[0]._given(data._replace(tasks=tasks), solver, generator), self.outputs)
+        """The observations' outputs count the selected ones."""
+        of = data.sites.outputs
+        outputs = self.outputs.expand(len(data.noise)) if of is None else self.outputs[of]
+        data = data._replace(sites=data.sites.replaced(outputs=outputs))
+        return SelectedPaths(self.members[0]._given(data, solver, generator), self.outputs)
 
 
 # BatchPaths: paths of a batch of models. Not paths of one model, and so not for applications: its members are.

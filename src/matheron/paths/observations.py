@@ -1,4 +1,4 @@
-"""New observations of paths: checked, one output each, and then in the model's own space with their noise drawn."""
+"""New observations of paths: checked, one output each, and then in the model's own space."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_noise, as_points, as_real, as_tensor, column_hint
+from ..core.sites import Sites
 from ..models import as_tasks
-from ..models.means import at_tasks
 from ..models.transforms import Transform
 
 if TYPE_CHECKING:
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 
 class Observations(NamedTuple):
-    """y `[n]`, or `[s, n]` where each path has its own, at x `[n, d]`: noise variances `[n]`, and the output that each
-    is of, `[n]`, or None where there is one. In a user's units."""
+    """Targets `[n]`, or `[s, n]` where each path has its own, at n sites, and noise variances `[n]`.
 
-    x: Tensor
+    They are in a user's units.
+    """
+
+    sites: Sites
     y: Tensor
     noise: Tensor
-    tasks: Tensor | None
 
-    def only(self, keep: Tensor, tasks: Tensor | None) -> Observations:
+    def only(self, keep: Tensor, outputs: Tensor | None) -> Observations:
         """Some of the observations, of outputs that are numbered anew."""
-        return Observations(self.x[keep], self.y[..., keep], self.noise[keep], tasks)
+        return Observations(Sites(self.sites.points[keep], outputs), self.y[..., keep], self.noise[keep])
 
 
 def observed(
@@ -50,7 +51,7 @@ def observed(
         x, y = x.repeat_interleave(t, 0), y.flatten(-2)
     noise = as_noise(noise, len(x), like=like)
     tasks = as_tasks(tasks, len(x), t)
-    return Observations(x, y, noise, None if tasks is None else tasks.to(paths.device))
+    return Observations(Sites(x, None if tasks is None else tasks.to(paths.device)), y, noise)
 
 
 def undone(transform: Transform | None, t: int, data: Observations) -> tuple[Tensor, Tensor]:
@@ -62,6 +63,6 @@ def undone(transform: Transform | None, t: int, data: Observations) -> tuple[Ten
         raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
     inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]
     slope = transform.derivative(inner)
-    inner, slope = at_tasks(inner, data.tasks), at_tasks(slope, data.tasks)
+    inner, slope = data.sites.own(inner), data.sites.own(slope)
     slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
     return inner, torch.where(noise > 0, noise / slope.square(), noise)

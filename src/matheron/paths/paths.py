@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from ..core.checks import Names, as_names, many
+from ..core.sites import Sites
 from ..core.value import Json
 from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
 from ..models.means import Mean
+from ..models.streamed import Chunk
 from ..models.transforms import Transform
 from ..solvers import Solver, Stats
 from .base import AbstractPaths
-from .compress_update import with_folded
-from .conditioning import condition, given_again, posterior_variance
 from .observations import Observations, undone
-from .precision import narrows_badly
-from .prior import PriorPaths, with_equal_bases_merged
-from .update import UpdatePaths
+from .prior import PriorPaths
+from .update import Update
 
 if TYPE_CHECKING:
     from ..features.spec import FeatureSpec  # which comes later in the import order
@@ -39,19 +38,15 @@ class PriorPlusUpdate(AbstractPaths):
     def __init__(
         self,
         prior: PriorPaths,
-        update: UpdatePaths,
+        update: Update,
         mean_function: Mean,
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
         input_names: Names = None,
     ) -> None:
-        super().__init__()
+        super().__init__(prior=prior, update=update, mean_function=mean_function)
+        self._modules["input_transform"], self._modules["output_transform"] = input_transform, output_transform
         self.input_names = input_names
-        self.prior = prior
-        self.update = update
-        self.mean_function = mean_function
-        self.register_module("input_transform", input_transform)
-        self.register_module("output_transform", output_transform)
 
     @classmethod
     def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
@@ -59,11 +54,8 @@ class PriorPlusUpdate(AbstractPaths):
 
     def check(self) -> None:
         as_names(self.input_names, self.input_dim)
-        if len(self.update.v) != self.num_paths or self.update.kernel.num_outputs != self.num_outputs:
-            raise ValueError("Paths: expected a prior and an update of as many paths and outputs")
-        if self.update.centres.shape[1] != len(self.prior.origin) or self.update.centres.dtype != self.dtype:
-            raise ValueError("Paths: expected a prior and an update in as many dimensions, and of one dtype")
-        x = inner = self.update.centres.new_zeros(1, len(self.prior.origin))
+        self.update.check_beside(self.prior)
+        x = inner = self.prior.origin.new_zeros(1, len(self.prior.origin))
         inward, _ = self.input_transform, self.output_transform
         if inward is not None and inward.known:
             inner = inward(x.new_full((1, self.input_dim), torch.nan))  # zero may be no category
@@ -74,9 +66,7 @@ class PriorPlusUpdate(AbstractPaths):
         """A copy with `fn` applied to every tensor. Where float32 has too few digits for the update's sums, a copy is
         given the data anew, with the rounded prior, or the values at its inducing points."""
         new = super().mapped(fn)
-        old, rounded = (self.prior, self.update), (new.prior, new.update)
-        if narrows_badly(old, rounded):
-            new._modules["update"] = given_again(old, rounded, new.mean_function)
+        new._modules["update"] = new.update.narrowed(new.prior, (self.prior, self.update), new.mean_function)
         return new
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -118,14 +108,8 @@ class PriorPlusUpdate(AbstractPaths):
 
     @property
     def noise_variance(self) -> Tensor | None:
-        update, transform = self.update, self.output_transform
-        noise, tasks = update.noise, update.tasks
-        of = noise.new_zeros(len(noise)) if tasks is None else tasks[len(tasks) - len(noise) :]
-        each = [noise[of == i] for i in range(self.num_outputs)]
-        if any(len(own) == 0 or bool(own.max() - own.min() > 1e-6 * own.max()) for own in each):
-            return None
-        variance = torch.stack([own[0] for own in each])  # [t]
-        if transform is None:
+        variance, transform = self.update.noise_variance(), self.output_transform
+        if variance is None or transform is None:
             return variance
         return variance * transform.derivative(variance[None])[0].square() if transform.affine else None
 
@@ -176,15 +160,11 @@ class PriorPlusUpdate(AbstractPaths):
 
 
 def _make_record(paths: PriorPlusUpdate) -> Record:
-    prior, update = paths.prior, paths.update
-    if update.folded is not None:
-        terms = with_folded(prior, update.centres, update.tasks, update.folded)
-    else:
-        terms = [*with_equal_bases_merged(prior.feature_terms()), *prior.kept_terms(), *update.terms()]
+    prior = paths.prior
     return Record(
         prior.num_paths,
         prior.num_outputs,
-        terms,
+        paths.update.path_terms(prior),
         paths.mean_function,
         prior.origin,
         paths.requires_graph(),
@@ -217,21 +197,19 @@ class Paths(PriorPlusUpdate):
     """
 
     def _mean(self, x: Tensor) -> Tensor:
-        v_mean = self.update.v_mean
-        if v_mean is None:
-            raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
         self._affine_output()
-        record = self.record
-        means = record.derived(lambda r: replace(r, num_paths=len(v_mean), terms=self.update.terms(v_mean)), "mean")
+        record, own = self.record, self.update.own_posteriors
+        rows = self.num_paths if own else 1
+        means = record.derived(lambda r: replace(r, num_paths=rows, terms=self.update.mean_terms()), "mean")
         f = record.outer(values(means, record.inner(x)))
-        return f if self.update.y.ndim == 2 else f[0]
+        return f if own else f[0]
 
     def _variance(self, x: Tensor) -> Tensor:
         transform, x = self.output_transform, self.inner(x)[0]
         if transform is not None and not transform.affine:
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
         step = max(1, _VARIANCES // max(1, self.update.num_centres))
-        parts = [posterior_variance(self.update, self, block) for block in x.split(step)]
+        parts = [self.update.variance(self.prior, block) for block in x.split(step)]
         variance = torch.cat([x.new_zeros(0, self.num_outputs), *parts])  # [n, t]
         return variance if transform is None else variance * transform.derivative(variance).square()
 
@@ -239,17 +217,15 @@ class Paths(PriorPlusUpdate):
         return self._with(self.prior[index], self.update[index])
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Paths:
-        old = self.update
-        if old.inducing is not None and old.inducing.root is None:
-            raise TypeError("condition_on: this q(u) is known by its draws alone (sample_u), so its covariance is not")
         y, noise = undone(self.output_transform, self.num_outputs, data)
-        chunk = (self.inner(data.x[None])[0], data.tasks, y, noise)
-        return self._with(*condition(old.next_solver(solver), self.prior, old, self.mean_function, chunk, generator))
+        sites = Sites(self.inner(data.sites.points[None])[0], data.sites.outputs)
+        new = Chunk(sites, y, noise)
+        return self._with(*solver.condition(self.prior, self.update, self.mean_function, new, generator))
 
     def _refreshed(self, keep: Tensor, basis: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
         from .refreshing import refresh  # which comes later in the import order: it chooses features
 
         return refresh(self, keep, basis, solver, generator)
 
-    def _with(self, prior: PriorPaths, update: UpdatePaths) -> Paths:
+    def _with(self, prior: PriorPaths, update: Update) -> Paths:
         return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)

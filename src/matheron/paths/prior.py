@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ..core.checks import many, normals
 from ..core.value import Value
-from ..evaluate import PathTerm, WeightedSum, sum_of
+from ..evaluate import PathTerm, Record, WeightedSum, sum_of, values
 from ..features import Features
-from .update import UpdatePaths
+from ..models.means import Mean, for_outputs
+from .update import KernelSum
 
 
 @final
@@ -45,7 +46,7 @@ class PriorPaths(Value):
         if not isinstance(self.drawn_given, int):
             raise ValueError(f"PriorPaths: expected a number of data, got {self.drawn_given!r}")
         kept = self.kept
-        shape = (len(kept.v), kept.kernel.num_outputs) if isinstance(kept, UpdatePaths) else None
+        shape = (len(kept.v), kept.kernel.num_outputs) if isinstance(kept, KernelSum) else None
         if kept is not None and shape != self.w.shape[:2]:
             raise ValueError("PriorPaths: expected the kept points' weights of as many paths and outputs")
 
@@ -54,12 +55,11 @@ class PriorPaths(Value):
         features: Features,
         w: Tensor,
         basis_index: Tensor,
-        kept: UpdatePaths | None = None,
+        kept: KernelSum | None = None,
         drawn_given: int = 0,
     ) -> None:
-        super().__init__(w=w, basis_index=basis_index)
-        self.features, self.drawn_given = features, drawn_given
-        self.register_module("kept", kept)
+        super().__init__(w=w, basis_index=basis_index, features=features)
+        self._modules["kept"], self.drawn_given = kept, drawn_given
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy with `fn` applied to every tensor; but the kept points' weights, which are large, stay in float64."""
@@ -90,7 +90,7 @@ class PriorPaths(Value):
     def description(self) -> str:
         """What it is made of, in words."""
         bases = f" in {self.num_bases} bases" if self.num_bases > 1 else ""
-        kept = "" if self.kept is None else f", kept at {many(self.kept.num_centres, 'point')}"
+        kept = "" if self.kept is None else f", kept at {many(len(self.kept.sites), 'point')}"
         return f"{self.features.description}{bases}{kept}"
 
     @property
@@ -108,7 +108,7 @@ class PriorPaths(Value):
 
     def terms(self) -> list[PathTerm]:
         """Each basis with its weights times its amplitudes, and then what keeps the functions at points."""
-        return [*self.feature_terms(), *self.kept_terms()]
+        return [*with_equal_bases_merged(self.feature_terms()), *self.kept_terms()]
 
     def kept_terms(self) -> list[PathTerm]:
         """What keeps the functions at points."""
@@ -145,6 +145,25 @@ def with_equal_bases_merged(terms: Sequence[WeightedSum]) -> list[WeightedSum]:
         else:
             merged.append(term)
     return merged
+
+
+def values_at(
+    prior: PriorPaths,
+    mean: Mean,
+    X: Tensor,
+    update: tuple[Sequence[PathTerm], Sequence[PathTerm]] = ((), ()),
+    graph: bool = False,
+) -> Tensor:
+    """mean + prior + update of every path at X `[n, d]` and, in the last row, of the path with w = 0: `[s + 1, n, t]`.
+
+    `update` has the terms of an update of the paths, and of their mean; `graph` says whether they are in a graph.
+    """
+    s, t, origin = prior.num_paths, prior.num_outputs, prior.origin
+    of_paths, of_mean = update
+    graph = graph or prior.requires_graph() or mean.requires_graph()
+    f = values(Record(s, t, [*prior.terms(), *of_paths], mean, origin, graph), X[None])
+    m = values(Record(1, t, of_mean, mean, origin, graph), X[None]) if of_mean else for_outputs(mean(X[None]), t)
+    return torch.cat([f, m])
 
 
 def prior_on(

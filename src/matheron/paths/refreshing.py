@@ -13,19 +13,22 @@ import torch
 from torch import Tensor
 
 from ..core.checks import normals
+from ..core.sites import Sites
 from ..features.spec import FeatureSpec, features_for, inner_where, posterior_at, to_come
-from ..models.means import at_tasks
-from ..solvers import Auto, Cholesky, Solver, State, coupled_diagonal, every_output
+from ..kernels import coupled_diagonal
+from ..solvers import Auto, Cholesky, Solver, State
+from ..solvers.cholesky import solved
 from ..solvers.operator import KernelOperator
-from .conditioning import Conditional, update_given
-from .matheron_rule import Data
+from .exact import CentredUpdate, ExactUpdate, exact_update
 from .paths import Paths
-from .precision import in_enough_digits, sparse_deviations
+from .posterior import PosteriorCovariance
+from .precision import choose_weight_dtype
 from .prior import PriorPaths, prior_on
-from .update import Inducing, UpdatePaths
+from .sparse import CorrectedOperator, Inducing, SparseUpdate, sparse_deviations, sparse_update_given_data
+from .update import Data, KernelSum
 
 # Kept values are met where the other kept values and the data leave open this share of the prior's variance, at the
-# least; where they leave less, they say what the value is.
+# least; where they leave less, they determine the value.
 _LEAST_OPEN = 1e-12
 
 
@@ -50,46 +53,47 @@ def refresh(paths: Paths, keep: Tensor, basis: FeatureSpec, solver: Solver, gene
     g. So this sum is the prior path of f', and the kept values are never data: more data move them as they move the
     rest of the draw, by Matheron's rule given the data alone.
     """
-    update, t, like = paths.update, paths.num_outputs, paths.update.centres
-    _require(paths, solver)
-    if isinstance(solver, Auto) and update.factor is not None:
+    update, t = _require(paths, solver), paths.num_outputs
+    if isinstance(solver, Auto) and isinstance(update, ExactUpdate) and update.factor is not None:
         solver = Cholesky(keep=True)
-    given, f = Conditional(update, solver), paths.in_model_units()(keep).double()  # [s, p] or [s, p, t]
-    z, tasks = every_output(paths.inner(keep[None])[0], t)  # [p t, d]
-    variance = coupled_diagonal(given.kernel, z.double(), tasks)
-    chosen, L = independent(given.covariance(z.double(), tasks), _least(like.dtype) * variance)
-    z, tasks, f = z[chosen], None if tasks is None else tasks[chosen], f.flatten(1)[:, chosen]
+    given, f = update.posterior(solver), paths.in_model_units()(keep).double()  # [s, p] or [s, p, t]
+    z = Sites.every_output(paths.inner(keep[None])[0], t)
+    variance = coupled_diagonal(update.kernel.double(), z.double())
+    chosen, L = independent(given.covariance(z.double()), _least(update.centres.dtype) * variance)
+    z, f = z[chosen], f.flatten(1)[:, chosen]
 
-    prior = _fresh(paths, z, tasks, basis, generator)  # g_0
-    n, m = update.num_data, update.num_inducing
-    r = 0 if update.inducing is None else update.inducing.root.shape[1]
-    noise = _Noise(*(normals((paths.num_paths, count), generator).to(z) for count in (n, r, m)))
-    g = Paths(prior, _given_same(update, given, prior, paths, noise), paths.mean_function)(z) if len(z) else f
-    residual = f - (g if t == 1 else at_tasks(g, tasks)).double()  # [s, p]
-    a = torch.cholesky_solve(residual.mT, L).mT  # [s, p]
+    prior = _fresh(paths, update, z, basis, generator)  # g_0
+    r = update.inducing.root.shape[1] if isinstance(update, SparseUpdate) and update.inducing.root is not None else 0
+    counts = (update.num_data, r, update.num_inducing)
+    noise = _Noise(*(normals((paths.num_paths, count), generator).to(z.points) for count in counts))
+    g = f
+    if len(z):
+        g = Paths(prior, _given_same(update, given, prior, paths, noise), paths.mean_function)(z.points).double()
+        g = g if t == 1 else z.own(g)
+    a = solved(L, (f - g).mT).mT  # [s, p]
 
-    kept = UpdatePaths(update.kernel, z, tasks, a, None)
-    prior = prior.replaced(kept=kept)
-    if given.q is not None:  # C(., z) has a part that is due to u
-        _, _, R = given.q.halves(z.double(), tasks)  # [r, p]
+    prior = prior.replaced(kept=KernelSum(update.kernel, z, a))
+    if isinstance(given.operator, CorrectedOperator):  # C(., z) has a part that is due to u
+        _, _, R = given.operator.halves(z.double())  # [r, p]
         noise = noise._replace(u=noise.u + (a @ R.mT).to(noise.u))
     return paths.replaced(prior=prior, update=_given_same(update, given, prior, paths, noise))
 
 
-def _require(paths: Paths, solver: Solver) -> None:
-    """TypeError or ValueError where paths cannot be drawn afresh given what they keep of their data."""
+def _require(paths: Paths, solver: Solver) -> CentredUpdate:
+    """The paths' update; TypeError or ValueError where paths cannot be drawn afresh given what they keep."""
     update = paths.update
-    if not update.keeps_data:
+    if not isinstance(update, CentredUpdate):
         raise TypeError(
             'refreshed: paths that were given data on a lattice (solver="lattice") do not keep these; draw again given '
             "all the data"
         )
-    if update.inducing is not None and update.inducing.root is None:
+    if isinstance(update, SparseUpdate) and update.inducing.root is None:
         raise TypeError("refreshed: this q(u) is known by its draws alone (sample_u), so its covariance is not")
     if not solver.for_centres:
         raise ValueError('refreshed: expected a solver for centres, got solver="lattice"; use "cholesky" or "cg"')
     if paths.requires_graph():
         raise ValueError("refreshed: keeps no graph; draw with detach=True")
+    return update
 
 
 def _least(dtype: torch.dtype) -> float:
@@ -116,54 +120,59 @@ def independent(C: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     return index, rows[: len(chosen), index].mT.tril()
 
 
-def _fresh(paths: Paths, z: Tensor, tasks: Tensor | None, basis: FeatureSpec, generator: torch.Generator) -> PriorPaths:
+def _fresh(paths: Paths, update: CentredUpdate, z: Sites, basis: FeatureSpec, generator: torch.Generator) -> PriorPaths:
     """Prior paths on a basis that is chosen for the data, for the kept points, and for data to come."""
-    update, like, s, t = paths.update, paths.update.centres, paths.num_paths, paths.num_outputs
-    jitter = update.noise[:0] if update.inducing is None else update.inducing.jitter.expand(update.num_inducing)
-    sites = [(like, update.tasks, torch.cat([jitter, update.noise])), (z, tasks, z.new_zeros(len(z)))]
+    like, s = update.centres, paths.num_paths
+    jitter = update.noise[:0]
+    if isinstance(update, SparseUpdate):
+        jitter = update.inducing.jitter.expand(update.num_inducing)
+    sites, noises = [update.sites, z], [jitter, update.noise, z.points.new_zeros(len(z))]
     where = inner_where(basis.where, paths.input_dim, paths.input_transform)
-    sites += [] if where is None else [to_come(update.kernel, where.to(like))]
-    X, noise = (torch.cat([site[i] for site in sites]) for i in (0, 2))
-    of = None if tasks is None else torch.cat([each for _, each, _ in sites if each is not None])
+    if where is not None:
+        more, noise = to_come(update.kernel, where.to(like))
+        sites, noises = [*sites, more], [*noises, noise]
+    X, noise = Sites.concatenated(*sites), torch.cat(noises)
     basis = basis._replace(where=None)
-    centres = X if len(X) else like.new_zeros(1, paths.input_dim)
     features = features_for(
         update.kernel.double(),
         s,
-        centres,
+        X.points if len(X) else like.new_zeros(1, like.shape[1]),
         basis,
         generator,
         observed=len(X) > 0,
-        posterior=posterior_at(update.kernel, X, of, noise) if len(X) else None,
+        posterior=posterior_at(update.kernel, X, noise) if len(X) else None,
         input_transform=paths.input_transform,
     ).to(like.device, like.dtype)
-    return prior_on(features, basis.index(features, s), t, like, generator, update.num_data)
+    return prior_on(features, basis.index(features, s), paths.num_outputs, like, generator, update.num_data)
 
 
-def _given_same(update: UpdatePaths, given: Conditional, prior: PriorPaths, paths: Paths, noise: _Noise) -> UpdatePaths:
+def _given_same(
+    update: CentredUpdate, given: PosteriorCovariance, prior: PriorPaths, paths: Paths, noise: _Noise
+) -> CentredUpdate:
     """The update of other prior paths given all that an update was given, with noise of their own."""
-    m, tasks, sparse = update.num_inducing, update.tasks, None
-    if update.inducing is not None:
-        sparse = _given_inducing(update, given, prior, noise)
-        if not update.num_data:
-            return sparse
-    elif not update.num_data:
-        return UpdatePaths.empty(update.kernel, update.centres, paths.num_paths)
-    data = Data(update.centres[m:], None if tasks is None else tasks[m:], update.y, update.noise, noise.data)
-    assert isinstance(given.factor, State)
+    old, kernel = update.data, update.kernel
+    data = Data(old.sites, old.y, old.noise, noise.data)
     state = given.factor
-    return update_given(prior, paths.mean_function, update.kernel, data, state.solver, state=state, old=sparse)
+    if isinstance(update, SparseUpdate):
+        inducing = _given_inducing(update, given, prior, noise)
+        if not update.num_data:
+            return SparseUpdate.without_data(kernel, inducing)
+        assert isinstance(state, State)
+        return sparse_update_given_data(prior, paths.mean_function, kernel, inducing, data, state.solver, state=state)
+    if not update.num_data:
+        return ExactUpdate.empty(kernel, update.centres, paths.num_paths)
+    assert isinstance(state, State)
+    return exact_update(prior, paths.mean_function, kernel, data, state.solver, state=state)
 
 
-def _given_inducing(update: UpdatePaths, given: Conditional, prior: PriorPaths, noise: _Noise) -> UpdatePaths:
+def _given_inducing(update: SparseUpdate, given: PosteriorCovariance, prior: PriorPaths, noise: _Noise) -> Inducing:
     """v = v_mean + K_mm^-1 (root xi - f_m - eps), f_m without the mean: `eqn:matheron_gp_sparse`."""
-    of_u, m, tasks = update.inducing, update.num_inducing, update.tasks
-    assert of_u is not None and given.q is not None
-    Z, tasks = update.centres[:m], None if tasks is None else tasks[:m]
-    f_m = at_tasks(prior.sums(Z[None]).mT, tasks).double()  # [s, m]
-    u = noise.u.double() @ of_u.root.double().mT - of_u.jitter.double().sqrt() * noise.jitter.double()
-    v = of_u.v_mean.double() + given.q.state.solve((u - f_m).mT)[0].mT  # [s, m]
-    operator = KernelOperator(update.kernel, Z, tasks, of_u.jitter.expand(m))
-    v = in_enough_digits(operator, v, partial(sparse_deviations, given.q.state, of_u.root, operator.noise))
-    inducing = Inducing(v, of_u.v_mean, of_u.root, of_u.jitter)
-    return UpdatePaths(update.kernel, Z, tasks, v, of_u.v_mean[None], inducing=inducing)
+    of_u, operator = update.inducing, given.operator
+    assert isinstance(operator, CorrectedOperator) and of_u.root is not None and of_u.v_mean is not None
+    Z, root, v_mean = of_u.sites, of_u.root, of_u.v_mean
+    f_m = Z.own(prior.sums(Z.points[None]).mT).double()  # [s, m]
+    u = noise.u.double() @ root.double().mT - of_u.jitter.double().sqrt() * noise.jitter.double()
+    v = v_mean.double() + operator.state.solve((u - f_m).mT)[0].mT  # [s, m]
+    K_mm = KernelOperator(update.kernel, Z, of_u.jitter.expand(len(Z)))
+    v = choose_weight_dtype(K_mm, v, partial(sparse_deviations, operator.state, root, K_mm.noise))
+    return Inducing(Z, v, v_mean, root, of_u.jitter)

@@ -1,177 +1,245 @@
-"""UpdatePaths: what data adds to a prior path, in function space."""
+"""Updates: what data add to a prior path. The protocol, and what its implementations share.
+
+`ExactUpdate` (exact.py) and `SparseUpdate` (sparse.py) are weighted sums of k(., z); `LatticeUpdate` (in `lattice`) has
+coefficients of a Fourier lattice. Paths use the protocol alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import product
-from typing import ClassVar, Self
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from ..core.sites import Sites
 from ..core.value import Value, in_own_memory
 from ..evaluate import Canonical, PathTerm, WeightedSum, Wide, sum_of
 from ..kernels import Kernel
-from ..solvers import Factor, Solver, Stats
+from ..models.means import Mean
+from ..models.streamed import Chunk
+from ..solvers import Solver, Stats
+
+if TYPE_CHECKING:
+    from .prior import PriorPaths
 
 
-class Inducing(Value):
-    """A sparse posterior's own update: weights v `[s, m]` and their mean `[m]` on k(., Z), and a root of Cov f(Z).
+class Update(Value):
+    """What data add to s prior paths, and what more data need of it.
 
-    The last two are None where q(u) is known by its draws alone.
+    A posterior path is mean + prior + update. The posterior mean is mean + `mean_terms`, whatever the prior's basis.
     """
 
-    shapes = "v: s m, v_mean: m, root: m r, jitter:"
-
-    def check(self) -> None:
-        if (self.v_mean is None) != (self.root is None):
-            raise ValueError("Inducing: expected a mean and a root of the covariance, or neither")
-
-    def __init__(self, v: Tensor, v_mean: Tensor | None, root: Tensor | None, jitter: Tensor) -> None:
-        super().__init__(v=v, v_mean=v_mean, root=root, jitter=jitter)
-
-    def __getitem__(self, index: Tensor) -> Inducing:
-        return self.replaced(v=self.v[index])
-
-
-class UpdatePaths(Value):
-    """sum_j v_j k(., z_j): centres `[c, d]` and weights v `[s, c]`, and all that more data needs.
-
-    The centres are the m inducing points of a sparse model (none for an exact one), then the n observations y `[n]` or
-    `[s, n]`, whose noise in each path is sqrt(noise) xi, xi `[s, n]`. v_mean `[1 or s, c]` gives the mean. `folded
-    [s, c]`, where there are such, are weights for the kernel of the lattice that the prior is on, and then evaluators
-    see no centres (`compress_update.py`). Weights are in float64 where the dtype of the centres has too few digits for
-    their sums (`precision.py`).
-    """
-
-    shapes = "centres: c d, tasks: c, v: s c, v_mean: r c, noise: n, xi: s n, folded: s c"
-
-    def check(self) -> None:
-        s, c, n, t = *self.v.shape, len(self.noise), self.kernel.num_outputs
-        self.kernel.terms(self.centres.shape[1])  # says whether it fits the dimensions
-        keeps = (
-            n + self.num_inducing == 0 and self.v_mean is None
-        )  # values that refreshed paths keep, which are not data
-        if self.y.shape not in ((n,), (s, n)) or self.xi is None or not (keeps or n + self.num_inducing == c):
-            raise ValueError(
-                f"UpdatePaths: expected targets of {n} observations, and a centre for each of these and of "
-                f"{self.num_inducing} inducing points, got {list(self.y.shape)} and {c}"
-            )
-        for parts in ((self.centres, self.y, self.noise, self.xi), (self.v, self.v_mean)):
-            dtypes = {tensor.dtype for tensor in parts if tensor is not None}
-            if len(dtypes) > 1:
-                raise ValueError(f"UpdatePaths: expected tensors of one dtype, got {sorted(map(str, dtypes))}")
-        known = not keeps and (self.inducing is None or self.inducing.v_mean is not None)
-        rows = 0 if self.v_mean is None else len(self.v_mean)
-        if rows != ((1 if self.y.ndim == 1 else s) if known else 0):
-            raise ValueError("UpdatePaths: expected a mean, one per path where each has its own targets")
-        if (self.tasks is None) != (t == 1):
-            raise ValueError(f"UpdatePaths: expected tasks for a kernel of {t} outputs, and for no other")
-        if self.tasks is not None and bool(((self.tasks < 0) | (self.tasks >= t)).any()):
-            raise ValueError(f"UpdatePaths: expected tasks below {t}")
-        if self.factor is not None and self.factor.size != n:
-            raise ValueError(f"UpdatePaths: expected a factor of {n} observations, got one of {self.factor.size}")
-        if self.inducing is not None and (len(self.inducing.v) != s or self.inducing.v.shape[1] > c):
-            raise ValueError("UpdatePaths: expected the inducing points' weights of as many paths")
-
-    # What has a row per path; and, where each path has its own targets, what else has.
-    of_paths: ClassVar = ("v", "xi", "folded", "inducing")
-    of_posteriors: ClassVar = ("v_mean", "y")
-    keeps_data: ClassVar[bool] = True  # so that other functions can be given the same
+    kernel: Kernel
     solver_stats: Stats | None = None  # how the weights were solved for; files do not keep it
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        centres: Tensor,
-        tasks: Tensor | None,
-        v: Tensor,
-        v_mean: Tensor | None,
-        *,
-        inducing: Inducing | None = None,
-        y: Tensor | None = None,
-        noise: Tensor | None = None,
-        xi: Tensor | None = None,
-        solver_stats: Stats | None = None,
-        factor: Factor | None = None,
-        folded: Tensor | None = None,
-    ) -> None:
-        super().__init__()
-        self.register_module("factor", factor)
-        self.kernel = kernel
-        self.solver_stats = solver_stats
-        self.register_module("inducing", inducing)
-        empty = centres.new_zeros(0)
-        y, noise, xi = empty if y is None else y, empty if noise is None else noise, v[:, :0] if xi is None else xi
-        folded = None if folded is None else folded.to(v.dtype)
-        buffers = dict(centres=centres, tasks=tasks, v=v, v_mean=v_mean, y=y, noise=noise, xi=xi, folded=folded)
-        for name, value in buffers.items():
-            self.register_buffer(name, None if value is None else in_own_memory(value))
-
-    @classmethod
-    def empty(cls, kernel: Kernel, like: Tensor, s: int) -> Self:
-        """The update of s paths that are given no data yet, of the dtype and on the device of points `[*, d]`."""
-        tasks = None if kernel.num_outputs == 1 else torch.zeros(0, dtype=torch.long, device=like.device)
-        return cls(kernel.to(like.device, like.dtype), like[:0], tasks, like.new_zeros(s, 0), like.new_zeros(1, 0))
-
-    def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        """A copy with `fn` applied to every tensor. Weights that need float64 beside centres in float32 keep it where
-        the centres' dtype stays the same: `.to(torch.float32)` changes nothing."""
-        new = super().mapped(fn)
-        if new.v.dtype != self.v.dtype and new.centres.dtype == self.centres.dtype:
-            pairs = [(self, new)] if self.inducing is None else [(self, new), (self.inducing, new.inducing)]
-            for name, (old, moved) in product(("v", "v_mean"), pairs):
-                weights = old._buffers[name]
-                moved._buffers[name] = None if weights is None else weights.to(new.v.device)
-        return new
-
     @property
-    def weights(self) -> Tensor:
-        """v: `[s, c]`."""
-        return self.v
+    @abstractmethod
+    def num_data(self) -> int:
+        """n, the observations that the paths are given."""
 
     @property
     def num_inducing(self) -> int:
-        return 0 if self.inducing is None else self.inducing.v.shape[1]
-
-    @property
-    def num_data(self) -> int:
-        """n, the observations that the paths are given."""
-        return len(self.noise)
+        """m, the inducing points of a sparse model; zero for others."""
+        return 0
 
     @property
     def num_centres(self) -> int:
-        return self.centres.shape[0]
+        """The functions k(., z) that the update adds to each path."""
+        return 0
 
-    def next_solver(self, solver: Solver) -> Solver:
-        """The solver by which these paths are given more data, where this one is asked for."""
-        return solver
+    @property
+    @abstractmethod
+    def own_posteriors(self) -> bool:
+        """Whether each path has a posterior of its own, since each was given targets of its own."""
 
-    def __getitem__(self, index: Tensor) -> Self:
-        names = [*self.of_paths, *(self.of_posteriors if self.y.ndim == 2 else ())]
-        rows = {name: getattr(self, name)[index] for name in names if getattr(self, name) is not None}
-        return self.replaced(**rows)
-
-    def terms(self, v: Tensor | None = None) -> list[PathTerm]:
-        """What evaluators sum: a weighted sum of k(., z_j) per coupled kernel; with other weights where v is given."""
-        if self.num_centres == 0:
-            return []
-        weights: Tensor = self.v if v is None else v
-        kernel, centres = self.kernel, self.centres
-        wide = weights.dtype != centres.dtype  # `precision.py`
-        if wide:
-            kernel, centres = kernel.to(weights.dtype), centres.to(weights.dtype)
-        terms = [WeightedSum(Canonical(k, centres), self._coupled_weights(B, weights)) for B, k in kernel.coupled()]
-        return [Wide(term) if wide else term for term in terms]
+    @abstractmethod
+    def terms(self) -> list[PathTerm]:
+        """What evaluators add to the prior's terms."""
 
     def sums(self, x: Tensor) -> Tensor | None:
-        """The updates at inner points `[1, n, d]`: `[s, t, n]`; None without centres."""
+        """The updates at inner points `[1, n, d]`: `[s, t, n]`; None where there is nothing to add."""
         return sum_of(self.terms(), x)
 
-    def _coupled_weights(self, B: Tensor | None, v: Tensor) -> Tensor:
-        """The weights of one coupled kernel for each output, B[i, task_j] v_j: `[s, t, c]`."""
-        if self.tasks is None:
-            return v[:, None]
-        if B is None:
-            return v[:, None].expand(-1, self.kernel.num_outputs, -1)
-        return v[:, None] * B[:, self.tasks]
+    def path_terms(self, prior: PriorPaths) -> list[PathTerm]:
+        """The terms of prior + update."""
+        return [*prior.terms(), *self.terms()]
+
+    @abstractmethod
+    def mean_terms(self) -> list[PathTerm]:
+        """The same for the posterior mean: one row, or one for each path where posteriors differ.
+
+        TypeError where the mean is not known.
+        """
+
+    @abstractmethod
+    def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
+        """The posterior variance `[n, t]` at points `[n, d]` of the model's space; TypeError where it is not known."""
+
+    @abstractmethod
+    def given(
+        self, prior: PriorPaths, mean: Mean, new: Chunk, solver: Solver, generator: torch.Generator
+    ) -> tuple[PriorPaths, Update]:
+        """The prior and the update of the same draw, given more data."""
+
+    @abstractmethod
+    def __getitem__(self, index: Tensor) -> Self:
+        """The update of some of the paths."""
+
+    def check_beside(self, prior: PriorPaths) -> None:
+        """ValueError where this is no update of these prior paths, as one of a file may not be."""
+
+    def narrowed(self, prior: PriorPaths, old: tuple[PriorPaths, Update], mean: Mean) -> Update:
+        """This update, a copy of `old` in another dtype, for a prior that is one as well.
+
+        Where the dtype has too few digits for the update's sums, the weights are solved for anew.
+        """
+        return self
+
+    def noise_variance(self) -> Tensor | None:
+        """The noise variance of each output's observations, `[t]`; None where it is unknown or differs among them."""
+        return None
+
+
+class Data(Value):
+    """Observations in the model's own space: sites, targets, noise variances `[n]`, and each path's draw of the noise.
+
+    The targets y are `[n]`, or `[s, n]` where each path has its own. The noise of path i is sqrt(noise) xi_i, with
+    standard normals xi `[s, n]`.
+    """
+
+    shapes = "noise: n, xi: s n"
+
+    def __init__(self, sites: Sites, y: Tensor, noise: Tensor, xi: Tensor) -> None:
+        super().__init__(y=in_own_memory(y), noise=in_own_memory(noise), xi=in_own_memory(xi), sites=sites)
+
+    @staticmethod
+    def none(like: Tensor, num_outputs: int, s: int) -> Data:
+        """No observations of s paths, of the dtype and on the device of points `[*, d]`."""
+        empty = like.new_zeros(0)
+        return Data(Sites.empty(like, num_outputs), empty, empty, like.new_zeros(s, 0))
+
+    def check(self) -> None:
+        n, s = len(self.noise), len(self.xi)
+        if self.y.shape not in ((n,), (s, n)) or len(self.sites) != n:
+            raise ValueError(
+                f"Data: expected sites and targets of {n} observations, got {len(self.sites)} and {list(self.y.shape)}"
+            )
+        dtypes = {tensor.dtype for tensor in (self.sites.points, self.y, self.noise, self.xi)}
+        if len(dtypes) > 1:
+            raise ValueError(f"Data: expected tensors of one dtype, got {sorted(map(str, dtypes))}")
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    @property
+    def own_targets(self) -> bool:
+        """Whether each path has targets of its own."""
+        return self.y.ndim == 2
+
+    def of_paths(self, index: Tensor) -> Data:
+        """The same observations, for some of the paths."""
+        return Data(self.sites, self.y[index] if self.own_targets else self.y, self.noise, self.xi[index])
+
+    def rows(self, keep: list[int]) -> Data:
+        """Some of the observations."""
+        index = torch.tensor(keep, dtype=torch.long, device=self.noise.device)
+        return Data(self.sites[index], self.y[..., keep], self.noise[keep], self.xi[:, keep])
+
+    def joined(self, new: Data) -> Data:
+        """These observations, then new ones."""
+        s, y, more = len(new.xi), self.y, new.y
+        if y.ndim == 2 or more.ndim == 2:
+            y, more = y.expand(s, -1), more.expand(s, -1)
+        return Data(
+            Sites.concatenated(self.sites, new.sites),
+            torch.cat([y, more], dim=-1),
+            torch.cat([self.noise, new.noise]),
+            torch.cat([self.xi, new.xi], dim=-1),
+        )
+
+    def without_repeats(self, num_old: int) -> Data:
+        """The data less those after the first `num_old` that are noise-free and repeat a noise-free one.
+
+        A repeated observation adds no information and makes K singular.
+        """
+        if not bool((self.noise[num_old:] == 0).any()):
+            return self
+        X, outputs = self.sites.points, self.sites.outputs
+        keys = X if outputs is None else torch.cat([X, outputs[:, None].to(X)], dim=1)
+        # At its own data a path has the value to the solver's rounding: that is no contradiction.
+        tolerance = torch.finfo(self.y.dtype).eps ** 0.4 * float(self.y.detach().abs().max()) if self.y.numel() else 0.0
+        first: dict[tuple[float, ...], int] = {}
+        keep = []
+        for i, (key, exact) in enumerate(zip(map(tuple, keys.tolist()), (self.noise == 0).tolist(), strict=True)):
+            seen = first.setdefault(key, i) if exact else i
+            if seen == i or i < num_old:
+                keep.append(i)
+            elif float((self.y[..., seen] - self.y[..., i]).detach().abs().max()) > tolerance:
+                raise ValueError(
+                    f"condition_on: noise-free observations at the same point {list(key)} contradict each other; "
+                    "give them noise"
+                )
+        return self if len(keep) == len(self) else self.rows(keep)
+
+    def noise_variance(self, num_outputs: int) -> Tensor | None:
+        """The noise variance of each output's observations, `[t]`; None where there are none, or it differs."""
+        noise, outputs = self.noise, self.sites.outputs
+        each = [noise if outputs is None else noise[outputs == i] for i in range(num_outputs)]
+        if any(len(own) == 0 or bool(own.max() - own.min() > 1e-6 * own.max()) for own in each):
+            return None
+        return torch.stack([own[0] for own in each])
+
+
+def kernel_terms(kernel: Kernel, sites: Sites, weights: Tensor) -> list[PathTerm]:
+    """sum_j v_j k(., z_j) as terms, for weights v `[s, c]` of c sites: a weighted sum for each coupled kernel.
+
+    Weights in float64 beside sites in float32 are summed in float64 (`precision.py`).
+    """
+    if len(sites) == 0:
+        return []
+    wide = weights.dtype != sites.points.dtype
+    if wide:
+        kernel, sites = kernel.to(weights.dtype), sites.to(weights.dtype)
+    terms = [
+        WeightedSum(Canonical(k, sites.points), _coupled_weights(B, sites.outputs, kernel.num_outputs, weights))
+        for B, k in kernel.coupled()
+    ]
+    return [Wide(term) if wide else term for term in terms]
+
+
+def _coupled_weights(B: Tensor | None, outputs: Tensor | None, t: int, v: Tensor) -> Tensor:
+    """The weights of one coupled kernel for each output, B[i, output_j] v_j: `[s, t, c]`."""
+    if outputs is None:
+        return v[:, None]
+    return v[:, None].expand(-1, t, -1) if B is None else v[:, None] * B[:, outputs]
+
+
+class KernelSum(Value):
+    """sum_j v_j k(., z_j): weights v `[s, c]` at c sites."""
+
+    shapes: ClassVar[str] = "v: s c"
+
+    def __init__(self, kernel: Kernel, sites: Sites, v: Tensor) -> None:
+        super().__init__(v=in_own_memory(v), kernel=kernel, sites=sites)
+
+    def check(self) -> None:
+        check_sites(self.kernel, self.sites, self.v)
+
+    def terms(self) -> list[PathTerm]:
+        return kernel_terms(self.kernel, self.sites, self.v)
+
+    def __getitem__(self, index: Tensor) -> KernelSum:
+        return KernelSum(self.kernel, self.sites, self.v[index])
+
+
+def check_sites(kernel: Kernel, sites: Sites, v: Tensor) -> None:
+    """ValueError where sites do not fit a kernel and weights `[s, c]`, as those of a file may not."""
+    t, outputs = kernel.num_outputs, sites.outputs
+    kernel.terms(sites.points.shape[1])  # says whether it fits the dimensions
+    if v.shape[-1] != len(sites):
+        raise ValueError(f"expected weights of {len(sites)} centres, got {v.shape[-1]}")
+    if (outputs is None) != (t == 1):
+        raise ValueError(f"expected sites with outputs for a kernel of {t} outputs, and for no other")
+    if outputs is not None and bool((outputs >= t).any()):
+        raise ValueError(f"expected outputs below {t}")

@@ -17,10 +17,7 @@ from .cholesky import Factor as Factor
 from .cholesky import JitterWarning as JitterWarning
 from .cholesky import safe_cholesky as safe_cholesky
 from .operator import KernelOperator as KernelOperator
-from .operator import block_of as block_of
-from .operator import coupled_diagonal as coupled_diagonal
 from .operator import covariance as covariance
-from .operator import every_output as every_output
 from .operator import symmetric_blocks as symmetric_blocks
 from .pcg import PCG as PCG
 from .pcg import ConvergenceWarning as ConvergenceWarning

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..core.sites import Sites
 from ..kernels import Kernel
 from .processes import ALONE, Processes
 
@@ -67,6 +68,18 @@ class Operator(ABC):
     @abstractmethod
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
+
+    def cross(self, x: Sites) -> Tensor:
+        """The prior covariance k(X, x) of the observations' values and the function at sites x: `[n, p]`."""
+        raise TypeError(f"{type(self).__name__} knows no covariance with other points")
+
+    def prior_variance(self, x: Sites) -> Tensor:
+        """k(x, x) point by point: `[p]`."""
+        raise TypeError(f"{type(self).__name__} knows no covariance at other points")
+
+    def prior_covariance(self, x: Sites) -> Tensor:
+        """k(x, x) `[p, p]`."""
+        raise TypeError(f"{type(self).__name__} knows no covariance at other points")
 
     def residual(self, b: Tensor, x: Tensor) -> Tensor:
         """b - (K + diag(noise)) x for b and x `[n, r]`, in float64."""
@@ -142,6 +155,12 @@ class State(ABC):
 S = TypeVar("S", bound=State)
 
 
+class Conditionable(Protocol):
+    """An update of prior paths that can be given more data: see `paths.update.Update`, which is one."""
+
+    def given(self, prior: Any, mean: Any, new: Any, solver: Solver, generator: torch.Generator) -> tuple[Any, Any]: ...
+
+
 class Solver(ABC, Generic[S]):
     """A way to solve (K + diag(noise)) x = b: a frozen dataclass of its settings, each with a default.
 
@@ -160,6 +179,15 @@ class Solver(ABC, Generic[S]):
     def solve(self, state: S, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         """x `[n, r]` for right-hand sides b `[n, r]`, and how it went; `guess [n, r]` is where iterations start."""
 
+    def condition(
+        self, prior: Any, update: Conditionable, mean: Any, new: Any, generator: torch.Generator
+    ) -> tuple[Any, Any]:
+        """The prior and the update of the same draw, given more data.
+
+        A solver that does not solve for weights of k(., X) overrides this.
+        """
+        return update.given(prior, mean, new, self, generator)
+
 
 @dataclass(frozen=True)
 class FactoredPosterior:
@@ -169,8 +197,7 @@ class FactoredPosterior:
     """
 
     kernel: Kernel
-    centres: Tensor  # [m, d]
-    tasks: Tensor | None  # [m]
+    sites: Sites  # the centres, m of them
     noise: Tensor  # [m]
     state: State | None  # None where it is not factored: a choice of frequencies then uses some of the centres
 

@@ -33,6 +33,10 @@ class CholeskyState(State):
         """L^-1 b for b `[n, r]`, in the dtype of b."""
         return solve_triangular(self.L, b.to(self.L), upper=False).to(b.dtype)
 
+    def last_block(self, p: int) -> Tensor:
+        """The last p rows and columns of L."""
+        return self.L[-p:, -p:]
+
     def deviations(self, rows: Tensor) -> Tensor:
         return deviations_by(self.lower, self.operator, self.jitter, rows)
 

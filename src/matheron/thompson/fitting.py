@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma
 
+from ..core.sites import Sites
 from ..fitting import FitWarning as FitWarning
 from ..fitting import maximised
 from ..kernels import Matern
@@ -72,7 +73,7 @@ class Refits:
         assert known.input_transform is not None and known.output_transform is not None
         inner_y = known.output_transform.inverse(y[:, None])[:, 0]
         return known.replaced(
-            train_inputs=known.input_transform(X), train_targets=inner_y, noise=known.noise[:1].repeat(len(y))
+            sites=Sites(known.input_transform(X)), train_targets=inner_y, noise=known.noise[:1].repeat(len(y))
         )
 
     def _size_for(self, n: int) -> int:

@@ -10,6 +10,7 @@ import gpflow
 import numpy as np
 import torch
 
+from ...core.sites import Sites
 from ...kernels import Kernel, coupled_covariance
 from ...models import SparseGP
 from ...models.means import Mean
@@ -31,7 +32,8 @@ class Frame:
         """Their covariance of some points against ours: a user's subclass may have a formula of its own."""
         points = torch.from_numpy(self.inputs[: len(theirs)])
         i = None if self.tasks is None else torch.from_numpy(self.tasks[: len(theirs)])
-        ours = coupled_covariance(self.kernel, points, i, points, i).numpy()
+        sites = Sites(points, i)
+        ours = coupled_covariance(self.kernel, sites, sites).numpy()
         if not np.allclose(theirs, ours, rtol=1e-4, atol=1e-5 * np.abs(ours).max()):
             raise TypeError(
                 f"kernel: {type(kernel).__name__} disagrees with its translation at the model's points: some part has "
@@ -53,7 +55,7 @@ class Frame:
         jitter = gpflow.config.default_jitter() + float(white[0])
         if not whiten:
             i = None if self.tasks is None else torch.from_numpy(self.tasks)
-            q_mu = q_mu + mean.at(torch.from_numpy(self.inputs), i).numpy()
+            q_mu = q_mu + mean.at(Sites(torch.from_numpy(self.inputs), i)).numpy()
         return SparseGP(self.kernel, self.inputs, q_mu, q_root, mean, bool(whiten), jitter, tasks=self.tasks)
 
 

@@ -22,6 +22,7 @@ from linear_operator import to_dense, to_linear_operator
 from torch import Tensor, nn
 
 from ... import kernels
+from ...core.sites import Sites
 from ...kernels import Kernel, coupled_covariance
 from ...models.means import ConstantMean, Mean
 from ..refusal import BY_HAND, full_name
@@ -210,14 +211,15 @@ class Prior:
         x, t = x.double(), kernel.num_outputs
         if self.coupled:
             x, tasks = x.repeat_interleave(t, 0), torch.arange(t, device=x.device).repeat(len(x))
-        return coupled_covariance(kernel.to(x), x, tasks, x, tasks)
+        sites = Sites(x, tasks)
+        return coupled_covariance(kernel.to(x), sites, sites)
 
     def _mean_values(self, place: Place) -> Tensor:
         x, tasks = self.points(place, few=True)
         mean = self.mean(place).owned()
         if self.coupled:
             return mean.to(x)(x[None])[0].expand(-1, self.kernel(place).num_outputs)
-        return mean.at(x, tasks)
+        return mean.at(Sites(x, tasks))
 
     def _some(self) -> list[Place]:
         """The first member of the batch, and the last."""

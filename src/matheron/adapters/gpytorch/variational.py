@@ -10,6 +10,7 @@ from gpytorch import variational as gv
 from torch import Tensor, nn
 
 from ... import kernels
+from ...core.sites import Sites
 from ...kernels import Kernel, coupled_covariance
 from ...models import GP, Outputs, SelectedOutputs, SparseGP
 from ...models.means import Mixed, Stacked
@@ -82,9 +83,10 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
         jitter = strategy.jitter_val
         if isinstance(strategy, gv.CiqVariationalStrategy):  # f(Z) = m + K_mm^1/2 u, the symmetric root
             Zd = Z.double()
-            K = coupled_covariance(kernel.to(Zd), Zd, tasks, Zd, tasks)  # [m, m]
+            sites = Sites(Zd, tasks)
+            K = coupled_covariance(kernel.to(Zd), sites, sites)  # [m, m]
             S = SymmetricRoot.apply(K + jitter * torch.eye(len(Zd), dtype=Zd.dtype, device=Zd.device))
-            u, root = mean.at(Zd, tasks) + S @ u.double(), None if root is None else S @ root.double()
+            u, root = mean.at(sites) + S @ u.double(), None if root is None else S @ root.double()
         whitened = isinstance(strategy, gv.VariationalStrategy)
         members.append(SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks))
     return members, prior.batch_shape

@@ -105,7 +105,7 @@ class Posterior:
         for block in x.split(max(1, _BLOCK[x.device.type] // len(self.L))):
             at = PriorAt(self.gp, block)
             A = self._solved(at.K_mx)  # [m, b]
-            variance = at.kernel.diag(at.x_rows) - A.square().sum(0)
+            variance = at.kernel.diag(at.x.points) - A.square().sum(0)
             if self.S is not None:
                 variance = variance + (A.mT @ self.S).square().sum(1)
             means.append(at.mean_x + (A.mT @ self.a)[:, 0])
@@ -212,7 +212,7 @@ def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: Array
             S = G.mT @ update.root  # [n, r]
             C += S @ S.mT
         for wide in wide_bases(features, shares):
-            J = wide(at.x_rows, at.x_tasks) - G.mT @ wide(at.centres, at.tasks)  # [n, g t ell]
+            J = wide(at.x) - G.mT @ wide(at.sites)  # [n, g t ell]
             C += J @ J.mT
         return outer(gp, shaped(at.mean_x + G.mT @ update.target, C, gp.num_outputs))
 
@@ -233,7 +233,7 @@ def weight_space_moments(model: object, basis: Features | PriorPlusUpdate, x: Ar
 def _linear_model(phi: Features, at: PriorAt, update: Factored) -> Moments:
     """The moments of one basis's posterior, by the smaller of the two systems where there is noise."""
     noise = update.noise
-    Phi, Phi_x = design(phi, at.centres, at.tasks)[0], design(phi, at.x_rows, at.x_tasks)[0]  # [m, t ell], [n, t ell]
+    Phi, Phi_x = design(phi, at.sites)[0], design(phi, at.x)[0]  # [m, t ell], [n, t ell]
     m, size = Phi.shape
     if m > size and bool((noise > 0).all()) and update.root is None:
         weighted = Phi.mT / noise  # [t ell, m]

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ...core.checks import ArrayLike, as_points
+from ...core.sites import Sites
 from ...kernels import coupled_covariance
 from ...models import ExactGP, SparseGP
-from ...paths.matheron_rule import draws_of_q, moments_of_q
+from ...paths.sparse import draws_of_q, moments_of_q
 from ...solvers import covariance
 from ...solvers.cholesky import safe_cholesky
 
@@ -32,27 +33,25 @@ def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
 class PriorAt:
     """A model's centres (X, or Z) and some points x of its own space, or none, all in float64, and the prior there.
 
-    Several outputs at a point are as many rows: x_rows `[n t, d]` with tasks 0 .. t - 1 in turn.
+    Several outputs at a point are as many sites `x`, outputs 0 .. t - 1 in turn.
     """
 
     def __init__(self, gp: ExactGP | SparseGP, x: Tensor | None = None) -> None:
-        self.centres = gp.centres.detach().double()  # [m, d]
+        self.sites = gp.sites.owned().double()  # m of them
+        self.centres = self.sites.points
         x = self.centres[:0] if x is None else x
-        self.tasks = None if gp.tasks is None else gp.tasks.to(self.centres.device)
         self.kernel = gp.kernel.owned().to(self.centres.device, torch.float64)
-        t = gp.num_outputs
-        self.x_rows = x if t == 1 else x.repeat_interleave(t, dim=0)
-        self.x_tasks = None if t == 1 else torch.arange(t, device=x.device).repeat(len(x))
-        self.mean_x = prior_mean(gp, x)  # [n t]
-        self.mean_m = prior_mean(gp, self.centres, self.tasks)  # [m]
+        self.x = Sites.every_output(x, gp.num_outputs)
+        self.mean_x = gp.mean.at(self.x).detach()  # [n t]
+        self.mean_m = gp.mean.at(self.sites).detach()  # [m]
 
     @property
     def K_xx(self) -> Tensor:
-        return covariance(self.kernel, self.x_rows, self.x_tasks)
+        return covariance(self.kernel, self.x)
 
     @property
     def K_mx(self) -> Tensor:
-        return coupled_covariance(self.kernel, self.centres, self.tasks, self.x_rows, self.x_tasks)
+        return coupled_covariance(self.kernel, self.sites, self.x)
 
 
 class Factored:
@@ -62,7 +61,7 @@ class Factored:
         self.gp, self.mean = gp, at.mean_m
         noise = gp.noise if isinstance(gp, ExactGP) else at.centres.new_full((len(at.centres),), gp.jitter)
         self.noise = noise.detach().to(at.centres)  # [m]
-        K = covariance(at.kernel, at.centres, at.tasks)
+        K = covariance(at.kernel, at.sites)
         K.diagonal().add_(self.noise)
         self.L, jitter = safe_cholesky(K, "k(X, X) + noise")
         self.noise = self.noise + jitter  # what had to be added counts as noise, as in a path
@@ -85,11 +84,3 @@ class Factored:
         """Draws of f(Z) from q(u), less the prior mean: `[s, m]`."""
         assert isinstance(self.gp, SparseGP)
         return draws_of_q(self.gp, s, self.mean, self.L, generator)[0].detach() - self.mean
-
-
-def prior_mean(gp: ExactGP | SparseGP, x: Tensor, tasks: Tensor | None = None) -> Tensor:
-    """The prior mean at points `[n, d]`: of every output in turn `[n t]`, or of each point's own task `[n]`."""
-    if tasks is not None:
-        return gp.mean.at(x, tasks).detach()
-    mean = gp.mean.to(x.device, x.dtype)(x[None])[0].detach().to(x)  # [n, 1 or t]
-    return mean.expand(-1, gp.num_outputs).reshape(-1)

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ...core.checks import ArrayLike, Random, as_count, as_generator
 from ...core.extras import missing_extra
+from ...core.sites import Sites
 from ...models import ExactGP
 from ...models.libraries import describe
-from .conditionals import inner_points, prior_mean, single
+from .conditionals import inner_points, single
 from .function_space import DrawValues, ValueDraws, gaussian_draws, in_user_units
 
 # Cells of the interpolation grid beyond the outermost points: cubic interpolation looks two cells away.
@@ -79,12 +80,12 @@ class Love(ValueDraws):
 
         gp, x = self.gp, inner_points(self.gp, x)
         X = gp.train_inputs.detach().double()
-        y, noise = gp.train_targets.detach().to(X) - prior_mean(gp, X), gp.noise.detach().to(X)
+        y, noise = gp.train_targets.detach().to(X) - gp.mean.at(Sites(X)).detach(), gp.noise.detach().to(X)
         axes = [_padded(axis, x[:, i]) for i, axis in enumerate(self.axes)]
         kernel = gp.kernel.owned().to(X.device, X.dtype)
         with _seeded(self.generator, x.device):
             mean, R = fast_posterior(kernel, X, y, noise, x, axes, self.num_iterations)
-        return mean + prior_mean(gp, x), R
+        return mean + gp.mean.at(Sites(x)).detach(), R
 
 
 @contextmanager

@@ -6,12 +6,15 @@ root of each basis's coupling; one row of the design is then R[task] (x) phi(x).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import final
 
 import torch
 from torch import Tensor
 
 from ...core.checks import ArrayLike, Names, Random, as_count, as_device, as_generator, normals
+from ...core.sites import Sites
+from ...evaluate import values
 from ...features import Features
 from ...features.spec import FeatureSpec, features_for
 from ...lattice.basis import OnLattice
@@ -19,9 +22,9 @@ from ...models import ExactGP, SparseGP
 from ...models.libraries import describe
 from ...models.means import Mean
 from ...models.transforms import Transform
-from ...paths import Paths, PriorPaths, PriorPlusUpdate, UpdatePaths, mixed
+from ...paths import ExactUpdate, Inducing, PriorPaths, PriorPlusUpdate, SparseUpdate, Update, mixed
 from ...paths.matheron_rule import weight_space_update
-from ...solvers.cholesky import safe_cholesky
+from ...solvers.cholesky import safe_cholesky, solved
 from .conditionals import Factored, PriorAt, single
 
 # Columns of a wide basis made of several.
@@ -37,19 +40,19 @@ def linear_features(
     return features, basis.index(features, s)
 
 
-def design(features: Features, x: Tensor, tasks: Tensor | None) -> Tensor:
-    """Phi at points `[n, d]` with tasks `[n]`: `[g, n, t ell]`, one per basis, so that f = Phi omega."""
-    Phi = features(x)  # [g, n, ell]
-    if tasks is None:
+def design(features: Features, sites: Sites) -> Tensor:
+    """Phi at n sites: `[g, n, t ell]`, one per basis, so that f = Phi omega."""
+    Phi, outputs = features(sites.points), sites.outputs  # [g, n, ell]
+    if outputs is None:
         return Phi
     parts = Phi.split([basis.size for basis in features.bases], dim=-1)
     blocks = zip(features.roots, parts, strict=True)
-    rows = [R[tasks][:, :, None] * part[:, :, None] for R, part in blocks if R is not None]  # [g, n, t, c]
+    rows = [R[outputs][:, :, None] * part[:, :, None] for R, part in blocks if R is not None]  # [g, n, t, c]
     return torch.cat(rows, dim=-1).flatten(2)
 
 
-def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor, Tensor | None], Tensor]]:
-    """Some bases at a time, as one wide basis: maps (x, tasks) to `[n, g t ell]`, columns scaled by sqrt(share).
+def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Sites], Tensor]]:
+    """Some bases at a time, as one wide basis: maps n sites to `[n, g t ell]`, columns scaled by sqrt(share).
 
     Sums over bases of share * Phi Phi^T are then products of wide matrices, and few.
     """
@@ -66,8 +69,8 @@ def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Tensor,
         some = features.select(cut)
         scale = shares[cut, None, None].sqrt()
 
-        def wide(x: Tensor, tasks: Tensor | None, some: Features = some, scale: Tensor = scale) -> Tensor:
-            return (design(some, x, tasks) * scale).transpose(0, 1).flatten(1)
+        def wide(sites: Sites, some: Features = some, scale: Tensor = scale) -> Tensor:
+            return (design(some, sites) * scale).transpose(0, 1).flatten(1)
 
         yield wide
 
@@ -84,17 +87,17 @@ def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tup
     return features.to(device, torch.float64), (counts / counts.sum()).to(device)
 
 
-def feature_covariance(basis: Features | PriorPlusUpdate, x: Tensor, tasks: Tensor | None = None) -> Tensor:
+def feature_covariance(basis: Features | PriorPlusUpdate, x: Sites | Tensor) -> Tensor:
     """k^(w)(x, x), the covariance that features give the prior, `[n, n]`; over several bases, their mean.
 
-    Points are of the model's own space; `tasks` `[n]` says which output each is of, where there are several.
+    x are points `[n, d]` of the model's own space, or sites where there are several outputs.
     """
-    features, shares = shared_bases(basis, x.device)
-    x = x.detach().double()
-    K = x.new_zeros(len(x), len(x))
+    sites = (x if isinstance(x, Sites) else Sites(x)).owned().double()
+    features, shares = shared_bases(basis, sites.points.device)
+    K = sites.points.new_zeros(len(sites), len(sites))
     with torch.no_grad():
         for wide in wide_bases(features, shares):
-            Phi = wide(x, tasks)  # [n, g t ell]
+            Phi = wide(sites)  # [n, g t ell]
             K += Phi @ Phi.mT
     return K
 
@@ -121,9 +124,9 @@ class LinearModelPaths(PriorPlusUpdate):
     def __init__(
         self,
         prior: PriorPaths,
-        update: UpdatePaths,
+        update: Update,
         mean: Mean,
-        mean_weights: Tensor,
+        mean_weights: Tensor | None,
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
         input_names: Names = None,
@@ -134,13 +137,13 @@ class LinearModelPaths(PriorPlusUpdate):
     def _mean(self, x: Tensor) -> Tensor:
         """The mean of the linear model's posterior; over several bases, of the mixture."""
         self._affine_output()
+        if self.mean_weights is None:
+            raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
         bases, counts = self.prior.basis_index.unique(return_counts=True)
         prior = PriorPaths(self.prior.features, self.mean_weights[bases], bases)
-        v = self.update.v_mean
-        if v is None:
-            raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
-        update = UpdatePaths(self.update.kernel, self.update.centres, self.update.tasks, v.expand(len(bases), -1), v)
-        means = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform)._values(x)
+        terms = [*prior.terms(), *self.update.mean_terms()]
+        record = replace(self.record, num_paths=len(bases), terms=terms)
+        means = record.outer(values(record, record.inner(x)))
         return torch.tensordot(counts.to(means) / counts.sum(), means, dims=1)
 
     def _variance(self, x: Tensor) -> Tensor:
@@ -148,7 +151,8 @@ class LinearModelPaths(PriorPlusUpdate):
 
     def _chosen(self, index: Tensor) -> LinearModelPaths:
         used = self.prior.basis_index[index].unique()
-        kept = self.mean_weights[used] if self.prior.num_bases > 1 else self.mean_weights
+        means = self.mean_weights
+        kept = means if means is None or self.prior.num_bases == 1 else means[used]
         return self.replaced(prior=self.prior[index], update=self.update[index], mean_weights=kept)
 
     def _given(self, *_: object) -> LinearModelPaths:
@@ -207,14 +211,14 @@ def weight_space(
         y, noise = gp.train_targets.detach().to(at.centres) - at.mean_m, gp.noise.detach().to(at.centres)
         means = omega.new_zeros(phi.num_bases, omega.shape[1])
         for g in basis_index.unique().tolist():
-            Phi, mine = design(phi.select(g), at.centres, at.tasks)[0], basis_index == g  # [n, t ell], [s]
+            Phi, mine = design(phi.select(g), at.sites)[0], basis_index == g  # [n, t ell], [s]
             if eps is not None:
                 zero = torch.zeros_like(y)[None]
                 means[g] = weight_space_update(Phi, torch.zeros_like(omega[:1]), y, noise, zero)[0]
                 omega[mine] = weight_space_update(Phi, omega[mine], y, noise, noise.sqrt() * eps[mine])
             else:
                 means[g], omega[mine] = _posterior(Phi, y, noise, omega[mine], method)
-        return linear_model_paths(gp, phi, omega, means, basis_index, (omega[:, :0], omega[:1, :0]), dtype, device)
+        return linear_model_paths(gp, phi, omega, means, basis_index, None, dtype, device)
 
 
 def _posterior(Phi: Tensor, y: Tensor, noise: Tensor, zeta: Tensor, method: str) -> tuple[Tensor, Tensor]:
@@ -241,23 +245,28 @@ def linear_model_paths(
     gp: ExactGP | SparseGP,
     phi: Features,
     omega: Tensor,
-    means: Tensor,
+    means: Tensor | None,
     basis_index: Tensor,
-    v: tuple[Tensor, Tensor | None],
+    inducing: Inducing | None,
     dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> LinearModelPaths:
-    """Paths of drawn weights omega `[s, t ell]`, and v `[s, m]` with its mean `[1, m]` on k(., Z); m = 0 is none."""
+    """Paths of drawn weights omega `[s, t ell]`, and of an update on k(., Z) where there is one."""
     like = gp.centres
-    m = v[0].shape[1]
-    tasks = None if gp.tasks is None else gp.tasks[:m].to(like.device)
     kernel = gp.kernel.owned().to(like.device, torch.float64)
-    update = UpdatePaths(kernel, like.detach().double()[:m], tasks, *v)
-    omega, means = (flat.reshape(len(flat), -1, phi.num_features) for flat in (omega, means))  # [s, t, ell]
-    prior = PriorPaths(phi, mixed(phi, omega), basis_index)
+    update = ExactUpdate.empty(kernel, omega[:, : like.shape[1]], len(omega))
+    if inducing is not None:
+        update = SparseUpdate.without_data(kernel, inducing)
+
+    def by_output(flat: Tensor) -> Tensor:
+        return mixed(phi, flat.reshape(len(flat), -1, phi.num_features))  # [s, t, ell]
+
+    prior = PriorPaths(phi, by_output(omega), basis_index)
     inward, outward = (None if t is None else t.owned() for t in (gp.input_transform, gp.output_transform))
     mean = gp.mean.owned()
-    paths = LinearModelPaths(prior, update, mean, mixed(phi, means), inward, outward, gp.input_names)
+    paths = LinearModelPaths(
+        prior, update, mean, None if means is None else by_output(means), inward, outward, gp.input_names
+    )
     return paths.to(like.device if device is None else as_device(device), dtype or like.dtype)
 
 
@@ -332,11 +341,13 @@ def _draw(
         mean_aim = update.target if known and not orthogonal else 0 * u[0]
         means = omega.new_zeros(phi.num_bases, omega.shape[1])
         for g in basis_index.unique().tolist():
-            Phi, mine = design(phi.select(g), at.centres, at.tasks)[0], basis_index == g  # [m, t ell], [s]
+            Phi, mine = design(phi.select(g), at.sites)[0], basis_index == g  # [m, t ell], [s]
             omega[mine] = weight_space_update(Phi, omega[mine], aim[mine], update.noise, eps[mine])
             means[g] = weight_space_update(Phi, 0 * omega[:1], mean_aim, update.noise, 0 * eps[:1])[0]
-        v, v_mean = omega[:, :0], omega[:1, :0]
+        inducing = None
         if orthogonal:
-            v = torch.cholesky_solve(u.mT, update.L).mT  # [s, m]
-            v_mean = torch.cholesky_solve(update.target[:, None], update.L).mT if known else None  # [1, m]
-        return linear_model_paths(gp, phi, omega, means, basis_index, (v, v_mean if known else None), dtype, device)
+            v = solved(update.L, u.mT).mT  # [s, m]
+            v_mean = solved(update.L, update.target[:, None])[:, 0] if known else None  # [m]
+            root = (u.new_zeros(u.shape[1], 0) if update.root is None else update.root) if known else None
+            inducing = Inducing(at.sites, v, v_mean, root, update.noise[0])
+        return linear_model_paths(gp, phi, omega, means if known else None, basis_index, inducing, dtype, device)

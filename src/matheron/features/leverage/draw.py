@@ -176,7 +176,7 @@ def _spectra(pools: Sequence[Pool], asked: Asked) -> list[_Spectrum]:
     assert posterior is not None
     # The posterior variance is hardly less than this share of the prior's: there the tail ends.
     total = sum(float(c.variance) for pool in pools for c in pool.parts)
-    least = float(posterior.noise.detach().min()) / (len(posterior.centres) * max(total, 1e-300))
+    least = float(posterior.noise.detach().min()) / (len(posterior.sites.points) * max(total, 1e-300))
     found: dict[int, tuple[Pool, list[Component]]] = {}
     for pool in pools:
         for c in pool.parts:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...core.arena import arena, empty, frame
 from ...core.modes import Sobol, is_wrapped, kept, outside, plain
+from ...core.sites import Sites
 from ...kernels import coupled_covariance
 from ...solvers import CholeskyState, FactoredPosterior, covariance
 from ...solvers.cholesky import solved
@@ -39,9 +40,9 @@ class Reference:
     def __init__(
         self, posterior: FactoredPosterior, domain: Tensor | None, where: Tensor | None, lengths: Tensor
     ) -> None:
-        kernel, tasks, lengths = posterior.kernel, plain(posterior.tasks), plain(lengths)
+        kernel, tasks, lengths = posterior.kernel, plain(posterior.sites.outputs), plain(lengths)
         kernel = kernel.mapped(plain) if any(map(is_wrapped, kernel.buffers())) else kernel
-        X, noise = plain(posterior.centres).double(), plain(posterior.noise).double()
+        X, noise = plain(posterior.sites.points).double(), plain(posterior.noise).double()
         self.x = reference_points(X.cpu(), plain(domain), plain(where), lengths).to(X.device)
         outputs = None if tasks is None else kernel.num_outputs
         self.tasks = None if outputs is None else torch.arange(len(self.x), device=X.device) % outputs
@@ -52,11 +53,11 @@ class Reference:
             kept = _nearest(X / lengths.to(X), self.x / lengths.to(X))  # and a factor of our own
             X, noise, tasks = X[kept], noise[kept], None if tasks is None else tasks[kept]
             state = None
-        if posterior.centres.dtype != torch.float64:
+        if posterior.sites.points.dtype != torch.float64:
             kernel = kernel.to(X.device, torch.float64)
-        K_Xx = coupled_covariance(kernel, X, tasks, self.x, self.tasks)  # [n, r]
+        K_Xx = coupled_covariance(kernel, Sites(X, tasks), Sites(self.x, self.tasks))  # [n, r]
         if state is None:
-            K = covariance(kernel, X, tasks)
+            K = covariance(kernel, Sites(X, tasks))
             scale = K.diagonal().mean()
             K.diagonal().add_(noise + 1e-10 * scale)
             self.G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))

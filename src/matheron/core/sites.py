@@ -1,0 +1,71 @@
+"""Sites: where functions are observed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .value import Value
+
+
+class Sites(Value):
+    """Points `[n, d]` and, for functions of several outputs, the output that is observed at each, `[n]`.
+
+    `outputs` is None where functions have one output. Points at which paths are evaluated are plain tensors; sites are
+    where a model has data, inducing points or centres of basis functions.
+
+    >>> import matheron
+    >>> sites = matheron.Sites.every_output(torch.rand(5, 2), 3)
+    >>> len(sites), sites.points.shape, sites[:4].outputs
+    (15, torch.Size([15, 2]), tensor([0, 1, 2, 0]))
+    """
+
+    shapes: ClassVar[str] = "points: n d, outputs: n"
+
+    points: Tensor
+    outputs: Tensor | None
+
+    def __init__(self, points: Tensor, outputs: Tensor | None = None) -> None:
+        super().__init__(points=points, outputs=outputs)
+
+    @staticmethod
+    def every_output(points: Tensor, num_outputs: int) -> Sites:
+        """Every output at every point: `[n, d]` becomes n t sites, the outputs of a point side by side."""
+        if num_outputs == 1:
+            return Sites(points)
+        outputs = torch.arange(num_outputs, device=points.device).repeat(len(points))
+        return Sites(points.repeat_interleave(num_outputs, dim=0), outputs)
+
+    @staticmethod
+    def empty(like: Tensor, num_outputs: int) -> Sites:
+        """No sites, in the space, dtype and device of points `[*, d]`."""
+        none = torch.zeros(0, dtype=torch.long, device=like.device)
+        return Sites(like[:0], None if num_outputs == 1 else none)
+
+    @staticmethod
+    def concatenated(*parts: Sites) -> Sites:
+        """The sites of several, in order."""
+        outputs = [part.outputs for part in parts if part.outputs is not None]
+        return Sites(torch.cat([part.points for part in parts]), torch.cat(outputs) if outputs else None)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: Tensor | slice) -> Sites:
+        outputs = self.outputs
+        return Sites(self.points[index], None if outputs is None else outputs[index])
+
+    def own(self, f: Tensor) -> Tensor:
+        """Of values `[..., n, t]` of every output at these points, those of each site's own output: `[..., n]`.
+
+        t may also be 1, for a value that all outputs share.
+        """
+        if self.outputs is None or f.shape[-1] == 1:
+            return f[..., 0]
+        return f.gather(-1, self.outputs[:, None].expand(*f.shape[:-1], 1))[..., 0]
+
+    def check(self) -> None:
+        if self.outputs is not None and (self.outputs.is_floating_point() or bool((self.outputs < 0).any())):
+            raise ValueError("Sites: expected outputs that are whole numbers from 0")

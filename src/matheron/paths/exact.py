@@ -1,0 +1,343 @@
+"""ExactUpdate: the update of paths given observations y = f(X) + eps, and the same paths given more of them.
+
+    v  =  (K_nn + sigma^2 I)^-1 (y - f - eps)          `eqn:matheron_gp_exact`
+
+More data are given to the same draw by solving for v anew with the same w and eps, or by extending a kept factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from ..core.checks import normals
+from ..core.sites import Sites
+from ..core.value import in_own_memory
+from ..evaluate import PathTerm, Recorder
+from ..kernels import Kernel, coupled_covariance
+from ..models.means import Mean
+from ..models.streamed import Chunk
+from ..solvers import Auto, Cholesky, CholeskyState, Factor, Solver, State, Stats, covariance
+from ..solvers.cholesky import deviations_by, solved
+from ..solvers.operator import KernelOperator
+from .compress_update import compressed, pays, with_compressed
+from .matheron_rule import weights_given_data
+from .posterior import PosteriorCovariance, at_points
+from .precision import choose_weight_dtype, narrows_badly
+from .prior import PriorPaths, values_at
+from .spread import spread_is_due, warn_of_spread, warn_of_spread_nearby
+from .update import Data, Update, check_sites, kernel_terms
+
+
+class CentredUpdate(Update):
+    """An update that is a weighted sum sum_j v_j k(., z_j): weights v `[s, c]` at c sites, the centres.
+
+    `v_mean [1 or s, c]` are the weights of the mean. Weights are in float64 where the dtype of the centres has too few
+    digits for their sums (`precision.py`).
+    """
+
+    v: Tensor
+    v_mean: Tensor | None
+    data: Data
+    kernel: Kernel
+
+    @property
+    def sites(self) -> Sites:
+        """The centres."""
+        raise NotImplementedError
+
+    @property
+    def centres(self) -> Tensor:
+        """The points `[c, d]` of the centres."""
+        return self.sites.points
+
+    @property
+    def weights(self) -> Tensor:
+        """v: `[s, c]`."""
+        return self.v
+
+    @property
+    def num_centres(self) -> int:
+        return self.v.shape[1]
+
+    @property
+    def num_data(self) -> int:
+        return len(self.data)
+
+    @property
+    def y(self) -> Tensor:
+        """The targets `[n]`, or `[s, n]` where each path has its own."""
+        return self.data.y
+
+    @property
+    def noise(self) -> Tensor:
+        """The noise variances of the data, `[n]`."""
+        return self.data.noise
+
+    @property
+    def xi(self) -> Tensor:
+        """The standard normals behind each path's noise, `[s, n]`."""
+        return self.data.xi
+
+    @property
+    def own_posteriors(self) -> bool:
+        return self.data.own_targets
+
+    def noise_variance(self) -> Tensor | None:
+        return self.data.noise_variance(self.kernel.num_outputs)
+
+    def terms(self) -> list[PathTerm]:
+        return kernel_terms(self.kernel, self.sites, self.v)
+
+    def mean_terms(self) -> list[PathTerm]:
+        if self.v_mean is None:
+            raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
+        return kernel_terms(self.kernel, self.sites, self.v_mean)
+
+    def check_beside(self, prior: PriorPaths) -> None:
+        if len(self.v) != prior.num_paths or self.kernel.num_outputs != prior.num_outputs:
+            raise ValueError("Paths: expected a prior and an update of as many paths and outputs")
+        if self.centres.shape[1] != len(prior.origin) or self.centres.dtype != prior.origin.dtype:
+            raise ValueError("Paths: expected a prior and an update in as many dimensions, and of one dtype")
+
+    def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """A copy with `fn` applied to every tensor. Weights that need float64 beside centres in float32 keep it where
+        the centres' dtype stays the same: `.to(torch.float32)` changes nothing."""
+        new = super().mapped(fn)
+        if new.v.dtype != self.v.dtype and new.centres.dtype == self.centres.dtype:
+            for name in ("v", "v_mean"):
+                weights = self._buffers[name]
+                new._buffers[name] = None if weights is None else weights.to(new.v.device)
+        return new
+
+    def narrowed(self, prior: PriorPaths, old: tuple[PriorPaths, Update], mean: Mean) -> Update:
+        before = old[1]
+        assert isinstance(before, CentredUpdate)
+        if self.centres.dtype == before.centres.dtype or not narrows_badly((old[0], before), (prior, self)):
+            return self
+        return self.solved_again(prior, old[0], before, mean)
+
+    def solved_again(self, prior: PriorPaths, old_prior: PriorPaths, old: CentredUpdate, mean: Mean) -> Update:
+        """The update of the same data and noise with the prior as it is, which has fewer digits than the old one."""
+        raise NotImplementedError
+
+    def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
+        """The posterior covariance given all that this update was given, by a kept factor or by a solver."""
+        raise NotImplementedError
+
+    def guess(self, rows: int, n: int) -> Tensor | None:
+        """Weights of n data from which iterations start, `[rows, n]`, those of paths and of means; zero for new data.
+
+        None where there are none.
+        """
+        if not self.num_data or self.v_mean is None:
+            return None
+        v = torch.cat([self.v, self.v_mean.expand(rows - len(self.v), -1)])[:, self.num_inducing :]
+        return torch.nn.functional.pad(v.detach(), (0, n - self.num_data))
+
+    def joined_data(self, prior: PriorPaths, new: Chunk, generator: torch.Generator) -> Data | None:
+        """These data and new ones, whose noise is drawn; None where the new ones repeat the old."""
+        n, xi = self.num_data, normals((prior.num_paths, len(new.noise)), generator).to(new.y)
+        data = self.data.joined(Data(new.sites, new.y, new.noise, xi)).without_repeats(num_old=n)
+        return None if len(data) == n and data.own_targets == self.data.own_targets else data
+
+
+@final
+class ExactUpdate(CentredUpdate):
+    """sum_j v_j k(., x_j), centred at n observations.
+
+    `compressed [s, n]`, where there are such, are weights for the kernel of the lattice that the prior is on;
+    evaluators then see no centres (`compress_update.py`).
+    """
+
+    shapes = "v: s n, v_mean: r n, compressed: s n"
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        data: Data,
+        v: Tensor,
+        v_mean: Tensor,
+        *,
+        factor: Factor | None = None,
+        compressed: Tensor | None = None,
+        solver_stats: Stats | None = None,
+    ) -> None:
+        compressed = None if compressed is None else in_own_memory(compressed.to(v.dtype))
+        weights = dict(v=in_own_memory(v), v_mean=in_own_memory(v_mean), compressed=compressed)
+        super().__init__(**weights, kernel=kernel, data=data)
+        self._modules["factor"], self.solver_stats = factor, solver_stats
+
+    v_mean: Tensor
+    factor: Factor | None
+    compressed: Tensor | None
+
+    @staticmethod
+    def empty(kernel: Kernel, like: Tensor, s: int) -> ExactUpdate:
+        """The update of s paths that are given no data yet, of the dtype and on the device of points `[*, d]`."""
+        data = Data.none(like, kernel.num_outputs, s)
+        return ExactUpdate(kernel.to(like.device, like.dtype), data, like.new_zeros(s, 0), like.new_zeros(1, 0))
+
+    def check(self) -> None:
+        check_sites(self.kernel, self.sites, self.v)
+        if len(self.v_mean) != (len(self.v) if self.own_posteriors else 1) or self.v.dtype != self.v_mean.dtype:
+            raise ValueError("ExactUpdate: expected a mean, one per path where each has its own targets")
+        if len(self.data.xi) != len(self.v):
+            raise ValueError(f"ExactUpdate: expected the noise of {len(self.v)} paths, got {len(self.data.xi)}")
+        if self.factor is not None and self.factor.size != self.num_data:
+            raise ValueError(
+                f"ExactUpdate: expected a factor of {self.num_data} observations, got one of {self.factor.size}"
+            )
+
+    @property
+    def sites(self) -> Sites:
+        return self.data.sites
+
+    def path_terms(self, prior: PriorPaths) -> list[PathTerm]:
+        if self.compressed is None:
+            return super().path_terms(prior)
+        return with_compressed(prior, self.sites, self.compressed)
+
+    def __getitem__(self, index: Tensor) -> ExactUpdate:
+        return self.replaced(
+            data=self.data.of_paths(index),
+            v=self.v[index],
+            v_mean=self.v_mean[index] if self.own_posteriors else self.v_mean,
+            compressed=None if self.compressed is None else self.compressed[index],
+        )
+
+    def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
+        return at_points(_posterior_of(self), x, self.kernel.num_outputs)
+
+    def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
+        # What had to be added to the diagonal for the paths counts as noise; it was said then.
+        jitter = 0.0 if self.solver_stats is None else self.solver_stats.jitter
+        operator = KernelOperator(self.kernel.double(), self.sites.double(), self.noise.double() + jitter)
+        return PosteriorCovariance(operator, self.factor if solver is None else None, solver, self.requires_graph())
+
+    def solved_again(self, prior: PriorPaths, old_prior: PriorPaths, old: CentredUpdate, mean: Mean) -> ExactUpdate:
+        solver = Auto() if self.factor is None else Cholesky(keep=True)
+        return exact_update(prior, mean, self.kernel, self.data, solver)
+
+    def given(
+        self, prior: PriorPaths, mean: Mean, new: Chunk, solver: Solver, generator: torch.Generator
+    ) -> tuple[PriorPaths, ExactUpdate]:
+        """A kept factor is extended, unless a solver without one is asked for.
+
+        Iterations start from the old weights.
+        """
+        data = self.joined_data(prior, new, generator)
+        if data is None:
+            return prior, self
+        extend = isinstance(solver, Auto) or (isinstance(solver, Cholesky) and solver.keep)
+        if extend and self.factor is not None and not (torch.is_grad_enabled() and data.y.requires_grad):
+            update = _extended(self, prior, mean, data)
+            if update is not None:
+                return prior, update
+            solver = Cholesky(keep=True)
+        watch = spread_is_due(self.num_data, len(data))
+        return prior, exact_update(prior, mean, self.kernel, data, solver, old=self, watch_spread=watch)
+
+
+_posterior_of = Recorder(ExactUpdate.posterior)
+
+
+def exact_update(
+    prior: PriorPaths,
+    mean: Mean,
+    kernel: Kernel,
+    data: Data,
+    solver: Solver,
+    *,
+    state: State | None = None,
+    old: ExactUpdate | None = None,
+    watch_spread: bool = False,
+) -> ExactUpdate:
+    """The update of prior paths given data, `eqn:matheron_gp_exact`.
+
+    Args:
+        state: that of the data's covariance, where there is one already; the solver makes it otherwise.
+        old: an update given the first of the data, from whose weights iterations start.
+        watch_spread: warn where the prior's basis, which was not chosen for all of the data, has too few functions.
+    """
+    s, X = len(data.xi), data.sites.points
+    operator = KernelOperator(kernel, data.sites, data.noise)
+    state = solver.init(operator) if state is None else state
+    f = data.sites.own(values_at(prior, mean, X))  # [s + 1, n]
+    start = None
+    if old is not None and not isinstance(state, CholeskyState):
+        start = old.guess(2 * s if data.own_targets else s + 1, len(X))
+    v, eps, stats = weights_given_data(state, data, f, start)
+    if watch_spread and isinstance(state, CholeskyState):
+        warn_of_spread(prior, operator, state.jitter, v[:s] - v[s:], state.last_block)
+    elif watch_spread:
+        warn_of_spread_nearby(prior, operator, f[:s] - f[s] + eps[:s])
+    on_lattice = None
+    if torch.is_grad_enabled() and v.requires_grad:
+        v = v.to(X)
+    else:
+        wide, v = v, choose_weight_dtype(operator, v, state.deviations, largest=state.largest)
+        if isinstance(state, CholeskyState):
+            if v.dtype != X.dtype == state.L.dtype:  # such weights need a better factor, too
+                in_double = KernelOperator(kernel.double(), data.sites.double(), data.noise.double())
+                state = (state.solver if isinstance(state.solver, Cholesky) else Cholesky()).init(in_double)
+                v, eps, stats = weights_given_data(state, data, f)
+                wide = v
+            if pays(prior.features, s, len(X)):
+                residual = data.y - f[:s] - eps[:s]
+                on_lattice = compressed(prior, kernel, data.sites, data.noise + state.jitter, residual, wide[:s], state)
+    return ExactUpdate(kernel, data, v[:s], v[s:], factor=_kept(state), compressed=on_lattice, solver_stats=stats)
+
+
+def _kept(state: State) -> Factor | None:
+    """The factor that stays with the paths, where the solver keeps it."""
+    keep = isinstance(state, CholeskyState) and isinstance(state.solver, Cholesky) and state.solver.keep
+    return Factor.of(state.L, state.jitter) if keep and isinstance(state, CholeskyState) else None
+
+
+def _extended(old: ExactUpdate, prior: PriorPaths, mean: Mean, data: Data) -> ExactUpdate | None:
+    """The update given more data, by a kept factor: n^2 m operations for m more observations.
+
+    `data` are the old ones and then the new. In blocks, with A the old covariance, B = K(old, new) and
+    S = K(new, new) + noise - B^T A^-1 B, the old residuals stay what they were, so that
+
+        v_new = S^-1 (residual_new - B^T v_old),        v = v_old - A^-1 B v_new
+
+    None where S is not positive definite beyond rounding, or weights need more digits than the factor has: all must be
+    factored anew.
+    """
+    factor, kernel, n, s = old.factor, old.kernel, old.num_data, len(data.xi)
+    assert factor is not None
+    in_factor = kernel.to(data.noise.device, factor.head.dtype)  # in as many digits as it has
+    new = data.sites[n:].to(factor.head.dtype)
+    B = coupled_covariance(in_factor, old.sites.to(factor.head.dtype), new)  # [n, m]
+    corner = covariance(in_factor, new)  # [m, m]
+    jitter, noise = factor.jitter.to(data.noise), data.noise[n:]
+    corner.diagonal().add_(noise + jitter)
+    smallest = 4 * torch.finfo(factor.head.dtype).eps * float(corner.diagonal().max())
+    grown = factor.extended(B, corner, smallest)
+    if grown is None:
+        return None
+    factor, C, A_B = grown
+    some = data.sites[n:]
+    f = some.own(values_at(prior, mean, some.points))  # [s + 1, m]
+    y = data.y[..., n:]
+    if data.own_targets:
+        y, f = torch.cat([y, y]), torch.cat([f, f[s:].expand(s - 1, -1)])
+    eps = (noise + jitter).sqrt() * torch.cat([data.xi[:, n:], torch.zeros_like(f[s:])])
+    v_old = torch.cat([old.v, old.v_mean.expand(len(f) - s, -1)]).to(C)  # [s + 1, n]
+    residual = (y - f - eps).to(C) - v_old @ B.to(C)  # [s + 1, m]
+    v_new = solved(C, residual.mT).mT
+    v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1)
+    operator = KernelOperator(kernel, data.sites, data.noise)
+    if spread_is_due(n, len(data)):
+        warn_of_spread(prior, operator, float(jitter), v[:s] - v[s:], factor.last_block)
+    v = choose_weight_dtype(operator, v.double(), partial(deviations_by, factor.lower, operator, float(jitter)))
+    if v.dtype != factor.head.dtype and v.dtype != data.noise.dtype:
+        return None
+    stats = Stats("Cholesky(keep=True), extended", jitter=float(factor.jitter))
+    return ExactUpdate(kernel, data, v[:s], v[s:], factor=factor, solver_stats=stats)

@@ -1,0 +1,68 @@
+"""PosteriorCovariance: the covariance of f given all that an update was given."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core.sites import Sites
+from ..solvers import PCG, Cholesky, CholeskyState, Factor, Operator, Solver, State
+
+# Beyond this many data variances are by conjugate gradients; the factor of so many, which is kept, has 512 MiB.
+LARGEST_FACTOR = 8192
+
+
+class PosteriorCovariance:
+    """C(x, x')  =  k(x, x') - k(x, X) (k(X, X) + noise)^-1 k(X, x'), in float64.
+
+    k is the operator's prior covariance: the kernel, or that of a sparse posterior (`sparse.CorrectedOperator`).
+
+    Args:
+        operator: k(X, X) + noise; it may have no data.
+        factor: its factor, where there is one already.
+        solver: makes its state otherwise.
+        requires_grad: whether the operator is in a graph.
+    """
+
+    def __init__(
+        self, operator: Operator, factor: Factor | None, solver: Solver | None = None, requires_grad: bool = False
+    ) -> None:
+        self.operator, self.requires_grad = operator, requires_grad
+        self.factor: Factor | State | None = factor
+        if factor is None and operator.size:
+            self.factor = (solver or variance_solver(operator.size)).init(operator)
+
+    def variance(self, x: Sites) -> Tensor:
+        """C(x, x) `[p]` at sites."""
+        prior = self.operator.prior_variance(x)
+        if self.factor is None:
+            return prior
+        B = self.operator.cross(x)  # [n, p]
+        if isinstance(self.factor, Factor | CholeskyState):
+            return prior - self.factor.lower(B).to(B).square().sum(0)
+        U, _ = self.factor.solve(B)
+        return prior - (U * (B + self.operator.residual(B, U))).sum(0)  # an error of U counts by its square
+
+    def covariance(self, x: Sites) -> Tensor:
+        """C(x, x) `[p, p]` between sites."""
+        C = self.operator.prior_covariance(x)
+        if self.factor is None:
+            return C
+        B = self.operator.cross(x)
+        if isinstance(self.factor, Factor | CholeskyState):
+            E = self.factor.lower(B).to(B)
+            return C - E.mT @ E
+        U, _ = self.factor.solve(B)
+        explained = U.mT @ (B + self.operator.residual(B, U))
+        return C - (explained + explained.mT) / 2
+
+
+def variance_solver(n: int) -> Solver:
+    """How the covariance of n data is solved with where variances are asked for."""
+    return Cholesky() if n <= LARGEST_FACTOR else PCG(tolerance=1e-3)
+
+
+def at_points(posterior: PosteriorCovariance, x: Tensor, num_outputs: int) -> Tensor:
+    """The posterior variance `[n, t]` of every output at points `[n, d]`."""
+    variance = posterior.variance(Sites.every_output(x.double(), num_outputs))
+    return torch.clamp_min(variance, 0).reshape(len(x), num_outputs).to(x)
