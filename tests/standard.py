@@ -21,7 +21,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from matheron import AbstractPaths, ExactGP, SparseGP, kernels, load
-from matheron.features import Asked, Features, build_features
+from matheron.features import Features, FeatureSpec, make_features
 from matheron.models import means
 
 # The chance that a right sampler fails one assertion, shared among all of its numbers; seeds are fixed.
@@ -161,7 +161,8 @@ def features_of(
     sides = None if domain is None else torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, input_dim)
     origin = torch.linspace(-0.3, 0.5, input_dim, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
-    return build_features(kernel, Asked(kind, num_features, num_bases, origin, generator, sides, reference))
+    spec = FeatureSpec(kind, num_features, 1, sides, num_paths=num_bases)
+    return make_features(kernel, spec, generator, data=reference, origin=origin, like=origin[None])
 
 
 def kernel_error(features: Features, kernel, x: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from typing import TypedDict, Unpack, overload
 
 import torch
 
-from .core.boxes import as_box
 from .core.checks import (
     ArrayLike,
     Random,
@@ -23,12 +22,10 @@ from .core.checks import (
     as_dtype,
     as_generator,
     as_points,
-    check_names,
     normals,
     seeded,
 )
-from .features import Features
-from .features.spec import FeatureSpec, as_tolerance, features_for, posterior_at, to_come
+from .features import Features, FeatureSpec, feature_spec, make_features, posterior_at, to_come
 from .kernels import Kernel
 from .kernels.base import as_kernel
 from .lattice.draw_on_lattice import drawn_from_stream, drawn_on_lattice
@@ -136,12 +133,12 @@ def draw(
     """
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
     device = None if device is None else as_device(device)
-    basis = FeatureSpec(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
-    if isinstance(model, StreamedGP):
-        _check_names(where, domain, model.model)
-        return drawn_from_stream(model, s, basis, solver, detach, as_generator(generator, seed), dtype, device)
-    gp, random = describe(model, detach=detach), as_generator(generator, seed)
-    _check_names(where, domain, gp)
+    streamed = isinstance(model, StreamedGP)
+    gp, random = model.model if streamed else describe(model, detach=detach), as_generator(generator, seed)
+    asked = (features, num_features, paths_per_basis, domain, tolerance, where)
+    spec = feature_spec(*asked, num_paths=s, input_dim=gp.input_dim, names=gp.input_names)
+    if streamed:
+        return drawn_from_stream(model, s, spec, solver, detach, random, dtype, device)
 
     def drawn(one: GP, count: int) -> AbstractPaths:
         """Paths of a model of the tree: its leaves are exact and sparse ones."""
@@ -157,40 +154,31 @@ def draw(
             return EnsemblePaths(members, owner.to(members[0].device))
         if isinstance(one, Batch):
             raise TypeError("model: expected a batch of models to be outermost, got one within another model")
-        return _draw_one(cast_model(one, dtype, device, detach), count, basis, solver, detach, random)
+        return _draw_one(cast_model(one, dtype, device, detach), spec.of_paths(count), solver, detach, random)
 
     if isinstance(gp, Batch):
         return BatchPaths([drawn(member, s) for member in gp.models], gp.batch_shape)
     return drawn(gp, s)
 
 
-def _check_names(where: ArrayLike | None, domain: tuple[ArrayLike, ArrayLike] | None, gp: GP) -> None:
-    """Tables of points, and boxes with names, have the columns of the model."""
-    check_names(where, "where", gp.input_names)
-    if domain is not None and gp.input_names is not None:
-        as_box(domain, "domain", input_dim=gp.input_dim, names=gp.input_names)
-
-
 def _draw_one(
-    gp: ExactGP | SparseGP, s: int, basis: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
+    gp: ExactGP | SparseGP, spec: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths:
     """One model's paths: the covariance factored, the prior's paths, then the update that takes them to the data."""
-    sites, Z = gp.sites, gp.centres
+    sites, Z, s = gp.sites, gp.centres, spec.num_paths
+    spec = spec.inside(gp.input_transform, Z)
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
-    on_lattice = drawn_on_lattice(gp, s, basis, solver, detach, generator)
+    on_lattice = drawn_on_lattice(gp, s, spec, solver, detach, generator)
     if on_lattice is not None:
         return on_lattice
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
         state = solver.init(KernelOperator(kernel, sites, noise))  # K_nn + noise, or K_mm
         posterior = FactoredPosterior(kernel, sites, noise, state)
-        features = features_for(
-            gp.kernel, s, Z, basis, generator, posterior=posterior, input_transform=gp.input_transform
-        )  # phi
-        n = gp.num_data if isinstance(gp, ExactGP) else 0
-        index = basis.index(features, s)
+        features = make_features(gp.kernel, spec, generator, posterior=posterior, like=Z)  # phi
+        n, index = gp.num_data if isinstance(gp, ExactGP) else 0, spec.basis_index(features)
         prior = prior_on(features, index, gp.num_outputs, Z, generator, n)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
             xi = normals((s, len(Z)), generator).to(Z)  # eps = sqrt(noise) xi
@@ -240,13 +228,15 @@ def draw_prior(
     kernel = as_kernel(kernel).owned() if detach else as_kernel(kernel)
     mean_function = as_mean(mean)
     mean_function = (mean_function.owned() if detach else mean_function).to(device, dtype)
-    basis = FeatureSpec(num_features, features, paths_per_basis, domain, as_tolerance(tolerance))
+    asked = (features, num_features, paths_per_basis, domain, tolerance)
+    spec = feature_spec(*asked, num_paths=s, input_dim=d)
     centres, posterior = torch.zeros(1, d, dtype=dtype, device=device), None
     X = centres[:0] if where is None else as_points(where, "where", input_dim=d, like=centres).detach()
     if len(X):
         sites, noise = to_come(kernel, X)
         centres, posterior = sites.points, posterior_at(kernel, sites, noise)
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        features = features_for(kernel, s, centres, basis, generator, observed=len(X) > 0, posterior=posterior)
-        prior = prior_on(features, basis.index(features, s), kernel.num_outputs, centres, generator)
+        spec = spec.inside(None, centres if len(X) else None)
+        phi = make_features(kernel, spec, generator, posterior=posterior, like=centres)
+        prior = prior_on(phi, spec.basis_index(phi), kernel.num_outputs, centres, generator)
     return Paths(prior, ExactUpdate.empty(kernel, centres, s), mean_function)

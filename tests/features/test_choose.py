@@ -69,7 +69,7 @@ def test_a_kind_that_is_named_is_taken(kind):
 def test_refuses_an_unknown_kind():
     listed = f"expected one of {', '.join(KINDS)} or a Features object, got 'rff'"
     with pytest.raises(ValueError, match=listed):
-        features_of(K.RBF(), 1, 10, "rff")
+        draw_prior(K.RBF(), 1, input_dim=1, features="rff")
 
 
 @pytest.mark.parametrize(

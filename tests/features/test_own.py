@@ -8,7 +8,7 @@ from examples import gen, rand, randn
 from matheron import kernels as K
 from matheron.core import REGISTRY
 from matheron.evaluate import Basis
-from matheron.features import Features
+from matheron.features import Block, Features
 from standard import assert_moments, exact_moments
 
 SIDE = 0.1
@@ -42,7 +42,7 @@ class Hats(Basis):
 
 def hats(amplitude: float) -> Features:
     amplitudes = torch.full((31,), amplitude, dtype=torch.float64)
-    return Features([Hats(amplitudes)], [None], torch.zeros(1, dtype=torch.float64), None, "hats")
+    return Features([Block(Hats(amplitudes))], torch.zeros(1, dtype=torch.float64), None, "hats")
 
 
 def test_a_basis_of_ones_own_is_drawn_on_differentiated_saved_and_conditioned(tmp_path):

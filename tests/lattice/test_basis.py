@@ -14,7 +14,7 @@ from matheron.compare.metrics import gaussian_wasserstein
 from matheron.compare.samplers import decoupled_moments, moments
 from matheron.core import nufft
 from matheron.evaluate import EVALUATORS
-from matheron.features import Accuracy, Asked, build_features, posterior_scale
+from matheron.features import FeatureSpec, make_features, posterior_scale
 from standard import covariance, features_of, kernel_error
 
 UNIT = (0.0, 1.0)
@@ -29,10 +29,10 @@ def points(d: int, domain=UNIT, n: int = 12) -> Tensor:
 
 def lattice_of(kernel, d: int, domain=UNIT, **settings):
     """Features on a lattice, to an accuracy of one's own."""
-    kind, origin = settings.pop("kind", "lattice"), torch.linspace(-0.3, 0.5, d, dtype=torch.float64)
+    origin = torch.linspace(-0.3, 0.5, d, dtype=torch.float64)
     box = torch.tensor(domain, dtype=torch.float64)[:, None].expand(2, d)
-    asked = Asked(kind, 1024, 1, origin, torch.Generator().manual_seed(0), box, accuracy=Accuracy(**settings))
-    return build_features(kernel, asked)
+    spec = FeatureSpec("lattice", domain=box, paths_per_basis=None, **settings)
+    return make_features(kernel, spec, torch.Generator().manual_seed(0), origin=origin, like=origin[None])
 
 
 ACCURATE = {
@@ -69,7 +69,7 @@ ACCURATE = {
 @pytest.mark.parametrize("name", ACCURATE)
 def test_the_covariance_is_the_kernel_s_to_the_error_that_is_stated(name):
     kernel, d = ACCURATE[name]
-    features = lattice_of(kernel, d, posterior_variance=0.01)
+    features = lattice_of(kernel, d)
     assert features.num_bases == 1  # nothing random in it
     assert {choice.kind for choice in features.choices} == {"lattice"}
     stated = sum(choice.error or 0.0 for choice in features.choices)
@@ -82,7 +82,7 @@ def test_the_covariance_is_the_kernel_s_to_the_error_that_is_stated(name):
 def test_a_smaller_tolerance_gives_a_smaller_error():
     errors = []
     for tolerance in (1e-2, 1e-4, 1e-6):
-        features = lattice_of(K.Matern(2.5, 0.3), 1, tolerance=tolerance, posterior_variance=0.1)
+        features = lattice_of(K.Matern(2.5, 0.3), 1, tolerance=10 * tolerance)
         errors.append(float(kernel_error(features, K.Matern(2.5, 0.3), points(1)).abs().max()))
     assert errors[1] < 0.05 * errors[0] and errors[2] < 0.05 * errors[1]
 
@@ -150,7 +150,7 @@ def test_no_variance_is_lost_where_the_box_wraps():
 @pytest.mark.parametrize("nu, lengthscale, d", [(1.5, 10.0, 2), (1.5, 3.0, 1), (2.5, 10.0, 2)])
 def test_what_lies_beyond_the_modes_is_what_the_spectrum_has_there(nu, lengthscale, d):
     """Along an axis, frequencies times the lengthscale have Student's distribution with 2 nu degrees of freedom."""
-    features = lattice_of(K.Matern(nu, lengthscale), d, posterior_variance=1e-4, num_paths=64)
+    features = lattice_of(K.Matern(nu, lengthscale), d, tolerance=1e-5, num_paths=64)
     lattice: Any = features.bases[0]
     ends = [2 * math.pi * (size // 2 + 0.5) / float(p) for size, p in zip(lattice.shape, lattice.period, strict=True)]
     beyond = sum(2 * student.sf(end * lengthscale, 2 * nu) for end in ends)
@@ -373,7 +373,7 @@ def test_isolated_data_with_little_noise_need_no_more_modes_than_with_much(n):
 
 def test_refuses_what_has_no_series():
     with pytest.raises(ValueError, match='features="lattice" needs domain='):
-        features_of(K.RBF(), 1, 8, "lattice")
+        matheron.draw_prior(K.RBF(), 1, input_dim=1, features="lattice")
     with pytest.raises(ValueError, match=r"needs a kernel of at most 3 dimensions .*, got one of 4; use"):
         features_of(K.RBF(), 4, 8, "lattice", domain=UNIT)
     with pytest.raises(ValueError, match="tolerance: expected a number between 0 and 1"):

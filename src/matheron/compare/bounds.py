@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..core.boxes import as_box
 from ..core.checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor, normals
-from ..features import Features
-from ..features.spec import FeatureSpec
+from ..features import Features, FeatureSpec
 from ..kernels import Kernel
 from ..kernels import spectral as measures
 from ..models import ExactGP, SparseGP
@@ -330,7 +329,7 @@ def _errors(gp, ell: int, x: ArrayLike, truth, kind: str, num_bases: int, genera
         raise ValueError(f'num_features: expected an even number for "sincos", got {ell}')
     if kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    features, _ = linear_features(gp, g, FeatureSpec(ell, kind, 1, None), generator)
+    features, _ = linear_features(gp, FeatureSpec(kind, ell, 1, num_paths=g), generator)
     covariances = (decoupled_moments(gp, features.select(i), x).covariance for i in range(g))
     return torch.stack([(C - truth).abs().max() for C in covariances]).cpu()
 

@@ -153,6 +153,8 @@ def _separate(kernel: Kernel, d: int) -> Separated | None:
     """The kernel as a sum of products over dimensions, or None."""
     separated: Separated = []
     for term in kernel.terms(d):
+        if term.own:
+            return None
         axes: list[list[Kernel]] = [[] for _ in range(d)]
         for factors in [*(k.axis_factors(d) for k in term.stationary), *map(_of_one_axis, term.forms)]:
             if factors is None:

@@ -9,33 +9,37 @@ import torch
 from torch import Tensor
 
 from ..core.engines import load_engines
-from ..core.value import in_own_memory
-from ..evaluate.bases import Basis, Cosines, Pairs
-from ..kernels import Kernel
+from ..core.sites import Sites
+from ..evaluate.bases import Basis, Cosines
+from ..kernels import Kernel, coupled_diagonal
 from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
-from .explicit import explicit, monomial_count
-from .features import Asked, Choice, Features, merged, root_of
+from ..solvers import Cholesky, FactoredPosterior
+from ..solvers.operator import KernelOperator
+from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
+from .features import BEYOND, EXACT, RANDOM, Choice, Coupled, Features, merged, root_of
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .leverage.draw import leverage
 from .leverage.proposal import Component, components
+from .leverage.reference import LARGEST_WHOLE
+from .own import own_features
+from .spec import LARGEST_DIM, LATTICE_KINDS, FeatureSpec
 
-# Kinds that only an engine can make; and the dimensions of a lattice, at the most.
-LATTICE_KINDS, LARGEST_DIM = ("lattice", "equispaced"), 3
-KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
 # "auto" takes the harmonics of a kernel that repeats itself when they hold this share of its variance.
 CAPTURED_SHARE = 0.99
 # Monomials, each with frequencies of its own by leverage: beyond, products are random.
 LARGEST_ENVELOPES = 32
 # From this many dimensions orthogonal directions beat Sobol points (by about 10% of the kernel's error).
 ORTHOGONAL_FROM_DIM = 16
+# The noise that data to come are taken to have, in variances of the prior.
+_NOISE_TO_COME = 1e-6
 
 
 class Planned(NamedTuple):
     """What an engine has chosen for some terms of a kernel, ahead of all other features."""
 
-    blocks: list[tuple[Basis, Tensor | None]]  # bases, each with its coupling
+    parts: list[Coupled]
     choices: list[Choice]
     tails: list[tuple[list[Term], Tensor]]  # terms whose frequencies with a coordinate beyond `[d]` are to be sampled
     terms: list[Term]  # those that are left to other features
@@ -47,62 +51,115 @@ def relevant_terms(kernel: Kernel, input_dim: int) -> list[Term]:
 
 
 # Each is asked, in order, which terms of a kernel it takes: None where that is none. An engine adds its own.
-PLANNERS: list[Callable[[Kernel, Asked], Planned | None]] = []
+PLANNERS: list[Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None], Planned | None]] = []
 
 
-def build_features(kernel: Kernel, asked: Asked) -> Features:
-    """A basis for the prior of `kernel`."""
-    kind, domain, reference = asked.kind, asked.domain, asked.reference
-    input_dim, num_features = asked.input_dim, asked.num_features
-    if kind not in KINDS:
-        raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {kind!r}")
-    if kind in LATTICE_KINDS and domain is None:
-        raise ValueError(f'features="{kind}" needs domain=(lower, upper): the box where the paths will be called')
-    if kind == "leverage" and asked.posterior is None:
+def make_features(
+    kernel: Kernel,
+    spec: FeatureSpec,
+    generator: torch.Generator,
+    *,
+    data: Tensor | None = None,
+    posterior: FactoredPosterior | None = None,
+    origin: Tensor | None = None,
+    like: Tensor,
+) -> Features:
+    """phi: a basis for the prior of a kernel, of the dtype and on the device of points `like [*, d]`.
+
+    Args:
+        spec: what is asked of it, in the model's own space.
+        data: points `[n, d]` that weigh the terms that grow with x; those of the posterior where there is one.
+        posterior: what frequencies are chosen by.
+        origin: about which phases are taken, `[d]`; the data's centre where it is not given.
+    """
+    d, t = like.shape[1], kernel.num_outputs
+    if isinstance(spec.kind, Features):
+        features = spec.kind
+        if features.origin.shape[0] != d:
+            raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got points in {d}")
+        outputs = {1 if root is None else len(root) for root in features.roots} - {t}
+        if outputs:
+            raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
+    else:
+        if data is None and posterior is not None:
+            data = posterior.sites.points
+        reference = None if data is None or not len(data) else data.detach()
+        if origin is None:
+            mean = None if reference is None else reference.double().mean(0).cpu()
+            origin = torch.zeros(d, dtype=torch.float64, device="cpu") if mean is None else mean
+        # on the CPU, where terms of all kinds meet; a model's kernel may be on a GPU
+        features = _chosen(kernel.to("cpu"), spec, generator, origin, reference, posterior)
+    return features.to(like.device, like.dtype)
+
+
+def _chosen(
+    kernel: Kernel,
+    spec: FeatureSpec,
+    generator: torch.Generator,
+    origin: Tensor,
+    reference: Tensor | None,
+    posterior: FactoredPosterior | None,
+) -> Features:
+    """The features that each term of a kernel gets: an engine's, frequencies by leverage, or plain ones."""
+    kind, d, t = spec.kind, len(origin), kernel.num_outputs
+    if kind == "leverage" and posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
-    planned = _planned(kernel, asked)
+    planned = _planned(kernel, spec, origin, posterior)
     terms = planned.terms
-    chosen = with_components(terms, input_dim) if kind in ("auto", "leverage") and asked.posterior is not None else []
-    terms = [t for t in terms if not any(t is other for other, _ in chosen)]
-    sizes = [sum(size_of(t, reference) for t, _ in chosen)] if chosen else []
-    counts = iter(_allocate(num_features, sizes + [size_of(t, reference) for t in terms if t.stationary]))
-    blocks: list[tuple[Basis, Tensor | None]] = []
-    apart: list[tuple[Basis, Tensor | None]] = []  # beyond modes: what data are given on is without these
+    by_leverage = kind in ("auto", "leverage") and posterior is not None and not spec.joint
+    chosen = with_components(terms, d) if by_leverage else []
+    terms = [term for term in terms if not any(term is other for other, _ in chosen)]
+    sizes = [sum(size_of(term, reference) for term, _ in chosen)] if chosen else []
+    counts = iter(_allocate(spec.num_features, sizes + [size_of(t, reference) for t in terms if t.stationary or t.own]))
+    beyond: list[Coupled] = []
+    parts: list[Coupled] = []
     choices = list(planned.choices)
-    used_domain = domain if planned.blocks else None
     sampled: list[tuple[list[tuple[Term, list[Component]]], int, Tensor | None]] = []
-    for tail, beyond in planned.tails:
-        parts = [(t, found) for t in tail if (found := components(t, input_dim)) is not None]
-        sampled.append((parts, num_features, beyond))
+    for tail, edge in planned.tails:
+        own = [(term, found) for term in tail if (found := components(term, d)) is not None]
+        sampled.append((own, spec.num_features, edge))
     sampled += [(chosen, next(counts), None)] if chosen else []
-    for of, count, beyond in sampled:
-        random = leverage(of, count, [root_of(t.coupling, kernel.num_outputs) for t, _ in of], asked, beyond)
-        if beyond is not None:
-            apart += random
-        else:
-            blocks += random
-        how = "spectrum" if asked.posterior is None else "leverage"
-        choices.append(Choice(how, sum(b.size for b, _ in random)))
+    for of, count, edge in sampled:
+        roots = [root_of(term.coupling, t) for term, _ in of]
+        random = leverage(of, count, roots, spec, origin, posterior, generator, edge)
+        into, role = (parts, RANDOM) if edge is None else (beyond, BEYOND)
+        into += [Coupled(basis, coupling, role) for basis, coupling in random]
+        choices.append(Choice("spectrum" if posterior is None else "leverage", sum(b.size for b, _ in random)))
     for term in terms:
-        count = next(counts) if term.stationary else num_features
-        bases, choice = _bases(term, count, asked)
-        blocks += [(basis, term.coupling) for basis in bases]
+        count = next(counts) if term.stationary or term.own else spec.num_features
+        bases, choice, exact = _bases(term, count, spec, origin, generator)
+        parts += [Coupled(basis, term.coupling, EXACT if exact else RANDOM) for basis in bases]
         choices.append(choice)
-    blocks = [*planned.blocks, *merged(apart), *merged(blocks)]
-    roots = [root_of(B, kernel.num_outputs) for _, B in blocks]
-    # A file's tensors are in memory of their own: so that loaded paths have the same values, these are, too.
-    bases = [b.mapped(in_own_memory) if isinstance(b, Pairs | Cosines) else b for b, _ in blocks]
-    return Features(bases, roots, asked.origin, used_domain, choices)
+    everything = [*planned.parts, *merged(beyond), *merged(parts)]
+    return Features([part.block(t) for part in everything], origin, spec.domain if planned.parts else None, choices)
 
 
-def _planned(kernel: Kernel, asked: Asked) -> Planned:
+def _planned(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior | None) -> Planned:
     """What the first engine that takes some terms of the kernel has chosen; without one, all terms are left."""
     load_engines()
     for plan in PLANNERS:
-        planned = plan(kernel, asked)
+        planned = plan(kernel, spec, origin, posterior)
         if planned is not None:
             return planned
-    return Planned([], [], [], relevant_terms(kernel, asked.input_dim))
+    return Planned([], [], [], relevant_terms(kernel, len(origin)))
+
+
+@torch.no_grad()
+def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosterior:
+    """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
+    kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
+    operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
+    state = Cholesky().init(operator) if len(sites) <= LARGEST_WHOLE else None
+    return FactoredPosterior(kernel, sites, operator.noise, state)
+
+
+def to_come(kernel: Kernel, X: Tensor) -> tuple[Sites, Tensor]:
+    """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
+
+    Frequencies for little noise also serve for more: those for much noise do not serve for less.
+    """
+    sites = Sites.every_output(X, kernel.num_outputs)
+    return sites, _NOISE_TO_COME * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())
 
 
 def repeats(term: Term, input_dim: int, count: int) -> bool:
@@ -113,30 +170,35 @@ def repeats(term: Term, input_dim: int, count: int) -> bool:
 
 def with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Component]]]:
     """The terms whose frequencies can be sampled by importance, with the components of their spectra."""
-    stationary = [t for t in terms if t.stationary and monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
+    spectral = [t for t in terms if t.stationary and not t.own]
+    stationary = [t for t in spectral if monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
     found = [(t, components(t, input_dim)) for t in stationary]
     return [(t, parts) for t, parts in found if parts is not None]
 
 
-def _bases(term: Term, count: int, asked: Asked) -> tuple[list[Basis], Choice]:
-    """The bases of one term, and the record of them."""
-    kind, num_bases, generator, input_dim = asked.kind, asked.num_bases, asked.generator, asked.input_dim
+def _bases(
+    term: Term, count: int, spec: FeatureSpec, origin: Tensor, generator: torch.Generator
+) -> tuple[list[Basis], Choice, bool]:
+    """The bases of one term, the record of them, and whether they have the term exactly."""
+    kind, num_bases, input_dim = spec.kind, spec.num_bases, len(origin)
+    if term.own:
+        basis = own_features(term, count, num_bases, origin, generator)
+        return [basis], Choice(f"features of {type(term.own[0]).__name__}", basis.size), False
     if not term.stationary and not term.forms:
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64, device="cpu")
-        return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], Choice("constant", 1)
+        return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], Choice("constant", 1), True
     if term.forms:
         random = kind if term.stationary and kind in RANDOM_KINDS else "sobol"
-        bases = explicit(
-            term, input_dim, count, kind=random, num_bases=num_bases, origin=asked.origin, generator=generator
-        )
-        what = random if term.stationary else "explicit"
-        return bases, Choice(what, bases[0].size, products=bool(term.stationary))
+        assert isinstance(random, str)
+        bases = explicit(term, input_dim, count, kind=random, num_bases=num_bases, origin=origin, generator=generator)
+        choice = Choice(random if term.stationary else "explicit", bases[0].size, products=bool(term.stationary))
+        return bases, choice, not term.stationary and monomial_count(list(term.forms)) <= LARGEST_MONOMIAL_COUNT
     if kind not in RANDOM_KINDS:
         series = harmonic_series(term, input_dim, count)
         if series is not None and (kind in LATTICE_KINDS or series.captured >= CAPTURED_SHARE):
             bases = harmonics(term, series, num_bases=num_bases, generator=generator)
             size = sum(b.size for b in bases)
-            return bases, Choice("harmonics", size, left_out=1 - series.captured)
+            return bases, Choice("harmonics", size, left_out=1 - series.captured), series.tail == 0
         if kind in LATTICE_KINDS:
             raise ValueError(
                 f'features="{kind}" needs a kernel of at most {LARGEST_DIM} dimensions whose frequencies on the domain '
@@ -145,8 +207,9 @@ def _bases(term: Term, count: int, asked: Asked) -> tuple[list[Basis], Choice]:
             )
         elliptical = isinstance(m := term.measure(input_dim), Elliptical) and getattr(m, "shift", None) is None
         kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"
+    assert isinstance(kind, str)
     bases = fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator)
-    return bases, Choice(kind, count)
+    return bases, Choice(kind, count), False
 
 
 def _allocate(total: int, sizes: list[float]) -> list[int]:

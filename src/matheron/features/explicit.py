@@ -10,8 +10,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from ..evaluate.bases import Basis, Cosines, Pairs, Products
-from ..kernels import Kernel
+from ..evaluate.bases import Basis, Cosines, Products
 from ..kernels.terms import Term
 from .fourier import fourier, rand
 
@@ -118,31 +117,3 @@ def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: to
     signs = torch.where(rand((num_bases, len(forms), count, len(forms[0])), generator) < 0.5, -1.0, 1.0).cpu()
     roots = torch.stack([torch.where(c > 0, c, 1.0).sqrt() * (c > 0) for c in forms])  # a root's slope at 0 is infinite
     return signs * roots[:, None]
-
-
-def is_exact(bases: list[Basis], kernel: Kernel, input_dim: int) -> bool:
-    """Whether bases have those terms of a kernel exactly that are not on lattices."""
-    return all(_explicit(basis) for basis in bases) and _has_variance(bases, kernel, input_dim)
-
-
-def _explicit(basis: Basis) -> bool:
-    """Whether a basis has its kernel exactly: no products with random frequencies, no random signs."""
-    if basis.num_bases > 1:
-        return False
-    if isinstance(basis, Products):
-        one_hot = bool((basis.projections.count_nonzero(-1) == 1).all())
-        return basis.fourier is None and one_hot
-    if isinstance(basis, Cosines):
-        return not bool(basis.frequencies.any())  # a constant: other cosines have random phases
-    return isinstance(basis, Pairs)
-
-
-def _has_variance(beside: list[Basis], kernel: Kernel, input_dim: int) -> bool:
-    """Whether waves and constants hold the variance of the terms that repeat themselves, and of no others: those of
-    other terms have random frequencies."""
-    held = sum(float(basis.amplitudes.square().sum()) for basis in beside if isinstance(basis, Pairs | Cosines))
-    exact = 0.0
-    for term in kernel.terms(input_dim):
-        if not term.forms and (not term.stationary or term.measure(input_dim).atoms() is not None):
-            exact += float(term.variance.detach())
-    return abs(held - exact) <= 1e-3 * exact

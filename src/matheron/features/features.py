@@ -9,41 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.value import Parts, Value
+from ..core.value import Parts, Value, in_own_memory
 from ..evaluate.bases import Basis, Cosines, Pairs, Products
-from ..solvers import FactoredPosterior
-
-
-class Accuracy(NamedTuple):
-    """What a lattice is made to: a share `tolerance` of the posterior variance may lie beyond its modes.
-
-    The posterior variance is a typical one between the data; None where there are none. `num_paths` is for the memory.
-    """
-
-    tolerance: float = 1e-3
-    posterior_variance: float | None = None
-    num_paths: int = 1
-    joined: bool = False  # all terms on the same modes, whatever their number
-    largest: int | None = None  # modes beyond which there is to be none
-
-
-class Asked(NamedTuple):
-    """What is asked of a basis for a prior, beside its kernel."""
-
-    kind: str
-    num_features: int
-    num_bases: int
-    origin: Tensor  # [d], in float64 on the CPU
-    generator: torch.Generator
-    domain: Tensor | None = None  # [2, d], the box where functions will be called
-    reference: Tensor | None = None  # points [n, d] that weigh the terms that grow with x
-    accuracy: Accuracy = Accuracy()
-    posterior: FactoredPosterior | None = None  # what "leverage" chooses frequencies by
-    where: Tensor | None = None  # points [r, d] at which it matters most
-
-    @property
-    def input_dim(self) -> int:
-        return len(self.origin)
+from ..kernels.terms import same_coupling
 
 
 class Choice(NamedTuple):
@@ -88,26 +56,49 @@ class Choice(NamedTuple):
         return f"{self.num_features} {'products with ' * self.products}{how.get(self.kind, self.kind)}"
 
 
+# What a basis is in the prior: a lattice's modes; functions that have their part of the kernel exactly; random
+# frequencies beyond the modes of a lattice; or random functions of some terms, of which more would be needed.
+LATTICE, EXACT, BEYOND, RANDOM = ROLES = ("lattice", "exact", "beyond", "random")
+
+
+class Block(Value):
+    """A basis, a root of the coupling of its outputs (None for one output), and its role in the prior."""
+
+    fields = ("role",)
+
+    def __init__(self, basis: Basis, root: Tensor | None = None, role: str = RANDOM) -> None:
+        super().__init__(root=root, basis=basis)
+        self.role = role
+
+    basis: Basis
+    root: Tensor | None
+    role: str
+
+    def check(self) -> None:
+        if self.role not in ROLES or not isinstance(self.basis, Basis):
+            raise ValueError(f"Block: expected a basis and a role, one of {', '.join(ROLES)}, got {self.role!r}")
+        if self.root is not None and (self.root.ndim != 2 or self.root.shape[0] != self.root.shape[1]):
+            raise ValueError(f"Block: expected a square root of a coupling, got {list(self.root.shape)}")
+
+
 class Features(Value):
     """phi: x -> Phi, a finite basis of a prior: f(x) = phi(x) . w with w standard normal has covariance about k.
 
-    A list of bases (lattices, random frequencies, explicit ones), an origin about which phases are taken so that a far
-    offset costs no digits, and a domain outside which a lattice is wrong. For several outputs each basis has a root of
-    its coupling B.
+    A list of blocks (lattices, random frequencies, explicit functions), an origin about which phases are taken so that
+    a far offset costs no digits, and a domain outside which a lattice is wrong.
     """
 
     fields = ("choices",)
     shapes = "origin: d, domain: 2 d"
 
     def check(self) -> None:
-        if not all(Choice(*choice).is_sound() for choice in self.choices) or len(self.bases) < 1:
+        if not all(Choice(*choice).is_sound() for choice in self.choices) or len(self.blocks) < 1:
             raise ValueError("Features: expected a record of what was chosen, and at least one basis")
         d = len(self.origin)
         if self.domain is not None and bool((self.domain[0] > self.domain[1]).any()):
             raise ValueError(f"Features: expected a domain from lower to upper, got {self.domain.tolist()}")
-        roots = {name for name in self._buffers if name.startswith("root_")}
-        if roots != {f"root_{i}" for i in range(len(self.bases))}:
-            raise ValueError(f"Features: expected a root of the coupling, or none, for each of {len(self.bases)} bases")
+        if len({None if root is None else len(root) for root in self.roots}) > 1:
+            raise ValueError("Features: expected roots of couplings of as many outputs, or none")
         for basis in self.bases:
             theta, projections = getattr(basis, "frequencies", None), getattr(basis, "projections", None)
             fits = theta is None or theta.shape[-1] == d
@@ -118,28 +109,24 @@ class Features(Value):
             raise ValueError("Features: expected bases of as many versions each")
 
     def __init__(
-        self,
-        bases: Sequence[Basis],
-        roots: Sequence[Tensor | None],
-        origin: Tensor,
-        domain: Tensor | None,
-        choices: Sequence[Choice] | str,
+        self, blocks: Sequence[Block], origin: Tensor, domain: Tensor | None, choices: Sequence[Choice] | str
     ) -> None:
-        super().__init__(origin=origin, domain=domain, **{f"root_{i}": root for i, root in enumerate(roots)})
-        self.bases = Parts(bases)
+        super().__init__(origin=origin, domain=domain, blocks=Parts(blocks))
         self.choices: tuple[Choice, ...] = (Choice(choices),) if isinstance(choices, str) else tuple(choices)
+
+    blocks: Parts[Block]
 
     def restore(self) -> None:
         self.choices = tuple(Choice(*choice) for choice in self.choices)  # lists, in a file
 
-    def with_bases(self, bases: Sequence[Basis], roots: Sequence[Tensor | None] | None = None) -> Features:
-        """The same record, origin and domain with other bases, such as some of the versions of each."""
-        return Features(bases, self.roots if roots is None else roots, self.origin, self.domain, self.choices)
+    def with_blocks(self, blocks: Sequence[Block]) -> Features:
+        """The same record, origin and domain with other blocks."""
+        return Features(blocks, self.origin, self.domain, self.choices)
 
     def select(self, index: Tensor | slice | int) -> Features:
         """Some of the versions of features that have several."""
         index = slice(index, index + 1) if isinstance(index, int) else index
-        return self.with_bases([basis.select(index) for basis in self.bases])
+        return self.with_blocks([Block(b.basis.select(index), b.root, b.role) for b in self.blocks])
 
     @property
     def description(self) -> str:
@@ -148,8 +135,12 @@ class Features(Value):
         return "; ".join(what if n == 1 else f"{n} times: {what}" for what, n in counts.items())
 
     @property
+    def bases(self) -> list[Basis]:
+        return [block.basis for block in self.blocks]
+
+    @property
     def roots(self) -> list[Tensor | None]:
-        return [getattr(self, f"root_{i}") for i in range(len(self.bases))]
+        return [block.root for block in self.blocks]
 
     @property
     def num_features(self) -> int:
@@ -170,16 +161,31 @@ class Features(Value):
         return f"Features({self.description})"
 
 
-def merged(blocks: list[tuple[Basis, Tensor | None]]) -> list[tuple[Basis, Tensor | None]]:
-    """Fourier bases of the same kind, number and coupling side by side: one product instead of many."""
-    merged: list[tuple[Basis, Tensor | None]] = []
-    for basis, B in blocks:
-        for i, (other, other_B) in enumerate(merged):
-            if B is other_B and basis.num_bases == other.num_bases and (both := _joined(other, basis)) is not None:
-                merged[i] = (both, B)
-                break
+class Coupled(NamedTuple):
+    """A basis, the coupling B `[t, t]` of its outputs (None: all ones, or one output), and its role."""
+
+    basis: Basis
+    coupling: Tensor | None
+    role: str
+
+    def block(self, num_outputs: int) -> Block:
+        # A file's tensors are in memory of their own: so that loaded paths have the same values, these are, too.
+        basis = self.basis.mapped(in_own_memory) if isinstance(self.basis, Pairs | Cosines) else self.basis
+        return Block(basis, root_of(self.coupling, num_outputs), self.role)
+
+
+def merged(parts: list[Coupled]) -> list[Coupled]:
+    """Fourier bases of the same kind, number, role and coupling side by side: one product instead of many."""
+    merged: list[Coupled] = []
+    for part in parts:
+        for i, other in enumerate(merged):
+            if part.role == other.role and same_coupling(part.coupling, other.coupling):
+                both = _joined(other.basis, part.basis) if part.basis.num_bases == other.basis.num_bases else None
+                if both is not None:
+                    merged[i] = other._replace(basis=both)
+                    break
         else:
-            merged.append((basis, B))
+            merged.append(part)
     return merged
 
 

@@ -1,153 +1,106 @@
-"""The prior's basis as a user asks for it, and functions drawn on it: f(.) = sum_i w_i phi_i(.)."""
+"""FeatureSpec: what is asked of the basis of a prior, checked once."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..core.boxes import as_box
-from ..core.checks import ArrayLike, as_count, as_points
-from ..core.sites import Sites
-from ..kernels import Kernel, coupled_diagonal
+from ..core.boxes import Box, as_box
+from ..core.checks import ArrayLike, Names, as_count, as_points
 from ..models.transforms import Transform
-from ..solvers import Cholesky, FactoredPosterior
-from ..solvers.operator import KernelOperator
-from .choose import LATTICE_KINDS, build_features
-from .features import Accuracy, Asked, Features
-from .leverage.reference import LARGEST_WHOLE
-from .needed import posterior_scale
+from .features import Features
+from .fourier import RANDOM_KINDS
 
-# The noise that data to come are taken to have, in variances of the prior.
-_NOISE_TO_COME = 1e-6
+# Kinds that only an engine can make; and the dimensions of a lattice, at the most.
+LATTICE_KINDS, LARGEST_DIM = ("lattice", "equispaced"), 3
+KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
 
 
-class FeatureSpec(NamedTuple):
-    """What a user says of the prior's basis."""
+@dataclass(frozen=True, eq=False)
+class FeatureSpec:
+    """What is asked of the basis of a prior, from the arguments of `draw` to the basis itself.
 
-    num_features: int
-    features: str | Features
-    paths_per_basis: int | None
-    domain: tuple[ArrayLike, ArrayLike] | None
-    tolerance: float = 1e-3
-    where: ArrayLike | None = None
+    `feature_spec` makes one from a user's arguments. `domain` and `where` are in a user's space until `inside` takes
+    them to the model's.
+    """
 
-    def shared_by(self, s: int) -> int:
-        """How many of s paths share a basis."""
-        return s if self.paths_per_basis is None else as_count(self.paths_per_basis, "paths_per_basis")
+    kind: str | Features = "auto"  # "auto", "leverage", ..., or a basis that is there already
+    num_features: int = 1024
+    paths_per_basis: int | None = 64
+    domain: Tensor | None = None  # [2, d], the box where functions will be called; float64, on the CPU
+    tolerance: float = 1e-3  # the fraction of the posterior variance that may lie beyond a lattice's modes
+    where: Tensor | None = None  # [r, d], points like those where functions will be called; float64, on the CPU
+    num_paths: int = 1
+    joint: bool = False  # all terms on one lattice, on which data are solved for
+    largest_lattice: int | None = None  # modes beyond which no such lattice is made
 
-    def index(self, features: Features, s: int) -> Tensor:
+    @property
+    def paths_together(self) -> int:
+        """How many of the paths share a basis."""
+        return self.num_paths if self.paths_per_basis is None else self.paths_per_basis
+
+    @property
+    def num_bases(self) -> int:
+        return math.ceil(self.num_paths / self.paths_together)
+
+    def basis_index(self, features: Features) -> Tensor:
         """Which of the bases each path uses, `[s]`."""
-        return torch.arange(s, device=features.origin.device) // self.shared_by(s) % features.num_bases
+        return torch.arange(self.num_paths, device=features.origin.device) // self.paths_together % features.num_bases
+
+    def of_paths(self, num_paths: int) -> FeatureSpec:
+        """The same, for another number of paths."""
+        return replace(self, num_paths=num_paths)
+
+    def inside(self, transform: Transform | None, data: Tensor | None) -> FeatureSpec:
+        """The same in the model's own space; the domain takes in the data `[n, d]`."""
+        domain, where = self.domain, self.where
+        if transform is not None and (domain is not None or where is not None):
+            transform = transform.to("cpu", torch.float64)
+            if where is not None:
+                where = transform(where).detach()
+            if domain is not None:
+                lower, upper = transform.image(domain).detach()
+                flat = 0.5 * (upper <= lower)  # a column that is constant
+                domain = torch.stack([lower - flat, upper + flat])
+        if data is not None and domain is not None:
+            lower, upper = data.detach().double().cpu().aminmax(dim=0)
+            domain = torch.stack([torch.minimum(domain[0], lower), torch.maximum(domain[1], upper)])
+        return replace(self, domain=domain, where=where)
 
 
-def features_for(
-    kernel: Kernel,
-    s: int,
-    centres: Tensor,
-    basis: FeatureSpec,
-    generator: torch.Generator,
+def feature_spec(
+    features: str | Features,
+    num_features: int,
+    paths_per_basis: int | None,
+    domain: Box | None = None,
+    tolerance: float = 1e-3,
+    where: ArrayLike | None = None,
     *,
-    observed: bool = True,
-    posterior: FactoredPosterior | None = None,
-    input_transform: Transform | None = None,
-    noise: Tensor | None = None,
-    joined: bool = False,
-    largest: int | None = None,
-) -> Features:
-    """phi: the basis that was asked for, of the centres' dtype and on their device.
-
-    The centres are data, or inducing points, unless `observed` is False; `noise` is theirs where it is known, and
-    `posterior` what else is. `joined` and `largest` are as in `Accuracy`.
-    """
-    d, t = centres.shape[1], kernel.num_outputs
-    features = basis.features
-    if isinstance(features, Features):
-        if features.origin.shape[0] != d:
-            raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got points in {d}")
-        outputs = {1 if root is None else len(root) for root in features.roots} - {t}
-        if outputs:
-            raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
-    else:
-        noise = noise if posterior is None else posterior.noise
-        data = centres.detach() if observed else None
-        box = as_domain(basis.domain, d, input_transform, data)
-        accuracy = Accuracy()
-        if box is not None and features in ("auto", *LATTICE_KINDS):
-            needed = None
-            if data is not None and noise is not None:  # in one dimension modes for clusters of data, too, are few
-                # zero where the prior has no variance at the data, which then say nothing
-                needed = posterior_scale(kernel, data, noise, at_data=joined or d == 1) or None
-            # Where data are solved for on the lattice too, its truncation error enters both terms and cancels to first
-            # order: with ten times the share variances err by a thousandth. In one dimension, where modes are few, the
-            # mean in the gaps between clusters of data needs as many as without.
-            needed = None if needed is None else needed * (10 if joined and d > 1 else 1)
-            accuracy = Accuracy(basis.tolerance, needed, s, joined, largest)
-        asked = Asked(
-            kind=features,
-            num_features=as_count(basis.num_features, "num_features"),
-            num_bases=math.ceil(s / basis.shared_by(s)),
-            origin=centres.detach().double().mean(0).cpu(),
-            generator=generator,
-            domain=box,
-            reference=data,
-            accuracy=accuracy,
-            posterior=posterior,
-            where=inner_where(basis.where, d, input_transform),
-        )
-        features = build_features(kernel.to("cpu"), asked)  # where terms of all kinds meet; a model's may be on a GPU
-    return features.to(centres.device, centres.dtype)
-
-
-@torch.no_grad()
-def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosterior:
-    """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
-    kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
-    operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
-    state = Cholesky().init(operator) if len(sites) <= LARGEST_WHOLE else None
-    return FactoredPosterior(kernel, sites, operator.noise, state)
-
-
-def to_come(kernel: Kernel, X: Tensor) -> tuple[Sites, Tensor]:
-    """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
-
-    Frequencies for little noise also serve for more: those for much noise do not serve for less.
-    """
-    sites = Sites.every_output(X, kernel.num_outputs)
-    return sites, _NOISE_TO_COME * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())
-
-
-def as_tolerance(tolerance: float) -> float:
-    """A share between 0 and 1."""
+    num_paths: int,
+    input_dim: int,
+    names: Names = None,
+) -> FeatureSpec:
+    """A `FeatureSpec` of a user's arguments, checked; tables of points and boxes must have the columns `names`."""
+    if not isinstance(features, Features) and features not in KINDS:
+        raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {features!r}")
+    if features in LATTICE_KINDS and domain is None:
+        raise ValueError(f'features="{features}" needs domain=(lower, upper): the box where the paths will be called')
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
         raise ValueError(f"tolerance: expected a number between 0 and 1, such as 1e-3, got {tolerance!r}")
-    return float(tolerance)
-
-
-def inner_where(where: ArrayLike | None, d: int, input_transform: Transform | None) -> Tensor | None:
-    """Points `[n, d]` in the model's own space, in float64 on the CPU."""
-    if where is None:
-        return None
-    d = d if input_transform is None else input_transform.input_dim(d)
-    x = as_points(where, "where", input_dim=d).detach().double().cpu()
-    return x if input_transform is None else input_transform.to("cpu", torch.float64)(x).detach()
-
-
-def as_domain(
-    domain: ArrayLike | None, d: int, input_transform: Transform | None, data: Tensor | None
-) -> Tensor | None:
-    """The box `[2, d]` where paths will be called, in the model's own space; it takes in the data."""
-    if domain is None:
-        return None
-    d = d if input_transform is None else input_transform.input_dim(d)
-    box = as_box(domain, "domain", input_dim=d).double().cpu()
-    if input_transform is not None:
-        lower, upper = input_transform.to("cpu", torch.float64).image(box).detach()
-        flat = 0.5 * (upper <= lower)  # a column that is constant
-        box = torch.stack([lower - flat, upper + flat])
-    if data is not None:
-        lower, upper = data.detach().double().cpu().aminmax(dim=0)
-        box = torch.stack([torch.minimum(box[0], lower), torch.maximum(box[1], upper)])
-    return box
+    box = points = None
+    if domain is not None:
+        box = as_box(domain, "domain", input_dim=input_dim, names=names).double().cpu()
+    if where is not None:
+        points = as_points(where, "where", input_dim=input_dim, names=names).detach().double().cpu()
+    return FeatureSpec(
+        features,
+        as_count(num_features, "num_features"),
+        None if paths_per_basis is None else as_count(paths_per_basis, "paths_per_basis"),
+        box,
+        float(tolerance),
+        points,
+        num_paths,
+    )

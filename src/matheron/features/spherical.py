@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..evaluate.bases import Basis
 from ..kernels import Kernel
-from .features import Features
+from .features import Block, Features
 from .needed import posterior_scale
 
 # The largest degree: (degree + 1)^2 coefficients, 2 MB for each path. It resolves waves of 80 km on the Earth.
@@ -185,7 +185,7 @@ def spherical_features(
         return None
     basis = SphericalHarmonics(spectrum.coefficients)
     words = f"spherical harmonics to degree {basis.degree}, {100 * (1 - spectrum.lost):.4g}% of the variance"
-    return Features([basis], [None], centre.double().cpu(), None, words)
+    return Features([Block(basis)], centre.double().cpu(), None, words)
 
 
 def spectrum_on_sphere(kernel: Kernel, centre: Tensor, radius: float, lost: float, largest: int) -> Spectrum | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
@@ -192,6 +193,10 @@ class OnDims(Around):
         self._check(input_dim)
         return [term.embedded(self.dims, input_dim) for term in self.kernel.terms(len(self.dims))]
 
+    def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        phi = self.kernel.features(num_features, generator)
+        return lambda x: phi(self._part(x))
+
     def measure(self, input_dim: int) -> SpectralMeasure:
         self._check(input_dim)
         return Embedded(self.kernel.measure(len(self.dims)), self.dims, input_dim)
@@ -230,7 +235,7 @@ def _gathered(terms: list[Term]) -> list[Term]:
     """The same sum in fewer terms: those that are stationary and nothing else become one mixture."""
     plain, others = [], []
     for t in terms:
-        (plain if t.stationary and not t.forms and t.coupling is None else others).append(t)
+        (plain if t.stationary and not (t.forms or t.own) and t.coupling is None else others).append(t)
     if len(plain) < 2:
         return terms
     total = torch.stack([t.variance for t in plain]).sum()

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -34,6 +34,9 @@ class Kernel(Value):
     `k(x, z)` is `[n, d], [m, d] -> [n, m]`; leading axes broadcast. Kernels compose: `k1 + k2`, `k1 * k2`, `2.0 * k`,
     `k / 2`, `k + 1`, `k ** 2`, `sum([k1, k2])`, `k.on([0, 2])`. Hyperparameters are float64 buffers until
     a draw fixes the dtype.
+
+    A kernel of one's own has `forward`, and says what its prior can be made of: a spectrum, by `terms` (or, from
+    `Stationary` and `Radial`, by `measure`), or features of its own, by `features`.
     """
 
     # What its own tensors are measured in, by name: "x" (a column's unit), "1/x", "y^2" (the targets' squared) or
@@ -46,22 +49,47 @@ class Kernel(Value):
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         """k(x, z): `[..., n, d], [..., m, d] -> [..., n, m]`, differentiable, finite at coincident points."""
 
-    @abstractmethod
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """k(x, z) `[..., n, m]` and its derivatives in each coordinate of x, `[d, ..., n, m]`."""
+        """k(x, z) `[..., n, m]` and its derivatives in each coordinate of x, `[d, ..., n, m]`.
+
+        By forward differentiation of `forward`, where a kernel has no closed form of its own.
+        """
+        K = self.forward(x, z)
+        axes = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+        slopes = [torch.func.jvp(lambda at: self.forward(at, z), (x,), (axis.expand_as(x),))[1] for axis in axes]
+        return K, torch.stack(slopes)
 
     def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         """sum_j W_j k(x, z_j) and its gradient in x: `[B, n, d], [m, d], [B, r, m] -> [B, r, n], [B, r, n, d]`."""
         K, dK = self.with_gradient(x, z)
         return weigh(K, W), torch.stack([weigh(dK_i, W) for dK_i in dK], dim=-1)
 
-    @abstractmethod
     def diag(self, x: Tensor) -> Tensor:
         """k(x, x) point by point: `[..., n, d] -> [..., n]`."""
+        return self.forward(x[..., None, :], x[..., None, :])[..., 0, 0]
 
-    @abstractmethod
     def terms(self, input_dim: int) -> list[Term]:
-        """The kernel as a sum of products of stationary kernels and linear forms."""
+        """The kernel as a sum of products of stationary kernels, linear forms and kernels with features of their own.
+
+        By default the kernel is one term, by its own `features`.
+        """
+        from .terms import Term
+
+        if type(self).features is Kernel.features:
+            raise TypeError(
+                f"{type(self).__name__}: expected a kernel that says what its prior can be made of, got one without; "
+                "write `features(num_features, generator)`, which returns a map from points [n, d] to features [n, c], "
+                "or `measure(input_dim)` in a subclass of Stationary or Radial"
+            )
+        one = torch.ones((), dtype=torch.float64, device=next(self.buffers(), torch.empty(0, device="cpu")).device)
+        return [Term(one, own=(self,))]
+
+    def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """phi, a map from points `[n, d]` to features `[n, c]` whose products phi(x) . phi(x') have k as their mean.
+
+        It is drawn anew for every basis, with random numbers from the generator; c may differ from `num_features`.
+        """
+        raise NotImplementedError
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         """The spectral measure of a stationary kernel with k(x, x) = 1; TypeError where there is none."""

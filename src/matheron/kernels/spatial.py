@@ -183,7 +183,7 @@ class Rotated(Around):
     def terms(self, input_dim: int) -> list[Term]:
         rotation(self.angle, input_dim)  # says at once if there is no plane to turn
         terms = self.kernel.terms(input_dim)
-        if any(term.forms for term in terms):
+        if any(term.forms or term.own for term in terms):
             raise TypeError("Rotated: expected a stationary kernel; add Linear and Polynomial outside of it")
         return [replace(t, stationary=tuple(Rotated(k, self.angle) for k in t.stationary)) for t in terms]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..core.modes import transformed
 from .spectral import Convolution, SpectralMeasure
 
 if TYPE_CHECKING:
@@ -27,16 +28,18 @@ class RadialPart:
 
 @dataclass(frozen=True)
 class Term:
-    """variance * B (x) prod_i k_i(x, x') * prod_j <x, x'>_j.
+    """variance * B (x) prod_i k_i(x, x') * prod_j <x, x'>_j * prod_l h_l(x, x').
 
     The k_i are stationary with k_i(x, x) = 1. A form <x, x'> = sum_i c_i x_i x'_i + c_d is held as its coefficients
-    `[d + 1]`, zero or positive, over (x, 1). B `[t, t]` couples outputs; None is all ones.
+    `[d + 1]`, zero or positive, over (x, 1). The h_l are kernels with features of their own. B `[t, t]` couples
+    outputs; None is all ones.
     """
 
     variance: Tensor
     stationary: tuple[Kernel, ...] = ()
     forms: tuple[Tensor, ...] = ()
     coupling: Tensor | None = None
+    own: tuple[Kernel, ...] = ()
 
     def __mul__(self, other: Term) -> Term:
         couplings = [B for B in (self.coupling, other.coupling) if B is not None]
@@ -45,6 +48,7 @@ class Term:
             self.stationary + other.stationary,
             self.forms + other.forms,
             reduce(torch.mul, couplings) if couplings else None,
+            self.own + other.own,
         )
 
     def measure(self, input_dim: int) -> SpectralMeasure:
@@ -60,4 +64,14 @@ class Term:
         """The term of the same kernel applied to some coordinates alone."""
         index = torch.tensor([*dims, input_dim], device="cpu")
         forms = tuple(c.new_zeros(input_dim + 1).index_copy(0, index.to(c.device), c) for c in self.forms)
-        return replace(self, stationary=tuple(k.on(dims) for k in self.stationary), forms=forms)
+        on = {name: tuple(k.on(dims) for k in getattr(self, name)) for name in ("stationary", "own")}
+        return replace(self, forms=forms, **on)
+
+
+def same_coupling(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two couplings B are one, so that their functions may share a root of it."""
+    if a is b:
+        return True
+    if a is None or b is None or a.requires_grad or b.requires_grad or transformed():
+        return False
+    return torch.equal(a, b)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
-from ..features.spec import FeatureSpec, features_for
+from ..core.sites import Sites
+from ..features import FeatureSpec, make_features
 from ..models import ExactGP, SparseGP, cast_model
 from ..models.streamed import Chunk, StreamedGP
 from ..paths import ExactUpdate, Paths, prior_on
-from ..solvers import Auto, Cholesky, Solver
+from ..solvers import Auto, Cholesky, FactoredPosterior, Solver
 from ..solvers.operator import KernelOperator
 from .joint_basis import Joint
 from .series import NoJointLattice
@@ -25,14 +27,14 @@ _NO_LATTICE = (
 
 
 def drawn_on_lattice(
-    gp: ExactGP | SparseGP, s: int, basis: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
+    gp: ExactGP | SparseGP, s: int, spec: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths | None:
     """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
     asked = isinstance(solver, FourierLattice)
     enough = isinstance(gp, ExactGP) and gp.num_data >= SMALLEST_ON_LATTICE[min(gp.centres.shape[1], 3)]
     if not asked and not (isinstance(solver, Auto) and enough):
         return None
-    if not (_fits(basis, detach) and isinstance(gp, ExactGP) and bool((gp.noise > 0).all())):
+    if not (_fits(spec, detach) and isinstance(gp, ExactGP) and bool((gp.noise > 0).all())):
         if asked:
             raise ValueError(
                 'solver="lattice" needs an exact model with noise, domain=(lower, upper), features '
@@ -41,11 +43,12 @@ def drawn_on_lattice(
         return None
     with torch.no_grad():
         X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
-        transform, state = gp.input_transform, generator.get_state()
+        state = generator.get_state()
         largest = None if asked else largest_worthwhile(len(X), s, X.shape[1], gp.num_outputs)
         try:  # before any factor: none is needed
-            of = (gp.kernel, s, X, basis, generator)
-            features = features_for(*of, input_transform=transform, noise=gp.noise, joined=True, largest=largest)
+            given = FactoredPosterior(gp.kernel, gp.sites, gp.noise, None)
+            on_one = replace(spec, joint=True, largest_lattice=largest)
+            features = make_features(gp.kernel, on_one, generator, posterior=given, like=X)
             joint, why = Joint.of(features, gp.kernel), features.description
         except NoJointLattice as reason:
             features, joint, why = None, None, reason
@@ -58,7 +61,7 @@ def drawn_on_lattice(
                 raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=why))
             generator.set_state(state)  # as if nothing had been tried
             return None
-        prior = prior_on(features, basis.index(features, s), gp.num_outputs, X, generator, len(X))
+        prior = prior_on(features, spec.basis_index(features), gp.num_outputs, X, generator, len(X))
         empty = ExactUpdate.empty(kernel, X, s)
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         chunk = Chunk(gp.sites, gp.train_targets, gp.noise)
@@ -66,23 +69,23 @@ def drawn_on_lattice(
         dense = isinstance(solver, Auto) and isinstance(
             solver.choose(KernelOperator(kernel, gp.sites, gp.noise)), Cholesky
         )
-        if dense and error_of_mean(update, basis.tolerance) > LARGEST_MEAN_ERROR:
+        if dense and error_of_mean(update, spec.tolerance) > LARGEST_MEAN_ERROR:
             generator.set_state(state)
             return None
-        warn_of_misfit(update, basis.tolerance, stacklevel=7)
+        warn_of_misfit(update, spec.tolerance, stacklevel=7)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
 
 
-def _fits(basis: FeatureSpec, detach: bool) -> bool:
+def _fits(spec: FeatureSpec, detach: bool) -> bool:
     """Whether what is asked of the prior can be had on a lattice."""
-    return basis.domain is not None and basis.features in ("auto", "lattice") and detach
+    return spec.domain is not None and spec.kind in ("auto", "lattice") and detach
 
 
 @torch.no_grad()
 def drawn_from_stream(
     streamed: StreamedGP,
     s: int,
-    basis: FeatureSpec,
+    spec: FeatureSpec,
     solver: Solver,
     detach: bool,
     generator: torch.Generator,
@@ -90,7 +93,7 @@ def drawn_from_stream(
     device: torch.device | str | None,
 ) -> Paths:
     """Paths given data that are read twice in chunks: for the lattice's size, and for what it keeps of them."""
-    if not _fits(basis, detach) or not isinstance(solver, Auto | FourierLattice):
+    if not _fits(spec, detach) or not isinstance(solver, Auto | FourierLattice):
         raise ValueError(
             "draw: a StreamedGP is solved for on a lattice: it needs domain=(lower, upper), features and solver "
             '"auto" or "lattice", and detach=True'
@@ -107,14 +110,13 @@ def drawn_from_stream(
     corners = survey.noise.mean().expand(2)  # as two more data: the lattice must cover them
     centres, noise = torch.cat([survey.sample, survey.box]), torch.cat([survey.noise, corners])
     try:
-        features = features_for(
-            gp.kernel, s, centres, basis, generator, input_transform=gp.input_transform, noise=noise, joined=True
-        )
+        spec = replace(spec.inside(gp.input_transform, centres), joint=True)
+        given = FactoredPosterior(gp.kernel, Sites(centres), noise, None)
+        features = make_features(gp.kernel, spec, generator, posterior=given, like=gp.train_inputs)
     except NoJointLattice as reason:
         raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=reason)) from None
     like = gp.train_inputs
-    features = features.to(like.device, like.dtype)
-    prior = prior_on(features, basis.index(features, s), gp.num_outputs, like, generator, survey.num_data)
+    prior = prior_on(features, spec.basis_index(features), gp.num_outputs, like, generator, survey.num_data)
     empty = ExactUpdate.empty(gp.kernel, like, s)
     mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
     device = like.device
@@ -124,5 +126,5 @@ def drawn_from_stream(
         raise ValueError(
             f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
         )
-    warn_of_misfit(update, basis.tolerance, stacklevel=5)
+    warn_of_misfit(update, spec.tolerance, stacklevel=5)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..core.nufft import series_at
 from ..evaluate.bases import Basis
-from ..features.explicit import is_exact
-from ..features.features import Features
+from ..features.features import EXACT, Features
 from ..kernels import Kernel
 from .basis import Modulated, OnLattice, lattice_in, powers_in, same_modes
 from .solver import rows_of
@@ -74,14 +73,15 @@ class Joint:
     @staticmethod
     def of(features: Features, kernel: Kernel) -> Joint | None:
         """None where the features are not lattices of the same modes, and few functions that are the kernel's own."""
-        lattices = [basis for basis in features.bases if isinstance(basis, OnLattice)]
-        beside = [basis for basis in features.bases if not isinstance(basis, OnLattice)]
-        if not lattices or list(features.bases)[: len(lattices)] != lattices or features.num_bases > 1:
+        blocks = list(features.blocks)
+        lattices = [block.basis for block in blocks if isinstance(block.basis, OnLattice)]
+        beside = blocks[len(lattices) :]
+        if not lattices or features.num_bases > 1 or not all(block.role == EXACT for block in beside):
             return None
-        few = kernel.num_outputs * sum(basis.size for basis in beside) <= LARGEST_BESIDE
-        fits = same_modes(lattices) and few
-        fits = fits and is_exact(beside, kernel, len(features.origin))
-        return Joint(lattices, beside, features.roots) if fits else None
+        few = kernel.num_outputs * sum(block.basis.size for block in beside) <= LARGEST_BESIDE
+        if not (few and same_modes(lattices)):
+            return None
+        return Joint(lattices, [block.basis for block in beside], features.roots)
 
     @property
     def pairs(self) -> list[tuple[int, int]]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
-from ..features import Asked, Choice
-from ..features.choose import LATTICE_KINDS, Planned, relevant_terms, repeats, size_of, with_components
+from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
+from ..features.choose import Planned, relevant_terms, repeats, size_of, with_components
+from ..features.features import LATTICE, Coupled
 from ..kernels import Kernel
 from ..kernels.terms import Term
-from .basis import OnLattice, lattice_in, powers_in, powers_of, same_modes
-from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, lattices, pieces_of
+from ..solvers import FactoredPosterior
+from .basis import OnLattice, lattice_in, powers_in, same_modes
+from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, pieces_of
 
 # Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
 LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
@@ -30,38 +33,58 @@ LARGEST_FINE_JOINT, LOOSER_JOINT = 1 << 13, 10.0
 _UNKNOWN_SHARE = 0.01
 
 
-def plan(kernel: Kernel, asked: Asked) -> Planned | None:
+def plan(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior | None) -> Planned | None:
     """Lattices for the terms of a kernel that have one on the domain; None where no lattice is asked for."""
-    kind, input_dim = asked.kind, asked.input_dim
-    if asked.domain is None or kind not in ("auto", *LATTICE_KINDS):
+    kind, d = spec.kind, len(origin)
+    if spec.domain is None or kind not in ("auto", *LATTICE_KINDS):
         return None
-    terms = relevant_terms(kernel, input_dim)
+    terms = relevant_terms(kernel, d)
     # A prior on modes alone, where it is asked for, can be given data on its lattice.
-    completed = kind == "auto" or (kind == "lattice" and asked.posterior is not None)
-    completed = completed and not asked.accuracy.joined
-    completed = completed and len(with_components(terms, input_dim)) == sum(bool(t.stationary) for t in terms)
-    made, rest = _lattices(kernel, terms, asked, completed)
-    if asked.accuracy.joined:
-        _require_joint(made, rest, input_dim, asked.num_features)
+    completed = kind == "auto" or (kind == "lattice" and posterior is not None)
+    completed = completed and not spec.joint
+    completed = completed and len(with_components(terms, d)) == sum(bool(t.stationary) for t in terms)
+    made, rest = _lattices(kernel, terms, spec, origin, posterior, completed)
+    if spec.joint:
+        _require_joint(made, rest, d, spec.num_features)
     return Planned(
-        [(placed.basis, placed.coupling) for placed in made],
+        [Coupled(placed.basis, placed.coupling, LATTICE) for placed in made],
         [_choice(placed.basis) for placed in made],
-        [(list(each.beyond), lattice_in(each.basis).beyond(input_dim)) for each in made if each.beyond],
+        [(list(each.beyond), lattice_in(each.basis).beyond(d)) for each in made if each.beyond],
         rest,
     )
 
 
+def _needed(spec: FeatureSpec, posterior: FactoredPosterior | None, input_dim: int) -> float | None:
+    """A typical posterior variance between the data, which the modes are to resolve; None where there are no data."""
+    if posterior is None:
+        return None
+    # In one dimension modes for clusters of data, too, are few. The scale is zero where the prior has no variance at
+    # the data, which then say nothing.
+    sites, one = posterior.sites, input_dim == 1
+    scale = posterior_scale(posterior.kernel, sites.points.detach(), posterior.noise, at_data=spec.joint or one)
+    # When the data are also solved for on the lattice, the truncation error enters both terms and cancels to first
+    # order; a ten times larger tolerance gives the same error in the variance (below 1e-3, benchmarks/lattice.py). In
+    # one dimension the mean in the gaps between clusters of data needs as many modes as without.
+    return (scale or None) and scale * (10 if spec.joint and not one else 1)
+
+
 def _lattices(
-    kernel: Kernel, terms: list[Term], asked: Asked, completed: bool
+    kernel: Kernel,
+    terms: list[Term],
+    spec: FeatureSpec,
+    origin: Tensor,
+    posterior: FactoredPosterior | None,
+    completed: bool,
 ) -> tuple[list[LatticeBlock], list[Term]]:
     """The terms that go on lattices, and the others."""
-    kind, domain, to, input_dim = asked.kind, asked.domain, asked.accuracy, asked.input_dim
+    kind, domain, input_dim = spec.kind, spec.domain, len(origin)
     assert domain is not None
-    discrete = [t for t in terms if t.stationary and not t.forms and repeats(t, input_dim, asked.num_features)]
+    waves = [t for t in terms if t.stationary and not (t.forms or t.own)]
+    discrete = [t for t in waves if repeats(t, input_dim, spec.num_features)]
     left = [t for t in terms if not any(t is other for other in discrete)]
-    alike = {(id(t.coupling), powers_of(piece)) for t, piece in pieces_of(left)}
-    weights = to.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
-    most = asked.num_features if kind == "equispaced" else LARGEST_LATTICE  # the old name, whose features are counted
+    alike = grouped([piece for _, piece in pieces_of(left)])
+    weights = spec.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
+    most = spec.num_features if kind == "equispaced" else LARGEST_LATTICE  # the old name, whose features are counted
     if torch.is_grad_enabled() and kernel.requires_graph():
         most = min(most, LARGEST_IN_GRAPH)
 
@@ -69,30 +92,30 @@ def _lattices(
         return max(1, min(most, memory // (8 * weights)))
 
     several, one = Modes(within(most, LATTICE_MEMORY)), Modes(within(most, LINE_MEMORY))
-    if to.joined:
+    if spec.joint:
         one = Modes(one.largest, LARGEST_FINE_JOINT, LOOSER_JOINT)
     elif completed and kind == "auto":
         several = Modes(within(min(most, LARGEST_COMPLETED), COMPLETED_MEMORY))
         one = Modes(one.largest, within(LARGEST_FINE, FINE_MEMORY), LOOSER)
-    scale = _UNKNOWN_SHARE * sum(size_of(t, domain) for t in left if t.stationary)
-    tolerance = to.tolerance / 2 if input_dim == 1 else to.tolerance
-    # A mean by the lattice's kernel errs as much as that does; in one dimension modes are few, and a smooth posterior
-    # sees all of an image.
-    images = tolerance * (0.04 if input_dim == 1 else 0.1 if to.joined else 1.0)
+    needed = _needed(spec, posterior, input_dim)
+    needed = _UNKNOWN_SHARE * sum(size_of(t, domain) for t in left if t.stationary) if needed is None else needed
+    tolerance = spec.tolerance / 2 if input_dim == 1 else spec.tolerance
+    # The mean by the lattice's kernel errs as much as the kernel does. In one dimension modes are few; and the periodic
+    # images of a smooth kernel overlap the whole domain, so that the box must be longer.
+    images = tolerance * (0.04 if input_dim == 1 else 0.1 if spec.joint else 1.0)
     # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
-    left_out = 0.25 * tolerance * (scale if to.posterior_variance is None else to.posterior_variance)
     made, rest = lattices(
         left,
         input_dim,
         domain,
-        asked.origin,
-        left_out=left_out,
+        origin,
+        left_out=0.25 * tolerance * needed,
         images=images,
         several=several,
         one=one,
         largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
-        joint=to.joined,
-        refused=to.largest,
+        joint=spec.joint,
+        refused=spec.largest_lattice,
         completed=completed,
     )
     return made, rest + discrete
@@ -105,7 +128,9 @@ def _choice(basis: OnLattice) -> Choice:
 
 def _require_joint(made: list[LatticeBlock], rest: list[Term], input_dim: int, count: int) -> None:
     """All of the kernel is on one lattice, but for terms that have exact features of their own."""
-    exact = [not t.stationary or (not t.forms and repeats(t, input_dim, count)) for t in rest]
+    plain = [t for t in rest if not t.own]
+    exact = [not t.stationary or (not t.forms and repeats(t, input_dim, count)) for t in plain]
+    exact += [False] * (len(rest) - len(plain))
     if not made or not same_modes([basis for basis, *_ in made]) or not all(exact):
         others = len(exact) - sum(exact)
         raise NoJointLattice(f"{len(made)} lattices, and {others} terms that have none")

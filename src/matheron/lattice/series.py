@@ -14,9 +14,9 @@ from torch.nn.functional import pad
 
 from ..core.modes import plain
 from ..core.nufft import series_at
-from ..features.choose import LARGEST_DIM
+from ..features import LARGEST_DIM
 from ..features.explicit import expanded, monomial_count
-from ..kernels.terms import Term
+from ..kernels.terms import Term, same_coupling
 from .basis import Lattice, Modulated, OnLattice, largest_square, lattice_in, powers_of
 
 # Boxes are joined where one for all of their terms has at most this many times their modes, or this many in all.
@@ -424,16 +424,28 @@ def lattices(
 
 def pieces_of(terms: list[Term]) -> list[tuple[Term, Term]]:
     """The terms that may have a lattice, each with every one of its monomials times its stationary part."""
-    fit = [t for t in terms if t.stationary and monomial_count(list(t.forms)) <= LARGEST_MONOMIALS]
+    spectral = [t for t in terms if t.stationary and not t.own]
+    fit = [t for t in spectral if monomial_count(list(t.forms)) <= LARGEST_MONOMIALS]
     return [(t, piece) for t in fit for piece in expanded(t)]
+
+
+def grouped(terms: Sequence[Term]) -> list[list[int]]:
+    """The numbers of terms, those of the same coupling and the same monomial together."""
+    groups: list[list[int]] = []
+    for i, term in enumerate(terms):
+        for group in groups:
+            other = terms[group[0]]
+            if same_coupling(term.coupling, other.coupling) and powers_of(term) == powers_of(other):
+                group.append(i)
+                break
+        else:
+            groups.append([i])
+    return groups
 
 
 def _alike(boxes: list[Box]) -> list[list[Box]]:
     """Boxes of one term each, those of the same coupling and the same monomial together."""
-    groups: dict[tuple[int, tuple[int, ...]], list[Box]] = {}
-    for box in boxes:
-        groups.setdefault((id(box.terms[0].coupling), powers_of(box.terms[0])), []).append(box)
-    return list(groups.values())
+    return [[boxes[i] for i in group] for group in grouped([box.terms[0] for box in boxes])]
 
 
 def bases_of(box: Box, input_dim: int, origin: Tensor, whole: bool = True) -> list[tuple[OnLattice, Box]]:

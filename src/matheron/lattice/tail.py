@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from ..evaluate import Basis
-from ..evaluate.bases import Cosines, Pairs, Products
-from ..features import Features
+from ..features.features import BEYOND
 from ..models.streamed import Chunk
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
-from .basis import OnLattice, lattice_in
 
 # Numbers in a block of functions at data.
 _BLOCK = 1 << 23
@@ -22,19 +17,20 @@ _BLOCK = 1 << 23
 _LARGEST_SHARE, _LARGEST_FACTOR = 0.1, 4096
 
 
-def parted(prior: PriorPaths) -> tuple[PriorPaths, PriorPaths | None]:
+def split_tail(prior: PriorPaths) -> tuple[PriorPaths, PriorPaths | None]:
     """A prior without its random frequencies beyond the modes of lattices, and these alone; None if there are none."""
-    if all(kept := on_modes(prior.features)):
+    blocks = list(prior.features.blocks)
+    if all(block.role != BEYOND for block in blocks):
         return prior, None
 
-    def some(which: bool) -> PriorPaths:
-        features, chosen = prior.features, [i for i, on in enumerate(kept) if on == which]
-        bases, roots = [list(features.bases)[i] for i in chosen], [features.roots[i] for i in chosen]
-        w = torch.cat([prior.w.split([basis.size for basis in features.bases], dim=2)[i] for i in chosen], dim=2)
-        own = features.with_bases(bases, roots)
+    def some(beyond: bool) -> PriorPaths:
+        chosen = [i for i, block in enumerate(blocks) if (block.role == BEYOND) == beyond]
+        parts = prior.w.split([block.basis.size for block in blocks], dim=2)
+        own = prior.features.with_blocks([blocks[i] for i in chosen])
+        w = torch.cat([parts[i] for i in chosen], dim=2)
         return PriorPaths(own, w, prior.basis_index.clamp_max(own.num_bases - 1))
 
-    return some(True), some(False)
+    return some(False), some(True)
 
 
 def can_condition_on_lattice(prior: PriorPaths, update: Update, new: Chunk) -> bool:
@@ -42,7 +38,7 @@ def can_condition_on_lattice(prior: PriorPaths, update: Update, new: Chunk) -> b
 
     Always, of a prior that has nothing there. Never, where other data are not on the lattice.
     """
-    _, beyond = parted(prior)
+    _, beyond = split_tail(prior)
     if beyond is None:
         return True
     if update.num_data:
@@ -56,9 +52,10 @@ def can_condition_on_lattice(prior: PriorPaths, update: Update, new: Chunk) -> b
 
 def together(prior: PriorPaths, on_lattice: Tensor) -> Tensor:
     """The weights of a prior with these of its lattices, and of what is exact beside them."""
-    kept, sizes = on_modes(prior.features), [basis.size for basis in prior.features.bases]
-    own = iter(on_lattice.split([size for size, on in zip(sizes, kept, strict=True) if on], dim=2))
-    return torch.cat([next(own) if on else w for w, on in zip(prior.w.split(sizes, dim=2), kept, strict=True)], dim=2)
+    blocks = list(prior.features.blocks)
+    own = iter(on_lattice.split([block.basis.size for block in blocks if block.role != BEYOND], dim=2))
+    parts = prior.w.split([block.basis.size for block in blocks], dim=2)
+    return torch.cat([w if b.role == BEYOND else next(own) for w, b in zip(parts, blocks, strict=True)], dim=2)
 
 
 def values_at(prior: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
@@ -75,27 +72,3 @@ def variances_at(prior: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
         powers = [(basis.values(x[None]) * basis.scales()[:, None]).square().sum(-1).mean(0) for x in blocks]
         total += torch.cat(powers) * (1.0 if tasks is None or root is None else root.square().sum(1)[tasks])
     return total
-
-
-def on_modes(features: Features) -> list[bool]:
-    """Of each basis whether it is a lattice, or exact beside one: random frequencies lie beyond a lattice's modes.
-
-    Those of a kernel that repeats itself may lie there, too. The record tells them apart: random ones come first.
-    """
-    lattices, d = [basis for basis in features.bases if isinstance(basis, OnLattice)], len(features.origin)
-    sampled = [c.num_features for c in features.choices if c.kind in ("leverage", "spectrum") or c.num_features is None]
-    left = sum(math.inf if number is None else number for number in sampled)  # unknown of a basis of the user's own
-    found = []
-    for basis in features.bases:
-        found.append(left <= 0 or not any(_is_beyond(basis, lattice, d) for lattice in lattices))
-        left -= 0 if isinstance(basis, OnLattice) else basis.size
-    return found
-
-
-def _is_beyond(basis: Basis, lattice: OnLattice, input_dim: int) -> bool:
-    waves = basis.fourier if isinstance(basis, Products) else basis
-    if not isinstance(waves, Pairs | Cosines):
-        return False
-    beyond = lattice_in(lattice).beyond(input_dim).to(waves.frequencies) * (1 - 1e-6)
-    far = (waves.frequencies.abs() > beyond).any(-1)
-    return bool((far | (waves.amplitudes == 0)).all())

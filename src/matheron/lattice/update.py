@@ -31,7 +31,7 @@ from .solver import (
     right_hand_side,
 )
 from .system import DataSpace, Information, Preconditioner, System, largest_dense
-from .tail import parted, together, values_at, variances_at
+from .tail import split_tail, together, values_at, variances_at
 
 # Numbers in a block of the data's right-hand sides.
 _BLOCK = 1 << 23
@@ -188,7 +188,7 @@ def given_on_lattice(
     independent at any two of them. Each path knows its own.
     """
     whole = prior
-    prior, beyond = parted(prior)
+    prior, beyond = split_tail(prior)
     basis = Joint.of(prior.features, update.kernel)
     known = update if isinstance(update, LatticeUpdate) else None
     if basis is None or (update.num_data and known is None) or whole.kept is not None:
@@ -263,7 +263,7 @@ class LatticeVariance:
 
     @torch.no_grad()
     def __init__(self, update: LatticeUpdate, prior: PriorPaths) -> None:
-        on_modes, self.beyond = parted(prior)
+        on_modes, self.beyond = split_tail(prior)
         basis = Joint.of(on_modes.features, update.kernel)
         assert basis is not None
         self.basis, self.origin = basis, prior.features.origin.double()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.checks import ArrayLike, Random, as_generator
 from ..core.value import Value
-from ..features import Features
+from ..features import Features, FeatureSpec, feature_spec
 from ..solvers import Solver, as_solver
 from .functions import AbstractFunctions
 from .observations import Observations, observed
@@ -20,8 +20,6 @@ from .observations import Observations, observed
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
-
-    from ..features.spec import FeatureSpec  # which comes later in the import order
 
 
 class Estimate(NamedTuple):
@@ -192,14 +190,10 @@ class AbstractPaths(AbstractFunctions):
         >>> fresh.condition_on(X, torch.sin(9 * X[:, 0]), noise=1e-4)
         Paths(4 paths in 1 dimension, given 50 observations; prior: 1024 by leverage, kept at 2 points)
         """
-        from ..features.spec import (
-            FeatureSpec,
-            as_tolerance,  # which come later in the import order
-        )
-
         points, generator = self._shared_points(keep, "keep")[0].detach(), as_generator(generator, seed)
-        basis = FeatureSpec(num_features, features, paths_per_basis, domain, as_tolerance(tolerance), where)
-        return self._refreshed(points, basis, as_solver(solver), generator)
+        asked = (features, num_features, paths_per_basis, domain, tolerance, where)
+        spec = feature_spec(*asked, num_paths=self.num_paths, input_dim=self.input_dim, names=self.input_names)
+        return self._refreshed(points, spec, as_solver(solver), generator)
 
     @final
     def plot(
@@ -255,7 +249,7 @@ class AbstractPaths(AbstractFunctions):
         """The paths given more data."""
 
     @abstractmethod
-    def _refreshed(self, keep: Tensor, basis: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
+    def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
         """The paths with their values at points `[p, d]`, and drawn afresh elsewhere."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
@@ -14,13 +14,11 @@ from ..core import saving as store
 from ..core.checks import ArrayLike, Names, Random, as_array, as_generator, check_names, common_names
 from ..core.value import Parts, Value
 from ..evaluate import Record, joined_gradients
+from ..features import FeatureSpec
 from ..solvers import Solver
 from .base import AbstractPaths
 from .functions import Index, PlacedFunctions
 from .observations import Observations
-
-if TYPE_CHECKING:
-    from ..features.spec import FeatureSpec  # which comes later in the import order
 
 
 class OfMembers(Value):
@@ -75,8 +73,8 @@ class _Joined(OfMembers, AbstractPaths):
         known = [variance for variance in each if variance is not None]
         return known if len(known) == len(each) else None
 
-    def _refreshed(self, keep: Tensor, basis: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
-        members = [member._refreshed(keep.to(member.dtype), basis, solver, generator) for member in self.members]
+    def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
+        members = [member._refreshed(keep.to(member.dtype), spec, solver, generator) for member in self.members]
         return self.replaced(members=Parts(members))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, final
+from typing import Self, final
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from ..core.checks import Names, as_names, many
 from ..core.sites import Sites
 from ..core.value import Json
 from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
+from ..features import FeatureSpec
 from ..models.means import Mean
 from ..models.streamed import Chunk
 from ..models.transforms import Transform
@@ -21,9 +22,6 @@ from .base import AbstractPaths
 from .observations import Observations, undone
 from .prior import PriorPaths
 from .update import Update
-
-if TYPE_CHECKING:
-    from ..features.spec import FeatureSpec  # which comes later in the import order
 
 # Covariances of data and points that are in memory at once, where variances are asked for.
 _VARIANCES = 1 << 22
@@ -222,10 +220,10 @@ class Paths(PriorPlusUpdate):
         new = Chunk(sites, y, noise)
         return self._with(*solver.condition(self.prior, self.update, self.mean_function, new, generator))
 
-    def _refreshed(self, keep: Tensor, basis: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
+    def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
         from .refreshing import refresh  # which comes later in the import order: it chooses features
 
-        return refresh(self, keep, basis, solver, generator)
+        return refresh(self, keep, spec, solver, generator)
 
     def _with(self, prior: PriorPaths, update: Update) -> Paths:
         return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)

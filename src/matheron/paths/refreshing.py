@@ -6,6 +6,7 @@ frequencies chosen for all the data, paths have the posterior's spread again; wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ..core.checks import normals
 from ..core.sites import Sites
-from ..features.spec import FeatureSpec, features_for, inner_where, posterior_at, to_come
+from ..features import FeatureSpec, make_features, posterior_at, to_come
 from ..kernels import coupled_diagonal
 from ..solvers import Auto, Cholesky, Solver, State
 from ..solvers.cholesky import solved
@@ -41,7 +42,7 @@ class _Noise(NamedTuple):
 
 
 @torch.no_grad()
-def refresh(paths: Paths, keep: Tensor, basis: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
+def refresh(paths: Paths, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
     """`AbstractPaths.refreshed` of one model's paths, at points z, `keep [p, d]`.
 
     With f the old function, g a fresh draw given the same data and C the posterior covariance given these data,
@@ -62,7 +63,7 @@ def refresh(paths: Paths, keep: Tensor, basis: FeatureSpec, solver: Solver, gene
     chosen, L = independent(given.covariance(z.double()), _least(update.centres.dtype) * variance)
     z, f = z[chosen], f.flatten(1)[:, chosen]
 
-    prior = _fresh(paths, update, z, basis, generator)  # g_0
+    prior = _fresh(paths, update, z, spec, generator)  # g_0
     r = update.inducing.root.shape[1] if isinstance(update, SparseUpdate) and update.inducing.root is not None else 0
     counts = (update.num_data, r, update.num_inducing)
     noise = _Noise(*(normals((paths.num_paths, count), generator).to(z.points) for count in counts))
@@ -120,30 +121,23 @@ def independent(C: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     return index, rows[: len(chosen), index].mT.tril()
 
 
-def _fresh(paths: Paths, update: CentredUpdate, z: Sites, basis: FeatureSpec, generator: torch.Generator) -> PriorPaths:
+def _fresh(paths: Paths, update: CentredUpdate, z: Sites, spec: FeatureSpec, generator: torch.Generator) -> PriorPaths:
     """Prior paths on a basis that is chosen for the data, for the kept points, and for data to come."""
-    like, s = update.centres, paths.num_paths
+    like = update.centres
     jitter = update.noise[:0]
     if isinstance(update, SparseUpdate):
         jitter = update.inducing.jitter.expand(update.num_inducing)
     sites, noises = [update.sites, z], [jitter, update.noise, z.points.new_zeros(len(z))]
-    where = inner_where(basis.where, paths.input_dim, paths.input_transform)
-    if where is not None:
-        more, noise = to_come(update.kernel, where.to(like))
+    spec = spec.of_paths(paths.num_paths).inside(paths.input_transform, None)
+    if spec.where is not None:
+        more, noise = to_come(update.kernel, spec.where.to(like))
         sites, noises = [*sites, more], [*noises, noise]
     X, noise = Sites.concatenated(*sites), torch.cat(noises)
-    basis = basis._replace(where=None)
-    features = features_for(
-        update.kernel.double(),
-        s,
-        X.points if len(X) else like.new_zeros(1, like.shape[1]),
-        basis,
-        generator,
-        observed=len(X) > 0,
-        posterior=posterior_at(update.kernel, X, noise) if len(X) else None,
-        input_transform=paths.input_transform,
-    ).to(like.device, like.dtype)
-    return prior_on(features, basis.index(features, s), paths.num_outputs, like, generator, update.num_data)
+    spec = replace(spec, where=None).inside(None, X.points if len(X) else None)
+    posterior = posterior_at(update.kernel, X, noise) if len(X) else None
+    features = make_features(update.kernel.double(), spec, generator, posterior=posterior, like=like)
+    index = spec.basis_index(features)
+    return prior_on(features, index, paths.num_outputs, like, generator, update.num_data)
 
 
 def _given_same(

@@ -15,8 +15,7 @@ from torch import Tensor
 from ...core.checks import ArrayLike, Names, Random, as_count, as_device, as_generator, normals
 from ...core.sites import Sites
 from ...evaluate import values
-from ...features import Features
-from ...features.spec import FeatureSpec, features_for
+from ...features import Block, Features, FeatureSpec, feature_spec, make_features
 from ...lattice.basis import OnLattice
 from ...models import ExactGP, SparseGP
 from ...models.libraries import describe
@@ -31,13 +30,12 @@ from .conditionals import Factored, PriorAt, single
 _WIDTH = 1 << 13
 
 
-def linear_features(
-    gp: ExactGP | SparseGP, s: int, basis: FeatureSpec, generator: torch.Generator
-) -> tuple[Features, Tensor]:
+def linear_features(gp: ExactGP | SparseGP, spec: FeatureSpec, generator: torch.Generator) -> tuple[Features, Tensor]:
     """Features of the model's prior in float64, and which of their bases each path uses, `[s]`."""
     centres = gp.centres.detach().double()
-    features = features_for(gp.kernel.owned(), s, centres, basis, generator, input_transform=gp.input_transform)
-    return features, basis.index(features, s)
+    spec = spec.inside(gp.input_transform, centres)
+    features = make_features(gp.kernel.owned(), spec, generator, data=centres, like=centres)
+    return features, spec.basis_index(features)
 
 
 def design(features: Features, sites: Sites) -> Tensor:
@@ -60,7 +58,7 @@ def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Sites],
     if any(on_lattices):
         for basis, root, lattice in zip(features.bases, features.roots, on_lattices, strict=True):
             for part in basis.parts(_WIDTH, features.origin.shape[0]) if lattice else [basis]:
-                one = features.with_bases([part], [root])
+                one = features.with_blocks([Block(part, root)])
                 yield from wide_bases(one, shares if part.num_bases > 1 else shares.sum()[None])
         return
     step = max(1, _WIDTH // features.num_features)
@@ -202,9 +200,9 @@ def weight_space(
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     generator = as_generator(generator, seed)
-    basis = FeatureSpec(num_features, features, paths_per_basis, domain)
+    spec = feature_spec(features, num_features, paths_per_basis, domain, num_paths=s, input_dim=gp.input_dim)
     with torch.no_grad():
-        phi, basis_index = linear_features(gp, s, basis, generator)
+        phi, basis_index = linear_features(gp, spec, generator)
         at = PriorAt(gp)
         omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
         eps = normals((s, gp.num_data), generator).to(at.centres) if method == "pathwise" else None
@@ -289,7 +287,7 @@ def weight_space_sparse(
 
     Arguments are those of `weight_space`.
     """
-    basis = FeatureSpec(num_features, features, paths_per_basis, domain)
+    basis = (features, num_features, paths_per_basis, domain)
     return _draw(model, num_paths, basis, as_generator(generator, seed), dtype, device, orthogonal=False)
 
 
@@ -313,14 +311,14 @@ def orthogonal(
 
     The features are of k - k(., Z) K_mm^-1 k(Z, .), the covariance of f_perp. Arguments are those of `weight_space`.
     """
-    basis = FeatureSpec(num_features, features, paths_per_basis, domain)
+    basis = (features, num_features, paths_per_basis, domain)
     return _draw(model, num_paths, basis, as_generator(generator, seed), dtype, device, orthogonal=True)
 
 
 def _draw(
     model: object,
     num_paths: int,
-    basis: FeatureSpec,
+    basis: tuple[str | Features, int, int | None, tuple[ArrayLike, ArrayLike] | None],
     generator: torch.Generator,
     dtype: torch.dtype | None,
     device: torch.device | str | None,
@@ -330,8 +328,9 @@ def _draw(
     s, gp = as_count(num_paths, "num_paths"), single(describe(model))
     if not isinstance(gp, SparseGP):
         raise TypeError("expected a sparse model, got one of data; see samplers.weight_space")
+    spec = feature_spec(*basis, num_paths=s, input_dim=gp.input_dim)
     with torch.no_grad():
-        phi, basis_index = linear_features(gp, s, basis, generator)
+        phi, basis_index = linear_features(gp, spec, generator)
         at = PriorAt(gp)
         update = Factored(gp, at)
         omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)

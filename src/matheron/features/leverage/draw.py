@@ -25,9 +25,10 @@ from torch import Tensor
 from ...core.modes import as_numpy
 from ...evaluate.bases import Basis, Cosines, Pairs, Products
 from ...kernels.terms import Term
+from ...solvers import FactoredPosterior
 from ..explicit import as_cosines, monomials
-from ..features import Asked
 from ..fourier import rand
+from ..spec import FeatureSpec
 from .beyond_modes import outside, proposed, times
 from .cells import Atoms
 from .pilot import Part, by_cells, number_of_each, pilot
@@ -64,7 +65,10 @@ def leverage(
     terms: Sequence[tuple[Term, list[Component]]],
     count: int,
     roots: Sequence[Tensor | None],
-    asked: Asked,
+    spec: FeatureSpec,
+    origin: Tensor,
+    posterior: FactoredPosterior | None,
+    generator: torch.Generator,
     beyond: Tensor | None = None,
 ) -> list[tuple[Basis, Tensor | None]]:
     """`count` features for all of the terms together, for each basis asked for, and the coupling of each.
@@ -75,19 +79,19 @@ def leverage(
     """
     pools = _pools(terms, roots)
     sizes = [1 / len(pools)] * len(pools)
-    if asked.posterior is not None:
+    if posterior is not None:
         with torch.no_grad():
-            sizes = adapt(pools, asked)
+            sizes = adapt(pools, spec, origin, posterior)
     numbers = _numbers(count, sizes)
     if beyond is not None:
         for i, pool in enumerate(pools):
-            pool.parts = proposed(pool.parts, beyond, asked.posterior is not None)
+            pool.parts = proposed(pool.parts, beyond, posterior is not None)
             numbers[i] *= times(pool.parts, beyond)
     blocks: list[tuple[Basis, Tensor | None]] = []
-    for pool, bases in zip(pools, _bases(pools, numbers, asked.num_bases, asked.generator), strict=True):
+    for pool, bases in zip(pools, _bases(pools, numbers, spec.num_bases, generator), strict=True):
         if beyond is not None:
             bases = [kept for each in bases if (kept := outside(*each, beyond)) is not None]
-        blocks += [(basis, pool.coupling) for basis in _enveloped(bases, pool.degree, asked.origin)]
+        blocks += [(basis, pool.coupling) for basis in _enveloped(bases, pool.degree, origin)]
     return blocks
 
 
@@ -142,14 +146,13 @@ class _Spectrum:
         return np.array([float(c.variance) for c in self.parts]) @ (self.squares @ weight)
 
 
-def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
+def adapt(pools: Sequence[Pool], spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior) -> list[float]:
     """Set every component's proposal and share by a pilot run; the pools' own shares are returned."""
-    spectra = _spectra(pools, asked)
+    spectra = _spectra(pools, posterior)
     theta = torch.from_numpy(np.concatenate([np.abs(own.theta) for own in spectra]))
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
-    assert asked.posterior is not None
-    reference = Reference(asked.posterior, asked.domain, asked.where, 1 / torch.nan_to_num(turns, nan=1.0))
-    _set_residuals(spectra, reference, asked.origin)
+    reference = Reference(posterior, spec.domain, spec.where, 1 / torch.nan_to_num(turns, nan=1.0))
+    _set_residuals(spectra, reference, origin)
     variance = as_numpy(reference.noise_variance)  # [r]
     for own in spectra:
         variance = variance + own.variance
@@ -165,15 +168,13 @@ def adapt(pools: Sequence[Pool], asked: Asked) -> list[float]:
         for (pool, c), mean, *of in zip(components, means.tolist(), *cells, strict=True):
             size = float(c.variance) * pool.size * mean_squares[c.envelope]
             parts.append(Tilted(c, size, mean * float(c.variance), of))
-    given = asked.domain is not None or asked.where is not None
-    tilt(parts, given, float(variance.mean()) <= PINNED * sum(p.size for p in parts), asked.num_bases)
+    given = spec.domain is not None or spec.where is not None
+    tilt(parts, given, float(variance.mean()) <= PINNED * sum(p.size for p in parts), spec.num_bases)
     sizes = _shared(pools, given)
     return [size / sum(sizes) for size in sizes]
 
 
-def _spectra(pools: Sequence[Pool], asked: Asked) -> list[_Spectrum]:
-    posterior = asked.posterior
-    assert posterior is not None
+def _spectra(pools: Sequence[Pool], posterior: FactoredPosterior) -> list[_Spectrum]:
     # The posterior variance is hardly less than this share of the prior's: there the tail ends.
     total = sum(float(c.variance) for pool in pools for c in pool.parts)
     least = float(posterior.noise.detach().min()) / (len(posterior.sites.points) * max(total, 1e-300))

@@ -1,0 +1,81 @@
+"""Features of a kernel's own: maps from points to functions, as bases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.weighted_sums import weigh
+from ..evaluate.bases import Basis
+from ..kernels.terms import Term
+
+FeatureMap = Callable[[Tensor], Tensor]
+
+
+class MappedBasis(Basis):
+    """sqrt(variance) phi_i(x), with phi a map from points `[n, d]` to `[n, c]`: one for each version of the basis.
+
+    Gradients are by automatic differentiation. It cannot be saved: a file holds no code.
+    """
+
+    saveable = False
+    instead_of_saving = "Keep the model, and draw again with the same seed"
+
+    def __init__(self, maps: Sequence[FeatureMap], amplitudes: Tensor, origin: Tensor) -> None:
+        super().__init__(amplitudes=amplitudes, origin=origin)  # [g, c], [d]
+        self.maps = tuple(maps)
+
+    @property
+    def size(self) -> int:
+        return self.amplitudes.shape[1]
+
+    @property
+    def num_bases(self) -> int:
+        return len(self.maps)
+
+    def scales(self) -> Tensor:
+        return self.amplitudes
+
+    def values(self, x: Tensor) -> Tensor:
+        x = x + self.origin  # points arrive about the origin; the map wants them whole
+        if len(self.maps) == 1:
+            return self.maps[0](x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+        return torch.stack([phi(at) for phi, at in zip(self.maps, x.expand(len(self.maps), -1, -1), strict=True)])
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            f = weigh(self.values(at), W.detach())  # [B, r, n]
+            rows = range(f.shape[1])
+            slopes = [torch.autograd.grad(f[:, r].sum(), at, retain_graph=r < f.shape[1] - 1)[0] for r in rows]
+        return f.detach(), torch.stack(slopes, dim=1).expand(*f.shape, -1)
+
+    def select(self, index: Tensor | slice) -> Basis:
+        if self.num_bases == 1:
+            return self
+        index = index.cpu() if isinstance(index, Tensor) else index
+        chosen = torch.arange(self.num_bases, device="cpu")[index].tolist()
+        return MappedBasis([self.maps[i] for i in chosen], self.amplitudes[chosen], self.origin)
+
+
+def own_features(term: Term, count: int, num_bases: int, origin: Tensor, generator: torch.Generator) -> Basis:
+    """The features that a term's own kernel gives, `num_bases` times over."""
+    (kernel, *more), variance = term.own, term.variance.cpu()
+    if more or term.stationary or term.forms:
+        raise TypeError(
+            f"{type(kernel).__name__}: expected a kernel with features of its own, alone, scaled, or in a sum; got a "
+            "product with another kernel, whose features are not known"
+        )
+    maps = [kernel.features(count, generator) for _ in range(num_bases)]
+    with torch.no_grad():
+        Phi = maps[0](origin[None])
+    if not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != 1:
+        got = list(Phi.shape) if isinstance(Phi, Tensor) else type(Phi).__name__
+        raise ValueError(
+            f"{type(kernel).__name__}.features: expected a map from points [n, d] to features [n, c], got {got} for a "
+            f"point [1, {len(origin)}]"
+        )
+    size = Phi.shape[1]
+    return MappedBasis(maps, variance.sqrt().expand(num_bases, size), origin)
