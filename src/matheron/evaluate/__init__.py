@@ -8,8 +8,8 @@ from .bases import Products as Products
 from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
 from .evaluators import EVALUATORS as EVALUATORS
 from .evaluators import Evaluator as Evaluator
+from .evaluators import record_shares_work as record_shares_work
 from .evaluators import register as register
-from .evaluators import shares_work as shares_work
 from .evaluators import values as values
 from .evaluators import values_and_gradients as values_and_gradients
 from .fused.join import joined_gradients as joined_gradients

@@ -39,7 +39,7 @@ def register(evaluator: Evaluator, alone: Callable[[Record], bool]) -> None:
     _ALONE.append(alone)
 
 
-def shares_work(record: Record) -> bool:
+def record_shares_work(record: Record) -> bool:
     """Whether several functions at the same points cost less than each alone: their basis is computed once."""
     return not any(alone(record) for alone in _ALONE)
 
