@@ -1,4 +1,4 @@
-"""From a plan and points to sums, gradients and pulled-back gradients: which kernel, in which tiles."""
+"""From a plan and points to sums, gradients and vector-Jacobian products: which kernel, in which tiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .plan import Fourier, Plan, RadialPlan, power_of_two
 
 # Up to this many sums (rows times points) a program per row finishes sooner than tensor cores fed by few programs.
 FEW_SUMS = 1 << 13
-# What the pulled-back gradients of rows may take in memory at a time, in numbers.
+# What the slopes of rows may take in memory at a time, in numbers.
 _ROOM = 1 << 25
 # Dimensions up to which `fourier_pull` is used in float32; rows do the rest. Beyond, it gave wrong values on an H200
 # (Triton 3.6), where both of its left operands are 64 wide; Triton's interpreter agrees with the chunked evaluator.
@@ -146,7 +146,7 @@ def _radial(plan: Plan, part: RadialPlan, x: Tensor, before: Tensor, out: Tensor
     )  # fmt: skip
 
 
-def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
+def vjp(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
     """sum over rows of gradient `[s, n, t]` times the slopes of the sums at shared x `[1, n, d]`: `[1, n, d]`."""
     n, d = x.shape[1:]
     total = torch.zeros_like(x)
@@ -178,11 +178,11 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
             )  # fmt: skip
         total += out.sum(0)
     if alone:
-        total += _pulled_by_rows(plan, alone, x, G)
+        total += _vjp_by_rows(plan, alone, x, G)
     return total
 
 
-def _pulled_by_rows(plan: Plan, parts: list[Fourier | RadialPlan], x: Tensor, G: Tensor) -> Tensor:
+def _vjp_by_rows(plan: Plan, parts: list[Fourier | RadialPlan], x: Tensor, G: Tensor) -> Tensor:
     """The same from the slopes of every row, some points at a time."""
     n, d = x.shape[1:]
     step = max(1, _ROOM // (plan.num_rows * d))
