@@ -1,4 +1,4 @@
-"""The fused kernels: the same values, gradients and backward passes as the chunked path, in every branch.
+"""The fused kernels: the same values, gradients and backward passes as blocks, in every branch.
 
 Without a CUDA device they run in Triton's interpreter on the CPU; with one, there, and the tests marked gpu too.
 """
@@ -64,7 +64,7 @@ def points(*shape: int, offset: float = 0.0, seed: int = 4) -> Tensor:
 
 
 def reference(paths: Paths, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The chunked path's values and gradients, in float64."""
+    """The values and gradients of blocks, in float64."""
     return paths.to(torch.float64).record.values_and_gradients(x.double(), None if len(x) == 1 else slice(0, len(x)))
 
 
@@ -92,7 +92,7 @@ def in_graph(record: Record, x: Tensor) -> Tensor:
 
 
 def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
-    """Values, gradients, and gradients pulled back, against the chunked path in float64."""
+    """Values, gradients, and gradients pulled back, against blocks in float64."""
     paths, x = paths.to(dtype), x.to(dtype)
     f, df = reference(paths, x)
     seed = torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
@@ -148,7 +148,9 @@ SOME = [  # the interpreter takes a second each: by default half of them, with e
 
 
 @pytest.mark.parametrize(("case", "own", "dtype"), SOME)
-def test_fused_is_the_chunked_path(case: str, own: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_kernels_agree_with_blocks(
+    case: str, own: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel, d, settings = CASES[case]
     monkeypatch.setattr(launch, "FEW_SUMS", 0)  # shared points by tensor cores however few they are
     paths = paths_of(kernel, d, **settings)
@@ -180,10 +182,10 @@ def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own, 
     paths = paths_of(K.RBF(0.0005), 1, offset=offset, ell=64).to(torch.float32)
     x = points(3 if own else 1, 200, 1, offset=offset).float()  # hundreds of turns of a feature from end to end
     f, _ = reference(paths, x)
-    chunked = paths.record.values(x, slice(0, 3) if own else None)
+    by_blocks = paths.record.values(x, slice(0, 3) if own else None)
     error = (KERNELS.values(paths.record, x).double() - f).abs().max()
     assert error < 1e-5 * deviation(paths)
-    assert error < 0.2 * (chunked.double() - f).abs().max()
+    assert error < 0.2 * (by_blocks.double() - f).abs().max()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
@@ -276,7 +278,7 @@ UNSERVED = {
 
 
 @pytest.mark.parametrize("what", UNSERVED)
-def test_what_has_no_kernel_is_left_to_the_chunked_path(what: str) -> None:
+def test_what_has_no_kernel_is_left_to_blocks(what: str) -> None:
     paths = UNSERVED[what]()
     assert fused.plan_of(paths.record) is None and fused.plan_of(paths.record) is None
     assert not fused.serves(paths.record)
@@ -326,7 +328,7 @@ def test_terms_that_are_summed_in_float64_beside_float32_ones_have_kernels_of_th
         torch.testing.assert_close(paths(x), exact[..., 0], rtol=1e-5, atol=1e-5)
 
 
-def test_paths_in_a_graph_are_left_to_the_chunked_path() -> None:
+def test_paths_in_a_graph_are_left_to_blocks() -> None:
     lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     kernel = K.RBF(lengthscale)
     assert fused.plan_of(draw_prior(kernel, 2, input_dim=1, detach=False).record) is None
@@ -386,7 +388,7 @@ def test_calls_on_a_device_are_fused_and_hold_little_memory(monkeypatch) -> None
     paths(x[:1000])
 
     def refuse(*_: Any) -> Any:
-        raise AssertionError("the chunked path was taken")
+        raise AssertionError("blocks were used")
 
     monkeypatch.setattr(Record, "values", refuse)
     monkeypatch.setattr(Record, "values_and_gradients", refuse)

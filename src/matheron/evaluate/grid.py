@@ -19,9 +19,11 @@ from .bases import Basis, Canonical, Cosines, Pairs
 from .evaluators import BLOCKS
 from .record import PathTerm, Record, WeightedSum
 
-# Numbers in a block's factors: on a CPU those that its caches hold, on a GPU enough to keep it busy.
+# Numbers in a block's factors: on a CPU those that its caches hold (the grids of benchmarks/cases.py take half as long
+# again with half as many, and the same with four times as many), on a GPU enough to keep it busy.
 _BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}
-# Points of a grid that are in memory at once.
+# Points of a grid that are in memory at once: with half or twice as many, a grid that does not separate takes a tenth
+# to a fifth more (benchmarks/cases.py).
 _POINTS = 1 << 15
 
 

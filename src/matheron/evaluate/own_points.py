@@ -211,7 +211,7 @@ def as_radial_sum(part: RadialPart, z: Tensor, weights: Tensor, origin: Tensor) 
 
 def _of(rows: Tensor, paths: Which) -> Tensor:
     """The rows of some paths, or of all."""
-    if paths is None or (isinstance(paths, slice) and paths.stop - paths.start == len(rows)):
+    if paths is None or (isinstance(paths, slice) and paths.stop - paths.start == rows.shape[0]):
         return rows
     return rows[paths]
 

@@ -9,17 +9,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from . import own, pull, shared
+from . import backward, own, shared
 from .plan import Fourier, Plan, RadialPlan, power_of_two
 
 # Up to this many sums (rows times points) a program per row finishes sooner than tensor cores fed by few programs.
 FEW_SUMS = 1 << 13
 # What the slopes of rows may take in memory at a time, in numbers.
 _ROOM = 1 << 25
-# Dimensions up to which `fourier_pull` is used in float32; rows do the rest. Beyond, it gave wrong values on an H200
-# (Triton 3.6), where both of its left operands are 64 wide; Triton's interpreter agrees with the chunked evaluator.
-# tests/evaluate/wide_pull.py is the smallest case: on a GPU it prints which tiles go wrong.
-WIDEST_PULL = 32
+# Dimensions up to which `fourier_vjp` is used in float32; rows do the rest. Beyond, it gave wrong values on an H200
+# (Triton 3.6), where both of its left operands are 64 wide; Triton's interpreter agrees with blocks.
+# tests/evaluate/wide_vjp.py is the smallest case: on a GPU it prints which tiles go wrong.
+WIDEST_VJP = 32
 # Basis functions at a time, and warps, of a program that has one row.
 ROWS = (16, 1)
 
@@ -154,7 +154,7 @@ def vjp(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
         return total
     G = gradient.mT.contiguous()  # [s, t, n]
     parts: list[Fourier | RadialPlan] = [*plan.fourier, *plan.radial]
-    wide = x.dtype == torch.float32 and d > WIDEST_PULL
+    wide = x.dtype == torch.float32 and d > WIDEST_VJP
     alone = [part for part in parts if _by_rows(plan, part, x) or (wide and isinstance(part, Fourier))]
     for part in [part for part in parts if part not in alone]:
         options = tile_options(x[0], part.tiles.size)
@@ -166,14 +166,14 @@ def vjp(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
             (K, KC), (theta, steps) = part.widths, part.operand
             tau = theta if part.tau is None else part.tau
             run(
-                pull.fourier_pull, grid,
+                backward.fourier_vjp, grid,
                 x, plan.origin, theta, steps, tau, part.slopes, W, scale, part.tiles.rows, part.tiles.group, G,
                 out,
                 n, W.shape[-1], K=K, KC=KC, BITS=part.bits, PAIRS=part.tau is None, **options,
             )  # fmt: skip
         else:
             run(
-                pull.radial_pull, grid, x, part.centres, part.units, W, scale, part.tiles.rows, G, out,
+                backward.radial_vjp, grid, x, part.centres, part.units, W, scale, part.tiles.rows, G, out,
                 n, W.shape[-1], KIND=part.kind, ISOTROPIC=part.isotropic, **options,
             )  # fmt: skip
         total += out.sum(0)
