@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .core.checks import ArrayLike, as_array, as_noise, as_tensor, check_names, names_of
-from .paths import AbstractPaths
+from .paths import AbstractPaths, has_choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -212,7 +212,7 @@ def _lines(
         check_names(x, "x", paths.input_names)
     given, points = x, as_tensor(x, "x").double()
     points = points[:, None] if points.ndim == 1 else points
-    law, categories = _law(paths, points), paths.categorical
+    law, categories = _law(paths, points), has_choices(paths)
     variances = paths.noise_variance if noise is None else as_noise(noise, len(points), like=points)[:, None]
     observed = None if data is None else _observations(data, paths)
     inputs = _input_names(paths, [given], data)
@@ -290,7 +290,7 @@ def _maps(paths: AbstractPaths, x: Iterable[ArrayLike], data: Data | None, axes:
         for i, row in enumerate(panels):
             one = _Law(law.values[..., i], law.mean[:, i], law.sd[:, i], law.estimated)
             points = None if observed is None else (observed[0], observed[1][:, i])
-            draw_maps(row, grid, *one, names=[*inputs, outputs[i]], data=points, smooth=not paths.categorical)
+            draw_maps(row, grid, *one, names=[*inputs, outputs[i]], data=points, smooth=not has_choices(paths))
     return panels if len(panels) > 1 else panels[0]
 
 

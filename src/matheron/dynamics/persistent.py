@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..paths import AbstractPaths
+from ..paths import AbstractPaths, fused_recursion
 from .driving import Control, Noise
 from .stepper import DISCRETE, Drift
 
@@ -38,7 +38,7 @@ def fused_rollout(
     D = drift.input_dim
     d_c = D - d_s
     one = start[:: rows // len(state)]  # a state of each path
-    f = drift.recursion(dt if method == "euler" else 1.0, one)
+    f = fused_recursion(drift, dt if method == "euler" else 1.0, one)
     if f is None:
         return None
     x = torch.zeros(rows, D, dtype=state.dtype, device=state.device)

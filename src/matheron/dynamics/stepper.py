@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.modes import transformed
-from ..paths import AbstractPaths
+from ..paths import AbstractPaths, has_domain
 
 Drift = AbstractPaths | Callable[[Tensor], Tensor]
 # (state [s, (a,) d_s], control [s, (a,) d_c] or None, noise [s, (a,) d_s] or None) -> state [s, (a,) d_s]
@@ -41,7 +41,7 @@ def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", 
         return following if noise is None else following + noise
 
     # What is captured as a graph cannot look at points, to check them against a domain.
-    capturable = isinstance(drift, AbstractPaths) and not drift.bounded
+    capturable = isinstance(drift, AbstractPaths) and not has_domain(drift)
     return _Replayed(step) if fast and state.device.type == "cuda" and capturable else step
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..core.weighted_sums import weigh
+from ..core.arena import weigh
 from ..evaluate.bases import Basis
 from ..kernels.terms import Term
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core.checks import ArrayLike, as_array, as_points
 from ..models import ExactGP
+from ..paths import has_domain
 from .carried import Functions
 from .targets import Grid, as_targets
 
@@ -172,7 +173,7 @@ class OnSphere:
         try:
             return self.inner(self.points(x).to(self.inner.dtype))
         except ValueError as error:
-            if "domain" not in str(error) or not self.inner.bounded:
+            if "domain" not in str(error) or not has_domain(self.inner):
                 raise
             raise ValueError(
                 "lonlat: got points outside of the box, in the region's plane, that these functions were drawn for; "

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.arena import empty, frame
+from ..core.arena import empty, frame, weigh
 from ..core.checks import ArrayLike, as_tensor, check_dim
 from ..core.modes import transformed
 from ..core.value import REGISTRY, Value
-from ..core.weighted_sums import weigh
 
 if TYPE_CHECKING:
     from .algebra import OnDims

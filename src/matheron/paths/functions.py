@@ -26,8 +26,7 @@ from ..core.checks import (
     flat_hint,
 )
 from ..core.value import Value
-from ..evaluate import Record, shares_work
-from ..evaluate.fused.recursion import Recursion, recursion_of
+from ..evaluate import Record
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -83,8 +82,6 @@ class AbstractFunctions(PlacedFunctions):
     What a user calls is final here. Classes below say how values are computed: points arrive as `[1, n, d]` or
     `[s, n, d]`, and values are returned as `[s, n, t]`, whatever the number of outputs.
     """
-
-    _internal = ("bounded", "categorical", "recursion", "share_work")
 
     @property
     @abstractmethod
@@ -208,31 +205,6 @@ class AbstractFunctions(PlacedFunctions):
     def _records(self) -> list[Record] | None:
         """The records of which these are the outputs side by side; None where they are not so made."""
         return None
-
-    @property
-    @final
-    def share_work(self) -> bool:
-        """Whether several paths at the same points cost less than each alone; not so where all is on a lattice."""
-        records = self._records()
-        return records is None or any(map(shares_work, records))
-
-    @property
-    @final
-    def bounded(self) -> bool:
-        """Whether these are functions on a box, as on a lattice: points outside of it are refused."""
-        return any(getattr(part, "domain", None) is not None for part in self.modules())
-
-    @property
-    @final
-    def categorical(self) -> bool:
-        """Whether inputs, or some of them, are choices, with nothing between one and the next."""
-        return any(getattr(part, "whole", False) for part in self.modules())
-
-    @final
-    def recursion(self, dt: float, state: Tensor) -> Recursion | None:
-        """x' = x + dt f(x) from states `[s, d_s]` on, as a GPU kernel; None where there is none for these paths."""
-        records = self._records()
-        return None if records is None else recursion_of(records, dt, state)
 
     @final
     def _points(self, x: ArrayLike) -> Tensor:

@@ -87,7 +87,7 @@ class PriorPlusUpdate(AbstractPaths):
 
     @property
     def _origin(self) -> Tensor:
-        origin, transform = self.prior.origin, self.input_transform
+        origin, transform = self.prior.features.origin, self.input_transform
         if transform is None or transform.elementwise:
             return origin
         return origin.new_zeros(transform.input_dim(len(origin)))  # a point in the user's space

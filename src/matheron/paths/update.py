@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.sites import Sites
 from ..core.value import Value, in_own_memory
-from ..evaluate import Canonical, PathTerm, WeightedSum, Wide, sum_of
+from ..evaluate import Canonical, Float64Term, PathTerm, WeightedSum, sum_of
 from ..kernels import Kernel
 from ..models.means import Mean
 from ..models.streamed import Chunk
@@ -205,7 +205,7 @@ def kernel_terms(kernel: Kernel, sites: Sites, weights: Tensor) -> list[PathTerm
         WeightedSum(Canonical(k, sites.points), _coupled_weights(B, sites.outputs, kernel.num_outputs, weights))
         for B, k in kernel.coupled()
     ]
-    return [Wide(term) if wide else term for term in terms]
+    return [Float64Term(term) if wide else term for term in terms]
 
 
 def _coupled_weights(B: Tensor | None, outputs: Tensor | None, t: int, v: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def write(acc, unit, i, inside, out, D: tl.constexpr, DP: tl.constexpr):
 
 
 @triton.jit
-def fourier_pull(
+def fourier_vjp(
     x, origin, theta, grid, tau, slopes, w, scale, rows, group, gradient, out,
     n, F,
     D: tl.constexpr, DP: tl.constexpr, K: tl.constexpr, KC: tl.constexpr, BITS: tl.constexpr, PAIRS: tl.constexpr,
@@ -86,7 +86,7 @@ def fourier_pull(
 
 
 @triton.jit
-def radial_pull(
+def radial_vjp(
     x, z, units, w, scale, rows, gradient, out,
     n, M,
     D: tl.constexpr, DP: tl.constexpr, KIND: tl.constexpr, ISOTROPIC: tl.constexpr,

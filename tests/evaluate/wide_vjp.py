@@ -1,6 +1,6 @@
-"""The smallest case of wrong gradients from `fourier_pull` beyond 32 dimensions; a script for a machine with a GPU.
+"""The smallest case of wrong gradients from `fourier_vjp` beyond 32 dimensions; a script for a machine with a GPU.
 
-    python tests/evaluate/wide_pull.py
+    python tests/evaluate/wide_vjp.py
 
 One basis, no data, eight paths, 64 points. For each number of dimensions and each choice of tiles it prints the largest
 error of the gradient, relative to its scale. An error near 1e-6 is right. Where one choice is wrong and another is
@@ -37,9 +37,9 @@ def gradient(paths: matheron.Paths, x: torch.Tensor) -> torch.Tensor:
 
 def main() -> None:
     plain = launch.tile_options
-    launch.WIDEST_PULL = launch.FEW_SUMS = 0  # by rows: what is right today
+    launch.WIDEST_VJP = launch.FEW_SUMS = 0  # by rows: what is right today
     print(f"by rows: {error(48, 'sincos'):.1e}")
-    launch.WIDEST_PULL = 64
+    launch.WIDEST_VJP = 64
     choices = itertools.product((16, 32, 33, 48, 64), ("sincos", "cosine"), (1, 2), (4, 8), (32, 64), (16, 32))
     for d, features, stages, warps, points, width in choices:
         chosen = {"STAGES": stages, "num_warps": warps, "BN": points, "BF": width}
