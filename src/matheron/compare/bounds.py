@@ -18,6 +18,7 @@ from ..kernels import spectral as measures
 from ..models import ExactGP, SparseGP
 from ..models.libraries import describe
 from ..paths import PriorPlusUpdate
+from ..solvers.cholesky import solved
 from .metrics import gaussian_coupling, gaussian_wasserstein
 from .samplers import decoupled_moments, moments
 from .samplers.conditionals import Factored, PriorAt, inner_points, single
@@ -117,7 +118,7 @@ def lebesgue_constant(model: object, x: ArrayLike) -> float:
     gp = one_output(model)
     with torch.no_grad():
         at = PriorAt(gp, inner_points(gp, x))
-        return float(torch.cholesky_solve(at.K_mx, Factored(gp, at).L).abs().sum(0).max())
+        return float(solved(Factored(gp, at).L, at.K_mx).abs().sum(0).max())
 
 
 def one_output(model: object) -> ExactGP | SparseGP:
