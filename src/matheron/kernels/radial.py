@@ -16,9 +16,8 @@ from ..core.arena import computed
 from ..core.checks import ArrayLike, per_dimension, positive
 from ..core.modes import transformed
 from ..core.weighted_sums import weigh, weigh_coordinates
-from .base import Kernel, centred, squared_distance
+from .base import Kernel, Stationary, centred, squared_distance
 from .spectral import GammaScaled, Gaussian, SpectralMeasure, Student
-from .stationary import Stationary
 from .terms import RadialPart
 
 __all__ = ["RBF", "Matern", "Radial", "RationalQuadratic"]
