@@ -10,7 +10,8 @@ from examples import B2, gen, rand, randn
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
 from matheron.compare.samplers import moments
-from matheron.solvers import PCG, Cholesky, Factor
+from matheron.paths import Factor
+from matheron.solvers import PCG, Cholesky
 
 KEEP = Cholesky(keep=True)
 X, Y = rand(20, 2), randn(20, seed=1)
@@ -46,7 +47,7 @@ def test_extending_the_factor_is_factoring_anew(y):
 @pytest.mark.parametrize("noise", [1e-1, 1e-4])
 def test_a_loop_stays_exact(noise, monkeypatch):
     """A point at a time, forty times, across the size at which the added rows join the large block."""
-    monkeypatch.setattr("matheron.solvers.cholesky._LARGEST_TAIL", 15)
+    monkeypatch.setattr("matheron.paths.kept_factor._LARGEST_TAIL", 15)
     paths = kept(noise=noise)
     x, y = rand(40, 2, seed=6), randn(40, seed=7)
     xi = []

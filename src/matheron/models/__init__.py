@@ -10,6 +10,5 @@ from .several import SelectedOutputs as SelectedOutputs
 from .several import leaves as leaves
 from .single import ExactGP as ExactGP
 from .single import SparseGP as SparseGP
-from .single import as_tasks as as_tasks
 from .single import cast_model as cast_model
 from .streamed import StreamedGP as StreamedGP

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..core.checks import (
     ArrayLike,
     Names,
-    as_array,
     as_names,
     as_noise,
     as_points,
@@ -23,7 +22,7 @@ from ..core.checks import (
     positive,
 )
 from ..core.saving import save
-from ..core.sites import Sites
+from ..core.sites import Sites, as_tasks
 from ..core.value import Json, Value
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
@@ -275,22 +274,6 @@ def as_observations(
             hint = column_hint(given) if y.shape[1] == 1 else several
         raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}")
     return Sites(X, as_tasks(tasks, len(X), t)), y, as_noise(noise, len(X), like=X)
-
-
-def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int) -> Tensor | None:
-    """Task indices `[n]`, checked; None for one output."""
-    if num_outputs == 1:
-        if tasks is not None:
-            raise ValueError("tasks: given, but the kernel has one output; wrap it in kernels.Coregional(kernel, B)")
-        return None
-    if tasks is None:
-        raise ValueError(f"tasks: expected [{n}] whole numbers below {num_outputs}, which output each row is of")
-    tasks = as_array(tasks)
-    if tasks.shape != (n,) or bool((tasks != tasks.long()).any()):
-        raise ValueError(f"tasks: expected [{n}] whole numbers, got shape {list(tasks.shape)}")
-    if bool((tasks < 0).any()) or bool((tasks >= num_outputs).any()):
-        raise ValueError(f"tasks: expected whole numbers from 0 to {num_outputs - 1}, got up to {int(tasks.max())}")
-    return tasks.long()
 
 
 def _as_mean(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:

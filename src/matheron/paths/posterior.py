@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..core.sites import Sites
-from ..solvers import PCG, Cholesky, CholeskyState, Factor, Operator, Solver, State
+from ..solvers import PCG, Cholesky, CholeskyState, Operator, Solver, State
+from .kept_factor import Factor
 
 # Beyond this many data variances are by conjugate gradients; the factor of so many, which is kept, has 512 MiB.
 LARGEST_FACTOR = 8192

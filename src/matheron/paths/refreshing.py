@@ -21,12 +21,13 @@ from ..solvers import Auto, Cholesky, Solver, State
 from ..solvers.cholesky import solved
 from ..solvers.operator import KernelOperator
 from .exact import CentredUpdate, ExactUpdate, exact_update
+from .observations import Data
 from .paths import Paths
 from .posterior import PosteriorCovariance
 from .precision import choose_weight_dtype
 from .prior import PriorPaths, prior_on
 from .sparse import CorrectedOperator, Inducing, SparseUpdate, sparse_deviations, sparse_update_given_data
-from .update import Data, KernelSum
+from .update import KernelSum
 
 # Kept values are met where the other kept values and the data leave open this share of the prior's variance, at the
 # least; where they leave less, they determine the value.

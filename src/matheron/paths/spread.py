@@ -36,15 +36,6 @@ class SpreadWarning(UserWarning):
     """Paths have, between their data, another spread than the posterior: their basis was not chosen for the data."""
 
 
-def spread_is_due(before: int, n: int) -> bool:
-    """Whether the spread is looked at when the number of data grows from `before` to n.
-
-    It takes a tenth of a call that adds one datum to few, so that it is looked at for every eighth more of the data.
-    """
-    every = max(8, n // 8)
-    return before // every < n // every
-
-
 @torch.no_grad()
 def warn_of_spread(
     prior: PriorPaths, operator: Operator, jitter: float, deviation: Tensor, last_block: Callable[[int], Tensor]

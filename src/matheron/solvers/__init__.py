@@ -13,7 +13,6 @@ from .block_descent import BlockDescent as BlockDescent
 from .block_descent import BlockState as BlockState
 from .cholesky import Cholesky as Cholesky
 from .cholesky import CholeskyState as CholeskyState
-from .cholesky import Factor as Factor
 from .cholesky import JitterWarning as JitterWarning
 from .cholesky import safe_cholesky as safe_cholesky
 from .operator import KernelOperator as KernelOperator
