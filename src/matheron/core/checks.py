@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, SupportsFloat, SupportsIndex, SupportsInt, TypeAlias, TypeVar, cast
 
@@ -111,6 +112,15 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None, advice
 
 def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def level_outside() -> int:
+    """The `stacklevel`, of a warning that is given where this is called, of the first caller outside the package."""
+    frame, level = sys._getframe(1), 1
+    within = (__name__.split(".")[0], "torch", "functools")  # a decorator may be in between
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in within:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def seeded(function: F) -> F:

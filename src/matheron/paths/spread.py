@@ -7,14 +7,13 @@ basis of a draw, and so compares the paths' spread with the posterior's.
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from ..core.checks import many
+from ..core.checks import level_outside, many
 from ..core.modes import transformed
 from ..solvers import Operator
 from ..solvers.operator import KernelOperator
@@ -29,7 +28,6 @@ _LEAST_ROWS, _MOST_ROWS, _FEWEST, _SMALLEST_RATIO = 32, 256, 64, 0.87
 _NEIGHBOURS = 64
 # Predictions with less than this share of the prior's variance are rounding and are not looked at.
 _LEAST_VARIANCE = 1e-8
-_WITHIN = (__name__.split(".")[0], "torch", "functools")  # a decorator may be in between
 
 
 class SpreadWarning(UserWarning):
@@ -113,13 +111,5 @@ def _judge(prior: PriorPaths, z: Tensor, predicted: Tensor, noise: Tensor, varia
         "with paths.refreshed(keep=points, where=x), which keeps the functions at `points`; more features "
         "(num_features=), and where=x of draw_prior, help too",
         SpreadWarning,
-        stacklevel=_outside(),
+        stacklevel=level_outside(),
     )
-
-
-def _outside() -> int:
-    """The stacklevel, where this is called, of the first caller outside of this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _WITHIN:
-        frame, level = frame.f_back, level + 1
-    return level

@@ -14,8 +14,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Operator, Solver, State, Stats, floored
+from ..core.checks import level_outside
+from .base import Solver, State, Stats, floored
 from .cholesky import JitterWarning, safe_cholesky, solved
+from .operator import Operator
 from .pcg import ConvergenceWarning, Errors, progress_bar
 from .preconditioner import LowRank, largest_rank
 
@@ -105,7 +107,7 @@ class BlockDescent(Solver["BlockState"]):
                 f"{float(error.max()):.1e} posterior standard deviations where {self.tolerance:g} were asked: raise "
                 'block or max_epochs, or use solver="cg" if memory allows',
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=level_outside(),
             )
         return Stats(f"BlockDescent(tolerance={self.tolerance:g}, block={size})", epochs, worst, converged)
 

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
+from ..core.checks import level_outside
 from ..core.modes import transformed
-from .base import Operator, Solver, State, Stats, floored
+from .base import Solver, State, Stats, floored
+from .operator import Operator
 
 # Rows of a matrix in float32 that are looked at before it is made.
 _SOME_ROWS = 16
@@ -67,22 +69,28 @@ class Cholesky(Solver[CholeskyState]):
     def init(self, operator: Operator) -> CholeskyState:
         if self.keep and operator.requires_graph():
             raise ValueError('keep=True keeps no graph: draw with detach=True, or with solver="cholesky"')
-        magnitude = operator.magnitude()
-        K, largest = _in_enough_digits(operator, float(magnitude.detach().sum()))
-        noise, name = operator.noise.to(K.dtype), "k(X, X) + noise"
+        magnitude, name = operator.magnitude(), "k(X, X) + noise"
+        largest = float(magnitude.detach().sum())
+        if operator.dtype == torch.float64 or operator.requires_graph():
+            K = operator.dense()
+        else:
+            K, largest = _in_enough_digits(operator, largest)
+        noise = operator.noise.to(K.dtype)
         if K.requires_grad or noise.requires_grad or transformed():
             L, jitter = safe_cholesky(K + noise.diag_embed(), name, magnitude)
             return CholeskyState(self, operator, L, jitter, largest)
         made = [K]
         del K  # whose memory goes to the factor, or to a second attempt
 
-        def covariance() -> Tensor:
-            K = made.pop() if made else operator.dense(noise.dtype)
+        def attempt(jitter: float) -> tuple[Tensor, Tensor]:
+            """In the memory of a matrix that is made once for each attempt."""
+            K = (made.pop() if made else operator.dense(noise.dtype)).mT  # columns lie as LAPACK has them
             K.diagonal().add_(noise)
-            return K
+            K.diagonal().add_(jitter)
+            info = torch.empty((), dtype=torch.int32, device=K.device)
+            return torch.linalg.cholesky_ex(K, out=(K, info))
 
-        L, jitter = cholesky_in_place(covariance, name, magnitude)
-        return CholeskyState(self, operator, L, jitter, largest)
+        return CholeskyState(self, operator, *_with_jitter(attempt, name, magnitude), largest)
 
     def solve(self, state: CholeskyState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         """All right-hand sides in one pass over the factor; a guess is of no use to it."""
@@ -158,18 +166,6 @@ def safe_cholesky(K: Tensor, name: str, magnitude: Tensor | None = None) -> tupl
     return _with_jitter(attempt, name, K.diagonal() if magnitude is None else magnitude)
 
 
-def cholesky_in_place(make: Callable[[], Tensor], name: str, magnitude: Tensor) -> tuple[Tensor, float]:
-    """The same of a matrix that `make` makes, once for each attempt, in that matrix's own memory."""
-
-    def attempt(jitter: float) -> tuple[Tensor, Tensor]:
-        K = make().mT  # columns lie as LAPACK has them
-        K.diagonal().add_(jitter)
-        info = torch.empty((), dtype=torch.int32, device=K.device)
-        return torch.linalg.cholesky_ex(K, out=(K, info))
-
-    return _with_jitter(attempt, name, magnitude)
-
-
 def _with_jitter(
     attempt: Callable[[float], tuple[Tensor, Tensor]], name: str, magnitude: Tensor
 ) -> tuple[Tensor, float]:
@@ -186,7 +182,7 @@ def _with_jitter(
                     f"to its diagonal (mean {scale:.3g}), which counts as noise in the path; duplicate points without "
                     "noise are the usual cause",
                     JitterWarning,
-                    stacklevel=5,
+                    stacklevel=level_outside(),
                 )
             return L, jitter
         del L  # before the next one is made

@@ -1,7 +1,8 @@
-"""k(X, X) and its diagonal, for one task or several."""
+"""Operators: covariances K + diag(noise) that can be multiplied with and looked into; k(X, X) of all outputs."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -11,8 +12,89 @@ from ..core.arena import arena, frame
 from ..core.sites import Sites
 from ..evaluate.fused import product as fused
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
-from .base import Operator
-from .processes import Processes
+from .processes import ALONE, Processes
+
+
+class Operator(ABC):
+    """A covariance K + diag(noise) of n observations, K symmetric and positive semi-definite.
+
+    Where several processes share the work each holds some of the rows: its part. V, noise and diagonal are then the
+    part's rows alone.
+    """
+
+    noise: Tensor  # [n]
+    processes: Processes = ALONE
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return len(self.noise)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.noise.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.noise.device
+
+    @abstractmethod
+    def product(self, V: Tensor) -> Tensor:
+        """K V for V `[n, r]`, without the noise: `[n, r]`."""
+
+    @abstractmethod
+    def rows(self, index: Tensor | slice) -> Tensor:
+        """Some rows of K, `[k, n]`, without the noise; the index counts all rows, the columns are the part's."""
+
+    def product_rows(self, index: Tensor, V: Tensor) -> Tensor:
+        """Some rows of K V for V `[n, r]`: `[k, r]`."""
+        return self.rows(index) @ V
+
+    def block(self, index: Tensor) -> Tensor:
+        """Some rows and the same columns of K, `[k, k]`, in float64."""
+        return self.rows(index)[:, index].double()
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The diagonal of K, `[n]`, without the noise."""
+
+    @abstractmethod
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
+
+    def cross(self, x: Sites) -> Tensor:
+        """The prior covariance k(X, x) of the observations' values and the function at sites x: `[n, p]`."""
+        raise TypeError(f"{type(self).__name__} knows no covariance with other points")
+
+    def prior_variance(self, x: Sites) -> Tensor:
+        """k(x, x) point by point: `[p]`."""
+        raise TypeError(f"{type(self).__name__} knows no covariance at other points")
+
+    def prior_covariance(self, x: Sites) -> Tensor:
+        """k(x, x) `[p, p]`."""
+        raise TypeError(f"{type(self).__name__} knows no covariance at other points")
+
+    def residual(self, b: Tensor, x: Tensor) -> Tensor:
+        """b - (K + diag(noise)) x for b and x `[n, r]`, in float64."""
+        x = x.double()
+        return b.double() - self.product(x) - self.noise.double()[:, None] * x
+
+    def shared(self, processes: Processes) -> Operator:
+        """This process's part of the operator."""
+        raise TypeError(f"{type(self).__name__} cannot be shared among processes")
+
+    def magnitude(self) -> Tensor:
+        """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it."""
+        return self.diagonal() + self.noise
+
+    def trace(self) -> float:
+        """That of K + diag(noise), a bound on its largest eigenvalue."""
+        return float(self.magnitude().detach().sum())
+
+    def requires_graph(self) -> bool:
+        """Whether K or the noise is part of an autograd graph, and one is being recorded."""
+        return torch.is_grad_enabled() and self.noise.requires_grad
+
 
 # The side of a square block of the matrix: on a CPU what a cache holds beside the kernel's temporaries.
 _SIDE = {"cpu": 512, "cuda": 4096}

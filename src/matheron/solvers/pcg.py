@@ -12,7 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Operator, Solver, State, Stats, floored
+from ..core.checks import level_outside
+from .base import Solver, State, Stats, floored
+from .operator import Operator
 from .preconditioner import LowRank, default_rank
 from .processes import Group
 
@@ -249,7 +251,7 @@ class _Solve:
                 f"{self.settings.tolerance:g} were asked: the noise is small for this kernel; {advice}, or use "
                 'solver="cholesky" if memory allows',
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=level_outside(),
             )
         return Stats(name, self.iterations, worst, converged)
 

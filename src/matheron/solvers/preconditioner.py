@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .base import Operator
+from .operator import Operator
 from .processes import Processes
 
 # The default rank is RANK sqrt(n): making the preconditioner then costs a handful of products with K for 64 paths. It
