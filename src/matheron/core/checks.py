@@ -34,7 +34,6 @@ class Named(Protocol):
 ArrayLike: TypeAlias = Tensor | np.ndarray | Table | float | Sequence["ArrayLike"]
 # The names of the columns of a model's inputs, where they were given in a table.
 Names: TypeAlias = tuple[str, ...] | None
-_NAMES_SHOWN = 8  # more are not listed in a message
 # Where random numbers come from: a generator, a seed, or None for torch's default generator.
 Random = torch.Generator | np.random.Generator | np.random.RandomState | int | None
 
@@ -237,14 +236,14 @@ def check_names(value: object, name: str, names: Names) -> None:
     if missing:
         advice = f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not there"
     else:
-        chosen = repr(list(names)) if len(names) <= _NAMES_SHOWN else "list(paths.input_names)"
+        chosen = repr(list(names)) if len(names) <= 8 else "list(paths.input_names)"
         advice = f"use {name}[{chosen}]"
     raise ValueError(f"{name}: expected the columns {_listed(names)}, in this order, got {_listed(got)}; {advice}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f", ... ({len(names)} in all)" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def as_points(

@@ -29,10 +29,6 @@ from .spread import warn_of_spread
 if TYPE_CHECKING:
     from .exact import ExactUpdate
 
-# Added rows are kept in a block of their own until there are this many: copying the large block for every few new rows
-# would cost more than what they need themselves.
-_LARGEST_TAIL = 1024
-
 
 class Factor(Value):
     """L L^T = K + diag(noise) + jitter I in blocks, n^2 numbers in all:
@@ -81,11 +77,16 @@ class Factor(Value):
         top = solve_triangular(self.head.mT, b[:h].to(bottom) - self.rows.mT @ bottom, upper=True)
         return torch.cat([top, bottom])
 
-    def extended(self, cross: Tensor, corner: Tensor, smallest_pivot: float) -> tuple[Factor, Tensor, Tensor] | None:
+    def extended(
+        self, cross: Tensor, corner: Tensor, smallest_pivot: float, largest_tail: int = 1024
+    ) -> tuple[Factor, Tensor, Tensor] | None:
         """The factor with m more rows: cross `[n, m]` = K(old, new), corner `[m, m]` = K(new, new) + noise + jitter.
 
         With it come the corner's own factor C `[m, m]`, of the new data's covariance given the old, and
         K(old, old)^-1 cross `[n, m]`. None where the new rows add rounding alone, so that all must be factored anew.
+
+        Added rows are a block of their own, the tail, until they are more than `largest_tail`: to copy the large block
+        for every few new rows would cost more than what they need themselves.
         """
         E = self.lower(cross)  # [n, m]
         C, info = torch.linalg.cholesky_ex(corner.to(E) - E.mT @ E)
@@ -95,7 +96,7 @@ class Factor(Value):
         rows = torch.cat([self.rows, E[:h].mT])
         tail = torch.cat([torch.nn.functional.pad(self.tail, (0, m)), torch.cat([E[h:].mT, C], dim=1)])
         head = self.head
-        if t + m > _LARGEST_TAIL:
+        if t + m > largest_tail:
             head = torch.cat([torch.nn.functional.pad(head, (0, t + m)), torch.cat([rows, tail], dim=1)])
             rows, tail = head[:0], head[:0, :0]
         return Factor(head, rows, tail, self.jitter), C, self.upper(E)

@@ -9,9 +9,6 @@ from ..core.sites import Sites
 from ..solvers import PCG, Cholesky, CholeskyState, Operator, Solver, State
 from .kept_factor import Factor
 
-# Beyond this many data variances are by conjugate gradients; the factor of so many, which is kept, has 512 MiB.
-LARGEST_FACTOR = 8192
-
 
 class PosteriorCovariance:
     """C(x, x')  =  k(x, x') - k(x, X) (k(X, X) + noise)^-1 k(X, x'), in float64.
@@ -58,9 +55,12 @@ class PosteriorCovariance:
         return C - (explained + explained.mT) / 2
 
 
-def variance_solver(n: int) -> Solver:
-    """How the covariance of n data is solved with where variances are asked for."""
-    return Cholesky() if n <= LARGEST_FACTOR else PCG(tolerance=1e-3)
+def variance_solver(n: int, largest_factor: int = 8192) -> Solver:
+    """How the covariance of n data is solved with where variances are asked for.
+
+    Beyond `largest_factor` by conjugate gradients: the factor of so many data, which is kept, has 512 MiB.
+    """
+    return Cholesky() if n <= largest_factor else PCG(tolerance=1e-3)
 
 
 def at_points(posterior: PosteriorCovariance, x: Tensor, num_outputs: int) -> Tensor:

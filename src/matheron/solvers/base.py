@@ -19,14 +19,11 @@ from ..core.sites import Sites
 from ..kernels import Kernel
 from .operator import Operator
 
-# What "auto" lets a dense factor take, in bytes: on a CPU this many (n = 20,000 in float64), on a GPU this share of all
-# the memory it has (n = 100,000 in float64 on one with 139 GiB). Not of what happens to be free: a draw must not
-# depend on that.
+# What "auto" lets a dense factor take where `Auto(memory=)` says nothing, in bytes: on a CPU this many (n = 20,000 in
+# float64), on a GPU this share of all the memory it has (n = 100,000 in float64 on one with 139 GiB). Both are budgets,
+# and not of what happens to be free: a draw must not depend on that.
 MEMORY_ON_CPU = 3_200_000_000
 SHARE_OF_GPU = 0.55
-
-# Noise counts as at least this share of the mean variance where errors are compared with it.
-_SMALLEST = 1e-8
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,11 @@ class Stats:
     jitter: float = 0.0
 
 
-def floored(variances: Tensor, operator: Operator) -> Tensor:
-    """Variances of noise, or of a posterior at data, as at least 1e-8 of the prior's: what errors are compared with."""
+def floored(variances: Tensor, operator: Operator, least: float = 1e-8) -> Tensor:
+    """Variances of noise, or of a posterior at data, as at least this share of the prior's: errors are compared with
+    these."""
     mean = operator.processes.sum(operator.diagonal().double().sum()) / operator.size
-    return torch.maximum(variances.double(), _SMALLEST * mean)
+    return torch.maximum(variances.double(), least * mean)
 
 
 class State(ABC):
@@ -144,16 +142,19 @@ class Auto(Solver[State]):
         memory: bytes that a dense factor may take; None is 3.2 GB on a CPU and 55% of a GPU's memory.
         tolerance: of `PCG` and `BlockDescent`.
         progress: of `PCG` and `BlockDescent`.
+        least_rank: `BlockDescent()` is taken where memory ends at a lower rank than this times sqrt(n): there it takes
+            fewer products than conjugate gradients do (measured).
     """
 
     shorthand: ClassVar[str] = "auto"
     memory: int | None = None
     tolerance: float = 0.01
     progress: bool = False
+    least_rank: int = 5
 
     def choose(self, operator: Operator) -> Solver:
         """The solver for this operator, by n, dtype, noise and device, and by nothing that varies between runs."""
-        from .block_descent import LEAST_RANK, BlockDescent  # which are solvers themselves
+        from .block_descent import BlockDescent  # which are solvers themselves
         from .cholesky import Cholesky, working_dtype
         from .pcg import PCG
         from .preconditioner import largest_rank
@@ -167,7 +168,7 @@ class Auto(Solver[State]):
             return Cholesky()
         if 4 * operator.size**2 <= memory and working_dtype(operator, operator.trace()) == torch.float32:
             return Cholesky()
-        if largest_rank(operator) < LEAST_RANK * operator.size**0.5:
+        if largest_rank(operator) < self.least_rank * operator.size**0.5:
             return BlockDescent(self.tolerance, progress=self.progress)
         return PCG(self.tolerance, progress=self.progress)
 

@@ -16,9 +16,6 @@ from ..core.modes import transformed
 from .base import Solver, State, Stats, floored
 from .operator import Operator
 
-# Rows of a matrix in float32 that are looked at before it is made.
-_SOME_ROWS = 16
-
 
 class JitterWarning(UserWarning):
     """A covariance was not positive definite, and jitter was added to its diagonal."""
@@ -121,12 +118,12 @@ def working_dtype(operator: Operator, largest: float) -> torch.dtype:
     return operator.dtype if kept else torch.float64
 
 
-def _in_enough_digits(operator: Operator, trace: float) -> tuple[Tensor, float]:
+def _in_enough_digits(operator: Operator, trace: float, num_rows: int = 16) -> tuple[Tensor, float]:
     """K in the dtype to factor it in, and a bound on its eigenvalues with the noise: the trace, or a sharper one where
-    that must be known. Some rows may show that it is too large before all of them are made."""
+    that must be known. `num_rows` of them may show that it is too large before all are made."""
     if working_dtype(operator, trace) == operator.dtype:
         return operator.dense(), trace
-    some, noise = slice(None, None, -(-operator.size // _SOME_ROWS)), float(operator.noise.max())
+    some, noise = slice(None, None, -(-operator.size // num_rows)), float(operator.noise.max())
     typical = float(operator.rows(some).abs().sum(1).square().mean().sqrt())  # |K 1| / |1|, about
     if working_dtype(operator, typical) == operator.dtype:
         K = operator.dense()
