@@ -134,7 +134,8 @@ def draw(
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
     device = None if device is None else as_device(device)
     streamed = isinstance(model, StreamedGP)
-    gp, random = model.model if streamed else describe(model, detach=detach), as_generator(generator, seed)
+    gp = model.model if streamed else model if isinstance(model, GP) else describe(model, detach=detach)
+    random = as_generator(generator, seed)
     asked = (features, num_features, paths_per_basis, domain, tolerance, where)
     spec = feature_spec(*asked, num_paths=s, input_dim=gp.input_dim, names=gp.input_names)
     if streamed:

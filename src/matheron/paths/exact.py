@@ -22,7 +22,7 @@ from ..models.means import Mean
 from ..models.streamed import Chunk
 from ..solvers import Auto, Cholesky, CholeskyState, KernelOperator, Solver, State, Stats
 from .compress_update import compressed, pays, with_compressed
-from .kept_factor import Factor, extended_weights, kept_factor
+from .kept_factor import Factor, extended_weights
 from .observations import Data
 from .posterior import PosteriorCovariance, at_points
 from .precision import choose_weight_dtype, narrows_badly
@@ -322,19 +322,19 @@ def exact_update(
         warn_of_spread(prior, operator, state.jitter, v[:s] - v[s:], state.last_block)
     elif watch_spread:
         warn_of_spread_nearby(prior, operator, f[:s] - f[s] + eps[:s])
-    if torch.is_grad_enabled() and v.requires_grad:
-        v = v.to(X)
-        return ExactUpdate(kernel, data, v[:s], v[s:], factor=kept_factor(state), solver_stats=stats)
-    wide = v
+    wide, graph = v, torch.is_grad_enabled() and v.requires_grad
     if v.dtype != X.dtype:
-        v = choose_weight_dtype(operator, v, state.deviations, largest=state.largest)
-        if isinstance(state, CholeskyState) and v.dtype != X.dtype == state.L.dtype:  # a better factor, too
+        v = v.to(X) if graph else choose_weight_dtype(operator, v, state.deviations, largest=state.largest)
+        if isinstance(state, CholeskyState) and v.dtype != X.dtype == state.L.dtype:  # which need a better factor, too
             in_double = KernelOperator(kernel.double(), data.sites.double(), data.noise.double())
-            state = (state.solver if isinstance(state.solver, Cholesky) else Cholesky()).init(in_double)
+            state = state.solver.init(in_double)
             v, eps, stats = weights_given_data(state, data, f)
             wide = v
-    on_lattice = None
-    if prior.domain is not None and isinstance(state, CholeskyState) and pays(prior.features, s, len(X)):
-        residual = data.y - f[:s] - eps[:s]
-        on_lattice = compressed(prior, kernel, data.sites, data.noise + state.jitter, residual, wide[:s], state)
-    return ExactUpdate(kernel, data, v[:s], v[s:], factor=kept_factor(state), compressed=on_lattice, solver_stats=stats)
+    factor = on_lattice = None
+    if isinstance(state, CholeskyState):
+        if state.solver.keep:
+            factor = Factor.of(state.L, state.jitter)
+        if prior.domain is not None and not graph and pays(prior.features, s, len(X)):
+            residual = data.y - f[:s] - eps[:s]
+            on_lattice = compressed(prior, kernel, data.sites, data.noise + state.jitter, residual, wide[:s], state)
+    return ExactUpdate(kernel, data, v[:s], v[s:], factor=factor, compressed=on_lattice, solver_stats=stats)

@@ -18,8 +18,8 @@ from torch.linalg import solve_triangular
 from ..core.value import Value
 from ..kernels import coupled_covariance
 from ..models.means import Mean
-from ..solvers import CholeskyState, State, covariance
-from ..solvers.cholesky import Cholesky, deviations_by, solved
+from ..solvers import covariance
+from ..solvers.cholesky import deviations_by, solved
 from ..solvers.operator import KernelOperator
 from .observations import Data
 from .precision import choose_weight_dtype
@@ -100,12 +100,6 @@ class Factor(Value):
             head = torch.cat([torch.nn.functional.pad(head, (0, t + m)), torch.cat([rows, tail], dim=1)])
             rows, tail = head[:0], head[:0, :0]
         return Factor(head, rows, tail, self.jitter), C, self.upper(E)
-
-
-def kept_factor(state: State) -> Factor | None:
-    """The factor that stays with the paths, where the solver keeps it."""
-    keep = isinstance(state, CholeskyState) and isinstance(state.solver, Cholesky) and state.solver.keep
-    return Factor.of(state.L, state.jitter) if keep and isinstance(state, CholeskyState) else None
 
 
 def extended_weights(

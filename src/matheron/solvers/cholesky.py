@@ -24,7 +24,9 @@ class JitterWarning(UserWarning):
 class CholeskyState(State):
     """L L^T = K + diag(noise) + jitter I. `jitter` is what had to be added, zero as a rule."""
 
-    def __init__(self, solver: Solver, operator: Operator, L: Tensor, jitter: float, largest: float) -> None:
+    solver: Cholesky
+
+    def __init__(self, solver: Cholesky, operator: Operator, L: Tensor, jitter: float, largest: float) -> None:
         self.solver, self.operator, self.L, self.jitter, self.largest = solver, operator, L, jitter, largest
 
     def lower(self, b: Tensor) -> Tensor:
