@@ -96,7 +96,8 @@ class Operator(ABC):
         return torch.is_grad_enabled() and self.noise.requires_grad
 
 
-# The side of a square block of the matrix: on a CPU what a cache holds beside the kernel's temporaries.
+# The side of a square block of the matrix: on a CPU what a cache holds beside the kernel's temporaries. With 4,000 data
+# in four dimensions (Matern-5/2, one thread) half of it takes 5% longer, and twice 8%.
 _SIDE = {"cpu": 512, "cuda": 4096}
 
 
@@ -130,8 +131,8 @@ def symmetric_blocks(kernel: Kernel, sites: Sites, side: int) -> Iterator[tuple[
 # KernelOperator: k(X, X) + diag(noise), whose products are the evaluators' weighted sums.
 
 
-# The side of a square block of the covariance: on a CPU what fits a cache beside its temporaries.
-_PRODUCT_SIDE = {"cpu": 1024, "cuda": 8192}
+# The same for products: with 16 columns half of it takes as long, and twice 8% more.
+_PRODUCT_SIDE = {"cpu": 512, "cuda": 8192}
 
 
 class KernelOperator(Operator):
@@ -184,7 +185,7 @@ class KernelOperator(Operator):
         kernel, sites, plan = self._in(V.dtype)
         if plan is not None and sites.outputs is None:
             return plan.rows(index, V)
-        index, side = torch.arange(len(sites), device=self.device)[index], _PRODUCT_SIDE.get(self.device.type, 1024)
+        index, side = torch.arange(len(sites), device=self.device)[index], _PRODUCT_SIDE.get(self.device.type, 512)
         out = V.new_zeros(len(index), V.shape[1])
         columns = [slice(j, j + side) for j in range(0, len(sites), side)]
         with arena():
@@ -244,7 +245,7 @@ class SharedOperator(Operator):
 def _in_blocks(kernel: Kernel, sites: Sites, V: Tensor) -> Tensor:
     """k(X, X) V, a square block at a time; a block off the diagonal serves twice."""
     out = torch.zeros_like(V)
-    for rows, columns, block in symmetric_blocks(kernel, sites, _PRODUCT_SIDE.get(V.device.type, 1024)):
+    for rows, columns, block in symmetric_blocks(kernel, sites, _PRODUCT_SIDE.get(V.device.type, 512)):
         out[rows].addmm_(block, V[columns])
         if rows != columns:
             out[columns].addmm_(block.mT, V[rows])
