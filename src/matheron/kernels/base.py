@@ -265,10 +265,6 @@ def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     return shifted, shifted if z is x else z - origin
 
 
-# Below this many differences a call's overhead counts more than its memory.
-_FEW = 1 << 14
-
-
 def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     """|x - z|^2 for all pairs, `[..., n, d], [..., m, d] -> [..., n, m]`, in memory of its own.
 
@@ -305,11 +301,12 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     return r2
 
 
-def _by_differences(x: Tensor, columns: Tensor) -> Tensor:
+def _by_differences(x: Tensor, columns: Tensor, few: int = 1 << 14) -> Tensor:
+    """Below `few` differences a call's overhead counts more than its memory."""
     shape = (*x.shape[:-1], columns.shape[-1])
     if columns.ndim > 2:  # torch's broadcast_shapes imports SymPy
         shape = np.broadcast_shapes((*x.shape[:-1], 1), (*columns.shape[:-2], 1, columns.shape[-1]))
-    if math.prod(shape) * x.shape[-1] < _FEW:
+    if math.prod(shape) * x.shape[-1] < few:
         return (x.unsqueeze(-1) - (columns if columns.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
     r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
     if x.shape[-1] > 1:

@@ -32,14 +32,6 @@ from .spectral import (
 # with a density that is a sum over the factors' variances.
 
 
-# Variances are kept as they are up to this many; else those that are this near (in logarithms) become one, their mean.
-_LARGEST_SUM, _NEAR = 2000, 0.02
-# Points along the radius between which the density is interpolated.
-_POINTS = 1024
-# Variances of less mass than this do not count; nor do shares of less than this below the first point.
-_LEAST_MASS, _LEAST_BELOW = 1e-14, 1e-12
-
-
 class Compound(Elliptical):
     """theta = scale * normal * sqrt(sum_i (ratio_i mixing_i)^2), for measures whose scales are ratio_i * scale.
 
@@ -64,7 +56,7 @@ class Compound(Elliptical):
         low, step, *tables = _table(*self.shape)
         values, slopes = (table.to(r2) for table in tables)
         at = (r2.clamp_min(1e-300).log() / 2 - low) / step
-        cell = at.floor().clamp(0, _POINTS - 2)
+        cell = at.floor().clamp(0, len(values) - 2)
         t, cell = at - cell, cell.long()
         left, right, rise = slopes[cell], slopes[cell + 1], values[cell + 1] - values[cell]
         cubic = ((left + right - 2 * rise) * t + 3 * rise - 2 * left - right) * t + left
@@ -108,10 +100,11 @@ def _kind(measure: Elliptical) -> tuple[str, float]:
     return "fixed", 1.0
 
 
-def _variances(dim: int, *parts: tuple[float, str, float]) -> tuple[np.ndarray, np.ndarray]:
+def _variances(dim: int, *parts: tuple[float, str, float], least_mass: float = 1e-14) -> tuple[np.ndarray, np.ndarray]:
     """Variances of the normals and their log masses: the trapezoidal rule in the logarithm of every Gamma variable.
 
     Integrands are smooth over 1 / sqrt(a + d / 2) or so of it, and the rule's error falls exponentially below that.
+    Variances of less mass than `least_mass` do not count.
     """
     step = min(0.5, 1 / math.sqrt(dim / 2 + max(a for _, _, a in parts)))
     variance, log_mass = np.zeros(1), np.zeros(1)
@@ -120,22 +113,25 @@ def _variances(dim: int, *parts: tuple[float, str, float]) -> tuple[np.ndarray, 
         if kind != "fixed":
             constant = a * math.log(a) - math.lgamma(a)
             last = math.log1p(math.sqrt(80 / a) + 40 / a)
-            first = min(-last, (math.log(_LEAST_MASS) - constant) / a)
+            first = min(-last, (math.log(least_mass) - constant) / a)
             t = np.arange(first, last + step, step)
             m = a * t - a * np.exp(t) + constant + math.log(step)
             v = np.exp(-t if kind == "inverse" else t)
         variance = (variance[:, None] + ratio**2 * v).ravel()
         log_mass = (log_mass[:, None] + m).ravel()
-        kept = log_mass > math.log(_LEAST_MASS)
+        kept = log_mass > math.log(least_mass)
         variance, log_mass = _joined(variance[kept], log_mass[kept])
     return variance, log_mass
 
 
-def _joined(variance: np.ndarray, log_mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if len(variance) <= _LARGEST_SUM:
+def _joined(
+    variance: np.ndarray, log_mass: np.ndarray, largest: int = 2000, near: float = 0.02
+) -> tuple[np.ndarray, np.ndarray]:
+    """As they are up to `largest` variances; beyond, those that are `near` in logarithms become one, their mean."""
+    if len(variance) <= largest:
         return variance, log_mass
     at = np.log(variance)
-    cell = ((at - at.min()) / max(_NEAR, np.ptp(at) / _LARGEST_SUM)).astype(int)
+    cell = ((at - at.min()) / max(near, np.ptp(at) / largest)).astype(int)
     mass = np.exp(log_mass)
     total, mean = np.bincount(cell, mass), np.bincount(cell, mass * variance)
     kept = total > 0
@@ -143,15 +139,20 @@ def _joined(variance: np.ndarray, log_mass: np.ndarray) -> tuple[np.ndarray, np.
 
 
 @kept(64)
-def _table(dim: int, *parts: tuple[float, str, float]) -> tuple[float, float, Tensor, Tensor]:
-    """The first log radius, the step, and at every point the log density and its change over a step."""
+def _table(
+    dim: int, *parts: tuple[float, str, float], num_points: int = 1024, least_below: float = 1e-12
+) -> tuple[float, float, Tensor, Tensor]:
+    """The first log radius, the step, and at every point the log density and its change over a step.
+
+    The density is interpolated between `num_points` along the radius; `least_below` is the share below the first one.
+    """
     variance, log_mass = _variances(dim, *parts)
-    low = math.log(variance.min()) / 2 + math.log(_LEAST_BELOW) / dim
+    low = math.log(variance.min()) / 2 + math.log(least_below) / dim
     high = math.log(variance.max()) / 2 + math.log(math.sqrt(dim) + 7)
-    step = (high - low) / (_POINTS - 1)
-    values, slopes = np.empty(_POINTS), np.empty(_POINTS)
+    step = (high - low) / (num_points - 1)
+    values, slopes = np.empty(num_points), np.empty(num_points)
     log_weight = log_mass - dim / 2 * np.log(2 * math.pi * variance)  # [k]
-    for some in np.array_split(np.arange(_POINTS), max(1, _POINTS * len(variance) // 4_000_000)):
+    for some in np.array_split(np.arange(num_points), max(1, num_points * len(variance) // 4_000_000)):
         exponent = np.exp(2 * (low + step * some))[:, None] / variance  # r^2 / v, [p, k]
         logs = log_weight - exponent / 2
         most = logs.max(1, keepdims=True)
@@ -162,14 +163,7 @@ def _table(dim: int, *parts: tuple[float, str, float]) -> tuple[float, float, Te
     return low, step, torch.from_numpy(values), torch.from_numpy(slopes)
 
 
-# Spectral measures: maps from uniforms to frequencies, and how they convolve and mix (Bochner's theorem).
-#
-# A kernel with k(x, x) = 1 is k(x - x') = E cos(theta . (x - x')), theta drawn from its spectral measure. Because a
-# measure is a map from uniforms, the same code serves plain random, quasi-random and stratified frequencies, on any
-# device.
-
-
-LARGEST_ATOM_COUNT = 1 << 20
+# Measures that are discrete, convolved, mixed or moved.
 
 
 class HarmonicMeasure(SpectralMeasure):
@@ -371,11 +365,11 @@ class Embedded(Moved):
         return self.measure.log_density(theta[..., self.dims])
 
 
-def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
-    """Atoms of a convolution, all but 1e-15 of the mass; None where they are too many to list."""
+def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]], largest: int = 1 << 20) -> tuple[Tensor, Tensor] | None:
+    """Atoms of a convolution, all but 1e-15 of the mass; None where they are more than `largest`, too many to list."""
     theta, mass = torch.zeros_like(parts[0][0][:1]), torch.ones_like(parts[0][1][:1])
     for other_theta, other_mass in parts:
-        if len(mass) * len(other_mass) > LARGEST_ATOM_COUNT:
+        if len(mass) * len(other_mass) > largest:
             return None
         theta = (theta[:, None] + other_theta).flatten(0, 1)
         mass = (mass[:, None] * other_mass).flatten()

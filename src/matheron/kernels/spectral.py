@@ -1,4 +1,9 @@
-"""SpectralMeasure: what features need to know of a stationary kernel (Bochner's theorem)."""
+"""SpectralMeasure: what features need to know of a stationary kernel, and the measures of radial ones.
+
+A kernel with k(x, x) = 1 is k(x - x') = E cos(theta . (x - x')), theta drawn from its spectral measure (Bochner's
+theorem). Because a measure is a map from uniforms, the same code serves plain random, quasi-random and stratified
+frequencies, on any device.
+"""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class ExactUpdate(CentredUpdate):
         )
 
     def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
-        return at_points(_posterior_of(self), x, self.kernel.num_outputs)
+        return at_points(_posterior_of(self), x, self.kernel.num_outputs, self.num_centres)
 
     def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
         # What had to be added to the diagonal for the paths counts as noise; it was said then.

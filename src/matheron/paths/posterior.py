@@ -63,7 +63,13 @@ def variance_solver(n: int, largest_factor: int = 8192) -> Solver:
     return Cholesky() if n <= largest_factor else PCG(tolerance=1e-3)
 
 
-def at_points(posterior: PosteriorCovariance, x: Tensor, num_outputs: int) -> Tensor:
-    """The posterior variance `[n, t]` of every output at points `[n, d]`."""
-    variance = posterior.variance(Sites.every_output(x.double(), num_outputs))
+def at_points(
+    posterior: PosteriorCovariance, x: Tensor, num_outputs: int, num_centres: int, budget: int = 1 << 22
+) -> Tensor:
+    """The posterior variance `[n, t]` of every output at points `[n, d]`.
+
+    `budget` covariances with the centres are in memory at once.
+    """
+    blocks = x.double().split(max(1, budget // max(1, num_centres)))
+    variance = torch.cat([posterior.variance(Sites.every_output(block, num_outputs)) for block in blocks])
     return torch.clamp_min(variance, 0).reshape(len(x), num_outputs).to(x)

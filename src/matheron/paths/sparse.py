@@ -119,7 +119,7 @@ class SparseUpdate(CentredUpdate):
 
     def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
         self._require_covariance("variance", "; use samples=True for an estimate from these paths")
-        return at_points(_posterior_of(self), x, self.kernel.num_outputs)
+        return at_points(_posterior_of(self), x, self.kernel.num_outputs, self.num_centres)
 
     def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
         jitter = 0.0 if self.solver_stats is None or not self.num_data else self.solver_stats.jitter
