@@ -134,7 +134,8 @@ def draw(
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
     device = None if device is None else as_device(device)
     streamed = isinstance(model, StreamedGP)
-    gp, random = model.model if streamed else describe(model, detach=detach), as_generator(generator, seed)
+    gp = model.model if streamed else model if isinstance(model, GP) else describe(model, detach=detach)
+    random = as_generator(generator, seed)
     asked = (features, num_features, paths_per_basis, domain, tolerance, where)
     spec = feature_spec(*asked, num_paths=s, input_dim=gp.input_dim, names=gp.input_names)
     if streamed:
@@ -170,9 +171,10 @@ def _draw_one(
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
-    on_lattice = drawn_on_lattice(gp, s, spec, solver, detach, generator)
-    if on_lattice is not None:
-        return on_lattice
+    if spec.domain is not None or not solver.for_centres:
+        on_lattice = drawn_on_lattice(gp, s, spec, solver, detach, generator)
+        if on_lattice is not None:
+            return on_lattice
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
         state = solver.init(KernelOperator(kernel, sites, noise))  # K_nn + noise, or K_mm

@@ -244,10 +244,11 @@ def test_single_precision_that_gets_nowhere_gives_way_to_double(monkeypatch):
         return exact if V.dtype == torch.float64 else exact + exact.abs().mean() * randn(*exact.shape).to(exact)
 
     monkeypatch.setattr(pcg.LowRank, "_inner", lossy)
-    monkeypatch.setattr(pcg, "_PATIENCE", 20)
     monkeypatch.setattr(pcg._Solve, "_first_dtype", lambda self: torch.float32)  # as on a GPU
     X, b, noise = rand(300, 2).float(), randn(300, 3, seed=1).float(), noises(300, 1e-2).float()
-    state = state_of(K.Matern(1.5, 0.3).to("cpu", torch.float32), X, None, noise, PCG(tolerance=1e-2, rank=60))
+    state = state_of(
+        K.Matern(1.5, 0.3).to("cpu", torch.float32), X, None, noise, PCG(tolerance=1e-2, rank=60, patience=20)
+    )
     found, stats = state.solve(b)
     assert stats.converged and stats.iterations < 200
     exact = state_of(K.Matern(1.5, 0.3), X.double(), None, noise.double(), "cholesky").solve(b.double())[0]

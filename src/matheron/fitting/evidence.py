@@ -13,7 +13,7 @@ from ..core.checks import many
 from ..models import Batch, Ensemble, ExactGP, Outputs
 from ..models.libraries import describe
 from ..solvers import covariance
-from ..solvers.cholesky import safe_cholesky
+from ..solvers.cholesky import safe_cholesky, solved
 
 _LOG_2_PI = math.log(2 * math.pi)
 _HALF_WIDTH = 1.959964  # of the central 95% interval of a standard normal
@@ -176,7 +176,7 @@ def _left_out(gp: ExactGP, L: Tensor, r: Tensor) -> LeaveOneOut:
     y = gp.train_targets.double()
     inverse = torch.linalg.solve_triangular(L, torch.eye(len(r), dtype=r.dtype, device=r.device), upper=False)
     precision = inverse.square().sum(0)  # [K^-1]_ii
-    alpha = torch.cholesky_solve(r[:, None], L)[:, 0]  # K^-1 r
+    alpha = solved(L, r[:, None])[:, 0]  # K^-1 r
     mean, variance = y - alpha / precision, 1 / precision
     standardized = alpha / precision.sqrt()
     targets, at_y = _outer(gp, y)

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..core.sites import Sites
 from ..kernels import Kernel, coupled_covariance
 from ..models.means import Mean
+from ..solvers.cholesky import solved
 from .hyperparameters import Hyperparameters, Prior, log_prior
 
 # Entries of the covariance that are computed or differentiated at once: with a graph they take about a dozen numbers
@@ -89,7 +90,7 @@ def likelihood_with_gradient(
         if L is None:
             return -math.inf
         r = y - m
-        a = torch.cholesky_solve(r[:, None], L)[:, 0]  # [n]
+        a = solved(L, r[:, None])[:, 0]  # [n]
         value = -0.5 * float(r @ a) - float(L.diagonal().log().sum()) - 0.5 * n * math.log(2 * math.pi)
         V = inverse_from(L)  # [n, n]
     if not math.isfinite(value):

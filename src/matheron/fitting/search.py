@@ -16,7 +16,7 @@ from ..kernels import Kernel
 from ..lattice import FourierLattice
 from ..models.means import Mean
 from ..solvers import PCG, Cholesky, Solver
-from ..solvers.auto import SHARE_OF_GPU
+from ..solvers.base import SHARE_OF_GPU
 from .gradient_only_bfgs import Curve, climb, curvature, for_all
 from .hyperparameters import Prior, checked_priors, hyperparameters_of, weak_priors
 from .initialisation import candidates, interleaved, of_both_kinds, spread_and_near

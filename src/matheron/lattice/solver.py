@@ -27,8 +27,7 @@ from ..models.means import Mean
 from ..models.streamed import Chunk
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
-from ..solvers import Auto
-from ..solvers.base import Operator, Solver, State, Stats
+from ..solvers import Auto, Operator, Solver, State, Stats
 from .system import head_size, iterations_left, largest_dense
 
 if TYPE_CHECKING:

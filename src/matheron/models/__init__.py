@@ -9,7 +9,6 @@ from .several import Outputs as Outputs
 from .several import SelectedOutputs as SelectedOutputs
 from .several import leaves as leaves
 from .single import ExactGP as ExactGP
-from .single import SparseGP as SparseGP
-from .single import as_tasks as as_tasks
 from .single import cast_model as cast_model
+from .sparse import SparseGP as SparseGP
 from .streamed import StreamedGP as StreamedGP

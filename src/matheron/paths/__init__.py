@@ -5,10 +5,12 @@ from .base import require_paths as require_paths
 from .exact import CentredUpdate as CentredUpdate
 from .exact import ExactUpdate as ExactUpdate
 from .exact import exact_update as exact_update
+from .kept_factor import Factor as Factor
 from .multi_model import BatchPaths as BatchPaths
 from .multi_model import EnsemblePaths as EnsemblePaths
 from .multi_model import OutputPaths as OutputPaths
 from .multi_model import SelectedPaths as SelectedPaths
+from .observations import Data as Data
 from .paths import Paths as Paths
 from .paths import PriorPlusUpdate as PriorPlusUpdate
 from .prior import PriorPaths as PriorPaths
@@ -23,6 +25,5 @@ from .sparse import Inducing as Inducing
 from .sparse import SparseUpdate as SparseUpdate
 from .sparse import sparse_update as sparse_update
 from .spread import SpreadWarning as SpreadWarning
-from .update import Data as Data
 from .update import KernelSum as KernelSum
 from .update import Update as Update

@@ -23,9 +23,6 @@ from .observations import Observations, undone
 from .prior import PriorPaths
 from .update import Update
 
-# Covariances of data and points that are in memory at once, where variances are asked for.
-_VARIANCES = 1 << 22
-
 
 class PriorPlusUpdate(AbstractPaths):
     """Functions of one model: output o (mean + prior + update) o input."""
@@ -206,9 +203,7 @@ class Paths(PriorPlusUpdate):
         transform, x = self.output_transform, self.inner(x)[0]
         if transform is not None and not transform.affine:
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
-        step = max(1, _VARIANCES // max(1, self.update.num_centres))
-        parts = [self.update.variance(self.prior, block) for block in x.split(step)]
-        variance = torch.cat([x.new_zeros(0, self.num_outputs), *parts])  # [n, t]
+        variance = self.update.variance(self.prior, x)  # [n, t]
         return variance if transform is None else variance * transform.derivative(variance).square()
 
     def _chosen(self, index: Tensor) -> Paths:

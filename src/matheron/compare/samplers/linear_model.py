@@ -227,7 +227,7 @@ def _posterior(Phi: Tensor, y: Tensor, noise: Tensor, zeta: Tensor, method: str)
     Phi, y = Phi / noise.sqrt()[:, None], y / noise.sqrt()  # noise one
     if method == "cholesky" or (method == "auto" and ell <= n):
         L, _ = safe_cholesky(Phi.mT @ Phi + torch.eye(ell, dtype=Phi.dtype, device=Phi.device), "Phi^T Phi / noise + I")
-        mean = torch.cholesky_solve((Phi.mT @ y)[:, None], L)[:, 0]  # [ell]
+        mean = solved(L, (Phi.mT @ y)[:, None])[:, 0]  # [ell]
         return mean, mean + torch.linalg.solve_triangular(L.mT, zeta.mT, upper=True).mT  # [s, ell]
     values, U = torch.linalg.eigh(Phi @ Phi.mT)  # [n], [n, n]
     values = values.clamp_min(0)

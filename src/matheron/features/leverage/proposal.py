@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...kernels.spectral import Convolution, Elliptical, Mixture, Moved, SpectralMeasure, compound
+from ...kernels.composed_measures import Convolution, Mixture, Moved, compound
+from ...kernels.spectral import Elliptical, SpectralMeasure
 from ...kernels.terms import Term
 from .cells import Atoms, Shells, SpectralFactor, identity
 
