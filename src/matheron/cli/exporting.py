@@ -11,7 +11,7 @@ import typer
 from .options import AsJson, Quiet, Voice, check_writable
 
 
-class Points(StrEnum):
+class WhosePoints(StrEnum):
     """Whose the points are that a graph takes."""
 
     shared = "shared"
@@ -22,8 +22,8 @@ def export(
     draw: Annotated[Path, typer.Argument(help="What `matheron sample --save` wrote.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="A file .onnx, .pt2 or .safetensors.", show_default=False)],
     points: Annotated[
-        Points, typer.Option(help="Points [n, d] that all functions share, or [s, n, d], each function's own.")
-    ] = Points.shared,
+        WhosePoints, typer.Option(help="Points [n, d] that all functions share, or [s, n, d], each function's own.")
+    ] = WhosePoints.shared,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -48,6 +48,6 @@ def export(
         paths.export(out, points=points.value)
     except TypeError as error:  # what cannot be flattened
         raise ValueError(str(error)) from None
-    shape = f"[n, {paths.input_dim}]" if points is Points.shared else f"[{paths.num_paths}, n, {paths.input_dim}]"
+    shape = f"[n, {paths.input_dim}]" if points is WhosePoints.shared else f"[{paths.num_paths}, n, {paths.input_dim}]"
     voice.say(f"{many(paths.num_paths, 'function')} at points {shape} of {', '.join(columns)}: {out}")
     voice.result({"paths": paths.num_paths, "inputs": columns, "points": points.value, "out": out})

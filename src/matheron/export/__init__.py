@@ -1,5 +1,4 @@
-"""Functions that travel: as a plain torch module, as ONNX and `torch.export` files, as numbers for `matheron_portable`.
-"""
+"""Functions that travel: plain torch modules, ONNX and `torch.export` files, and numbers for `matheron_portable`."""
 
 from .files import FORMAT as FORMAT
 from .files import export as export

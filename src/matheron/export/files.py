@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import secrets
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import nn
 
 from ..core.extras import missing_extra
 from .flatten import to_module
-from .module import FunctionModule, Part
+from .module import FunctionModule, PartModule
 
 if TYPE_CHECKING:
     from ..core.value import Json
@@ -82,12 +83,15 @@ def _write_onnx(module: FunctionModule, path: Path, points: Points) -> None:
 
 @contextmanager
 def _without_advice() -> Iterator[None]:
-    """The exporter says at every call which libraries of pictures it does not find."""
+    """The exporter says at every call which libraries it does not find, and what of torch will change."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
     finally:
         logger.setLevel(level)
 
@@ -99,10 +103,10 @@ def _write_numbers(module: FunctionModule, path: Path, points: Points) -> None:
 
 def described(module: nn.Module) -> dict[str, Json]:
     """A module as JSON: its class, fields and parts. Its buffers have names such as `function.terms.0.weights`."""
-    names = module.fields if isinstance(module, Part) else ()
+    names = module.fields if isinstance(module, PartModule) else ()
     fields: dict[str, Json] = {name: getattr(module, name) for name in names}
     parts = {name: described(part) for name, part in module.named_children()}
-    return {"kind": type(module).__name__, "fields": fields, "parts": parts}
+    return {"kind": type(module).__name__.removesuffix("Module"), "fields": fields, "parts": parts}
 
 
 _WRITERS: dict[str, Callable[[FunctionModule, Path, Points], None]] = {

@@ -77,19 +77,19 @@ def flattened(functions: AbstractFunctions) -> nn.Module:
             "ensembles and outputs of such; take apart what they are made of, and combine the modules of the parts"
         )
     models = [_model(record) for record in records]
-    return models[0] if len(models) == 1 else module.SideBySide(models)
+    return models[0] if len(models) == 1 else module.SideBySideModule(models)
 
 
 @flattened.of(EnsemblePaths)
 def _(functions: EnsemblePaths) -> nn.Module:
     order = functions.owner.argsort(stable=True)
     counts = [member.num_paths for member in functions.members]
-    return module.Ensemble([flattened(m) for m in functions.members], order, order.argsort(), counts)
+    return module.EnsembleModule([flattened(m) for m in functions.members], order, order.argsort(), counts)
 
 
 @flattened.of(SelectedPaths)
 def _(functions: SelectedPaths) -> nn.Module:
-    return module.Selected(flattened(functions.members[0]), functions.outputs)
+    return module.SelectedModule(flattened(functions.members[0]), functions.outputs)
 
 
 def _model(record: Record) -> nn.Module:
@@ -97,10 +97,10 @@ def _model(record: Record) -> nn.Module:
     s, t, d, origin = record.num_paths, record.num_outputs, record.input_dim, record.origin
     slope, level = affine_mean(record.mean, d)  # [1 or t, d], [1 or t]
     level = level.to(origin).expand(s, t).clone()
-    terms: list[module.Term] = []
+    terms: list[module.TermModule] = []
     for term in record.terms:
         for part in _terms(term):
-            if isinstance(part, module.Term):
+            if isinstance(part, module.TermModule):
                 terms.append(part)
             else:  # a constant of each path, [s, t]
                 level += part.to(level)
@@ -116,13 +116,13 @@ def _model(record: Record) -> nn.Module:
         slack = 1e-6 * (domain[1] - domain[0])
         domain = torch.stack([domain[0] - slack, domain[1] + slack])
     slope = slope.to(origin).expand(t, d) if bool(slope.any()) else None
-    return module.Model(terms, level, slope, inner, outer, domain)
+    return module.ModelModule(terms, level, slope, inner, outer, domain)
 
 
 # Terms: a basis and its weights.
 
 
-def _terms(term: PathTerm) -> list[module.Term | Tensor]:
+def _terms(term: PathTerm) -> list[module.TermModule | Tensor]:
     """A term of a record as parts of a module, and constants `[s, t]` of the paths."""
     term = term.term if isinstance(term, Wide) else term
     if not isinstance(term, WeightedSum):
@@ -131,7 +131,7 @@ def _terms(term: PathTerm) -> list[module.Term | Tensor]:
 
 
 @Rules
-def of_basis(basis: Basis, term: WeightedSum) -> list[module.Term | Tensor]:
+def of_basis(basis: Basis, term: WeightedSum) -> list[module.TermModule | Tensor]:
     """A weighted sum of a basis's functions as terms of a module."""
     raise TypeError(
         f"{type(basis).__name__}: these functions are computed by code of their own, which cannot travel; draw with "
@@ -140,42 +140,42 @@ def of_basis(basis: Basis, term: WeightedSum) -> list[module.Term | Tensor]:
 
 
 @of_basis.of(Pairs)
-def _(basis: Pairs, term: WeightedSum) -> list[module.Term | Tensor]:
+def _(basis: Pairs, term: WeightedSum) -> list[module.TermModule | Tensor]:
     weights, *where = _arranged(term)
-    return [module.Waves(weights, _origin(term), basis.frequencies, None, *where)]
+    return [module.WavesModule(weights, _origin(term), basis.frequencies, None, *where)]
 
 
 @of_basis.of(Cosines)
-def _(basis: Cosines, term: WeightedSum) -> list[module.Term | Tensor]:
+def _(basis: Cosines, term: WeightedSum) -> list[module.TermModule | Tensor]:
     weights, *where = _arranged(term)
-    return [module.Waves(weights, _origin(term), basis.frequencies, basis.phases, *where)]
+    return [module.WavesModule(weights, _origin(term), basis.frequencies, basis.phases, *where)]
 
 
 @of_basis.of(Products)
-def _(basis: Products, term: WeightedSum) -> list[module.Term | Tensor]:
+def _(basis: Products, term: WeightedSum) -> list[module.TermModule | Tensor]:
     weights, *where = _arranged(term)
     waves = basis.fourier
     cosines = (None, None, None) if waves is None else (_origin(term), waves.frequencies, waves.phases)
-    return [module.Products(weights, basis.projections, *cosines, *where)]
+    return [module.ProductsModule(weights, basis.projections, *cosines, *where)]
 
 
 @of_basis.of(Lattice)
-def _(basis: Lattice, term: WeightedSum) -> list[module.Term | Tensor]:
+def _(basis: Lattice, term: WeightedSum) -> list[module.TermModule | Tensor]:
     """Its modes as waves, with frequencies in float64: a mode multiplies the errors of phases."""
     h, W, origin = basis.num_pairs, term.weights, _origin(term)
     exact = basis.mapped(lambda b: b.double()).pairs(0, h, len(origin))
-    return [module.Waves(W[None, ..., : 2 * h], origin, exact.frequencies), W[..., 2 * h]]
+    return [module.WavesModule(W[None, ..., : 2 * h], origin, exact.frequencies), W[..., 2 * h]]
 
 
 @of_basis.of(Canonical)
-def _(basis: Canonical, term: WeightedSum) -> list[module.Term | Tensor]:
+def _(basis: Canonical, term: WeightedSum) -> list[module.TermModule | Tensor]:
     """sum_j v_j k(., z_j): a term for each product of which the kernel is a sum."""
-    parts: list[module.Term | Tensor] = []
+    parts: list[module.TermModule | Tensor] = []
     Z = basis.centres
     for product in products(basis.kernel, Z.shape[1]):
         W = term.weights * product.scale.to(term.weights)  # [s, t, c]
         factors = [_factor(shape, Z) for shape in _merged(product.factors)]
-        parts.append(module.Centred(W, factors) if factors else W.sum(-1))
+        parts.append(module.CentredModule(W, factors) if factors else W.sum(-1))
     return parts
 
 
@@ -203,7 +203,7 @@ def _arranged(term: WeightedSum) -> tuple[Tensor, Tensor | None, Tensor | None]:
 
 
 @dataclass
-class Shape:
+class ProfileShape:
     """A factor of a kernel before it has centres: a profile over the embedding with A `[a, d]`, B `[b, d]`, r `[b]`.
 
     Where it is not stationary points are taken about zero; else about one of the centres.
@@ -217,24 +217,24 @@ class Shape:
     power: int = 1
     stationary: bool = True
 
-    def moved(self, M: Tensor) -> Shape:
+    def moved(self, M: Tensor) -> ProfileShape:
         """The factor of points x of which M x, `[e, d]`, are those of this one."""
         return replace(self, A=self.A @ M, B=self.B @ M)
 
 
 @dataclass
-class Product:
+class KernelProduct:
     """scale times a product of factors."""
 
     scale: Tensor
-    factors: list[Shape] = field(default_factory=list)
+    factors: list[ProfileShape] = field(default_factory=list)
 
-    def __mul__(self, other: Product) -> Product:
-        return Product(self.scale * other.scale, [*self.factors, *other.factors])
+    def __mul__(self, other: KernelProduct) -> KernelProduct:
+        return KernelProduct(self.scale * other.scale, [*self.factors, *other.factors])
 
 
 @Rules
-def products(kernel: Kernel, d: int) -> list[Product]:
+def products(kernel: Kernel, d: int) -> list[KernelProduct]:
     """The kernel of points in d dimensions as a sum of products, in float64."""
     raise TypeError(
         f"{type(kernel).__name__}: its covariance is computed by code of its own, which cannot travel; kernels that do "
@@ -244,46 +244,46 @@ def products(kernel: Kernel, d: int) -> list[Product]:
 
 
 @products.of(kernels.Scaled)
-def _(kernel: kernels.Scaled, d: int) -> list[Product]:
-    return [Product(_number(kernel.outputscale) * p.scale, p.factors) for p in products(kernel.kernel, d)]
+def _(kernel: kernels.Scaled, d: int) -> list[KernelProduct]:
+    return [KernelProduct(_number(kernel.outputscale) * p.scale, p.factors) for p in products(kernel.kernel, d)]
 
 
 @products.of(kernels.Sum)
-def _(kernel: kernels.Sum, d: int) -> list[Product]:
+def _(kernel: kernels.Sum, d: int) -> list[KernelProduct]:
     return [product for part in kernel.parts for product in products(part, d)]
 
 
 @products.of(kernels.Product)
-def _(kernel: kernels.Product, d: int) -> list[Product]:
+def _(kernel: kernels.Product, d: int) -> list[KernelProduct]:
     each = [products(part, d) for part in kernel.parts]
-    return [reduce(Product.__mul__, combination) for combination in itertools.product(*each)]
+    return [reduce(KernelProduct.__mul__, combination) for combination in itertools.product(*each)]
 
 
 @products.of(kernels.OnDims)
-def _(kernel: kernels.OnDims, d: int) -> list[Product]:
+def _(kernel: kernels.OnDims, d: int) -> list[KernelProduct]:
     M = torch.eye(d, dtype=torch.float64, device="cpu")[kernel.dims]  # [e, d]
     inner = products(kernel.kernel, len(kernel.dims))
-    return [Product(p.scale, [shape.moved(M) for shape in p.factors]) for p in inner]
+    return [KernelProduct(p.scale, [shape.moved(M) for shape in p.factors]) for p in inner]
 
 
 @products.of(kernels.Rotated)
-def _(kernel: kernels.Rotated, d: int) -> list[Product]:
+def _(kernel: kernels.Rotated, d: int) -> list[KernelProduct]:
     R = rotation(kernel.angle, d)
-    return [Product(p.scale, [shape.moved(R) for shape in p.factors]) for p in products(kernel.kernel, d)]
+    return [KernelProduct(p.scale, [shape.moved(R) for shape in p.factors]) for p in products(kernel.kernel, d)]
 
 
 @products.of(kernels.Constant)
-def _(kernel: kernels.Constant, d: int) -> list[Product]:
-    return [Product(_number(kernel.value))]
+def _(kernel: kernels.Constant, d: int) -> list[KernelProduct]:
+    return [KernelProduct(_number(kernel.value))]
 
 
 @products.of(kernels.RBF)
-def _(kernel: kernels.RBF, d: int) -> list[Product]:
+def _(kernel: kernels.RBF, d: int) -> list[KernelProduct]:
     return _one("rbf", (), _each(1 / kernel.lengthscale, d))
 
 
 @products.of(kernels.Matern)
-def _(kernel: kernels.Matern, d: int) -> list[Product]:
+def _(kernel: kernels.Matern, d: int) -> list[KernelProduct]:
     p = kernel.nu - 0.5
     if p != int(p) or kernel.nu > _LARGEST_NU:
         raise TypeError(
@@ -294,40 +294,40 @@ def _(kernel: kernels.Matern, d: int) -> list[Product]:
 
 
 @products.of(kernels.RationalQuadratic)
-def _(kernel: kernels.RationalQuadratic, d: int) -> list[Product]:
+def _(kernel: kernels.RationalQuadratic, d: int) -> list[KernelProduct]:
     return _one("rational_quadratic", (float(kernel.alpha),), _each(1 / kernel.lengthscale, d))
 
 
 @products.of(kernels.Spherical)
-def _(kernel: kernels.Spherical, d: int) -> list[Product]:
+def _(kernel: kernels.Spherical, d: int) -> list[KernelProduct]:
     return _one("spherical", (), _each(1 / kernel.lengthscale, d))
 
 
 @products.of(kernels.Periodic)
-def _(kernel: kernels.Periodic, d: int) -> list[Product]:
+def _(kernel: kernels.Periodic, d: int) -> list[KernelProduct]:
     """exp(-|E(x) - E(x')|^2 / 2) on circles: 4 sin^2(turn / 2) is the squared length of a chord."""
     lengthscale, period = (_numbers(b, d) for b in (kernel.lengthscale, kernel.period))
     return _one("rbf", (), None, (2 * math.pi / period).diag(), 1 / lengthscale)
 
 
 @products.of(kernels.Cosine)
-def _(kernel: kernels.Cosine, d: int) -> list[Product]:
+def _(kernel: kernels.Cosine, d: int) -> list[KernelProduct]:
     """cos(a - b) is an inner product on the circle."""
     return _one("dot", (0.0,), None, _each(2 * math.pi / kernel.period, d), torch.ones(d, dtype=torch.float64))
 
 
 @products.of(kernels.SpectralMixture)
-def _(kernel: kernels.SpectralMixture, d: int) -> list[Product]:
+def _(kernel: kernels.SpectralMixture, d: int) -> list[KernelProduct]:
     sums = []
     for w, mu, s in zip(kernel.weights, kernel.means, kernel.scales, strict=True):
         envelope = _one("rbf", (), _each(2 * math.pi * s, d))[0]
         wave = _one("dot", (0.0,), None, 2 * math.pi * _number(mu)[None], torch.ones(1, dtype=torch.float64))[0]
-        sums.append(Product(_number(w)) * envelope * wave)
+        sums.append(KernelProduct(_number(w)) * envelope * wave)
     return sums
 
 
 @products.of(kernels.Categorical)
-def _(kernel: kernels.Categorical, d: int) -> list[Product]:
+def _(kernel: kernels.Categorical, d: int) -> list[KernelProduct]:
     """D(r) is the mean of the cosines 2 pi h r / m for h = -(m - 1) / 2 .. (m - 1) / 2."""
     m, factors = kernel._odd, []
     h = torch.arange(1, m // 2 + 1, dtype=torch.float64, device="cpu")
@@ -336,16 +336,16 @@ def _(kernel: kernels.Categorical, d: int) -> list[Product]:
         B[:, i] = 2 * math.pi * h / m
         r = ((1 - a) * 2 / m).sqrt().expand(len(h))
         factors += _one("dot", (float(a + (1 - a) / m),), None, B, r)[0].factors
-    return [Product(torch.ones((), dtype=torch.float64, device="cpu"), factors)]
+    return [KernelProduct(torch.ones((), dtype=torch.float64, device="cpu"), factors)]
 
 
 @products.of(kernels.Linear)
-def _(kernel: kernels.Linear, d: int) -> list[Product]:
+def _(kernel: kernels.Linear, d: int) -> list[KernelProduct]:
     return _one("dot", (0.0,), _numbers(kernel.variance, d).sqrt().diag(), stationary=False)
 
 
 @products.of(kernels.Polynomial)
-def _(kernel: kernels.Polynomial, d: int) -> list[Product]:
+def _(kernel: kernels.Polynomial, d: int) -> list[KernelProduct]:
     offset, A = float(kernel.offset), torch.eye(d, dtype=torch.float64, device="cpu")
     return _one("dot", (offset,), A, power=kernel.degree, stationary=False)
 
@@ -373,22 +373,22 @@ def _one(
     *,
     power: int = 1,
     stationary: bool = True,
-) -> list[Product]:
+) -> list[KernelProduct]:
     """A kernel that is one factor."""
     d = (A if B is None else B).shape[1]  # type: ignore[union-attr]
     none = torch.zeros(0, d, dtype=torch.float64, device="cpu")
     A, B, r = none if A is None else A, none if B is None else B, none[:, 0] if r is None else r
-    shape = Shape(profile, numbers, A, B, r, power, stationary)
-    return [Product(torch.ones((), dtype=torch.float64, device="cpu"), [shape])]
+    shape = ProfileShape(profile, numbers, A, B, r, power, stationary)
+    return [KernelProduct(torch.ones((), dtype=torch.float64, device="cpu"), [shape])]
 
 
 def _polynomial(p: int) -> tuple[float, ...]:
-    """The coefficients of P, the constant first, in k = exp(-s) P(s) for nu = p + 1/2 (Rasmussen and Williams, 4.16)."""
+    """P's coefficients, the constant first, in k = exp(-s) P(s) for nu = p + 1/2 (Rasmussen and Williams, 4.16)."""
     f = math.factorial
     return tuple(f(p) / f(2 * p) * f(2 * p - j) / (f(p - j) * f(j)) * 2**j for j in range(p + 1))
 
 
-def _merged(shapes: list[Shape]) -> list[Shape]:
+def _merged(shapes: list[ProfileShape]) -> list[ProfileShape]:
     """The same product with one RBF: exponents add, so that embeddings go side by side."""
     normal = [shape for shape in shapes if shape.profile == "rbf"]
     if len(normal) < 2:
@@ -397,7 +397,7 @@ def _merged(shapes: list[Shape]) -> list[Shape]:
     return [replace(normal[0], A=A, B=B, r=r), *(shape for shape in shapes if shape.profile != "rbf")]
 
 
-def _factor(shape: Shape, Z: Tensor) -> module.Factor:
+def _factor(shape: ProfileShape, Z: Tensor) -> module.FactorModule:
     """A factor with its centres `[c, d]`."""
     A = shape.A[shape.A.any(1)]  # coordinates on which it does not depend take no time
     origin = Z[0] if shape.stationary else torch.zeros_like(Z[0])
@@ -405,7 +405,7 @@ def _factor(shape: Shape, Z: Tensor) -> module.Factor:
     if not len(A) and not len(B):  # a scale of zero: the kernel is constant
         A = torch.zeros(1, Z.shape[1]).to(Z)
     numbers = torch.tensor(shape.numbers, dtype=torch.float64).to(Z)
-    return module.Factor(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
+    return module.FactorModule(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
 
 
 # Means and transforms: what is affine.

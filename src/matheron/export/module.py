@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,14 @@ LARGEST_UNROLLED = 16
 _FAR = {torch.float32: 87.0, torch.float64: 700.0}
 
 
-class Part(nn.Module):
+class PartModule(nn.Module):
     """A module that a file can describe: by the name of its class, `fields`, buffers and parts."""
 
     fields: ClassVar[tuple[str, ...]] = ()
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, **buffers: Tensor | None) -> None:
         super().__init__()
@@ -32,17 +36,13 @@ class Part(nn.Module):
             self.register_buffer(name, None if tensor is None else tensor.detach().clone().contiguous())
 
 
-class Term(Part):
+class TermModule(PartModule):
     """sum_c W_c phi_c(z) of every path: `[n, d]` or `[s, n, d]` to `[s, t, n]`.
 
     A basis comes in g versions. Weights are `[g, m, t, c]`, the paths of each version side by side, filled up with
-    zeros to m of them; `members [g, m]` says which paths these are, `place [s]` where each path's row is. With one version
-    both are None.
+    zeros to m of them; `members [g, m]` says which paths these are, `place [s]` where each path's row is. With one
+    version both are None.
     """
-
-    weights: Tensor
-    members: Tensor | None
-    place: Tensor | None
 
     def features(self, z: Tensor) -> Tensor:
         """phi: `[g or 1, N, d] -> [g, N, c]`."""
@@ -62,7 +62,7 @@ class Term(Part):
         return (sums if self.place is None else sums[self.place]).to(z.dtype)
 
 
-class Waves(Term):
+class WavesModule(TermModule):
     """cos(theta_i . (z - origin) + tau_i); with `paired` all cosines, then all sines, of phases without a tau.
 
     Frequencies `[g, f, d]`, phases tau `[g, f]`. Frequencies in float64 beside weights in float32 are those of a
@@ -92,7 +92,7 @@ class Waves(Term):
         return (P + self.phases[:, None]).cos()
 
 
-class Products(Term):
+class ProductsModule(TermModule):
     """prod_j (a_ij . (z, 1)), monomials among others, with projections a `[g, p, c, d + 1]`; times waves, perhaps."""
 
     def __init__(
@@ -126,12 +126,12 @@ class Products(Term):
         return Phi
 
 
-class Centred(Term):
+class CentredModule(TermModule):
     """k(z, z_j) of a kernel that is a product of `factors`, at c centres: weights `[1, s, t, c]`."""
 
     members = place = None
 
-    def __init__(self, weights: Tensor, factors: Sequence[Factor]) -> None:
+    def __init__(self, weights: Tensor, factors: Sequence[FactorModule]) -> None:
         super().__init__(weights=weights[None])
         self.factors = nn.ModuleList(factors)
 
@@ -142,7 +142,7 @@ class Centred(Term):
         return Phi  # [1, N, c]
 
 
-class Factor(Part):
+class FactorModule(PartModule):
     """profile(|E(z) - E(z_j)|^2), or a power of an inner product, with an embedding E of the points.
 
         E(z) = [A (z - o), r cos(B (z - o)), r sin(B (z - o))]
@@ -227,7 +227,7 @@ def radial(profile: str, numbers: Tensor, q: Tensor) -> Tensor:
     return P * (-s).exp()
 
 
-class Model(Part):
+class ModelModule(PartModule):
     """scale (level + slope . z + sum of terms at z) + offset, z = x M + b: the paths of one model.
 
     level `[s, t]` and slope `[t, d]` are of the mean, and of what is constant in each path. M is `[d, e]`, or `[d]`
@@ -236,7 +236,7 @@ class Model(Part):
 
     def __init__(
         self,
-        terms: Sequence[Term],
+        terms: Sequence[TermModule],
         level: Tensor,
         slope: Tensor | None = None,
         inner: tuple[Tensor, Tensor] | None = None,
@@ -266,7 +266,7 @@ class Model(Part):
         return f if self.scale is None else f * self.scale + self.offset
 
 
-class SideBySide(Part):
+class SideBySideModule(PartModule):
     """The outputs of several parts side by side."""
 
     def __init__(self, parts: Sequence[nn.Module]) -> None:
@@ -277,7 +277,7 @@ class SideBySide(Part):
         return torch.cat([part(x) for part in self.parts], dim=-1)
 
 
-class Ensemble(Part):
+class EnsembleModule(PartModule):
     """The paths of several parts: `order [s]` has the paths of the first, of the second ..., `place [s]` undoes it."""
 
     fields = ("counts",)
@@ -293,7 +293,7 @@ class Ensemble(Part):
         return torch.cat([part(share) for part, share in zip(self.parts, shares, strict=True)])[self.place]
 
 
-class Selected(Part):
+class SelectedModule(PartModule):
     """Some outputs of a part."""
 
     def __init__(self, part: nn.Module, outputs: Tensor) -> None:
@@ -304,7 +304,7 @@ class Selected(Part):
         return self.part(x).index_select(-1, self.outputs)
 
 
-class FunctionModule(Part):
+class FunctionModule(PartModule):
     """s functions as a plain module: points `[n, d]` or `[s, n, d]` to values `[s, n]`, `[s, n, t]` for t outputs."""
 
     fields = ("num_paths", "num_outputs", "input_dim", "dtype")
