@@ -35,7 +35,18 @@ Features = tuple[Any, Slope]
 
 
 def load(path: str | os.PathLike[str]) -> Functions:
-    """The functions in a file that `paths.export("f.safetensors")` wrote."""
+    """The functions in a file that `paths.export("f.safetensors")` wrote.
+
+    >>> import tempfile, numpy as np, matheron, matheron_portable
+    >>> paths = matheron.draw_prior(matheron.kernels.RBF(0.3), 4, input_dim=2)  # where there is torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths.export(f"{folder}/f.safetensors")
+    ...     f = matheron_portable.load(f"{folder}/f.safetensors")
+    >>> f
+    Functions(num_paths=4, input_dim=2, num_outputs=1)
+    >>> f(np.random.rand(10, 2)).shape, f.value_and_grad(np.random.rand(4, 3, 2))[1].shape
+    ((4, 10), (4, 3, 2))
+    """
     with safe_open(os.fspath(path), framework="np") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:

@@ -13,7 +13,7 @@ from matheron import kernels as k
 from matheron.cli import app
 
 DOUBLE, SINGLE = torch.float64, torch.float32
-KERNEL = k.Matern(2.5, 0.5).on(0) * k.RationalQuadratic(0.3, 1.0).on(1) + k.Linear() + k.Periodic(2.0).on(0)
+KERNEL = k.Matern(3.5, 0.5).on(0) * k.RationalQuadratic(0.3, 1.0).on(1) + k.Linear() + k.Periodic(2.0).on(0)
 
 
 def paths_of(kernel, dtype: torch.dtype, s: int = 4, d: int = 2, **settings) -> matheron.Paths:

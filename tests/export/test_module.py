@@ -126,6 +126,12 @@ def test_in_float32_a_module_errs_by_rounding_alone():
     assert (rough.to_module()(x[:, :1]) - rough(x[:, :1])).abs().max() < 1e-5
 
 
+def test_in_float32_the_phases_of_a_lattice_keep_their_digits():
+    paths = matheron.draw_prior(k.Matern(1.5, 0.01), 2, input_dim=1, domain=(0.0, 5.0), seed=0).to(torch.float32)
+    x = 4 + points(200, 1, dtype=torch.float32)  # phases of some 10,000 radians, of which float32 has three decimals
+    assert (paths.to_module()(x) - paths(x)).abs().max() < 1e-5
+
+
 def test_a_module_is_plain_buffers_and_the_paths_do_not_know_of_it():
     paths = drawn(k.RBF(0.3))
     before, module = paths([[0.3]]), paths.to_module()
