@@ -7,7 +7,7 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Literal, Self, final
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from ..evaluate import Record
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
+
+    from ..export import FunctionModule
 
 Index = int | slice | Sequence[int] | Tensor
 # Numbers that a grid's values hold beside the result, where they cannot be written into it at once.
@@ -185,6 +187,56 @@ class AbstractFunctions(PlacedFunctions):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the paths to a safetensors file; `matheron.load` reads them back, and runs no code."""
         store.save(self, path)
+
+    @final
+    def to_module(self) -> FunctionModule:
+        """The same functions as a plain `torch.nn.Module`: waves, profiles at centres and monomials, all of it buffers.
+
+        `torch.export` with any number of points, `torch.compile(fullgraph=True)`, `torch.func` and ONNX take it. It has
+        points `[n, d]` or `[s, n, d]` in the functions' dtype, without checks, and holds all that it needs of them at
+        once: for millions of points call the functions themselves, which work in blocks. What has no such form (a
+        kernel, a mean or a transform by code of its own) is a TypeError that says what to do.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.Matern(2.5, 0.3), 4, input_dim=2)
+        >>> module, x = paths.to_module(), torch.rand(10, 2, dtype=torch.float64)
+        >>> bool((module(x) - paths(x)).abs().max() < 1e-12)
+        True
+        >>> hessian = torch.func.hessian(lambda x: module(x[None])[0, 0])
+        >>> torch.func.vmap(hessian)(x).shape
+        torch.Size([10, 2, 2])
+        """
+        from ..export import to_module  # which comes later in the import order
+
+        return to_module(self)
+
+    @final
+    def export(self, path: str | os.PathLike[str], *, points: Literal["shared", "own"] = "shared") -> None:
+        """Write the functions for another runtime, in the form of `to_module`. The file's ending says which:
+
+        - `.onnx` for ONNX runtimes (extra `onnx`), in one file: input `x`, output `f`;
+        - `.pt2` for `torch.export.load`, and for C++ by `torch._inductor.aoti_compile_and_package`;
+        - `.safetensors` for `matheron_portable`, which needs NumPy alone, and runs on JAX. It holds less than `save`
+          writes: `matheron.load` does not read it.
+
+        Args:
+            path: the file.
+            points: whether the graph of an `.onnx` or `.pt2` file takes points `[n, d]`, shared by all functions, or
+                `[s, n, d]`, each function's own; any n.
+
+        >>> import tempfile, torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     paths.export(f"{folder}/f.pt2")
+        ...     f = torch.export.load(f"{folder}/f.pt2").module()
+        >>> f(torch.rand(7, 2, dtype=torch.float64)).shape
+        torch.Size([4, 7])
+        """
+        from ..export import export
+
+        export(self, path, points)
 
     @abstractmethod
     def _values(self, x: Tensor) -> Tensor:
