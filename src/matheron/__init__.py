@@ -50,13 +50,22 @@ if _TYPE_CHECKING:
     from .models import transforms as transforms
     from .models.libraries import describe as describe
     from .models.streamed import StreamedGP as StreamedGP
+    from .paths import AbstractFunctions as AbstractFunctions
     from .paths import AbstractPaths as AbstractPaths
     from .paths import BatchPaths as BatchPaths
+    from .paths import Composition as Composition
     from .paths import EnsemblePaths as EnsemblePaths
+    from .paths import LinearCombination as LinearCombination
+    from .paths import Mapped as Mapped
     from .paths import OutputPaths as OutputPaths
     from .paths import Paths as Paths
+    from .paths import PointwiseProduct as PointwiseProduct
+    from .paths import PosteriorMean as PosteriorMean
     from .paths import SelectedPaths as SelectedPaths
+    from .paths import Selection as Selection
     from .paths import SpreadWarning as SpreadWarning
+    from .paths import Stack as Stack
+    from .paths import stack as stack
     from .paths.matheron_rule import matheron as matheron
     from .paths.matheron_rule import weight_space_update as weight_space_update
     from .solvers import JitterWarning as JitterWarning
@@ -89,7 +98,8 @@ else:
         "models": "Batch Ensemble ExactGP Outputs SelectedOutputs SparseGP",
         "models.libraries": "describe",
         "models.streamed": "StreamedGP",
-        "paths": "AbstractPaths BatchPaths EnsemblePaths OutputPaths Paths SelectedPaths SpreadWarning",
+        "paths": "AbstractFunctions AbstractPaths BatchPaths Composition EnsemblePaths LinearCombination Mapped "
+        "OutputPaths Paths PointwiseProduct PosteriorMean SelectedPaths Selection SpreadWarning Stack stack",
         "paths.matheron_rule": "matheron weight_space_update",
         "solvers": "JitterWarning",
         "thompson": "Minima maximize minimize",

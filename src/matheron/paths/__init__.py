@@ -1,15 +1,25 @@
 """What a user holds: prior path + update path."""
 
+from .algebra import Composition as Composition
+from .algebra import LinearCombination as LinearCombination
+from .algebra import Mapped as Mapped
+from .algebra import PointwiseProduct as PointwiseProduct
+from .algebra import PosteriorMean as PosteriorMean
+from .algebra import Selection as Selection
+from .algebra import Stack as Stack
 from .base import AbstractPaths as AbstractPaths
 from .base import require_paths as require_paths
 from .exact import CentredUpdate as CentredUpdate
 from .exact import ExactUpdate as ExactUpdate
 from .exact import exact_update as exact_update
+from .functions import AbstractFunctions as AbstractFunctions
+from .functions import require_functions as require_functions
 from .kept_factor import Factor as Factor
 from .multi_model import BatchPaths as BatchPaths
 from .multi_model import EnsemblePaths as EnsemblePaths
 from .multi_model import OutputPaths as OutputPaths
 from .multi_model import SelectedPaths as SelectedPaths
+from .multi_model import stack as stack
 from .observations import Data as Data
 from .paths import Paths as Paths
 from .paths import PriorPlusUpdate as PriorPlusUpdate

@@ -12,11 +12,11 @@ from torch import Tensor
 from ..core.checks import Names, as_names, many
 from ..core.sites import Sites
 from ..core.value import Json
-from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
+from ..evaluate import PathTerm, Record, Recorder, WeightedSum, Wide, inner_points, values, values_and_gradients
 from ..features import FeatureSpec
 from ..models.means import Mean
 from ..models.streamed import Chunk
-from ..models.transforms import Transform
+from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats
 from .base import AbstractPaths
 from .observations import Observations, undone
@@ -130,14 +130,11 @@ class PriorPlusUpdate(AbstractPaths):
         return record.chained(x, *values_and_gradients(record, record.inner(x), of))
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        if self.input_transform is not None and not self.input_transform.elementwise:
-            return self._on_points_of_grid(axes, out)
-        inner = []
-        for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
-            x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
-            x[:, i] = axis
-            inner.append(self.record.inner(x[None])[0, :, i])
-        on_grid(self.record, inner, out)
+        self._by_record(self.record, axes, out)
+
+    def _of(self, transform: Transform) -> Self:
+        inward = chained([transform.to(self.device, self.dtype), self.input_transform])
+        return self.replaced(input_transform=inward, input_names=None)
 
     def _records(self) -> list[Record]:
         return [self.record]
@@ -172,6 +169,15 @@ def _make_record(paths: PriorPlusUpdate) -> Record:
 _record_of = Recorder(_make_record)
 
 
+def repeated(term: PathTerm, rows: int) -> PathTerm:
+    """The term of one function as that of several equal ones."""
+    if isinstance(term, Wide):
+        return Wide(repeated(term.term, rows))
+    assert isinstance(term, WeightedSum)
+    index = None if term.index is None else term.index.repeat(rows)
+    return replace(term, weights=term.weights.repeat(rows, 1, 1), index=index)
+
+
 @final
 class Paths(PriorPlusUpdate):
     """Functions drawn from a Gaussian process, a batch of them: a value that is never changed.
@@ -192,12 +198,21 @@ class Paths(PriorPlusUpdate):
     """
 
     def _mean(self, x: Tensor) -> Tensor:
-        self._affine_output()
-        record, own = self.record, self.update.own_posteriors
-        rows = self.num_paths if own else 1
-        means = record.derived(lambda r: replace(r, num_paths=rows, terms=self.update.mean_terms()), "mean")
-        f = record.outer(values(means, record.inner(x)))
+        means, own = self._record_of_mean(), self.update.own_posteriors
+        f = means.outer(values(means, means.inner(x)))
         return f if own else f[0]
+
+    def _record_of_mean(self) -> Record:
+        """The posterior mean: a row, or one for each path where posteriors are each path's own."""
+        self._affine_output()
+        rows = self.num_paths if self.update.own_posteriors else 1
+        return self.record.derived(lambda r: replace(r, num_paths=rows, terms=self.update.mean_terms()), "mean")
+
+    def _mean_record(self, rows: int) -> Record | None:
+        if self.update.own_posteriors:
+            return None
+        one = self._record_of_mean()
+        return replace(one, num_paths=rows, terms=[repeated(term, rows) for term in one.terms])
 
     def _variance(self, x: Tensor) -> Tensor:
         transform, x = self.output_transform, self.inner(x)[0]
