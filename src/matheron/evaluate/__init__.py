@@ -15,6 +15,8 @@ from .evaluators import register as register
 from .evaluators import values as values
 from .evaluators import values_and_gradients as values_and_gradients
 from .fused import joined_gradients as joined_gradients
+from .fused.recursion import Recursion as Recursion
+from .fused.recursion import recursion_of as recursion_of
 from .grid import on_grid as on_grid
 from .record import Float64Term as Float64Term
 from .record import PathTerm as PathTerm

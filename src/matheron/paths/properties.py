@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..evaluate import Record, record_shares_work
-from ..evaluate.fused.recursion import Recursion, recursion_of
+from ..evaluate import Record, Recursion, record_shares_work, recursion_of
 from .functions import AbstractFunctions
 
 
