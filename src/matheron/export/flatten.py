@@ -25,7 +25,7 @@ from ..lattice.basis import Lattice
 from ..models import means, transforms
 from ..models.means import Mean
 from ..models.transforms import Transform
-from ..paths import EnsemblePaths, SelectedPaths
+from ..paths import EnsemblePaths, OutputPaths, SelectedPaths
 from ..paths.functions import AbstractFunctions
 from . import module
 from .module import FunctionModule, embedded
@@ -78,6 +78,11 @@ def flattened(functions: AbstractFunctions) -> nn.Module:
         )
     models = [_model(record) for record in records]
     return models[0] if len(models) == 1 else module.SideBySideModule(models)
+
+
+@flattened.of(OutputPaths)
+def _(functions: OutputPaths) -> nn.Module:
+    return module.SideBySideModule([flattened(member) for member in functions.members])
 
 
 @flattened.of(EnsemblePaths)
