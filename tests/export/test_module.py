@@ -69,6 +69,7 @@ def others():
     means = matheron.means
     stacked = means.Mixed(means.Stacked([means.ConstantMean(1.0), means.LinearMean([2.0], 0.5)]), [[1, 2], [0, 1.0]])
     paths = drawn(k.Matern(2.5, 0.3), s=6)
+    ensemble = matheron.draw(matheron.Ensemble([smooth, rough, model(k.RBF(0.1))]), 11, seed=0)
     return {
         "a basis for some paths": matheron.draw(rough, 10, paths_per_basis=4, num_features=64, seed=0),
         "a basis for each": matheron.draw(model(k.Linear() * k.RBF(0.3)), 3, paths_per_basis=1, seed=0),
@@ -88,7 +89,8 @@ def others():
         "a chain": drawn(k.RBF(0.3), 2, input_transform=chain),
         "coupled outputs": matheron.draw(two_outputs(COUPLED), 4, seed=0),
         "outputs": matheron.draw(matheron.Outputs([smooth, rough]), 4, seed=0),
-        "an ensemble": matheron.draw(matheron.Ensemble([smooth, rough, model(k.RBF(0.1))]), 11, seed=0),
+        "an ensemble": ensemble,
+        "an ensemble as an output": matheron.OutputPaths([ensemble, matheron.draw(smooth, 11, seed=0)]),
         "an output": matheron.draw(matheron.SelectedOutputs(two_outputs(COUPLED), [1]), 4, seed=0),
         "conditioned": paths.condition_on(points(3, 1), points(6, 3), noise=0.01, seed=0),
         "refreshed": paths.refreshed([[0.3]], seed=0),
@@ -207,6 +209,7 @@ class NotQuiteRBF(k.RBF):
 
 def on_a_sphere():
     features = spherical_features(k.RBF(0.5), torch.zeros(3), 1.0)
+    assert features is not None
     return matheron.draw_prior(k.RBF(0.5), 2, input_dim=3, features=features, seed=0)
 
 

@@ -25,7 +25,7 @@ from ..lattice.basis import Lattice
 from ..models import means, transforms
 from ..models.means import Mean
 from ..models.transforms import Transform
-from ..paths import EnsemblePaths, SelectedPaths
+from ..paths import EnsemblePaths, OutputPaths, SelectedPaths
 from ..paths.functions import AbstractFunctions
 from . import module
 from .module import FunctionModule, embedded
@@ -78,6 +78,11 @@ def flattened(functions: AbstractFunctions) -> nn.Module:
         )
     models = [_model(record) for record in records]
     return models[0] if len(models) == 1 else module.SideBySideModule(models)
+
+
+@flattened.of(OutputPaths)
+def _(functions: OutputPaths) -> nn.Module:
+    return module.SideBySideModule([flattened(member) for member in functions.members])
 
 
 @flattened.of(EnsemblePaths)
@@ -313,7 +318,9 @@ def _(kernel: kernels.Periodic, d: int) -> list[KernelProduct]:
 @products.of(kernels.Cosine)
 def _(kernel: kernels.Cosine, d: int) -> list[KernelProduct]:
     """cos(a - b) is an inner product on the circle."""
-    return _one("dot", (0.0,), None, _each(2 * math.pi / kernel.period, d), torch.ones(d, dtype=torch.float64))
+    return _one(
+        "dot", (0.0,), None, _each(2 * math.pi / kernel.period, d), torch.ones(d, dtype=torch.float64, device="cpu")
+    )
 
 
 @products.of(kernels.SpectralMixture)
@@ -321,7 +328,9 @@ def _(kernel: kernels.SpectralMixture, d: int) -> list[KernelProduct]:
     sums = []
     for w, mu, s in zip(kernel.weights, kernel.means, kernel.scales, strict=True):
         envelope = _one("rbf", (), _each(2 * math.pi * s, d))[0]
-        wave = _one("dot", (0.0,), None, 2 * math.pi * _number(mu)[None], torch.ones(1, dtype=torch.float64))[0]
+        wave = _one(
+            "dot", (0.0,), None, 2 * math.pi * _number(mu)[None], torch.ones(1, dtype=torch.float64, device="cpu")
+        )[0]
         sums.append(KernelProduct(_number(w)) * envelope * wave)
     return sums
 
@@ -403,8 +412,8 @@ def _factor(shape: ProfileShape, Z: Tensor) -> module.FactorModule:
     origin = Z[0] if shape.stationary else torch.zeros_like(Z[0])
     A, B, r = (matrix.to(Z) for matrix in (A, shape.B, shape.r))
     if not len(A) and not len(B):  # a scale of zero: the kernel is constant
-        A = torch.zeros(1, Z.shape[1]).to(Z)
-    numbers = torch.tensor(shape.numbers, dtype=torch.float64).to(Z)
+        A = Z.new_zeros(1, Z.shape[1])
+    numbers = torch.tensor(shape.numbers, dtype=torch.float64, device="cpu").to(Z)
     return module.FactorModule(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
 
 
