@@ -276,6 +276,12 @@ def test_auto_takes_cholesky_while_the_matrix_fits_and_conjugate_gradients_beyon
     assert isinstance(state_of(kernel, rand(11, 2), None, noises(11, 0.1), auto), PCGState)
 
 
+@pytest.mark.parametrize(("noise", "kind"), [(0.1, CholeskyState), (1e-6, PCGState)])
+def test_in_single_precision_half_the_memory_will_do_where_a_factor_has_the_digits(noise, kind):
+    X, auto = rand(10, 2).float(), Auto(memory=4 * 10**2)
+    assert isinstance(state_of(K.RBF(0.5).to("cpu", torch.float32), X, None, noises(10, noise).float(), auto), kind)
+
+
 def test_auto_keeps_a_graph_with_cholesky():
     X, noise = rand(5, 2), noises(5, 0.1)
     tied = K.RBF(torch.tensor(0.5, dtype=torch.float64, requires_grad=True))
