@@ -255,6 +255,20 @@ def test_single_precision_that_gets_nowhere_gives_way_to_double(monkeypatch):
     torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=0.02 * float(exact.abs().mean()))
 
 
+def test_patience_with_products_in_single_precision_that_lower_no_error_has_an_end(monkeypatch):
+    class Lossy(KernelOperator):
+        def product(self, V):
+            exact = super().product(V)
+            error = 0.05 * randn(*exact.shape, seed=int(1e6 * V.abs().sum()) % 1000)
+            return exact if V.dtype == torch.float64 else exact * (1 + error).to(exact)
+
+    monkeypatch.setattr(pcg._Solve, "_first_dtype", lambda self: torch.float32)  # as on a GPU
+    kernel, X, noise = K.Matern(1.5, 0.3).to("cpu", torch.float32), rand(300, 2).float(), noises(300, 1e-2).float()
+    solver = PCG(rank=5, patience=20, max_iterations=600)
+    _, stats = solver.init(Lossy(kernel, Sites(X), noise)).solve(randn(300, 3, seed=1).float())
+    assert stats.converged and stats.iterations < 600
+
+
 def test_progress_is_shown_where_asked(capsys):
     state_of(K.RBF(0.5), rand(50, 2), None, noises(50, 1e-3), PCG(rank=5, progress=True)).solve(randn(50, 2))
     assert "iterations" in capsys.readouterr().err
