@@ -10,25 +10,27 @@ import scipy  # whose transforms it imports when they are first used
 import torch
 from torch import Tensor
 
+# Numbers of a convolution that are transformed at a time on a CPU.
+_SLAB = 1 << 16
+
 
 def fast_size(n: int) -> int:
     """The next even number with no prime factor above 5."""
     return 2 * scipy.fft.next_fast_len((n + 1) // 2, real=True)
 
 
-def convolved(F: Sequence[Tensor], spectra: Sequence[Sequence[Tensor]], slab: int = 1 << 16) -> list[Tensor]:
+def convolved(F: Sequence[Tensor], spectra: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Coefficients `[r, *shape]` times Toeplitz matrices, G_a = sum_b T_ab F_b, given the spectra `[*size]` of the
     circulant ones around them.
 
-    On a CPU zeros are not transformed: one axis whole, then the others `slab` numbers at a time, which
-    stay in cache.
+    On a CPU zeros are not transformed: one axis whole, then the others a slab of it at a time, which stays in cache.
     """
     shape, size = F[0].shape[1:], spectra[0][0].shape
-    if len(shape) == 1 or F[0].device.type != "cpu" or spectra[0][0].numel() <= slab:
+    if len(shape) == 1 or F[0].device.type != "cpu" or spectra[0][0].numel() <= _SLAB:
         axes = tuple(range(1, F[0].ndim))
         H = _times(spectra, [torch.fft.fftn(F_b, s=tuple(size), dim=axes) for F_b in F])
         return [torch.fft.ifftn(H_a, dim=axes)[tuple(slice(n) for n in (None, *shape))] for H_a in H]
-    out, step = [torch.empty_like(F_b) for F_b in F], max(1, slab // math.prod(size[1:]))
+    out, step = [torch.empty_like(F_b) for F_b in F], max(1, _SLAB // math.prod(size[1:]))
     inner = tuple(slice(n) for n in (None, *shape[1:]))
     for row in range(len(F[0])):
         G = [torch.fft.fft(F_b[row], n=size[0], dim=0) for F_b in F]
