@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..core.checks import per_dimension
-from ..evaluate import Basis, Canonical, Cosines, Pairs, PathTerm, Products, Record, WeightedSum, Wide
+from ..evaluate import Basis, Canonical, Cosines, Float64Term, Pairs, PathTerm, Products, Record, WeightedSum
 from ..kernels import Kernel
 from ..kernels.spatial import rotation
 from ..lattice.basis import Lattice
@@ -129,7 +129,7 @@ def _model(record: Record) -> nn.Module:
 
 def _terms(term: PathTerm) -> list[module.TermModule | Tensor]:
     """A term of a record as parts of a module, and constants `[s, t]` of the paths."""
-    term = term.term if isinstance(term, Wide) else term
+    term = term.term if isinstance(term, Float64Term) else term
     if not isinstance(term, WeightedSum):
         raise TypeError(f"{type(term).__name__}: expected a weighted sum of basis functions")
     return of_basis(term.basis, term)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.checks import Names, as_names, many
 from ..core.sites import Sites
 from ..core.value import Json
-from ..evaluate import PathTerm, Record, Recorder, WeightedSum, Wide, inner_points, values, values_and_gradients
+from ..evaluate import Float64Term, PathTerm, Record, Recorder, WeightedSum, inner_points, values, values_and_gradients
 from ..features import FeatureSpec
 from ..models.means import Mean
 from ..models.streamed import Chunk
@@ -171,8 +171,8 @@ _record_of = Recorder(_make_record)
 
 def repeated(term: PathTerm, rows: int) -> PathTerm:
     """The term of one function as that of several equal ones."""
-    if isinstance(term, Wide):
-        return Wide(repeated(term.term, rows))
+    if isinstance(term, Float64Term):
+        return Float64Term(repeated(term.term, rows))
     assert isinstance(term, WeightedSum)
     index = None if term.index is None else term.index.repeat(rows)
     return replace(term, weights=term.weights.repeat(rows, 1, 1), index=index)
