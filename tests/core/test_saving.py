@@ -130,7 +130,6 @@ def everything() -> dict[str, Any]:
         "outputs": draw(matheron.Outputs([one, other]), 2, **settings),
         "ensemble": draw(matheron.Ensemble([one, other]), 3, **settings),
         "batch": draw(matheron.Batch([one, other]), 2, **settings),
-        "a monomial times a lattice": prior(K.RBF(0.5) * K.Linear(), domain=(0.0, 1.0)),
         "spherical, rotated": prior(K.Spherical(0.5) + K.Rotated(K.RBF([0.5, 0.2]), 30.0)),
         "spherical harmonics": prior(K.RBF(1.0), 3, features=spherical_features(K.RBF(1.0), torch.zeros(3), 1.0)),
         "given on a lattice": draw(one, 2, solver="lattice", domain=(0.0, 1.0), generator=gen()),

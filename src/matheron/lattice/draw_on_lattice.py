@@ -20,9 +20,9 @@ from .solver import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, FourierLattice, lar
 from .update import error_of_mean, given_on_lattice, warn_of_misfit
 
 _NO_LATTICE = (
-    'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice (alone or times '
-    "linear ones), and whose others are constant, linear, polynomial or periodic; got {kernel!r} ({why}); use "
-    'solver="cholesky" or "cg"'
+    "a solve on a lattice needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice, and whose "
+    "others are constant, linear, polynomial or periodic (a product of a stationary and a linear one does not); got "
+    '{kernel!r} ({why}); use an ExactGP with solver="cholesky" or "cg"'
 )
 
 
@@ -52,11 +52,7 @@ def drawn_on_lattice(
             joint, why = Joint.of(features, gp.kernel), features.description
         except NoJointLattice as reason:
             features, joint, why = None, None, reason
-        if (
-            features is None
-            or joint is None
-            or not (asked or worthwhile(joint, X.double() - features.origin.double(), gp.noise, s, gp.tasks))
-        ):
+        if features is None or joint is None or not (asked or worthwhile(joint, gp.noise, s, gp.tasks)):
             if asked:
                 raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=why))
             generator.set_state(state)  # as if nothing had been tried

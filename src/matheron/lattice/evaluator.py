@@ -21,7 +21,7 @@ from ..core.weighted_sums import Sums, add
 from ..evaluate import chunked
 from ..evaluate.path_terms import WeightedSum
 from ..evaluate.record import Record
-from .basis import Modulated, OnLattice, lattice_in
+from .basis import Lattice
 
 # Points of a transform at the most, and how many sums are taken together.
 _POINTS, _ROWS = 1 << 20, 16
@@ -58,7 +58,7 @@ def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[
 
 def _on_lattices(record: Record) -> tuple[list[WeightedSum], Record]:
     """The terms on lattices, and the record of all others."""
-    mine = [t for t in record.terms if isinstance(t, WeightedSum) and isinstance(t.basis, OnLattice)]
+    mine = [t for t in record.terms if isinstance(t, WeightedSum) and isinstance(t.basis, Lattice)]
     return mine, replace(record, terms=[t for t in record.terms if t not in mine])
 
 
@@ -80,7 +80,7 @@ def _shared(term: WeightedSum, x: Tensor, gradient: bool) -> Sums:
     W = term.weights.reshape(s * t, c)
     f = x.new_empty(s * t, n)
     df = x.new_empty(s * t, n, d) if gradient else None
-    step = s * t if df is None and lattice_in(term.basis).suits_matrix(x[:, :_POINTS], s * t) else _ROWS
+    step = s * t if df is None and term.basis.suits_matrix(x[:, :_POINTS], s * t) else _ROWS
     for i in range(0, n, _POINTS):
         for j in range(0, s * t, step):
             rows, points = slice(j, j + step), slice(i, i + _POINTS)
@@ -97,12 +97,12 @@ def _tables(record: Record) -> list[Interpolated] | None:
     """The series of every path and output on a fine grid; None where that is too much."""
     tables, size = [], 0
     for term in record.derived(_on_lattices)[0]:
-        cells = math.prod(grid_shape(lattice_in(term.basis).shape, record.dtype))
+        cells = math.prod(grid_shape(term.basis.shape, record.dtype))
         size += term.weights.shape[0] * term.weights.shape[1] * cells * term.weights.element_size()
     if size > _TABLES:
         return None
     for term in record.derived(_on_lattices)[0]:
-        W, lattice = term.weights.flatten(0, 1), lattice_in(term.basis)
+        W, lattice = term.weights.flatten(0, 1), term.basis
         grid = W.new_empty(len(W), *grid_shape(lattice.shape, record.dtype))
         for rows, some in zip(grid.split(_ROWS), W.split(_ROWS), strict=True):
             rows.copy_(fine_grid(lattice.coefficients(some)).real)
@@ -113,7 +113,7 @@ def _tables(record: Record) -> list[Interpolated] | None:
 def _own(term: WeightedSum, table: Interpolated, x: Tensor, of: Tensor | None, gradient: bool) -> Sums:
     s, t, _ = term.weights.shape
     paths = torch.arange(s, device=x.device) if of is None else of
-    lattice = lattice_in(term.basis)
+    lattice = term.basis
     angles = lattice.angles(x)
     f = x.new_empty(len(paths), t, x.shape[1])
     df = x.new_zeros(len(paths), t, *x.shape[1:]) if gradient else None
@@ -121,6 +121,4 @@ def _own(term: WeightedSum, table: Interpolated, x: Tensor, of: Tensor | None, g
         f[:, j], slope = table.own(angles, paths * t + j, gradient)
         if df is not None and slope is not None:
             df[:, j][..., lattice.dims] = slope * (2 * torch.pi / lattice.period)
-    if isinstance(term.basis, Modulated):
-        f, df = term.basis.modulated(x, f, df)
     return f.mT if df is None else (f.mT, df.transpose(1, 2))

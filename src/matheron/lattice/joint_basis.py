@@ -11,7 +11,7 @@ from ..core.nufft import series_at
 from ..evaluate.bases import Basis
 from ..features.features import EXACT, Features
 from ..kernels import Kernel
-from .basis import Modulated, OnLattice, lattice_in, powers_in, same_modes
+from .basis import Lattice, same_modes
 from .solver import rows_of
 
 # Explicit functions beside a lattice at the most: each is a transform of the data, and a row of a dense matrix.
@@ -27,45 +27,33 @@ Planes = list[list[Tensor | None]]
 class Joint:
     """Functions of t outputs on the c modes of a lattice, and then on explicit functions: float64, about the origin.
 
-        f_i(x)  =  sum_e h_e(x) sum_j phi_j(x) sum_r L_ej[i, r] z_erj  +  sum_k e_k(x) sum_r R_k[i, r] z_rk
+        f_i(x)  =  sum_j phi_j(x) sum_r L_j[i, r] z_rj  +  sum_k e_k(x) sum_r R_k[i, r] z_rk
 
-    The h_e are monomials, of terms that are products with linear kernels; most often there is one, and it is 1. One
-    output has L_ej = a_ej, the amplitudes. Of several, lattices with the same modes and monomial have couplings
-    R_q R_q^T, and each mode has a root of its own, L_ej L_ej^T = sum_q a_qj^2 R_q R_q^T: as many weights for any
-    number of lattices. A channel is a monomial and an output; weights z are rows `[t c + e]`: c for each channel (t
-    stands for their number, where it counts weights), and e explicit ones.
+    One output has L_j = a_j, the amplitudes. Of several, lattices with the same modes have couplings R_q R_q^T, and
+    each mode has a root of its own, L_j L_j^T = sum_q a_qj^2 R_q R_q^T: as many weights for any number of lattices.
+    Weights z are rows `[t c + e]`: c for each output, and e explicit ones.
     """
 
     def __init__(
-        self, lattices: Sequence[OnLattice], beside: Sequence[Basis] = (), roots: Sequence[Tensor | None] | None = None
+        self, lattices: Sequence[Lattice], beside: Sequence[Basis] = (), roots: Sequence[Tensor | None] | None = None
     ) -> None:
         self.lattices = [basis.to(torch.float64) for basis in lattices]
         self.beside = [basis.to(torch.float64) for basis in beside]
-        self.lattice = lattice_in(self.lattices[0])
+        self.lattice = self.lattices[0]
         one = torch.ones(1, 1, dtype=torch.float64, device=self.lattice.period.device)
         self.roots = [one if R is None else R.double() for R in roots or [None] * (len(lattices) + len(beside))]
         self.num_outputs, self.size = len(self.roots[0]), self.lattice.size
         self.num_beside = sum(self.num_outputs * basis.size for basis in self.beside)
-        powers = [powers_in(basis) for basis in self.lattices]
-        self.groups = [[q for q, p in enumerate(powers) if p == own] for own in dict.fromkeys(powers)]
-        self.num_channels = len(self.groups) * self.num_outputs
-        self.mixing: list[list[list[Tensor]] | None] = []  # of each group
-        self.planes: Planes = []
-        for e, group in enumerate(self.groups):
-            mixing, L = self._planes(group)
-            before, after = e * self.num_outputs, self.num_channels - (e + 1) * self.num_outputs
-            self.mixing.append(mixing)
-            self.planes += [[*[None] * before, *row, *[None] * after] for row in L]
+        self.mixing, self.planes = self._planes()
 
-    def _planes(self, group: list[int]) -> tuple[list[list[Tensor]] | None, Planes]:
-        """L[i][r] `[c]`, None where zero; and U[q t + r'][r] `[c]` with orthonormal columns, (a_qj R_q)^T = U_j L_j^T,
-        None for a lattice that is alone."""
-        t, R = self.num_outputs, torch.stack([self.roots[q] for q in group])  # [q, t, t]
-        lattices = [lattice_in(self.lattices[q]) for q in group]
+    def _planes(self) -> tuple[list[list[Tensor]] | None, Planes]:
+        """U[q t + r'][r] `[c]` with orthonormal columns, (a_qj R_q)^T = U_j L_j^T, None for a lattice that is alone;
+        and L[i][r] `[c]`, None where zero."""
+        t, R = self.num_outputs, torch.stack(self.roots[: len(self.lattices)])  # [q, t, t]
         if len(R) == 1:
-            a = lattices[0].scales()[0]
+            a = self.lattice.scales()[0]
             return None, [[a * r if bool(r != 0) else None for r in row] for row in R[0]]
-        a = torch.stack([lattice.amplitudes for lattice in lattices], dim=1)  # [h + 1, q]
+        a = torch.stack([lattice.amplitudes for lattice in self.lattices], dim=1)  # [h + 1, q]
         U, upper = torch.linalg.qr((a[:, :, None, None] * R.mT).flatten(1, 2))  # [h + 1, q t, t], [h + 1, t, t]
         L = [[_each(upper[:, r, i]) if r <= i else None for r in range(t)] for i in range(t)]
         return [[_each(column) for column in rows.unbind(-1)] for rows in U.unbind(1)], L
@@ -74,7 +62,7 @@ class Joint:
     def of(features: Features, kernel: Kernel) -> Joint | None:
         """None where the features are not lattices of the same modes, and few functions that are the kernel's own."""
         blocks = list(features.blocks)
-        lattices = [block.basis for block in blocks if isinstance(block.basis, OnLattice)]
+        lattices = [block.basis for block in blocks if isinstance(block.basis, Lattice)]
         beside = blocks[len(lattices) :]
         if not lattices or features.num_bases > 1 or not all(block.role == EXACT for block in beside):
             return None
@@ -84,19 +72,12 @@ class Joint:
         return Joint(lattices, [block.basis for block in beside], features.roots)
 
     @property
-    def pairs(self) -> list[tuple[int, int]]:
-        """The channels whose functions meet at data, which are of one output each: those of a Toeplitz matrix each."""
-        t, count = self.num_outputs, len(self.groups)
-        return [(e * t + i, f * t + i) for i in range(t) for e in range(count) for f in range(e, count)]
-
-    def largest_power(self, X: Tensor) -> float:
-        """The largest variance of a function with one weight, at points `[n, d]`."""
-        power = max(float(plane.square().max()) for row in self.planes for plane in row if plane is not None)
-        squares = [1.0 if h is None or not len(X) else float(h.square().max()) for h in self._envelopes(X)]
-        return power * max(squares)
+    def largest_variance(self) -> float:
+        """The largest variance of a function with one weight."""
+        return max(float(plane.square().max()) for row in self.planes for plane in row if plane is not None)
 
     def information(self, totals: Sequence[float]) -> Tensor:
-        """What data whose precisions sum to `totals`, for each channel, say of the lattice's weights, over what the
+        """What data whose precisions sum to `totals`, for each output, say of the lattice's weights, over what the
         prior says: `[t c]`."""
         share = torch.full_like(self.lattice.scales()[0], 0.5)
         share[-1] = 1.0
@@ -110,8 +91,8 @@ class Joint:
     # Weights of the basis, of the lattice's outputs, and of prior paths.
 
     def mixed(self, z: Tensor, planes: Planes | None = None) -> list[Tensor]:
-        """L z, the coefficients of each channel: `[r, t c] -> t times [r, c]`."""
-        parts, outputs = z.chunk(self.num_channels, dim=1), []
+        """L z, the coefficients of each output: `[r, t c] -> t times [r, c]`."""
+        parts, outputs = z.chunk(self.num_outputs, dim=1), []
         for row in self.planes if planes is None else planes:
             total: Tensor | None = None
             for part, plane in zip(parts, row, strict=True):
@@ -122,7 +103,7 @@ class Joint:
 
     def unmixed(self, G: Sequence[Tensor], planes: Planes | None = None, onto: Tensor | None = None) -> Tensor:
         """The transpose: `t times [r, c] -> [r, t c]`, added to rows `onto`."""
-        parts, before = [], [None] * self.num_channels if onto is None else onto.chunk(self.num_channels, dim=1)
+        parts, before = [], [None] * self.num_outputs if onto is None else onto.chunk(self.num_outputs, dim=1)
         for r, total in enumerate(before):
             for row, G_i in zip(self.planes if planes is None else planes, G, strict=True):
                 if (plane := row[r]) is not None:
@@ -131,17 +112,15 @@ class Joint:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def coefficients(self, z: Tensor) -> Tensor:
-        """Of each output's functions, amplitudes included: `[r, t c + e] -> [r, t, c + k]`, c for each monomial."""
-        z, v = z.split([self.num_channels * self.size, self.num_beside], dim=1)
-        each = torch.stack(self.mixed(z), dim=1).unflatten(1, (-1, self.num_outputs))  # [r, e, t, c]
+        """Of each output's functions, amplitudes included: `[r, t c + e] -> [r, t, c + k]`."""
+        z, v = z.split([self.num_outputs * self.size, self.num_beside], dim=1)
         beside = [(R @ part) * basis.scales() for basis, R, part in self._each_beside(v)]
-        return torch.cat([*each.unbind(1), *beside], dim=2)
+        return torch.cat([torch.stack(self.mixed(z), dim=1), *beside], dim=2)
 
     def weights(self, coefficients: Tensor) -> Tensor:
         """Weights with these coefficients: `[r, t, c + k] -> [r, t c + e]`."""
-        start = len(self.groups) * self.size
-        each = coefficients[..., :start].split(self.size, dim=2)
-        parts = [self.unmixed(self.normalised([V for part in each for V in part.unbind(1)]))]
+        start = self.size
+        parts = [self.unmixed(self.normalised(coefficients[..., :start].unbind(1)))]
         for basis, R in zip(self.beside, self.roots[len(self.lattices) :], strict=True):
             some = _divided(coefficients[..., start : start + basis.size], basis.scales())
             parts.append((torch.linalg.pinv(R) @ some).flatten(1))
@@ -149,20 +128,16 @@ class Joint:
         return torch.cat(parts, dim=1)
 
     def normalised(self, V: Sequence[Tensor]) -> list[Tensor]:
-        """(L L^T)^-1 V, of coefficients of each channel: `t times [r, c]`."""
-        t, out = self.num_outputs, []
+        """(L L^T)^-1 V, of coefficients of each output: `t times [r, c]`."""
         zero = torch.zeros_like(self.lattice.scales()[0])
-        if t == 1:
-            each = [zero if (plane := self.planes[e][e]) is None else plane for e in range(len(V))]
-            return [_divided(V_e, L * L) for V_e, L in zip(V, each, strict=True)]
-        for e in range(len(self.groups)):
-            block = [row[e * t : (e + 1) * t] for row in self.planes[e * t : (e + 1) * t]]
-            L = torch.stack([torch.stack([zero if p is None else p for p in row], -1) for row in block], -2)
-            H = L @ L.mT  # [c, t, t]
-            H.diagonal(dim1=-2, dim2=-1).add_(1e-13 * H.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + 1e-300)
-            some = torch.stack(list(V[e * t : (e + 1) * t]), dim=-1).transpose(0, 1)  # [c, r, t]
-            out += [part.mT for part in torch.linalg.solve(H, some.mT).mT.unbind(-1)]
-        return out
+        if self.num_outputs == 1:
+            L = zero if self.planes[0][0] is None else self.planes[0][0]
+            return [_divided(V[0], L * L)]
+        L = torch.stack([torch.stack([zero if p is None else p for p in row], -1) for row in self.planes], -2)
+        H = L @ L.mT  # [c, t, t]
+        H.diagonal(dim1=-2, dim2=-1).add_(1e-13 * H.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + 1e-300)
+        some = torch.stack(list(V), dim=-1).transpose(0, 1)  # [c, r, t]
+        return [part.mT for part in torch.linalg.solve(H, some.mT).mT.unbind(-1)]
 
     def normalised_beside(self, v: Tensor) -> list[Tensor]:
         """L'^-1 v of explicit weights `[r, e]`, L = a R of each basis: `[r, t, k]` each."""
@@ -170,32 +145,25 @@ class Joint:
 
     def of_paths(self, w: Tensor) -> Tensor:
         """Weights of prior paths, `[s, t, ell] -> [s, t c + e]`."""
-        own, parts = self._own(w), []
-        for group, mixing in zip(self.groups, self.mixing, strict=True):
-            rows = torch.cat([own[q] for q in group], dim=1)  # [s, q t, c]
-            if mixing is not None:
-                several = rows.unbind(1)
-                rows = torch.stack([_sum(several, [u[r] for u in mixing]) for r in range(self.num_outputs)], dim=1)
-            parts.append(rows.flatten(1))
-        return torch.cat([*parts, *(part.flatten(1) for part in own[len(self.lattices) :])], dim=1)
+        own = self._own(w)
+        rows, beside = torch.cat(own[: len(self.lattices)], dim=1), own[len(self.lattices) :]  # [s, q t, c]
+        if self.mixing is not None:
+            several = rows.unbind(1)
+            rows = torch.stack([_sum(several, [u[r] for u in self.mixing]) for r in range(self.num_outputs)], dim=1)
+        return torch.cat([rows.flatten(1), *(part.flatten(1) for part in beside)], dim=1)
 
     def with_weights(self, w: Tensor, z: Tensor) -> Tensor:
         """The weights of prior paths `[s, t, ell]` with these in place of their own, `[s, t c + e]`."""
-        before = self.of_paths(w)
-        z, v = z.split([self.num_channels * self.size, self.num_beside], dim=1)
-        change = (z - before[:, : z.shape[1]]).unflatten(1, (-1, self.num_outputs, self.size))  # [s, e, t, c]
-        z = z.view_as(change)
-        parts = list(w.split([basis.size for basis in (*self.lattices, *self.beside)], dim=2))
-        for e, (group, mixing) in enumerate(zip(self.groups, self.mixing, strict=True)):
-            if mixing is None:
-                parts[group[0]] = self.roots[group[0]] @ z[:, e]
-                continue
-            # what data say nothing of, how lattices share a mode's value, stays as it was
-            rows = torch.stack([_sum(change[:, e].unbind(1), u) for u in mixing], dim=1)  # [s, q t, c]
-            for q, more in zip(group, rows.split(self.num_outputs, dim=1), strict=True):
-                parts[q] = parts[q] + self.roots[q] @ more
+        z_before = self.of_paths(w)[:, : self.num_outputs * self.size]
+        z, v = z.split([z_before.shape[1], self.num_beside], dim=1)
         beside = [R @ part for _, R, part in self._each_beside(v)]
-        return torch.cat([*parts[: len(self.lattices)], *beside], dim=2)
+        if self.mixing is None:
+            return torch.cat([self.roots[0] @ z.unflatten(1, (self.num_outputs, self.size)), *beside], dim=2)
+        # what data say nothing of, how lattices share a mode's value, stays as it was
+        change = (z - z_before).unflatten(1, (self.num_outputs, self.size)).unbind(1)
+        rows = torch.stack([_sum(change, u) for u in self.mixing], dim=1)  # [s, q t, c]
+        each = zip(w.split(self.size, dim=2), self.roots, rows.split(self.num_outputs, dim=1), strict=False)
+        return torch.cat([*(part + R @ more for part, R, more in each), *beside], dim=2)
 
     def _own(self, w: Tensor) -> list[Tensor]:
         """For each basis R^-1 w, `[s, t, c]`."""
@@ -222,40 +190,23 @@ class Joint:
             parts.append(E if tasks is None else (R[tasks][:, :, None] * E[:, None]).flatten(1))
         return torch.cat(parts, dim=1)
 
-    def _envelopes(self, X: Tensor) -> list[Tensor | None]:
-        """The monomials `[n]`; None where one is 1."""
-        firsts = [self.lattices[group[0]] for group in self.groups]
-        return [basis.envelope(X) if isinstance(basis, Modulated) else None for basis in firsts]
-
-    def channels(self, X: Tensor, tasks: Tensor | None) -> Iterator[tuple[int, Tensor | slice, Tensor | None]]:
-        """Each channel's number, which data are of its output, and its monomial at these."""
-        envelopes = self._envelopes(X)
-        for i, mine in enumerate(rows_of(tasks, self.num_outputs)):
-            for e, h in enumerate(envelopes):
-                yield e * self.num_outputs + i, mine, None if h is None else h[mine]
-
     def sums(self, X: Tensor, W: Tensor, tasks: Tensor | None = None) -> Tensor:
         """`[n, d], [r, t c + e] -> [r, n]`."""
-        w, v = W.split([self.num_channels * self.size, self.num_beside], dim=1)
-        f, V = v @ self.columns(X, tasks).mT, self.mixed(w)
-        for a, mine, h in self.channels(X, tasks):
-            f[:, mine] += _times(self.lattice.weighted(X[mine][None], V[a][None])[0], h)
+        w, v = W.split([self.num_outputs * self.size, self.num_beside], dim=1)
+        f = v @ self.columns(X, tasks).mT
+        for mine, V in zip(rows_of(tasks, self.num_outputs), self.mixed(w), strict=True):
+            f[:, mine] += self.lattice.weighted(X[mine][None], V[None])[0]
         return f
 
     def adjoint(self, X: Tensor, v: Tensor, accuracy: float | None = None, tasks: Tensor | None = None) -> Tensor:
         """The transpose: `[n, d], [r, n] -> [r, t c + e]`."""
-        w = self.lattice_adjoint(X, v, accuracy, tasks)
+        w = self.unmixed(self.adjoints(X, v, accuracy, tasks))
         return torch.cat([w, v @ self.columns(X, tasks)], dim=1) if self.num_beside else w
 
-    def lattice_adjoint(self, X: Tensor, v: Tensor, accuracy: float | None, tasks: Tensor | None) -> Tensor:
-        """The same for the lattice's weights: `[r, t c]`."""
-        return self.unmixed(self.adjoints(X, v, accuracy, tasks))
-
     def adjoints(self, X: Tensor, v: Tensor, accuracy: float | None, tasks: Tensor | None) -> list[Tensor]:
-        """The lattice's functions times values at the data, `[r, c]` for each channel."""
-        each = self.channels(X, tasks)
-        G = {a: self.lattice.adjoint(X[mine], _times(v[:, mine], h), accuracy) for a, mine, h in each}
-        return [G[a] for a in range(self.num_channels)]
+        """The lattice's functions times values at the data, `[r, c]` for each output."""
+        each = rows_of(tasks, self.num_outputs)
+        return [self.lattice.adjoint(X[mine], v[:, mine], accuracy) for mine in each]
 
     def covariance(self, X: Tensor, tasks: Tensor | None = None) -> Tensor:
         """That of f at points, `[n, n]`."""
@@ -270,21 +221,14 @@ class Joint:
         h = self.lattice.num_pairs
         cosines = torch.cat([lattice.scales().square() for lattice in self.lattices])
         cosines[:, h : 2 * h] = 0  # sum_j a_j^2 cos(theta_j . r): the sines' products are in it
-        F = self.lattice.coefficients(cosines)
-        B = [R @ R.mT for R in self.roots[: len(self.lattices)]]
-        H = [basis.envelope(X) if isinstance(basis, Modulated) else None for basis in self.lattices]
+        series = series_at(self.lattice.coefficients(cosines), self.lattice.angles(X[a] - X[b])).real  # [q, p]
         K = torch.zeros_like(X[a, 0])
         if self.num_beside:
             columns = self.columns(X, tasks)
             K += (columns[a] * columns[b]).sum(1)
-        for k, B_q, H_q in zip(series_at(F, self.lattice.angles(X[a] - X[b])).real, B, H, strict=True):
-            k = k if H_q is None else k * H_q[a] * H_q[b]
-            K += k if tasks is None else k * B_q[tasks[a], tasks[b]]
+        for k, R in zip(series, self.roots[: len(self.lattices)], strict=True):
+            K += k if tasks is None else k * (R @ R.mT)[tasks[a], tasks[b]]
         return K
-
-
-def _times(v: Tensor, h: Tensor | None) -> Tensor:
-    return v if h is None else v * h
 
 
 def _each(pairs: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from ..features.features import LATTICE, Coupled
 from ..kernels import Kernel
 from ..kernels.terms import Term
 from ..solvers import FactoredPosterior
-from .basis import OnLattice, lattice_in, powers_in, same_modes
-from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, pieces_of
+from .basis import Lattice, same_modes
+from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, with_series
 
 # Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
 LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
@@ -39,6 +39,11 @@ def plan(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredP
     if spec.domain is None or kind not in ("auto", *LATTICE_KINDS):
         return None
     terms = relevant_terms(kernel, d)
+    if kind in LATTICE_KINDS and any(t.stationary and t.forms for t in terms):
+        raise ValueError(
+            f'features="{kind}": expected terms that are stationary, or linear, polynomial or periodic by themselves, '
+            f'got {kernel!r}, in which a stationary kernel is multiplied with a linear one; use features="auto"'
+        )
     # A prior on modes alone, where it is asked for, can be given data on its lattice.
     completed = kind == "auto" or (kind == "lattice" and posterior is not None)
     completed = completed and not spec.joint
@@ -49,7 +54,7 @@ def plan(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredP
     return Planned(
         [Coupled(placed.basis, placed.coupling, LATTICE) for placed in made],
         [_choice(placed.basis) for placed in made],
-        [(list(each.beyond), lattice_in(each.basis).beyond(d)) for each in made if each.beyond],
+        [(list(each.beyond), each.basis.beyond(d)) for each in made if each.beyond],
         rest,
     )
 
@@ -58,14 +63,13 @@ def _needed(spec: FeatureSpec, posterior: FactoredPosterior | None, input_dim: i
     """A typical posterior variance between the data, which the modes are to resolve; None where there are no data."""
     if posterior is None:
         return None
-    # In one dimension modes for clusters of data, too, are few. The scale is zero where the prior has no variance at
-    # the data, which then say nothing.
+    # In one dimension modes for clusters of data, too, are few.
     sites, one = posterior.sites, input_dim == 1
     scale = posterior_scale(posterior.kernel, sites.points.detach(), posterior.noise, at_data=spec.joint or one)
     # When the data are also solved for on the lattice, the truncation error enters both terms and cancels to first
     # order; a ten times larger tolerance gives the same error in the variance (below 1e-3, benchmarks/lattice.py). In
     # one dimension the mean in the gaps between clusters of data needs as many modes as without.
-    return (scale or None) and scale * (10 if spec.joint and not one else 1)
+    return scale * (10 if spec.joint and not one else 1)
 
 
 def _lattices(
@@ -82,7 +86,7 @@ def _lattices(
     waves = [t for t in terms if t.stationary and not (t.forms or t.own)]
     discrete = [t for t in waves if repeats(t, input_dim, spec.num_features)]
     left = [t for t in terms if not any(t is other for other in discrete)]
-    alike = grouped([piece for _, piece in pieces_of(left)])
+    alike = grouped(with_series(left))
     weights = spec.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
     most = spec.num_features if kind == "equispaced" else LARGEST_LATTICE  # the old name, whose features are counted
     if torch.is_grad_enabled() and kernel.requires_graph():
@@ -108,7 +112,6 @@ def _lattices(
         left,
         input_dim,
         domain,
-        origin,
         left_out=0.25 * tolerance * needed,
         images=images,
         several=several,
@@ -121,9 +124,8 @@ def _lattices(
     return made, rest + discrete
 
 
-def _choice(basis: OnLattice) -> Choice:
-    of, powers = lattice_in(basis), powers_in(basis)
-    return Choice("lattice", of.size, bool(powers), left_out=of.left_out, error=of.error, modes=of.shape)
+def _choice(basis: Lattice) -> Choice:
+    return Choice("lattice", basis.size, left_out=basis.left_out, error=basis.error, modes=basis.shape)
 
 
 def _require_joint(made: list[LatticeBlock], rest: list[Term], input_dim: int, count: int) -> None:

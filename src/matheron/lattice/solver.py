@@ -8,8 +8,7 @@ which is Matheron's rule in weight space. Phi* Lambda^-1 Phi is a Toeplitz matri
 right-hand sides, are all that is left of the data (equispaced Fourier GPs, Greengard, Rachh and Barnett 2022).
 Explicit functions of a kernel's other terms (a constant, monomials) are more columns of the same system. A datum is of
 one output, so that each output has a Toeplitz matrix of its own; outputs meet in the roots L_j of the modes' couplings
-(`joint_basis.Joint`), which take the place of D. A product of a stationary and a linear kernel has lattices times
-monomials h_e, and Toeplitz matrices Phi* h_e Lambda^-1 h_f Phi.
+(`joint_basis.Joint`), which take the place of D.
 """
 
 from __future__ import annotations
@@ -99,9 +98,9 @@ def rows_of(tasks: Tensor | None, num_outputs: int) -> list[Tensor] | list[slice
     return [slice(None)] if tasks is None else [(tasks == i).nonzero()[:, 0] for i in range(num_outputs)]
 
 
-def accuracy_for(basis: Joint, X: Tensor, precision: Tensor) -> float:
+def accuracy_for(basis: Joint, precision: Tensor) -> float:
     """Of the data's transforms, relative to their size: errors far below one, the prior's precision."""
-    largest = basis.largest_power(X) * float(precision.sum())
+    largest = basis.largest_variance * float(precision.sum())
     return min(_ACCURACY, max(_FINEST, 1e-3 / max(largest, 1e-300)))
 
 
@@ -109,27 +108,21 @@ def information_of(
     basis: Joint, X: Tensor, precision: Tensor, tasks: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The generators, `cross` and `corner` of data at points `[n, d]` about the origin, of outputs `tasks`."""
-    lattice, accuracy = basis.lattice, accuracy_for(basis, X, precision)
-    shape, angles = [2 * n - 1 for n in lattice.shape], lattice.angles(X)
-    channels = {a: (mine, h) for a, mine, h in basis.channels(X, tasks)}
-    parts = []
-    for a, b in basis.pairs:
-        mine, h = channels[a]
-        weights = precision[mine] if h is None else precision[mine] * h
-        weights = weights if (other := channels[b][1]) is None else weights * other
-        complex_weights = torch.complex(weights, torch.zeros_like(weights))[None]
-        parts.append(adjoint_at(complex_weights, angles[mine], shape, accuracy))
+    lattice, accuracy = basis.lattice, accuracy_for(basis, precision)
+    shape, angles, weights = [2 * n - 1 for n in lattice.shape], lattice.angles(X), precision.to(torch.complex128)
+    each = rows_of(tasks, basis.num_outputs)
+    generators = [adjoint_at(weights[None, mine], angles[mine], shape, accuracy) for mine in each]
     columns = basis.columns(X, tasks)
     E = columns * precision[:, None]  # [n, e]
-    cross = X.new_zeros(0, basis.num_channels * lattice.size)
+    cross = X.new_zeros(0, basis.num_outputs * lattice.size)
     if E.shape[1]:
-        cross = torch.cat([basis.lattice_adjoint(X, rows, accuracy, tasks) for rows in E.mT.split(_ROWS)])
-    return torch.cat(parts), cross, E.mT @ columns
+        cross = torch.cat([basis.unmixed(basis.adjoints(X, rows, accuracy, tasks)) for rows in E.mT.split(_ROWS)])
+    return torch.cat(generators), cross, E.mT @ columns
 
 
 def right_hand_side(basis: Joint, X: Tensor, values: Tensor, precision: Tensor, tasks: Tensor | None = None) -> Tensor:
     """S^T Lambda^-1 values: `[n, d], [r, n] -> [r, t c + e]`."""
-    return basis.adjoint(X, values * precision, accuracy_for(basis, X, precision), tasks)
+    return basis.adjoint(X, values * precision, accuracy_for(basis, precision), tasks)
 
 
 class MisfitWarning(UserWarning):
@@ -154,14 +147,10 @@ def largest_worthwhile(n: int, s: int, d: int, t: int) -> int:
     return int(dense_cost(n, s) / (5 * (s + 1) * 5 * 20 * FFT_COST)) // (2**d * t)
 
 
-def worthwhile(basis: Joint, X: Tensor, noise: Tensor, s: int, tasks: Tensor | None = None) -> bool:
-    """Whether the lattice takes less time than a dense factor, by the operations of each; and can be solved at all.
-
-    Points `[n, d]` are about the origin.
-    """
-    n, t, precision = len(noise), basis.num_channels, 1 / noise.double()
-    totals = {a: precision[mine] if h is None else precision[mine] * h * h for a, mine, h in basis.channels(X, tasks)}
-    information = basis.information([float(totals[a].sum()) for a in range(t)])
+def worthwhile(basis: Joint, noise: Tensor, s: int, tasks: Tensor | None = None) -> bool:
+    """Whether the lattice takes less time than a dense factor, by the operations of each; and can be solved at all."""
+    n, t, precision = len(noise), basis.num_outputs, 1 / noise.double()
+    information = basis.information([float(precision[mine].sum()) for mine in rows_of(tasks, t)])
     if float(information.max()) > 0.1 * LARGEST_INFORMATION:
         return False
     limit, shape = largest_dense(noise.is_cuda), basis.lattice.shape

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -94,13 +93,12 @@ _PROGRESS = 0.1
 class Information:
     """What a lattice keeps of data: all of it adds over data.
 
-    `generator` has those of the Toeplitz matrices Phi* h_e Lambda^-1 h_f Phi, one of each output's data for each pair
-    of monomials (`Joint.pairs`; most often one pair, 1 and 1). With E the explicit functions beside the lattice at the
-    data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has S^T Lambda^-1 (y - eps) for each path,
-    S = (Phi D, E).
+    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each output's data. With E the explicit
+    functions beside the lattice at the data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has
+    S^T Lambda^-1 (y - eps) for each path, S = (Phi D, E).
     """
 
-    generator: Tensor  # complex, [pairs, 4 m_1 + 1, 4 m_2 + 1, ...]
+    generator: Tensor  # complex, [t, 4 m_1 + 1, 4 m_2 + 1, ...]
     rhs: Tensor  # [r, t c + e]
     cross: Tensor  # [e, t c]
     corner: Tensor  # [e, e]
@@ -121,9 +119,7 @@ class System:
         self.basis, self.lattice = basis, basis.lattice
         self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
         self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
-        of = zip(basis.pairs, self.generator, strict=True)
-        sums = {a: float(T.flatten()[T.numel() // 2].real) for (a, b), T in of if a == b}  # of precisions
-        totals = [sums[a] for a in range(basis.num_channels)]
+        totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # of precisions
         self.information = basis.information(totals)  # [t c]: data's, over the prior's
         self._double = _Operator(
             [self._spectrum(T) for T in self.generator], basis, self._packed_cross(), self.corner.to(torch.complex128)
@@ -240,35 +236,24 @@ class _Operator:
     def __init__(self, spectra: list[Tensor], basis: Joint, cross: Tensor, corner: Tensor) -> None:
         self.spectra, self.basis, self.cross, self.corner = spectra, basis, cross, corner
         self.planes = packed_planes(basis, spectra[0].dtype)
-        of = {pair: spectrum for pair, spectrum in zip(basis.pairs, spectra, strict=True)}
-        of |= {(b, a): spectrum for (a, b), spectrum in of.items()}
-        # the channels of each output, and the matrix of their spectra
-        each = [range(i, basis.num_channels, basis.num_outputs) for i in range(basis.num_outputs)]
-        self.outputs = [(some, [[of[a, b] for b in some] for a in some]) for some in each]
 
     def to_single(self) -> _Operator:
         spectra = [spectrum.float() for spectrum in self.spectra]
         return _Operator(spectra, self.basis, self.cross.to(torch.complex64), self.corner.to(torch.complex64))
 
-    def _convolved(self, V: list[Tensor]) -> Iterator[tuple[range, list[Tensor]]]:
-        """The channels of each output, and these times their Toeplitz matrices: `[p, 2 c]` each."""
-        for channels, spectra in self.outputs:
-            F = [complex_rows(V[a]).unflatten(1, self.basis.lattice.shape) for a in channels]
-            yield channels, [real_rows(G.flatten(1)) for G in convolved(F, spectra)]
+    def _convolved(self, V: list[Tensor]) -> list[Tensor]:
+        """Coefficients of each output times its Toeplitz matrix: `[p, 2 c]` each."""
+        shape = self.basis.lattice.shape
+        each = [convolved(complex_rows(V_i).unflatten(1, shape), T) for V_i, T in zip(V, self.spectra, strict=True)]
+        return [real_rows(G.flatten(1)) for G in each]
 
     def energies(self, Z: Tensor) -> Tensor:
         V = self.basis.mixed(real_rows(Z[:, : Z.shape[1] - len(self.corner)]), self.planes)
-        zero = V[0].new_zeros(())
-        return torch.stack(
-            [sum(((V[a] * G).sum() for a, G in zip(*some, strict=True)), start=zero) for some in self._convolved(V)]
-        )
+        return torch.stack([(V_i * G_i).sum() for V_i, G_i in zip(V, self._convolved(V), strict=True)])
 
     def __call__(self, Z: Tensor) -> Tensor:
         z, v = Z.split([Z.shape[1] - len(self.corner), len(self.corner)], dim=1)
-        G = self.basis.mixed(real_rows(z), self.planes)
-        for channels, sums in self._convolved(G):
-            for a, sum_a in zip(channels, sums, strict=True):
-                G[a] = sum_a
+        G = self._convolved(self.basis.mixed(real_rows(z), self.planes))
         out = complex_rows(self.basis.unmixed(G, self.planes, onto=real_rows(z)))
         if not len(self.corner):
             return out
@@ -427,12 +412,11 @@ def dense_block(system: System, index: Tensor) -> Tensor:
     zero = torch.zeros_like(system.information[: lattice.size])
     block = torch.zeros(len(index), len(index), dtype=torch.float64, device=index.device)
     planes = [torch.cat([zero if p is None else p for p in row])[index] for row in system.basis.planes]  # [k] each
-    for T, (a, b) in zip(system.generator.flatten(1), system.basis.pairs, strict=True):
+    for T, plane in zip(system.generator.flatten(1), planes, strict=True):
         minus, plus = T[len(T) // 2 + flat[:, None] - flat], T[len(T) // 2 + flat[:, None] + flat]  # [m, m]
         # sums over the data of cos cos, cos sin, sin sin; the generator is that of exp(-i theta . x)
         cosines = torch.cat([minus.real + plus.real, minus.imag - plus.imag], dim=1)
         both = torch.cat([cosines, torch.cat([-minus.imag - plus.imag, minus.real - plus.real], dim=1)])  # [2 m, 2 m]
-        part = both[here][:, here] * (0.5 * planes[a][:, None]) * planes[b]
-        block += part if a == b else part + part.mT
+        block += both[here][:, here] * (0.5 * plane[:, None]) * plane
     block.diagonal().add_(1)
     return block

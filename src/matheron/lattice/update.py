@@ -19,7 +19,7 @@ from ..models.streamed import Chunk
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from ..solvers import JitterWarning, Solver, Stats
-from .basis import OnLattice, lattice_in
+from .basis import Lattice
 from .joint_basis import Joint
 from .solver import (
     LARGEST_INFORMATION,
@@ -58,8 +58,8 @@ class LatticeUpdate(Update):
     `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean,
     `generator` (its real and imaginary parts), `cross` and `corner` the matrix (see `system.Information`): all
     that is left of the data, and all that more data need. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean).
-    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on those `beside` it:
-    the lattice times (other) monomials, and explicit ones.
+    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on the
+    explicit ones `beside` it.
     """
 
     fields = ("data_count", "own_targets")
@@ -69,7 +69,7 @@ class LatticeUpdate(Update):
     def __init__(
         self,
         kernel: Kernel,
-        basis: OnLattice,
+        basis: Lattice,
         beside: Sequence[Basis],
         origin: Tensor,
         information: Information,
@@ -98,20 +98,18 @@ class LatticeUpdate(Update):
 
     def check(self) -> None:
         """ValueError where what is left of the data does not fit the lattice."""
-        if type(self.data_count) is not int or self.data_count < 0 or not isinstance(self.basis, OnLattice):
+        if type(self.data_count) is not int or self.data_count < 0 or not isinstance(self.basis, Lattice):
             raise ValueError(f"LatticeUpdate: expected a lattice and a number of data, got {self.data_count!r}")
         s, p, e = *self.rhs.shape, len(self.corner)
         q = s if self.own_posteriors else 1
-        bases = (self.basis, *self.beside)
-        size, count = sum(basis.size for basis in bases), sum(isinstance(basis, OnLattice) for basis in bases)
-        pairs = self.kernel.num_outputs * count * (count + 1) // 2  # of the lattices, for each output
+        size, t = sum(basis.size for basis in (self.basis, *self.beside)), self.kernel.num_outputs
         wanted = {
             "rhs_mean": (q, p),
             "energy": (q,),
             "corner": (e, e),
             "cross": (e, self.cross.shape[-1]),
-            "mean_weights": (q, self.kernel.num_outputs, size),
-            "generator": (pairs, *(2 * n - 1 for n in lattice_in(self.basis).shape), 2),
+            "mean_weights": (q, t, size),
+            "generator": (t, *(2 * n - 1 for n in self.basis.shape), 2),
         }
         for name, shape in wanted.items():
             got = tuple(getattr(self, name).shape)
@@ -204,7 +202,7 @@ def given_on_lattice(
     error = 0.0
     for sites, y, noise in chunks:
         X, tasks = sites.points, sites.outputs
-        noise = noise if known is None else _with_floor(noise, X.double() - origin, basis)
+        noise = noise if known is None else _with_floor(noise, basis)
         y = y.double() - mean.at(sites).double()
         new, new_mean, new_energy, kept = _information(
             basis, X.double() - origin, tasks, y, noise, s, generator, beyond
@@ -231,12 +229,11 @@ def given_on_lattice(
     u, stats = system.solve(rows, start, precondition, settings)
     misfit = system.misfit(energy, rhs_mean, u[s:]) / max(1, num_data)
     bases = list(prior.features.bases)
-    lattice, *others = [bases[group[0]] for group in basis.groups]  # of the mean: one for each monomial
-    assert isinstance(lattice, OnLattice)
+    assert isinstance(bases[0], Lattice)
     kept_update = LatticeUpdate(
         update.kernel,
-        lattice,
-        [*others, *bases[len(basis.lattices) :]],
+        bases[0],
+        bases[len(basis.lattices) :],
         prior.features.origin,
         total.to(dtype),
         rhs_mean.to(dtype),
@@ -274,7 +271,7 @@ class LatticeVariance:
     def __call__(self, x: Tensor, tasks: Tensor | None) -> Tensor:
         """`[n, d] -> [n]`, each of its own task."""
         X, size = x.double() - self.origin, self.system.information.numel()
-        most = max(1, _LARGEST_WORK // (self.basis.num_channels * math.prod(self.system.size)))
+        most = max(1, _LARGEST_WORK // (self.basis.num_outputs * math.prod(self.system.size)))
         if len(X) > most:
             modes = " x ".join(map(str, self.basis.lattice.shape))
             raise TypeError(
@@ -384,7 +381,7 @@ def _kriged(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, Tensor, int]:
     """What is known before any data: the paths' weights are their right-hand sides."""
-    shape, e = [len(basis.pairs), *(2 * n - 1 for n in basis.lattice.shape)], basis.num_beside
+    shape, e = [basis.num_outputs, *(2 * n - 1 for n in basis.lattice.shape)], basis.num_beside
     empty = torch.zeros(shape, dtype=torch.complex128, device=w.device)
     nothing = Information(empty, w, w.new_zeros(e, w.shape[1] - e), w.new_zeros(e, e))
     return nothing, torch.zeros_like(w[:1]), w.new_zeros(1), 0
@@ -395,9 +392,9 @@ def _before(update: LatticeUpdate) -> tuple[Information, Tensor, Tensor, int]:
     return information, update.rhs_mean.double(), update.energy.double(), update.num_data
 
 
-def _with_floor(noise: Tensor, X: Tensor, basis: Joint) -> Tensor:
+def _with_floor(noise: Tensor, basis: Joint) -> Tensor:
     """Noise of more data for paths on a lattice: as small as rounding allows where it is zero, or nearly."""
-    smallest = basis.largest_power(X) / (0.1 * LARGEST_INFORMATION)
+    smallest = basis.largest_variance / (0.1 * LARGEST_INFORMATION)
     if not bool((noise < smallest).any()):
         return noise
     warnings.warn(
