@@ -207,14 +207,6 @@ class Lattice(Basis):
         """Frequencies `[..., k]` of places `[...]` in the box, in the coordinates `dims`."""
         return self.place_modes(index) * (2 * math.pi / self.period)
 
-    def beyond(self, input_dim: int) -> Tensor:
-        """Half a step beyond the highest frequency of each coordinate, `[d]`: infinite in those that it has not."""
-        highest = torch.full((input_dim,), math.inf, dtype=torch.float64, device="cpu")
-        highest[self.dims] = (
-            torch.tensor(self.shape, dtype=torch.float64, device="cpu") * math.pi / self.period.double().cpu()
-        )
-        return highest
-
     def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:
         """The pairs `start` to `stop` as a plain basis, for sums that need the functions themselves."""
         places = torch.arange(start, stop, device=self.period.device) + (self.size + 1) // 2

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
-from ..features.choose import Planned, relevant_terms, repeats, size_of, with_components
+from ..features.choose import Planned, relevant_terms, repeats, size_of
 from ..features.features import LATTICE, Coupled
 from ..kernels import Kernel
 from ..kernels.terms import Term
 from ..solvers import FactoredPosterior
 from .basis import Lattice, same_modes
 from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, with_series
+from .tail import sampled_tail
 
 # Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
 LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
@@ -33,7 +34,13 @@ LARGEST_FINE_JOINT, LOOSER_JOINT = 1 << 13, 10.0
 _UNKNOWN_SHARE = 0.01
 
 
-def plan(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior | None) -> Planned | None:
+def plan(
+    kernel: Kernel,
+    spec: FeatureSpec,
+    origin: Tensor,
+    posterior: FactoredPosterior | None,
+    generator: torch.Generator,
+) -> Planned | None:
     """Lattices for the terms of a kernel that have one on the domain; None where no lattice is asked for."""
     kind, d = spec.kind, len(origin)
     if spec.domain is None or kind not in ("auto", *LATTICE_KINDS):
@@ -47,16 +54,17 @@ def plan(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredP
     # A prior on modes alone, where it is asked for, can be given data on its lattice.
     completed = kind == "auto" or (kind == "lattice" and posterior is not None)
     completed = completed and not spec.joint
-    completed = completed and len(with_components(terms, d)) == sum(bool(t.stationary) for t in terms)
     made, rest = _lattices(kernel, terms, spec, origin, posterior, completed)
     if spec.joint:
         _require_joint(made, rest, d, spec.num_features)
-    return Planned(
-        [Coupled(placed.basis, placed.coupling, LATTICE) for placed in made],
-        [_choice(placed.basis) for placed in made],
-        [(list(each.beyond), each.basis.beyond(d)) for each in made if each.beyond],
-        rest,
-    )
+    parts = [Coupled(placed.basis, placed.coupling, LATTICE) for placed in made]
+    choices = [_choice(placed.basis) for placed in made]
+    for placed in made:
+        if placed.beyond:
+            tail = sampled_tail(placed.beyond, placed.basis, d, spec.num_features, spec.num_bases, generator)
+            parts += tail
+            choices.append(Choice("spectrum", sum(part.basis.size for part in tail)))
+    return Planned(parts, choices, rest)
 
 
 def _needed(spec: FeatureSpec, posterior: FactoredPosterior | None, input_dim: int) -> float | None:

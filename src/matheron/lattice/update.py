@@ -31,7 +31,7 @@ from .solver import (
     right_hand_side,
 )
 from .system import DataSpace, Information, Preconditioner, System, largest_dense
-from .tail import split_tail, together, values_at, variances_at
+from .tail import split_tail, values_at, variances_at, with_tail
 
 # Numbers in a block of the data's right-hand sides.
 _BLOCK = 1 << 23
@@ -246,7 +246,7 @@ def given_on_lattice(
         local_error=error,
     )
     weights = basis.with_weights(prior.w.double(), u[:s]).to(dtype)  # [s, t, ell]
-    return whole.replaced(w=together(whole, weights)), kept_update
+    return whole.replaced(w=with_tail(whole, weights)), kept_update
 
 
 class LatticeVariance:
