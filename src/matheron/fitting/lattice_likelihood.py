@@ -32,10 +32,8 @@ from ..kernels import Kernel
 from ..kernels.terms import Term
 from ..lattice import FourierLattice
 from ..lattice.basis import Lattice
-from ..lattice.joint_basis import LARGEST_BESIDE, Joint
 from ..lattice.series import LARGEST_ERROR, Box, Modes, bases_of, joined, lattice_of, scale_of, sized_box, with_series
-from ..lattice.solver import LARGEST_INFORMATION, information_of, rows_of
-from ..lattice.system import Information, System
+from ..lattice.system import LARGEST_BESIDE, LARGEST_INFORMATION, Information, Joint, System, rows_of
 from ..models.means import Mean
 from ..solvers import ConvergenceWarning
 from .hyperparameters import Hyperparameters, Leaf, log_prior
@@ -172,9 +170,8 @@ class OnLattice:
         X, precision = self.X - self.origin.to(self.X), 1 / self.relative
         ones = [torch.ones(A.shape[1], dtype=torch.float64, device="cpu") for A in self.projections]
         joint = self._joint(lattices, ones, [*couplings, *[None] * len(ones)])
-        self.generator, _, _ = information_of(
-            Joint(joint.lattices, roots=joint.roots[: len(bases)]), X, precision, self.tasks
-        )
+        alone = Joint(joint.lattices, roots=joint.roots[: len(bases)])
+        self.generator = Information.of(alone, X, precision, self.tasks).generator
         mean = self.hyperparameters.mean
         self.residual = self.y - mean.at(Sites(self.X, self.tasks)) if isinstance(mean, Mean) else self.y
         rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])  # [2 + s, n]
@@ -210,12 +207,13 @@ class OnLattice:
         generator = torch.stack([T / s_i for T, s_i in zip(self.generator, scale, strict=True)])
         cross = joint.unmixed([A_i @ C / s_i for A_i, C, s_i in zip(A, self.cross, scale, strict=True)])  # [e, t c]
         corner = (A @ (self.corner / scale[:, None, None]) @ A.mT).sum(0)  # [e, e]
-        system = System(joint, Information(generator, b, cross, corner))
+        system = System(joint, Information(generator, cross, corner))
         if float(system.information.max()) > LARGEST_INFORMATION:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the search says where it did not end
-            U, _ = system.solve(b, self.guess, system.head(len(b), _SETTINGS.head), _SETTINGS)
+            head = system.head(len(b), _SETTINGS.head)
+            U, _ = system.solve(b, self.guess, head, _SETTINGS.tolerance, _SETTINGS.max_iterations)
         self.guess = U
         explained = torch.cat([U[:1], self.w - U[1:]])
         a = torch.stack(joint.normalised(joint.mixed(explained[:, :on])), dim=-1)  # [1 + s, c, t]

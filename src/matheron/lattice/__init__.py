@@ -7,8 +7,8 @@ from .. import evaluate as _evaluate
 from ..features.choose import PLANNERS as _PLANNERS
 from . import evaluator as _evaluator
 from .planning import plan as _plan
-from .solver import FourierLattice as FourierLattice
-from .solver import MisfitWarning as MisfitWarning
+from .update import FourierLattice as FourierLattice
+from .update import MisfitWarning as MisfitWarning
 
 # The lattice is asked first which terms of a kernel it takes, where there is a domain.
 _PLANNERS.append(_plan)

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
 from ..features.choose import Planned, relevant_terms, repeats, size_of
+from ..features.explicit import monomial_count
 from ..features.features import LATTICE, Coupled
 from ..kernels import Kernel
 from ..kernels.terms import Term
 from ..solvers import FactoredPosterior
 from .basis import Lattice, same_modes
 from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, with_series
+from .system import LARGEST_BESIDE
 from .tail import sampled_tail
 
 # Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
@@ -139,7 +141,12 @@ def _choice(basis: Lattice) -> Choice:
 def _require_joint(made: list[LatticeBlock], rest: list[Term], input_dim: int, count: int) -> None:
     """All of the kernel is on one lattice, but for terms that have exact features of their own."""
     plain = [t for t in rest if not t.own]
-    exact = [not t.stationary or (not t.forms and repeats(t, input_dim, count)) for t in plain]
+    exact = [
+        not t.forms and repeats(t, input_dim, count)
+        if t.stationary
+        else monomial_count(list(t.forms)) <= LARGEST_BESIDE
+        for t in plain
+    ]
     exact += [False] * (len(rest) - len(plain))
     if not made or not same_modes([basis for basis, *_ in made]) or not all(exact):
         others = len(exact) - sum(exact)
