@@ -364,7 +364,7 @@ def lattices(
     largest_error: float = LARGEST_ERROR,
     joint: bool = False,
     refused: int | None = None,
-    completed: bool = False,
+    tailed: bool = False,
 ) -> tuple[list[LatticeBlock], list[Term]]:
     """Lattices of the stationary terms, with their couplings; and the terms that have none.
 
@@ -378,7 +378,7 @@ def lattices(
         joint: whether all terms are to have the same modes, whatever their number; different couplings have lattices
             of their own in any case.
         refused: more modes than this are a `NoJointLattice`, before they are made.
-        completed: whether there are other features: in several dimensions for what lies beyond the modes, where that is
+        tailed: whether there are other features: in several dimensions for what lies beyond the modes, where that is
             more than `left_out`; in one for all of a term of which too much does.
     """
     fit = with_series(terms)
@@ -402,8 +402,8 @@ def lattices(
             if refused is not None and box.num_modes > refused:
                 raise NoJointLattice(f"{box.num_modes} modes")
             allowed = sum(left_out / len(fit) / scale_of(term) for term in box.terms)
-            whole = not completed or len(box.dims) == 1 or box.left_out <= 2 * allowed
-            too_few = completed and whole and box.left_out > 2 * one.looser * allowed
+            whole = not tailed or len(box.dims) == 1 or box.left_out <= 2 * allowed
+            too_few = tailed and whole and box.left_out > 2 * one.looser * allowed
             for basis, part in bases_of(box, input_dim, whole):
                 within = basis.error if whole else max(basis.left_out / 4, basis.error)
                 if too_few or within > (largest_error if whole else _LARGEST_WITHIN):
