@@ -9,8 +9,8 @@ import torch
 from matheron import ExactGP, draw, draw_prior, load
 from matheron import kernels as K
 from matheron.compare.samplers import decoupled_moments, moments
-from matheron.features import KINDS, choose
-from matheron.lattice.planning import LatticePlanner
+from matheron.features import KINDS
+from matheron.lattice.planning import PLANNER
 from standard import assert_unbiased, covariance, features_of
 
 UNIT = (0.0, 1.0)
@@ -142,7 +142,7 @@ def test_features_are_a_value():
 
 
 def test_what_lies_beyond_a_lattice_s_modes_has_random_frequencies_of_the_spectrum(monkeypatch):
-    monkeypatch.setattr(choose, "PLANNERS", [LatticePlanner(with_tail=8000)])
+    monkeypatch.setitem(vars(PLANNER), "with_tail", 8000)
     X = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def kinds(kernel: K.Kernel) -> list[str]:
@@ -168,7 +168,7 @@ ROUGH = {  # kernel and dimensions
 @pytest.mark.parametrize("name", ROUGH)
 def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(name, kind, monkeypatch):
     """Below the shortest wavelength: there the modes alone leave a tenth of it."""
-    monkeypatch.setattr(choose, "PLANNERS", [LatticePlanner(largest=2000)])
+    monkeypatch.setitem(vars(PLANNER), "largest", 2000)
     kernel, d = ROUGH[name]
     g = torch.Generator().manual_seed(0)
     X = torch.rand(40, d, generator=g, dtype=torch.float64)
@@ -188,7 +188,7 @@ def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(n
 @pytest.mark.parametrize("name", ROUGH)
 def test_priors_on_a_lattice_of_few_modes_have_the_variogram_of_near_points(name, monkeypatch):
     """Below the shortest wavelength: there the modes alone, with all of the variance, have a hundredth of it."""
-    monkeypatch.setattr(choose, "PLANNERS", [LatticePlanner(with_tail=2000)])
+    monkeypatch.setitem(vars(PLANNER), "with_tail", 2000)
     kernel, d = ROUGH[name]
     paths = draw_prior(kernel, 512, input_dim=d, domain=UNIT, paths_per_basis=8, seed=0)
     assert "lattice" in [choice.kind for choice in paths.prior.features.choices]

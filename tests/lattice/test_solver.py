@@ -14,9 +14,8 @@ from examples import gen, rand, randn
 from matheron import kernels as K
 from matheron.compare.metrics import gaussian_wasserstein
 from matheron.compare.samplers import moments
-from matheron.features import choose
 from matheron.lattice import FourierLattice, MisfitWarning
-from matheron.lattice.planning import LatticePlanner
+from matheron.lattice.planning import PLANNER
 from matheron.solvers import ConvergenceWarning, JitterWarning
 
 UNIT = (0.0, 1.0)
@@ -268,7 +267,7 @@ def test_a_mean_that_a_lattice_has_too_few_modes_for_is_told_of(kernel, d, monke
     X = rand(500, d)
     y = torch.sin(7 * X).sum(1) + 0.3 * torch.sin(31 * X[:, 0])
     gp = matheron.ExactGP(kernel, X, y, noise=1e-4)
-    monkeypatch.setattr(choose, "PLANNERS", [LatticePlanner(largest=1 << 12)])
+    monkeypatch.setitem(vars(PLANNER), "largest", 1 << 12)
     with pytest.warns(MisfitWarning, match="the lattice has too few modes for a kernel as rough as this one"):
         paths = matheron.draw(gp, 2, domain=UNIT, solver="lattice", seed=0)
     assert worst_error_of_mean(gp, paths) > 0.1

@@ -139,6 +139,10 @@ class LatticePlanner:
         return made, rest + discrete
 
 
+# The one that `draw` asks.
+PLANNER = LatticePlanner()
+
+
 def _needed(spec: FeatureSpec, posterior: FactoredPosterior | None, input_dim: int) -> float | None:
     """A typical posterior variance between the data, which the modes are to resolve; None where there are no data."""
     if posterior is None:
