@@ -141,7 +141,6 @@ def everything() -> dict[str, Any]:
         )
         + matheron.PosteriorMean(posterior())[[0, 0]],
         "some outputs of a map": matheron.stack([posterior(), posterior()]).tanh()[..., 1],
-        "a monomial times a lattice": prior(K.RBF(0.5) * K.Linear(), domain=(0.0, 1.0)),
         "spherical, rotated": prior(K.Spherical(0.5) + K.Rotated(K.RBF([0.5, 0.2]), 30.0)),
         "spherical harmonics": prior(K.RBF(1.0), 3, features=spherical_features(K.RBF(1.0), torch.zeros(3), 1.0)),
         "with a kept factor": draw(one, 2, solver=matheron.solvers.Cholesky(keep=True), **settings),

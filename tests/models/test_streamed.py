@@ -42,7 +42,7 @@ def test_files_mappings_and_chunks_give_the_posterior_of_all_data(tmp_path):
 
 def test_data_of_several_outputs_give_their_posterior():
     rng, B = np.random.default_rng(0), torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=torch.float64)
-    kernel = K.Coregional(K.Matern(2.5, 0.3), B) + K.Coregional(K.RBF(0.3) * K.Linear(), torch.eye(2))
+    kernel = K.Coregional(K.Matern(2.5, 0.3), B) + K.Coregional(K.RBF(0.3), torch.eye(2))
     X, tasks = rng.random((150, 1)), rng.integers(0, 2, 150)
     y = np.sin(6 * X[:, 0] + tasks) + 0.1 * rng.standard_normal(150)
     x = torch.rand(20, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

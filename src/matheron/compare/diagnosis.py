@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_points
 from ..drawing import draw
 from ..features import LARGEST_DIM
-from ..lattice.basis import OnLattice
+from ..lattice.basis import Lattice
 from ..models import GP, Batch, Ensemble, ExactGP, SelectedOutputs, SparseGP, leaves
 from ..models.libraries import describe
 from ..paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, require_paths
@@ -281,7 +281,7 @@ def _advice(
         errors = f"within {one:.2g} of a standard deviation for one basis, {every:.2g} for all paths together"
         return f"Good enough: the law of these paths is {errors}.", {}
     s, prior = members[0].num_paths, members[0].prior
-    lattice = any(isinstance(part, OnLattice) for part in prior.features.bases)
+    lattice = any(isinstance(part, Lattice) for part in prior.features.bases)
     weight_space = any(isinstance(member, LinearModelPaths) for member in members)
     words, settings = "", Settings()
     since = [member for member in members if member.update.num_data > member.prior.drawn_given]

@@ -17,7 +17,7 @@ from ..kernels.terms import Term
 from ..solvers import Cholesky, FactoredPosterior
 from ..solvers.operator import KernelOperator
 from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
-from .features import BEYOND, EXACT, RANDOM, Choice, Coupled, Features, merged, root_of
+from .features import EXACT, RANDOM, Choice, Coupled, Features, merged, root_of
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .leverage.draw import leverage
@@ -41,7 +41,6 @@ class Planned(NamedTuple):
 
     parts: list[Coupled]
     choices: list[Choice]
-    tails: list[tuple[list[Term], Tensor]]  # terms whose frequencies with a coordinate beyond `[d]` are to be sampled
     terms: list[Term]  # those that are left to other features
 
 
@@ -51,7 +50,8 @@ def relevant_terms(kernel: Kernel, input_dim: int) -> list[Term]:
 
 
 # Each is asked, in order, which terms of a kernel it takes: None where that is none. An engine adds its own.
-PLANNERS: list[Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None], Planned | None]] = []
+Planner = Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None, torch.Generator], Planned | None]
+PLANNERS: list[Planner] = []
 
 
 def make_features(
@@ -104,44 +104,43 @@ def _chosen(
     kind, d, t = spec.kind, len(origin), kernel.num_outputs
     if kind == "leverage" and posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
-    planned = _planned(kernel, spec, origin, posterior)
+    planned = _planned(kernel, spec, origin, posterior, generator)
     terms = planned.terms
     by_leverage = kind in ("auto", "leverage") and posterior is not None and not spec.joint
     chosen = with_components(terms, d) if by_leverage else []
     terms = [term for term in terms if not any(term is other for other, _ in chosen)]
     sizes = [sum(size_of(term, reference) for term, _ in chosen)] if chosen else []
     counts = iter(_allocate(spec.num_features, sizes + [size_of(t, reference) for t in terms if t.stationary or t.own]))
-    beyond: list[Coupled] = []
     parts: list[Coupled] = []
     choices = list(planned.choices)
-    sampled: list[tuple[list[tuple[Term, list[Component]]], int, Tensor | None]] = []
-    for tail, edge in planned.tails:
-        own = [(term, found) for term in tail if (found := components(term, d)) is not None]
-        sampled.append((own, spec.num_features, edge))
-    sampled += [(chosen, next(counts), None)] if chosen else []
-    for of, count, edge in sampled:
-        roots = [root_of(term.coupling, t) for term, _ in of]
-        random = leverage(of, count, roots, spec, origin, posterior, generator, edge)
-        into, role = (parts, RANDOM) if edge is None else (beyond, BEYOND)
-        into += [Coupled(basis, coupling, role) for basis, coupling in random]
-        choices.append(Choice("spectrum" if posterior is None else "leverage", sum(b.size for b, _ in random)))
+    if chosen:
+        roots = [root_of(term.coupling, t) for term, _ in chosen]
+        random = leverage(chosen, next(counts), roots, spec, origin, posterior, generator)
+        parts += [Coupled(basis, coupling, RANDOM) for basis, coupling in random]
+        choices.append(Choice("leverage", sum(basis.size for basis, _ in random)))
     for term in terms:
         count = next(counts) if term.stationary or term.own else spec.num_features
         bases, choice, exact = _bases(term, count, spec, origin, generator)
         parts += [Coupled(basis, term.coupling, EXACT if exact else RANDOM) for basis in bases]
         choices.append(choice)
-    everything = [*planned.parts, *merged(beyond), *merged(parts)]
+    everything = [*planned.parts, *merged(parts)]
     return Features([part.block(t) for part in everything], origin, spec.domain if planned.parts else None, choices)
 
 
-def _planned(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior | None) -> Planned:
+def _planned(
+    kernel: Kernel,
+    spec: FeatureSpec,
+    origin: Tensor,
+    posterior: FactoredPosterior | None,
+    generator: torch.Generator,
+) -> Planned:
     """What the first engine that takes some terms of the kernel has chosen; without one, all terms are left."""
     load_engines()
     for plan in PLANNERS:
-        planned = plan(kernel, spec, origin, posterior)
+        planned = plan(kernel, spec, origin, posterior, generator)
         if planned is not None:
             return planned
-    return Planned([], [], [], relevant_terms(kernel, len(origin)))
+    return Planned([], [], relevant_terms(kernel, len(origin)))
 
 
 @torch.no_grad()

@@ -399,7 +399,7 @@ def _by_estimates(
 def _refusal(reason: str) -> ValueError:
     return ValueError(
         'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, alone, '
-        "times linear ones or beside linear and polynomial ones, on up to 3 columns; "
+        "or beside linear and polynomial ones, on up to 3 columns; "
         f'{reason}: use solver="cholesky" or "cg"'
     )
 

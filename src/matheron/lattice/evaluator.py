@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core.arena import Sums, add
 from ..core.nufft import Interpolated, fine_grid, grid_shape
 from ..evaluate import Evaluator, Points, Record, WeightedSum
-from .basis import Modulated, OnLattice, lattice_in
+from .basis import Lattice
 
 
 @dataclass
@@ -73,7 +73,7 @@ class LatticeTransforms(Evaluator):
         W = term.weights.reshape(s * t, c)
         f = x.new_empty(s * t, n)
         df = x.new_empty(s * t, n, d) if gradient else None
-        all_rows = df is None and lattice_in(term.basis).suits_matrix(x[:, : self.points], s * t)
+        all_rows = df is None and term.basis.suits_matrix(x[:, : self.points], s * t)
         step = s * t if all_rows else self.rows
         for i in range(0, n, self.points):
             for j in range(0, s * t, step):
@@ -90,7 +90,7 @@ class LatticeTransforms(Evaluator):
         """The series of every path and output on a fine grid."""
         tables = []
         for term in _weighted_sums(record):
-            W, lattice = term.weights.flatten(0, 1), lattice_in(term.basis)
+            W, lattice = term.weights.flatten(0, 1), term.basis
             grid = W.new_empty(len(W), *grid_shape(lattice.shape, record.dtype))
             for rows, some in zip(grid.split(self.rows), W.split(self.rows), strict=True):
                 rows.copy_(fine_grid(lattice.coefficients(some)).real)
@@ -100,14 +100,14 @@ class LatticeTransforms(Evaluator):
 
 def _weighted_sums(record: Record) -> list[WeightedSum]:
     """The terms on lattices."""
-    return [t for t in record.terms if isinstance(t, WeightedSum) and isinstance(t.basis, OnLattice)]
+    return [t for t in record.terms if isinstance(t, WeightedSum) and isinstance(t.basis, Lattice)]
 
 
 def _size_of_tables(terms: Sequence[WeightedSum]) -> int:
     """What the tables of all paths and outputs take, in bytes."""
     size = 0
     for term in terms:
-        cells = math.prod(grid_shape(lattice_in(term.basis).shape, term.weights.dtype))
+        cells = math.prod(grid_shape(term.basis.shape, term.weights.dtype))
         size += term.weights.shape[0] * term.weights.shape[1] * cells * term.weights.element_size()
     return size
 
@@ -115,7 +115,7 @@ def _size_of_tables(terms: Sequence[WeightedSum]) -> int:
 def _own(term: WeightedSum, table: Interpolated, x: Tensor, of: Tensor | None, gradient: bool) -> Sums:
     s, t, _ = term.weights.shape
     paths = torch.arange(s, device=x.device) if of is None else of
-    lattice = lattice_in(term.basis)
+    lattice = term.basis
     angles = lattice.angles(x)
     f = x.new_empty(len(paths), t, x.shape[1])
     df = x.new_zeros(len(paths), t, *x.shape[1:]) if gradient else None
@@ -123,6 +123,4 @@ def _own(term: WeightedSum, table: Interpolated, x: Tensor, of: Tensor | None, g
         f[:, j], slope = table.own(angles, paths * t + j, gradient)
         if df is not None and slope is not None:
             df[:, j][..., lattice.dims] = slope * (2 * torch.pi / lattice.period)
-    if isinstance(term.basis, Modulated):
-        f, df = term.basis.modulated(x, f, df)
     return f.mT if df is None else (f.mT, df.transpose(1, 2))
