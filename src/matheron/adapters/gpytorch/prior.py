@@ -132,7 +132,8 @@ class Prior:
         self._arguments = _arguments(operator)
         if all(self._columns_given(kernel, x) is not None for kernel, x in self._arguments.lazy):
             return None
-        if len(self.inputs) > 1:
+        several = len(self.inputs) > 1
+        if several:
             raise TypeError(
                 f"model: {self.name} has a network before its kernels, and {len(self.inputs)} inputs, which is not "
                 f"understood; expected one tensor of inputs, {BY_HAND}"
@@ -364,7 +365,7 @@ class _OfColumns(nn.Module):
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """A model's parts in evaluation mode, in which none learns from what it is called with; and then as they were."""
-    before = [(part, part.training) for part in model.modules()]
+    before = [(part, part.training) for _, part in model.named_modules()]
     for part, _ in before:
         part.training = False
     try:
