@@ -217,11 +217,12 @@ def test_sums_of_lattice_draws_and_of_float32_are_right():
     narrow = (P.float() - 2 * P).to(torch.float64)
     torch.testing.assert_close(narrow(x), -P(x), rtol=1e-4, atol=1e-4)
     assert (P.float() + P).dtype == torch.float64
-    several = matheron.draw_prior(kernels.RBF(0.5), S, input_dim=2, num_features=16, paths_per_basis=2, seed=0)
-    close((several + F)(x), several(x) + F(x))
-    close((several + several[[2, 3, 0, 1]])(x), several(x) + several(x)[[2, 3, 0, 1]])
-    own = rand(S, 3, 2)
-    close((several + several[[2, 3, 0, 1]])(own), several(own) + several[[2, 3, 0, 1]](own))
+    several = matheron.draw_prior(kernels.RBF(0.5), 16, input_dim=2, num_features=16, paths_per_basis=8, seed=0)
+    other = several[[*range(8, 16), *range(8)]]  # whose bases are others, path by path
+    own = rand(16, 3, 2)
+    for at in (x, own):
+        close((several - 2 * other)(at), several(at) - 2 * other(at))
+    close((several + prior(1, s=16))(x), several(x) + prior(1, s=16)(x))
 
 
 # What is known of the law.
