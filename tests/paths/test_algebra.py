@@ -210,7 +210,7 @@ def test_a_draw_less_itself_is_nothing():
 
 
 def test_sums_of_lattice_draws_and_of_float32_are_right():
-    lattice = dict(domain=(-0.1, 1.1), kernel=kernels.Matern(1.5, 0.3))
+    lattice: dict[str, Any] = dict(domain=(-0.1, 1.1), kernel=kernels.Matern(1.5, 0.3))
     f, g, x = prior(1, **lattice), prior(2, **lattice), rand(6, 2)
     close((2 * f - g + 1)(x), 2 * f(x) - g(x) + 1)
     close((2 * f - g + 1).value_and_grad(x)[1], 2 * f.value_and_grad(x)[1] - g.value_and_grad(x)[1])
