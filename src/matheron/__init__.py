@@ -54,6 +54,7 @@ if _TYPE_CHECKING:
     from .paths import AbstractPaths as AbstractPaths
     from .paths import BatchPaths as BatchPaths
     from .paths import Composition as Composition
+    from .paths import Coordinates as Coordinates
     from .paths import EnsemblePaths as EnsemblePaths
     from .paths import LinearCombination as LinearCombination
     from .paths import Mapped as Mapped
@@ -98,8 +99,8 @@ else:
         "models": "Batch Ensemble ExactGP Outputs SelectedOutputs SparseGP",
         "models.libraries": "describe",
         "models.streamed": "StreamedGP",
-        "paths": "AbstractFunctions AbstractPaths BatchPaths Composition EnsemblePaths LinearCombination Mapped "
-        "OutputPaths Paths PointwiseProduct PosteriorMean SelectedPaths Selection SpreadWarning Stack stack",
+        "paths": "AbstractFunctions AbstractPaths BatchPaths Composition Coordinates EnsemblePaths LinearCombination "
+        "Mapped OutputPaths Paths PointwiseProduct PosteriorMean SelectedPaths Selection SpreadWarning Stack stack",
         "paths.matheron_rule": "matheron weight_space_update",
         "solvers": "JitterWarning",
         "thompson": "Minima maximize minimize",

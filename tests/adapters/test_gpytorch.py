@@ -225,6 +225,17 @@ class OfFeatures(Exact):
         return MultivariateNormal(self.mean_module(x), self.covar_module(torch.tanh(x)))
 
 
+class Noisy(Exact):
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x + torch.rand_like(x)))
+
+
+def linear_mean() -> Any:
+    mean: Any = gm.LinearMean(2)
+    torch.nn.init.ones_(mean.weights)
+    return mean
+
+
 class Doubled(gk.RBFKernel):
     def forward(self, x1: Tensor, x2: Tensor, **params: Any) -> Tensor:
         return 2 * super().forward(x1, x2, **params)
@@ -286,10 +297,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "RBF takes column 1, which holds task numbers, as a coordinate; give it the other columns by active_dims",
     ),
-    "features": (
-        lambda: untrained(kind=OfFeatures),
+    "features that are random": (
+        lambda: untrained(kind=Noisy),
         TypeError,
-        r"gives ScaleKernel something else than the model's inputs.*translate\(kernel, Z\.shape\[1\]\)",
+        r"what .*Noisy.forward gives its kernels is not the same twice, so it is no function of the inputs",
+    ),
+    "a mean of the inputs, and a kernel of features": (
+        lambda: untrained(kind=OfFeatures, mean=linear_mean()),
+        TypeError,
+        r"OfFeatures.forward returns is not that of its mean_module; write it as one module of what its kernel is",
     ),
     "forward": (
         lambda: untrained(kind=Squared),

@@ -210,18 +210,19 @@ def test_a_draw_less_itself_is_nothing():
 
 
 def test_sums_of_lattice_draws_and_of_float32_are_right():
-    lattice = dict(domain=(-0.1, 1.1), kernel=kernels.Matern(1.5, 0.3))
+    lattice: dict[str, Any] = dict(domain=(-0.1, 1.1), kernel=kernels.Matern(1.5, 0.3))
     f, g, x = prior(1, **lattice), prior(2, **lattice), rand(6, 2)
     close((2 * f - g + 1)(x), 2 * f(x) - g(x) + 1)
     close((2 * f - g + 1).value_and_grad(x)[1], 2 * f.value_and_grad(x)[1] - g.value_and_grad(x)[1])
     narrow = (P.float() - 2 * P).to(torch.float64)
     torch.testing.assert_close(narrow(x), -P(x), rtol=1e-4, atol=1e-4)
     assert (P.float() + P).dtype == torch.float64
-    several = matheron.draw_prior(kernels.RBF(0.5), S, input_dim=2, num_features=16, paths_per_basis=2, seed=0)
-    close((several + F)(x), several(x) + F(x))
-    close((several + several[[2, 3, 0, 1]])(x), several(x) + several(x)[[2, 3, 0, 1]])
-    own = rand(S, 3, 2)
-    close((several + several[[2, 3, 0, 1]])(own), several(own) + several[[2, 3, 0, 1]](own))
+    several = matheron.draw_prior(kernels.RBF(0.5), 16, input_dim=2, num_features=16, paths_per_basis=8, seed=0)
+    other = several[[*range(8, 16), *range(8)]]  # whose bases are others, path by path
+    own = rand(16, 3, 2)
+    for at in (x, own):
+        close((several - 2 * other)(at), several(at) - 2 * other(at))
+    close((several + prior(1, s=16))(x), several(x) + prior(1, s=16)(x))
 
 
 # What is known of the law.

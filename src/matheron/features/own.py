@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..core.arena import weigh
 from ..evaluate.bases import Basis
+from ..kernels import Kernel, OnDims
 from ..kernels.terms import Term
+from .fourier import fourier
 
 FeatureMap = Callable[[Tensor], Tensor]
+# Fourier features beside each feature of a finite kernel, at the least.
+_FEWEST = 64
 
 
 class MappedBasis(Basis):
@@ -60,15 +65,52 @@ class MappedBasis(Basis):
         return MappedBasis([self.maps[i] for i in chosen], self.amplitudes[chosen], self.origin)
 
 
+def _finite(kernel: Kernel) -> bool:
+    return _finite(kernel.kernel) if isinstance(kernel, OnDims) else kernel.finite
+
+
+def _of_product(term: Term, count: int, num_bases: int, origin: Tensor, generator: torch.Generator) -> list[FeatureMap]:
+    """Products of all features of kernels that have few, and Fourier features of the stationary part."""
+    own, d = [kernel.features(count, generator) for kernel in term.own], len(origin)
+
+    def few(x: Tensor) -> Tensor:
+        products = torch.ones_like(x[:, :1])
+        for phi in own:
+            products = (products[:, :, None] * phi(x)[:, None]).flatten(1)
+        return products  # [n, r]
+
+    if not term.stationary:
+        return [few] * num_bases
+    rank = few(origin[None]).shape[1]
+    one = replace(term, variance=torch.ones_like(term.variance))
+    each = max(_FEWEST, count // rank)
+    waves = fourier(one, d, each + each % 2, kind="sobol", num_bases=num_bases, generator=generator)
+
+    def mapped(g: int) -> FeatureMap:
+        version = [basis.select(slice(g, g + 1)) for basis in waves]
+
+        def phi(x: Tensor) -> Tensor:
+            placed = [basis.to(x.device, x.dtype) for basis in version]
+            parts = [basis.values((x - origin.to(x))[None])[0] * basis.scales() for basis in placed]
+            return (few(x)[:, :, None] * torch.cat(parts, dim=-1)[:, None]).flatten(1)
+
+        return phi
+
+    return [mapped(g) for g in range(num_bases)]
+
+
 def own_features(term: Term, count: int, num_bases: int, origin: Tensor, generator: torch.Generator) -> Basis:
     """The features that a term's own kernel gives, `num_bases` times over."""
     (kernel, *more), variance = term.own, term.variance.cpu()
     if more or term.stationary or term.forms:
-        raise TypeError(
-            f"{type(kernel).__name__}: expected a kernel with features of its own, alone, scaled, or in a sum; got a "
-            "product with another kernel, whose features are not known"
-        )
-    maps = [kernel.features(count, generator) for _ in range(num_bases)]
+        if term.forms or not all(map(_finite, term.own)):
+            raise TypeError(
+                f"{type(kernel).__name__}: expected a kernel with features of its own, alone, scaled, or in a sum; "
+                "got a product with another kernel, whose features are not known"
+            )
+        maps = _of_product(term, count, num_bases, origin, generator)
+    else:
+        maps = [kernel.features(count, generator) for _ in range(num_bases)]
     with torch.no_grad():
         Phi = maps[0](origin[None])
     if not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != 1:

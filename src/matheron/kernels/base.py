@@ -45,6 +45,8 @@ class Kernel(Value):
     units: ClassVar[Mapping[str, str]] = {}
     # Whether its columns are whole numbers that count something: then they have no scale.
     whole: ClassVar[bool] = False
+    # Whether its own features are few and not random, so that its products with other kernels have features, too.
+    finite: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, x: Tensor, z: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """What a user holds: prior path + update path."""
 
 from .algebra import Composition as Composition
+from .algebra import Coordinates as Coordinates
 from .algebra import LinearCombination as LinearCombination
 from .algebra import Mapped as Mapped
 from .algebra import PointwiseProduct as PointwiseProduct

@@ -512,7 +512,7 @@ class Mapped(Combined):
     >>> from matheron import kernels
     >>> f = matheron.draw_prior(kernels.RBF(), 4, input_dim=1)
     >>> f.exp()
-    Mapped(exp, Paths(4 paths in 1 dimension, given no data; prior: 1024 by leverage))
+    Mapped(exp, Paths(4 paths in 1 dimension, given no data; prior: 1024 sobol))
     """
 
     fields = ("count",)
@@ -661,7 +661,15 @@ class Composition(AbstractFunctions):
 
 @final
 class Coordinates(AbstractFunctions):
-    """The coordinates of x as functions: d outputs, the same for s paths."""
+    """The coordinates of x as functions: d outputs, the same for s paths.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> f = matheron.draw_prior(kernels.RBF(), 4, input_dim=1)
+    >>> warp = matheron.Coordinates.beside(f) + 0.1 * f
+    >>> warp([[0.5]]).shape
+    torch.Size([4, 1])
+    """
 
     fields = ("count",)
     shapes = "origin: d"

@@ -135,7 +135,7 @@ def stack(functions: Sequence[AbstractFunctions]) -> AbstractFunctions:
     >>> f, g = (matheron.draw_prior(kernels.RBF(), 4, input_dim=1) for _ in range(2))
     >>> both = matheron.stack([f, g])
     >>> both(torch.rand(3, 1)).shape, both[..., 0] is f
-    (torch.Size([4, 3, 2]), False)
+    (torch.Size([4, 3, 2]), True)
     >>> matheron.stack([f, g.exp()])(torch.rand(3, 1)).shape
     torch.Size([4, 3, 2])
     """
