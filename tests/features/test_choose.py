@@ -141,7 +141,7 @@ def test_features_are_a_value():
     torch.testing.assert_close(single(x.float()).double(), features(x), rtol=1e-4, atol=1e-4)
 
 
-def test_what_lies_beyond_a_lattice_s_modes_has_frequencies_by_leverage(monkeypatch):
+def test_what_lies_beyond_a_lattice_s_modes_has_frequencies_of_the_spectrum(monkeypatch):
     monkeypatch.setattr(lattice_plan, "LARGEST_COMPLETED", 8000)
     X = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -150,7 +150,7 @@ def test_what_lies_beyond_a_lattice_s_modes_has_frequencies_by_leverage(monkeypa
         paths = draw(gp, 64, domain=UNIT, seed=0)
         return [choice.kind for choice in paths.prior.features.choices]
 
-    assert kinds(K.Matern(0.5, 0.5)) == ["lattice", "leverage"]
+    assert kinds(K.Matern(0.5, 0.5)) == ["lattice", "spectrum"]
     assert kinds(K.RBF(1.0)) == ["lattice"]
 
 

@@ -13,7 +13,7 @@ from matheron import ExactGP, SparseGP, draw
 from matheron import kernels as K
 from matheron.compare.metrics import gaussian_wasserstein
 from matheron.compare.samplers import decoupled_moments, moments
-from matheron.features.leverage.reference import reference_points
+from matheron.features.leverage import reference_points
 from standard import assert_unbiased, covariance
 
 

@@ -17,12 +17,10 @@ from ..kernels.terms import Term
 from ..solvers import Cholesky, FactoredPosterior
 from ..solvers.operator import KernelOperator
 from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
-from .features import BEYOND, EXACT, RANDOM, Choice, Coupled, Features, merged, root_of
+from .features import BEYOND, EXACT, RANDOM, Choice, Coupled, Features, merged
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
-from .leverage.draw import leverage
-from .leverage.proposal import Component, components
-from .leverage.reference import LARGEST_WHOLE
+from .leverage import Leverage, Radial, Spectrum, Waves, coupled, leverage, part_of, spectra, waves
 from .own import own_features
 from .spec import LARGEST_DIM, LATTICE_KINDS, FeatureSpec
 
@@ -108,23 +106,22 @@ def _chosen(
     terms = planned.terms
     by_leverage = kind in ("auto", "leverage") and posterior is not None and not spec.joint
     chosen = with_components(terms, d) if by_leverage else []
+    found = [part for _, own in chosen for part in own]
+    if 2 * sum(len(own) * monomial_count(list(term.forms)) for term, own in chosen) > spec.num_features:
+        chosen, found = [], []  # too few features for tables of their own
     terms = [term for term in terms if not any(term is other for other, _ in chosen)]
     sizes = [sum(size_of(term, reference) for term, _ in chosen)] if chosen else []
     counts = iter(_allocate(spec.num_features, sizes + [size_of(t, reference) for t in terms if t.stationary or t.own]))
     beyond: list[Coupled] = []
     parts: list[Coupled] = []
     choices = list(planned.choices)
-    sampled: list[tuple[list[tuple[Term, list[Component]]], int, Tensor | None]] = []
     for tail, edge in planned.tails:
-        own = [(term, found) for term in tail if (found := components(term, d)) is not None]
-        sampled.append((own, spec.num_features, edge))
-    sampled += [(chosen, next(counts), None)] if chosen else []
-    for of, count, edge in sampled:
-        roots = [root_of(term.coupling, t) for term, _ in of]
-        random = leverage(of, count, roots, spec, origin, posterior, generator, edge)
-        into, role = (parts, RANDOM) if edge is None else (beyond, BEYOND)
-        into += [Coupled(basis, coupling, role) for basis, coupling in random]
-        choices.append(Choice("spectrum" if posterior is None else "leverage", sum(b.size for b, _ in random)))
+        beyond += (own := _beyond(tail, edge, spec, origin, generator))
+        choices.append(Choice("spectrum", sum(part.basis.size for part in own)))
+    if found:
+        assert posterior is not None
+        parts += leverage(found, next(counts), spec, origin, posterior, generator)
+        choices.append(Choice("leverage", sum(part.basis.size for part in parts)))
     for term in terms:
         count = next(counts) if term.stationary or term.own else spec.num_features
         bases, choice, exact = _bases(term, count, spec, origin, generator)
@@ -149,7 +146,7 @@ def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosteri
     """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
     kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
     operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
-    state = Cholesky().init(operator) if len(sites) <= LARGEST_WHOLE else None
+    state = Cholesky().init(operator) if len(sites) <= Leverage.largest_whole else None
     return FactoredPosterior(kernel, sites, operator.noise, state)
 
 
@@ -168,12 +165,55 @@ def repeats(term: Term, input_dim: int, count: int) -> bool:
     return series is not None and series.tail == 0
 
 
-def with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Component]]]:
-    """The terms whose frequencies can be sampled by importance, with the components of their spectra."""
+def with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Spectrum]]]:
+    """The terms whose frequencies can be sampled by importance, with the summands of their spectra."""
     spectral = [t for t in terms if t.stationary and not t.own]
     stationary = [t for t in spectral if monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
-    found = [(t, components(t, input_dim)) for t in stationary]
+    found = [(t, spectra(t, input_dim)) for t in stationary]
     return [(t, parts) for t, parts in found if parts is not None]
+
+
+def _beyond(
+    terms: list[Term], edge: Tensor, spec: FeatureSpec, origin: Tensor, generator: torch.Generator
+) -> list[Coupled]:
+    """Features by the spectrum alone that have a coordinate of their frequency beyond `edge [d]`: a lattice has the
+    others. Half of the radii follow the spectrum, half lie evenly along its octaves."""
+    parts = [part_of(s) for _, own in with_components(terms, len(origin)) for s in own]
+    for p in parts:
+        first, p.shares = p.spectrum.factors[0], p.variances.detach().numpy()
+        p.proposal = [f.masses for f in p.spectrum.factors]
+        if len(p.proposal) == 1 and p.spectrum.centre is None and isinstance(first, Radial):
+            reach = first.measure.scale.detach()
+            reach = reach if first.frame is None else (reach[:, None] * first.frame).norm(dim=0)  # [d], of radius one
+            beyond = first.index + first.step / 2 > torch.where(reach > 0, edge / reach, torch.inf).min().log()
+            mass, even = first.masses * beyond, first.tail(1e-8) * beyond
+            q = mass / mass.sum().clamp_min(1e-300) + even / even.sum().clamp_min(1e-300)
+            p.shares, p.proposal = p.shares * float(mass.sum()), [q / q.sum()]
+    parts = [p for p in parts if bool(p.proposal[0].isfinite().all())]
+    if not parts:
+        return []
+    trial = waves(parts, 512, 1, torch.Generator().manual_seed(0))
+    far = torch.cat([(w.pairs.frequencies.detach().abs() > edge).any(-1)[0] for w in trial if w.pairs is not None])
+    times = min(32, round(1 / max(float(far.double().mean()), 1 / 32)))
+    drawn = waves(parts, times * spec.num_features, spec.num_bases, generator)
+    return coupled([kept for w in drawn if (kept := _far(w, edge)) is not None], origin, BEYOND)
+
+
+def _far(w: Waves, edge: Tensor) -> Waves | None:
+    """Those with a coordinate beyond `edge [d]`; where bases have unequal numbers of them, others are zero."""
+    both = []
+    for basis in (w.pairs, w.single):
+        far = torch.zeros(1, 0) if basis is None else (basis.frequencies.detach().abs() > edge).any(-1)  # [g, f]
+        order = far.double().argsort(dim=1, descending=True, stable=True)[
+            :, : int(far.sum(1).max()) if far.numel() else 0
+        ]
+        if basis is None or order.shape[1] == 0:
+            both.append(None)
+            continue
+        taken = {k: v * far if k == "amplitudes" else v for k, v in basis._buffers.items() if v is not None}
+        index = {k: order if v.ndim == 2 else order[..., None] for k, v in taken.items()}
+        both.append(type(basis)(**{k: v.take_along_dim(index[k], 1) for k, v in taken.items()}))
+    return None if both == [None, None] else Waves(w.term, w.envelope, *both)
 
 
 def _bases(
