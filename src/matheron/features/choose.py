@@ -20,7 +20,19 @@ from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
 from .features import BEYOND, EXACT, RANDOM, Choice, Coupled, Features, merged
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
-from .leverage import Leverage, Radial, Spectrum, Waves, coupled, leverage, part_of, spectra, waves
+from .leverage import (
+    Leverage,
+    Radial,
+    Reference,
+    Spectrum,
+    Waves,
+    bound_given,
+    coupled,
+    leverage,
+    part_of,
+    spectra,
+    waves,
+)
 from .own import own_features
 from .spec import LARGEST_DIM, LATTICE_KINDS, FeatureSpec
 
@@ -124,7 +136,7 @@ def _chosen(
         choices.append(Choice("leverage", sum(part.basis.size for part in parts)))
     for term in terms:
         count = next(counts) if term.stationary or term.own else spec.num_features
-        bases, choice, exact = _bases(term, count, spec, origin, generator)
+        bases, choice, exact = _bases(term, count, spec, origin, generator, posterior if by_leverage else None)
         parts += [Coupled(basis, term.coupling, EXACT if exact else RANDOM) for basis in bases]
         choices.append(choice)
     everything = [*planned.parts, *merged(beyond), *merged(parts)]
@@ -203,13 +215,11 @@ def _far(w: Waves, edge: Tensor) -> Waves | None:
     """Those with a coordinate beyond `edge [d]`; where bases have unequal numbers of them, others are zero."""
     both = []
     for basis in (w.pairs, w.single):
-        far = torch.zeros(1, 0) if basis is None else (basis.frequencies.detach().abs() > edge).any(-1)  # [g, f]
-        order = far.double().argsort(dim=1, descending=True, stable=True)[
-            :, : int(far.sum(1).max()) if far.numel() else 0
-        ]
-        if basis is None or order.shape[1] == 0:
+        far = None if basis is None else (basis.frequencies.detach().abs() > edge).any(-1)  # [g, f]
+        if basis is None or far is None or not bool(far.any()):
             both.append(None)
             continue
+        order = far.double().argsort(dim=1, descending=True, stable=True)[:, : int(far.sum(1).max())]  # [g, k]
         taken = {k: v * far if k == "amplitudes" else v for k, v in basis._buffers.items() if v is not None}
         index = {k: order if v.ndim == 2 else order[..., None] for k, v in taken.items()}
         both.append(type(basis)(**{k: v.take_along_dim(index[k], 1) for k, v in taken.items()}))
@@ -217,13 +227,24 @@ def _far(w: Waves, edge: Tensor) -> Waves | None:
 
 
 def _bases(
-    term: Term, count: int, spec: FeatureSpec, origin: Tensor, generator: torch.Generator
+    term: Term,
+    count: int,
+    spec: FeatureSpec,
+    origin: Tensor,
+    generator: torch.Generator,
+    posterior: FactoredPosterior | None,
 ) -> tuple[list[Basis], Choice, bool]:
     """The bases of one term, the record of them, and whether they have the term exactly."""
     kind, num_bases, input_dim = spec.kind, spec.num_bases, len(origin)
     if term.own:
-        basis = own_features(term, count, num_bases, origin, generator)
-        return [basis], Choice(f"features of {type(term.own[0]).__name__}", basis.size), False
+        reference = None
+        if posterior is not None and posterior.kernel.num_outputs == 1:
+            lengths = torch.ones(input_dim, dtype=torch.float64, device="cpu")
+            reference = Reference(posterior, spec.domain, spec.where, lengths)
+        bound = bound_given(spec, Leverage()) or Leverage.far
+        basis, chosen = own_features(term, count, num_bases, origin, generator, reference, bound)
+        how = f"features of {type(term.own[0]).__name__}{' by leverage' * chosen}"
+        return [basis], Choice(how, basis.size), False
     if not term.stationary and not term.forms:
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64, device="cpu")
         return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], Choice("constant", 1), True

@@ -28,8 +28,8 @@ holds of the monomials of a kernel with linear forms, which are multiplied with 
 Radii are stratified; directions in three dimensions and more are near-designs, turned at random.
 
 *The pool.* Features of which only values are known, at the reference points and at the data, have a leverage, too.
-From a pool of them some are chosen by systematic resampling with probabilities pi ~ sqrt(lev^2 + b), and weighed by
-1 / pi: `Pool` and `resample`.
+From a pool of them, whose products sum to k, some are chosen by systematic resampling with probabilities
+pi ~ m sqrt(lev^2 + b), with m their mean squares, and divided by sqrt(pi): `resampled`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from torch import Tensor
 from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
 from ..core.sites import Sites
 from ..evaluate.bases import Basis, Cosines, Pairs, Products
-from ..kernels import coupled_covariance
+from ..kernels import coupled_covariance, coupled_diagonal
 from ..kernels.spectral import Atom, Convolution, Elliptical, Mixture, Moved, SpectralMeasure, compound
 from ..kernels.terms import Term, same_coupling
 from ..solvers import CholeskyState, FactoredPosterior, covariance
@@ -92,7 +92,7 @@ class Leverage:
     """Frequencies are from S itself where the expected gain among the data is less."""
     separated: int = 24
     """A product with at most this many atoms is a sum over these, each with tables of its own."""
-    candidates: int = 4
+    candidates: int = 32
     """Features in a pool, for each that is chosen."""
 
 
@@ -314,7 +314,9 @@ def _framed(measure: SpectralMeasure) -> tuple[SpectralMeasure, Tensor | None]:
     inner, frame = _framed(measure.measure)
     p = measure.measure.input_dim
     frame = measure.moved(torch.eye(p, dtype=torch.float64, device="cpu") if frame is None else frame)
-    whole = frame.shape[0] == frame.shape[1] and torch.equal(frame, torch.eye(len(frame), dtype=torch.float64))
+    whole = frame.shape[0] == frame.shape[1] and torch.equal(
+        frame, torch.eye(len(frame), dtype=torch.float64, device="cpu")
+    )
     return inner, None if whole else frame
 
 
@@ -412,6 +414,15 @@ class Reference:
         self.x, self.points = x, torch.cat([x, X])  # [r, d], [r + n, d]
         self.tasks = None if tasks is None or x_tasks is None else torch.cat([x_tasks, tasks])
         self.noise_variance = as_numpy(noise @ self.G.double().square())  # [r]
+        self._prior = kernel, Sites(x, x_tasks), K_Xx
+
+    @outside()
+    @torch.no_grad()
+    def variance(self) -> Tensor:
+        """The posterior variance at the reference points, `[r]`."""
+        kernel, sites, K_Xx = self._prior
+        prior = coupled_diagonal(kernel, sites)
+        return (prior - (K_Xx * self.G).sum(0)).maximum(1e-10 * prior)
 
     def residual_power(self, values: Tensor) -> Tensor:
         """|phi_c(x) - G^T phi_c(X)|^2 `[.., r, c]` of features, from their values `[.., r + n, c]` at the points."""
@@ -484,23 +495,30 @@ def net(count: int, dims: int) -> Tensor:
     return Sobol(dims, seed=0).next(count).clamp_(2**-30, 1 - 2**-30)
 
 
-@dataclass(eq=False)
-class Part:
-    """A spectrum with its tables, and the monomials that its waves are multiplied with.
+@dataclass(eq=False, kw_only=True)
+class Tables:
+    """What data leave open of features that are drawn by tables.
 
-    Monomials are given as coordinates of (x, 1). For each of them: the `variances` that its waves have as amplitudes;
-    their mean over the reference points, `sizes`; what the data leave open of that, `left`; and its `shares` of all
-    features. `levels` are the leverage of the cells of every factor, scaled to a mean of one.
+    `masses` are the shares of the cells of every factor, and `levels` their leverage, scaled to a mean of one. The
+    features may be multiplied with several monomials: of each the mean variance at the reference points, `sizes`; what
+    the data leave open of that, `left`; and its `shares` of all features.
     """
+
+    masses: list[np.ndarray] = field(default_factory=list)
+    levels: list[np.ndarray] = field(default_factory=list)
+    sizes: np.ndarray = field(default_factory=lambda: np.ones(1))
+    left: np.ndarray = field(default_factory=lambda: np.ones(1))
+    proposal: list[Tensor] = field(default_factory=list)
+    shares: np.ndarray = field(default_factory=lambda: np.ones(1))
+
+
+@dataclass(eq=False)
+class Part(Tables):
+    """A spectrum, and the monomials that its waves are multiplied with: coordinates of (x, 1)."""
 
     spectrum: Spectrum
     envelopes: list[tuple[int, ...]]
-    variances: Tensor  # [e]
-    sizes: np.ndarray = field(default_factory=lambda: np.ones(1))
-    left: np.ndarray = field(default_factory=lambda: np.ones(1))
-    levels: list[np.ndarray] = field(default_factory=list)
-    proposal: list[Tensor] = field(default_factory=list)
-    shares: np.ndarray = field(default_factory=lambda: np.ones(1))
+    variances: Tensor  # [e], of the waves that each is multiplied with
 
 
 def smoothed(at: np.ndarray, values: np.ndarray, weights: np.ndarray, index: np.ndarray, most: int) -> np.ndarray:
@@ -605,18 +623,21 @@ def _tabulate(
     power = 2.0 if len(factors) == 1 else 1.0
     for i, (f, at) in enumerate(zip(factors, places, strict=True)):
         others = math.prod((ratio for j, ratio in enumerate(ratios) if j != i), start=np.ones(len(lev)))
+        masses = as_numpy(f.masses)
         fitted = smoothed(at, lev**power, others, as_numpy(f.index), settings.num_runs) ** (1 / power)
-        part.left = np.maximum(fitted @ as_numpy(f.masses), 1e-300)  # all have the same mean, but for the smoothing
+        part.left = np.maximum(fitted @ masses, 1e-300)  # all have the same mean, but for the smoothing
+        part.masses.append(masses)
         part.levels.append(fitted / part.left)
 
 
 # --- The proposal ----------------------------------------------------------------------------------------------------
 
 
-def propose(parts: Sequence[Part], bound: float, smallest_gain: float) -> None:
+def propose(parts: Sequence[Tables], bound: float, smallest_gain: float) -> bool:
     """Set every part's proposal q ~ S sqrt(lev^2 + b) and its shares of the features, with the smallest b allowed.
 
-    Without leverage half of the features are shared equally, half by variance; b is relative to those.
+    Without leverage half of the features are shared equally, half by variance; b is relative to those. They are taken
+    where leverage gains too little: False is returned then.
     """
     sizes, left = ([getattr(p, name) for p in parts] for name in ("sizes", "left"))
     sizes, left = ([own / (sum(v.sum() for v in each) or 1.0) for own in each] for each in (sizes, left))
@@ -627,7 +648,7 @@ def propose(parts: Sequence[Part], bound: float, smallest_gain: float) -> None:
     tables: list[tuple[np.ndarray, np.ndarray]] = []
     for p, size, open_ in zip(parts, sizes, left, strict=True):
         plain_share = 0.5 * size / (size.sum() or 1.0) + 0.5 / len(size)
-        tables += [(as_numpy(f.masses), lev) for f, lev in zip(p.spectrum.factors, p.levels, strict=True)]
+        tables += zip(p.masses, p.levels, strict=True)
         tables.append((plain_share, open_ / (open_.sum() or 1.0) / plain_share))
     m, lev = (np.concatenate(each) for each in zip(*tables, strict=True))  # masses and leverage of all cells
     lengths, numbers = np.array([len(mass) for mass, _ in tables]), np.array([len(p.levels) + 1 for p in parts])
@@ -657,20 +678,55 @@ def propose(parts: Sequence[Part], bound: float, smallest_gain: float) -> None:
         first, last = (first, middle) if at(values[middle])[2] <= bound else (middle + 1, last)
     q, shares, far, near = at(values[first])
     *plain_q, _, plain_near = at(values[-1])
-    if far > bound or math.sqrt(plain_near / near) < smallest_gain:
+    gains = far <= bound and math.sqrt(plain_near / near) >= smallest_gain
+    if not gains:
         q, shares = plain_q
     split = iter(np.split(q, cells[1:]))
     for p, share in zip(parts, shares, strict=True):
         p.proposal = [torch.from_numpy(next(split)) for _ in p.levels]
         p.shares = share * next(split)
+    return gains
 
 
-def _bound(parts: Sequence[Part], variance: float, spec: FeatureSpec, settings: Leverage) -> float:
-    """How large int S^2 / q may be: the same for all parts."""
+def resampled(
+    values: Tensor,
+    reference: Reference,
+    count: int,
+    bound: float,
+    generator: torch.Generator,
+    settings: Leverage = Leverage(),  # noqa: B008
+) -> tuple[Tensor, Tensor] | None:
+    """`count` features of a pool by their leverage: their numbers, and what to multiply them with, `[count]` each.
+
+    The products phi_c(x) phi_c(x') of those that are chosen sum to the pool's in the mean: a feature that is chosen
+    twice counts twice. None where leverage gains nothing.
+
+    Args:
+        values: of all features of the pool `[r + n, C]` at `reference.points`.
+        bound: on the squared error far from the data, relative to that of features chosen by their mean squares.
+    """
+    r, values = len(reference.x), plain(values).to(reference.G)
+    left = as_numpy((reference.residual_power(values) / reference.variance()[:, None]).mean(0).double())  # [C]
+    masses = np.maximum(as_numpy(values[:r].square().mean(0).double()), 1e-300)
+    masses, left = masses / masses.sum(), left / max(left.sum(), 1e-300)
+    pool = Tables(masses=[masses], levels=[left / masses])
+    if not propose([pool], bound, settings.smallest_gain):
+        return None
+    (pi,) = pool.proposal
+    u = (torch.arange(count, device="cpu") + rand((1,), generator).cpu()) / count
+    chosen, _ = inverse_cdf(pi, u)
+    return chosen, (count * pi[chosen]).rsqrt()
+
+
+def bound_given(spec: FeatureSpec, settings: Leverage) -> float | None:
+    """The bound on int S^2 / q where it follows from what is asked for."""
     if spec.domain is not None or spec.where is not None:
         return settings.far_given
-    if spec.num_bases >= settings.many_bases:
-        return settings.far_of_many
+    return settings.far_of_many if spec.num_bases >= settings.many_bases else None
+
+
+def _bound(parts: Sequence[Part], variance: float, settings: Leverage) -> float:
+    """The same by the spectra, and the mean posterior variance: one for all parts."""
     sizes = [p.sizes.sum() for p in parts]
     if variance > settings.explained * sum(sizes):
         return settings.far_unexplained
@@ -713,7 +769,8 @@ def leverage(
         posterior: the data that leverage is given.
     """
     parts = [part_of(s) for s in found]
-    bound = _bound(parts, set_levels(parts, spec, origin, posterior, settings), spec, settings)
+    variance = set_levels(parts, spec, origin, posterior, settings)
+    bound = bound_given(spec, settings) or _bound(parts, variance, settings)
     # A spectrum of a few atoms is taken as it is.
     exact = [p for p in parts if len(p.spectrum.factors) == 1 and isinstance(p.spectrum.factors[0], Atoms)]
     size = sum(2 * len(p.envelopes) * len(p.levels[0]) for p in exact)
