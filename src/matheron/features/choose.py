@@ -21,11 +21,11 @@ from .features import BEYOND, EXACT, RANDOM, Choice, Coupled, Features, merged
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
 from .leverage import (
+    DrawnWaves,
     Leverage,
-    Radial,
+    RadialFactor,
     Reference,
-    Spectrum,
-    Waves,
+    Summand,
     bound_given,
     coupled,
     leverage,
@@ -177,7 +177,7 @@ def repeats(term: Term, input_dim: int, count: int) -> bool:
     return series is not None and series.tail == 0
 
 
-def with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Spectrum]]]:
+def with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Summand]]]:
     """The terms whose frequencies can be sampled by importance, with the summands of their spectra."""
     spectral = [t for t in terms if t.stationary and not t.own]
     stationary = [t for t in spectral if monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
@@ -194,7 +194,7 @@ def _beyond(
     for p in parts:
         first, p.shares = p.spectrum.factors[0], p.variances.detach().numpy()
         p.proposal = [f.masses for f in p.spectrum.factors]
-        if len(p.proposal) == 1 and p.spectrum.centre is None and isinstance(first, Radial):
+        if len(p.proposal) == 1 and p.spectrum.centre is None and isinstance(first, RadialFactor):
             reach = first.measure.scale.detach()
             reach = reach if first.frame is None else (reach[:, None] * first.frame).norm(dim=0)  # [d], of radius one
             beyond = first.index + first.step / 2 > torch.where(reach > 0, edge / reach, torch.inf).min().log()
@@ -211,7 +211,7 @@ def _beyond(
     return coupled([kept for w in drawn if (kept := _far(w, edge)) is not None], origin, BEYOND)
 
 
-def _far(w: Waves, edge: Tensor) -> Waves | None:
+def _far(w: DrawnWaves, edge: Tensor) -> DrawnWaves | None:
     """Those with a coordinate beyond `edge [d]`; where bases have unequal numbers of them, others are zero."""
     both = []
     for basis in (w.pairs, w.single):
@@ -223,7 +223,7 @@ def _far(w: Waves, edge: Tensor) -> Waves | None:
         taken = {k: v * far if k == "amplitudes" else v for k, v in basis._buffers.items() if v is not None}
         index = {k: order if v.ndim == 2 else order[..., None] for k, v in taken.items()}
         both.append(type(basis)(**{k: v.take_along_dim(index[k], 1) for k, v in taken.items()}))
-    return None if both == [None, None] else Waves(w.term, w.envelope, *both)
+    return None if both == [None, None] else DrawnWaves(w.term, w.envelope, *both)
 
 
 def _bases(

@@ -25,7 +25,8 @@ any number of bases: a draw is an inverse CDF. Every other spectrum is a sum of 
 atoms (a product of kernels: the frequencies of its factors add; a spectral mixture: a normal and its centre). Each
 summand has its own tables, one for each factor, and its share of the features by what data leave open of it. The same
 holds of the monomials of a kernel with linear forms, which are multiplied with the waves before residuals are taken.
-Radii are stratified; directions in three dimensions and more are near-designs, turned at random.
+Radii are even, by Hammersley nets or in strata; directions in three dimensions and more are near-designs, turned at
+random.
 
 *The pool.* Features of which only values are known, at the reference points and at the data, have a leverage, too.
 From a pool of them, whose products sum to k, some are chosen by systematic resampling with probabilities
@@ -133,7 +134,7 @@ def shells(profile: _Profile, count: int) -> tuple[float, float, Tensor, Tensor]
     return low, step, index, masses / masses.sum()
 
 
-class Radial:
+class RadialFactor:
     """A factor of a spectrum: theta = r * scale * direction @ frame, with a density of t = log r cut into shells.
 
     The rows of `frame` `[p, d]` are orthonormal: some axes, or axes that were turned; None where they are all axes.
@@ -190,7 +191,7 @@ class Radial:
         return own if self.frame is None else own @ self.frame, log_S - log_q, t
 
 
-class Atoms:
+class AtomFactor:
     """A factor of a spectrum that is discrete: frequencies `[c, d]` with masses `[c]`; a cell is an atom."""
 
     num_uniforms = 1
@@ -211,12 +212,12 @@ class Atoms:
 
 
 @dataclass(eq=False)
-class Spectrum:
+class Summand:
     """A summand of a term's spectral measure: a centre plus the independent frequencies of its factors."""
 
     term: Term
     variance: Tensor
-    factors: Sequence[Radial | Atoms]
+    factors: Sequence[RadialFactor | AtomFactor]
     centre: Tensor | None = None  # [d]
 
     @property
@@ -231,7 +232,7 @@ class Spectrum:
     def even_dim(self) -> int:
         """The dimension of its directions where these are to be near-designs, else zero."""
         (first, *more) = self.factors
-        return 0 if more or isinstance(first, Atoms) or first.num_uniforms < 3 else first.num_uniforms
+        return 0 if more or isinstance(first, AtomFactor) or first.num_uniforms < 3 else first.num_uniforms
 
     def at(
         self, q: Sequence[Tensor], u: Sequence[tuple[Tensor, Tensor]], fixed: bool = False
@@ -239,7 +240,7 @@ class Spectrum:
         """Frequencies `[.., d]`; and of each factor log S / q `[..]` and its place in the table `[..]`."""
         theta, ratios, places = 0.0 if self.centre is None else self.centre, [], []
         for f, own, (a, direction) in zip(self.factors, q, u, strict=True):
-            if isinstance(f, Atoms):
+            if isinstance(f, AtomFactor):
                 cell, _ = inverse_cdf(own, a)
                 part, ratio, at = f.theta[cell], f.mass[cell].log() - own[cell].log(), f.index[cell]
             else:
@@ -254,7 +255,7 @@ class Spectrum:
         """What `at` needs, from uniforms `[.., p]`."""
         found = []
         for f, own in zip(self.factors, U.split([f.num_uniforms for f in self.factors], -1), strict=True):
-            found.append((own[..., 0], own) if isinstance(f, Atoms) else f.directions(own))
+            found.append((own[..., 0], own) if isinstance(f, AtomFactor) else f.directions(own))
         return found
 
 
@@ -266,7 +267,7 @@ def inverse_cdf(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     return cell, (1 - (cdf[cell] - u) / q[cell]).clamp(0, 1)
 
 
-def spectra(term: Term, input_dim: int, settings: Leverage = Leverage()) -> list[Spectrum] | None:  # noqa: B008
+def spectra(term: Term, input_dim: int, settings: Leverage = Leverage()) -> list[Summand] | None:  # noqa: B008
     """The summands of a term's spectral measure; None where one is not a convolution of radial densities and atoms."""
     choices: list[tuple[Tensor, list[SpectralMeasure]]] = [(term.variance, [])]
     for kernel in term.stationary:
@@ -340,26 +341,26 @@ def _summed(
     radial: list[tuple[Elliptical, Tensor | None]],
     discrete: list[SpectralMeasure],
     settings: Leverage,
-) -> list[Spectrum]:
+) -> list[Summand]:
     """A convolution of radial densities and atoms: a sum over the atoms where these are few."""
 
-    def tables(half: bool) -> list[Radial]:
+    def tables(half: bool) -> list[RadialFactor]:
         """A frequency and its negative are the same pair of features: one of the factors needs half of them."""
         each = enumerate(radial)
-        return [Radial(m, frame, half and i == 0, settings.num_shells) for i, (m, frame) in each]
+        return [RadialFactor(m, frame, half and i == 0, settings.num_shells) for i, (m, frame) in each]
 
     if not discrete:
-        return [Spectrum(term, variance, tables(True))]
+        return [Summand(term, variance, tables(True))]
     together = Convolution(discrete).atoms()
     lists = [together] if together is not None else [m.atoms() for m in discrete]
     folded = [_folded(*atoms, half=i == 0) for i, atoms in enumerate(lists) if atoms is not None]
     ((theta, mass), *more) = folded
     if not radial or more or len(mass) > settings.separated:
-        return [Spectrum(term, variance, [*tables(False), *(Atoms(*atoms) for atoms in folded)])]
+        return [Summand(term, variance, [*tables(False), *(AtomFactor(*atoms) for atoms in folded)])]
     full = tables(False)
     centred = theta.detach().any(1).tolist()
     return [
-        Spectrum(term, variance * m, full if far else tables(True), centre if far else None)
+        Summand(term, variance * m, full if far else tables(True), centre if far else None)
         for centre, m, far in zip(theta, mass, centred, strict=True)
     ]
 
@@ -516,7 +517,7 @@ class Tables:
 class Part(Tables):
     """A spectrum, and the monomials that its waves are multiplied with: coordinates of (x, 1)."""
 
-    spectrum: Spectrum
+    spectrum: Summand
     envelopes: list[tuple[int, ...]]
     variances: Tensor  # [e], of the waves that each is multiplied with
 
@@ -533,7 +534,7 @@ def smoothed(at: np.ndarray, values: np.ndarray, weights: np.ndarray, index: np.
     return np.exp(np.interp(index, middle, np.log(np.maximum(y, max(1e-12 * y.max(), 1e-300)))))
 
 
-def part_of(s: Spectrum) -> Part:
+def part_of(s: Summand) -> Part:
     """A spectrum times the monomials of its term."""
     if not s.term.forms:
         return Part(s, [()], s.variance[None])
@@ -587,7 +588,7 @@ def set_levels(
 
 
 @outside()
-def _pilot(s: Spectrum, count: int, least: float) -> tuple[Tensor, list[np.ndarray], list[np.ndarray]]:
+def _pilot(s: Summand, count: int, least: float) -> tuple[Tensor, list[np.ndarray], list[np.ndarray]]:
     """Frequencies `[k, d]` along the whole spectrum, about its centre; and of each factor S / q `[k]` and places `[k]`.
 
     They follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
@@ -595,7 +596,7 @@ def _pilot(s: Spectrum, count: int, least: float) -> tuple[Tensor, list[np.ndarr
     stretch = 1 + 3 / math.sqrt(max(s.num_dims, 1))
     q = [f.masses + f.stretched(stretch) + f.tail(least) for f in s.factors]
     fixed = replace(s, centre=None)
-    fixed.factors = [f if isinstance(f, Radial) else Atoms(plain(f.theta), plain(f.mass)) for f in s.factors]
+    fixed.factors = [f if isinstance(f, RadialFactor) else AtomFactor(plain(f.theta), plain(f.mass)) for f in s.factors]
     U = net(count, s.num_uniforms)
     theta, ratios, places = fixed.at([own / own.sum() for own in q], s.positions(U), fixed=True)
     return theta, [as_numpy(ratio.exp()) for ratio in ratios], [as_numpy(at) for at in places]
@@ -753,7 +754,7 @@ def _balance_monomials(parts: Sequence[Part]) -> None:
 
 
 def leverage(
-    found: Sequence[Spectrum],
+    found: Sequence[Summand],
     count: int,
     spec: FeatureSpec,
     origin: Tensor,
@@ -772,7 +773,7 @@ def leverage(
     variance = set_levels(parts, spec, origin, posterior, settings)
     bound = bound_given(spec, settings) or _bound(parts, variance, settings)
     # A spectrum of a few atoms is taken as it is.
-    exact = [p for p in parts if len(p.spectrum.factors) == 1 and isinstance(p.spectrum.factors[0], Atoms)]
+    exact = [p for p in parts if len(p.spectrum.factors) == 1 and isinstance(p.spectrum.factors[0], AtomFactor)]
     size = sum(2 * len(p.envelopes) * len(p.levels[0]) for p in exact)
     exact, size = (exact, size) if 2 * size <= count else ([], 0)
     drawn = [wave for p in exact for wave in _atoms(p, spec.num_bases)]
@@ -786,7 +787,7 @@ def leverage(
 
 
 @dataclass(eq=False)
-class Waves:
+class DrawnWaves:
     """Features of one spectrum times one monomial: pairs, and a single cosine."""
 
     term: Term
@@ -795,18 +796,18 @@ class Waves:
     single: Cosines | None = None
 
 
-def _atoms(part: Part, num_bases: int) -> list[Waves]:
+def _atoms(part: Part, num_bases: int) -> list[DrawnWaves]:
     """All atoms of a part."""
     (f,) = part.spectrum.factors
-    assert isinstance(f, Atoms)
+    assert isinstance(f, AtomFactor)
     theta, found = f.theta.expand(num_bases, -1, -1), []
     for envelope, variance in zip(part.envelopes, part.variances, strict=True):
         amplitude = (variance * f.mass).sqrt().expand(num_bases, -1)
-        found.append(Waves(part.spectrum.term, envelope, Pairs(theta, amplitude)))
+        found.append(DrawnWaves(part.spectrum.term, envelope, Pairs(theta, amplitude)))
     return found
 
 
-def waves(parts: Sequence[Part], count: int, num_bases: int, generator: torch.Generator) -> list[Waves]:
+def waves(parts: Sequence[Part], count: int, num_bases: int, generator: torch.Generator) -> list[DrawnWaves]:
     """`count` features of some parts by their proposals and shares."""
     shares = np.concatenate([p.shares for p in parts])
     if count < 4 * len(shares):
@@ -829,13 +830,23 @@ def waves(parts: Sequence[Part], count: int, num_bases: int, generator: torch.Ge
         if s.even_dim:
             positions = [directed[s.even_dim].pop(0)]
         else:
-            U = [sobol(num_bases, number, s.num_uniforms, generator).cpu() for number in numbers]
+            U = [stratified(num_bases, number, s.num_uniforms, generator) for number in numbers]
             positions = s.positions(U[0] if len(U) == 1 else torch.cat(U, 1))
         theta, ratios, _ = s.at(p.proposal, positions)  # [g, f, d]
         power = sum(ratios[1:], start=ratios[0]).exp()
         pieces = zip(p.envelopes, p.variances, own, theta.split(numbers, 1), power.split(numbers, 1), strict=True)
-        found += [Waves(s.term, e, *_paired(t, (2 / c * v * w).sqrt(), c, generator)) for e, v, c, t, w in pieces]
+        found += [DrawnWaves(s.term, e, *_paired(t, (2 / c * v * w).sqrt(), c, generator)) for e, v, c, t, w in pieces]
     return found
+
+
+def stratified(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
+    """Uniforms `[g, count, dims]`: in one dimension of a Sobol net; in more of a Hammersley net, the first coordinate at
+    equal steps, shifted, and the others from a Sobol net: as even for numbers that are no powers of two.
+    """
+    if dims == 1:
+        return sobol(num_bases, count, 1, generator).cpu()
+    u = (torch.arange(count, device="cpu") + rand((num_bases, 1), generator).cpu()) / count
+    return torch.cat([u[..., None], sobol(num_bases, count, dims - 1, generator).cpu()], -1)
 
 
 def _paired(
@@ -864,9 +875,9 @@ def whole_numbers(total: int, shares: np.ndarray) -> list[int]:
     return numbers
 
 
-def coupled(drawn: Sequence[Waves], origin: Tensor, role: str = RANDOM) -> list[Coupled]:
+def coupled(drawn: Sequence[DrawnWaves], origin: Tensor, role: str = RANDOM) -> list[Coupled]:
     """Waves side by side where their coupling and the degree of their monomials are the same."""
-    groups: list[list[Waves]] = []
+    groups: list[list[DrawnWaves]] = []
     for one in drawn:
         for group in groups:
             same = same_coupling(group[0].term.coupling, one.term.coupling)
