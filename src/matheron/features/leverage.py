@@ -840,7 +840,7 @@ def waves(parts: Sequence[Part], count: int, num_bases: int, generator: torch.Ge
 
 
 def stratified(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
-    """Uniforms `[g, count, dims]`: in one dimension of a Sobol net; in more of a Hammersley net, the first coordinate at
+    """Uniforms `[g, count, dims]`: of a Sobol net in one dimension; in more of a Hammersley net, the first one at
     equal steps, shifted, and the others from a Sobol net: as even for numbers that are no powers of two.
     """
     if dims == 1:
