@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from ..evaluate.bases import Basis
 from ..kernels import Kernel, OnDims
 from ..kernels.terms import Term
 from .fourier import fourier
+from .leverage import Leverage, Reference, resampled
 
 FeatureMap = Callable[[Tensor], Tensor]
 # Fourier features beside each feature of a finite kernel, at the least.
@@ -99,8 +101,21 @@ def _of_product(term: Term, count: int, num_bases: int, origin: Tensor, generato
     return [mapped(g) for g in range(num_bases)]
 
 
-def own_features(term: Term, count: int, num_bases: int, origin: Tensor, generator: torch.Generator) -> Basis:
-    """The features that a term's own kernel gives, `num_bases` times over."""
+def own_features(
+    term: Term,
+    count: int,
+    num_bases: int,
+    origin: Tensor,
+    generator: torch.Generator,
+    reference: Reference | None = None,
+    bound: float = Leverage.far,
+    settings: Leverage = Leverage(),  # noqa: B008
+) -> tuple[Basis, bool]:
+    """The features that a term's own kernel gives, `num_bases` times over, and whether they are chosen by leverage.
+
+    That takes a map with a method `chosen(index)`, the map to some of its features: from several times as many those
+    that matter at the reference points are chosen, within `bound`.
+    """
     (kernel, *more), variance = term.own, term.variance.cpu()
     if more or term.stationary or term.forms:
         if term.forms or not all(map(_finite, term.own)):
@@ -108,7 +123,7 @@ def own_features(term: Term, count: int, num_bases: int, origin: Tensor, generat
                 f"{type(kernel).__name__}: expected a kernel with features of its own, alone, scaled, or in a sum; "
                 "got a product with another kernel, whose features are not known"
             )
-        maps = _of_product(term, count, num_bases, origin, generator)
+        maps, reference = _of_product(term, count, num_bases, origin, generator), None
     else:
         maps = [kernel.features(count, generator) for _ in range(num_bases)]
     with torch.no_grad():
@@ -119,5 +134,17 @@ def own_features(term: Term, count: int, num_bases: int, origin: Tensor, generat
             f"{type(kernel).__name__}.features: expected a map from points [n, d] to features [n, c], got {got} for a "
             f"point [1, {len(origin)}]"
         )
-    size = Phi.shape[1]
-    return MappedBasis(maps, variance.sqrt().expand(num_bases, size), origin)
+    amplitudes = variance.sqrt().expand(num_bases, Phi.shape[1])
+    if reference is None or not hasattr(maps[0], "chosen") or Phi.shape[1] < count:
+        return MappedBasis(maps, amplitudes, origin), False
+    factors = []
+    for i in range(num_bases):
+        pool: Any = kernel.features(settings.candidates * count, generator)
+        with torch.no_grad():
+            values = pool(reference.points.to(origin))
+        found = resampled(values, reference, count, bound, generator)
+        if found is None:
+            return MappedBasis(maps, amplitudes, origin), False
+        maps[i] = pool.chosen(found[0])
+        factors.append(found[1])
+    return MappedBasis(maps, variance.sqrt() * torch.stack(factors), origin), True
