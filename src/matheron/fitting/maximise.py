@@ -11,10 +11,12 @@ from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, as_count, as_tensor, seeded
 from ..kernels import Kernel, Matern, Scaled
-from ..models import ExactGP
+from ..models import ExactGP, LatentGP
+from ..models.likelihoods import Likelihood
 from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from ..solvers import Solver, as_solver
 from .hyperparameters import Prior, default_kernel_priors
+from .laplace import Asked, fit_outcomes
 from .search import FitWarning, maximised
 from .units import Units, standardising
 
@@ -26,6 +28,7 @@ def fit(
     X: ArrayLike,
     y: ArrayLike,
     *,
+    likelihood: Likelihood | None = None,
     noise: ArrayLike | None = None,
     mean: Mean | ArrayLike | Callable[[Tensor], Tensor] | str | None = None,
     tasks: ArrayLike | None = None,
@@ -35,7 +38,7 @@ def fit(
     solver: str | Solver = "auto",
     seed: int | torch.Generator | None = None,
     progress: bool = False,
-) -> ExactGP:
+) -> ExactGP | LatentGP:
     """Fit a Gaussian process to data: every hyperparameter of a kernel expression, the noise and the mean.
 
     Inputs and targets are standardised inside. The model that comes back has its kernel in standardised units and the
@@ -49,6 +52,10 @@ def fit(
             begins; a number that is zero stays zero. A kernel without a scale has the targets' own variance. None:
             Matern-5/2 with a lengthscale per column and a scale, with the priors of `fitting.default_kernel_priors`.
         X, y, tasks: data as for `ExactGP`. NaN and infinities are refused: remove those rows first.
+        likelihood: of `matheron.likelihoods`, where y are outcomes: counts, classes, or measurements with outliers. The
+            fit then maximises Laplace's evidence and returns a `LatentGP`, as `matheron.approximate` makes it. Inputs
+            alone are standardised, the mean is on the scale of the link, and `noise` and `tasks` are refused.
+            num_data="auto" fits to 2000 outcomes at the most, and `solver` is that of `approximate`.
         noise: the variance of the noise where it is known, one number or one per observation; None fits it (one per
             task), with a floor of 1e-6 of the targets' variance.
         mean: None fits a constant (one per task), "linear" a linear function; a number, a Mean or a callable is kept
@@ -96,6 +103,13 @@ def fit(
         raise ValueError(f'num_data: expected a number of observations, "auto" or None for all, got {num_data!r}')
     if num_data is not None and num_data != "auto":
         num_data = as_count(num_data, "num_data")
+    if likelihood is not None:
+        if noise is not None or tasks is not None:
+            which = "tasks" if noise is None else "noise"
+            raise ValueError(f"{which}: expected none beside a likelihood, which says how outcomes vary; leave it out")
+        return fit_outcomes(
+            kernel, X, y, likelihood, Asked(mean, priors, num_starts, num_data, solver, seed, progress)
+        )
     if kernel is None:
         shape = as_tensor(X, "X").shape
         d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP

@@ -6,7 +6,7 @@ import math
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
@@ -178,6 +178,20 @@ class AbstractFunctions(PlacedFunctions):
         from ..fields import simulate
 
         return simulate(self, axes, name=name).compute(scheduler="sync")
+
+    @final
+    def map(self, function: Callable[[Tensor], Tensor]) -> AbstractFunctions:
+        """The functions g(f(.)), for an elementwise function g of torch, such as `torch.exp`.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(), 2, input_dim=1)
+        >>> bool((paths.map(torch.exp)([[0.3]]) == paths([[0.3]]).exp()).all())
+        True
+        """
+        from .algebra import Mapped  # which comes later in the import order
+
+        return Mapped(self, function)
 
     @final
     def __getitem__(self, index: Index) -> Self:

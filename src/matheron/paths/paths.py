@@ -30,8 +30,10 @@ _VARIANCES = 1 << 22
 class PriorPlusUpdate(AbstractPaths):
     """Functions of one model: output o (mean + prior + update) o input."""
 
-    fields = ("input_names",)
-    _internal = ("in_model_units", "record")
+    fields = ("input_names", "outcomes")
+    _internal = ("in_model_units", "outcomes", "record")
+    outcomes: str | None = None
+    """The likelihood of the data, where these are outcomes and the functions are latent: such paths take no more data."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class PriorPlusUpdate(AbstractPaths):
 
     @classmethod
     def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
-        return fields | {"input_names": as_names(fields.get("input_names"))}
+        return fields | {"input_names": as_names(fields.get("input_names")), "outcomes": fields.get("outcomes")}
 
     def check(self) -> None:
         as_names(self.input_names, self.input_dim)
@@ -215,6 +217,12 @@ class Paths(PriorPlusUpdate):
         return self._with(self.prior[index], self.update[index])
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Paths:
+        if self.outcomes is not None:
+            raise TypeError(
+                f"condition_on: the data of these functions are outcomes under {self.outcomes}, no normal measurements; "
+                "call matheron.approximate(kernel, X, y, likelihood=...) with all outcomes, and draw again. Functions "
+                "of matheron.draw(gp.gaussian, ...) can be given measurements of the latent function itself"
+            )
         y, noise = undone(self.output_transform, self.num_outputs, data)
         sites = Sites(self.inner(data.sites.points[None])[0], data.sites.outputs)
         new = Chunk(sites, y, noise)
@@ -226,4 +234,5 @@ class Paths(PriorPlusUpdate):
         return refresh(self, keep, spec, solver, generator)
 
     def _with(self, prior: PriorPaths, update: Update) -> Paths:
-        return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)
+        made = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)
+        return made if self.outcomes is None else made.replaced(outcomes=self.outcomes)
