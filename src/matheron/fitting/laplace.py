@@ -45,6 +45,7 @@ from .hyperparameters import (
     default_kernel_priors,
     hyperparameters_of,
     log_prior,
+    prior_of,
     weak_priors,
 )
 from .likelihood import accumulate
@@ -58,6 +59,8 @@ _MOST = 2000
 # Newton steps end where one is this long, in posterior standard deviations: of the whole where factors are dense, in
 # the root mean square where solves are iterative, since a draw solves for the mean once more.
 _STEP, _ITERATIVE_STEP = 1e-7, 1e-2
+# Steps this short, of which so many got no shorter, are rounding: of a covariance with few digits beside the noise.
+_ROUNDING, _STALLED = 1e-3, 4
 _ITERATIVE = 3e-3  # the tolerance of iterative solves
 # W is at least this over the prior's variance, so that pseudo-targets with noise 1 / W are finite.
 _SMALLEST_CURVATURE = 1e-10
@@ -181,7 +184,7 @@ def _newton(
         return float(likelihood.log_density(m + h, y).sum() - 0.5 * system.energy(u, h))
 
     def stepped(f: Tensor, guess: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        W = _curvature(likelihood, f, y)
+        W = _above_zero(likelihood.step_curvature(f, y))
         return *system.solve(W * (f - m) + likelihood.slope(f, y), W, guess), W
 
     u = h = torch.zeros_like(m)
@@ -197,7 +200,7 @@ def _newton(
         if not math.isfinite(value):  # a prior mean far from what y suggests, for example
             u, h = torch.zeros_like(u), torch.zeros_like(m)
             value = psi(u, h)
-    error, length = math.inf, 1.0
+    error, least, stalled = math.inf, math.inf, 0
     for i in range(most):
         new_u, new_h, W = stepped(m + h, u)
         du, dh = new_u - u, new_h - h
@@ -210,16 +213,18 @@ def _newton(
                 break
             length /= 2
         else:
-            return _Mode(u, h, value, i + 1, error, error <= 10 * system.step)
+            return _Mode(u, h, value, i + 1, error, error <= max(_ROUNDING, system.step))
         u, h, value = u + length * du, h + length * dh, trial
-        if length == 1.0 and error <= system.step:
+        stalled = 0 if error < 0.5 * least else stalled + 1
+        least = min(least, error)
+        if length == 1.0 and (error <= system.step or (error <= _ROUNDING and stalled >= _STALLED)):
             return _Mode(u, h, value, i + 1, error, True)
     return _Mode(u, h, value, most, error, False)
 
 
-def _curvature(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
-    """W `[n]`, above zero by a number so small that no law changes."""
-    return likelihood.curvature(f, y).clamp_min(1e-300)
+def _above_zero(W: Tensor) -> Tensor:
+    """Curvatures `[n]`, above zero by a number so small that no law changes."""
+    return W.clamp_min(1e-300)
 
 
 @torch.no_grad()
@@ -228,7 +233,7 @@ def _approximated(
 ) -> tuple[Tensor, Tensor]:
     """Pseudo-targets and the variances of their noise, `[n]` each, of data in the model's space."""
     sites, m = Sites(X), mean.at(Sites(X)).expand(len(y)).clone()
-    system = _system(kernel, sites, 1 / _curvature(likelihood, likelihood.guess(y), y), solver)
+    system = _system(kernel, sites, 1 / likelihood.curvature(likelihood.guess(y), y), solver)
     mode = _newton(system, likelihood, y, m, most)
     if not mode.converged:
         warnings.warn(
@@ -364,7 +369,7 @@ class _Evidence(NamedTuple):
 
 @torch.no_grad()
 def _evidence(
-    K: Tensor, m: Tensor, likelihood: Likelihood, y: Tensor, start: Tensor | None = None, most: int = 200
+    K: Tensor, m: Tensor, likelihood: Likelihood, y: Tensor, start: Tensor | None = None, most: int = 100
 ) -> _Evidence:
     """Laplace's log p(y) and its slopes, those by way of the mode included.
 
@@ -378,7 +383,7 @@ def _evidence(
     system = _Dense(K)
     mode = _newton(system, likelihood, y, m, most, start)
     f, a = m + mode.h, mode.u
-    W = _curvature(likelihood, f, y)
+    W = _above_zero(likelihood.curvature(f, y))
     L, root = system.factor(W), W.sqrt()
     value = mode.value - float(L.diagonal().log().sum())
     inverse = torch.cholesky_inverse(L)  # B^-1
@@ -575,9 +580,11 @@ def fit_outcomes(kernel: Kernel | None, X: ArrayLike, y: ArrayLike, likelihood: 
     model_X = (user_X - units.input_centre) / units.input_scale
     fixed = None if _fits_scale(likelihood) else torch.ones_like(model_y)
     h, as_given = hyperparameters_of(kernel, model_X, fixed, _fitted_mean(asked.mean, units), {}, 1e-2, units)
-    if priors is None:
-        priors = weak_priors(h.leaves) if poor or len(model_y) < h.size else {}
-    priors = checked_priors(priors, h.leaves)
+    if asked.priors is None and (poor or len(model_y) < h.size):
+        known = priors or {}
+        weak = {leaf.name: weak_priors([leaf]) for leaf in h.leaves if prior_of(leaf, known) is None}
+        priors = {**known, **{name: one[name] for name, one in weak.items()}}
+    priors = checked_priors(priors or {}, h.leaves)
     h = h.within(priors)
     level = inner.level(model_y)
     start, own = (_at_level(h, vector, level) for vector in (as_given, h.encode()))
