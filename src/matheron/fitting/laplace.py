@@ -60,7 +60,7 @@ _MOST = 2000
 # the root mean square where solves are iterative, since a draw solves for the mean once more.
 _STEP, _ITERATIVE_STEP = 1e-7, 1e-2
 # Steps this short, of which so many got no shorter, are rounding: of a covariance with few digits beside the noise.
-_ROUNDING, _STALLED = 1e-3, 4
+_ROUNDING, _STALLED = 1e-2, 4
 _ITERATIVE = 3e-3  # the tolerance of iterative solves
 # W is at least this over the prior's variance, so that pseudo-targets with noise 1 / W are finite.
 _SMALLEST_CURVATURE = 1e-10
