@@ -69,7 +69,9 @@ class DrawSettings(TypedDict, total=False):
 
 
 @overload
-def draw(model: ExactGP | SparseGP | StreamedGP | LatentGP, num_paths: int, **settings: Unpack[DrawSettings]) -> Paths: ...
+def draw(
+    model: ExactGP | SparseGP | StreamedGP | LatentGP, num_paths: int, **settings: Unpack[DrawSettings]
+) -> Paths: ...
 @overload
 def draw(model: Batch, num_paths: int, **settings: Unpack[DrawSettings]) -> BatchPaths: ...
 @overload

@@ -33,7 +33,7 @@ from ..lattice.solver import accuracy_for, information_of
 from ..lattice.system import Information, System
 from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Likelihood, StudentT
-from ..models.means import ConstantMean, Mean, MeanLike
+from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike
 from ..solvers import PCG, Auto, Cholesky, FactoredPosterior, Solver, as_solver, covariance
 from ..solvers.operator import KernelOperator
 from ..solvers.pcg import ConvergenceWarning
@@ -282,8 +282,8 @@ def approximate(
         y_i ~ p(y_i | f(x_i)),       p(f | y)  ~  N(f^, (K^-1 + W)^-1)
 
     Newton's method finds the mode f^. The approximation is the posterior of an `ExactGP` given pseudo-targets with a
-    noise of its own for every datum, `gp.gaussian`: paths that `matheron.draw` draws of the model have its law, and that
-    is the approximation's, not the exact posterior's. The gallery of likelihoods says how much these differ.
+    noise of its own for every datum, `gp.gaussian`: paths that `matheron.draw` draws of the model have its law,
+    which is the approximation's and not the exact posterior's. The tutorial on outcomes says how much these differ.
 
     Args:
         kernel: a `matheron.kernels` kernel of one output.
@@ -615,17 +615,17 @@ def _out_of_units(kernel: Kernel, mean: Mean, units: Units) -> tuple[Kernel, Mea
     scale, centre = units.output_scale[0], units.output_centre[0]
     if bool(scale == 1) and bool(centre == 0):
         return kernel, mean
-    inputs = [torch.ones_like(v) for v in units[:2]]
-    fill = iter([b.value * b.unit for b in buffers(kernel, Units(*inputs, *units[2:]))])
-    scaled = kernel.mapped(lambda _: next(fill))
-    x = torch.zeros(1, len(inputs[0]), dtype=torch.float64, device=units.input_scale.device)
-    ratio = (scaled.forward(x, x) / kernel.forward(x, x)).squeeze()
-    scaled = scaled if torch.isclose(ratio, scale.square()) else float(scale.square()) * kernel  # it has no scale
-    fill = iter([value * scale for value in mean._buffers.values() if value is not None])
-    mean = mean.mapped(lambda _: next(fill))
+    one = torch.ones_like(units.input_scale)
+    fill = iter([b.value * b.unit for b in buffers(kernel, Units(one, one, units.output_centre, units.output_scale))])
+    scaled, x = kernel.mapped(lambda _: next(fill)), torch.stack([0.3 * one, one])
+    if not torch.allclose(scaled.forward(x, x), scale.square() * kernel.forward(x, x)):  # a part has no scale
+        scaled = float(scale.square()) * kernel
     if isinstance(mean, ConstantMean):
-        return scaled, ConstantMean(mean.value + centre)
-    return scaled, mean.replaced(bias=mean.bias + centre)
+        return scaled, ConstantMean(mean.value * scale + centre)
+    if isinstance(mean, LinearMean):
+        return scaled, LinearMean(mean.weights * scale, mean.bias * scale + centre)
+    inner, factor, level = mean, float(scale), float(centre)
+    return scaled, CallableMean(lambda x: inner.to(x.device, x.dtype)(x) * factor + level)
 
 
 def _fitted_mean(mean: MeanLike | str | None, units: Units) -> Mean | str | None:
@@ -659,9 +659,9 @@ def _some_of(objective: _Objective, num_data: int | str | None, generator: torch
     earliest = torch.full_like(order, len(first)).scatter_reduce(0, first, place, "amin")
     if num_data == "auto":
         warnings.warn(
-            f"the hyperparameters were fitted to {count:,} of the {n:,} outcomes, random ones and their neighbours; the "
-            f"model holds all of them. num_data={count} does the same without this warning, and num_data=None fits to "
-            "all outcomes, which may take long",
+            f"the hyperparameters were fitted to {count:,} of the {n:,} outcomes, random ones and their neighbours; "
+            f"the model holds all of them. num_data={count} does the same without this warning, and num_data=None fits "
+            "to all outcomes, which may take long",
             FitWarning,
             stacklevel=6,
         )
@@ -721,4 +721,3 @@ def _with_length(h: Hyperparameters, start: Tensor, length: float) -> Tensor:
             value = torch.full_like(leaf.value, length * max(1, len(leaf.dims)) ** 0.5)
             parts[i] = leaf.encode(torch.where(leaf.value != 0, value, 0.0))
     return h.clamped(torch.cat(parts))
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -21,6 +21,37 @@ from .search import FitWarning, maximised
 from .units import Units, standardising
 
 
+class FitSettings(TypedDict, total=False):
+    """The settings of `fit`, by name."""
+
+    noise: ArrayLike | None
+    mean: Mean | ArrayLike | Callable[[Tensor], Tensor] | str | None
+    tasks: ArrayLike | None
+    priors: Mapping[str, Prior] | None
+    num_starts: int
+    num_data: int | Literal["auto"] | None
+    solver: str | Solver
+    seed: int | torch.Generator | None
+    progress: bool
+
+
+@overload
+def fit(
+    kernel: Kernel | None, X: ArrayLike, y: ArrayLike, *, likelihood: None = None, **settings: Unpack[FitSettings]
+) -> ExactGP: ...
+@overload
+def fit(
+    kernel: Kernel | None, X: ArrayLike, y: ArrayLike, *, likelihood: Likelihood, **settings: Unpack[FitSettings]
+) -> LatentGP: ...
+@overload
+def fit(
+    kernel: Kernel | None,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    likelihood: Likelihood | None,
+    **settings: Unpack[FitSettings],
+) -> ExactGP | LatentGP: ...
 @seeded
 @torch.inference_mode(False)  # gradients are needed, whoever calls
 def fit(
@@ -107,9 +138,7 @@ def fit(
         if noise is not None or tasks is not None:
             which = "tasks" if noise is None else "noise"
             raise ValueError(f"{which}: expected none beside a likelihood, which says how outcomes vary; leave it out")
-        return fit_outcomes(
-            kernel, X, y, likelihood, Asked(mean, priors, num_starts, num_data, solver, seed, progress)
-        )
+        return fit_outcomes(kernel, X, y, likelihood, Asked(mean, priors, num_starts, num_data, solver, seed, progress))
     if kernel is None:
         shape = as_tensor(X, "X").shape
         d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP

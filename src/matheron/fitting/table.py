@@ -61,8 +61,8 @@ def summary(gp: ExactGP | LatentGP | Outputs, names: Sequence[str] | None = None
     are listed, and the log likelihood is the sum of theirs.
 
     Args:
-        gp: what `matheron.fit` returned, or any `ExactGP` whose transforms are affine, or `Outputs` of such models; of a
-            `LatentGP` the likelihood is Laplace's, and the outcomes are predicted.
+        gp: what `matheron.fit` returned, or any `ExactGP` whose transforms are affine, or `Outputs` of such models; of
+            a `LatentGP` the likelihood is Laplace's, and the outcomes are predicted.
         names: of the columns of X; where not given those of the table that X was, or x0, x1, ...
 
     >>> import torch, matheron

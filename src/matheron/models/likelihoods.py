@@ -92,6 +92,26 @@ class Likelihood(Value, ABC):
         """The torch function that `inverse_link` applies."""
         return self.inverse_link
 
+    def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the rate, probability or mean, `[...]` each, where f is normal.
+
+        >>> import torch
+        >>> from matheron import likelihoods
+        >>> mean, variance = likelihoods.Poisson().moments(torch.zeros(1), torch.ones(1))
+        >>> mean, variance  # those of a log-normal distribution
+        (tensor([1.6487]), tensor([4.6708]))
+        """
+        t = torch.linspace(-8, 8, 513, dtype=torch.float64, device=mean.device)
+        weights = torch.exp(-0.5 * t.square())
+        weights = weights / weights.sum()
+        values = self.inverse_link(mean.double()[..., None] + variance.double().clamp_min(0).sqrt()[..., None] * t)
+        first = values @ weights
+        return first.to(mean), (values - first[..., None]).square().mul(weights).sum(-1).to(mean)
+
+    def rates(self, y: Any) -> Any:
+        """Outcomes `[n]` per unit of exposure or trial, in the units of rates; of tensors or arrays."""
+        return y
+
     @abstractmethod
     def sample(self, values: Tensor, *, generator: Random = None, seed: int | None = None) -> Tensor:
         """Outcomes `[..., n]`, given values of functions `[..., n]`."""
@@ -243,6 +263,9 @@ class Binomial(Likelihood):
     def inverse_link(self, f: Tensor) -> Tensor:
         return torch.sigmoid(f)
 
+    def rates(self, y: Any) -> Any:
+        return y / (self.trials.to(y) if isinstance(y, Tensor) else self.trials.numpy())
+
     @property
     def inverse_link_function(self) -> Any:
         return torch.sigmoid
@@ -312,6 +335,9 @@ class Poisson(Likelihood):
 
     def inverse_link(self, f: Tensor) -> Tensor:
         return f.exp()
+
+    def rates(self, y: Any) -> Any:
+        return y / (self.exposure.to(y) if isinstance(y, Tensor) else self.exposure.numpy())
 
     @property
     def inverse_link_function(self) -> Any:

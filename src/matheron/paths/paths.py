@@ -33,7 +33,7 @@ class PriorPlusUpdate(AbstractPaths):
     fields = ("input_names", "outcomes")
     _internal = ("in_model_units", "outcomes", "record")
     outcomes: str | None = None
-    """The likelihood of the data, where these are outcomes and the functions are latent: such paths take no more data."""
+    """The likelihood of the data where these are outcomes: functions are latent then, and take no more data."""
 
     def __init__(
         self,
@@ -219,9 +219,9 @@ class Paths(PriorPlusUpdate):
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Paths:
         if self.outcomes is not None:
             raise TypeError(
-                f"condition_on: the data of these functions are outcomes under {self.outcomes}, no normal measurements; "
-                "call matheron.approximate(kernel, X, y, likelihood=...) with all outcomes, and draw again. Functions "
-                "of matheron.draw(gp.gaussian, ...) can be given measurements of the latent function itself"
+                f"condition_on: the data of these functions are outcomes under {self.outcomes}, no normal "
+                "measurements; call matheron.approximate(kernel, X, y, likelihood=...) with all outcomes, and draw "
+                "again. Functions of matheron.draw(gp.gaussian, ...) can be given measurements of the latent function itself"
             )
         y, noise = undone(self.output_transform, self.num_outputs, data)
         sites = Sites(self.inner(data.sites.points[None])[0], data.sites.outputs)
