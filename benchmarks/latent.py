@@ -13,6 +13,7 @@ the drawn functions covers.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 import numpy as np
@@ -46,6 +47,7 @@ def counts_on_a_grid(side: int, num_paths: int, raster: str | None) -> None:
     print("  " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in each.items()))
     report(f, paths.mean(X), values, f.exp())
     if raster is not None:
+        sys.path.pop(0)  # this folder, whose distributed.py hides the package of that name
         from matheron import fields
 
         grid = {"x": axis.numpy(), "y": axis.numpy()}

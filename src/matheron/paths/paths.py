@@ -221,7 +221,7 @@ class Paths(PriorPlusUpdate):
             raise TypeError(
                 f"condition_on: the data of these functions are outcomes under {self.outcomes}, no normal "
                 "measurements; call matheron.approximate(kernel, X, y, likelihood=...) with all outcomes, and draw "
-                "again. Functions of matheron.draw(gp.gaussian, ...) can be given measurements of the latent function itself"
+                "again. Functions of matheron.draw(gp.gaussian, ...) take measurements of the latent function itself"
             )
         y, noise = undone(self.output_transform, self.num_outputs, data)
         sites = Sites(self.inner(data.sites.points[None])[0], data.sites.outputs)
