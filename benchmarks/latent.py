@@ -92,7 +92,7 @@ def fits(n: int) -> None:
     X = g.uniform(0, 5, (n, 2))
     y = (g.uniform(size=n) < 1 / (1 + np.exp(-3 * np.sin(2 * X[:, 0]) * np.cos(X[:, 1])))).astype(float)
     began = time.perf_counter()
-    model = GaussianProcessClassifier(ConstantKernel(1.0) * RBF([1.0, 1.0])).fit(X, y)
+    model = GaussianProcessClassifier(ConstantKernel(1.0) * RBF([1.0, 1.0])).fit(X, y)  # type: ignore[arg-type]
     print(f"scikit-learn: {time.perf_counter() - began:.2f} s, evidence {model.log_marginal_likelihood_value_:.4f}")
     for starts in (1, 4):
         began = time.perf_counter()

@@ -24,7 +24,7 @@ from ..paths import AbstractPaths
 from ..solvers import Cholesky
 from ..tables.encoding import EncodedColumns, check_columns, copies_remark, find_dates, no_data_remark, numbers
 from ..tables.files import pandas, read_table
-from ..tables.outcomes import Outcomes
+from ..tables.outcomes import OutcomeColumn
 from .options import Voice
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def read_dataset(
     rows: int,
     seed: int,
     voice: Voice,
-    outcomes: Outcomes | None = None,
+    outcomes: OutcomeColumn | None = None,
 ) -> Dataset:
     """The data of a file, at most so many rows; the seed is of those that are drawn where there are more."""
     frame = read_table(file, progress=voice.progress)

@@ -94,7 +94,7 @@ def field(
 
     from ..fields.extras import need
     from ..tables.encoding import listed
-    from ..tables.outcomes import Outcomes
+    from ..tables.outcomes import OutcomeColumn
 
     for name in ("xarray", "dask", "pandas"):
         need(name)
@@ -113,7 +113,7 @@ def field(
         names = listed(x) or []
         _check_outputs(out, plot, variogram, FORMATS, overwrite)
         _check_coordinates(names, out, plot)
-        outcomes = Outcomes.of(likelihood, exposure, trials)
+        outcomes = OutcomeColumn.of(likelihood, exposure, trials)
         if outcomes is not None and (log or variogram is not None):
             which = "--log" if log else "--variogram"
             raise ValueError(f"{which}: goes with normal errors; leave it or --likelihood out")

@@ -55,7 +55,7 @@ def fit(
     from ..core.saving import save as store
     from ..fitting import summary
     from ..tables.encoding import listed
-    from ..tables.outcomes import Outcomes
+    from ..tables.outcomes import OutcomeColumn
     from .data import check_kernel, fitted, read_dataset
 
     voice = Voice(quiet, as_json)
@@ -63,7 +63,7 @@ def fit(
     check_kernel(kernel)
     with voice.warnings_in_words():
         lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
-        outcomes = Outcomes.of(likelihood, exposure, trials)
+        outcomes = OutcomeColumn.of(likelihood, exposure, trials)
         dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=outcomes, **lists)
         gp = fitted(dataset, kernel, noise, seed, voice)
         facts = summary(gp, dataset.columns.names)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..models import ExactGP, LatentGP
     from ..tables.encoding import EncodedColumns
-    from ..tables.outcomes import Outcomes
+    from ..tables.outcomes import OutcomeColumn
     from .data import Dataset
 
 # A grid's points along each of so many inputs, where the user does not say how many.
@@ -75,7 +75,7 @@ def sample(
     from ..drawing import draw
     from ..tables.encoding import listed
     from ..tables.files import TableWriter
-    from ..tables.outcomes import Outcomes
+    from ..tables.outcomes import OutcomeColumn
     from .data import Evaluated, rows_per_chunk
     from .pictures import check_picture, picture
 
@@ -90,7 +90,7 @@ def sample(
     writer = None if out is None else TableWriter(out)
     with voice.warnings_in_words():
         lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
-        outcomes = Outcomes.of(likelihood, exposure, trials)
+        outcomes = OutcomeColumn.of(likelihood, exposure, trials)
         gp, dataset = _model(data, target, lists, kernel, noise, outcomes, rows, at, grid, seed, voice)
         columns, name = dataset.columns, dataset.target
         shape, box = None if grid is None else _shape(grid, columns), _with_room(dataset.box())
@@ -132,7 +132,7 @@ def _model(
     lists: dict[str, list[str] | None],
     kernel: str | None,
     noise: float | None,
-    outcomes: Outcomes | None,
+    outcomes: OutcomeColumn | None,
     rows: int,
     at: Path | None,
     grid: str | None,

@@ -14,7 +14,7 @@ import torch
 from ..models.likelihoods import Likelihood
 from ..tables.encoding import check_columns, copies_remark, no_data_remark, numbers
 from ..tables.files import PARQUET, read_table
-from ..tables.outcomes import Outcomes
+from ..tables.outcomes import OutcomeColumn
 from .extras import need
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def read_observations(
     value: str,
     crs: object = None,
     to: object = None,
-    outcomes: Outcomes | None = None,
+    outcomes: OutcomeColumn | None = None,
 ) -> FieldData:
     """Observations from a CSV, Parquet or GeoPackage file.
 

@@ -88,7 +88,7 @@ class _System(Protocol):
         ...
 
 
-class _Dense:
+class _ByFactor:
     """By a Cholesky factor of B = I + W^1/2 K W^1/2, whose eigenvalues are 1 and above."""
 
     step = _STEP
@@ -189,7 +189,7 @@ def _newton(
 
     u = h = torch.zeros_like(m)
     value = -math.inf
-    if start is not None and isinstance(system, _Dense):
+    if start is not None and isinstance(system, _ByFactor):
         u, h = start, system.K @ start
         value = psi(u, h)
         if not value > psi(torch.zeros_like(m), torch.zeros_like(m)):
@@ -252,7 +252,7 @@ def _approximated(
 def _system(kernel: Kernel, sites: Sites, noise: Tensor, solver: Solver) -> _System:
     n, d = sites.points.shape
     if isinstance(solver, Cholesky) or (isinstance(solver, Auto) and n <= _LARGEST_DENSE):
-        return _Dense(covariance(kernel, sites))
+        return _ByFactor(covariance(kernel, sites))
     if isinstance(solver, FourierLattice) or (isinstance(solver, Auto) and d <= 3):
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice(_ITERATIVE)
         try:
@@ -380,7 +380,7 @@ def _evidence(
 
     Where W is the expected curvature, it does not depend on f, and u is zero.
     """
-    system = _Dense(K)
+    system = _ByFactor(K)
     mode = _newton(system, likelihood, y, m, most, start)
     f, a = m + mode.h, mode.u
     W = _above_zero(likelihood.curvature(f, y))
@@ -457,7 +457,7 @@ def outcomes_left_out(gp: LatentGP) -> OutcomesLeftOut:
     K, m = covariance(gp.kernel.to(X.device, torch.float64), Sites(X)), gp.mean.at(Sites(X)).double().expand(len(y))
     z, W = gp.gaussian.train_targets.double(), 1 / gp.gaussian.noise.double()
     root = W.sqrt()
-    inverse = torch.cholesky_inverse(_Dense(K).factor(W))  # B^-1
+    inverse = torch.cholesky_inverse(_ByFactor(K).factor(W))  # B^-1
     R = root[:, None] * inverse * root
     a = R @ (z - m)
     f = m + K @ a

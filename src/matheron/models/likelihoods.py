@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Random, as_generator, as_tensor, positive
@@ -118,7 +117,7 @@ class Likelihood(Value, ABC):
 
     def some(self, rows: Tensor) -> Self:
         """The likelihood of some of the data."""
-        chosen = {name: value[rows] for name in self.per_datum if (value := getattr(self, name)).ndim}
+        chosen = {name: value[rows.to(value.device)] for name in self.per_datum if (value := getattr(self, name)).ndim}
         return self.replaced(**chosen) if chosen else self
 
     def check_size(self, n: int) -> None:
@@ -440,6 +439,8 @@ class StudentT(Likelihood):
 
     def sample(self, values: Tensor, *, generator: Random = None, seed: int | None = None) -> Tensor:
         """Outcomes `[..., n]`, given values of functions `[..., n]`."""
+        from scipy.special import stdtrit  # a tenth of a second to import
+
         df, s = self._known()
         source = as_generator(generator, seed)
         u = torch.rand(values.shape, generator=source, device=source.device, dtype=torch.float64)

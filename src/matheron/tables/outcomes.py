@@ -20,19 +20,19 @@ _YES, _NO = ("yes", "y", "true", "t", "present", "positive"), ("no", "n", "false
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class OutcomeColumn:
     """A likelihood by its name, and the column of exposures or trials that it takes.
 
-    >>> from matheron.tables.outcomes import Outcomes
-    >>> Outcomes.of("poisson", exposure="area", trials=None)
-    Outcomes(kind='poisson', beside='area')
+    >>> from matheron.tables.outcomes import OutcomeColumn
+    >>> OutcomeColumn.of("poisson", exposure="area", trials=None)
+    OutcomeColumn(kind='poisson', beside='area')
     """
 
     kind: str
     beside: str | None = None
 
     @staticmethod
-    def of(kind: str | None, exposure: str | None, trials: str | None) -> Outcomes | None:
+    def of(kind: str | None, exposure: str | None, trials: str | None) -> OutcomeColumn | None:
         """What a command was given, checked; None where no likelihood was."""
         if kind is not None and kind not in LIKELIHOODS:
             raise ValueError(f"--likelihood: expected one of {', '.join(LIKELIHOODS)}, got {kind!r}")
@@ -42,7 +42,7 @@ class Outcomes:
             raise ValueError("--trials: goes with --likelihood binomial, whose counts are of trials")
         if kind == "binomial" and trials is None:
             raise ValueError("--likelihood binomial: which column has the numbers of trials? Give --trials")
-        return None if kind is None else Outcomes(kind, exposure or trials)
+        return None if kind is None else OutcomeColumn(kind, exposure or trials)
 
     def read(self, frame: DataFrame, name: str, source: str) -> tuple[np.ndarray, np.ndarray | None, str | None]:
         """Outcomes `[n]`, exposures or trials `[n]`, NaN where a cell is empty; and a remark on how they are read."""
