@@ -216,6 +216,17 @@ def test_a_fit_of_measurements_finds_their_scale_in_any_units():
     assert max(found[::2]) - min(found[::2]) < 0.05 and max(found[1::2]) - min(found[1::2]) < 0.05
 
 
+@pytest.mark.parametrize("mean", ["linear", 7.0, lambda x: 7 + 0 * x[..., 0]])
+def test_a_fit_takes_means_in_the_units_of_the_outcomes(mean):
+    x = torch.linspace(0, 10, 60, dtype=torch.float64)[:, None]
+    y = 7 + x[:, 0].sin()
+    with torch.inference_mode():
+        gp = matheron.fit(kernels.RBF(1.0), x, y, likelihood=L.StudentT(4.0, 0.1), mean=mean, num_starts=1)
+    assert torch.allclose(matheron.draw(gp, 1, seed=0).mean(x), y, atol=0.05)
+    far = matheron.draw(gp, 1, seed=0).mean([[40.0]])
+    assert mean == "linear" or math.isclose(float(far), 7.0, abs_tol=1e-3)
+
+
 def test_a_fit_recovers_rates_from_some_of_many_counts():
     g = torch.Generator().manual_seed(0)
     points = 10 * torch.rand(900, 1, generator=g, dtype=torch.float64)

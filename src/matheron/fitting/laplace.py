@@ -352,7 +352,7 @@ def _given_outcomes(data: ExactGP, likelihood: Likelihood, y: Tensor, solver: So
     """The model of outcomes y `[n]` at the inputs of `data`, with its kernel and mean."""
     kernel = data.kernel.to(data.train_inputs.device, torch.float64)
     z, noise = _approximated(kernel, data.train_inputs, y, data.mean, likelihood, solver, most)
-    return LatentGP(likelihood, y, data.replaced(train_targets=z, noise=noise).owned())
+    return LatentGP(likelihood.owned(), y, data.replaced(train_targets=z, noise=noise).owned())
 
 
 # The evidence, and its gradient, dense.
@@ -406,7 +406,7 @@ def laplace_evidence(gp: LatentGP) -> Tensor:
     """
     X, likelihood, y = gp.gaussian.train_inputs.double(), gp.likelihood, gp.y.double()
     K, m = covariance(gp.kernel.to(X.device, torch.float64), Sites(X)), gp.mean.at(Sites(X)).double().expand(len(y))
-    found = _evidence(K.detach(), m.detach().clone(), _plain(likelihood), y)
+    found = _evidence(K.detach(), m.detach().clone(), likelihood.mapped(Tensor.detach), y)
     value = torch.tensor(found.value, dtype=torch.float64, device=X.device)
     if not torch.is_grad_enabled():
         return value
@@ -415,10 +415,6 @@ def laplace_evidence(gp: LatentGP) -> Tensor:
         if part.requires_grad:
             value = value + (slope * (part - part.detach())).sum()
     return value
-
-
-def _plain(likelihood: Likelihood) -> Likelihood:
-    return likelihood.mapped(Tensor.detach)
 
 
 def _own_terms(likelihood: Likelihood, found: _Evidence, y: Tensor) -> Tensor:
@@ -518,7 +514,7 @@ class _Objective:
             with torch.no_grad():
                 K = covariance(kernel, sites)
             m = mean.at(sites).expand(len(self.y))
-            found = _evidence(K, m.detach().clone(), _plain(likelihood), self.y, self.start)
+            found = _evidence(K, m.detach().clone(), likelihood.mapped(Tensor.detach), self.y, self.start)
             if not math.isfinite(found.value):
                 return [None] * len(leaves)
             self.start, value = found.a, found.value
@@ -568,6 +564,7 @@ def fit_outcomes(kernel: Kernel | None, X: ArrayLike, y: ArrayLike, likelihood: 
             usual = default_kernel_priors(d).items()
             priors = {name: prior for name, prior in usual if name != "noise" or _fits_scale(likelihood)}
     data = _checked(as_kernel(kernel), X, y, likelihood)
+    likelihood = likelihood.owned()
     user_X, outcomes = data.train_inputs.detach().clone(), data.train_targets.detach().clone()
     poor = _say_degenerate(likelihood, outcomes, stacklevel=6)
     units = standardising(kernel, user_X, outcomes, None)

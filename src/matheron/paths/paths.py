@@ -14,6 +14,7 @@ from ..core.sites import Sites
 from ..core.value import Json
 from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
 from ..features import FeatureSpec
+from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
 from ..models.streamed import Chunk
 from ..models.transforms import Transform
@@ -54,6 +55,8 @@ class PriorPlusUpdate(AbstractPaths):
 
     def check(self) -> None:
         as_names(self.input_names, self.input_dim)
+        if self.outcomes is not None and str(self.outcomes).split("(")[0] not in LIKELIHOODS:
+            raise ValueError(f"Paths.outcomes: expected one of {', '.join(LIKELIHOODS)}, got {self.outcomes!r}")
         self.update.check_beside(self.prior)
         x = inner = self.prior.origin.new_zeros(1, len(self.prior.origin))
         inward, _ = self.input_transform, self.output_transform
