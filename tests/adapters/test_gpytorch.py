@@ -366,7 +366,8 @@ def test_a_variational_classifier_keeps_its_likelihood():
             self.mean_module, self.covar_module = gpytorch.means.ConstantMean(), gpytorch.kernels.RBFKernel()
 
         def forward(self, x):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+            mean: Any = self.mean_module(x)
+            return gpytorch.distributions.MultivariateNormal(mean, self.covar_module(x))
 
     Z, likelihood = torch.linspace(0, 1, 5, dtype=torch.float64)[:, None], gpytorch.likelihoods.BernoulliLikelihood()
     model = Classifier(Z).double().eval()

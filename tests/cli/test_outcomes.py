@@ -1,5 +1,6 @@
 """--likelihood: counts, and yes and no in words, become functions of rates and probabilities."""
 
+import io
 import json
 
 import numpy as np
@@ -44,7 +45,7 @@ def test_counts_become_rates_per_exposure_and_files_remember_it(table, tmp_path)
     assert np.abs(frame.count_mean / true - 1).mean() < 0.2 and (frame.filter(like="path_") > 0).all(axis=None)
     assert imread(plot).ndim == 3
     again = run("evaluate", save, table).output
-    np.testing.assert_allclose(pd.read_csv(pd.io.common.StringIO(again)), frame, rtol=1e-9)
+    np.testing.assert_allclose(pd.read_csv(io.StringIO(again)), frame, rtol=1e-9)
     paths = matheron.load(save)
     np.testing.assert_allclose(paths(torch.tensor(frame[["x"]].to_numpy())).exp()[1], frame.path_1)
     straight = run("fit", table, *words, "--json").output

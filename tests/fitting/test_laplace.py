@@ -2,19 +2,22 @@
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
-from sklearn.gaussian_process import GaussianProcessClassifier
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.gaussian_process import GaussianProcessClassifier as Classifier
+from sklearn.gaussian_process import kernels as sklearn_kernels
 
 import matheron
 from matheron import kernels
 from matheron import likelihoods as L
 from matheron.solvers import ConvergenceWarning
 
+classifier: Any = Classifier
+theirs: Any = sklearn_kernels  # whose annotations refuse what its documentation shows
 GENERATOR = torch.Generator().manual_seed(7)
 X = 5 * torch.rand(60, 2, generator=GENERATOR, dtype=torch.float64)
 TRUTH = 2 * (1.5 * X[:, 0]).sin() * X[:, 1].cos()
@@ -27,13 +30,15 @@ def outcomes(likelihood: L.Likelihood) -> torch.Tensor:
     return likelihood.sample(TRUTH, seed=3)
 
 
-def approximated(likelihood: L.Likelihood, kernel: kernels.Kernel = KERNEL, **settings: object) -> matheron.LatentGP:
-    return matheron.approximate(kernel, X, outcomes(likelihood), likelihood=likelihood, **settings)  # type: ignore[arg-type]
+def approximated(likelihood: L.Likelihood, kernel: kernels.Kernel = KERNEL, **settings: Any) -> matheron.LatentGP:
+    return matheron.approximate(kernel, X, outcomes(likelihood), likelihood=likelihood, **settings)
 
 
 def test_mean_variance_evidence_and_its_gradient_are_scikit_learn_s():
     y = outcomes(L.Bernoulli())
-    model = GaussianProcessClassifier(ConstantKernel(2.0) * RBF([0.8, 1.2]), optimizer=None).fit(X, y).base_estimator_
+    model: Any = (
+        classifier(theirs.ConstantKernel(2.0) * theirs.RBF([0.8, 1.2]), optimizer=None).fit(X, y).base_estimator_
+    )
     across = model.kernel_(model.X_train_, NEW.numpy())
     mean = across.T @ (model.y_train_ - model.pi_)
     explained = np.linalg.solve(model.L_, model.W_sr_[:, None] * across)
@@ -190,12 +195,12 @@ def test_an_outlier_moves_student_t_s_functions_little():
 
 def test_a_fit_climbs_as_high_as_scikit_learn_s():
     y = outcomes(L.Bernoulli())
-    model = GaussianProcessClassifier(ConstantKernel(1.0) * RBF([1.0, 1.0]), n_restarts_optimizer=2, random_state=0)
-    theirs = model.fit(X, y).log_marginal_likelihood_value_
+    model = classifier(theirs.ConstantKernel(1.0) * theirs.RBF([1.0, 1.0]), n_restarts_optimizer=2, random_state=0)
+    best = model.fit(X, y).log_marginal_likelihood_value_
     kernel = kernels.Scaled(kernels.RBF([1.0, 1.0]), 1.0)
     gp = matheron.fit(kernel, X, y, likelihood=L.Bernoulli(), mean=0.0, seed=0)
     assert isinstance(gp, matheron.LatentGP)
-    assert float(matheron.log_marginal_likelihood(gp)) > theirs - 1e-3
+    assert float(matheron.log_marginal_likelihood(gp)) > best - 1e-3
     freed = matheron.fit(kernel, X, y, likelihood=L.Bernoulli(), seed=0)
     assert matheron.log_marginal_likelihood(freed) >= matheron.log_marginal_likelihood(gp) - 1e-3
 
@@ -291,7 +296,8 @@ def test_models_and_paths_are_saved_and_take_no_more_outcomes(tmp_path):
 def test_suggest_takes_models_of_outcomes():
     gp = approximated(L.Bernoulli())
     box = [[0.0, 0.0], [5.0, 5.0]]
-    for settings in ({}, {"pending": [[1.0, 1.0]]}, {"constraints": approximated(L.Poisson(2.0))}, {"spread": 0.5}):
+    several: list[dict[str, Any]] = [{}, {"pending": [[1.0, 1.0]]}, {"spread": 0.5}]
+    for settings in [*several, {"constraints": approximated(L.Poisson(2.0))}]:
         x = matheron.thompson.suggest(gp, box, 2, mesh_size=128, num_starts=2, seed=0, **settings)
         assert x.shape == (2, 2)
 
@@ -341,7 +347,7 @@ def test_refusals():
     y = outcomes(L.Bernoulli())
     nan = y.clone()
     nan[3] = math.nan
-    refusals = [
+    refusals: list[tuple[dict[str, Any], L.Likelihood, str]] = [
         ({"y": y + 1}, L.Bernoulli(), "expected two classes, 0 and 1, got 2 different numbers, such as 2"),
         ({"y": nan}, L.Bernoulli(), "y: expected finite numbers, got 1 NaN"),
         ({"y": -y}, L.Poisson(), "y: expected counts, whole numbers from 0, got -1"),
@@ -354,7 +360,8 @@ def test_refusals():
     for given, likelihood, words in refusals:
         with pytest.raises(ValueError, match=words):
             matheron.approximate(**({"kernel": KERNEL, "X": X} | given), likelihood=likelihood)  # type: ignore[arg-type]
-    for settings in ({"noise": 0.1}, {"tasks": torch.zeros(60)}):
+    several: list[dict[str, Any]] = [{"noise": 0.1}, {"tasks": torch.zeros(60)}]
+    for settings in several:
         with pytest.raises(ValueError, match="expected none beside a likelihood"):
             matheron.fit(KERNEL, X, y, likelihood=L.Bernoulli(), **settings)
     with pytest.raises(TypeError, match="such as likelihoods"):
