@@ -34,7 +34,9 @@ if _TYPE_CHECKING:
     from .dynamics import rollout as rollout
     from .features import Features as Features
     from .fitting import FitWarning as FitWarning
+    from .fitting import OutcomesLeftOut as OutcomesLeftOut
     from .fitting import Summary as Summary
+    from .fitting import approximate as approximate
     from .fitting import fit as fit
     from .fitting import summary as summary
     from .fitting.evidence import LeaveOneOut as LeaveOneOut
@@ -43,9 +45,11 @@ if _TYPE_CHECKING:
     from .models import Batch as Batch
     from .models import Ensemble as Ensemble
     from .models import ExactGP as ExactGP
+    from .models import LatentGP as LatentGP
     from .models import Outputs as Outputs
     from .models import SelectedOutputs as SelectedOutputs
     from .models import SparseGP as SparseGP
+    from .models import likelihoods as likelihoods
     from .models import means as means
     from .models import transforms as transforms
     from .models.libraries import describe as describe
@@ -79,6 +83,7 @@ else:
         "fields": "fields",
         "kernels": "kernels",
         "lattice": "lattice",
+        "likelihoods": "models.likelihoods",
         "means": "models.means",
         "metrics": "compare.metrics",
         "plots": "plots",
@@ -94,9 +99,9 @@ else:
         "drawing": "draw draw_prior",
         "dynamics": "DivergenceWarning rollout",
         "features": "Features",
-        "fitting": "FitWarning Summary fit summary",
+        "fitting": "FitWarning OutcomesLeftOut Summary approximate fit summary",
         "fitting.evidence": "LeaveOneOut leave_one_out log_marginal_likelihood",
-        "models": "Batch Ensemble ExactGP Outputs SelectedOutputs SparseGP",
+        "models": "Batch Ensemble ExactGP LatentGP Outputs SelectedOutputs SparseGP",
         "models.libraries": "describe",
         "models.streamed": "StreamedGP",
         "paths": "AbstractFunctions AbstractPaths BatchPaths Composition Coordinates EnsemblePaths LinearCombination "

@@ -29,7 +29,7 @@ from .features import Features, FeatureSpec, feature_spec, make_features, poster
 from .kernels import Kernel
 from .kernels.base import as_kernel
 from .lattice.draw_on_lattice import drawn_from_stream, drawn_on_lattice
-from .models import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP, cast_model
+from .models import GP, Batch, Ensemble, ExactGP, LatentGP, Outputs, SelectedOutputs, SparseGP, cast_model
 from .models.libraries import describe
 from .models.means import MeanLike, as_mean
 from .models.streamed import StreamedGP
@@ -69,7 +69,9 @@ class DrawSettings(TypedDict, total=False):
 
 
 @overload
-def draw(model: ExactGP | SparseGP | StreamedGP, num_paths: int, **settings: Unpack[DrawSettings]) -> Paths: ...
+def draw(
+    model: ExactGP | SparseGP | StreamedGP | LatentGP, num_paths: int, **settings: Unpack[DrawSettings]
+) -> Paths: ...
 @overload
 def draw(model: Batch, num_paths: int, **settings: Unpack[DrawSettings]) -> BatchPaths: ...
 @overload
@@ -96,8 +98,8 @@ def draw(
     """Draw functions from a Gaussian process posterior, `eqn:decoupled_sample_path`.
 
     Args:
-        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, a snapshot (`ExactGP`, `SparseGP`, ...), or a
-            `StreamedGP`, whose data are read in chunks.
+        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, a snapshot (`ExactGP`, `SparseGP`, ...), a
+            `StreamedGP`, whose data are read in chunks, or a `LatentGP`, whose latent functions are drawn.
         num_paths: how many functions.
         num_features: ell, the number of Fourier features of the prior.
         features: "auto", "lattice", "leverage" (frequencies sampled by their leverage given the data), "cosine" (the
@@ -159,7 +161,8 @@ def draw(
 
     if isinstance(gp, Batch):
         return BatchPaths([drawn(member, s) for member in gp.models], gp.batch_shape)
-    return drawn(gp, s)
+    paths = drawn(gp, s)
+    return paths.replaced(outcomes=repr(model.likelihood)) if isinstance(model, LatentGP) else paths
 
 
 def _draw_one(

@@ -74,7 +74,7 @@ def minimize(
     check_kernel(kernel)
     with voice.warnings_in_words():
         lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
-        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, **lists)
+        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=None, **lists)
         if len(dataset.y) < 2:
             raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
         columns = dataset.columns

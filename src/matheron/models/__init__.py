@@ -1,5 +1,6 @@
 """Models as values: all that paths must know of a Gaussian process, or of several."""
 
+from .latent import LatentGP as LatentGP
 from .libraries import describe as describe
 from .libraries import is_model as is_model
 from .several import GP as GP

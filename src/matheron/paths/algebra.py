@@ -468,6 +468,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "expm1": torch.expm1,
     "log": torch.log,
     "log1p": torch.log1p,
+    "ndtr": torch.special.ndtr,
     "power": torch.pow,
     "reciprocal": torch.reciprocal,
     "relu": torch.relu,

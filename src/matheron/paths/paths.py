@@ -14,6 +14,7 @@ from ..core.sites import Sites
 from ..core.value import Json
 from ..evaluate import Float64Term, PathTerm, Record, Recorder, WeightedSum, inner_points, values, values_and_gradients
 from ..features import FeatureSpec
+from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
 from ..models.streamed import Chunk
 from ..models.transforms import Transform, chained
@@ -27,8 +28,10 @@ from .update import Update
 class PriorPlusUpdate(AbstractPaths):
     """Functions of one model: output o (mean + prior + update) o input."""
 
-    fields = ("input_names",)
-    _internal = ("in_model_units", "record")
+    fields = ("input_names", "outcomes")
+    _internal = ("in_model_units", "outcomes", "record")
+    outcomes: str | None = None
+    """The likelihood of the data where these are outcomes: functions are latent then, and take no more data."""
 
     def __init__(
         self,
@@ -45,10 +48,12 @@ class PriorPlusUpdate(AbstractPaths):
 
     @classmethod
     def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
-        return fields | {"input_names": as_names(fields.get("input_names"))}
+        return fields | {"input_names": as_names(fields.get("input_names")), "outcomes": fields.get("outcomes")}
 
     def check(self) -> None:
         as_names(self.input_names, self.input_dim)
+        if self.outcomes is not None and str(self.outcomes).split("(")[0] not in LIKELIHOODS:
+            raise ValueError(f"Paths.outcomes: expected one of {', '.join(LIKELIHOODS)}, got {self.outcomes!r}")
         self.update.check_beside(self.prior)
         x = inner = self.prior.origin.new_zeros(1, len(self.prior.origin))
         inward, _ = self.input_transform, self.output_transform
@@ -225,6 +230,12 @@ class Paths(PriorPlusUpdate):
         return self._with(self.prior[index], self.update[index])
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Paths:
+        if self.outcomes is not None:
+            raise TypeError(
+                f"condition_on: the data of these functions are outcomes under {self.outcomes}, no normal "
+                "measurements; call matheron.approximate(kernel, X, y, likelihood=...) with all outcomes, and draw "
+                "again. Functions of matheron.draw(gp.gaussian, ...) take measurements of the latent function itself"
+            )
         y, noise = undone(self.output_transform, self.num_outputs, data)
         sites = Sites(self.inner(data.sites.points[None])[0], data.sites.outputs)
         new = Chunk(sites, y, noise)
@@ -236,4 +247,5 @@ class Paths(PriorPlusUpdate):
         return refresh(self, keep, spec, solver, generator)
 
     def _with(self, prior: PriorPaths, update: Update) -> Paths:
-        return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)
+        made = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)
+        return made if self.outcomes is None else made.replaced(outcomes=self.outcomes)

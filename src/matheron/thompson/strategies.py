@@ -237,7 +237,7 @@ class DrawingPlan(NamedTuple):
         kind = "leverage" if self.features in (None, "auto") else self.features
         lower, upper = as_box(bounds, "bounds")
         settings = {"features": kind, "num_features": self.num_features, "domain": (lower, upper)}
-        many = [require_paths(draw(model, q, generator=g, **settings)) for model, g in each]
+        many = [require_paths(draw(describe(model), q, generator=g, **settings)) for model, g in each]
         if self.pending is not None:
             many = [_given_pending(paths, self.pending, g) for paths, g in zip(many, generators, strict=True)]
         return many
