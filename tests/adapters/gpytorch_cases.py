@@ -78,7 +78,7 @@ class Deep(Exact):
         super().__init__(inputs, targets, likelihood, kernel, mean)
         self.network = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
         self.scale_to_bounds = gpytorch.utils.grid.ScaleToBounds(-1.0, 1.0)
-        self.beside: Any = gk.RBFKernel(active_dims=[1])
+        self.beside: Any = gk.RBFKernel(active_dims=(1,))
 
     def forward(self, x: Tensor) -> MultivariateNormal:
         z = self.scale_to_bounds(self.network(x))

@@ -332,22 +332,22 @@ def test_transforms_of_torch_func_go_through():
 
 def test_functions_that_do_not_pair_are_refused():
     with pytest.raises(ValueError, match=r"paired one by one, got \[4, 3\]; choose 3 of the others, g\[:3\]"):
-        F + prior(1, s=3)
+        _ = F + prior(1, s=3)
     with pytest.raises(ValueError, match=r"got \[4, 1\]; repeat it, f\[\[0\] \* 4\]"):
-        F * G[0]
+        _ = F * G[0]
     close((F * G[[0] * S])(rand(3, 2)), F(rand(3, 2)) * G(rand(3, 2))[0])
     with pytest.raises(ValueError, match=r"expected functions of as many inputs, got \[1, 2\]"):
-        F - ONE
+        _ = F - ONE
     with pytest.raises(ValueError, match=r"as many outputs, or of one, got \[2, 3\]"):
-        TWO + matheron.stack([F, F, G])
+        _ = TWO + matheron.stack([F, F, G])
     with pytest.raises(ValueError, match=r"number: expected one, one for each path \[4\], or for each output too"):
-        F * torch.ones(3)
+        _ = F * torch.ones(3)
     with pytest.raises(ValueError, match=r"compose: expected an inner function of 1 outputs"):
         ONE.compose(TWO)
     with pytest.raises(TypeError, match="unsupported operand"):
         F + "1"  # type: ignore[operator]
     with pytest.raises(ZeroDivisionError):
-        F / 0
+        _ = F / 0
     with pytest.raises(IndexError, match="output 2 of 2"):
         TWO[..., 2]
     with pytest.raises(IndexError, match=r"expected f\[paths\], f\[..., outputs\]"):

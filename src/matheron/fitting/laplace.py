@@ -27,10 +27,8 @@ from ..features import FeatureSpec, make_features
 from ..kernels import Kernel, Matern, Scaled, coupled_diagonal
 from ..kernels.base import as_kernel
 from ..lattice import FourierLattice
-from ..lattice.joint_basis import Joint
 from ..lattice.series import NoJointLattice
-from ..lattice.solver import accuracy_for, information_of
-from ..lattice.system import Information, System
+from ..lattice.system import Information, Joint, System, right_hand_side
 from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Likelihood, StudentT
 from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike
@@ -148,11 +146,11 @@ class _OnLattice:
 
     def solve(self, b: Tensor, W: Tensor, guess: Tensor | None) -> tuple[Tensor, Tensor]:
         joint, X = self.joint, self.X
-        generator, cross, corner = information_of(joint, X, W)
-        rhs = joint.adjoint(X, b[None], accuracy_for(joint, X, W))  # S^T b, [1, c + e]
-        system = System(joint, Information(generator, rhs, cross, corner))
+        system = System(joint, Information.of(joint, X, W))
+        rhs = right_hand_side(joint, X, (b / W)[None], W)  # S^T b, [1, c + e]
         self.step = _ITERATIVE_STEP * math.sqrt(max(1.0, 0.1 * system.effective_dimension))
-        z, _ = system.solve(rhs, None if guess is None else guess[None], system.head(1, self.solver.head), self.solver)
+        head, start = system.head(1, self.solver.head), None if guess is None else guess[None]
+        z, _ = system.solve(rhs, start, head, self.solver.tolerance, self.solver.max_iterations, repr(self.solver))
         return z[0], joint.sums(X, z)[0]
 
     def energy(self, u: Tensor, h: Tensor) -> Tensor:

@@ -341,7 +341,7 @@ class Information:
         return Information(torch.cat(generators), cross, E.mT @ columns)
 
     def __add__(self, other: Information) -> Information:
-        return Information(*map(torch.add, vars(self).values(), vars(other).values()))
+        return Information(self.generator + other.generator, self.cross + other.cross, self.corner + other.corner)
 
     def to(self, dtype: torch.dtype) -> Information:
         """The same in another precision."""
