@@ -57,8 +57,7 @@ def data(kernel, n, d, noise, seed=0):
 )
 def test_where_estimates_on_a_lattice_end_exact_gradients_gain_little_more(kernel, d, given, monkeypatch):
     """From the top for few of the data by estimated gradients alone; their own noise is a quarter of sampling error."""
-    monkeypatch.setattr(search, "_FIRST_OBSERVATIONS", 100)
-    monkeypatch.setattr(search, "_CURVED", 100)
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(first=100, curved=100))
     X, y, tasks = data(kernel, 400, d, 0.05)
     noise = torch.linspace(0.02, 0.2, len(y), dtype=DOUBLE) if given else None
     fitted: Any = matheron.fit(kernel, X, y, noise=noise, tasks=tasks, num_starts=1, solver="lattice", seed=0)
@@ -89,8 +88,7 @@ def test_a_fit_on_a_lattice_says_what_it_cannot_do():
 )
 def test_a_fit_on_a_lattice_ends_where_the_exact_one_does(kernel, d, monkeypatch):
     """Within the estimates' own noise, which is a quarter of the sampling error."""
-    monkeypatch.setattr(search, "_FIRST_OBSERVATIONS", 300)
-    monkeypatch.setattr(search, "_CURVED", 300)
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(first=300, curved=300))
     X, y, tasks = data(kernel, 2000, d, 0.05)
     exact, estimated = (
         matheron.summary(matheron.fit(kernel, X, y, tasks=tasks, num_starts=1, solver=solver, seed=0))
