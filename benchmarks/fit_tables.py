@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import sklearn.datasets as toys
+import sklearn.datasets
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
@@ -28,6 +28,7 @@ from sklearn.gaussian_process import kernels as sk
 import matheron
 from matheron import kernels as K
 
+toys: Any = sklearn.datasets
 BOUNDS: Any = (1e-3, 1e3)
 
 

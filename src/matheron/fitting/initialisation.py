@@ -17,18 +17,18 @@ from .hyperparameters import Hyperparameters, Leaf, usual_gap
 class Starts:
     """Which starts there are, as `benchmarks/fit_tables.py` chose them.
 
+    Nats are what four starts lose there without one of these, seed 0.
+
     Attributes:
         lengths, noises: there is a start with each of these lengthscales along every column (times the root of the
             dimension) and each of these variances of the noise. A search rarely gets from data that are followed
-            closely to data that are noise in good part, or back, so that both are searched from. Without them 9 nats
-            are lost on "protein" and 31 on "trend", whose noise is 1e-5 of the variance; 9 and 0 with 0.1 and 1e-3 in
-            place of the first two.
+            closely to data that are noise in good part, or back, so that both are searched from: 31 on "trend", which
+            needs the last of them, and 0.6 on "77 turns".
         short, gaps: along each column there are starts with a lengthscale of `short`, a third of it, and so on while it
-            is longer than so many gaps between neighbours. Without them a function of many waves was noise for some
-            seeds ("waves": 143 nats lost).
-        noisy: beyond this variance of the noise a start says that much of the data is noise.
-        random: random starts for each that is searched from: they tell parts of a sum apart. With half of them 0.6 are
-            lost on "77 turns".
+            is longer than so many gaps between neighbours: 143 on "waves", 1.3 on "mostly noise".
+        noisy: beyond this variance of the noise a start says that much of the data is noise. With 0.02, 0.6 on
+            "77 turns".
+        random: random starts for each that is searched from: they tell parts of a sum apart. Half or twice: no change.
         peaks: how many peaks of a periodogram are tried.
         frequencies, highest: the least number of frequencies of a periodogram, and the highest of them, in turns.
     """
