@@ -82,7 +82,7 @@ def flattened(functions: AbstractFunctions) -> nn.Module:
 
 @flattened.of(OutputPaths)
 def _(functions: OutputPaths) -> nn.Module:
-    return module.SideBySideModule([flattened(member) for member in functions.members])
+    return module.SideBySideModule([flattened(part) for part in functions.functions])
 
 
 @flattened.of(EnsemblePaths)
@@ -94,7 +94,7 @@ def _(functions: EnsemblePaths) -> nn.Module:
 
 @flattened.of(SelectedPaths)
 def _(functions: SelectedPaths) -> nn.Module:
-    return module.SelectedModule(flattened(functions.members[0]), functions.outputs)
+    return module.SelectedModule(flattened(functions.functions[0]), functions.outputs)
 
 
 def _model(record: Record) -> nn.Module:

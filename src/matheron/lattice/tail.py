@@ -7,8 +7,9 @@ distances: with 1023 x 1023 modes alone, Matern-1/2 has .6 to .8 of its variogra
     k(r) - k_lattice(r)  =  int_{theta not in B} S(theta) cos(theta . r)  ~  sum_i (w_i / N) cos(theta_i . r)
 
 with theta_1 .. theta_N a Sobol net of draws from S, of which those outside B are kept, and weights w_i = 1. Few draws
-of a smooth kernel fall there. Where S is elliptical, radii are therefore drawn beyond the largest ball inside B alone,
-whose complement has the mass w_i.
+of a smooth kernel fall there. Where S is elliptical, radii are therefore drawn beyond the largest ball inside B alone:
+half of them by S, and half evenly along its octaves, since functions close to data depend on octaves that have little
+of the mass. Weights are then importance weights, the mass of a radius over its probability.
 
 No data are solved for on these frequencies. They are noise of data that are given on the lattice, which each path
 knows of itself; data that are more precise than this are given exactly.
@@ -38,6 +39,9 @@ from .basis import Lattice
 _TRIAL, _MOST = 1024, 1 << 16
 # Radii between which the law of a radius is interpolated, over this many e-foldings: of Matern-1/2, 1e-8 lies beyond.
 _RADII, _DECAY = 4096, 18.0
+# The octaves that radii lie evenly along end where this share of the spectrum is left (tests/features/test_leverage.py,
+# laws a thousandth of the box from data).
+_LEAST = 1e-8
 # Numbers in a block of functions at data.
 _BLOCK = 1 << 23
 # What lies beyond the modes counts as noise where it is no more than this share of the noise; or where data are so many
@@ -85,14 +89,15 @@ class _Tail:
             maps.append(inner.moved)
             inner = inner.measure
         self.radial = inner if isinstance(inner, Elliptical) and getattr(inner, "shift", None) is None else None
-        self.maps, self.mass, self.num_uniforms = maps[::-1], 1.0, self.measure.num_uniforms
+        self.maps, self.num_uniforms = maps[::-1], self.measure.num_uniforms
         with torch.no_grad():
             if self.radial is not None:
                 self._tabulate(self.radial)
-            theta, _ = self.draw(Sobol(max(1, self.num_uniforms), seed=0).next(_TRIAL)[:, : self.num_uniforms])
-        self.share = max(float(self.is_outside(theta).double().mean()), 1 / _TRIAL)
+            theta, weights = self.draw(Sobol(max(1, self.num_uniforms), seed=0).next(_TRIAL)[:, : self.num_uniforms])
+        outside = self.is_outside(theta).double()
+        self.share = max(float(outside.mean()), 1 / _TRIAL)
         size = 1.0 if term.coupling is None else float(term.coupling.detach().diagonal().mean())
-        self.variance = size * float(term.variance.detach()) * self.mass * self.share
+        self.variance = size * float(term.variance.detach()) * float((outside * weights).mean())
 
     def _tabulate(self, radial: Elliptical) -> None:
         """The law of the radius |z| beyond the largest ball inside the box, theta being a linear map of z."""
@@ -104,9 +109,12 @@ class _Tail:
         surface = 2 * math.pi ** (p / 2) / math.gamma(p / 2)
         density = surface * torch.exp(radial.log_radial((2 * log_r).exp()) + p * log_r)  # of log r
         cells = 0.5 * (density[1:] + density[:-1]) * (_DECAY / (_RADII - 1))
-        beyond = torch.nn.functional.pad(cells.flip(0).cumsum(0).flip(0), (0, 1))  # decreasing, the mass beyond log r
-        self.mass = float(beyond[0])
-        self.log_r, self.below = log_r, 1 - beyond / max(self.mass, 1e-300)
+        beyond = cells.flip(0).cumsum(0).flip(0)  # decreasing, the mass from a cell on
+        even = (beyond > _LEAST).double()
+        q = 0.5 * cells / beyond[0].clamp_min(1e-300) + 0.5 * even / even.sum().clamp_min(1.0)
+        q /= q.sum().clamp_min(1e-300)
+        self.log_r, self.below = log_r, torch.nn.functional.pad(q.cumsum(0), (1, 0))
+        self.weights = cells / q.clamp_min(1e-300)
 
     def _moved(self, theta: Tensor) -> Tensor:
         for moved in self.maps:
@@ -130,7 +138,7 @@ class _Tail:
         # The places are fixed: the weights carry the derivatives in the hyperparameters.
         log_density = self.measure.log_density(theta) if torch.is_grad_enabled() else None
         ratio = torch.ones_like(r) if log_density is None else (log_density - log_density.detach()).exp()
-        return theta, self.mass * ratio
+        return theta, self.weights[cell - 1] * ratio
 
     def is_outside(self, theta: Tensor) -> Tensor:
         """Whether a coordinate of frequencies `[..., d]` is beyond the modes, `[...]`."""
