@@ -134,7 +134,29 @@ def _values(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any
         return _model(node, x, xp, gradient)
     if node.kind == "Selected":
         return _each(lambda a: a[:, node.outputs], _values(node.parts["part"], x, xp, gradient))
+    if node.kind == "Mapped":
+        f, df = _values(node.parts["part"], x, xp, gradient)
+        value, slope = _mapped(node.name, node.arguments, f, xp)
+        return value, None if df is None else slope[..., None] * df
+    if node.kind == "Coordinates":
+        shape = (node.count, *x.shape[-2:])
+        eye = xp.broadcast_to(xp.eye(x.shape[-1], dtype=x.dtype)[:, None], (*shape[:1], shape[2], shape[1], shape[2]))
+        return xp.moveaxis(xp.broadcast_to(x, shape), 1, 2), eye if gradient else None
+    if node.kind == "Composed":
+        z, dz = _values(node.parts["inner"], x, xp, gradient)  # [s, e, n], [s, e, n, d]
+        f, df = _values(node.parts["outer"], xp.moveaxis(z, 1, 2), xp, gradient)
+        return f, None if df is None else xp.einsum("stne,send->stnd", df, dz)
     parts = list(node.parts["parts"].parts.values())
+    if node.kind == "Sum":
+        f, df = node.level[..., None], 0.0
+        for w, pair in zip(node.weights[..., None], (_values(part, x, xp, gradient) for part in parts), strict=True):
+            f, df = f + w * pair[0], df + w[..., None] * pair[1] if gradient else None
+        return f, df
+    if node.kind == "Product":
+        f, df = _values(parts[0], x, xp, gradient)
+        for g, dg in (_values(part, x, xp, gradient) for part in parts[1:]):
+            f, df = f * g, None if df is None else g[..., None] * df + f[..., None] * dg
+        return f, df
     if node.kind == "SideBySide":
         return _joined([_values(part, x, xp, gradient) for part in parts], 1, xp)
     if node.kind != "Ensemble":
@@ -143,6 +165,39 @@ def _values(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any
     shares = [x if x.ndim == 2 else x[node.order[a:b]] for a, b in pairwise(ends)]
     whole = _joined([_values(p, share, xp, gradient) for p, share in zip(parts, shares, strict=True)], 0, xp)
     return _each(lambda a: a[node.place], whole)
+
+
+def _mapped(name: str, arguments: list, f: Any, xp: Any) -> tuple[Any, Any]:
+    """phi(f) and phi'(f)."""
+    if name == "ndtr":
+        erf = np.vectorize(math.erf, otypes=[f.dtype]) if xp is np else sys.modules["jax"].scipy.special.erf
+        return 0.5 * (1 + erf(f / math.sqrt(2))), xp.exp(-0.5 * f * f) / math.sqrt(2 * math.pi)
+    if name == "clamp":
+        low, high = (-math.inf if arguments[0] is None else arguments[0]), arguments[1]
+        inside = (f >= low) & (f <= (math.inf if high is None else high))
+        return xp.clip(f, low, high), inside.astype(f.dtype)
+    if name == "power":
+        return f ** arguments[0], arguments[0] * f ** (arguments[0] - 1)
+    known: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+        "abs": lambda f: (xp.abs(f), xp.sign(f)),
+        "atan": lambda f: (xp.arctan(f), 1 / (1 + f * f)),
+        "cos": lambda f: (xp.cos(f), -xp.sin(f)),
+        "exp": lambda f: (xp.exp(f), xp.exp(f)),
+        "expm1": lambda f: (xp.expm1(f), xp.exp(f)),
+        "log": lambda f: (xp.log(f), 1 / f),
+        "log1p": lambda f: (xp.log1p(f), 1 / (1 + f)),
+        "reciprocal": lambda f: (1 / f, -1 / (f * f)),
+        "relu": lambda f: (xp.maximum(f, 0), (f > 0).astype(f.dtype)),
+        "sigmoid": lambda f: (0.5 * (1 + xp.tanh(f / 2)), 0.25 * (1 - xp.tanh(f / 2) ** 2)),
+        "sin": lambda f: (xp.sin(f), xp.cos(f)),
+        "softplus": lambda f: (xp.logaddexp(f, 0), 0.5 * (1 + xp.tanh(f / 2))),
+        "sqrt": lambda f: (xp.sqrt(f), 0.5 / xp.sqrt(f)),
+        "square": lambda f: (f * f, 2 * f),
+        "tanh": lambda f: (xp.tanh(f), 1 - xp.tanh(f) ** 2),
+    }
+    if name not in known:
+        raise ValueError(f"expected a file of this version of matheron_portable, got a function {name!r}")
+    return known[name](f)
 
 
 def _each(function: Callable[[Any], Any], pair: tuple[Any, Any]) -> tuple[Any, Any]:

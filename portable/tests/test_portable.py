@@ -54,6 +54,24 @@ FUNCTIONS = {
 }
 
 
+F, G = (matheron.draw_prior(k.RBF(0.3), 4, input_dim=1, seed=seed) for seed in (1, 2))
+FUNCTIONS |= {
+    "a sum as one": lambda: 2 * drawn(k.RBF(0.3)) + drawn(k.Matern(1.5, 0.3)),
+    "a sum side by side": lambda: drawn(k.RBF(0.3)) - F.exp() / 3 + torch.arange(4.0),
+    "a product": lambda: F * G * F.sigmoid(),
+    "maps": lambda: matheron.stack(
+        [F.tanh(), F.softplus(), F.square(), abs(F), F.clamp(-0.5, 0.5), (F.square() + 1).sqrt(), (F.exp() + 1).log()]
+    ),
+    "more maps": lambda: matheron.stack(
+        [F.map(torch.sin), F.map(torch.cos), F.map(torch.atan), F.map(torch.relu), F.map(torch.expm1)]
+        + [F.exp().map(torch.log1p), 1 / F.exp(), F**3, F.map(torch.special.ndtr)]
+    ),
+    "layers": lambda: F.compose(G),
+    "layers with inputs": lambda: drawn(k.RBF(0.3), 2).compose(F, with_inputs=True),
+    "some outputs of a stack": lambda: matheron.stack([F, F.exp(), G])[..., [2, 1]],
+}
+
+
 def written(paths: matheron.AbstractPaths, folder: Path) -> matheron_portable.Functions:
     paths.export(folder / "f.safetensors")
     return matheron_portable.load(folder / "f.safetensors")

@@ -78,6 +78,8 @@ def others():
         "a lattice in two": matheron.draw(model(k.RBF(0.3), 2), 4, domain=([0.0, 0.0], [1.0, 1.0]), seed=0),
         "on a lattice": matheron.draw(smooth, 4, domain=(0.0, 1.0), solver="lattice", seed=0),
         "a prior": matheron.draw_prior(k.RBF(0.3), 3, input_dim=2, seed=0),
+        "an algebra": matheron.stack([2 * paths.exp() - paths / 3 + 1, paths * paths.sigmoid()])[..., [1, 0]],
+        "layers": paths.compose(paths.tanh()),
         "a constant": matheron.draw_prior(k.Constant(2.0), 3, input_dim=2, seed=0),
         "a sparse model": matheron.draw(sparse, 3, seed=0),
         "categories": matheron.draw(categories, 4, seed=0),

@@ -25,7 +25,19 @@ from ..lattice.basis import Lattice
 from ..models import means, transforms
 from ..models.means import Mean
 from ..models.transforms import Transform
-from ..paths import EnsemblePaths, OutputPaths, SelectedPaths
+from ..paths import (
+    Composition,
+    Coordinates,
+    EnsemblePaths,
+    LinearCombination,
+    Mapped,
+    OutputPaths,
+    PointwiseProduct,
+    SelectedPaths,
+    Selection,
+    Stack,
+)
+from ..paths.algebra import Combined, Elementwise
 from ..paths.functions import AbstractFunctions
 from . import module
 from .module import FunctionModule, embedded
@@ -80,9 +92,53 @@ def flattened(functions: AbstractFunctions) -> nn.Module:
     return models[0] if len(models) == 1 else module.SideBySideModule(models)
 
 
+def _parts(functions: Combined | Composition) -> list[nn.Module]:
+    """What functions are made of, in one dtype: a module is of one."""
+    if len({each.dtype for each in functions.functions}) > 1:
+        raise TypeError(f"{type(functions).__name__}: expected functions of one dtype; move some with .to(dtype)")
+    return [flattened(each) for each in functions.functions]
+
+
 @flattened.of(OutputPaths)
-def _(functions: OutputPaths) -> nn.Module:
-    return module.SideBySideModule([flattened(part) for part in functions.functions])
+@flattened.of(Stack)
+def _(functions: Stack) -> nn.Module:
+    return module.SideBySideModule(_parts(functions))
+
+
+@flattened.of(LinearCombination)
+def _(functions: LinearCombination) -> nn.Module:
+    records = functions._records()
+    if records is not None:  # one sum of waves and of functions k(., z)
+        return _model(records[0])
+    return module.SumModule(_parts(functions), functions.weights, functions.level)
+
+
+@flattened.of(PointwiseProduct)
+def _(functions: PointwiseProduct) -> nn.Module:
+    return module.ProductModule(_parts(functions))
+
+
+@flattened.of(Mapped)
+def _(functions: Mapped) -> nn.Module:
+    function = functions.function
+    if not isinstance(function, Elementwise):
+        raise TypeError(
+            f"Mapped: expected a function of values by its name, such as exp or sigmoid, got {function!r}, which is "
+            "code; take the module of the functions that are mapped, and apply the function to its values"
+        )
+    return module.MappedModule(_parts(functions)[0], function.name, function.arguments)
+
+
+@flattened.of(Composition)
+def _(functions: Composition) -> nn.Module:
+    return module.ComposedModule(*_parts(functions))
+
+
+@flattened.of(Coordinates)
+def _(functions: Coordinates) -> nn.Module:
+    if functions.input_transform is not None:
+        raise TypeError("Coordinates: expected points as they are, got some behind a transform of inputs")
+    return module.CoordinatesModule(functions.count)
 
 
 @flattened.of(EnsemblePaths)
@@ -93,8 +149,9 @@ def _(functions: EnsemblePaths) -> nn.Module:
 
 
 @flattened.of(SelectedPaths)
-def _(functions: SelectedPaths) -> nn.Module:
-    return module.SelectedModule(flattened(functions.functions[0]), functions.outputs)
+@flattened.of(Selection)
+def _(functions: Selection) -> nn.Module:
+    return module.SelectedModule(_parts(functions)[0], functions.outputs)
 
 
 def _model(record: Record) -> nn.Module:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..paths.algebra import FUNCTIONS
+
 # Up to this many coordinates squared distances are sums of squared differences, which do not cancel; beyond, products
 # in float64, as in `kernels.base.squared_distance`.
 LARGEST_UNROLLED = 16
@@ -302,6 +304,71 @@ class SelectedModule(PartModule):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.part(x).index_select(-1, self.outputs)
+
+
+class SumModule(PartModule):
+    """sum_i w_i f_i + b of parts: weights w `[k, s or 1, t or 1]`, level b `[s or 1, t or 1]`."""
+
+    def __init__(self, parts: Sequence[nn.Module], weights: Tensor, level: Tensor) -> None:
+        super().__init__(weights=weights, level=level)
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = self.level[:, None]
+        for i, part in enumerate(self.parts):
+            total = total + self.weights[i][:, None] * part(x)
+        return total
+
+
+class ProductModule(PartModule):
+    """f_1 f_2 ... of parts, point by point."""
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.parts[0](x)
+        for part in list(self.parts)[1:]:
+            f = f * part(x)
+        return f
+
+
+class MappedModule(PartModule):
+    """phi(f) of a part, phi a function of values by its name, with the numbers that it takes beside a value."""
+
+    fields = ("name", "arguments")
+
+    def __init__(self, part: nn.Module, name: str, arguments: Sequence[float | None]) -> None:
+        super().__init__()
+        self.part, self.name, self.arguments = part, name, list(arguments)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return FUNCTIONS[self.name](self.part(x), *self.arguments)
+
+
+class ComposedModule(PartModule):
+    """f(g(x)): `outer` of `inner`, path by path."""
+
+    def __init__(self, outer: nn.Module, inner: nn.Module) -> None:
+        super().__init__()
+        self.outer, self.inner = outer, inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(x))
+
+
+class CoordinatesModule(PartModule):
+    """The coordinates of x, the same for s paths."""
+
+    fields = ("count",)
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.ndim == 3 else x[None].expand(self.count, -1, -1)
 
 
 class FunctionModule(PartModule):
