@@ -33,7 +33,7 @@ def test_every_results_file_is_shown_with_all_that_belongs_to_it():
     for file in (FOLDER / "files").glob("*.jsonl"):
         assert file.stem in shown
         assert all(file.with_suffix(suffix).exists() for suffix in (".png", ".pdf", ".csv"))
-    assert {"wasserstein-quick", "wasserstein-love-quick", "bounds-quick"} <= shown
+    assert {"wasserstein-quick", "wasserstein-love-paper", "bounds-quick"} <= shown
 
 
 def test_a_table_that_does_not_match_is_noticed():

@@ -45,14 +45,17 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     return {"rows": measured(gp, x, samplers(gp, x, settings["num_features"]), trial, settings["num_draws"])}
 
 
-def samplers(gp: ExactGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
-    """Every sampler of the figure: its name, its number of features, and its draws."""
+def samplers(
+    gp: ExactGP, x: torch.Tensor, sizes: Sequence[int], extensions: bool = True
+) -> Iterator[tuple[str, int | None, Blocks]]:
+    """Every sampler of the figure: its name, its number of features, and its draws; with or without our extensions."""
     yield "exact", None, exact(gp, x)
     for ell in sizes:
         yield "weight-space", ell, weights(gp, x, gp.num_data + ell)  # b = m + ell basis functions, as decoupled has
         yield "decoupled", ell, decoupled(gp, x, ell)
-        yield "leverage", ell, decoupled(gp, x, ell, KINDS["leverage"])
-        if gp.input_dim <= _EQUISPACED_UP_TO:
+        if extensions:
+            yield "leverage", ell, decoupled(gp, x, ell, KINDS["leverage"])
+        if extensions and gp.input_dim <= _EQUISPACED_UP_TO:
             yield "equispaced", ell, decoupled(gp, x, ell, FEATURES["equispaced"])
     yield "fresh bases", min(sizes), fresh(gp, x, min(sizes))
 
