@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,9 +62,14 @@ def samplers(
 
 def flat(records: Rows) -> list[Row]:
     """One row per sampler and trial, in the order in which the table shows them."""
+    return flat_by("n", records, METHODS)
+
+
+def flat_by(across: str, records: Rows, methods: Sequence[str] | Mapping[str, str]) -> list[Row]:
+    """The same of an experiment whose columns are `across`, with its methods in their order."""
     rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
-    order = list(METHODS).index
-    return sorted(rows, key=lambda row: (row["d"], row["n"], order(row["method"]), row["ell"] or 0))
+    order = list(methods).index
+    return sorted(rows, key=lambda row: (row["d"], row[across], order(row["method"]), row["ell"] or 0))
 
 
 # How each sampler is called in figures; the order is that of the table.
@@ -86,12 +91,12 @@ def report(records: Rows, settings: Settings) -> Report:
     return Report(table, {"": lambda: figure(rows, settings)}, [seconds_of_drawing(rows)])
 
 
-def seconds_of_drawing(rows: Rows) -> str:
+def seconds_of_drawing(rows: Rows, across: str = "n") -> str:
     """What the samplers cost at the largest problem."""
-    n = max(row["n"] for row in rows)
-    groups = grouped([row for row in rows if row["n"] == n], ["method", "ell"], "seconds")
+    n = max(row[across] for row in rows)
+    groups = grouped([row for row in rows if row[across] == n], ["method", "ell"], "seconds")
     parts = [f"{m}{f' {ell}' if ell else ''} {quartiles(s)[1]:.2g} s" for (m, ell), s in groups.items()]
-    return f"Median time of drawing at n = {n}: {', '.join(parts)}"
+    return f"Median time of drawing at {across} = {n}: {', '.join(parts)}"
 
 
 def figure(rows: Rows, settings: Settings) -> Figure:
