@@ -89,7 +89,7 @@ def report(records: Rows, settings: Settings) -> Report:
         sizes = sorted({row["points"] for row in rows})
         said = "; ".join(f"d = {d}, n = {n}: {' and '.join(medians)}" for (d, n), medians in each.items())
         remarks.append(f"LOVE's median seconds {what}, at {' and '.join(map(str, sizes))} test points: {said}")
-    return Report(of.table, of.figures, [*of.remarks, *remarks])
+    return Report(of.table, {"": of.figures[""]}, [*of.remarks, *remarks])
 
 
 def grid(d: int, side: int) -> torch.Tensor:

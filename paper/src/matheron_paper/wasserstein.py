@@ -84,11 +84,19 @@ METHODS = {
 }
 
 
+# The curves of the paper's figures, and those of a second figure: what can be had beside decoupled draws as it has them.
+PAPER = ("exact", "weight-space", "LOVE", "decoupled")
+OURS = ("exact", "decoupled", "leverage", "equispaced", "fresh bases")
+
+
 def report(records: Rows, settings: Settings) -> Report:
     rows = flat(records)
     title = f"W2 to the true posterior, {settings['num_draws']:,} draws at {settings['num_test']} test points"
     table = quartile_table(title, rows, ["d", "n", "method", "ell"], "w2", across="n")
-    return Report(table, {"": lambda: figure(rows, settings)}, [seconds_of_drawing(rows)])
+    figures = {"": lambda: figure([row for row in rows if row["method"] in PAPER], settings)}
+    if any(row["method"] in OURS and row["ell"] for row in rows):
+        figures["ours"] = lambda: figure([row for row in rows if row["method"] in OURS], settings)
+    return Report(table, figures, [seconds_of_drawing(rows)])
 
 
 def seconds_of_drawing(rows: Rows, across: str = "n") -> str:
