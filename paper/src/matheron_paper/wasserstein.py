@@ -84,7 +84,7 @@ METHODS = {
 }
 
 
-# The curves of the paper's figures, and those of a second figure: what can be had beside decoupled draws as it has them.
+# The curves of the paper's figures, and those of a second figure: decoupled draws, and what can be had in their place.
 PAPER = ("exact", "weight-space", "LOVE", "decoupled")
 OURS = ("exact", "decoupled", "leverage", "equispaced", "fresh bases")
 
