@@ -18,7 +18,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(BASE)  ## create .venv and install the library, the paper's experiments and the development tools
+setup: $(BASE)  ## create .venv and install the library, its two companions and the development tools
 	@:
 
 demo: $(BASE)  ## condition a GP, draw paths, print a table and write a picture
@@ -52,18 +52,19 @@ docs: $(DOCS)  ## build the documentation into site/, with the tutorials as note
 	@$(BIN)/python docs/build/notebooks.py site
 	@echo "The documentation is in site/index.html"
 
-dist: $(BASE)  ## build wheels and sdists of the library and of the paper's experiments into dist/
+dist: $(BASE)  ## build wheels and sdists of the library, of the paper's experiments and of matheron-portable into dist/
 	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist
 	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist paper
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist portable
 
 clean:  ## remove all that these targets made, .venv included
 	@rm -rf $(VENV) $(GPFLOW) site dist build .pytest_cache .ruff_cache .hypothesis
-	@find src paper tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src paper portable tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(BASE): pyproject.toml paper/pyproject.toml constraints.txt
+$(BASE): pyproject.toml paper/pyproject.toml portable/pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a minute or two, the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,metrics,optuna,tables,fields,playground,gpu]' -e ./paper
+	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,metrics,optuna,tables,fields,playground,onnx,gpu]' -e ./paper -e ./portable
 	@touch $@
 
 $(DOCS): $(BASE)

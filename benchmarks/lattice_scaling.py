@@ -1,9 +1,13 @@
 """Cost of functions on a Fourier lattice against n, N and modes, beside others where they can do it at all.
 
     python benchmarks/lattice_scaling.py [--only PANEL] [--most SECONDS] [--out FILE]
+    python benchmarks/lattice_scaling.py --device cuda
 
 Times are processor seconds of one thread, which other work on the machine changes little. A line ends where a call took
 more than `--most` of them. `python benchmarks/report.py` makes the figure and its section of the performance page.
+
+With `--device` nothing is written: four rows are printed, wall seconds of the second call of each kind, whose first is
+printed beside it. 64 paths given 10^6 data in one and in two dimensions and 10^5 in three, and 10^6 scattered points.
 """
 
 from __future__ import annotations
@@ -147,6 +151,32 @@ def measured(most: float, only: str | None) -> list[dict[str, Any]]:
     return rows
 
 
+def on_device(device: str, data_divided_by: int) -> None:
+    """The four rows of a GPU: draws by solver="lattice", and their values at scattered points."""
+    sync = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    for d, n, lengthscale in ((1, 1_000_000, 0.1), (2, 1_000_000, 0.1), (3, 100_000, 0.3)):
+        n //= data_divided_by
+        X, y = (tensor.to(device) for tensor in data(n, d))
+        gp = matheron.ExactGP(K.Matern(2.5, lengthscale), X, y, noise=NOISE)
+        x = torch.rand(1_000_000 // data_divided_by, d, dtype=torch.float64, device=device)
+        drawn, evaluated, paths = [], [], None
+        for seed in range(2):  # the first call loads libraries, and plans transforms
+            sync()
+            start = time.perf_counter()
+            paths = matheron.draw(gp, 64, domain=UNIT, solver="lattice", seed=seed)
+            sync()
+            drawn.append(time.perf_counter() - start)
+            if d == 3:
+                paths(x)
+                sync()
+                evaluated.append(time.perf_counter() - start - drawn[-1])
+        assert paths is not None and paths.solver_stats is not None
+        modes, steps = paths.prior.features.choices[0].modes, paths.solver_stats.iterations
+        print(f"64 paths given {n:,} data, d={d}: {drawn[1]:.3g} s ({drawn[0]:.3g})  {modes} modes, {steps} iterations")
+        if evaluated:
+            print(f"64 paths at {len(x):,} scattered points, d={d}: {evaluated[1]:.3g} s ({evaluated[0]:.3g})")
+
+
 def digest(result: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -176,7 +206,11 @@ def main() -> None:
     parser.add_argument("--only", choices=list(PANELS), help="this panel; the rows of the others are kept")
     parser.add_argument("--most", type=float, default=8.0, help="seconds after which a line ends")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--device", help="the rows of a GPU alone, such as cuda")
+    parser.add_argument("--divide", type=int, default=1, help="with --device: so many times fewer data and points")
     args = parser.parse_args()
+    if args.device:
+        return on_device(args.device, args.divide)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     kept = json.loads(args.out.read_text())["rows"] if args.only and args.out.exists() else []

@@ -2,6 +2,7 @@
 
     python benchmarks/walk.py            # a table, and the lines of code of the spine
     python benchmarks/walk.py --files    # with the files of every call, and the lines of code of each
+    python benchmarks/walk.py --numbers  # with the numbers that modules have at their top
 
 Every call is made twice, and the second is counted, so that lazy imports and caches that are filled once do not count.
 A function counts once, however often it is called; comprehensions belong to the function around them. The spine is what
@@ -77,6 +78,22 @@ def lines_of_code(path: Path) -> int:
     return len(lines)
 
 
+def module_numbers(path: Path) -> list[str]:
+    """Names of constants at module level that are numbers, or tuples and tables of numbers."""
+    names: list[str] = []
+    for node in ast.parse(path.read_text()).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        if any(isinstance(part, ast.Call) for part in ast.walk(node.value)):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        constants = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+        if any(isinstance(value, int | float) and not isinstance(value, bool) for value in constants):
+            found = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            names += [name for name in found if name.strip("_").isupper()]
+    return names
+
+
 def walks() -> dict[str, Walk]:
     """The calls that a user makes first, on a model of twenty data."""
     generator = torch.Generator().manual_seed(0)
@@ -105,6 +122,7 @@ def walks() -> dict[str, Walk]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", action="store_true", help="list the files of every call")
+    parser.add_argument("--numbers", action="store_true", help="list the numbers at module level")
     arguments = parser.parse_args()
     found = walks()
     print("| call | files | functions | calls |\n|---|---|---|---|")
@@ -118,6 +136,11 @@ def main() -> None:
         f"library: {sum(map(lines_of_code, everything))} lines of code, "
         f"{sum(len(path.read_text().splitlines()) for path in everything)} lines in all, {len(everything)} files"
     )
+    numbers = {path: names for path in sorted(everything) if (names := module_numbers(path))}
+    print(f"numbers at module level: {sum(map(len, numbers.values()))} in {len(numbers)} files")
+    if arguments.numbers:
+        for path, names in numbers.items():
+            print(f"  {len(names):3d} {path.relative_to(SOURCE)}: {', '.join(names)}")
     if arguments.files:
         for name, each in found.items():
             print(f"\n{name}")

@@ -27,10 +27,10 @@ def generator() -> torch.Generator:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many numbers a block of an evaluation holds, so that small problems are cut into blocks too."""
-    from matheron.evaluate import chunked
+    from matheron.evaluate import BLOCKS
 
     def shrink(numbers: int) -> None:
-        monkeypatch.setattr(chunked, "_CPU_BLOCK", numbers)
-        monkeypatch.setattr(chunked, "_SMALL", 0)
+        monkeypatch.setattr(BLOCKS, "cpu_block", numbers)
+        monkeypatch.setattr(BLOCKS, "small", 0)
 
     return shrink

@@ -224,7 +224,7 @@ def _prior_mean(mean: means.Mean, x: np.ndarray, tasks: np.ndarray) -> np.ndarra
         case means.LinearMean():
             value = x @ _array(mean.weights).T + _array(mean.bias)
         case means.CallableMean():
-            value = _array(mean.function(torch.from_numpy(x))).reshape(len(x), -1)
+            value = _array(mean.called(torch.from_numpy(x))).reshape(len(x), -1)
         case _:  # a module, or a combination of means
             value = _array(mean(torch.from_numpy(x)))
     return np.broadcast_to(value, (len(x), max(value.shape[1], tasks.max() + 1)))[np.arange(len(x)), tasks]

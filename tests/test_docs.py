@@ -30,6 +30,7 @@ NEEDS = {"docs/tutorials/gpflow.md": "gpflow"}
 SCREENSHOTS = {"optuna-dashboard.png"}  # of pages in a browser: no code here makes them
 LONG = {  # `make test-slow` runs them
     "docs/gallery.md",
+    "docs/travel.md",
     *(f"docs/tutorials/{page}.md" for page in ("fields", "control", "optuna", "choosing-features", "dynamics")),
     *(f"docs/tutorials/{page}.md" for page in ("botorch", "gpytorch", "large-data", "command-line")),
 }

@@ -34,7 +34,9 @@ if _TYPE_CHECKING:
     from .dynamics import rollout as rollout
     from .features import Features as Features
     from .fitting import FitWarning as FitWarning
+    from .fitting import OutcomesLeftOut as OutcomesLeftOut
     from .fitting import Summary as Summary
+    from .fitting import approximate as approximate
     from .fitting import fit as fit
     from .fitting import summary as summary
     from .fitting.evidence import LeaveOneOut as LeaveOneOut
@@ -43,20 +45,32 @@ if _TYPE_CHECKING:
     from .models import Batch as Batch
     from .models import Ensemble as Ensemble
     from .models import ExactGP as ExactGP
+    from .models import LatentGP as LatentGP
     from .models import Outputs as Outputs
     from .models import SelectedOutputs as SelectedOutputs
     from .models import SparseGP as SparseGP
+    from .models import likelihoods as likelihoods
     from .models import means as means
     from .models import transforms as transforms
     from .models.libraries import describe as describe
     from .models.streamed import StreamedGP as StreamedGP
+    from .paths import AbstractFunctions as AbstractFunctions
     from .paths import AbstractPaths as AbstractPaths
     from .paths import BatchPaths as BatchPaths
+    from .paths import Composition as Composition
+    from .paths import Coordinates as Coordinates
     from .paths import EnsemblePaths as EnsemblePaths
+    from .paths import LinearCombination as LinearCombination
+    from .paths import Mapped as Mapped
     from .paths import OutputPaths as OutputPaths
     from .paths import Paths as Paths
+    from .paths import PointwiseProduct as PointwiseProduct
+    from .paths import PosteriorMean as PosteriorMean
     from .paths import SelectedPaths as SelectedPaths
+    from .paths import Selection as Selection
     from .paths import SpreadWarning as SpreadWarning
+    from .paths import Stack as Stack
+    from .paths import stack as stack
     from .paths.matheron_rule import matheron as matheron
     from .paths.matheron_rule import weight_space_update as weight_space_update
     from .solvers import JitterWarning as JitterWarning
@@ -69,6 +83,7 @@ else:
         "fields": "fields",
         "kernels": "kernels",
         "lattice": "lattice",
+        "likelihoods": "models.likelihoods",
         "means": "models.means",
         "metrics": "compare.metrics",
         "plots": "plots",
@@ -84,12 +99,13 @@ else:
         "drawing": "draw draw_prior",
         "dynamics": "DivergenceWarning rollout",
         "features": "Features",
-        "fitting": "FitWarning Summary fit summary",
+        "fitting": "FitWarning OutcomesLeftOut Summary approximate fit summary",
         "fitting.evidence": "LeaveOneOut leave_one_out log_marginal_likelihood",
-        "models": "Batch Ensemble ExactGP Outputs SelectedOutputs SparseGP",
+        "models": "Batch Ensemble ExactGP LatentGP Outputs SelectedOutputs SparseGP",
         "models.libraries": "describe",
         "models.streamed": "StreamedGP",
-        "paths": "AbstractPaths BatchPaths EnsemblePaths OutputPaths Paths SelectedPaths SpreadWarning",
+        "paths": "AbstractFunctions AbstractPaths BatchPaths Composition Coordinates EnsemblePaths LinearCombination "
+        "Mapped OutputPaths Paths PointwiseProduct PosteriorMean SelectedPaths Selection SpreadWarning Stack stack",
         "paths.matheron_rule": "matheron weight_space_update",
         "solvers": "JitterWarning",
         "thompson": "Minima maximize minimize",

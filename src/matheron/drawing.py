@@ -29,7 +29,7 @@ from .features import Features, FeatureSpec, feature_spec, make_features, poster
 from .kernels import Kernel
 from .kernels.base import as_kernel
 from .lattice.draw_on_lattice import drawn_from_stream, drawn_on_lattice
-from .models import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP, cast_model
+from .models import GP, Batch, Ensemble, ExactGP, LatentGP, Outputs, SelectedOutputs, SparseGP, cast_model
 from .models.libraries import describe
 from .models.means import MeanLike, as_mean
 from .models.streamed import StreamedGP
@@ -69,7 +69,9 @@ class DrawSettings(TypedDict, total=False):
 
 
 @overload
-def draw(model: ExactGP | SparseGP | StreamedGP, num_paths: int, **settings: Unpack[DrawSettings]) -> Paths: ...
+def draw(
+    model: ExactGP | SparseGP | StreamedGP | LatentGP, num_paths: int, **settings: Unpack[DrawSettings]
+) -> Paths: ...
 @overload
 def draw(model: Batch, num_paths: int, **settings: Unpack[DrawSettings]) -> BatchPaths: ...
 @overload
@@ -96,8 +98,8 @@ def draw(
     """Draw functions from a Gaussian process posterior, `eqn:decoupled_sample_path`.
 
     Args:
-        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, a snapshot (`ExactGP`, `SparseGP`, ...), or a
-            `StreamedGP`, whose data are read in chunks.
+        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, a snapshot (`ExactGP`, `SparseGP`, ...), a
+            `StreamedGP`, whose data are read in chunks, or a `LatentGP`, whose latent functions are drawn.
         num_paths: how many functions.
         num_features: ell, the number of Fourier features of the prior.
         features: "auto", "lattice", "leverage" (frequencies sampled by their leverage given the data), "cosine" (the
@@ -134,7 +136,8 @@ def draw(
     s, dtype, solver = as_count(num_paths, "num_paths"), as_dtype(dtype), as_solver(solver, progress)
     device = None if device is None else as_device(device)
     streamed = isinstance(model, StreamedGP)
-    gp, random = model.model if streamed else describe(model, detach=detach), as_generator(generator, seed)
+    gp = model.model if streamed else model if isinstance(model, GP) else describe(model, detach=detach)
+    random = as_generator(generator, seed)
     asked = (features, num_features, paths_per_basis, domain, tolerance, where)
     spec = feature_spec(*asked, num_paths=s, input_dim=gp.input_dim, names=gp.input_names)
     if streamed:
@@ -158,7 +161,8 @@ def draw(
 
     if isinstance(gp, Batch):
         return BatchPaths([drawn(member, s) for member in gp.models], gp.batch_shape)
-    return drawn(gp, s)
+    paths = drawn(gp, s)
+    return paths.replaced(outcomes=repr(model.likelihood)) if isinstance(model, LatentGP) else paths
 
 
 def _draw_one(
@@ -170,9 +174,10 @@ def _draw_one(
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
-    on_lattice = drawn_on_lattice(gp, s, spec, solver, detach, generator)
-    if on_lattice is not None:
-        return on_lattice
+    if spec.domain is not None or not solver.for_centres:
+        on_lattice = drawn_on_lattice(gp, s, spec, solver, detach, generator)
+        if on_lattice is not None:
+            return on_lattice
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
         kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
         state = solver.init(KernelOperator(kernel, sites, noise))  # K_nn + noise, or K_mm

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .core.checks import ArrayLike, as_array, as_noise, as_tensor, check_names, names_of
-from .paths import AbstractPaths
+from .paths import AbstractFunctions, has_choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ _QUANTILES = ((0.05, 0.95), (0.25, 0.75))
 
 
 def plot_paths(
-    paths: AbstractPaths,
+    paths: AbstractFunctions,
     x: ArrayLike,
     *,
     data: Data | None = None,
@@ -95,7 +95,7 @@ def plot_paths(
 
 
 def plot_minima(
-    minima: Minima, *, paths: AbstractPaths | None = None, bounds: ArrayLike | None = None, axes: Axes | None = None
+    minima: Minima, *, paths: AbstractFunctions | None = None, bounds: ArrayLike | None = None, axes: Axes | None = None
 ) -> Axes:
     """The minimisers of paths: on a map of the paths' mean in two dimensions, below the paths in one.
 
@@ -206,13 +206,13 @@ class _Law(NamedTuple):
 
 
 def _lines(
-    paths: AbstractPaths, x: ArrayLike, data: Data | None, noise: ArrayLike | None, axes: Panels | None
+    paths: AbstractFunctions, x: ArrayLike, data: Data | None, noise: ArrayLike | None, axes: Panels | None
 ) -> Axes | np.ndarray:
     if getattr(x, "ndim", 0) == 2:
         check_names(x, "x", paths.input_names)
     given, points = x, as_tensor(x, "x").double()
     points = points[:, None] if points.ndim == 1 else points
-    law, categories = _law(paths, points), paths.categorical
+    law, categories = _law(paths, points), has_choices(paths)
     variances = paths.noise_variance if noise is None else as_noise(noise, len(points), like=points)[:, None]
     observed = None if data is None else _observations(data, paths)
     inputs = _input_names(paths, [given], data)
@@ -273,7 +273,7 @@ def draw_curves(
         axis.margins(x=0.01)
 
 
-def _maps(paths: AbstractPaths, x: Iterable[ArrayLike], data: Data | None, axes: Panels | None) -> np.ndarray:
+def _maps(paths: AbstractFunctions, x: Iterable[ArrayLike], data: Data | None, axes: Panels | None) -> np.ndarray:
     sides = list(x)
     grid = [as_tensor(axis, "x").double().cpu() for axis in sides]
     if len(grid) != 2 or any(axis.ndim != 1 for axis in grid):
@@ -290,7 +290,7 @@ def _maps(paths: AbstractPaths, x: Iterable[ArrayLike], data: Data | None, axes:
         for i, row in enumerate(panels):
             one = _Law(law.values[..., i], law.mean[:, i], law.sd[:, i], law.estimated)
             points = None if observed is None else (observed[0], observed[1][:, i])
-            draw_maps(row, grid, *one, names=[*inputs, outputs[i]], data=points, smooth=not paths.categorical)
+            draw_maps(row, grid, *one, names=[*inputs, outputs[i]], data=points, smooth=not has_choices(paths))
     return panels if len(panels) > 1 else panels[0]
 
 
@@ -336,7 +336,7 @@ def draw_maps(
     last.figure.colorbar(meshes[-1], ax=last, location="bottom", aspect=20, label=whose)
 
 
-def _law(paths: AbstractPaths, x: Tensor) -> _Law:
+def _law(paths: AbstractFunctions, x: Tensor) -> _Law:
     """The law at points `[n, d]`, exact where it is known."""
     t = paths.num_outputs
     values = _numbers(paths(x)).reshape(paths.num_paths, -1, t)
@@ -347,7 +347,7 @@ def _law(paths: AbstractPaths, x: Tensor) -> _Law:
         return _Law(values, mean, values.std(0) if paths.num_paths > 1 else torch.zeros_like(mean), True)
 
 
-def _mean(paths: AbstractPaths, x: Tensor) -> Tensor:
+def _mean(paths: AbstractFunctions, x: Tensor) -> Tensor:
     try:
         mean = _numbers(paths.mean(x))
     except TypeError:  # a q(u) known by its draws, or a transform that is not affine
@@ -359,7 +359,7 @@ def _mean(paths: AbstractPaths, x: Tensor) -> Tensor:
 _UNNAMED = {1: ["x"], 2: ["$x_1$", "$x_2$"]}
 
 
-def _input_names(paths: AbstractPaths, x: Sequence[ArrayLike], data: Data | None) -> list[str]:
+def _input_names(paths: AbstractFunctions, x: Sequence[ArrayLike], data: Data | None) -> list[str]:
     """Names of the inputs: the model's, the data's, or those of x, its columns."""
     d = paths.input_dim
     known = paths.input_names or (None if data is None else names_of(data[0]))
@@ -369,7 +369,7 @@ def _input_names(paths: AbstractPaths, x: Sequence[ArrayLike], data: Data | None
     return list(known) if len(known) == d else _UNNAMED[d]
 
 
-def _output_names(paths: AbstractPaths, data: Data | None, inputs: list[str]) -> list[str]:
+def _output_names(paths: AbstractFunctions, data: Data | None, inputs: list[str]) -> list[str]:
     """Names of the outputs: those of the data's targets, a column or a table."""
     t = paths.num_outputs
     y = None if data is None else data[1]
@@ -384,7 +384,7 @@ def _name(column: object) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _observations(data: Data, paths: AbstractPaths) -> tuple[Tensor, Tensor]:
+def _observations(data: Data, paths: AbstractFunctions) -> tuple[Tensor, Tensor]:
     if getattr(data[0], "ndim", 0) == 2:
         check_names(data[0], "data", paths.input_names)
     X, y = (as_tensor(part, "data").double().cpu() for part in data)

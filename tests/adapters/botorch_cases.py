@@ -22,7 +22,7 @@ from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from torch import Tensor
 
 from adapters.battery import Case, Moments
-from adapters.gpytorch_cases import DOUBLE, Exact, data, rbf
+from adapters.gpytorch_cases import DOUBLE, DeepKernel, Exact, data, rbf
 
 # A domain that is not the unit cube, so that a transform left out is seen.
 LOWER, WIDTH = torch.tensor([10.0, -4.0], dtype=DOUBLE), torch.tensor([5.0, 2.0], dtype=DOUBLE)
@@ -53,6 +53,15 @@ def trained(model: Any, steps: int = 5) -> Any:
         loss.backward()
         optimizer.step()
     return model
+
+
+UNIT = torch.rand(24, 3, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+
+
+def fidelities(**settings: Any) -> Callable[[], Any]:
+    """A model of a function of one coordinate and of two fidelities in [0, 1]."""
+    y = 3 * torch.sin(5 * UNIT[:, :1]) + UNIT[:, 1:2] * UNIT[:, 2:]
+    return fitted(models.SingleTaskMultiFidelityGP, UNIT, y, **settings)
 
 
 def fitted(kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
@@ -250,6 +259,21 @@ CASES = [
         POINTS,
     ),
     Case("fixed noise", fitted(models.SingleTaskGP, _X, _Y, YVAR), own_moments, POINTS),
+    Case(
+        "a deep kernel and normalised inputs",
+        fitted(models.SingleTaskGP, _X, _Y, covar_module=DeepKernel, input_transform=lambda: bi.Normalize(d=2)),
+        own_moments,
+        POINTS,
+    ),
+    *(
+        Case(f"several fidelities: {name}", fidelities(**settings), own_moments, UNIT[:4])
+        for name, settings in {
+            "linear truncated": {"data_fidelities": [2]},
+            "two of them": {"data_fidelities": [2], "iteration_fidelity": 1},
+            "downsampling": {"data_fidelities": [2], "linear_truncated": False},
+            "decay": {"data_fidelities": [2], "iteration_fidelity": 1, "linear_truncated": False},
+        }.items()
+    ),
     Case("outliers", lambda: with_outliers(convex=True), own_moments, POINTS),
     Case("outliers, in the targets' units", lambda: with_outliers(convex=False), own_moments, POINTS),
     Case("two outputs", fitted(models.SingleTaskGP, _X2, _Y2), own_moments, POINTS),

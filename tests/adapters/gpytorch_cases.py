@@ -71,6 +71,31 @@ class SumInForward(Exact):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x) + 0.5 * self.trend(x))
 
 
+class Deep(Exact):
+    """GPyTorch's deep kernel tutorial: a network and ScaleToBounds before mean and kernel; with a kernel beside."""
+
+    def __init__(self, inputs: Any, targets: Tensor, likelihood: Any, kernel: Any, mean: Any) -> None:
+        super().__init__(inputs, targets, likelihood, kernel, mean)
+        self.network = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+        self.scale_to_bounds = gpytorch.utils.grid.ScaleToBounds(-1.0, 1.0)
+        self.beside: Any = gk.RBFKernel(active_dims=(1,))
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        z = self.scale_to_bounds(self.network(x))
+        return MultivariateNormal(self.mean_module(z), self.covar_module(z) + 0.1 * self.beside(x))
+
+
+class DeepKernel(gk.Kernel):
+    """A kernel of one's own with a network in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.base = nn.Sequential(nn.Linear(2, 3), nn.Tanh()), rbf(3)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Any:
+        return self.base(self.network(x1), self.network(x2), diag=diag, **params)
+
+
 class NetworkMean(gm.Mean):
     def __init__(self, d: int = 2) -> None:
         super().__init__()
@@ -209,6 +234,8 @@ EXACT = [
     Case("an exact GP", exact(), own_moments, POINTS),
     Case("a composite kernel with active dims", exact(composite), own_moments, POINTS),
     Case("a sum in forward", exact(kind=SumInForward), own_moments, POINTS),
+    Case("a deep kernel", exact(kind=Deep, mean=lambda: gm.LinearMean(2)), own_moments, POINTS),
+    Case("a kernel with a network in it", exact(DeepKernel), own_moments, POINTS),
     Case("a zero mean", exact(mean=gm.ZeroMean), own_moments, POINTS),
     Case("a linear mean", exact(mean=lambda: gm.LinearMean(2)), own_moments, POINTS),
     Case("a network as mean", exact(mean=NetworkMean), own_moments, POINTS),

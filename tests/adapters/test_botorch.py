@@ -308,11 +308,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "HigherOrderGP.forward returns, a KroneckerProductLinearOperator, is not that of its kernels",
     ),
-    "fidelities": (
-        lambda: models.SingleTaskMultiFidelityGP(torch.rand(8, 3, dtype=DOUBLE), Y[:8], data_fidelities=[2]),
-        TypeError,
-        "LinearTruncatedFidelityKernel is not understood",
-    ),
     "strata of one task": (
         lambda: models.SingleTaskGP(
             torch.cat([X, torch.zeros(24, 1)], -1), Y, outcome_transform=bo.StratifiedStandardize(2, torch.tensor([0]))

@@ -225,6 +225,17 @@ class OfFeatures(Exact):
         return MultivariateNormal(self.mean_module(x), self.covar_module(torch.tanh(x)))
 
 
+class Noisy(Exact):
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x + torch.rand_like(x)))
+
+
+def linear_mean() -> Any:
+    mean: Any = gm.LinearMean(2)
+    torch.nn.init.ones_(mean.weights)
+    return mean
+
+
 class Doubled(gk.RBFKernel):
     def forward(self, x1: Tensor, x2: Tensor, **params: Any) -> Tensor:
         return 2 * super().forward(x1, x2, **params)
@@ -286,10 +297,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "RBF takes column 1, which holds task numbers, as a coordinate; give it the other columns by active_dims",
     ),
-    "features": (
-        lambda: untrained(kind=OfFeatures),
+    "features that are random": (
+        lambda: untrained(kind=Noisy),
         TypeError,
-        r"gives ScaleKernel something else than the model's inputs.*translate\(kernel, Z\.shape\[1\]\)",
+        r"what .*Noisy.forward gives its kernels is not the same twice, so it is no function of the inputs",
+    ),
+    "a mean of the inputs, and a kernel of features": (
+        lambda: untrained(kind=OfFeatures, mean=linear_mean()),
+        TypeError,
+        r"OfFeatures.forward returns is not that of its mean_module; write it as one module of what its kernel is",
     ),
     "forward": (
         lambda: untrained(kind=Squared),
@@ -354,3 +370,31 @@ def test_noise_that_couples_outputs_which_the_kernel_keeps_apart_is_refused() ->
         TypeError, match="MultitaskGaussianLikelihood of rank 1 couples outputs that the kernel keeps apart"
     ):
         matheron.describe(model)
+
+
+def test_a_variational_classifier_keeps_its_likelihood():
+    from matheron.adapters.gpytorch import likelihood_of
+
+    class Classifier(gpytorch.models.ApproximateGP):
+        def __init__(self, Z):
+            q = gpytorch.variational.CholeskyVariationalDistribution(len(Z))
+            super().__init__(gpytorch.variational.VariationalStrategy(self, Z, q))
+            self.mean_module, self.covar_module = gpytorch.means.ConstantMean(), gpytorch.kernels.RBFKernel()
+
+        def forward(self, x):
+            mean: Any = self.mean_module(x)
+            return gpytorch.distributions.MultivariateNormal(mean, self.covar_module(x))
+
+    Z, likelihood = torch.linspace(0, 1, 5, dtype=torch.float64)[:, None], gpytorch.likelihoods.BernoulliLikelihood()
+    model = Classifier(Z).double().eval()
+    model(Z)
+    paths = matheron.draw(model, 4000, paths_per_basis=None, seed=0)
+    with torch.no_grad():
+        expected = likelihood(model(Z)).probs
+    found = likelihood_of(likelihood).mean_of(paths)(Z)
+    torch.testing.assert_close(found.mean(0), expected, atol=0.02, rtol=0)
+    student = gpytorch.likelihoods.StudentTLikelihood().double()
+    ours, f, y = likelihood_of(student), torch.zeros(3, dtype=torch.float64), torch.tensor([-1.0, 0.1, 9.0]).double()
+    torch.testing.assert_close(ours.log_density(f, y), student.forward(f).log_prob(y).detach())
+    with pytest.raises(TypeError, match=r"likelihood: .*LaplaceLikelihood is not understood"):
+        likelihood_of(gpytorch.likelihoods.LaplaceLikelihood())

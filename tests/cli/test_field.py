@@ -1,6 +1,7 @@
 """`matheron field`, as a user types it; and what it says of bad files."""
 
 import re
+from typing import Any
 
 import geopandas
 import numpy as np
@@ -37,7 +38,8 @@ def quick_fit(monkeypatch):
     fit = models.fit
 
     def at_once(kernel, X, y, **settings):
-        return fit(kernel, X, y, **{**settings, "num_starts": 1, "noise": 1e-2, "mean": float(y.mean())})
+        quick: dict[str, Any] = {**settings, "num_starts": 1, "noise": 1e-2, "mean": float(y.mean())}
+        return fit(kernel, X, y, **quick)
 
     monkeypatch.setattr(models, "fit", at_once)
 

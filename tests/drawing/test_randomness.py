@@ -204,5 +204,5 @@ def test_members_given_one_seed_have_noise_of_their_own(join):
     paths = draw(join([GP, GP]), 2, seed=0)
     targets = [[0.0] * paths.num_outputs] * len(X) if join is matheron.Outputs else [0.0] * len(X)
     given = paths.condition_on(X, targets, noise=1.0, seed=0)
-    first, second = (member.update.xi[:, -len(X) :] for member in given.members)
+    first, second = (member.update.xi[:, -len(X) :] for member in getattr(given, "members", None) or given.functions)
     assert not torch.equal(first[: len(second)], second[: len(first)])

@@ -40,7 +40,7 @@ def gen(seed: int = 0, device: str = "cpu") -> torch.Generator:
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the interpreter the kernels serve a CPU."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(recursion, "can", lambda record, x: fused.plan_of(record) is not None)
+        monkeypatch.setattr(recursion, "serves", lambda record: fused.plan_of(record) is not None)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The fused kernels: the same values, gradients and backward passes as the chunked path, in every branch.
+"""The fused kernels: the same values, gradients and backward passes as blocks, in every branch.
 
 Without a CUDA device they run in Triton's interpreter on the CPU; with one, there, and the tests marked gpu too.
 """
@@ -14,14 +14,15 @@ from torch import Tensor
 from interpreter import device_of_kernels
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
-from matheron.evaluate import Record, by_digits, fused, sum_of, values
+from matheron.evaluate import BLOCKS, Record, fused, sum_of, values, values_and_gradients
 from matheron.models.means import LinearMean
 
 DEVICE = device_of_kernels()
 CUDA = DEVICE == "cuda"
 
-from matheron.evaluate.fused import join, launch  # noqa: E402  (the interpreter must be asked for first)
+from matheron.evaluate.fused import FusedKernels, launch  # noqa: E402  (the interpreter must be asked for first)
 
+KERNELS = FusedKernels()
 B2 = [[1.0, 0.4], [0.4, 0.8]]
 EPS32 = torch.finfo(torch.float32).eps
 gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
@@ -63,7 +64,7 @@ def points(*shape: int, offset: float = 0.0, seed: int = 4) -> Tensor:
 
 
 def reference(paths: Paths, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The chunked path's values and gradients, in float64."""
+    """The values and gradients of blocks, in float64."""
     return paths.to(torch.float64).record.values_and_gradients(x.double(), None if len(x) == 1 else slice(0, len(x)))
 
 
@@ -86,27 +87,27 @@ def deviation(paths: Paths) -> Tensor:
 def in_graph(record: Record, x: Tensor) -> Tensor:
     """The values as paths have them at points in a graph, by the fused kernels on whatever device they run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "can", lambda *_: True)
+        patch.setattr(fused, "usable", lambda device: True)
         return values(record, x)
 
 
 def assert_same(paths: Paths, x: Tensor, dtype: torch.dtype) -> None:
-    """Values, gradients, and gradients pulled back, against the chunked path in float64."""
+    """Values, gradients, and gradients pulled back, against blocks in float64."""
     paths, x = paths.to(dtype), x.to(dtype)
     f, df = reference(paths, x)
     seed = torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
     tied = x.clone().requires_grad_()
     value = in_graph(paths.record, tied)
     (pulled,) = torch.autograd.grad(value, tied, seed)
-    plain = fused.values(paths.record, x) if dtype == torch.float64 else value.detach()
-    both, slope = fused.values_and_gradients(paths.record, x)
+    plain = KERNELS.values(paths.record, x) if dtype == torch.float64 else value.detach()
+    both, slope = KERNELS.values_and_gradients(paths.record, x)
     assert value.dtype == slope.dtype == pulled.dtype == dtype and not plain.requires_grad
     if len(x) == 1:
         expected = torch.einsum("snt,sntd->nd", seed.double(), df)[None]
     else:
         expected = torch.einsum("snt,sntd->snd", seed.double(), df)
-    if len(x) == 1 and by_digits(paths.record) is None:  # in a graph too, where points are more than a few
-        pulled = fused.pulled(paths.record, x, seed)
+    if len(x) == 1:  # in a graph too, where points are more than a few
+        pulled = KERNELS.vjp(paths.record, x, seed)
     scale = df.abs().amax() + deviation(paths)
     if dtype == torch.float64:
         for got in (value, plain, both):
@@ -147,7 +148,9 @@ SOME = [  # the interpreter takes a second each: by default half of them, with e
 
 
 @pytest.mark.parametrize(("case", "own", "dtype"), SOME)
-def test_fused_is_the_chunked_path(case: str, own: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_kernels_agree_with_blocks(
+    case: str, own: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel, d, settings = CASES[case]
     monkeypatch.setattr(launch, "FEW_SUMS", 0)  # shared points by tensor cores however few they are
     paths = paths_of(kernel, d, **settings)
@@ -162,8 +165,8 @@ def test_few_shared_points_row_by_row_are_the_same(dtype: torch.dtype) -> None:
 
 
 def test_at_many_points_in_a_graph_gradients_are_pulled_back_by_a_kernel(monkeypatch) -> None:
-    asked, pulled = [], fused.pulled
-    monkeypatch.setattr(fused, "pulled", lambda record, x, grad: asked.append(x) or pulled(record, x, grad))
+    asked, vjp = [], launch.vjp
+    monkeypatch.setattr(launch, "vjp", lambda plan, x, grad: asked.append(x) or vjp(plan, x, grad))
     paths, x = paths_of(K.RBF(0.5), 2), points(1, 33, 2).requires_grad_()
     f = in_graph(paths.record, x)
     seed = torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
@@ -179,10 +182,10 @@ def test_float32_keeps_its_digits_far_from_zero_and_many_lengthscales_long(own, 
     paths = paths_of(K.RBF(0.0005), 1, offset=offset, ell=64).to(torch.float32)
     x = points(3 if own else 1, 200, 1, offset=offset).float()  # hundreds of turns of a feature from end to end
     f, _ = reference(paths, x)
-    chunked = paths.record.values(x, slice(0, 3) if own else None)
-    error = (fused.values(paths.record, x).double() - f).abs().max()
+    by_blocks = paths.record.values(x, slice(0, 3) if own else None)
+    error = (KERNELS.values(paths.record, x).double() - f).abs().max()
     assert error < 1e-5 * deviation(paths)
-    assert error < 0.2 * (chunked.double() - f).abs().max()
+    assert error < 0.2 * (by_blocks.double() - f).abs().max()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
@@ -191,9 +194,9 @@ def test_a_point_that_is_not_a_number_or_far_away_spoils_no_other(own: bool, mon
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(K.RBF(0.3), 2, s=2).to(torch.float32)
     x = points(2 if own else 1, 6, 2).float()
-    clean = fused.values(paths.record, x)
+    clean = KERNELS.values(paths.record, x)
     x[:, 1, 0], x[:, 3, 1], x[:, 4] = torch.nan, torch.inf, 1e20
-    spoilt = fused.values(paths.record, x)
+    spoilt = KERNELS.values(paths.record, x)
     assert spoilt[:, [1, 3]].isnan().all() and spoilt[:, 4].isfinite().all()
     torch.testing.assert_close(spoilt[:, [0, 2, 5]], clean[:, [0, 2, 5]], rtol=0, atol=0)
 
@@ -204,7 +207,7 @@ def test_some_paths_in_another_order_are_the_same(few: int, monkeypatch) -> None
     paths = paths_of(K.RBF(0.5), 2, s=6, paths_per_basis=2)
     for some in (paths[[4, 1, 5]], paths[[3, 3, 0]], paths[2]):
         x = points(1, 5, 2)
-        got = fused.values_and_gradients(some.record, x)
+        got = KERNELS.values_and_gradients(some.record, x)
         torch.testing.assert_close(got, reference(some, x), rtol=1e-11, atol=1e-11)
 
 
@@ -212,7 +215,7 @@ def test_some_paths_in_another_order_are_the_same(few: int, monkeypatch) -> None
     ("mean", "problems"), [(1.5, 1), (LinearMean([1.0, -2.0], 0.3), 3), (lambda x: (3 * x[..., 0]).sin(), 1)]
 )
 def test_the_mean_is_added(mean: Any, problems: int, monkeypatch) -> None:
-    monkeypatch.setattr(fused, "_MEAN_BLOCK", 4)
+    monkeypatch.setattr(KERNELS, "mean_block", 4)
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     assert_same(paths_of(K.RBF(0.5), 2, mean=mean), points(problems, 6, 2), torch.float64)
 
@@ -222,7 +225,7 @@ def test_priors_conditioned_paths_and_no_points_are_served() -> None:
     assert_same(paths, points(1, 6, 2), torch.float64)
     more = paths.condition_on(points(4, 2), points(4), noise=0.1, generator=gen())
     assert_same(more, points(1, 6, 2), torch.float64)
-    value, slope = fused.values_and_gradients(more.record, points(1, 0, 2))
+    value, slope = KERNELS.values_and_gradients(more.record, points(1, 0, 2))
     assert value.shape == (3, 0, 1) and slope.shape == (3, 0, 1, 2)
     x = points(1, 0, 2).requires_grad_()
     assert torch.autograd.grad(in_graph(more.record, x).sum(), x)[0].shape == x.shape
@@ -230,7 +233,7 @@ def test_priors_conditioned_paths_and_no_points_are_served() -> None:
 
 def test_a_path_without_features_is_its_mean() -> None:
     paths = draw_prior(0.0 * K.RBF(0.5), 2, input_dim=2, mean=1.5).to(DEVICE)
-    value, slope = fused.values_and_gradients(paths.record, points(1, 4, 2))
+    value, slope = KERNELS.values_and_gradients(paths.record, points(1, 4, 2))
     assert (value == 1.5).all() and value.shape == (2, 4, 1) and (slope == 0).all()
 
 
@@ -238,7 +241,7 @@ def test_gradients_vanish_at_the_centre_of_a_rough_kernel(monkeypatch) -> None:
     monkeypatch.setattr(launch, "FEW_SUMS", 0)
     paths = paths_of(K.Matern(0.5, 0.8), 2)
     x = paths.update.centres[None, :3].clone()
-    value, slope = fused.values_and_gradients(paths.record, x)
+    value, slope = KERNELS.values_and_gradients(paths.record, x)
     f, df = reference(paths, x)
     torch.testing.assert_close(value, f, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(slope, df, rtol=1e-10, atol=1e-10)
@@ -275,39 +278,64 @@ UNSERVED = {
 
 
 @pytest.mark.parametrize("what", UNSERVED)
-def test_what_has_no_kernel_is_left_to_the_chunked_path(what: str) -> None:
+def test_what_has_no_kernel_is_left_to_blocks(what: str) -> None:
     paths = UNSERVED[what]()
     assert fused.plan_of(paths.record) is None and fused.plan_of(paths.record) is None
-    assert not fused.can(paths.record, points(1, 3, paths.input_dim))
+    assert not fused.serves(paths.record)
     assert torch.isfinite(paths(points(3, paths.input_dim))).all()
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-def test_terms_that_are_summed_in_float64_beside_float32_ones_have_kernels_of_their_own(own: bool) -> None:
+@pytest.mark.parametrize("kernel", [K.RBF(0.5) + K.Linear(), K.RBF(0.5) * K.Matern(1.5, 0.7)], ids=["sum", "product"])
+def test_a_term_without_a_kernel_leaves_the_others_theirs(kernel: K.Kernel, own: bool, monkeypatch) -> None:
+    """Monomials, and an update that is not radial, in blocks; Fourier features and the mean in fused kernels."""
+    paths = paths_of(kernel, 2, mean=LinearMean([1.0, -2.0], 0.3))
+    x = points(3 if own else 1, 33, 2)
+    f, df = reference(paths, x)
+    monkeypatch.setattr(fused, "usable", lambda device: True)
+    plans, sums = [], launch.sums
+    monkeypatch.setattr(launch, "sums", lambda plan, *a, **b: plans.append(plan) or sums(plan, *a, **b))
+    value, slope = values_and_gradients(paths.record, x)
+    assert [len(plan.radial) for plan in plans] == [0] and plans[0].fourier
+    torch.testing.assert_close(value, f, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(slope, df, rtol=1e-11, atol=1e-11)
+    tied, seed = x.clone().requires_grad_(), torch.randn(f.shape, generator=gen(5), dtype=torch.float64).to(x)
+    (pulled,) = torch.autograd.grad(values(paths.record, tied), tied, seed)
+    expected = torch.einsum("snt,sntd->snd", seed, df)
+    torch.testing.assert_close(pulled, expected if own else expected.sum(0, keepdim=True), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_terms_that_are_summed_in_float64_beside_float32_ones_have_kernels_of_their_own(own: bool, monkeypatch) -> None:
     """Clusters of data with little noise: weights of 1e3, whose sums cancel."""
     X = torch.rand(2, 2, generator=gen(1)).repeat_interleave(12, 0) + 0.01 * torch.randn(24, 2, generator=gen(5))
     gp = ExactGP(K.RBF(0.5), X, (5 * X).sin().sum(1), 1e-6)
     paths = draw(gp, 3, num_features=16, features="sobol", seed=0).to(DEVICE)
     assert paths.dtype == torch.float32 and paths.update.v.dtype == torch.float64
     x = X[:5].to(DEVICE).expand(3 if own else 1, -1, -1)
-    narrow, wide = by_digits(paths.record) or pytest.fail("nothing is in float64")
-    assert fused.plan_of(paths.record) is None and None not in (fused.plan_of(narrow), fused.plan_of(wide))
+    assert fused.plan_of(paths.record) is None
     exact, gradient = paths.record.values_and_gradients(x, slice(0, 3) if own else None)
-    (f, df), (g, dg) = fused.values_and_gradients(narrow, x), fused.values_and_gradients(wide, x.double())
-    torch.testing.assert_close(f + g.float(), exact, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(df + dg.float(), gradient, rtol=1e-4, atol=1e-4)
+    dtypes = []
+    monkeypatch.setattr(fused, "usable", lambda device: True)
+    monkeypatch.setattr(BLOCKS, "values_and_gradients", lambda *_: pytest.fail("blocks were used"))
+    sums = launch.sums
+    monkeypatch.setattr(launch, "sums", lambda plan, x, *a, **b: dtypes.append(x.dtype) or sums(plan, x, *a, **b))
+    f, df = values_and_gradients(paths.record, x)
+    assert set(dtypes) == {torch.float32, torch.float64}
+    torch.testing.assert_close(f, exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(df, gradient, rtol=1e-4, atol=1e-4)
     if CUDA:
         torch.testing.assert_close(paths(x), exact[..., 0], rtol=1e-5, atol=1e-5)
 
 
-def test_paths_in_a_graph_are_left_to_the_chunked_path() -> None:
+def test_paths_in_a_graph_are_left_to_blocks() -> None:
     lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     kernel = K.RBF(lengthscale)
     assert fused.plan_of(draw_prior(kernel, 2, input_dim=1, detach=False).record) is None
 
 
 def test_a_cpu_is_not_served() -> None:
-    assert not fused.can(paths_of(K.RBF(0.5), 2).to("cpu").record, torch.rand(1, 3, 2, dtype=torch.float64))
+    assert not fused.serves(paths_of(K.RBF(0.5), 2).to("cpu").record)
 
 
 # On a device: sizes that an interpreter would take hours for.
@@ -349,7 +377,7 @@ def test_float32_errs_by_less_than_1e_5_of_the_prior_over_many_features_and_poin
     )
     x = points(1, 20_000, 4).float()
     f = paths.to(torch.float64).record.values(x.double(), None)
-    assert (fused.values(paths.record, x).double() - f).abs().max() < 1e-5 * deviation(paths)
+    assert (KERNELS.values(paths.record, x).double() - f).abs().max() < 1e-5 * deviation(paths)
 
 
 @gpu
@@ -360,7 +388,7 @@ def test_calls_on_a_device_are_fused_and_hold_little_memory(monkeypatch) -> None
     paths(x[:1000])
 
     def refuse(*_: Any) -> Any:
-        raise AssertionError("the chunked path was taken")
+        raise AssertionError("blocks were used")
 
     monkeypatch.setattr(Record, "values", refuse)
     monkeypatch.setattr(Record, "values_and_gradients", refuse)
@@ -410,11 +438,11 @@ def test_models_joined_for_own_points_are_each_models_own(dtype: torch.dtype) ->
         gp = ExactGP(kernel, X, X.sum(1), 0.05, mean=float(i))
         settings: Any = {"features": "sobol", "num_features": 20, "paths_per_basis": 2 - i % 2}
         members.append(draw(gp, s, generator=gen(i), **settings).to(DEVICE, dtype))
-    made = join.join([member.record for member in members])
+    made = fused.join([member.record for member in members])
     assert made is not None
     of = torch.tensor([5, 0, 2, 2, 3, 1, 5], device=DEVICE)  # paths 0, 1 | 2 | 3, 4, 5; the fifth of them not at all
     x = points(len(of), 2).to(dtype)
-    value, gradient = (each[:, 0] for each in join.gradients_of(*made, x[:, None], of))
+    value, gradient = (each[:, 0] for each in fused.gradients_of(*made, x[:, None], of))
     owner, first = torch.tensor([0, 0, 1, 2, 2, 2])[of.cpu()], torch.tensor([0, 2, 3])
     for i, member in enumerate(members):
         mine = (owner == i).nonzero()[:, 0]
@@ -428,5 +456,5 @@ def test_models_joined_for_own_points_are_each_models_own(dtype: torch.dtype) ->
 def test_models_that_differ_in_kind_are_not_joined() -> None:
     one, other = paths_of(K.Matern(2.5, 0.3), 2, features="sobol"), paths_of(K.RBF(0.3), 2, features="sobol")
     linear = paths_of(K.RBF(0.3), 2, features="sobol", mean=LinearMean([1.0, 2.0]))
-    assert join.join([one.record, one.record]) is not None
-    assert join.join([one.record, other.record]) is None and join.join([other.record, linear.record]) is None
+    assert fused.join([one.record, one.record]) is not None
+    assert fused.join([one.record, other.record]) is None and fused.join([other.record, linear.record]) is None

@@ -7,7 +7,8 @@ import torch
 
 import matheron
 from matheron import kernels as K
-from matheron.evaluate import own_points
+from matheron.evaluate import BLOCKS, WeightedSum
+from matheron.evaluate.own_points import RadialSum, Waves, one_sum_each
 from matheron.models.means import LinearMean
 
 KERNELS = {
@@ -36,9 +37,8 @@ def points(s, n) -> torch.Tensor:
 
 
 def both(paths, x):
-    """Values and gradients by `single`, and by the blocks that serve all."""
-    mine = paths.record.derived(own_points.single)
-    assert mine is not None
+    """Values and gradients by terms of one sum for each path, and by those that serve all."""
+    mine = paths.record.derived(one_sum_each)
     paths_in_turn = slice(0, len(x))
     value = mine.values(x, paths_in_turn)
     return (value, *mine.values_and_gradients(x, paths_in_turn)), paths.record.values_and_gradients(x, paths_in_turn)
@@ -92,26 +92,40 @@ def test_one_path_at_many_points_takes_half_the_cosines(monkeypatch):
     assert taken == [50 * 32]
 
 
+def taken(paths, points):
+    """The kinds of terms that blocks compute at points of a kind; whether they are the record's own."""
+    record, rest = BLOCKS.take(paths.record, points)
+    assert rest is None and record is not None
+    return {type(term) for term in record.terms}, record is paths.record
+
+
 def test_shared_points_several_outputs_and_hyperparameters_in_a_graph_are_left_to_the_general_way():
     paths = drawn(KERNELS["rbf"])
-    assert not own_points.can(paths.record, points(1, 3), None)
-    assert own_points.can(paths.record, points(5, 3).requires_grad_(), None)  # the gradient is kept beside the values
+    assert taken(paths, "own") == ({Waves, RadialSum}, False)
+    assert taken(paths, "shared") == ({WeightedSum}, True)
+    assert taken(drawn(KERNELS["rbf"], s=1), "shared") == ({Waves, RadialSum}, False)  # alone with its points
+    assert taken(paths, "traced") == ({WeightedSum}, True)
     icm = matheron.draw_prior(K.Coregional(K.RBF(), torch.eye(2)), 3, input_dim=2)
-    assert not own_points.can(icm.record, points(3, 2), None)
-    lengthscale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    tied = matheron.draw_prior(K.RBF(lengthscale), 3, input_dim=2, detach=False)
-    assert not own_points.can(tied.record, points(3, 2), None)
-    monomials = matheron.draw_prior(K.Linear(), 3, input_dim=2)
-    assert not own_points.can(monomials.record, points(3, 2), None)
+    assert taken(icm, "own") == ({WeightedSum}, True)
+
+
+def test_an_unusual_term_does_not_keep_the_others_from_half_the_cosines():
+    kernel = K.Matern(2.5, 0.7) + 0.5 * K.Linear()
+    paths = drawn(kernel)
+    assert taken(paths, "own") == ({Waves, WeightedSum}, False)
+    (value, again, gradient), (f, df) = both(paths, points(5, 3))
+    torch.testing.assert_close(value, f, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(again, f, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(gradient, df, rtol=1e-10, atol=1e-10)
 
 
 def test_what_was_derived_goes_with_the_tensors_it_was_derived_from():
     paths, x = drawn(KERNELS["matern52"]), points(5, 3)
-    before = paths.record.derived(own_points.single)
-    assert paths.record.derived(own_points.single) is before
+    before = paths.record.derived(one_sum_each)
+    assert paths.record.derived(one_sum_each) is before
     wanted = paths(x)
     moved = torch.nn.ModuleList([paths]).float()[0]  # in place
-    assert moved.record.derived(own_points.single) is not before  # type: ignore[operator,union-attr]
+    assert moved.record.derived(one_sum_each) is not before  # type: ignore[operator,union-attr]
     torch.testing.assert_close(moved(x.float()).double(), wanted, rtol=1e-4, atol=1e-4)
     paths = drawn(KERNELS["matern52"], num_features=32)
     paths(x)

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 import matheron
 from matheron import ExactGP, SparseGP, draw
 from matheron import kernels as K
 from matheron.compare.metrics import gaussian_wasserstein
 from matheron.compare.samplers import decoupled_moments, moments
-from matheron.features.leverage.reference import reference_points
+from matheron.features.leverage import Reference, reference_points, resampled, spectra
+from matheron.solvers import FactoredPosterior
 from standard import assert_unbiased, covariance
 
 
@@ -288,9 +290,74 @@ def test_amplitudes_follow_the_density_with_frequencies_held():
         torch.testing.assert_close(found[:, i], (up - down) / (2 * step), rtol=1e-5, atol=1e-6)
 
 
-def test_a_measure_without_shells_or_atoms_is_drawn_otherwise():
+@pytest.mark.parametrize(
+    "kernel", [K.RBF(0.3), K.Matern(0.5, 2.0), K.RationalQuadratic(0.4, 0.7), K.Spherical(0.9)], ids=repr
+)
+def test_a_table_has_the_mass_of_the_spectrum_between_any_two_radii(kernel):
+    """By the radii of plain frequencies, which know nothing of the density."""
+    (spectrum,) = spectra(kernel.terms(2)[0], 2) or []
+    (table,) = spectrum.factors
+    U = SobolEngine(kernel.measure(2).num_uniforms, scramble=True, seed=0).draw(1 << 14, dtype=torch.float64)
+    theta = kernel.measure(2).frequencies(U.clamp(1e-9, 1 - 1e-9))
+    log_radius = (theta / kernel.measure(2).scale).norm(dim=1).log()
+    for share in (0.05, 0.3, 0.6, 0.95):
+        t = float(log_radius.quantile(share))
+        assert float(table.masses[table.index < t].sum()) == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_sum_shares_its_features_by_what_the_data_leave_open(order):
+    """Many data determine the smooth and large term: most features then go to the small one, whatever the order."""
+    terms = [K.RBF(1.0), 1e-3 * K.Matern(1.5, 0.2).on(0)][::order]
+
+    def share(n: int) -> float:
+        gp = model(terms[0] + terms[1], 2, n, noise=1e-5)
+        settings = {"features": "leverage", "domain": (0.0, 1.0), "num_features": 256}
+        (basis,) = draw(gp, 2, seed=0, **settings).prior.features.bases
+        of_small = basis.frequencies[0][:, 1] == 0  # it depends on one coordinate
+        assert float(basis.amplitudes[0][of_small].square().sum()) == pytest.approx(1e-3, rel=0.3)
+        return float(of_small.double().mean())
+
+    assert share(2) < 0.35 and share(60) > 0.6
+
+
+def pool_of_waves(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    theta = 2.0 * torch.randn(1, count, generator=g, dtype=torch.float64)
+    return theta, 2 * math.pi * torch.rand(count, generator=g, dtype=torch.float64)
+
+
+def test_features_chosen_from_a_pool_have_its_kernel_in_the_mean_and_gain_given_the_data():
+    """The pool is fixed, so that the choice alone is random: of few, whose weights are far from equal."""
+    gp = model(K.RBF(0.5), 1, 12, noise=1e-4)
+    reference = Reference(FactoredPosterior(gp.kernel, gp.sites, gp.noise, None), None, None, torch.ones(1))
+    theta, tau = pool_of_waves(300, 0)
+    generator, x = torch.Generator().manual_seed(1), torch.cat([rand(4, 1, seed=2), 2 + rand(2, 1, seed=3)])
+
+    def phi(at: Tensor) -> Tensor:
+        return math.sqrt(2 / 300) * torch.cos(at @ theta + tau)
+
+    found = [resampled(phi(reference.points), reference, 40, 4.0, generator) for _ in range(500)]
+    chosen, factors = (torch.stack(each) for each in zip(*[f for f in found if f is not None], strict=True))
+    assert chosen.shape == (500, 40)
+    Phi = phi(x)[:, chosen] * factors  # [n, g, c]
+    assert_unbiased(torch.einsum("ngc,mgc->gnm", Phi, Phi) - phi(x) @ phi(x).mT)
+    with pytest.raises(AssertionError):  # all of equal weight
+        Phi = phi(x)[:, chosen] * math.sqrt(300 / 40)
+        assert_unbiased(torch.einsum("ngc,mgc->gnm", Phi, Phi) - phi(x) @ phi(x).mT)
+    assert resampled(phi(reference.points), reference, 40, 1.0, generator) is None  # nothing may be lost far away
+
+
+def test_a_measure_without_tables_is_drawn_otherwise():
     paths = draw(model(K.SpectralMixture([1.0], [[0.4, 0.2]], [[0.3, 0.0]]), 2, 5), 2, num_features=64, seed=0)
     assert [choice.kind for choice in paths.prior.features.choices] == ["sobol"]
+
+
+def test_of_a_spectrum_in_more_parts_than_there_are_features_plain_ones_are_drawn():
+    mixture = K.SpectralMixture([1.0] * 6, [[float(i)] for i in range(6)], [[0.3]] * 6)
+    few, many = (draw(model(mixture, 1, 5), 2, num_features=count, seed=0) for count in (8, 64))
+    assert {choice.kind for choice in few.prior.features.choices} == {"sobol"} and few.prior.num_features == 8
+    assert many.prior.features.description == "64 by leverage"
 
 
 @pytest.mark.parametrize("n", [1, 2])

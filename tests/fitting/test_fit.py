@@ -417,8 +417,7 @@ def test_a_wave_on_a_strong_trend_is_not_taken_for_noise():
 
 def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
     """Starts are followed on some of the data: the end must still have no slope on all of them."""
-    monkeypatch.setattr(search, "_SCREENED", 32)
-    monkeypatch.setattr(search, "_FOLLOWED", 64)
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(screened=32, followed=64))
     X, y = simulated(2.0 * K.Matern(1.5, 0.5), 200, 1, 0.1)
     gp = fit(1.0 * K.Matern(1.5, 1.0), X, y, seed=0, num_starts=2)
     better, *_ = maximised(gp.kernel, gp.train_inputs, gp.train_targets, noise=gp.noise, mean=gp.mean)
@@ -427,8 +426,7 @@ def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
 
 def test_a_search_takes_few_evaluations(monkeypatch):
     """Of eight lengthscales six tell of nothing: along them a likelihood is much flatter than along the others."""
-    monkeypatch.setattr(search, "_SCREENED", 64)
-    monkeypatch.setattr(search, "_FOLLOWED", 170)
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(screened=64, followed=170))
     X, y = simulated(2.0 * K.Matern(1.5, [0.5, 1.5]), 200, 2, 0.01, seed=1)
     X = torch.cat([X, randn(200, 6, seed=3)], dim=1)
     sizes, forward = [], K.Matern.forward

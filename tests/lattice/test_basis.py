@@ -13,7 +13,7 @@ from matheron import kernels as K
 from matheron.compare.metrics import gaussian_wasserstein
 from matheron.compare.samplers import decoupled_moments, moments
 from matheron.core import nufft
-from matheron.evaluate import EVALUATORS
+from matheron.evaluate import BLOCKS
 from matheron.features import FeatureSpec, make_features, posterior_scale
 from standard import covariance, features_of, kernel_error
 
@@ -396,7 +396,7 @@ def test_own_points_shared_points_grids_and_plain_sums_agree():
     for paths, within in ((posterior, 1e-9), (free.float(), 1e-5), (posterior.float(), 1e-4)):
         dtype = paths.dtype
         at, scale = x.to(dtype), float(paths(x).abs().max())
-        plain = EVALUATORS[-1].values(paths.record, at[None, :20])[..., 0]  # the one that serves all records
+        plain = BLOCKS.values(paths.record, at[None, :20])[..., 0]  # the one that serves all records
         assert (paths(at)[:, :20] - plain).abs().max() < within * scale
         own = at.expand(3, -1, -1)
         assert (paths(own) - paths(at)).abs().max() < within * scale

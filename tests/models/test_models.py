@@ -8,7 +8,7 @@ import matheron
 from examples import COUPLED, gen, rand, randn
 from matheron import Batch, Ensemble, ExactGP, Outputs, SparseGP, draw
 from matheron import kernels as K
-from matheron.models import as_tasks
+from matheron.core import as_tasks
 from matheron.models.means import CallableMean, ConstantMean, LinearMean, ModuleMean
 
 

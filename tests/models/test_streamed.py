@@ -8,7 +8,6 @@ import matheron
 from matheron import kernels as K
 from matheron.compare.samplers import moments
 from matheron.features import posterior_scale
-from matheron.models import streamed
 
 UNIT = (0.0, 1.0)
 
@@ -43,7 +42,7 @@ def test_files_mappings_and_chunks_give_the_posterior_of_all_data(tmp_path):
 
 def test_data_of_several_outputs_give_their_posterior():
     rng, B = np.random.default_rng(0), torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=torch.float64)
-    kernel = K.Coregional(K.Matern(2.5, 0.3), B) + K.Coregional(K.RBF(0.3) * K.Linear(), torch.eye(2))
+    kernel = K.Coregional(K.Matern(2.5, 0.3), B) + K.Coregional(K.RBF(0.3), torch.eye(2))
     X, tasks = rng.random((150, 1)), rng.integers(0, 2, 150)
     y = np.sin(6 * X[:, 0] + tasks) + 0.1 * rng.standard_normal(150)
     x = torch.rand(20, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -82,12 +81,11 @@ def test_a_zarr_group_is_read_where_it_lies(tmp_path):
     assert ((mean - exact.mean) / exact.covariance.diagonal().sqrt()).abs().max() < 0.03
 
 
-def test_a_sample_stands_for_all_data_where_a_lattice_is_sized(monkeypatch):
+def test_a_sample_stands_for_all_data_where_a_lattice_is_sized():
     X, y = data(10_000, 2)
     gp = matheron.StreamedGP(K.Matern(2.5, 0.3), (X, y), 0.01, chunk=3000)
     whole = posterior_scale(gp.model.kernel, torch.from_numpy(X), torch.tensor(0.01))
-    monkeypatch.setattr(streamed, "_SAMPLE", 2000)
-    survey = gp.survey(gp.chunks())
+    survey = gp.survey(gp.chunks(), sample_size=2000)
     assert survey.num_data == 10_000 and survey.sample.shape == (2000, 2)
     torch.testing.assert_close(survey.box, torch.stack([*torch.from_numpy(X).aminmax(dim=0)]))
     assert 0.5 < posterior_scale(gp.model.kernel, survey.sample, survey.noise) / whole < 2

@@ -10,6 +10,7 @@ from examples import gen, paths_of, rand, randn
 from examples import model as example
 from matheron import AbstractPaths, BatchPaths, Ensemble, Outputs, SelectedOutputs
 from matheron.compare.samplers import weight_space
+from matheron.paths import has_domain, shares_work
 from standard import assert_paths, close
 
 WHERE = (-0.1, 2.0)  # the battery's points, and more
@@ -50,10 +51,10 @@ def test_what_applications_ask_of_paths_is_asked_of_all_their_parts():
     free = example("exact")
     lattice: dict[str, Any] = dict(domain=WHERE, seed=0)
     on_lattice = matheron.draw(free, 2, **lattice)
-    assert on_lattice.bounded and not KINDS["an ensemble"]().bounded
-    assert matheron.draw(Outputs([free, free]), 2, **lattice).bounded
+    assert has_domain(on_lattice) and not has_domain(KINDS["an ensemble"]())
+    assert has_domain(matheron.draw(Outputs([free, free]), 2, **lattice))
     prior = matheron.draw_prior(free.kernel, 2, input_dim=2, **lattice)
-    assert not prior.share_work and KINDS["paths"]().share_work and on_lattice.share_work  # it has centres, too
+    assert not shares_work(prior) and shares_work(KINDS["paths"]()) and shares_work(on_lattice)  # it has centres, too
 
 
 def test_paths_of_a_linear_model_keep_it_but_take_no_data(tmp_path):

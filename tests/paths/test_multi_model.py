@@ -50,7 +50,7 @@ def test_outputs_stand_side_by_side(x, own):
     paths = JOINED["outputs"]()
     assert paths.num_outputs == 4 and paths.num_paths == len(paths) == 7
     for points in (x, own, own.numpy()):
-        first, middle, last = (member(points) for member in paths.members)
+        first, middle, last = (member(points) for member in paths.functions)
         torch.testing.assert_close(paths(points), torch.cat([first[..., None], middle, last[..., None]], dim=-1))
     assert paths.mean(x).shape == (4, 4)
 
@@ -141,7 +141,7 @@ def test_outputs_are_conditioned_each_on_its_own(x, generator):
     own_y = torch.randn(7, 4, 4, dtype=torch.float64, generator=generator)
     torch.testing.assert_close(paths.condition_on(x, own_y, noise=0.0)(x), own_y, rtol=1e-6, atol=1e-6)
     some = paths.condition_on(x, y[:, 0], noise=0.0, tasks=[3, 1, 3, 2])
-    torch.testing.assert_close(some.members[0](x), paths.members[0](x))
+    torch.testing.assert_close(some.functions[0](x), paths.functions[0](x))
     torch.testing.assert_close(some(x)[:, [0, 2], 3], y[[0, 2], 0].expand(7, 2), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(some(x)[:, 1, 1], y[1, 0].expand(7), rtol=1e-6, atol=1e-6)
     with pytest.raises(ValueError, match=r"y: expected \[4, 4\] or \[7, 4, 4\], got \[4, 3\]"):

@@ -76,7 +76,7 @@ def test_so_are_paths_that_are_given_one_point_at_a_time_and_what_is_said_is_abo
     messages = said(give_all)
     assert 3 <= len(messages) <= 20  # not every time
     told = float(messages[-1].split("about ")[1].split()[0])
-    assert abs(told - spread(paths[0], ExactGP(KERNEL, X[:305], Y[:305], noise=0.0))) < 0.2
+    assert abs(told - spread(paths[0], ExactGP(KERNEL, X[:305], Y[:305], noise=0.0))) < 0.25
 
 
 def test_so_is_a_sparse_posterior_given_more_data():

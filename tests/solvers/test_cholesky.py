@@ -7,10 +7,20 @@ import torch
 from torch import Tensor
 
 from examples import rand, randn
-from matheron import JitterWarning, Sites
+from matheron import ExactGP, JitterWarning, Sites, draw
 from matheron import kernels as K
 from matheron.kernels import coupled_covariance
-from matheron.solvers import Cholesky, CholeskyState, KernelOperator, Stats, as_solver, covariance, safe_cholesky
+from matheron.solvers import (
+    PCG,
+    Cholesky,
+    CholeskyState,
+    ConvergenceWarning,
+    KernelOperator,
+    Stats,
+    as_solver,
+    covariance,
+    safe_cholesky,
+)
 from matheron.solvers import operator as dense
 
 
@@ -203,3 +213,11 @@ def test_no_eigenvalue_is_above_its_bound(kernel, sharp):
     largest = float(torch.linalg.eigvalsh(kernel(X.float().double()))[-1]) + noise
     assert largest * (1 - 1e-6) <= state.largest <= (trace + 201 * noise) * (1 + 1e-6)
     assert not sharp or (state.L.dtype == torch.float32 and state.largest < 1.1 * largest)
+
+
+@pytest.mark.parametrize("solver", ["cholesky", PCG(rank=1, max_iterations=1)], ids=["jitter", "convergence"])
+def test_a_warning_points_to_the_line_that_drew(solver):
+    twice = ExactGP(K.RBF(1.0), rand(15, 2).repeat(2, 1), randn(15).repeat(2), noise=0.0)
+    with pytest.warns((JitterWarning, ConvergenceWarning)) as caught:
+        draw(twice, 2, features="sobol", num_features=8, solver=solver, seed=0)
+    assert [w.filename for w in caught] == [__file__]

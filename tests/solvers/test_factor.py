@@ -1,6 +1,7 @@
 """A kept factor: conditioning on more data extends it, and the result is that of factoring all anew."""
 
 import warnings
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from examples import B2, gen, rand, randn
 from matheron import ExactGP, Paths, draw, draw_prior, load
 from matheron import kernels as K
 from matheron.compare.samplers import moments
-from matheron.solvers import PCG, Cholesky, Factor
+from matheron.paths import Factor
+from matheron.solvers import PCG, Cholesky
 
 KEEP = Cholesky(keep=True)
 X, Y = rand(20, 2), randn(20, seed=1)
@@ -46,7 +48,7 @@ def test_extending_the_factor_is_factoring_anew(y):
 @pytest.mark.parametrize("noise", [1e-1, 1e-4])
 def test_a_loop_stays_exact(noise, monkeypatch):
     """A point at a time, forty times, across the size at which the added rows join the large block."""
-    monkeypatch.setattr("matheron.solvers.cholesky._LARGEST_TAIL", 15)
+    monkeypatch.setattr(Factor, "extended", partialmethod(Factor.extended, largest_tail=15))
     paths = kept(noise=noise)
     x, y = rand(40, 2, seed=6), randn(40, seed=7)
     xi = []

@@ -244,14 +244,29 @@ def test_single_precision_that_gets_nowhere_gives_way_to_double(monkeypatch):
         return exact if V.dtype == torch.float64 else exact + exact.abs().mean() * randn(*exact.shape).to(exact)
 
     monkeypatch.setattr(pcg.LowRank, "_inner", lossy)
-    monkeypatch.setattr(pcg, "_PATIENCE", 20)
     monkeypatch.setattr(pcg._Solve, "_first_dtype", lambda self: torch.float32)  # as on a GPU
     X, b, noise = rand(300, 2).float(), randn(300, 3, seed=1).float(), noises(300, 1e-2).float()
-    state = state_of(K.Matern(1.5, 0.3).to("cpu", torch.float32), X, None, noise, PCG(tolerance=1e-2, rank=60))
+    state = state_of(
+        K.Matern(1.5, 0.3).to("cpu", torch.float32), X, None, noise, PCG(tolerance=1e-2, rank=60, patience=20)
+    )
     found, stats = state.solve(b)
     assert stats.converged and stats.iterations < 200
     exact = state_of(K.Matern(1.5, 0.3), X.double(), None, noise.double(), "cholesky").solve(b.double())[0]
     torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=0.02 * float(exact.abs().mean()))
+
+
+def test_patience_with_products_in_single_precision_that_lower_no_error_has_an_end(monkeypatch):
+    class Lossy(KernelOperator):
+        def product(self, V):
+            exact = super().product(V)
+            error = 0.05 * randn(*exact.shape, seed=int(1e6 * V.abs().sum()) % 1000)
+            return exact if V.dtype == torch.float64 else exact * (1 + error).to(exact)
+
+    monkeypatch.setattr(pcg._Solve, "_first_dtype", lambda self: torch.float32)  # as on a GPU
+    kernel, X, noise = K.Matern(1.5, 0.3).to("cpu", torch.float32), rand(300, 2).float(), noises(300, 1e-2).float()
+    solver = PCG(rank=5, patience=20, max_iterations=600)
+    _, stats = solver.init(Lossy(kernel, Sites(X), noise)).solve(randn(300, 3, seed=1).float())
+    assert stats.converged and stats.iterations < 600
 
 
 def test_progress_is_shown_where_asked(capsys):
@@ -273,6 +288,12 @@ def test_auto_takes_cholesky_while_the_matrix_fits_and_conjugate_gradients_beyon
     kernel, auto = K.RBF(0.5), Auto(memory=8 * 10**2)
     assert isinstance(state_of(kernel, rand(10, 2), None, noises(10, 0.1), auto), CholeskyState)
     assert isinstance(state_of(kernel, rand(11, 2), None, noises(11, 0.1), auto), PCGState)
+
+
+@pytest.mark.parametrize(("noise", "kind"), [(0.1, CholeskyState), (1e-6, PCGState)])
+def test_in_single_precision_half_the_memory_will_do_where_a_factor_has_the_digits(noise, kind):
+    X, auto = rand(10, 2).float(), Auto(memory=4 * 10**2)
+    assert isinstance(state_of(K.RBF(0.5).to("cpu", torch.float32), X, None, noises(10, noise).float(), auto), kind)
 
 
 def test_auto_keeps_a_graph_with_cholesky():

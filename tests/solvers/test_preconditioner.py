@@ -21,13 +21,13 @@ def test_sums_over_many_rows_keep_the_digits_of_single_precision():
     assert error < 3e-7, plain
 
 
-def test_a_preconditioner_in_single_precision_inverts_what_it_stands_for(monkeypatch):
+def test_a_preconditioner_in_single_precision_inverts_what_it_stands_for():
     """Its largest eigenvalues are a million times its noise: more than single precision has digits for."""
     kernel, X, noise = K.Matern(1.5, 0.3).to("cpu", torch.float32), rand(1500, 1).float(), noises(1500, 1e-4).float()
     errors = {}
     for wide in (True, False):
-        monkeypatch.setattr(preconditioner, "_WIDE_FROM", 1e5 if wide else float("inf"))
-        P = preconditioner.LowRank(KernelOperator(kernel, Sites(X), noise), 40)
+        limit = 1e5 if wide else float("inf")
+        P = preconditioner.LowRank(KernelOperator(kernel, Sites(X), noise), 40, wide_from=limit)
         F = P.Q.double() @ P.L.mT
         A = torch.eye(1500).double() + F @ F.mT  # P, with D^1/2 at both sides taken off
         V = torch.linalg.eigh(A).eigenvectors[:, -3:]

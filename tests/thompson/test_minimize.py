@@ -10,8 +10,8 @@ from scipy import optimize
 import matheron
 from matheron import kernels as K
 from matheron.core.modes import Sobol
+from matheron.models.transforms import Round
 from matheron.thompson import minimize_together
-from matheron.thompson.altered import Rounded
 from matheron.thompson.mesh import scrambled
 from matheron.thompson.quasi_newton import ENDINGS, GRADIENT, minimize_in_unit_box
 
@@ -221,9 +221,9 @@ def test_the_minimum_over_whole_numbers_is_that_of_all_of_them():
     """Beside a fraction, which is searched for too."""
     whole = torch.tensor([True, True, False])
     paths = matheron.draw_prior(K.Matern(2.5, [2.0, 3.0, 0.5]), 8, input_dim=3, seed=0)
-    rounded = Rounded(paths, whole)
-    found = matheron.minimize(rounded, [[-0.499, -0.499, 0.0], [8.499, 8.499, 1.0]], seed=0)
+    rounded = Round(whole)
+    found = matheron.minimize(paths.of(rounded), [[-0.499, -0.499, 0.0], [8.499, 8.499, 1.0]], seed=0)
     axes = [torch.arange(9.0), torch.arange(9.0), torch.linspace(0, 1, 401)]
     lowest = paths(torch.cartesian_prod(*axes).double()).amin(1)
     assert bool((found.value <= lowest + 1e-9).all())
-    torch.testing.assert_close(paths(rounded.rounded(found.x)[:, None])[:, 0], found.value)
+    torch.testing.assert_close(paths(rounded(found.x)[:, None])[:, 0], found.value)

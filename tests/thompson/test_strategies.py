@@ -16,7 +16,7 @@ import matheron
 from matheron import kernels as K
 from matheron.compare.samplers import marginals, moments
 from matheron.thompson import STRATEGIES, EvaluationWarning, Study, minimize_function, strategies, suggest
-from matheron.thompson.altered import TowardMean
+from matheron.thompson.greedy import toward_mean
 
 BOX = [[0.0, 0.0], [1.0, 1.0]]
 
@@ -284,7 +284,7 @@ def test_functions_of_less_spread_are_nearer_to_the_mean_by_that_share(gp):
     """Their values and gradients, and the minimiser that is found: of the same draws with smaller deviations."""
     settings: dict[str, Any] = {"num_features": 128, "mesh_size": 500, "num_starts": 4}
     paths = matheron.draw(gp, 3, num_features=128, seed=0, features="leverage", domain=(0.0, 1.0))
-    near = TowardMean(paths, 0.3)
+    near = toward_mean(paths, 0.3)
     x = torch.rand(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     expected = paths.mean(x) + 0.3 * (paths(x) - paths.mean(x))  # [s, n]
     torch.testing.assert_close(near(x), expected)

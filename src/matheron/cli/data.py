@@ -18,11 +18,13 @@ from ..core.value import Json
 from ..drawing import draw
 from ..fitting import FitWarning, default_kernel_priors, fit
 from ..kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic
-from ..models import ExactGP
+from ..models import ExactGP, LatentGP
+from ..models.likelihoods import Bernoulli, Binomial, Likelihood, Poisson, StudentT
 from ..paths import AbstractPaths
 from ..solvers import Cholesky
 from ..tables.encoding import EncodedColumns, check_columns, copies_remark, find_dates, no_data_remark, numbers
 from ..tables.files import pandas, read_table
+from ..tables.outcomes import OutcomeColumn
 from .options import Voice
 
 if TYPE_CHECKING:
@@ -54,10 +56,17 @@ class Dataset(NamedTuple):
     kinds: Mapping[str, str] = {}  # of inputs that are whole numbers or yes and no, "int64" or "bool"
     points: Tensor | None = None  # [m, d], the inputs of all rows that are used, and of those with gaps, NaN there
     rows_with_gaps: int = 0
+    likelihood: Likelihood | None = None  # where the targets are outcomes
 
     def notes(self) -> dict[str, Json]:
         """What a saved file must remember of the table."""
-        return {**self.columns.to_json(), "target": self.target, "box": self.box().tolist()}
+        known = {} if self.likelihood is None else {"likelihood": _noted(self.likelihood)}
+        return {**self.columns.to_json(), "target": self.target, "box": self.box().tolist(), **known}
+
+    @property
+    def rates(self) -> Tensor:
+        """The targets as functions have them: counts per exposure, shares of trials."""
+        return self.y if self.likelihood is None else self.likelihood.rates(self.y)
 
     def box(self) -> Tensor:
         """The smallest and the largest of each input, `[2, d]`."""
@@ -74,12 +83,14 @@ def read_dataset(
     rows: int,
     seed: int,
     voice: Voice,
+    outcomes: OutcomeColumn | None = None,
 ) -> Dataset:
     """The data of a file, at most so many rows; the seed is of those that are drawn where there are more."""
     frame = read_table(file, progress=voice.progress)
     source = str(file)
     check_columns(frame, [target, *(inputs or []), *(exclude or []), *(encode or [])], source)
-    chosen = list(inputs) if inputs else [str(name) for name in frame.columns if name != target]
+    others = (target, None if outcomes is None else outcomes.beside)
+    chosen = list(inputs) if inputs else [str(name) for name in frame.columns if name not in others]
     for name in exclude or []:
         if (inputs and name in inputs) or name == target:
             raise ValueError(f"--exclude: {name!r} is {'the target' if name == target else 'one of --inputs'}")
@@ -109,8 +120,15 @@ def read_dataset(
     for name, (unit, since) in columns.dates.items():
         voice.say(f"{name}: dates, as {unit} since {since}")
     X = columns.matrix(frame, source)
-    y = numbers(frame, target, source, "correct these cells, or name another column with --target")
+    beside = remark = None
+    if outcomes is None:
+        y = numbers(frame, target, source, "correct these cells, or name another column with --target")
+    else:
+        y, beside, remark = outcomes.read(frame, target, source)
     whole = np.isfinite(X).all(1) & np.isfinite(y)
+    whole &= True if beside is None else np.isfinite(beside)
+    if remark is not None:
+        voice.say(remark)
     if not whole.any():
         raise ValueError(f"{source}: every row has an empty cell in one of {', '.join([*chosen, target])}")
     _check_sizes(X, y, whole, columns, target, source)
@@ -124,9 +142,15 @@ def read_dataset(
     if len(used) > rows:
         used = _some_of(used, y, rows, seed)
         voice.warn(f"{rows:,} of {len(whole):,} rows are used, drawn at random; --rows {len(whole)} uses all")
+    likelihood = None
+    if outcomes is not None:
+        kept = None if beside is None else beside[used]
+        outcomes.check(y[used], kept, target, source)
+        likelihood = outcomes.likelihood(None if kept is None else torch.from_numpy(kept))
     cells = np.column_stack([X, y])[used]
     named = list(zip([*columns.names, target], cells.T, strict=True))
-    for remark in (*(no_data_remark(name, column) for name, column in named), copies_remark(cells)):
+    copies = copies_remark(cells) if outcomes is None else None  # of outcomes they are as good as others
+    for remark in (*(no_data_remark(name, column) for name, column in named), copies):
         if remark is not None:
             voice.say(remark)
     constant = [name for name, column in named if not np.ptp(column)]
@@ -139,7 +163,7 @@ def read_dataset(
     kinds |= {name: "int64" for name, values in days.items() if bool((values % 1 == 0).all())}
     shown = np.union1d(used, np.flatnonzero(~whole)) if len(used) < len(X) else slice(None)
     X_used, y_used, points = (torch.from_numpy(values) for values in (X[used], y[used], X[shown]))
-    return Dataset(columns, target, X_used, y_used, kinds, points, gaps)
+    return Dataset(columns, target, X_used, y_used, kinds, points, gaps, likelihood)
 
 
 def _some_of(rows: np.ndarray, y: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -175,8 +199,10 @@ def _whole_kind(column: Any) -> str | None:
 class Evaluated:
     """Paths at points of tables; a row whose inputs have a gap gets no values, and is counted."""
 
-    def __init__(self, paths: AbstractPaths, columns: EncodedColumns, target: str) -> None:
-        self.paths, self.columns, self.target = paths, columns, target
+    def __init__(
+        self, paths: AbstractPaths, columns: EncodedColumns, target: str, likelihood: Likelihood | None = None
+    ) -> None:
+        self.paths, self.columns, self.target, self.likelihood = paths, columns, target, likelihood
         self.gaps = self.rows = 0
 
     def __call__(self, frame: DataFrame, x: Tensor) -> DataFrame:
@@ -186,6 +212,11 @@ class Evaluated:
         values = torch.full((self.paths.num_paths + 1, len(x)), torch.nan, dtype=torch.float64, device="cpu")
         values[0, whole] = self.paths.mean(at).double().cpu()
         values[1:, whole] = self.paths(at).double().cpu()
+        if self.likelihood is not None:  # rates, probabilities
+            values[1:] = self.likelihood.inverse_link(values[1:])
+            exact = self.paths.update.num_data <= EXACT
+            variance = self.paths.variance(at) if exact else self.paths(at).var(0, correction=0)
+            values[0, whole] = self.likelihood.moments(values[0, whole], variance.double().cpu())[0]
         self.rows, self.gaps = self.rows + len(x), self.gaps + int((~whole).sum())
         names = [f"{self.target}_mean", *(f"path_{i}" for i in range(self.paths.num_paths))]
         out = pandas().DataFrame(dict(zip(names, values.numpy(), strict=True)))
@@ -204,20 +235,25 @@ def rows_per_chunk(paths: AbstractPaths) -> int:
     return max(256, (1 << 23) // (paths.num_paths + paths.input_dim + 1))
 
 
-def fitted(dataset: Dataset, kernel: str | None, noise: float | None, seed: int, voice: Voice) -> ExactGP:
+def fitted(dataset: Dataset, kernel: str | None, noise: float | None, seed: int, voice: Voice) -> ExactGP | LatentGP:
     """The model of the data: a kernel by its name, and the standard deviation of the noise where it is known."""
+    likelihood = dataset.likelihood
+    if likelihood is not None and noise is not None:
+        raise ValueError("--noise: a --likelihood says how the target varies; leave one of them out")
     count = many(len(dataset.y), "observation")
     voice.say(f"{count} of {dataset.target} at {', '.join(dataset.columns.names)}")
-    expression = None if kernel is None else named_kernel(kernel, dataset.X, dataset.y)
+    latent = likelihood is not None and not likelihood.follows_targets
+    expression = None if kernel is None else named_kernel(kernel, dataset.X, None if latent else dataset.y)
     priors = None
     if expression is not None:
         has = {name.split(".")[-1] for name, _ in expression.named_buffers()}
-        has |= {"noise"} if noise is None else set()
+        has |= {"noise"} if noise is None and not latent else set()
         priors = {name: prior for name, prior in default_kernel_priors(dataset.X.shape[1]).items() if name in has}
     variance = None if noise is None else noise**2
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "columns? .* constant", FitWarning)  # they were named when they were read
-        return fit(expression, dataset.X, dataset.y, noise=variance, priors=priors, seed=seed, progress=voice.progress)
+        settings = {"noise": variance, "priors": priors, "seed": seed, "progress": voice.progress}
+        return fit(expression, dataset.X, dataset.y, likelihood=likelihood, **settings)
 
 
 def check_kernel(words: str | None) -> list[str]:
@@ -230,28 +266,33 @@ def check_kernel(words: str | None) -> list[str]:
     return names
 
 
-def named_kernel(words: str, X: Tensor, y: Tensor) -> Kernel:
-    """The sum of kernels with these names, a lengthscale for each column; its numbers suit the data's units."""
+def named_kernel(words: str, X: Tensor, y: Tensor | None) -> Kernel:
+    """The sum of kernels with these names, a lengthscale for each column; its numbers suit the data's units. Without y
+    its variance is 1."""
     names = check_kernel(words)
     scale = X.std(0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
-    variance = float(y.var(correction=0)) or 1.0
+    variance = 1.0 if y is None else float(y.var(correction=0)) or 1.0
     parts = [_KERNELS[name](variance / len(names), scale) for name in names]
     return sum(parts[1:], parts[0])
 
 
-def loaded_model(file: Path) -> tuple[ExactGP, Dataset]:
+def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, Dataset]:
     """A model that `matheron fit --save` wrote, and its data."""
-    gp, notes = load(file), read_notes(file)
+    whole, notes = load(file), read_notes(file)
+    gp = whole.gaussian if isinstance(whole, LatentGP) else whole
     if not isinstance(gp, ExactGP) or "inputs" not in notes:
         raise ValueError(f"{file} holds no model of a table; expected a file that `matheron fit --save` wrote")
     X, y = gp.train_inputs.double(), gp.train_targets.double()
     X = X if gp.input_transform is None else gp.input_transform.inverse(X)
     y = y if gp.output_transform is None else gp.output_transform(y)
-    return gp, Dataset(EncodedColumns.from_json(notes), str(notes["target"]), X, y)
+    columns, target = EncodedColumns.from_json(notes), str(notes["target"])
+    if isinstance(whole, LatentGP):
+        return whole, Dataset(columns, target, X, whole.y.double(), likelihood=whole.likelihood)
+    return gp, Dataset(columns, target, X, y)
 
 
-def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str]:
+def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str, Likelihood | None]:
     """Paths that `matheron sample --save` or `paths.save` wrote; columns x0, x1, ... where the file names none."""
     paths, notes = load(file), read_notes(file)
     if not isinstance(paths, AbstractPaths):
@@ -259,10 +300,26 @@ def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str]:
     if paths.num_outputs > 1:
         raise ValueError(f"{file} holds paths of {paths.num_outputs} outputs; expected one")
     names = notes or {"inputs": [f"x{i}" for i in range(paths.input_dim)], "target": "y"}
-    return paths, EncodedColumns.from_json(names), str(names["target"])
+    return paths, EncodedColumns.from_json(names), str(names["target"]), _LINKS.get(str(names.get("likelihood")))
 
 
-def deviation(paths: AbstractPaths, gp: ExactGP) -> Callable[[Tensor], Tensor]:
+# Likelihoods as notes of files name them: all that a rate needs.
+_LINKS: dict[str, Likelihood] = {
+    "bernoulli": Bernoulli(),
+    "probit": Bernoulli("probit"),
+    "binomial": Binomial(1),
+    "poisson": Poisson(),
+    "student-t": StudentT(),
+}
+
+
+def _noted(likelihood: Likelihood) -> str:
+    if isinstance(likelihood, Bernoulli) and likelihood.link == "probit":
+        return "probit"
+    return next(name for name, kind in _LINKS.items() if type(kind) is type(likelihood))
+
+
+def deviation(paths: AbstractPaths, gp: ExactGP | LatentGP) -> Callable[[Tensor], Tensor]:
     """The standard deviation at points, `[n]`: the posterior's, or of many data that of the paths."""
     if gp.num_data <= EXACT:
         return draw(gp, 1, num_features=2, solver=Cholesky(keep=True)).std

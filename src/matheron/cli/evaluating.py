@@ -33,8 +33,8 @@ def evaluate(
     check_writable(out, read=[draw, points])
     voice = Voice(quiet or out is None, as_json)
     writer = None if out is None else TableWriter(out)
-    paths, columns, target = loaded_paths(draw)
-    evaluated = Evaluated(paths, columns, target)
+    paths, columns, target, likelihood = loaded_paths(draw)
+    evaluated = Evaluated(paths, columns, target, likelihood)
     with voice.warnings_in_words(), progress_bar(show=voice.progress, transient=True) as bar:
         task = bar.add_task("points", total=None)
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import Exposure, Likelihood, Trials
+
 if TYPE_CHECKING:
     import numpy as np
     from xarray import DataArray, Dataset
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from ..fields.field_data import FieldData
     from ..fields.simulation import Chunks
     from ..fields.sphere import OnSphere
-    from ..models import ExactGP
+    from ..models import ExactGP, LatentGP
     from ..paths import AbstractPaths
 
 # Products of observations, twice, and cells: up to so many the standard deviation is exact, in about a minute.
@@ -67,6 +69,9 @@ def field(
             show_default="by the CRS",
         ),
     ] = None,
+    likelihood: Likelihood = None,
+    exposure: Exposure = None,
+    trials: Trials = None,
     log: Annotated[bool, typer.Option("--log", help="Model the logarithm of the values.")] = False,
     chunks: Annotated[int | None, typer.Option(min=1, help="Cells along the side of a block.")] = None,
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, e.g. tcp://10.0.0.1:8786.")] = None,
@@ -82,12 +87,14 @@ def field(
 ) -> None:
     """Fit a Gaussian process to observations, and simulate fields that agree with them.
 
+    With --likelihood the values are counts, yes and no, or have outliers, and the fields are of rates or probabilities.
     A command that was stopped resumes where it was when it is given again.
     """
     import numpy as np
 
     from ..fields.extras import need
     from ..tables.encoding import listed
+    from ..tables.outcomes import OutcomeColumn
 
     for name in ("xarray", "dask", "pandas"):
         need(name)
@@ -106,7 +113,11 @@ def field(
         names = listed(x) or []
         _check_outputs(out, plot, variogram, FORMATS, overwrite)
         _check_coordinates(names, out, plot)
-        wells = read_observations(table, names, value, _as_crs(crs, "--crs"), _as_crs(to, "--to"))
+        outcomes = OutcomeColumn.of(likelihood, exposure, trials)
+        if outcomes is not None and (log or variogram is not None):
+            which = "--log" if log else "--variogram"
+            raise ValueError(f"{which}: goes with normal errors; leave it or --likelihood out")
+        wells = read_observations(table, names, value, _as_crs(crs, "--crs"), _as_crs(to, "--to"), outcomes)
         say(f"{table.name}: {len(wells.values)} observations of {value}")
         for remark in wells.remarks:  # on what was left out, or is doubtful: said to whoever asked for quiet, too
             typer.echo(f"  {remark}", err=True)
@@ -131,11 +142,12 @@ def field(
             warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
             functions = draw_field(model, paths, cells, generator=torch.Generator().manual_seed(seed))
         say(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
+        functions = functions if wells.likelihood is None else wells.likelihood.mean_of(functions)
         side = whole_paths(functions, cells)
         size = side if chunks is None else {dim: n if dim == "path" else chunks for dim, n in side.items()}
         realised = simulate(functions, cells, chunks=size, name=_variable(value))
         realised = realised if reference is None else with_crs(realised, reference)
-        threshold = float(np.quantile(wells.values, 0.75)) if above is None else above
+        threshold = float(np.quantile(wells.rates, 0.75)) if above is None else above
         if out is not None:
             began = time.monotonic()
             maps = _maps(model, functions, realised, cells, size, (0.05, 0.5, 0.95), threshold)
@@ -197,7 +209,7 @@ def _fitted(
     sphere: bool,
     cells: DataArray | dict[str, np.ndarray],
     say: Callable[[str], None],
-) -> ExactGP | OnSphere:
+) -> ExactGP | LatentGP | OnSphere:
     """The model of the values, or of their logarithms."""
     import numpy as np
 
@@ -209,19 +221,19 @@ def _fitted(
     began, where = time.monotonic(), ""
     values, show = np.log(wells.values) if log else wells.values, say is typer.echo
     if sphere:
-        model = fit_sphere(wells.points, values, around=cells, seed=seed, progress=show)
+        model = fit_sphere(wells.points, values, around=cells, seed=seed, progress=show, likelihood=wells.likelihood)
         words = summary(model.inner)
         where = " on the sphere, in km"
         if model.centre is not None:
             where += " (projected about {:g}, {:g})".format(*model.centre)
     else:
-        model = fit_field(wells.points, values, seed=seed, progress=show)
+        model = fit_field(wells.points, values, likelihood=wells.likelihood, seed=seed, progress=show)
         words = summary(model, names=list(wells.names))
     say(f"fitted{where}{' to the logarithm' if log else ''}: {words} ({time.monotonic() - began:.1f} s)")
     return model
 
 
-def _of_values(model: ExactGP | OnSphere) -> ExactGP | OnSphere:
+def _of_values(model: ExactGP | LatentGP | OnSphere) -> ExactGP | LatentGP | OnSphere:
     """The model of values whose logarithms were fitted."""
     from ..fields.sphere import OnSphere
     from ..models.transforms import Affine, Chain, Exp
@@ -231,14 +243,17 @@ def _of_values(model: ExactGP | OnSphere) -> ExactGP | OnSphere:
     return model.replaced(output_transform=Chain([model.output_transform or Affine(), Exp()]))
 
 
-def _validated(model: ExactGP | OnSphere, log: bool) -> str:
+def _validated(model: ExactGP | LatentGP | OnSphere, log: bool) -> str:
     """Leave-one-out cross-validation in a line."""
     import torch
 
     from ..fields.sphere import OnSphere
     from ..fitting.evidence import leave_one_out
+    from ..models import LatentGP
 
     gp = model.inner if isinstance(model, OnSphere) else model
+    if isinstance(gp, LatentGP):
+        return f"leave-one-out: {leave_one_out(gp).lines()[0]}"
     some = torch.randperm(gp.num_data, generator=torch.Generator().manual_seed(0), device="cpu")[:_VALIDATED]
     if gp.num_data > _VALIDATED:
         gp = gp.replaced(sites=gp.sites[some], train_targets=gp.train_targets[some], noise=gp.noise[some])
@@ -253,15 +268,17 @@ def _validated(model: ExactGP | OnSphere, log: bool) -> str:
     )
 
 
-def _draw_variogram(model: ExactGP | OnSphere, wells: FieldData, log: bool, out: Path) -> None:
+def _draw_variogram(model: ExactGP | LatentGP | OnSphere, wells: FieldData, log: bool, out: Path) -> None:
     """The variogram of the data, in km where they are longitudes and latitudes, and the model's."""
     import numpy as np
     from matplotlib.figure import Figure
 
     from ..fields.sphere import OnSphere
     from ..fields.variograms import variogram
+    from ..models import LatentGP
 
     on_sphere = isinstance(model, OnSphere)
+    assert not isinstance(model, LatentGP)  # a likelihood has no variogram: it was refused
     points = model.points(wells.points) if on_sphere else wells.points
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     ax = figure.subplots()
@@ -294,7 +311,7 @@ def _check_outputs(
 
 
 def _maps(
-    model: ExactGP | OnSphere,
+    model: ExactGP | LatentGP | OnSphere,
     functions: AbstractPaths | OnSphere,
     realised: DataArray,
     cells: DataArray | dict[str, np.ndarray],
@@ -307,10 +324,13 @@ def _maps(
     What is exact has no error beside it.
     """
     from ..fields.kriging import LARGEST, krige, mean
+    from ..fields.sphere import OnSphere
     from ..fields.summaries import summaries_of
+    from ..models import LatentGP
 
     maps = summaries_of(realised, quantiles=quantiles, above=[threshold])
-    if model.output_transform is not None and not model.output_transform.affine:
+    inner = model.inner if isinstance(model, OnSphere) else model
+    if isinstance(inner, LatentGP) or not (inner.output_transform is None or inner.output_transform.affine):
         return maps
     if model.num_data <= LARGEST and model.num_data**2 * realised[0].size <= _DEAR:
         exact = krige(model, cells, chunks=chunks)
@@ -321,7 +341,7 @@ def _maps(
 
 
 def _draw_figure(
-    model: ExactGP | OnSphere,
+    model: ExactGP | LatentGP | OnSphere,
     functions: AbstractPaths | OnSphere,
     cells: DataArray | dict[str, np.ndarray],
     wells: FieldData,
@@ -342,7 +362,7 @@ def _draw_figure(
     maps = _maps(model, functions, simulate(functions, few, chunks=chunks), few, chunks, (), threshold)
     maps = maps.compute(scheduler="sync")
     realisations = simulate(functions[:3], few).compute(scheduler="sync")
-    data = (wells.points, wells.values)
+    data = (wells.points, wells.rates)
     picture(maps, realisations, *data, plot, units=wells.value_name, log=log, degrees=degrees)
 
 

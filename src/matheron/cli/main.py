@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from .evaluating import evaluate
+from .exporting import export
 from .minimising import minimize
 from .modelling import fit
 from .playground.command import playground
@@ -121,7 +122,7 @@ for name, summary in {
 }.items():
     words = summary if name == "field" else f"{summary}\n\n{_MISSING.format(name)}"
     app.command(name, cls=_Later, help=words)(lambda: None)
-for command in (demo, info, playground, sample, fit, evaluate, minimize):
+for command in (demo, info, playground, sample, fit, evaluate, export, minimize):
     app.command(help=_paragraphs(command))(command)
 
 

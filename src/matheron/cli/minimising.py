@@ -61,11 +61,11 @@ def minimize(
     import torch
 
     from ..drawing import draw
+    from ..models.transforms import Round
     from ..tables.encoding import listed, quoted
     from ..tables.files import TableWriter
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
-    from ..thompson.altered import Rounded
     from .data import EXACT, check_kernel, deviation, fitted, read_dataset
 
     voice = Voice(quiet, as_json)
@@ -74,7 +74,7 @@ def minimize(
     check_kernel(kernel)
     with voice.warnings_in_words():
         lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
-        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, **lists)
+        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=None, **lists)
         if len(dataset.y) < 2:
             raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
         columns = dataset.columns
@@ -84,10 +84,11 @@ def minimize(
         gp = fitted(dataset, kernel, noise, seed, voice)
         search = maximised if maximize else minimised
         drawn = draw(gp, points, seed=seed)
-        rounded = Rounded(drawn, whole, [columns.places[name] for name in columns.categories])
+        groups = [list(range(*columns.places[name].indices(box.shape[1]))) for name in columns.categories]
+        rounded = Round(whole, groups)
         cells = torch.stack([box[0].ceil() - 0.499, box[1].floor() + 0.499])  # whole numbers are their middles
-        x = search(rounded, torch.where(whole, cells, box), generator=seed, progress=voice.progress).x
-        x = rounded.rounded(x)  # [points, d]
+        x = search(drawn.of(rounded), torch.where(whole, cells, box), generator=seed, progress=voice.progress).x
+        x = rounded(x)  # [points, d]
         many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
         # what all functions together expect there: the posterior's mean and deviation
         mean, sd = many.mean(x), deviation(many, gp)(x)

@@ -13,13 +13,16 @@ from .options import (
     Data,
     Encode,
     Exclude,
+    Exposure,
     Inputs,
     Kernel,
+    Likelihood,
     Noise,
     Quiet,
     Rows,
     Seed,
     Target,
+    Trials,
     Voice,
     check_writable,
 )
@@ -33,6 +36,9 @@ def fit(
     encode: Encode = None,
     kernel: Kernel = None,
     noise: Noise = None,
+    likelihood: Likelihood = None,
+    exposure: Exposure = None,
+    trials: Trials = None,
     rows: Rows = ROWS,
     save: Annotated[Path | None, typer.Option(help="A file for the model, .safetensors.", dir_okay=False)] = None,
     seed: Seed = 0,
@@ -43,11 +49,13 @@ def fit(
 
     The model is a kernel, Matern-5/2 unless --kernel names another, with a lengthscale per input and a scale, a
     constant mean and noise. Columns of dates count as days, hours or seconds since the first. Rows with empty cells
-    are left out. `matheron sample` takes the saved model in place of the table.
+    are left out. With --likelihood the target is counts, yes and no, or has outliers, and the model is of the latent
+    function, by Laplace's approximation. `matheron sample` takes the saved model in place of the table.
     """
     from ..core.saving import save as store
     from ..fitting import summary
     from ..tables.encoding import listed
+    from ..tables.outcomes import OutcomeColumn
     from .data import check_kernel, fitted, read_dataset
 
     voice = Voice(quiet, as_json)
@@ -55,7 +63,8 @@ def fit(
     check_kernel(kernel)
     with voice.warnings_in_words():
         lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
-        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, **lists)
+        outcomes = OutcomeColumn.of(likelihood, exposure, trials)
+        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=outcomes, **lists)
         gp = fitted(dataset, kernel, noise, seed, voice)
         facts = summary(gp, dataset.columns.names)
         voice.say(str(facts))

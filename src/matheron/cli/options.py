@@ -29,6 +29,16 @@ Noise = Annotated[
     float | None,
     typer.Option(min=0, help="Standard deviation of the noise, in the target's units.", show_default="fitted"),
 ]
+Likelihood = Annotated[
+    str | None,
+    typer.Option(
+        help="How the target follows from the function: bernoulli or probit (yes and no), poisson (counts), binomial "
+        "(successes of --trials), or student-t (measurements with outliers). Functions are probabilities or rates.",
+        show_default="normal errors",
+    ),
+]
+Exposure = Annotated[str | None, typer.Option(help="For poisson: the column of the area or time counted in.")]
+Trials = Annotated[str | None, typer.Option(help="For binomial: the column of the number of trials.")]
 Rows = Annotated[
     int, typer.Option(min=1, help="The most rows that are used: of a longer table, so many drawn at random.")
 ]

@@ -13,7 +13,7 @@ from matplotlib.axis import XAxis
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from ..models import ExactGP
+from ..models import ExactGP, LatentGP
 from ..paths import AbstractPaths
 from ..plots import EXACT, STYLE, draw_curves, draw_maps
 from ..tables.encoding import EncodedColumns, dates_of
@@ -35,7 +35,7 @@ def check_picture(file: Path) -> None:
         raise ValueError(f"{file}: expected a name that ends in {', '.join(ENDINGS)}")
 
 
-def picture(paths: AbstractPaths, gp: ExactGP, dataset: Dataset, box: Tensor, file: Path) -> None:
+def picture(paths: AbstractPaths, gp: ExactGP | LatentGP, dataset: Dataset, box: Tensor, file: Path) -> None:
     """Write the picture: paths, their mean, bands of two standard deviations without and with noise, and the data."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -72,16 +72,17 @@ def _cuts(
     figure: Figure, paths: AbstractPaths, sd_at: Deviation, estimated: bool, dataset: Dataset, box: Tensor
 ) -> None:
     """Paths along each input, the others at the data's median, or at the commonest category."""
-    columns, target, X, y = dataset[:4]
+    columns, target, X, y = *dataset[:3], dataset.rates
     names = columns.inputs
     panels = min(len(names), _LARGEST_PANELS)
     width = min(3, panels)
     axes = figure.subplots(-(-panels // width), width, squeeze=False, sharey=True).ravel()
-    noise = None if paths.noise_variance is None else paths.noise_variance.detach().double().cpu()
+    normal = dataset.likelihood is None
+    noise = None if paths.noise_variance is None or not normal else paths.noise_variance.detach().double().cpu()
     for axis, name in zip(axes, names, strict=False):
         place, known = columns.places[name], columns.categories.get(name)
         x = cut(columns, name, X, box)
-        values, mean, sd = (f(x.to(paths.dtype)).double().cpu() for f in (paths, paths.mean, sd_at))
+        values, mean, sd = _at(x, paths, sd_at, dataset)
         positions, data = x[:, place.start], X[:, place.start]
         if known is not None:
             positions, data = torch.arange(len(known), device="cpu"), X[:, place].argmax(1)
@@ -105,15 +106,24 @@ def _maps(
     figure: Figure, paths: AbstractPaths, sd_at: Deviation, estimated: bool, dataset: Dataset, box: Tensor
 ) -> None:
     """The mean, two paths, and the standard deviation over the data's box."""
-    columns, target, X, y = dataset[:4]
+    columns, target, X, y = *dataset[:3], dataset.rates
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64, device="cpu") for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
-    values, mean, sd = (f(x).double().cpu() for f in (paths, paths.mean, sd_at))
+    values, mean, sd = _at(x, paths, sd_at, dataset)
     axes = figure.subplots(1, 2 + len(values[:2]), squeeze=False, sharex=True, sharey=True)[0]
     draw_maps(axes, grid, values, mean, sd, estimated, names=[*columns.inputs, target], data=(X, y))
     for axis in axes:
         _name_axis(axis.xaxis, columns, columns.inputs[0])
     _name_axis(axes[0].yaxis, columns, columns.inputs[1])
+
+
+def _at(x: Tensor, paths: AbstractPaths, sd_at: Deviation, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
+    """Paths `[s, n]`, their mean and standard deviation `[n]` at points; of rates under a likelihood."""
+    values, mean, sd = (f(x.to(paths.dtype)).double().cpu() for f in (paths, paths.mean, sd_at))
+    if dataset.likelihood is None:
+        return values, mean, sd
+    mean, variance = dataset.likelihood.moments(mean, sd.square())
+    return dataset.likelihood.inverse_link(values), mean, variance.sqrt()
 
 
 def _name_axis(axis: Axis, columns: EncodedColumns, name: str) -> None:

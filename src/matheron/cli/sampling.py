@@ -14,12 +14,15 @@ from .options import (
     AsJson,
     Encode,
     Exclude,
+    Exposure,
     Inputs,
     Kernel,
+    Likelihood,
     Noise,
     Quiet,
     Rows,
     Seed,
+    Trials,
     Voice,
     check_writable,
 )
@@ -28,8 +31,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import Tensor
 
-    from ..models import ExactGP
+    from ..models import ExactGP, LatentGP
     from ..tables.encoding import EncodedColumns
+    from ..tables.outcomes import OutcomeColumn
     from .data import Dataset
 
 # A grid's points along each of so many inputs, where the user does not say how many.
@@ -44,6 +48,9 @@ def sample(
     encode: Encode = None,
     kernel: Kernel = None,
     noise: Noise = None,
+    likelihood: Likelihood = None,
+    exposure: Exposure = None,
+    trials: Trials = None,
     rows: Rows = ROWS,
     at: Annotated[Path | None, typer.Option(help="A table of points at which to evaluate.", dir_okay=False)] = None,
     grid: Annotated[str | None, typer.Option(help="Or a grid over the data's box: 200, 200x100, ...")] = None,
@@ -60,6 +67,7 @@ def sample(
     Points are those of --at, or a grid; by default a grid for up to two inputs, and the table's own rows for more
     inputs and for categories. Rows with empty cells are left out of the fit, and get no values (NaN) as points.
     Columns of dates count as days, hours or seconds since the first.
+    With --likelihood the target is counts, yes and no, or has outliers, and functions are rates or probabilities.
     `matheron evaluate` evaluates the saved functions at other points later.
     """
     from ..core.checks import many
@@ -67,6 +75,7 @@ def sample(
     from ..drawing import draw
     from ..tables.encoding import listed
     from ..tables.files import TableWriter
+    from ..tables.outcomes import OutcomeColumn
     from .data import Evaluated, rows_per_chunk
     from .pictures import check_picture, picture
 
@@ -81,13 +90,14 @@ def sample(
     writer = None if out is None else TableWriter(out)
     with voice.warnings_in_words():
         lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
-        gp, dataset = _model(data, target, lists, kernel, noise, rows, at, grid, seed, voice)
+        outcomes = OutcomeColumn.of(likelihood, exposure, trials)
+        gp, dataset = _model(data, target, lists, kernel, noise, outcomes, rows, at, grid, seed, voice)
         columns, name = dataset.columns, dataset.target
         shape, box = None if grid is None else _shape(grid, columns), _with_room(dataset.box())
         domain = _with_margin(_reach(box, at, dataset)) if gp.input_dim <= 3 else None
         drawn = draw(gp, paths, seed=seed, domain=domain)
         voice.say(f"{many(paths, 'function')} drawn from the posterior")
-        evaluated = Evaluated(drawn, columns, name)
+        evaluated = Evaluated(drawn, columns, name, dataset.likelihood)
         if writer is not None:
             with writer:
                 for frame, x in _points(at, shape, dataset, box, rows_per_chunk(drawn)):
@@ -122,26 +132,27 @@ def _model(
     lists: dict[str, list[str] | None],
     kernel: str | None,
     noise: float | None,
+    outcomes: OutcomeColumn | None,
     rows: int,
     at: Path | None,
     grid: str | None,
     seed: int,
     voice: Voice,
-) -> tuple[ExactGP, Dataset]:
+) -> tuple[ExactGP | LatentGP, Dataset]:
     """The model, and the data that it is of."""
     from ..tables.encoding import check_columns
     from ..tables.files import read_chunks
     from .data import check_kernel, fitted, loaded_model, read_dataset
 
     if data.suffix == ".safetensors":
-        given = {"target": target, **lists, "kernel": kernel, "noise": noise}
+        given = {"target": target, **lists, "kernel": kernel, "noise": noise, "likelihood": outcomes}
         if strange := [f"--{name}" for name, words in given.items() if words is not None]:
             raise typer.BadParameter(f"a saved model knows its columns and its kernel: leave out {', '.join(strange)}")
         return loaded_model(data)
     if target is None:
         raise typer.BadParameter("which column is to be modelled? Give --target")
     check_kernel(kernel)
-    dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, **lists)
+    dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=outcomes, **lists)
     if grid is not None:
         _shape(grid, dataset.columns)  # what is wrong with it is said before the fit
     if at is not None:

@@ -14,10 +14,12 @@ from ..core.boxes import as_box
 from ..core.checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor, normals
 from ..features import Features, FeatureSpec
 from ..kernels import Kernel
-from ..kernels import spectral as measures
+from ..kernels.composed_measures import Convolution, Mixture, Moved
+from ..kernels.spectral import GammaScaled, Gaussian, SpectralMeasure, Student
 from ..models import ExactGP, SparseGP
 from ..models.libraries import describe
 from ..paths import PriorPlusUpdate
+from ..solvers.cholesky import solved
 from .metrics import gaussian_coupling, gaussian_wasserstein
 from .samplers import decoupled_moments, moments
 from .samplers.conditionals import Factored, PriorAt, inner_points, single
@@ -117,7 +119,7 @@ def lebesgue_constant(model: object, x: ArrayLike) -> float:
     gp = one_output(model)
     with torch.no_grad():
         at = PriorAt(gp, inner_points(gp, x))
-        return float(torch.cholesky_solve(at.K_mx, Factored(gp, at).L).abs().sum(0).max())
+        return float(solved(Factored(gp, at).L, at.K_mx).abs().sum(0).max())
 
 
 def one_output(model: object) -> ExactGP | SparseGP:
@@ -204,21 +206,21 @@ def log_cover(sides: Tensor, r: float) -> float:
     return min(cells, p * math.log1p(float(sides.norm()) / r))
 
 
-def second_moment(measure: measures.SpectralMeasure) -> float:
+def second_moment(measure: SpectralMeasure) -> float:
     """sigma_p^2 = E |theta|^2, which is minus the Laplacian of the kernel at zero."""
     match measure:
-        case measures.Gaussian():
+        case Gaussian():
             shift = 0.0 if measure.shift is None else float(measure.shift.square().sum())
             return float(measure.scale.square().sum()) + shift
-        case measures.Student():  # the variance of a t with 2 nu degrees of freedom
+        case Student():  # the variance of a t with 2 nu degrees of freedom
             return math.inf if measure.nu <= 1 else float(measure.scale.square().sum()) * measure.nu / (measure.nu - 1)
-        case measures.GammaScaled():  # the Gamma's mean is one
+        case GammaScaled():  # the Gamma's mean is one
             return float(measure.scale.square().sum())
-        case measures.Convolution():  # independent, with a random sign
+        case Convolution():  # independent, with a random sign
             return sum(second_moment(m) for m in measure.measures)
-        case measures.Mixture():
+        case Mixture():
             return sum(float(w) * second_moment(m) for w, m in zip(measure.weights, measure.measures, strict=True))
-        case measures.Moved():  # frequencies keep their lengths
+        case Moved():  # frequencies keep their lengths
             return second_moment(measure.measure)
     atoms = measure.atoms()
     if atoms is None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_points
 from ..drawing import draw
 from ..features import LARGEST_DIM
-from ..lattice.basis import OnLattice
+from ..lattice.basis import Lattice
 from ..models import GP, Batch, Ensemble, ExactGP, SelectedOutputs, SparseGP, leaves
 from ..models.libraries import describe
 from ..paths import AbstractPaths, EnsemblePaths, OutputPaths, PriorPlusUpdate, require_paths
@@ -229,10 +229,10 @@ def _floor(mean: Tensor, C: Tensor, s: int) -> Moments:
 def _implied(paths: AbstractPaths, gp: GP, x: Tensor) -> Moments | None:
     """The law of infinitely many paths with these bases, where it has a closed form."""
     if isinstance(paths, OutputPaths):
-        parts = [_implied(p, g, x) for p, g in zip(paths.members, gp.models, strict=True)]
+        parts = [_implied(p, g, x) for p, g in zip(paths.functions, gp.models, strict=True)]
         return None if any(part is None for part in parts) else side_by_side([p for p in parts if p is not None])
     if isinstance(gp, SelectedOutputs):
-        whole = _implied(paths.members[0], gp.model, x)
+        whole = _implied(paths.functions[0], gp.model, x)
         return None if whole is None else select(whole, gp.outputs)
     if isinstance(paths, EnsemblePaths) or isinstance(gp, Ensemble):
         return None  # which member a path is of was drawn too
@@ -256,7 +256,8 @@ def _kernel_error(members: list[PriorPlusUpdate], gp: GP, x: Tensor) -> KernelEr
 def _members(paths: AbstractPaths) -> list[PriorPlusUpdate]:
     if isinstance(paths, PriorPlusUpdate):
         return [paths]
-    return [leaf for member in paths.members for leaf in _members(member)]
+    parts = paths.members if isinstance(paths, EnsemblePaths) else paths.functions
+    return [leaf for part in parts for leaf in _members(part)]
 
 
 def _in_closed_form(paths: AbstractPaths, gp: GP) -> tuple[AbstractPaths, GP]:
@@ -280,7 +281,7 @@ def _advice(
         errors = f"within {one:.2g} of a standard deviation for one basis, {every:.2g} for all paths together"
         return f"Good enough: the law of these paths is {errors}.", {}
     s, prior = members[0].num_paths, members[0].prior
-    lattice = any(isinstance(part, OnLattice) for part in prior.features.bases)
+    lattice = any(isinstance(part, Lattice) for part in prior.features.bases)
     weight_space = any(isinstance(member, LinearModelPaths) for member in members)
     words, settings = "", Settings()
     since = [member for member in members if member.update.num_data > member.prior.drawn_given]

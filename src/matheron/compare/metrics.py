@@ -16,6 +16,7 @@ from ..features import Features
 from ..kernels import Kernel
 from ..paths import AbstractPaths, PriorPlusUpdate
 from ..solvers import covariance
+from ..solvers.cholesky import solved
 from .samplers import Moments, ValueDraws, feature_covariance
 
 # An eigenvalue below both minus this share of the largest and minus this is no rounding error: it is no covariance.
@@ -104,7 +105,7 @@ def _halley(X: Tensor) -> Tensor:
             inverse = V[:p] @ V[p:].mT / math.sqrt(c)
         else:
             L = torch.linalg.cholesky(c * (X.mT @ X) + one)
-            inverse = torch.cholesky_solve(X.mT, L).mT
+            inverse = solved(L, X.mT).mT
         X = (b / c) * X + (a - b / c) * inverse
         low = min(low * (a + b * square) / (1 + c * square), 1.0)
     return X

@@ -12,6 +12,7 @@ from .saving import load as load
 from .saving import read_notes as read_notes
 from .saving import save as save
 from .sites import Sites as Sites
+from .sites import as_tasks as as_tasks
 from .value import REGISTRY as REGISTRY
 from .value import Json as Json
 from .value import Parts as Parts

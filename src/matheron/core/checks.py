@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, SupportsFloat, SupportsIndex, SupportsInt, TypeAlias, TypeVar, cast
 
@@ -33,7 +34,6 @@ class Named(Protocol):
 ArrayLike: TypeAlias = Tensor | np.ndarray | Table | float | Sequence["ArrayLike"]
 # The names of the columns of a model's inputs, where they were given in a table.
 Names: TypeAlias = tuple[str, ...] | None
-_NAMES_SHOWN = 8  # more are not listed in a message
 # Where random numbers come from: a generator, a seed, or None for torch's default generator.
 Random = torch.Generator | np.random.Generator | np.random.RandomState | int | None
 
@@ -111,6 +111,15 @@ def as_tensor(value: ArrayLike, name: str, *, like: Tensor | None = None, advice
 
 def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def level_outside() -> int:
+    """The `stacklevel`, of a warning that is given where this is called, of the first caller outside the package."""
+    frame, level = sys._getframe(1), 1
+    within = (__name__.split(".")[0], "torch", "functools")  # a decorator may be in between
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in within:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def seeded(function: F) -> F:
@@ -227,14 +236,14 @@ def check_names(value: object, name: str, names: Names) -> None:
     if missing:
         advice = f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not there"
     else:
-        chosen = repr(list(names)) if len(names) <= _NAMES_SHOWN else "list(paths.input_names)"
+        chosen = repr(list(names)) if len(names) <= 8 else "list(paths.input_names)"
         advice = f"use {name}[{chosen}]"
     raise ValueError(f"{name}: expected the columns {_listed(names)}, in this order, got {_listed(got)}; {advice}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f", ... ({len(names)} in all)" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def as_points(

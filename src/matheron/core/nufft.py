@@ -27,8 +27,6 @@ _DOUBLE, _SINGLE = 1e-11, 1e-7
 WIDTH = {torch.float64: 14, torch.float32: 9}
 # An operation of an FFT, or of spreading, in those of a matrix product (measured on a CPU).
 FFT_COST = 8.0
-# Numbers gathered at a time by our own interpolation.
-_BLOCK = 1 << 23
 
 
 def series_at(F: Tensor, x: Tensor, accuracy: float | None = None) -> Tensor:
@@ -161,7 +159,9 @@ def fine_grid(F: Tensor) -> Tensor:
 class Interpolated:
     """Real series from their fine grids `[r, *grid]`: values at angles, and each row's own with gradients, too."""
 
-    def __init__(self, grid: Tensor) -> None:
+    def __init__(self, grid: Tensor, block: int = 1 << 23) -> None:
+        """`block` numbers are gathered at a time."""
+        self.block = block
         self.size = tuple(grid.shape[1:])
         self.table = grid.flatten(1).contiguous()  # [r, cells]
         self.width = WIDTH[grid.dtype]
@@ -170,7 +170,7 @@ class Interpolated:
         """All rows at shared angles `[n, d] -> [r, n]`."""
         rows = self.table.mT.contiguous()  # [cells, r], the numbers of a cell side by side
         out = self.table.new_empty(len(x), len(self.table))
-        step = max(1, _BLOCK // self.width ** x.shape[1])
+        step = max(1, self.block // self.width ** x.shape[1])
         for i in range(0, len(x), step):
             index, weights, _ = _taps(x[i : i + step], self.size, self.table.dtype)
             out[i : i + step] = embedding_bag(index, rows, per_sample_weights=_outer(weights), mode="sum")
@@ -183,7 +183,7 @@ class Interpolated:
         slopes = self.table.new_empty(b * n, d) if gradient else None
         start = (rows * self.table.shape[1]).repeat_interleave(n)
         x = x.reshape(-1, d)
-        step = max(1, _BLOCK // self.width**d)
+        step = max(1, self.block // self.width**d)
         for i in range(0, b * n, step):
             cut = slice(i, i + step)
             index, weights, derivatives = _taps(x[cut], self.size, self.table.dtype, gradient)

@@ -16,8 +16,6 @@ from rich.progress import Progress, ProgressColumn, TaskID
 from rich.text import Text
 
 T = TypeVar("T")
-# Seconds between two pictures of a bar in a notebook, and its width in characters.
-_REFRESH, _WIDTH = 0.1, 100
 
 
 def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = False) -> Progress:
@@ -66,9 +64,12 @@ class _TimeLeft(ProgressColumn):
 class _NotebookProgress(Progress):
     """The same table of tasks, shown by IPython's display and updated in place."""
 
-    def __init__(self, *columns: str | ProgressColumn, transient: bool) -> None:
+    def __init__(
+        self, *columns: str | ProgressColumn, transient: bool, refresh_every: float = 0.1, width: int = 100
+    ) -> None:
         super().__init__(*columns, auto_refresh=False, transient=transient)
         self._transient, self._handle, self._shown = transient, None, 0.0
+        self._refresh_every, self._width = refresh_every, width  # seconds, and characters
 
     def start(self) -> None:
         self.refresh()
@@ -80,7 +81,7 @@ class _NotebookProgress(Progress):
 
     def refresh(self) -> None:
         display = import_module("IPython.display").display
-        page = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, force_terminal=False, no_color=True)
+        page = Console(file=io.StringIO(), width=self._width, force_jupyter=False, force_terminal=False, no_color=True)
         with page.capture() as captured:
             page.print(self.get_renderable())
         bundle = _bundle(captured.get().rstrip())
@@ -99,7 +100,7 @@ class _NotebookProgress(Progress):
         self._refresh_now_and_then()
 
     def _refresh_now_and_then(self) -> None:
-        if time.monotonic() - self._shown >= _REFRESH:
+        if time.monotonic() - self._shown >= self._refresh_every:
             self.refresh()
 
 

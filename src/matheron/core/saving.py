@@ -248,7 +248,8 @@ def _types_of_part(kind: type[Value], name: str) -> set[str]:
 
 
 # Types of parts, as constructors name them.
-_BASES = ("Kernel", "Mean", "Transform", "Features", "Basis", "PriorPaths", "UpdatePaths", "AbstractPaths")
+_BASES = ("Kernel", "Mean", "Transform", "Features", "Basis", "PriorPaths", "UpdatePaths")
+_BASES += ("AbstractFunctions", "AbstractPaths")
 
 
 def _construct(value: Value, parameters: Mapping[str, inspect.Parameter]) -> None:

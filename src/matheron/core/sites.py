@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from .checks import ArrayLike, as_array
 from .value import Value
 
 
@@ -69,3 +70,19 @@ class Sites(Value):
     def check(self) -> None:
         if self.outputs is not None and (self.outputs.is_floating_point() or bool((self.outputs < 0).any())):
             raise ValueError("Sites: expected outputs that are whole numbers from 0")
+
+
+def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int) -> Tensor | None:
+    """Task indices `[n]`, checked; None for one output."""
+    if num_outputs == 1:
+        if tasks is not None:
+            raise ValueError("tasks: given, but the kernel has one output; wrap it in kernels.Coregional(kernel, B)")
+        return None
+    if tasks is None:
+        raise ValueError(f"tasks: expected [{n}] whole numbers below {num_outputs}, which output each row is of")
+    tasks = as_array(tasks)
+    if tasks.shape != (n,) or bool((tasks != tasks.long()).any()):
+        raise ValueError(f"tasks: expected [{n}] whole numbers, got shape {list(tasks.shape)}")
+    if bool((tasks < 0).any()) or bool((tasks >= num_outputs).any()):
+        raise ValueError(f"tasks: expected whole numbers from 0 to {num_outputs - 1}, got up to {int(tasks.max())}")
+    return tasks.long()

@@ -247,9 +247,7 @@ class Parts(Value, Generic[V]):
     """Several values in order."""
 
     def __init__(self, parts: Iterable[V]) -> None:
-        super().__init__()
-        for i, part in enumerate(parts):
-            self.add_module(str(i), part)
+        super().__init__(**{str(i): part for i, part in enumerate(parts)})
 
     def __repr__(self) -> str:
         return ", ".join(map(repr, self))

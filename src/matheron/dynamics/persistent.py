@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..paths import AbstractPaths
+from ..paths import AbstractFunctions, fused_recursion
 from .driving import Control, Noise
 from .stepper import DISCRETE, Drift
 
@@ -31,14 +31,14 @@ def fused_rollout(
 ) -> Tensor | None:
     """The kept states `[s, (a,) steps // keep_every + 1, d_s]` from `state` `[s, (a,) d_s]` on; None where this is not
     for the kernel."""
-    if control.policy or not isinstance(drift, AbstractPaths) or method not in ("euler", *DISCRETE):
+    if control.policy or not isinstance(drift, AbstractFunctions) or method not in ("euler", *DISCRETE):
         return None
     start = state.flatten(0, -2)  # [r, d_s], the trajectories of a path one after the other
     rows, d_s = start.shape
     D = drift.input_dim
     d_c = D - d_s
     one = start[:: rows // len(state)]  # a state of each path
-    f = drift.recursion(dt if method == "euler" else 1.0, one)
+    f = fused_recursion(drift, dt if method == "euler" else 1.0, one)
     if f is None:
         return None
     x = torch.zeros(rows, D, dtype=state.dtype, device=state.device)

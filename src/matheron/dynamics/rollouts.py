@@ -16,7 +16,7 @@ from ..core.modes import transformed
 from ..core.value import Value
 from ..models import GP
 from ..models.libraries import ADAPTERS
-from ..paths import AbstractPaths, OutputPaths, require_paths
+from ..paths import AbstractFunctions, require_functions, stack
 from .driving import Control, Controls, Noise
 from .persistent import fused_rollout
 from .stepper import DISCRETE, METHODS, Drift, Stepper, make_stepper
@@ -32,7 +32,7 @@ class DivergenceWarning(UserWarning):
 
 
 def rollout(
-    drift: Drift | Sequence[AbstractPaths],
+    drift: Drift | Sequence[AbstractFunctions],
     initial_state: ArrayLike,
     steps: int,
     dt: float | None = None,
@@ -95,7 +95,7 @@ def rollout(
     dt = _step_size(method, dt)
     f: Drift = _joined(drift) if isinstance(drift, Sequence) else _as_drift(drift)
     state = _initial(f, initial_state)  # [s, d_s]
-    number = f.input_dim - f.num_outputs if isinstance(f, AbstractPaths) else None
+    number = f.input_dim - f.num_outputs if isinstance(f, AbstractFunctions) else None
     control = Control(controls, actions, steps, dt, state, number)
     if actions is not None and control.given is not None:
         state = state[:, None].expand(-1, len(control.given), -1)  # [s, a, d_s]
@@ -173,20 +173,20 @@ def _as_drift(drift: T) -> T:
     return drift
 
 
-def _joined(drifts: Sequence[AbstractPaths]) -> OutputPaths:
+def _joined(drifts: Sequence[AbstractFunctions]) -> AbstractFunctions:
     for i, one in enumerate(drifts):
         if not isinstance(_as_drift(one), Value):
             raise TypeError(
                 f"drift: expected a list of paths, one per state, got {type(one).__name__} at place {i}; a known "
                 "system is one function [s, d_s + d_c] -> [s, d_s]"
             )
-    return OutputPaths(drifts)
+    return stack(drifts)
 
 
 def _initial(drift: Drift, initial_state: ArrayLike) -> Tensor:
     """States `[s, d_s]`, as many as there are paths."""
     if isinstance(drift, Value):
-        drift = require_paths(drift, "drift")
+        drift = require_functions(drift, "drift")
         like = torch.empty(0, dtype=drift.dtype, device=drift.device)
         state = as_tensor(initial_state, "initial_state", like=like)
         if state.ndim == 1:

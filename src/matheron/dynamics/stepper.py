@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..core.modes import transformed
-from ..paths import AbstractPaths
+from ..paths import AbstractFunctions, has_domain
 
-Drift = AbstractPaths | Callable[[Tensor], Tensor]
+Drift = AbstractFunctions | Callable[[Tensor], Tensor]
 # (state [s, (a,) d_s], control [s, (a,) d_c] or None, noise [s, (a,) d_s] or None) -> state [s, (a,) d_s]
 Stepper = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
@@ -27,7 +27,7 @@ def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", 
 
     def f(state: Tensor, control: Tensor | None) -> Tensor:
         x = state if control is None else torch.cat([state, control], dim=-1)  # [s, (a,) d_s + d_c]
-        if not isinstance(drift, AbstractPaths):
+        if not isinstance(drift, AbstractFunctions):
             return _known(drift, x.flatten(0, -2), state)
         x = x if x.ndim == 3 else x[:, None]
         if x.device.type != "cpu" or transformed() or bool((finite := torch.isfinite(x)).all()):
@@ -41,7 +41,7 @@ def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", 
         return following if noise is None else following + noise
 
     # What is captured as a graph cannot look at points, to check them against a domain.
-    capturable = isinstance(drift, AbstractPaths) and not drift.bounded
+    capturable = isinstance(drift, AbstractFunctions) and not has_domain(drift)
     return _Replayed(step) if fast and state.device.type == "cuda" and capturable else step
 
 

@@ -1,24 +1,29 @@
-"""How paths are computed: evaluators that read a record of them, the first that can."""
+"""How paths are computed: bases and their weighted sums, and evaluators that each take some terms of a record."""
 
+from . import fused as _fused
 from .bases import Basis as Basis
 from .bases import Canonical as Canonical
 from .bases import Cosines as Cosines
 from .bases import Pairs as Pairs
 from .bases import Products as Products
-from .chunked import MEMORY_BUDGET as MEMORY_BUDGET
-from .evaluators import EVALUATORS as EVALUATORS
+from .evaluators import BLOCKS as BLOCKS
+from .evaluators import MEMORY_BUDGET as MEMORY_BUDGET
 from .evaluators import Evaluator as Evaluator
+from .evaluators import Points as Points
+from .evaluators import record_shares_work as record_shares_work
 from .evaluators import register as register
-from .evaluators import shares_work as shares_work
 from .evaluators import values as values
 from .evaluators import values_and_gradients as values_and_gradients
-from .fused.join import joined_gradients as joined_gradients
+from .fused import joined_gradients as joined_gradients
+from .fused.recursion import Recursion as Recursion
+from .fused.recursion import recursion_of as recursion_of
 from .grid import on_grid as on_grid
-from .path_terms import PathTerm as PathTerm
-from .path_terms import WeightedSum as WeightedSum
-from .path_terms import Wide as Wide
-from .path_terms import sum_of as sum_of
+from .record import Float64Term as Float64Term
+from .record import PathTerm as PathTerm
 from .record import Record as Record
 from .record import Recorder as Recorder
-from .record import by_digits as by_digits
+from .record import WeightedSum as WeightedSum
 from .record import inner_points as inner_points
+from .record import sum_of as sum_of
+
+register(_fused.FusedKernels())

@@ -12,15 +12,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..core.arena import computed, empty, frame
+from ..core.arena import Sums, add, computed, empty, frame, weigh, weigh_coordinates
 from ..core.value import Value
-from ..core.weighted_sums import Sums, add, weigh, weigh_coordinates
 from ..kernels import Kernel
 from ..kernels.base import squared_distance
 
-# Functions of a basis that are evaluated at once: enough for fast products, few enough for many points per block.
+# Functions of a basis that are evaluated at once: enough for fast products, few enough for many points per block. With
+# half or twice as many, 64 paths of 32,768 features take the same within 6% (benchmarks/peers.py, sweep of ell).
 LARGEST_WIDTH = 1 << 13
-# Where each path has a basis of its own and points are few, this many numbers' worth of bases are evaluated together.
+# Where each path has a basis of its own and points are few, this many numbers' worth of bases are evaluated together;
+# with half or twice as many calls take the same within 5%.
 LARGEST_BATCH = 1 << 21
 
 
@@ -61,10 +62,10 @@ class Basis(Value):
         """`weighted`, or `weighted_with_gradient`."""
         return self.weighted_with_gradient(x, W) if gradient else self.weighted(x, W)
 
-    def pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+    def vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_r G_r times the gradient of the sums: `[B, n, d], [B, r, c], [B, r, n] -> [B, n, d]`, without a graph."""
         if len(x) == len(W) == 1:
-            return self._pulled(x, W, G) if W.shape[1] > 1 else self._slope(x, W[0, 0]) * G.mT
+            return self._shared_vjp(x, W, G) if W.shape[1] > 1 else self._slope(x, W[0, 0]) * G.mT
         _, df = self.weighted_with_gradient(x, W)  # [B, r, n, d]
         return (G[..., None] * df).sum(1)
 
@@ -72,7 +73,7 @@ class Basis(Value):
         """The gradient of one sum: `[1, n, d], [c] -> [1, n, d]`."""
         return self.weighted_with_gradient(x, w[None, None])[1][:, 0]
 
-    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+    def _shared_vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """The same for one problem of several sums."""
         _, df = self.weighted_with_gradient(x, W)
         return (G[..., None] * df).sum(1)
@@ -122,13 +123,13 @@ class CutBasis(Basis):
         assert total is not None
         return total
 
-    def pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+    def vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         if self.size <= LARGEST_WIDTH:
-            return super().pulled(x, W, G)
+            return super().vjp(x, W, G)
         total = torch.zeros_like(x)
         for piece, columns in self.pieces(LARGEST_WIDTH):
             with frame():
-                total += piece.pulled(x, W[..., columns], G)
+                total += piece.vjp(x, W[..., columns], G)
         return total
 
 
@@ -158,8 +159,8 @@ class Pairs(CutBasis):
             piece = Pairs(self.frequencies[:, i : i + step], self.amplitudes[:, i : i + step])
             yield piece, torch.cat([cosines, cosines + f])
 
-    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        H_cos, H_sin = (pulled_weights(w, G) for w in W.chunk(2, dim=-1))  # [n, f]
+    def _shared_vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        H_cos, H_sin = (feature_cotangents(w, G) for w in W.chunk(2, dim=-1))  # [n, f]
         P = phases_at(x, self.frequencies)[0]
         slope = _cos(P).mul_(H_sin).addcmul_(P.sin_(), H_cos, value=-1)
         return (slope @ self.frequencies[0])[None]
@@ -212,8 +213,8 @@ class Cosines(CutBasis):
             cut = slice(i, i + width)
             yield Cosines(self.frequencies[:, cut], self.phases[:, cut], self.amplitudes[:, cut]), cut
 
-    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        slope = phases_at(x, self.frequencies, self.phases)[0].sin_().mul_(pulled_weights(W, G))  # [n, f]
+    def _shared_vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        slope = phases_at(x, self.frequencies, self.phases)[0].sin_().mul_(feature_cotangents(W, G))  # [n, f]
         return (slope @ self.frequencies[0]).neg_()[None]
 
     def _slope(self, x: Tensor, w: Tensor) -> Tensor:
@@ -248,7 +249,7 @@ def _slope_of_cosines(x: Tensor, theta: Tensor, tau: Tensor, w: Tensor) -> Tenso
     return phases_at(x, theta, tau).sin_() @ (-w[:, None] * theta[0])
 
 
-def pulled_weights(W: Tensor, G: Tensor) -> Tensor:
+def feature_cotangents(W: Tensor, G: Tensor) -> Tensor:
     """H = G^T W, the gradient of each basis function at each point: `[1, r, c], [1, r, n] -> [n, c]`."""
     return torch.mm(G[0].mT, W[0], out=empty((G.shape[2], W.shape[2]), W))
 
@@ -351,9 +352,9 @@ class Canonical(CutBasis):
         for i in range(0, self.size, width):
             yield Canonical(self.kernel, self.centres[i : i + width]), slice(i, i + width)
 
-    def _pulled(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+    def _shared_vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_j H_j dk(x, z_j)/dx, H = G^T W: of a radial kernel slopes and products, of others a problem per point."""
-        H = pulled_weights(W, G)  # [n, c]
+        H = feature_cotangents(W, G)  # [n, c]
         total = self._radial_slopes(x[0], H)
         if total is None:
             return self.kernel.weighted_with_gradient(x[0][:, None], self.centres, H[:, None])[1][None, :, 0, 0]

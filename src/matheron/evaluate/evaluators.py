@@ -1,106 +1,314 @@
-"""How paths are computed: evaluators that read a record of them, the first that can."""
+"""How paths are computed: evaluators that each take some of the terms of a record, and blocks that take the rest.
+
+A record's evaluators are chosen once for each kind of points: each in turn says which terms it computes there and
+leaves the others to the next, so that one unusual term does not keep the rest from a fast way. The parts add up.
+
+Blocks are the last. A block is some of the points (and, where each path has its own, some of the paths). Its basis
+functions are made, used in one product for all paths, and dropped; nothing of size [s, n, ell] or [n, ell] ever exists,
+and peak extra memory is bounded whatever the number of points, paths and features. Where hyperparameters are in a
+graph, the backward pass makes each block's basis functions again.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from ..core.arena import arena, frame
 from ..core.modes import transformed
-from . import chunked, fused
-from . import own_points as single
-from .record import Record, by_digits
+from .own_points import one_sum_each
+from .record import Float64Term, Record, Which
 
-
-class Evaluator(Protocol):
-    """What computes records. A module with these three functions is one."""
-
-    def can(self, record: Record, x: Tensor, of: Tensor | None) -> bool: ...
-    def values(self, record: Record, x: Tensor) -> Tensor: ...
-    def values_and_gradients(self, record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]: ...
-
-
-# In order of speed; the last serves all. An engine with terms of its own adds an evaluator by `register`.
-EVALUATORS: list[Evaluator] = [fused, single, chunked]
-# Predicates of records whose functions cost as much together as each alone, also by `register`.
-_ALONE: list[Callable[[Record], bool]] = []
-# Numbers of a gradient up to which its own computation costs less than a pull-back's overhead (measured).
+# The kinds of points. "shared": `[1, n, d]` of all paths. "own": `[s, n, d]` of each path, or of paths that are named.
+# "traced": either, inside a transform of torch.func, or with hyperparameters in a graph: plain operations alone serve.
+Points = Literal["shared", "own", "traced"]
+# What an evaluation holds beyond its inputs and its result at the most, in bytes.
+MEMORY_BUDGET = 256 * 2**20
+# Numbers of a gradient up to which it is computed with the values, for less than a vector-Jacobian product's overhead
+# (benchmarks/pull_back.py).
 _FEW = 64
 
 
-def register(evaluator: Evaluator, alone: Callable[[Record], bool]) -> None:
-    """Ask an engine's evaluator before those for points of each path's own, and blocks.
+class Evaluator(ABC):
+    """A way to compute some of the terms of paths."""
 
-    `alone` says of which records several functions at the same points cost as much as each of them alone.
-    """
-    EVALUATORS.insert(EVALUATORS.index(single), evaluator)
-    _ALONE.append(alone)
+    # Whether several functions at the same points cost less than each alone: their basis is computed once.
+    shares_work: bool = True
+
+    @abstractmethod
+    def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
+        """What it computes of a record at points of this kind, and the rest; None where there is none.
+
+        Both are records (see `Record.parted`), and the mean goes with one of them. The methods below are given what was
+        taken.
+        """
+
+    @abstractmethod
+    def values(self, record: Record, x: Tensor) -> Tensor:
+        """What was taken, at inner points `[1 or s, n, d]`: `[s, n, t]`."""
+
+    @abstractmethod
+    def values_and_gradients(self, record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The same and gradients `[s, n, t, d]`, without a graph; of the paths `of` at their points `[p, n, d]`."""
+
+    def vjp(self, record: Record, x: Tensor, G: Tensor) -> Tensor:
+        """sum over paths and outputs of G `[s, n, t]` times the gradients at shared points `[1, n, d]`."""
+        return BLOCKS.vjp(record, x, G)
 
 
-def shares_work(record: Record) -> bool:
+def register(evaluator: Evaluator) -> None:
+    """Ask an evaluator for the terms that it takes, after those that were registered before and ahead of blocks."""
+    EVALUATORS.insert(len(EVALUATORS) - 1, evaluator)
+
+
+def _kind(record: Record, x: Tensor, of: Tensor | None = None) -> Points:
+    if record.requires_grad or transformed():
+        return "traced"
+    return "shared" if x.shape[0] == 1 and of is None else "own"
+
+
+def _chosen(points: Points, record: Record) -> list[tuple[Evaluator, Record]]:
+    """The evaluators of a record at points of this kind, and what each of them computes."""
+    chosen: list[tuple[Evaluator, Record]] = []
+    rest: Record | None = record
+    for evaluator in EVALUATORS:
+        if rest is not None:
+            mine, rest = evaluator.take(rest, points)
+            chosen += [] if mine is None else [(evaluator, mine)]
+    return chosen
+
+
+# What is derived of a record for each kind of points: its evaluators.
+_PARTS: dict[Points, Callable[[Record], list[tuple[Evaluator, Record]]]] = {
+    points: partial(_chosen, points) for points in ("shared", "own", "traced")
+}
+
+
+def record_shares_work(record: Record) -> bool:
     """Whether several functions at the same points cost less than each alone: their basis is computed once."""
-    return not any(alone(record) for alone in _ALONE)
+    return any(evaluator.shares_work for evaluator, mine in record.derived(_PARTS["shared"]) if mine.terms)
 
 
 def values(record: Record, x: Tensor) -> Tensor:
     """The functions at inner points `[1 or s, n, d]`: `[s, n, t]`, differentiable in x."""
-    parts = record.derived(by_digits)
-    if parts is not None:
-        narrow, wide = parts
-        return values(narrow, x) + values(wide, x.double()).to(x.dtype)
-    evaluator = _first(record, x, None)
-    if x.requires_grad and torch.is_grad_enabled() and not (record.requires_grad or transformed()):
-        return InGraph.apply(x, record, evaluator)
-    return evaluator.values(record, x)
-
-
-class InGraph(torch.autograd.Function):
-    """An evaluator's values at points in a graph, which keeps the points alone, or their gradients too.
-
-    These where they are no more numbers than the points (each function has its own), or few. Else they are pulled back
-    in closed form: with H = G^T W the gradient of each basis function, no path's own gradient is made.
-    """
-
-    @staticmethod
-    def forward(ctx, x: Tensor, record: Record, evaluator) -> Tensor:
-        ctx.record, ctx.evaluator = record, evaluator
-        if len(x) == record.num_paths or record.num_paths * x.shape[1] * x.shape[2] <= _FEW:
-            f, df = evaluator.values_and_gradients(record, x, None)
-            ctx.save_for_backward(x, df)
-        else:
-            f = evaluator.values(record, x)
-            ctx.save_for_backward(x)
-        return f.clone() if f._is_view() else f  # torch lets nobody write into a view that comes from here
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        x, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
-            return chunked.differentiable_pull(ctx.record, x, grad), None, None
-        if kept:
-            return (grad[..., None] * kept[0]).sum(2).sum_to_size(x.shape), None, None
-        pulled = fused.pulled if ctx.evaluator is fused else chunked.pulled
-        return pulled(ctx.record, x, grad), None, None
+    points = _kind(record, x)
+    if x.requires_grad and points != "traced" and torch.is_grad_enabled():
+        return InGraph.apply(x, record)
+    (evaluator, mine), *more = record.derived(_PARTS[points])
+    f = evaluator.values(mine, x)
+    for evaluator, mine in more:
+        f = f + evaluator.values(mine, x)
+    return f
 
 
 def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The same and their gradients `[s, n, t, d]`, without a graph; with `of`, of these paths at points `[p, n, d]`."""
-    parts = record.derived(by_digits)
-    if parts is not None:
-        narrow, wide = parts
-        (f, df), (g, dg) = values_and_gradients(narrow, x, of), values_and_gradients(wide, x.double(), of)
-        return f + g.to(x.dtype), df + dg.to(x.dtype)
     s = record.num_paths
     if of is not None and len(of) >= 4 * s and s * int(of.bincount().max()) <= 2 * len(of):  # several points of each
-        return chunked.of_some(lambda points: values_and_gradients(record, points), s, x, of)
-    return _first(record, x, of).values_and_gradients(record, x, of)
+        return of_some(lambda points: values_and_gradients(record, points), s, x, of)
+    (evaluator, mine), *more = record.derived(_PARTS[_kind(record, x, of)])
+    f, df = evaluator.values_and_gradients(mine, x, of)
+    for evaluator, mine in more:
+        g, dg = evaluator.values_and_gradients(mine, x, of)
+        f, df = f + g, df + dg
+    return f, df
 
 
-def _first(record: Record, x: Tensor, of: Tensor | None):
-    """The first evaluator that can."""
-    for each in EVALUATORS:  # a plain loop: this is in every call's way
-        if each.can(record, x, of):
-            return each
-    raise AssertionError("the last evaluator serves all")
+def vjp(record: Record, x: Tensor, G: Tensor) -> Tensor:
+    """sum over paths and outputs of G `[s, n, t]` times the gradients at shared points `[1, n, d]`, without a graph."""
+    (evaluator, mine), *more = record.derived(_PARTS["shared"])
+    total = evaluator.vjp(mine, x, G)
+    for evaluator, mine in more:
+        total = total + evaluator.vjp(mine, x, G)
+    return total
+
+
+class InGraph(torch.autograd.Function):
+    """Values at points in a graph, which keeps the points alone, or their gradients too.
+
+    These where they are no more numbers than the points (each function has its own), or few. Else the backward pass is
+    a vector-Jacobian product in closed form: with H = G^T W the gradient of each basis function, no path's own gradient
+    is made.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, record: Record) -> Tensor:
+        ctx.record = record
+        if len(x) == record.num_paths or record.num_paths * x.shape[1] * x.shape[2] <= _FEW:
+            f, df = values_and_gradients(record, x)
+            ctx.save_for_backward(x, df)
+        else:
+            f = values(record, x)
+            ctx.save_for_backward(x)
+        return f.clone() if f._is_view() else f  # torch lets nobody write into a view that comes from here
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        x, *kept = ctx.saved_tensors
+        if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
+            return BLOCKS.differentiable_vjp(ctx.record, x, grad), None
+        if kept:
+            return (grad[..., None] * kept[0]).sum(2).sum_to_size(x.shape), None
+        return vjp(ctx.record, x, grad), None
+
+
+def of_some(
+    all_paths: Callable[[Tensor], tuple[Tensor, Tensor]], num_paths: int, x: Tensor, of: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Values and gradients of path of[i] at x[i], `[p, 1, d], [p] -> [p, 1, t], [p, 1, t, d]`, by those of all paths at
+    as many points each as the most that any has: less than a plan for fewer."""
+    counts = torch.zeros(num_paths, dtype=torch.long, device=x.device).index_add_(0, of, torch.ones_like(of))
+    order = of.argsort(stable=True)
+    column = torch.empty_like(of)
+    column[order] = torch.arange(len(of), device=x.device) - (counts.cumsum(0) - counts)[of[order]]
+    points = x[:1, 0].expand(num_paths, int(counts.max()), -1).clone()
+    points[of, column] = x[:, 0]
+    value, gradient = all_paths(points)
+    return value[of, column][:, None], gradient[of, column][:, None]
+
+
+class InFloat64(Evaluator):
+    """Terms that are summed in float64 whatever the points' dtype: a record of their own, with evaluators of its own.
+
+    So on a GPU the fused kernels of each dtype serve.
+    """
+
+    def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
+        terms = [term for term in record.terms if isinstance(term, Float64Term)]
+        if not terms:
+            return None, record
+        mine, rest = record.parted(terms, with_mean=False)
+        wide = [term.term for term in terms]
+        return replace(mine, terms=wide, mean=mine.mean.double(), origin=record.origin.double()), rest
+
+    def values(self, record: Record, x: Tensor) -> Tensor:
+        return values(record, x.double()).to(x.dtype)
+
+    def values_and_gradients(self, record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
+        f, df = values_and_gradients(record, x.double(), of)
+        return f.to(x.dtype), df.to(x.dtype)
+
+    def vjp(self, record: Record, x: Tensor, G: Tensor) -> Tensor:
+        return vjp(record, x.double(), G.double()).to(x.dtype)
+
+
+# Blocks: which paths (None for all at shared points) and which points.
+Cuts = list[tuple[slice | None, slice]]
+
+
+@dataclass
+class Blocks(Evaluator):
+    """All terms, in blocks of points and paths.
+
+    Args:
+        cpu_block: numbers in a block on a CPU, if float64; twice as many in float32. A block that stays in cache is
+            faster than the largest that fits the budget: 64 paths with 4,096 features and 1,024 data (the headline of
+            benchmarks/cases.py) take up to half as long again with half of this, and at own points a tenth with twice.
+        memory_budget: the most that an evaluation holds beyond its inputs and its result, in bytes.
+        temporaries: arrays of a block's size that are alive at once in the worst kernel, counted from above.
+        small: numbers in all below which there is one block, and allocating is cheaper than keeping accounts of memory.
+            From a quarter of this to four times, calls take the same within 3% (benchmarks/peers.py, few points).
+    """
+
+    cpu_block: int = 1 << 20
+    memory_budget: int = MEMORY_BUDGET
+    temporaries: int = 8
+    small: int = 1 << 16
+
+    def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
+        alone = points == "own" or (points == "shared" and record.num_paths == 1)
+        return record.derived(one_sum_each) if alone else record, None
+
+    def values(self, record: Record, x: Tensor) -> Tensor:
+        """In a graph of x and of the record, where these are in one.
+
+        Shared points are cut along n, own points along s and n.
+        """
+        s, (rows, n, _), width = record.num_paths, x.shape, record.width(x)
+        own = rows > 1
+        graph = (record.requires_grad or x.requires_grad) and torch.is_grad_enabled()
+        if not graph and rows * n * width < self.small:
+            return record.values(x, slice(0, s) if own else None)
+        cuts = self._cuts(x, s, width, own)
+        if transformed():  # in whose graph nothing is written in place, and nothing made twice
+            return _joined(record.values, x, cuts)
+        if graph:
+            return _with_checkpoints(record, x, cuts)
+        out = torch.empty(s, n, record.num_outputs, dtype=x.dtype, device=x.device)
+        with torch.no_grad(), arena():
+            for paths, points in cuts:
+                out[_all(paths), points] = record.values(x[_all(paths), points], paths)
+        return out
+
+    @torch.no_grad()
+    def values_and_gradients(self, record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
+        s, n, width = record.num_paths if of is None else len(of), x.shape[1], record.width(x, gradient=True)
+        own = of is not None or len(x) > 1
+        if len(x) * n * width < self.small:
+            return record.values_and_gradients(x, of if of is not None else slice(0, s) if own else None)
+        f = torch.empty(s, n, record.num_outputs, dtype=x.dtype, device=x.device)
+        df = torch.empty(*f.shape, x.shape[2], dtype=x.dtype, device=x.device)
+        with arena():
+            for paths, points in self._cuts(x, s, width, own):
+                block, whose = x[_all(paths), points], paths if of is None else of[_all(paths)]
+                f[_all(paths), points], df[_all(paths), points] = record.values_and_gradients(block, whose)
+        return f, df
+
+    @torch.no_grad()
+    def vjp(self, record: Record, x: Tensor, G: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        with arena():
+            for _, points in self._cuts(x, record.num_paths, 2 * record.width(x), own=False):
+                with frame():
+                    out[:, points] = record.vjp(x[:, points], G[:, points])
+        return out
+
+    def differentiable_vjp(self, record: Record, x: Tensor, G: Tensor) -> Tensor:
+        """The same in a graph, by autograd, of a whole record."""
+        f = _with_checkpoints(record, x, self._cuts(x, record.num_paths, record.width(x), len(x) > 1))
+        return torch.autograd.grad(f, x, G, create_graph=True)[0] if f.requires_grad else torch.zeros_like(x)
+
+    def numbers(self, x: Tensor) -> int:
+        """How many numbers of x's dtype a block holds, on its device."""
+        budget = self.memory_budget // (self.temporaries * x.element_size())
+        return min(budget, self.cpu_block * 8 // x.element_size()) if x.device.type == "cpu" else budget
+
+    def _cuts(self, x: Tensor, num_paths: int, width: int, own: bool) -> Cuts:
+        """Blocks (paths, points) that cover all and hold at most a block's numbers each, or one point of one path."""
+        block, num_points = self.numbers(x), x.shape[1]
+        points = max(1, min(num_points, block // width))
+        cuts = [slice(j, j + points) for j in range(0, num_points, points)] or [slice(0, 0)]
+        if not own:
+            return [(None, cut) for cut in cuts]
+        paths = max(1, min(num_paths, block // (width * points)))
+        return [(slice(i, min(i + paths, num_paths)), cut) for i in range(0, num_paths, paths) for cut in cuts]
+
+
+def _with_checkpoints(record: Record, x: Tensor, cuts: Cuts) -> Tensor:
+    """The blocks in a graph that includes hyperparameters: each is a checkpoint."""
+    if len(cuts) == 1:
+        return record.values(x, cuts[0][0])
+    return _joined(partial(checkpoint, record.values, use_reentrant=False, preserve_rng_state=False), x, cuts)
+
+
+def _joined(value: Callable[[Tensor, Which], Tensor], x: Tensor, cuts: Cuts) -> Tensor:
+    rows: dict[int, list[Tensor]] = {}
+    for paths, points in cuts:
+        rows.setdefault(_all(paths).start or 0, []).append(value(x[_all(paths), points], paths))
+    return torch.cat([torch.cat(row, dim=1) for row in rows.values()], dim=0)
+
+
+def _all(paths: slice | None) -> slice:
+    return slice(None) if paths is None else paths
+
+
+BLOCKS = Blocks()
+# In the order in which they are asked; blocks take all that is left.
+EVALUATORS: list[Evaluator] = [InFloat64(), BLOCKS]

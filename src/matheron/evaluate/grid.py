@@ -16,13 +16,14 @@ from torch import Tensor
 from ..kernels import Constant, Kernel, Linear
 from ..models.means import ConstantMean
 from .bases import Basis, Canonical, Cosines, Pairs
-from .chunked import block_numbers
-from .path_terms import PathTerm, WeightedSum
-from .record import Record
+from .evaluators import BLOCKS
+from .record import PathTerm, Record, WeightedSum
 
-# Numbers in a block's factors: on a CPU those that its caches hold, on a GPU enough to keep it busy.
+# Numbers in a block's factors: on a CPU those that its caches hold (the grids of benchmarks/cases.py take half as long
+# again with half as many, and the same with four times as many), on a GPU enough to keep it busy.
 _BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}
-# Points of a grid that are in memory at once.
+# Points of a grid that are in memory at once: with half or twice as many, a grid that does not separate takes a tenth
+# to a fifth more (benchmarks/cases.py).
 _POINTS = 1 << 15
 
 
@@ -71,7 +72,7 @@ def _in_blocks(record: Record, terms: list[PathTerm], axes: list[Tensor], out: T
     s, t, shape = record.num_paths, record.num_outputs, [len(axis) for axis in axes]
     count = math.prod(shape)
     flat = out.view(s, count, t)
-    step = min(_POINTS, max(1, block_numbers(out) // (max((term.width for term in terms), default=1) + s * t)))
+    step = min(_POINTS, max(1, BLOCKS.numbers(out) // (max((term.width for term in terms), default=1) + s * t)))
     for start in range(0, count, step):
         f = flat[:, start : start + step]  # [s, b, t]
         if terms or not with_mean:

@@ -11,67 +11,50 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..core.arena import computed, empty
-from ..core.modes import transformed
-from ..core.weighted_sums import Sums
+from ..core.arena import Sums, computed, empty
 from ..kernels import Radial
 from ..kernels.base import squared_distance_to
 from ..kernels.terms import RadialPart
-from . import bases, chunked
+from . import bases
 from .bases import Canonical, Cosines, Pairs
-from .path_terms import PathTerm, WeightedSum, Which
-from .record import Record
-
-
-def can(record: Record, x: Tensor, of: Tensor | None) -> bool:
-    """Whether a basis function serves one sum only at inner points x `[1 or s, n, d]`, or `[p, n, d]` of paths `of`."""
-    if of is None and len(x) != record.num_paths:  # said first: nothing is derived for shared points
-        return False
-    return not transformed() and record.derived(single) is not None
-
-
-def values(record: Record, x: Tensor) -> Tensor:
-    return chunked.values(cast(Record, record.derived(single)), x)
-
-
-def values_and_gradients(record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
-    return chunked.values_and_gradients(cast(Record, record.derived(single)), x, of)
+from .record import PathTerm, Record, WeightedSum, Which
 
 
 @torch.no_grad()
-def single(record: Record) -> Record | None:
-    """A record of one output with waves and radial functions for terms; None where it has others, or is in a graph."""
-    if record.num_outputs > 1 or record.requires_grad:
-        return None
+def one_sum_each(record: Record) -> Record:
+    """A record whose Fourier terms and radial kernels are terms of one sum for each path; other terms stay as they are.
+
+    So do all of them where there are several outputs: each basis function serves several sums then.
+    """
+    if record.num_outputs > 1:
+        return record
     waves: list[Waves] = []
     radials: list[RadialSum] = []
-    rest: list[PathTerm] = []
+    others: list[PathTerm] = []
     for term in record.terms:
         if not isinstance(term, WeightedSum):
-            return None
-        basis, W = term.basis, term.weights[:, 0]  # [s, c]
-        if isinstance(basis, Canonical):
-            parts = basis.kernel.radial_parts(record.input_dim)
-            if parts is None:
-                rest.append(term)
-            radials += [as_radial_sum(part, basis.centres, W, record.origin) for part in parts or []]
+            others.append(term)
             continue
-        if not isinstance(basis, Pairs | Cosines) or term.index is None:
-            return None
-        new = as_waves(basis, W, term.index, record.origin)
-        for j, old in enumerate(waves):
-            if len(old.theta) == len(new.theta):
-                waves[j] = side_by_side(old, new)
-                break
+        basis, W = term.basis, term.weights[:, 0]  # [s, c]
+        parts = basis.kernel.radial_parts(record.input_dim) if isinstance(basis, Canonical) else None
+        if isinstance(basis, Canonical) and parts is not None:
+            radials += [as_radial_sum(part, basis.centres, W, record.origin) for part in parts]
+        elif isinstance(basis, Pairs | Cosines) and term.index is not None:
+            new = as_waves(basis, W, term.index, record.origin)
+            for j, old in enumerate(waves):
+                if len(old.theta) == len(new.theta):
+                    waves[j] = side_by_side(old, new)
+                    break
+            else:
+                waves.append(new)
         else:
-            waves.append(new)
+            others.append(term)
     pieces = [piece for part in [*waves, *radials] for piece in part.pieces(bases.LARGEST_WIDTH)]
-    return replace(record, terms=[*pieces, *rest])
+    return replace(record, terms=[*pieces, *others])
 
 
 @dataclass(eq=False)
@@ -107,7 +90,7 @@ class Waves(PathTerm):
         parts = zip(*(each.split(width, dim=-1) for each in (self.theta, self.amplitudes, self.phases)), strict=True)
         return [replace(self, theta=theta, amplitudes=a, phases=tau) for theta, a, tau in parts]
 
-    def turned(self, x: Tensor, paths: Which) -> Tensor:
+    def phases_at(self, x: Tensor, paths: Which) -> Tensor:
         """theta . x + tau of some paths at their points: `[B, n, d] -> [B, n, f]`."""
         B, n, d = x.shape
         tau = _of(self.phases, paths)
@@ -142,7 +125,7 @@ class Waves(PathTerm):
         return runs
 
     def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
-        P, a = self.turned(x - self.origin, paths), _of(self.amplitudes, paths)
+        P, a = self.phases_at(x - self.origin, paths), _of(self.amplitudes, paths)
         if not gradient:
             return _dot(P.cos_(), a)
         value = _dot(computed(torch.cos, P.shape, P), a)
@@ -228,7 +211,7 @@ def as_radial_sum(part: RadialPart, z: Tensor, weights: Tensor, origin: Tensor) 
 
 def _of(rows: Tensor, paths: Which) -> Tensor:
     """The rows of some paths, or of all."""
-    if paths is None or (isinstance(paths, slice) and paths.stop - paths.start == len(rows)):
+    if paths is None or (isinstance(paths, slice) and paths.stop - paths.start == rows.shape[0]):
         return rows
     return rows[paths]
 

@@ -1,26 +1,205 @@
-"""Record: all that an evaluator may know of paths. Paths build it once, and again when their tensors have changed."""
+"""Record: all that an evaluator may know of paths, and the terms that paths are sums of.
+
+Points are `[1, n, d]`, shared by all paths, or `[B, n, d]`, each path's own; sums are `[s, t, n]`, and with gradients a
+pair with `[s, t, n, d]`. Paths build their record once, and again when their tensors have changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Concatenate, Generic, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from ..core.arena import frame
+from ..core.arena import Sums, add, frame
 from ..core.modes import is_wrapped, outside, transformed
 from ..core.value import Value
 from ..models.means import ConstantMean, Mean
 from ..models.transforms import Transform
-from .path_terms import PathTerm, Which, Wide, summed
+from . import bases
+from .bases import Basis
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Value)
+
+# Which paths have these points: a run of them, one for each problem `[B]`; None: all, at shared points.
+Which = slice | Tensor | None
+
+
+class PathTerm(ABC):
+    """A summand of every path: a function `[s, t]` of points in the model's own space."""
+
+    shared: bool = True  # whether all paths use one version of its basis
+    by_coordinate: bool = True  # whether gradients take as many numbers for each coordinate as the sums do
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Numbers that one point (of one path) needs while its sums are taken."""
+
+    @abstractmethod
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
+        """`[s, t, n]`, and with `gradient` a pair with `[s, t, n, d]`."""
+
+    def vjp(self, x: Tensor, G: Tensor) -> Tensor:
+        """sum over paths and outputs of G `[s, t, n]` times the gradient of the sums at shared points: `[1, n, d]`."""
+        _, df = self.sums(x, None, True)  # [s, t, n, d]
+        return (G[..., None] * df).sum((0, 1))[None]
+
+
+@dataclass(eq=False)
+class WeightedSum(PathTerm):
+    """sum_i W_i phi_i(x - origin): weights `[s, t, c]`, and which version of the basis each path uses, `[s]`.
+
+    Without an origin points are taken as they are; without an index all paths use the one version there is.
+    """
+
+    basis: Basis
+    weights: Tensor
+    index: Tensor | None = None
+    origin: Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        return self.basis.width
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether all paths use one version."""
+        return self.index is None or self.basis.num_bases == 1
+
+    @cached_property
+    def indices(self) -> list[int]:
+        """Each path's version."""
+        return [0] * len(self.weights) if self.index is None else self.index.tolist()
+
+    @cached_property
+    def groups(self) -> list[tuple[int, list[int]]]:
+        """The versions in use, and the paths that use each."""
+        members: dict[int, list[int]] = {}
+        for path, g in enumerate([0] * len(self.weights) if self.shared else self.indices):
+            members.setdefault(g, []).append(path)
+        return sorted(members.items())
+
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
+        x, W = self._about(x), self.weights
+        s, t, c = W.shape
+        if paths is not None:
+            return self._sums_at_own(x, paths, gradient)
+        if self.shared:  # shared points, one basis: one problem for all
+            return _split_rows(self.basis.sums(x, W.reshape(1, s * t, c), gradient), s, t)
+        if len(self.groups) == s:  # shared points, a basis per path: as many paths at once as stay small
+            assert self.index is not None
+            step = max(1, bases.LARGEST_BATCH // max(1, c * x.shape[1]))
+            cuts = [slice(i, i + step) for i in range(0, s, step)]
+            return _concatenated([self.basis.select(self.index[cut]).sums(x, W[cut], gradient) for cut in cuts])
+        parts, order = [], []
+        for basis, rows, members in self.versions():  # shared points, a basis for several paths
+            parts.append(_split_rows(basis.sums(x, rows.reshape(1, -1, c), gradient), len(members), t))
+            order += members
+        out, place = _concatenated(parts), torch.tensor(order, device=x.device).argsort()
+        return out if order == sorted(order) else of_each(lambda o: o[place], out)
+
+    def _sums_at_own(self, x: Tensor, paths: slice | Tensor, gradient: bool) -> Sums:
+        """Own points: a problem per path. The frequencies that neighbours share are not copied for each."""
+        W = self.weights[paths]
+        if self.shared:
+            return self.basis.sums(x, W, gradient)
+        assert self.index is not None
+        indices = self.indices[paths] if isinstance(paths, slice) else self.index[paths].tolist()
+        runs = [(g, len(list(run))) for g, run in groupby(indices)]
+        if len(runs) > len(W) // 4:
+            return self.basis.select(self.index[paths]).sums(x, W, gradient)
+        parts, start = [], 0
+        for g, length in runs:
+            mine = slice(start, start + length)
+            parts.append(self.basis.select(slice(g, g + 1)).sums(x[mine], W[mine], gradient))
+            start += length
+        return _concatenated(parts)
+
+    def vjp(self, x: Tensor, G: Tensor) -> Tensor:
+        x, c, n = self._about(x), self.weights.shape[-1], x.shape[1]
+        total = torch.zeros_like(x)
+        for basis, W, members in self.versions():
+            rows = G if self.shared else G[members]
+            with frame():
+                total += basis.vjp(x, *_merged_if_equal(W.reshape(1, -1, c), rows.reshape(1, -1, n)))
+        return total
+
+    def versions(self) -> Iterator[tuple[Basis, Tensor, list[int]]]:
+        """The versions of the basis that are in use, the weights that go with each, and the paths that use it."""
+        for g, members in self.groups:
+            first, last = members[0], members[-1]
+            rows = slice(first, last + 1) if last - first < len(members) else members
+            yield self.basis if self.shared else self.basis.select(slice(g, g + 1)), self.weights[rows], members
+
+    def _about(self, x: Tensor) -> Tensor:
+        return x if self.origin is None else x - self.origin
+
+
+@dataclass(eq=False)
+class Float64Term(PathTerm):
+    """A term that is summed in float64, whatever the dtype of points and paths: its weights cancel."""
+
+    term: PathTerm
+
+    @property
+    def width(self) -> int:
+        return 2 * self.term.width
+
+    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
+        return of_each(lambda o: o.to(x.dtype), self.term.sums(x.double(), paths, gradient))
+
+    def vjp(self, x: Tensor, G: Tensor) -> Tensor:
+        return self.term.vjp(x.double(), G.double()).to(x.dtype)
+
+
+def _merged_if_equal(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights `[1, r, c]` and cotangents `[1, r, n]` with the same vector-Jacobian product, in one row if possible.
+
+    Where the cotangents of a row are the same at all points, as those of a sum or a mean over paths and points are, the
+    product is the gradient of one function: sum_r G_r W_r are its weights.
+    """
+    if G.device.type != "cpu" or G.shape[1] == 1 or not bool((G == G[..., :1]).all()):
+        return W, G
+    return G[..., :1].mT @ W, torch.ones_like(G[:, :1])
+
+
+def summed(terms: Sequence[PathTerm], x: Tensor, paths: Which, gradient: bool) -> Sums | None:
+    """The sum of some terms; None where there are none."""
+    total = None
+    for term in terms:
+        with frame():
+            total = add(total, term.sums(x, paths, gradient))
+    return total
+
+
+def sum_of(terms: Sequence[PathTerm], x: Tensor, paths: Which = None) -> Tensor | None:
+    """The same without gradients, `[s, t, n]`."""
+    return cast(Tensor | None, summed(terms, x, paths, False))
+
+
+def _split_rows(out: Sums, s: int, t: int) -> Sums:
+    """`[1, s t, n, ...] -> [s, t, n, ...]`, of a tensor or of a pair."""
+    return of_each(lambda o: o.reshape(s, t, *o.shape[2:]), out)
+
+
+def _concatenated(parts: list[Sums]) -> Sums:
+    if isinstance(parts[0], tuple):
+        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+    return torch.cat(cast(list[Tensor], parts))
+
+
+def of_each(function: Callable[[Tensor], Tensor], out: Sums) -> Sums:
+    """A function of the sums, and of their gradients where there are any."""
+    return (function(out[0]), function(out[1])) if isinstance(out, tuple) else function(out)
 
 
 @dataclass(eq=False)
@@ -48,6 +227,15 @@ class Record:
     @property
     def dtype(self) -> torch.dtype:
         return self.origin.dtype
+
+    def parted(self, taken: Sequence[PathTerm], with_mean: bool) -> tuple[Record, Record | None]:
+        """The record of some of the terms, with the mean or without, and that of the rest; None where none is left."""
+        zero = ConstantMean().to(self.origin)
+        mine = replace(self, terms=taken, mean=self.mean if with_mean else zero)
+        left = [term for term in self.terms if not any(term is other for other in taken)]
+        if not left and (with_mean or self._zero_mean):
+            return mine, None
+        return mine, replace(self, terms=left, mean=zero if with_mean else self.mean)
 
     def derived(self, make: Callable[[Record], T], key: Hashable = None) -> T:
         """What `make` makes of this record: once, or once per key. It lives as long as the record."""
@@ -122,35 +310,21 @@ class Record:
             return m.expand(shape), dm.expand(*shape, -1)
         return total[0].mT + m, total[1].transpose(1, 2) + dm
 
-    def pulled(self, x: Tensor, G: Tensor) -> Tensor:
+    def vjp(self, x: Tensor, G: Tensor) -> Tensor:
         """sum over paths and outputs of G `[s, n, t]` times the gradients at shared points: `[1, n, d]`."""
-        total = self.mean_pulled(x, G)
+        total = self.mean_vjp(x, G)
         columns = G.mT.contiguous()  # [s, t, n]
         for term in self.terms:
             with frame():
-                total = total + term.pulled(x, columns)
+                total = total + term.vjp(x, columns)
         return total
 
-    def mean_pulled(self, x: Tensor, G: Tensor) -> Tensor:
+    def mean_vjp(self, x: Tensor, G: Tensor) -> Tensor:
         """The same of the mean alone."""
         _, dm = self.mean.with_gradient(x)  # [1, n, 1 or t, d]
         G = G.sum(0, keepdim=True)
         G = G.sum(-1, keepdim=True) if dm.shape[2] == 1 else G
         return (G[..., None] * dm).sum(2)
-
-
-def by_digits(record: Record) -> tuple[Record, Record] | None:
-    """A record less its terms that are summed in float64, and these as a record in float64; None where there are none.
-
-    So each of the two has the evaluator that suits it: on a GPU the fused kernels of its dtype.
-    """
-    wide = [term.term for term in record.terms if isinstance(term, Wide)]
-    if not wide:
-        return None
-    narrow = replace(record, terms=[term for term in record.terms if not isinstance(term, Wide)])
-    origin = record.origin.double()
-    mean = ConstantMean().to(origin.device)
-    return narrow, Record(record.num_paths, record.num_outputs, wide, mean, origin, record.requires_grad)
 
 
 def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) -> Tensor:

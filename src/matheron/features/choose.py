@@ -17,12 +17,17 @@ from ..kernels.terms import Term
 from ..solvers import Cholesky, FactoredPosterior
 from ..solvers.operator import KernelOperator
 from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
-from .features import BEYOND, EXACT, RANDOM, Choice, Coupled, Features, merged, root_of
+from .features import EXACT, RANDOM, Choice, Coupled, Features, merged
 from .fourier import RANDOM_KINDS, fourier
 from .harmonics import harmonic_series, harmonics
-from .leverage.draw import leverage
-from .leverage.proposal import Component, components
-from .leverage.reference import LARGEST_WHOLE
+from .leverage import (
+    Leverage,
+    Reference,
+    Summand,
+    bound_given,
+    leverage,
+    spectra,
+)
 from .own import own_features
 from .spec import LARGEST_DIM, LATTICE_KINDS, FeatureSpec
 
@@ -41,7 +46,6 @@ class Planned(NamedTuple):
 
     parts: list[Coupled]
     choices: list[Choice]
-    tails: list[tuple[list[Term], Tensor]]  # terms whose frequencies with a coordinate beyond `[d]` are to be sampled
     terms: list[Term]  # those that are left to other features
 
 
@@ -51,7 +55,8 @@ def relevant_terms(kernel: Kernel, input_dim: int) -> list[Term]:
 
 
 # Each is asked, in order, which terms of a kernel it takes: None where that is none. An engine adds its own.
-PLANNERS: list[Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None], Planned | None]] = []
+Planner = Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None, torch.Generator], Planned | None]
+PLANNERS: list[Planner] = []
 
 
 def make_features(
@@ -104,44 +109,45 @@ def _chosen(
     kind, d, t = spec.kind, len(origin), kernel.num_outputs
     if kind == "leverage" and posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
-    planned = _planned(kernel, spec, origin, posterior)
+    planned = _planned(kernel, spec, origin, posterior, generator)
     terms = planned.terms
     by_leverage = kind in ("auto", "leverage") and posterior is not None and not spec.joint
     chosen = with_components(terms, d) if by_leverage else []
+    found = [part for _, own in chosen for part in own]
+    if 2 * sum(len(own) * monomial_count(list(term.forms)) for term, own in chosen) > spec.num_features:
+        chosen, found = [], []  # too few features for tables of their own
     terms = [term for term in terms if not any(term is other for other, _ in chosen)]
     sizes = [sum(size_of(term, reference) for term, _ in chosen)] if chosen else []
     counts = iter(_allocate(spec.num_features, sizes + [size_of(t, reference) for t in terms if t.stationary or t.own]))
-    beyond: list[Coupled] = []
     parts: list[Coupled] = []
     choices = list(planned.choices)
-    sampled: list[tuple[list[tuple[Term, list[Component]]], int, Tensor | None]] = []
-    for tail, edge in planned.tails:
-        own = [(term, found) for term in tail if (found := components(term, d)) is not None]
-        sampled.append((own, spec.num_features, edge))
-    sampled += [(chosen, next(counts), None)] if chosen else []
-    for of, count, edge in sampled:
-        roots = [root_of(term.coupling, t) for term, _ in of]
-        random = leverage(of, count, roots, spec, origin, posterior, generator, edge)
-        into, role = (parts, RANDOM) if edge is None else (beyond, BEYOND)
-        into += [Coupled(basis, coupling, role) for basis, coupling in random]
-        choices.append(Choice("spectrum" if posterior is None else "leverage", sum(b.size for b, _ in random)))
+    if found:
+        assert posterior is not None
+        parts += leverage(found, next(counts), spec, origin, posterior, generator)
+        choices.append(Choice("leverage", sum(part.basis.size for part in parts)))
     for term in terms:
         count = next(counts) if term.stationary or term.own else spec.num_features
-        bases, choice, exact = _bases(term, count, spec, origin, generator)
+        bases, choice, exact = _bases(term, count, spec, origin, generator, posterior if by_leverage else None)
         parts += [Coupled(basis, term.coupling, EXACT if exact else RANDOM) for basis in bases]
         choices.append(choice)
-    everything = [*planned.parts, *merged(beyond), *merged(parts)]
+    everything = [*planned.parts, *merged(parts)]
     return Features([part.block(t) for part in everything], origin, spec.domain if planned.parts else None, choices)
 
 
-def _planned(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior | None) -> Planned:
+def _planned(
+    kernel: Kernel,
+    spec: FeatureSpec,
+    origin: Tensor,
+    posterior: FactoredPosterior | None,
+    generator: torch.Generator,
+) -> Planned:
     """What the first engine that takes some terms of the kernel has chosen; without one, all terms are left."""
     load_engines()
     for plan in PLANNERS:
-        planned = plan(kernel, spec, origin, posterior)
+        planned = plan(kernel, spec, origin, posterior, generator)
         if planned is not None:
             return planned
-    return Planned([], [], [], relevant_terms(kernel, len(origin)))
+    return Planned([], [], relevant_terms(kernel, len(origin)))
 
 
 @torch.no_grad()
@@ -149,7 +155,7 @@ def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosteri
     """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
     kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
     operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
-    state = Cholesky().init(operator) if len(sites) <= LARGEST_WHOLE else None
+    state = Cholesky().init(operator) if len(sites) <= Leverage.largest_whole else None
     return FactoredPosterior(kernel, sites, operator.noise, state)
 
 
@@ -168,22 +174,33 @@ def repeats(term: Term, input_dim: int, count: int) -> bool:
     return series is not None and series.tail == 0
 
 
-def with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Component]]]:
-    """The terms whose frequencies can be sampled by importance, with the components of their spectra."""
+def with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Summand]]]:
+    """The terms whose frequencies can be sampled by importance, with the summands of their spectra."""
     spectral = [t for t in terms if t.stationary and not t.own]
     stationary = [t for t in spectral if monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
-    found = [(t, components(t, input_dim)) for t in stationary]
+    found = [(t, spectra(t, input_dim)) for t in stationary]
     return [(t, parts) for t, parts in found if parts is not None]
 
 
 def _bases(
-    term: Term, count: int, spec: FeatureSpec, origin: Tensor, generator: torch.Generator
+    term: Term,
+    count: int,
+    spec: FeatureSpec,
+    origin: Tensor,
+    generator: torch.Generator,
+    posterior: FactoredPosterior | None,
 ) -> tuple[list[Basis], Choice, bool]:
     """The bases of one term, the record of them, and whether they have the term exactly."""
     kind, num_bases, input_dim = spec.kind, spec.num_bases, len(origin)
     if term.own:
-        basis = own_features(term, count, num_bases, origin, generator)
-        return [basis], Choice(f"features of {type(term.own[0]).__name__}", basis.size), False
+        reference = None
+        if posterior is not None and posterior.kernel.num_outputs == 1:
+            lengths = torch.ones(input_dim, dtype=torch.float64, device="cpu")
+            reference = Reference(posterior, spec.domain, spec.where, lengths)
+        bound = bound_given(spec, Leverage()) or Leverage.far
+        basis, chosen = own_features(term, count, num_bases, origin, generator, reference, bound)
+        how = f"features of {type(term.own[0]).__name__}{' by leverage' * chosen}"
+        return [basis], Choice(how, basis.size), False
     if not term.stationary and not term.forms:
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64, device="cpu")
         return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], Choice("constant", 1), True

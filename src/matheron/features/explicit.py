@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import torch
@@ -92,17 +91,6 @@ def monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
         first, second = indices.repeat_interleave(len(own), 0), own.repeat(len(indices), 1)
         indices = torch.cat([first, second], dim=1)
     return torch.eye(len(forms[0]), dtype=torch.float64, device="cpu")[indices].transpose(0, 1), coefficients
-
-
-def expanded(term: Term) -> list[Term]:
-    """A term as one for each of its monomials, whose forms are single coordinates (or one)."""
-    if not term.forms:
-        return [term]
-    A, coefficients = monomials([form.cpu() for form in term.forms])
-    return [
-        replace(term, variance=term.variance.cpu() * c, forms=tuple(forms))
-        for forms, c in zip(A.unbind(1), coefficients, strict=True)
-    ]
 
 
 def _powers(form: Tensor, power: int) -> tuple[Tensor, Tensor]:

@@ -46,8 +46,8 @@ class Choice(NamedTuple):
         left_out = self.left_out or 0.0
         if self.kind == "lattice":
             beyond = f", {left_out:.1g} of the variance beyond them" if left_out > 1e-12 else ""
-            what = f"{'monomials times a ' * self.products}lattice of {' x '.join(map(str, self.modes or ()))} modes"
-            return f"{what}, kernel within {self.error:.1g}{beyond}"
+            modes = " x ".join(map(str, self.modes or ()))
+            return f"lattice of {modes} modes, kernel within {self.error:.1g}{beyond}"
         how = {
             "leverage": "by leverage",
             "spectrum": "beyond the modes",

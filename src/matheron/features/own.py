@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.weighted_sums import weigh
+from ..core.arena import weigh
 from ..evaluate.bases import Basis
+from ..kernels import Kernel, OnDims
 from ..kernels.terms import Term
+from .fourier import fourier
+from .leverage import Leverage, Reference, resampled
 
 FeatureMap = Callable[[Tensor], Tensor]
+# Fourier features beside each feature of a finite kernel, at the least.
+_FEWEST = 64
 
 
 class MappedBasis(Basis):
@@ -60,15 +67,65 @@ class MappedBasis(Basis):
         return MappedBasis([self.maps[i] for i in chosen], self.amplitudes[chosen], self.origin)
 
 
-def own_features(term: Term, count: int, num_bases: int, origin: Tensor, generator: torch.Generator) -> Basis:
-    """The features that a term's own kernel gives, `num_bases` times over."""
+def _finite(kernel: Kernel) -> bool:
+    return _finite(kernel.kernel) if isinstance(kernel, OnDims) else kernel.finite
+
+
+def _of_product(term: Term, count: int, num_bases: int, origin: Tensor, generator: torch.Generator) -> list[FeatureMap]:
+    """Products of all features of kernels that have few, and Fourier features of the stationary part."""
+    own, d = [kernel.features(count, generator) for kernel in term.own], len(origin)
+
+    def few(x: Tensor) -> Tensor:
+        products = torch.ones_like(x[:, :1])
+        for phi in own:
+            products = (products[:, :, None] * phi(x)[:, None]).flatten(1)
+        return products  # [n, r]
+
+    if not term.stationary:
+        return [few] * num_bases
+    rank = few(origin[None]).shape[1]
+    one = replace(term, variance=torch.ones_like(term.variance))
+    each = max(_FEWEST, count // rank)
+    waves = fourier(one, d, each + each % 2, kind="sobol", num_bases=num_bases, generator=generator)
+
+    def mapped(g: int) -> FeatureMap:
+        version = [basis.select(slice(g, g + 1)) for basis in waves]
+
+        def phi(x: Tensor) -> Tensor:
+            placed = [basis.to(x.device, x.dtype) for basis in version]
+            parts = [basis.values((x - origin.to(x))[None])[0] * basis.scales() for basis in placed]
+            return (few(x)[:, :, None] * torch.cat(parts, dim=-1)[:, None]).flatten(1)
+
+        return phi
+
+    return [mapped(g) for g in range(num_bases)]
+
+
+def own_features(
+    term: Term,
+    count: int,
+    num_bases: int,
+    origin: Tensor,
+    generator: torch.Generator,
+    reference: Reference | None = None,
+    bound: float = Leverage.far,
+    settings: Leverage = Leverage(),  # noqa: B008
+) -> tuple[Basis, bool]:
+    """The features that a term's own kernel gives, `num_bases` times over, and whether they are chosen by leverage.
+
+    That takes a map with a method `chosen(index)`, the map to some of its features: from several times as many those
+    that matter at the reference points are chosen, within `bound`.
+    """
     (kernel, *more), variance = term.own, term.variance.cpu()
     if more or term.stationary or term.forms:
-        raise TypeError(
-            f"{type(kernel).__name__}: expected a kernel with features of its own, alone, scaled, or in a sum; got a "
-            "product with another kernel, whose features are not known"
-        )
-    maps = [kernel.features(count, generator) for _ in range(num_bases)]
+        if term.forms or not all(map(_finite, term.own)):
+            raise TypeError(
+                f"{type(kernel).__name__}: expected a kernel with features of its own, alone, scaled, or in a sum; "
+                "got a product with another kernel, whose features are not known"
+            )
+        maps, reference = _of_product(term, count, num_bases, origin, generator), None
+    else:
+        maps = [kernel.features(count, generator) for _ in range(num_bases)]
     with torch.no_grad():
         Phi = maps[0](origin[None])
     if not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != 1:
@@ -77,5 +134,17 @@ def own_features(term: Term, count: int, num_bases: int, origin: Tensor, generat
             f"{type(kernel).__name__}.features: expected a map from points [n, d] to features [n, c], got {got} for a "
             f"point [1, {len(origin)}]"
         )
-    size = Phi.shape[1]
-    return MappedBasis(maps, variance.sqrt().expand(num_bases, size), origin)
+    amplitudes = variance.sqrt().expand(num_bases, Phi.shape[1])
+    if reference is None or not hasattr(maps[0], "chosen") or Phi.shape[1] < count:
+        return MappedBasis(maps, amplitudes, origin), False
+    factors = []
+    for i in range(num_bases):
+        pool: Any = kernel.features(settings.candidates * count, generator)
+        with torch.no_grad():
+            values = pool(reference.points.to(origin))
+        found = resampled(values, reference, count, bound, generator)
+        if found is None:
+            return MappedBasis(maps, amplitudes, origin), False
+        maps[i] = pool.chosen(found[0])
+        factors.append(found[1])
+    return MappedBasis(maps, variance.sqrt() * torch.stack(factors), origin), True

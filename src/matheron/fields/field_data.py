@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
+from ..models.likelihoods import Likelihood
 from ..tables.encoding import check_columns, copies_remark, no_data_remark, numbers
 from ..tables.files import PARQUET, read_table
+from ..tables.outcomes import OutcomeColumn
 from .extras import need
 
 if TYPE_CHECKING:
@@ -35,10 +38,21 @@ class FieldData:
     value_name: str
     crs: object = None
     remarks: list[str] = field(default_factory=list)
+    likelihood: Likelihood | None = None  # where the values are outcomes
+
+    @property
+    def rates(self) -> np.ndarray:
+        """The values as fields have them: of outcomes counts per exposure, or shares of trials."""
+        return self.values if self.likelihood is None else self.likelihood.rates(self.values)
 
 
 def read_observations(
-    path: str | os.PathLike[str], x: Sequence[str], value: str, crs: object = None, to: object = None
+    path: str | os.PathLike[str],
+    x: Sequence[str],
+    value: str,
+    crs: object = None,
+    to: object = None,
+    outcomes: OutcomeColumn | None = None,
 ) -> FieldData:
     """Observations from a CSV, Parquet or GeoPackage file.
 
@@ -49,6 +63,7 @@ def read_observations(
         value: the column of the values.
         crs: of the coordinates. A geometry that is in another is brought into it.
         to: the coordinate reference system to bring the first two coordinates into.
+        outcomes: how the values are read where they are outcomes under a likelihood.
 
     Rows without a value or a coordinate are left out, and a remark says how many.
 
@@ -77,17 +92,25 @@ def read_observations(
         raise ValueError(f"expected different columns for coordinates and value, got {', '.join(names)}")
     if len(table) == 0:
         raise ValueError(f"{path.name} has no rows")
-    rows = np.stack(
-        [numbers(table, name, path.name, "name another column, or correct these cells") for name in names], axis=1
-    )
-    known = np.isfinite(rows).all(axis=1)
-    remarks = []
+    plain = names if outcomes is None else names[:-1]
+    columns = [numbers(table, name, path.name, "name another column, or correct these cells") for name in plain]
+    beside, remarks = np.ones(len(table)), []
+    if outcomes is not None:
+        y, given, remark = outcomes.read(table, value, path.name)
+        columns.append(y)
+        beside = beside if given is None else given
+        remarks += [] if remark is None else [remark]
+    rows = np.stack(columns, axis=1)
+    known = np.isfinite(rows).all(axis=1) & np.isfinite(beside)
     if not known.all():
         gone = int((~known).sum())
         one = "row has" if len(table) == 1 else f"of {len(table)} rows {'has' if gone == 1 else 'have'}"
         columns = f"{', '.join(names[:-1])} or {names[-1]}"
         remarks.append(f"{gone} {one} no number in {columns} and {'is' if gone == 1 else 'are'} left out")
-    rows = rows[known]
+    rows, beside, likelihood = rows[known], beside[known], None
+    if outcomes is not None:
+        outcomes.check(rows[:, -1], beside, value, path.name)
+        likelihood = outcomes.likelihood(torch.from_numpy(beside))
     if len(rows) < LEAST:
         raise ValueError(f"{path.name}: expected at least {LEAST} rows with numbers, got {len(rows)}")
     _check_spread(rows, names, path)
@@ -96,13 +119,13 @@ def read_observations(
     remarks += [] if doubt is None else [doubt]
     if to is not None:
         plan[:], crs = _brought_into(plan, names, crs, to), to
-    doubts = no_data_remark(value, rows[:, -1]), copies_remark(rows)
+    doubts = no_data_remark(value, rows[:, -1]), copies_remark(rows) if outcomes is None else None
     remarks += [remark for remark in doubts if remark is not None]
     repeated = len(np.unique(rows, axis=0)) - len(np.unique(rows[:, :-1], axis=0))
-    if repeated:
+    if repeated and outcomes is None:
         verb = "row repeats a place" if repeated == 1 else "rows repeat places"
         remarks.append(f"{repeated} {verb} of others: the fitted noise is to explain how their values differ")
-    return FieldData(rows[:, :-1], rows[:, -1], tuple(x), value, crs, remarks)
+    return FieldData(rows[:, :-1], rows[:, -1], tuple(x), value, crs, remarks, likelihood)
 
 
 def _table(path: Path) -> DataFrame:

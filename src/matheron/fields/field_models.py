@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_array, as_points, as_tensor, names_of, positive
 from ..fitting import fit
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
-from ..models import ExactGP
+from ..models import ExactGP, LatentGP
+from ..models.likelihoods import Likelihood
 from ..models.transforms import Affine
 from ..solvers.cholesky import safe_cholesky
 from .drift import RasterMean, as_raster
@@ -56,9 +57,24 @@ def covariance(name: str, *, range: ArrayLike, sill: float = 1.0, angle: float =
     return float(sill) * (Rotated(kernel, angle) if angle else kernel)
 
 
+@overload
 def fit_field(
-    X: ArrayLike, y: ArrayLike, kernel: Kernel | None = None, *, seed: int = 0, progress: bool = False, **settings: Any
-) -> ExactGP:
+    X: ArrayLike, y: ArrayLike, kernel: Kernel | None = None, *, likelihood: None = None, **settings: Any
+) -> ExactGP: ...
+@overload
+def fit_field(
+    X: ArrayLike, y: ArrayLike, kernel: Kernel | None = None, *, likelihood: Likelihood, **settings: Any
+) -> LatentGP: ...
+def fit_field(
+    X: ArrayLike,
+    y: ArrayLike,
+    kernel: Kernel | None = None,
+    *,
+    likelihood: Likelihood | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    **settings: Any,
+) -> ExactGP | LatentGP:
     """`matheron.fit` with a kernel for fields, Matern-3/2 and a nugget, from some of the observations where many.
 
     The likelihood of 1000 observations, picked at random, says as much about two lengthscales as a field needs, and
@@ -69,6 +85,8 @@ def fit_field(
         X, y: points `[n, d]` and values `[n]`, or as `matheron.fit` has them for several variables.
         kernel: where not given, a variance times Matern-3/2 with a lengthscale for each coordinate; with one for all
             directions where the points are those of a sphere (`on_sphere`).
+        likelihood: of `matheron.likelihoods`, where y are outcomes; its own hyperparameters may differ from one to the
+            other.
         settings: of `matheron.fit`.
 
     For longitudes and latitudes see `fit_sphere`.
@@ -81,9 +99,14 @@ def fit_field(
     """
     points = as_points(X, "X")
     values = as_tensor(y, "y", like=points)
+    follows = likelihood is None or likelihood.follows_targets
     if kernel is None:
-        kernel = _first_guess(points, values, isotropic=_are_on_a_sphere(points))
+        kernel = _first_guess(points, values if follows else None, isotropic=_are_on_a_sphere(points))
     generator = torch.Generator().manual_seed(seed)
+    if likelihood is not None:
+        usual = {"num_data": FITTED, "num_starts": 2, **settings}
+        gp = fit(kernel, points, values, likelihood=likelihood, seed=generator, progress=progress, **usual)
+        return gp.replaced(gaussian=gp.gaussian.replaced(input_names=names_of(X)))
     noise = settings.get("noise")
     alike = values.ndim == 1 and settings.get("tasks") is None and (noise is None or as_array(noise).ndim == 0)
     if len(points) <= FITTED or not alike:
@@ -144,15 +167,20 @@ def fit_sphere(
     centre = middle if reach <= REGION else None
     inner = on_sphere(points, radius) if centre is None else on_plane(points, centre, radius)
     if kernel is None:
-        kernel = _first_guess(inner, as_tensor(y, "y", like=inner), isotropic=True)
+        follows = settings.get("likelihood") is None or settings["likelihood"].follows_targets
+        kernel = _first_guess(inner, as_tensor(y, "y", like=inner) if follows else None, isotropic=True)
     return OnSphere(fit_field(inner, y, kernel, seed=seed, progress=progress, **settings), radius, centre)
 
 
-def _first_guess(points: Tensor, values: Tensor, isotropic: bool) -> Kernel:
-    """Where the search begins: a variance times Matern-3/2, lengthscales half of the points' standard deviations."""
+def _first_guess(points: Tensor, values: Tensor | None, isotropic: bool) -> Kernel:
+    """Where the search begins: a variance times Matern-3/2, lengthscales half of the points' standard deviations.
+
+    Without values the variance is 1.
+    """
     spread = points.double().std(0).clamp_min(1e-300)
     spread = spread.square().mean().sqrt() if isotropic else spread
-    return float(values.double().var().clamp_min(1e-300)) * Matern(1.5, spread / 2)
+    variance = 1.0 if values is None else float(values.double().var().clamp_min(1e-300))
+    return variance * Matern(1.5, spread / 2)
 
 
 def _are_on_a_sphere(points: Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..paths import BatchPaths
+from ..paths import BatchPaths, shares_work
 from .blocks import BlockGrid, BlockList, chosen_evaluator, numpy_dtype, regions
 from .carried import Carried, Functions, carried
 from .extras import need
@@ -137,7 +137,7 @@ def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> Cuts:
     elif isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
         sizes = (-1, *(chunks for _ in targets.dims))
     elif chunks == "auto":
-        few = min(paths.num_paths, PATHS if getattr(paths, "share_work", True) else PATHS_ALONE)
+        few = min(paths.num_paths, PATHS if shares_work(paths) else PATHS_ALONE)
         sides = _sides(targets, few * paths.num_outputs)
         more = BLOCK // (math.prod(sides) * paths.num_outputs)  # where all cells are in one block
         sizes = (min(paths.num_paths, PATHS, max(few, more)), *sides)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_array, as_points
-from ..models import ExactGP
+from ..models import ExactGP, LatentGP
+from ..paths import has_domain
 from .carried import Functions
 from .targets import Grid, as_targets
 
@@ -130,7 +131,7 @@ class OnSphere:
     named_modules: Callable[..., Iterator[tuple[str, torch.nn.Module]]]
 
     def __init__(
-        self, inner: Functions | ExactGP, radius: float = EARTH, centre: Sequence[float] | None = None
+        self, inner: Functions | ExactGP | LatentGP, radius: float = EARTH, centre: Sequence[float] | None = None
     ) -> None:
         wanted = 3 if centre is None else 2
         if inner.input_dim != wanted:
@@ -152,9 +153,13 @@ class OnSphere:
         where = "the whole sphere" if self.centre is None else f"a region about {self.centre}"
         return f"OnSphere({self.inner!r}, {where})"
 
-    def with_inner(self, inner: Functions | ExactGP) -> OnSphere:
+    def with_inner(self, inner: Functions | ExactGP | LatentGP) -> OnSphere:
         """Other functions of the same points."""
         return OnSphere(inner, self.radius, self.centre)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> OnSphere:
+        """The functions g(f(.)), for an elementwise function g of torch."""
+        return self.with_inner(self.inner.map(function))
 
     def points(self, lonlat: ArrayLike) -> Tensor:
         """Longitudes and latitudes `[n, 2]` as the points that the functions within are called at."""
@@ -172,7 +177,7 @@ class OnSphere:
         try:
             return self.inner(self.points(x).to(self.inner.dtype))
         except ValueError as error:
-            if "domain" not in str(error) or not self.inner.bounded:
+            if "domain" not in str(error) or not has_domain(self.inner):
                 raise
             raise ValueError(
                 "lonlat: got points outside of the box, in the region's plane, that these functions were drawn for; "

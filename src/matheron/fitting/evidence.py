@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..core.checks import many
-from ..models import Batch, Ensemble, ExactGP, Outputs
+from ..models import Batch, Ensemble, ExactGP, LatentGP, Outputs
 from ..models.libraries import describe
 from ..solvers import covariance
-from ..solvers.cholesky import safe_cholesky
+from ..solvers.cholesky import safe_cholesky, solved
 
 _LOG_2_PI = math.log(2 * math.pi)
 _HALF_WIDTH = 1.959964  # of the central 95% interval of a standard normal
@@ -30,7 +30,8 @@ def log_marginal_likelihood(model: object) -> Tensor:
 
     Args:
         model: an `ExactGP`, or a model of another library that is one. The models of `Outputs` are independent, and
-            their values are added; a `Batch` or an `Ensemble` has one value per model, `[b]`.
+            their values are added; a `Batch` or an `Ensemble` has one value per model, `[b]`. Of a `LatentGP` it is
+            Laplace's approximation, which can be differentiated once.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -42,6 +43,10 @@ def log_marginal_likelihood(model: object) -> Tensor:
     >>> round(torch.autograd.grad(value, lengthscale)[0].item(), 3)
     -0.013
     """
+    if isinstance(model, LatentGP):
+        from .laplace import laplace_evidence  # which builds on this module
+
+        return laplace_evidence(model)
     gp = describe(model, detach=False)
     if isinstance(gp, Outputs):
         return torch.stack([log_marginal_likelihood(member) for member in gp.models]).sum(0)
@@ -149,7 +154,8 @@ def leave_one_out(model: object) -> LeaveOneOut:
     Conventions are those of `log_marginal_likelihood`.
 
     Args:
-        model: an `ExactGP`, or a model of another library that is one.
+        model: an `ExactGP`, or a model of another library that is one; of a `LatentGP` the outcomes are predicted,
+            `OutcomesLeftOut`.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -162,6 +168,10 @@ def leave_one_out(model: object) -> LeaveOneOut:
     >>> left.mean.round(decimals=3)
     tensor([0.2380, 0.0000, 0.2380], dtype=torch.float64)
     """
+    if isinstance(model, LatentGP):
+        from .laplace import outcomes_left_out  # which builds on this module
+
+        return outcomes_left_out(model)
     gp = _exact(describe(model, detach=False), "leave_one_out")
     return _left_out(gp, *_factored(gp))
 
@@ -176,7 +186,7 @@ def _left_out(gp: ExactGP, L: Tensor, r: Tensor) -> LeaveOneOut:
     y = gp.train_targets.double()
     inverse = torch.linalg.solve_triangular(L, torch.eye(len(r), dtype=r.dtype, device=r.device), upper=False)
     precision = inverse.square().sum(0)  # [K^-1]_ii
-    alpha = torch.cholesky_solve(r[:, None], L)[:, 0]  # K^-1 r
+    alpha = solved(L, r[:, None])[:, 0]  # K^-1 r
     mean, variance = y - alpha / precision, 1 / precision
     standardized = alpha / precision.sqrt()
     targets, at_y = _outer(gp, y)

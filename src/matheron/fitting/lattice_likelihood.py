@@ -8,9 +8,9 @@ number), Lambda the noise and M = I + L' Phi' Lambda^-1 Phi L,
 
 since L' Phi' K^-1 (y - m) = u and w - v has the covariance L' Phi' K^-1 Phi L: the pathwise estimator of Lin et al.
 (2024), in weight space. Powers and couplings depend on the kernel, modes do not: while one box serves, the data are
-transformed once and for all, and a gradient costs the same for any number of them. A kernel that is multiplied with a
-linear one has a lattice times each monomial (`lattice.basis.Modulated`). Monomials of linear and polynomial terms, and
-constants, stand beside the lattice: functions with weights of their own, whose variances have slopes as modes' do.
+transformed once and for all, and a gradient costs the same for any number of them. Monomials of linear and polynomial
+terms, and constants, stand beside the lattice: functions with weights of their own, whose variances have slopes as
+modes' do.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ from ..features.features import root_of
 from ..kernels import Kernel
 from ..kernels.terms import Term
 from ..lattice import FourierLattice
-from ..lattice.basis import Lattice, Modulated, lattice_in, powers_in, powers_of
-from ..lattice.joint_basis import LARGEST_BESIDE, Joint
-from ..lattice.series import LARGEST_ERROR, Box, Modes, bases_of, joined, lattice_of, pieces_of, scale_of, sized_box
-from ..lattice.solver import LARGEST_INFORMATION, information_of, rows_of
-from ..lattice.system import Information, System
+from ..lattice.basis import Lattice
+from ..lattice.series import LARGEST_ERROR, Box, Modes, bases_of, joined, lattice_of, scale_of, sized_box, with_series
+from ..lattice.system import LARGEST_BESIDE, LARGEST_INFORMATION, Information, Joint, System, rows_of
 from ..models.means import Mean
 from ..solvers import ConvergenceWarning
 from .hyperparameters import Hyperparameters, Leaf, log_prior
@@ -83,23 +81,23 @@ class OnLattice:
         if any(not len(y[mine]) for mine in self.rows):
             raise NotOnLattice("an output has no data")
         # a constant function of each output is on the lattice, and tells of the mean: see `_solved`
-        plain = [p for _, p in pieces_of(h.kernel.to("cpu").terms(X.shape[1])) if not powers_of(p)]
-        if not isinstance(h.mean, Mean) and not any(len(self.rows) == 1 or p.coupling is not None for p in plain):
-            raise NotOnLattice("its mean is fitted, and each output needs a stationary term that is not a product")
+        stationary = with_series(h.kernel.to("cpu").terms(X.shape[1]))
+        if not isinstance(h.mean, Mean) and not any(len(self.rows) == 1 or t.coupling is not None for t in stationary):
+            raise NotOnLattice("its mean is fitted, and each output needs a stationary term")
         self.made: tuple[Tensor, Box, list[int]] | None = None
         self.projections: list[Tensor] = []
         self.guess: Tensor | None = None
 
     @staticmethod
     def can(h: Hyperparameters, X: Tensor) -> bool:
-        """Whether a model may be on one lattice: noise, stationary terms (or these times linear ones), few monomials
-        beside them, a constant or fixed mean."""
+        """Whether a model may be on one lattice: noise, stationary terms, few monomials beside them, a constant or
+        fixed mean."""
         d = X.shape[1]
         noisy = isinstance(h.noise, Leaf) or bool((h.noise > 0).all())
         level = isinstance(h.mean, Mean) or len(h.mean) == 1
         terms = h.kernel.to("cpu").terms(d)
         beside = beside_of(terms, d)
-        every = bool(pieces_of(terms)) and len({id(t) for t, _ in pieces_of(terms)}) + len(beside) == len(terms)
+        every = bool(with_series(terms)) and len(with_series(terms)) + len(beside) == len(terms)
         few = h.kernel.num_outputs * sum(monomial_count(list(t.forms)) for t in beside) <= LARGEST_BESIDE
         return d <= LARGEST_DIM and noisy and level and every and few
 
@@ -117,7 +115,7 @@ class OnLattice:
             explicit = [monomials(list(term.forms)) for term in terms]
             variances = [term.variance * c for term, (_, c) in zip(terms, explicit, strict=True)]  # [k] each
             box = self._box(vector.detach(), kernel, float(noise.detach().min()), [A for A, _ in explicit])
-            bases = [(basis, part.terms[0].coupling) for basis, part in bases_of(box, d, self.origin)]
+            bases = [(basis, part.terms[0].coupling) for basis, part in bases_of(box, d)]
             couplings = [*(B for _, B in bases), *(term.coupling for term in terms)]
             m = None if isinstance(h.mean, Mean) else mean(self.domain[:1])[0].expand(t)  # [t]
             joint = self._joint([basis for basis, _ in bases], [V.detach().sqrt() for V in variances], couplings)
@@ -125,9 +123,8 @@ class OnLattice:
             total = (spread * scale.log()).sum()
             for V, term, G in zip(variances, terms, own, strict=True):  # [k, t, t]
                 total = total + (_coupled(G, term.coupling) * V).sum()
-            for q, (basis, B) in enumerate(bases):
-                (G,) = [slope[e] for e, group in enumerate(joint.groups) if q in group]  # [h + 1, t, t]
-                total = total + (_coupled(G, B) * lattice_in(basis).amplitudes.square()).sum()
+            for basis, B in bases:
+                total = total + (_coupled(slope, B) * basis.amplitudes.square()).sum()  # slope [h + 1, t, t]
             if m is not None:
                 total = total + (level * m).sum()
             if self.priors:
@@ -137,7 +134,7 @@ class OnLattice:
         return h.pulled_back(vector, slopes)
 
     def _joint(
-        self, lattices: Sequence[Lattice | Modulated], scales: Sequence[Tensor], couplings: Sequence[Tensor | None]
+        self, lattices: Sequence[Lattice], scales: Sequence[Tensor], couplings: Sequence[Tensor | None]
     ) -> Joint:
         """Lattices and the monomials beside them, of a term each with these scales, where the data are."""
         device, t = self.X.device, len(self.rows)
@@ -161,21 +158,20 @@ class OnLattice:
             self.made, self.guess = (vector, box, order), None
             self._transform(box)
         _, box, order = self.made
-        pieces = [piece for _, piece in pieces_of(kernel.terms(d))]
-        return replace(box, terms=tuple(pieces[i] for i in order))
+        terms = with_series(kernel.terms(d))
+        return replace(box, terms=tuple(terms[i] for i in order))
 
     @torch.no_grad()
     def _transform(self, box: Box) -> None:
-        """What is left of the data: the Toeplitz matrices, and for each channel Phi' Lambda^-1 times y, one, and the
+        """What is left of the data: the Toeplitz matrices, and for each output Phi' Lambda^-1 times y, one, and the
         probes' noise."""
-        bases = bases_of(box, self.X.shape[1], self.origin)
+        bases = bases_of(box, self.X.shape[1])
         lattices, couplings = [basis for basis, _ in bases], [part.terms[0].coupling for _, part in bases]
         X, precision = self.X - self.origin.to(self.X), 1 / self.relative
         ones = [torch.ones(A.shape[1], dtype=torch.float64, device="cpu") for A in self.projections]
         joint = self._joint(lattices, ones, [*couplings, *[None] * len(ones)])
-        self.generator, _, _ = information_of(
-            Joint(joint.lattices, roots=joint.roots[: len(bases)]), X, precision, self.tasks
-        )
+        alone = Joint(joint.lattices, roots=joint.roots[: len(bases)])
+        self.generator = Information.of(alone, X, precision, self.tasks).generator
         mean = self.hyperparameters.mean
         self.residual = self.y - mean.at(Sites(self.X, self.tasks)) if isinstance(mean, Mean) else self.y
         rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])  # [2 + s, n]
@@ -186,52 +182,48 @@ class OnLattice:
         self.corner = torch.stack([weighted[:, mine] @ E[mine] for mine in self.rows])  # [t, k, k]
         parts = [joint.adjoints(X, some, _ACCURACY, self.tasks) for some in torch.cat([rows, weighted]).split(4)]
         each = [torch.cat(of_rows).split([len(rows), len(weighted)]) for of_rows in zip(*parts, strict=True)]
-        self.transformed, self.cross = zip(*each, strict=True)  # a channel's [2 + s, c] and [k, c]
+        self.transformed, self.cross = zip(*each, strict=True)  # an output's [2 + s, c] and [k, c]
         generator = torch.Generator().manual_seed(self.seed)
-        size = joint.num_channels * joint.size + joint.num_beside
+        size = joint.num_outputs * joint.size + joint.num_beside
         w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64, device="cpu")
         self.w = w.to(X)  # [s, t c + e]
 
     @torch.no_grad()
-    def _solved(
-        self, joint: Joint, scale: Tensor, m: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
-        """Slopes of log p in the covariances of modes, `[h + 1, t, t]` for each monomial, in those of what is beside
-        the lattice, `[k, t, t]` of each term, in the mean's levels `[t]`, and in the logarithms of the noise's scales
+    def _solved(self, joint: Joint, scale: Tensor, m: Tensor | None) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
+        """Slopes of log p in the covariances of modes, `[h + 1, t, t]`, in those of what is beside the lattice,
+        `[k, t, t]` of each term, in the mean's levels `[t]`, and in the logarithms of the noise's scales
         `[t]`."""
-        t, h, count = len(self.rows), joint.lattice.num_pairs, joint.num_channels
-        on, scale = count * joint.size, scale.to(self.X)
+        t, h = len(self.rows), joint.lattice.num_pairs
+        on, scale = t * joint.size, scale.to(self.X)
         level = torch.zeros_like(scale) if m is None else m.to(scale)
-        each = [scale[a % t] for a in range(count)]  # of each channel
-        data = [(T[0] - level[a % t] * T[1]) / each[a] for a, T in enumerate(self.transformed)]  # [c]
-        eps = joint.unmixed([T[2:] / each[a].sqrt() for a, T in enumerate(self.transformed)])
+        each = list(zip(self.transformed, level, scale, strict=True))  # of each output
+        data = [(T[0] - m_i * T[1]) / s_i for T, m_i, s_i in each]  # [c]
+        eps = joint.unmixed([T[2:] / s_i.sqrt() for T, _, s_i in each])
         A, T = _mixing(joint), self.transformed_beside
         data_beside = (T[:, 0] - level[:, None] * T[:, 1]) / scale[:, None]  # [t, k]
         eps_beside = (T[:, 2:] / scale[:, None, None].sqrt() @ A.mT).sum(0)  # [s, e]
         first = [joint.unmixed([row[None] for row in data]), (A @ data_beside[..., None]).sum(0).mT]
         b = torch.cat([torch.cat(first, dim=1), self.w - torch.cat([eps, eps_beside], dim=1)])  # [1 + s, t c + e]
-        generator = torch.stack([T / each[a] for (a, _), T in zip(joint.pairs, self.generator, strict=True)])
-        cross = joint.unmixed([A[a % t] @ C / each[a] for a, C in enumerate(self.cross)])  # [e, t c]
+        generator = torch.stack([T / s_i for T, s_i in zip(self.generator, scale, strict=True)])
+        cross = joint.unmixed([A_i @ C / s_i for A_i, C, s_i in zip(A, self.cross, scale, strict=True)])  # [e, t c]
         corner = (A @ (self.corner / scale[:, None, None]) @ A.mT).sum(0)  # [e, e]
-        system = System(joint, Information(generator, b, cross, corner))
+        system = System(joint, Information(generator, cross, corner))
         if float(system.information.max()) > LARGEST_INFORMATION:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the search says where it did not end
-            U, _ = system.solve(b, self.guess, system.head(len(b), _SETTINGS.head), _SETTINGS)
+            head = system.head(len(b), _SETTINGS.head)
+            U, _ = system.solve(b, self.guess, head, _SETTINGS.tolerance, _SETTINGS.max_iterations)
         self.guess = U
         explained = torch.cat([U[:1], self.w - U[1:]])
-        a = torch.stack(joint.normalised(joint.mixed(explained[:, :on])), dim=-1)  # [1 + s, c, t] of all channels
-        slopes, levels = [], torch.zeros_like(scale)
-        for own, group in zip(a.split(t, dim=-1), joint.groups, strict=True):
-            G = _slope(own)
-            slopes.append(torch.cat([G[:h] + G[h : 2 * h], G[2 * h :]]).cpu())
-            if not powers_in(joint.lattices[group[0]]):
-                levels = own[0, -1]  # what the constant mode says is what a level would
+        a = torch.stack(joint.normalised(joint.mixed(explained[:, :on])), dim=-1)  # [1 + s, c, t]
+        G = _slope(a)
+        slope = torch.cat([G[:h] + G[h : 2 * h], G[2 * h :]]).cpu()
+        levels = a[0, -1]  # what the constant mode says is what a level would
         beside = [_slope(own.mT).cpu() for own in joint.normalised_beside(explained[:, on:])]
         # |y - m - f|^2 over the noise, from what is left of the data; and how many weights these determine
-        V, C = joint.mixed(U[:, :on]), U[:, on:] @ A  # a channel's [1 + s, c], [t, 1 + s, k]
-        both = torch.stack([sum((V[a] @ self.cross[a].mT for a in range(i, count, t)), C[i] * 0) for i in range(t)])
+        V, C = joint.mixed(U[:, :on]), U[:, on:] @ A  # an output's [1 + s, c], [t, 1 + s, k]
+        both = torch.stack([V_i @ cross_i.mT for V_i, cross_i in zip(V, self.cross, strict=True)])
         more = ((2 * both + C @ self.corner) * C).sum(2) / scale[:, None]  # [t, 1 + s]
         left = system.energies(U[:1]) + more[:, 0]
         determined = system.energies(U[1:]) / len(self.xi) + more[:, 1:].mean(1)
@@ -239,8 +231,8 @@ class OnLattice:
         for i, mine in enumerate(self.rows):
             r = self.residual[mine] - level[i]
             left[i] += (r.square() / self.relative[mine]).sum() / scale[i] - (len(r) - determined[i])
-            left[i] -= 2 * sum(V[a][0] @ data[a] for a in range(i, count, t))
-        return slopes, beside, levels.cpu(), 0.5 * left.cpu()
+            left[i] -= 2 * (V[i][0] @ data[i])
+        return slope, beside, levels.cpu(), 0.5 * left.cpu()
 
 
 class Merged:
@@ -336,15 +328,14 @@ def beside_of(terms: Sequence[Term], input_dim: int) -> list[Term]:
 
 def one_box(kernel: Kernel, domain: Tensor, noise: float) -> tuple[Box, list[int]]:
     """A box for a kernel's terms on a domain `[2, d]`, that leaves out little of the noise's variance; and the numbers
-    of its terms among the kernel's (`pieces_of`)."""
+    of its terms among the kernel's (`with_series`)."""
     d = domain.shape[1]
     with torch.no_grad():
-        every = [piece for _, piece in pieces_of(kernel.owned().terms(d))]
+        every = with_series(kernel.owned().terms(d))
         terms = [t for t in every if bool(t.variance > 0)]
         share = _BEYOND * noise / max(1, len(terms))
         boxes = [
-            sized_box(t, d, domain, left_out=share / scale_of(t, domain), images=_IMAGES, modes=Modes(_LARGEST))
-            for t in terms
+            sized_box(t, d, domain, left_out=share / scale_of(t), images=_IMAGES, modes=Modes(_LARGEST)) for t in terms
         ]
         if any(box is None for box in boxes):
             raise NotOnLattice("the kernel has no Fourier series on the data's box")

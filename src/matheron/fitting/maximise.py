@@ -4,21 +4,54 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, as_count, as_tensor, seeded
 from ..kernels import Kernel, Matern, Scaled
-from ..models import ExactGP
+from ..models import ExactGP, LatentGP
+from ..models.likelihoods import Likelihood
 from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from ..solvers import Solver, as_solver
 from .hyperparameters import Prior, default_kernel_priors
+from .laplace import Asked, fit_outcomes
 from .search import FitWarning, maximised
 from .units import Units, standardising
 
 
+class FitSettings(TypedDict, total=False):
+    """The settings of `fit`, by name."""
+
+    noise: ArrayLike | None
+    mean: Mean | ArrayLike | Callable[[Tensor], Tensor] | str | None
+    tasks: ArrayLike | None
+    priors: Mapping[str, Prior] | None
+    num_starts: int
+    num_data: int | Literal["auto"] | None
+    solver: str | Solver
+    seed: int | torch.Generator | None
+    progress: bool
+
+
+@overload
+def fit(
+    kernel: Kernel | None, X: ArrayLike, y: ArrayLike, *, likelihood: None = None, **settings: Unpack[FitSettings]
+) -> ExactGP: ...
+@overload
+def fit(
+    kernel: Kernel | None, X: ArrayLike, y: ArrayLike, *, likelihood: Likelihood, **settings: Unpack[FitSettings]
+) -> LatentGP: ...
+@overload
+def fit(
+    kernel: Kernel | None,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    likelihood: Likelihood | None,
+    **settings: Unpack[FitSettings],
+) -> ExactGP | LatentGP: ...
 @seeded
 @torch.inference_mode(False)  # gradients are needed, whoever calls
 def fit(
@@ -26,6 +59,7 @@ def fit(
     X: ArrayLike,
     y: ArrayLike,
     *,
+    likelihood: Likelihood | None = None,
     noise: ArrayLike | None = None,
     mean: Mean | ArrayLike | Callable[[Tensor], Tensor] | str | None = None,
     tasks: ArrayLike | None = None,
@@ -35,7 +69,7 @@ def fit(
     solver: str | Solver = "auto",
     seed: int | torch.Generator | None = None,
     progress: bool = False,
-) -> ExactGP:
+) -> ExactGP | LatentGP:
     """Fit a Gaussian process to data: every hyperparameter of a kernel expression, the noise and the mean.
 
     Inputs and targets are standardised inside. The model that comes back has its kernel in standardised units and the
@@ -49,6 +83,10 @@ def fit(
             begins; a number that is zero stays zero. A kernel without a scale has the targets' own variance. None:
             Matern-5/2 with a lengthscale per column and a scale, with the priors of `fitting.default_kernel_priors`.
         X, y, tasks: data as for `ExactGP`. NaN and infinities are refused: remove those rows first.
+        likelihood: of `matheron.likelihoods`, where y are outcomes: counts, classes, or measurements with outliers. The
+            fit then maximises Laplace's evidence and returns a `LatentGP`, as `matheron.approximate` makes it. Inputs
+            alone are standardised, the mean is on the scale of the link, and `noise` and `tasks` are refused.
+            num_data="auto" fits to 2000 outcomes at the most, and `solver` is that of `approximate`.
         noise: the variance of the noise where it is known, one number or one per observation; None fits it (one per
             task), with a floor of 1e-6 of the targets' variance.
         mean: None fits a constant (one per task), "linear" a linear function; a number, a Mean or a callable is kept
@@ -96,6 +134,11 @@ def fit(
         raise ValueError(f'num_data: expected a number of observations, "auto" or None for all, got {num_data!r}')
     if num_data is not None and num_data != "auto":
         num_data = as_count(num_data, "num_data")
+    if likelihood is not None:
+        if noise is not None or tasks is not None:
+            which = "tasks" if noise is None else "noise"
+            raise ValueError(f"{which}: expected none beside a likelihood, which says how outcomes vary; leave it out")
+        return fit_outcomes(kernel, X, y, likelihood, Asked(mean, priors, num_starts, num_data, solver, seed, progress))
     if kernel is None:
         shape = as_tensor(X, "X").shape
         d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP

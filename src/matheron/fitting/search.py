@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,12 +18,11 @@ from ..kernels import Kernel
 from ..lattice import FourierLattice
 from ..models.means import Mean
 from ..solvers import PCG, Cholesky, Solver
-from ..solvers.auto import SHARE_OF_GPU
-from .gradient_only_bfgs import Curve, climb, curvature, for_all
+from ..solvers.base import SHARE_OF_GPU
+from .gradient_only_bfgs import climb, curvature, for_all
 from .hyperparameters import Prior, checked_priors, hyperparameters_of, weak_priors
-from .initialisation import candidates, interleaved, of_both_kinds, spread_and_near
+from .initialisation import candidates, most_likely
 from .lattice_likelihood import NotOnLattice, OnLattice
-from .lbfgs import by_lbfgs, threads_for, without_effect
 from .likelihood import Dense
 from .pathwise import Pathwise
 from .units import Units
@@ -29,40 +30,66 @@ from .units import Units
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# Starts are compared on this many observations, and followed on that many; the best goes on with all of them.
-_SCREENED, _FOLLOWED = 256, 512
-_ITERATIONS, _FIRST_ITERATIONS = 500, 60
-# So many times the starts that are followed are tried, for so many steps.
-_TRIED, _TRIED_ITERATIONS = 3, 8
-# Up to this many observations L-BFGS goes on with all of them. Beyond, and where gradients are estimated, the search
-# begins with the top for some of them, and takes quasi-Newton steps from there; some say how sharp the top is.
-_LARGEST_AT_ONCE, _FIRST_OBSERVATIONS, _CURVED = 2000, 1000, 1000
-# Steps without a gain after which the search for that top ends.
-_FIRST_PATIENCE = 3
-# The most observations that num_data="auto" fits to on a CPU, where there is no lattice.
-_MOST = 4000
-# With each of them so many of its nearest neighbours; these, and copies, are looked for among so many.
-_NEAREST, _LOOKED_AT = 3, 50_000
-# The logarithm of the longest lengthscale, in standard deviations, that some of the data hand on to all.
-_LONG = math.log(30.0)
-# "auto" factors the covariance up to these many observations. Beyond, gradients are estimated; in up to three
-# dimensions on a lattice, from fewer observations on. On an H200 (benchmarks/fit_solvers.py) dense factors and the
-# lattice took 0.6 and 0.8 s for n = 8000 in one dimension, 1.5 and 0.6 s for 16,000; in two 1.8 and 3.6 s for 16,000,
-# 19 and 2 s for 32,000; in three 4.4 and 13 s, 34 and 9 s.
-_LARGEST_DENSE, _SMALLEST_ON_LATTICE = {"cpu": 8000, "cuda": 32_000}, {"cpu": 4000, "cuda": 20_000}
-_SMALLEST_ON_LINE = {"cpu": 4000, "cuda": 10_000}
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How a fit searches. Counts are of observations where nothing else is said.
+
+    Attributes:
+        screened, followed: starts are compared on this many, and followed on that many for `follow_steps`.
+        tried, try_steps: so many times the starts that are followed are tried first, for so many steps. Without, four
+            starts lose 3 nats on "mostly noise" and take three quarters of the time (`benchmarks/fit_tables.py`).
+        measured: this many say how sharp the likelihood is along each hyperparameter, where there are twice as many.
+        at_once: up to so many L-BFGS goes on with all of them. Beyond, and where gradients are estimated, a search
+            begins at the top for `first`, and takes quasi-Newton steps from there, with the curvature that `curved` of
+            them have.
+        steps, polish, polished: quasi-Newton steps with exact gradients; and, for up to `polished` where these did not
+            end, on ridges, iterations of L-BFGS after them.
+        most: that num_data="auto" fits to on a CPU, where there is no lattice.
+        nearest, looked_at: with each of some rows go this many of its nearest neighbours, looked for among so many.
+        longest: lengthscale, in standard deviations, that some of the data hand on to all.
+        largest_dense, smallest_on_lattice, smallest_on_line: "auto" factors the covariance up to the first, by device;
+            beyond, gradients are estimated; in up to three dimensions on a lattice, beyond the second, and in one the
+            third. On an H200 (`benchmarks/fit_solvers.py`) dense factors and the lattice took 0.6 and 0.8 s for
+            n = 8000 in one dimension, 1.5 and 0.6 s for 16,000; in two 1.8 and 3.6 s for 16,000, 19 and 2 s for 32,000;
+            in three 4.4 and 13 s, 34 and 9 s.
+        exact, estimated, on_lattice: gains per hyperparameter below which quasi-Newton steps end: with estimated
+            gradients a fifth of its sampling error, and a tenth on a lattice, where steps are cheap.
+        probes, probes_on_gpu: random right-hand sides, beside the data (a tile of 64 on a GPU). With s of them an
+            estimate adds 1 / s to the sampling variance of hyperparameters.
+        solver: of estimated gradients, where none is given.
+    """
+
+    screened: int = 256
+    followed: int = 512
+    tried: int = 3
+    try_steps: int = 8
+    follow_steps: int = 60
+    measured: int = 128
+    at_once: int = 2000
+    first: int = 1000
+    curved: int = 1000
+    steps: int = 12
+    polish: int = 100
+    polished: int = 4000
+    most: int = 4000
+    nearest: int = 3
+    looked_at: int = 50_000
+    longest: float = 30.0
+    largest_dense: tuple[int, int] = (8000, 32_000)  # on a CPU and on a GPU, as the next two
+    smallest_on_lattice: tuple[int, int] = (4000, 20_000)
+    smallest_on_line: tuple[int, int] = (4000, 10_000)
+    exact: float = 2e-3
+    estimated: float = 0.02
+    on_lattice: float = 0.005
+    probes: int = 15
+    probes_on_gpu: int = 63
+    solver: Solver = field(default_factory=lambda: PCG(tolerance=0.1, max_iterations=300))
+
+
+SETTINGS = SearchSettings()
 # Bytes per entry of the covariance: it, its factor and its inverse, in float64.
 _BYTES = 24
-# Quasi-Newton steps with exact gradients, and of L-BFGS after them where they did not end, on ridges, and where the fit
-# is to all data: the top for some of them need not be known so well.
-_STEPS, _LARGEST_POLISHED, _POLISH = 12, 4000, 100
-# Gains per hyperparameter below which a search by quasi-Newton steps ends: with estimated gradients a fifth of its
-# sampling error, and a tenth on a lattice, where steps are cheap.
-_EXACT, _ESTIMATED, _ON_LATTICE = 2e-3, 0.02, 0.005
-# Draws of the prior (and the data: a tile of 64 on a GPU). With s of them an estimate adds 1 / s to the sampling
-# variance of hyperparameters.
-_PROBES = {"cpu": 15, "cuda": 63}
-_SOLVER = PCG(tolerance=0.1, max_iterations=300)
 
 
 class FitWarning(UserWarning):
@@ -137,25 +164,18 @@ def _warn(words: str) -> None:
 
 
 class _Journal:
-    """What a search has found so far, and which share of its work is done.
-
-    The work is counted in seconds that evaluations are expected to take on one core, in stages. A stage that takes
-    longer than expected slows down before its end; the next one begins where it was expected to end.
-    """
+    """What a search has found so far, and which share of its work is done: of the seconds that evaluations are
+    expected to take on one core, and slower before the end where there are more of them than expected."""
 
     def __init__(self, bar: Progress, start: Tensor, num_data: int) -> None:
         self.best, self._rows, self._value = start, 0.0, -math.inf
         self.fitted = self._all = num_data
         self._bar, self._task = bar, bar.add_task("fitting", total=1.0)
-        self._plan, self._stage, self._spent, self._words, self.share = {"": 1.0}, "", 0.0, "", 0.0
+        self._planned, self._spent, self._words, self.share = 1.0, 0.0, "", 0.0
 
-    def plan(self, num_data: int, **seconds: float) -> None:
-        """How many of the data are fitted to, and the stages in their order, with the seconds that each may take."""
-        self.fitted, self._plan = num_data, seconds
-
-    def enter(self, stage: str, words: str) -> None:
-        self._stage, self._spent, self._words = stage, self._spent if stage == self._stage else 0.0, words
-        self.worked(0.0)
+    def plan(self, num_data: int, seconds: float) -> None:
+        """How many of the data are fitted to, and the seconds that it may take."""
+        self.fitted, self._planned = num_data, seconds
 
     def evaluated(self, n: int, vector: Tensor, value: float) -> None:
         """Of evaluations of a dense likelihood the best is kept among those of the largest number of data."""
@@ -167,18 +187,13 @@ class _Journal:
         """Of steps by estimated gradients, of all data, the last is kept."""
         self.best, self._rows, self._words = vector, math.inf, words
 
-    def worked(self, seconds: float) -> None:
+    def worked(self, seconds: float, words: str | None = None) -> None:
         self._spent += seconds
-        stages = list(self._plan)
-        if self._stage in stages:
-            before = sum(self._plan[name] for name in stages[: stages.index(self._stage)])
-            own = self._plan[self._stage]
-            u = self._spent / own
-            u = u if u < 0.8 else 1 - 0.2 * math.exp(-(u - 0.8) / 0.2)
-            self.share = max(self.share, (before + u * own) / sum(self._plan.values()))
+        self._words = self._words if words is None else words
+        u = self._spent / self._planned
+        self.share = max(self.share, u if u < 0.8 else 1 - 0.2 * math.exp(-(u - 0.8) / 0.2))
         which = f"{self.fitted:,} of {self._all:,}" if self.fitted < self._all else f"{self._all:,}"
-        words = f"fitting {which} rows: {self._words}"
-        self._bar.update(self._task, description=words, completed=self.share)
+        self._bar.update(self._task, description=f"fitting {which} rows: {self._words}", completed=self.share)
 
 
 def _seconds(n: int) -> float:
@@ -192,6 +207,23 @@ def _estimate_seconds(objective: Dense, lattice: bool) -> float:
     return 0.1 * 8.0 ** (d - 1) if lattice else 3e-7 * n**2
 
 
+def _plan(journal: _Journal, objective: Dense, num_starts: int, lattice: bool, solver: str | Solver) -> None:
+    """The seconds of an evaluation times how many there may be: about as many as searches on UCI's tables took."""
+    n, s = len(objective.y), SETTINGS
+    screened, followed, first, curved = (_seconds(min(n, m)) for m in (s.screened, s.followed, s.first, s.curved))
+    seconds = (10 + 6 * num_starts) * screened + 30 * num_starts * followed if num_starts > 1 else 0.0
+    if _is_dense(solver, objective) and not lattice:
+        step = _seconds(n)
+        more = n > s.at_once
+    else:
+        step, more = _estimate_seconds(objective, lattice), True
+    if more:
+        curvatures = 4 * (objective.hyperparameters.size + 1) * curved
+        journal.plan(n, seconds + 25 * first + 8 * step + curvatures)
+    else:
+        journal.plan(n, seconds + 40 * step)
+
+
 def _searched(
     objective: Dense,
     as_given: Tensor,
@@ -203,39 +235,148 @@ def _searched(
     journal: _Journal,
 ) -> tuple[Tensor, float, bool]:
     """Where a search for the top ended, the value there (of some of the data, at the least), and whether it is one."""
-    n = len(objective.y)
+    n, s = len(objective.y), SETTINGS
     auto = num_data == "auto" and solver == "auto" and objective.X.device.type == "cpu"
     if isinstance(num_data, int):
-        objective = _some(objective, num_data, generator)
+        objective = some_of(objective, num_data, generator)
     lattice = _is_on_lattice(solver, objective)
     if auto and not lattice:
-        objective = _some(objective, _MOST, generator)
+        objective = some_of(objective, s.most, generator)
     _plan(journal, objective, num_starts, lattice, solver)
-    best = as_given
+    start = as_given
     if num_starts > 1:
-        best = _best_start(objective, as_given, num_starts, generator, both_units, journal)
+        start = _best_start(objective, as_given, num_starts, generator, both_units, journal)
     if lattice:
         try:
-            estimate = OnLattice(objective, _PROBES["cpu"], _seed(generator))
-            return _by_estimates(objective, estimate, best, as_given, _ON_LATTICE, journal)
+            estimate = OnLattice(objective, s.probes, _seed(generator))
+            return _from_some(objective, estimate, s.on_lattice, start, as_given, journal)
         except NotOnLattice as reason:
             if solver != "auto":
                 raise _refusal(str(reason)) from None
-        objective = _some(objective, _MOST, generator) if auto else objective
+        objective = some_of(objective, s.most, generator) if auto else objective
         _plan(journal, objective, 1, False, solver)
     if not _is_dense(solver, objective):
-        probes = _PROBES.get(objective.X.device.type, 15)
-        estimate = Pathwise(objective, _SOLVER if isinstance(solver, str) else solver, probes, _seed(generator))
-        return _by_estimates(objective, estimate, best, as_given, _ESTIMATED, journal)
-    if len(objective.y) > _LARGEST_AT_ONCE:
-        polish = len(objective.y) == n <= _LARGEST_POLISHED
-        return _by_exact_gradients(objective, best, as_given, polish, journal)
-    journal.enter("all", "with all of them")
-    return *by_lbfgs(objective, best, without_effect(objective, best), as_given, _ITERATIONS), True
+        probes = s.probes_on_gpu if objective.X.is_cuda else s.probes
+        estimate = Pathwise(objective, s.solver if isinstance(solver, str) else solver, probes, _seed(generator))
+        return _from_some(objective, estimate, s.estimated, start, as_given, journal)
+    if len(objective.y) <= s.at_once:
+        journal.worked(0.0, "with all of them")
+        return *by_lbfgs(objective, _moved_back(objective, start, as_given)), True
+
+    def exact(vector: Tensor) -> Tensor:
+        value, slope = objective(vector)
+        return slope if math.isfinite(value) else slope * math.nan
+
+    best, value, converged = _from_some(objective, exact, s.exact, start, as_given, journal, s.steps)
+    if not converged and len(objective.y) == n <= s.polished:
+        best, value = by_lbfgs(objective, best, s.polish)
+    return best, value, True
 
 
-def _some(objective: Dense, count: int, generator: torch.Generator) -> Dense:
-    """The likelihood of `count` of the data: some at random, the nearest neighbours of these, and copies of inputs.
+def by_lbfgs(objective: Dense, start: Tensor, iterations: int = 500) -> tuple[Tensor, float]:
+    """SciPy's L-BFGS-B uphill from a start, by exact gradients: the end and its value."""
+    from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
+
+    n, unit = len(objective.y), _units_of_search(objective, start)
+
+    def downhill(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = objective(torch.as_tensor(numbers, dtype=torch.float64, device="cpu").to(start) * unit)
+        if not math.isfinite(value):
+            return 1e10, 0.0 * numbers
+        return -value / n, (-gradient * unit / n).cpu().numpy()
+
+    found = scipy_minimize(
+        downhill,
+        (start / unit).cpu().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[
+            (low / u, up / u) for (low, up), u in zip(objective.hyperparameters.limits(), unit.tolist(), strict=True)
+        ],
+        options={"maxiter": iterations, "maxcor": 40, "ftol": 1e-9, "gtol": 1e-6},
+    )
+    best = torch.as_tensor(found.x, dtype=torch.float64, device="cpu").to(start) * unit
+    return objective.hyperparameters.clamped(best), -n * float(found.fun) if found.fun < 1e10 else -math.inf
+
+
+def _units_of_search(objective: Dense, start: Tensor) -> Tensor:
+    """Units `[p]` in which the likelihood is about as sharp along every hyperparameter, as some of the data have it.
+
+    Without them one start far from the top lost 970 nats on "pol" and 6 on "bike", and four starts none
+    (`benchmarks/fit_tables.py`).
+    """
+    if len(objective.y) <= 2 * SETTINGS.measured:
+        return torch.ones_like(start)
+    some = some_of(objective, SETTINGS.measured, torch.Generator().manual_seed(0))
+    return curvature(lambda v: some(v)[1], start).diagonal().rsqrt()
+
+
+def _moved_back(objective: Dense, start: Tensor, as_given: Tensor) -> Tensor:
+    """A start with what has no effect, to an exact slope of 0, as it was given: data and priors say nothing of it."""
+    idle = objective(start)[1] == 0
+    return torch.where(idle & ~idle.all(), as_given, start)
+
+
+def _best_start(
+    objective: Dense, as_given: Tensor, num_starts: int, generator: torch.Generator, both: bool, journal: _Journal
+) -> Tensor:
+    """The best end of searches from the most likely of many starts, on some of the data."""
+    h = objective.hyperparameters
+    few, some = (some_of(objective, count, generator) for count in (SETTINGS.screened, SETTINGS.followed))
+    journal.worked(0.0, "comparing starts")
+    given = [as_given, *([h.encode()] if both else [])]
+    starts = candidates(h, num_starts, generator, given, few.X, few.y)
+    ranked = sorted(starts, key=lambda start: -few(start)[0])
+    tried = [by_lbfgs(few, start, SETTINGS.try_steps) for start in ranked[: SETTINGS.tried * num_starts]]
+    chosen = most_likely(h, tried, num_starts)
+    ends = []
+    for i, start in enumerate(chosen):
+        journal.worked(0.0, f"start {i + 1} of {len(chosen)}")
+        ends.append(by_lbfgs(some, start, SETTINGS.follow_steps))
+    return max(ends, key=lambda end: end[1])[0]
+
+
+def _from_some(
+    objective: Dense,
+    gradient: Callable[[Tensor], Tensor],
+    tolerance: float,
+    start: Tensor,
+    as_given: Tensor,
+    journal: _Journal,
+    steps: int = 30,
+) -> tuple[Tensor, float, bool]:
+    """Quasi-Newton steps with gradients of all data, exact or estimated, from the top for some of them and with their
+    curvature: where they end, the value of some, and whether they ended."""
+    n, h, s = len(objective.y), objective.hyperparameters, SETTINGS
+    generator = torch.Generator().manual_seed(0)  # of its own: a fit from one start draws no other numbers
+    order = torch.randperm(n, generator=generator, device="cpu").to(objective.X.device)
+    some = objective.some(order[: s.first])
+    journal.worked(0.0, f"{len(some.y):,} of them first")
+    best, value = by_lbfgs(some, _moved_back(some, start, as_given), 2 * s.follow_steps)
+    idle = some(best)[1] == 0
+    # where a column seems to have no effect the likelihood is flat, and more data could not say otherwise
+    lengths = torch.tensor([leaf.short == "lengthscale" for leaf in h.leaves for _ in range(leaf.size)], device="cpu")
+    best = torch.where(lengths.to(idle) & ~idle, best.clamp_max(math.log(s.longest)), best)
+    sizes = [min(n, s.curved) // 2, min(n, s.curved)]
+    parts = [objective.some(order[:size]) for size in sizes]
+
+    def curve(x: Tensor) -> Tensor:
+        less, more = (curvature(lambda v, part=part: part(v)[1] * ~idle, x) for part in parts)
+        return for_all(less, more, sizes[1] / sizes[0], n / sizes[1])
+
+    def worked(vector: Tensor) -> Tensor:
+        slope = gradient(vector)
+        if isinstance(gradient, OnLattice | Pathwise):
+            journal.worked(_estimate_seconds(objective, isinstance(gradient, OnLattice)))
+        return slope
+
+    journal.worked(0.0, "with all of them")
+    best, converged = climb(worked, best, curve, h.limits(), tolerance, journal.stepped, steps)
+    return best, value, converged
+
+
+def some_of(objective: Dense, count: int, generator: torch.Generator) -> Dense:
+    """The likelihood of `count` of the data: a quarter at random, their nearest neighbours, and copies of inputs.
 
     Noise, and what varies over short distances, show in neighbours, and most of all where an input was observed twice.
     Random rows alone are further apart than all of them are: they may be fitted without noise where all have some, and
@@ -251,45 +392,32 @@ def _some(objective: Dense, count: int, generator: torch.Generator) -> Dense:
         for task in tasks.unique():
             own = (tasks[order] == task).nonzero()[:, 0]
             rank[own] = torch.arange(len(own), device=X.device)
-        order = interleaved(order, order[rank.argsort(stable=True)])
-    pool = order[:_LOOKED_AT]
+        order = _first_met(torch.stack([order, order[rank.argsort(stable=True)]], dim=1).reshape(-1))
+    pool = order[: SETTINGS.looked_at]
     copies = pool[_copies(X[pool])[: count // 8]]
-    size = -(-(count - len(copies)) // (1 + _NEAREST))
+    size = -(-(count - len(copies)) // (1 + SETTINGS.nearest))
     nearest = []
     for i in range(0, size, 64):
         distance = torch.cdist(X[pool[i : min(i + 64, size)]], X[pool])  # [64, m]
         distance.diagonal(i).fill_(math.inf)  # of each to itself
-        nearest.append(pool[distance.topk(min(_NEAREST, len(pool) - 1), largest=False).indices.reshape(-1)])
-    chosen = torch.cat([copies, order[:size], *nearest, order])
-    place = torch.arange(len(chosen), device=X.device)
-    earliest = torch.full_like(order, len(chosen)).scatter_reduce(0, chosen, place, "amin")
-    return objective.some(earliest.argsort()[:count])
+        nearest.append(pool[distance.topk(min(SETTINGS.nearest, len(pool) - 1), largest=False).indices.reshape(-1)])
+    return objective.some(_first_met(torch.cat([copies, order[:size], *nearest, order]))[:count])
+
+
+def _first_met(rows: Tensor) -> Tensor:
+    """All n rows, each once, in the order in which they are first met among some with copies."""
+    places = torch.arange(len(rows), device=rows.device)
+    first = torch.full_like(rows[: int(rows.max()) + 1], len(rows)).scatter_reduce(0, rows, places, "amin")
+    return first.argsort()
 
 
 def _copies(X: Tensor) -> Tensor:
     """The rows of X that are there more than once, equal ones side by side."""
     _, of, counts = X.unique(dim=0, return_inverse=True, return_counts=True)
-    place = torch.arange(len(X), device=X.device)
-    first = torch.full_like(counts, len(X)).scatter_reduce(0, of, place, "amin")  # of equal rows
+    places = torch.arange(len(X), device=X.device)
+    first = torch.full_like(counts, len(X)).scatter_reduce(0, of, places, "amin")  # of equal rows
     order = first[of].argsort(stable=True)
     return order[counts[of[order]] > 1]
-
-
-def _plan(journal: _Journal, objective: Dense, num_starts: int, lattice: bool, solver: str | Solver) -> None:
-    """The seconds of an evaluation times how many there may be: about as many as searches on UCI's tables took."""
-    n, p = len(objective.y), objective.hyperparameters.size
-    curvature_of = (p + 1) * (_seconds(min(n, _CURVED)) + _seconds(min(n, _CURVED) // 2))
-    stages = {}
-    if num_starts > 1:
-        screened, followed = _seconds(min(n, _SCREENED)), _seconds(min(n, _FOLLOWED))
-        stages["starts"] = (20 + 8 * num_starts + 10 * _TRIED * num_starts) * screened + 20 * num_starts * followed
-    dense = _is_dense(solver, objective) and not lattice
-    if dense and n <= _LARGEST_AT_ONCE:
-        stages["all"] = 40 * _seconds(n)
-    else:
-        step = _seconds(n) if dense else _estimate_seconds(objective, lattice)
-        stages |= {"first": 25 * _seconds(min(n, _FIRST_OBSERVATIONS)), "all": 8 * step + 2 * curvature_of}
-    journal.plan(n, **stages)
 
 
 def _is_dense(solver: str | Solver, objective: Dense) -> bool:
@@ -299,17 +427,17 @@ def _is_dense(solver: str | Solver, objective: Dense) -> bool:
 
 def _largest_dense(device: torch.device) -> int:
     """How many observations "auto" factors the covariance of: no more than fit a GPU."""
-    count = _LARGEST_DENSE.get(device.type, 4000)
+    on_cpu, on_gpu = SETTINGS.largest_dense
     if device.type != "cuda":
-        return count
+        return on_cpu
     memory = SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
-    return min(count, math.isqrt(int(memory / _BYTES)))
+    return min(on_gpu, math.isqrt(int(memory / _BYTES)))
 
 
 def _smallest_on_lattice(device: torch.device, input_dim: int) -> int:
     """Beyond how many observations "auto" fits on a lattice."""
-    least = _SMALLEST_ON_LINE if input_dim == 1 else _SMALLEST_ON_LATTICE
-    return min(least.get(device.type, 4000), _largest_dense(device))
+    least = SETTINGS.smallest_on_line if input_dim == 1 else SETTINGS.smallest_on_lattice
+    return min(least[device.type == "cuda"], _largest_dense(device))
 
 
 def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
@@ -323,109 +451,13 @@ def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
     return can
 
 
-def _first(
-    objective: Dense, start: Tensor, as_given: Tensor, exact: bool, journal: _Journal
-) -> tuple[Tensor, Curve, float]:
-    """The top for some of the data; the curvature for all of them `[p, p]` that some of them tell of; the value."""
-    n = len(objective.X)
-    generator = torch.Generator().manual_seed(0)  # of its own: a fit from one start draws no other numbers
-    order = torch.randperm(n, generator=generator, device="cpu").to(objective.X.device)
-    some = objective.some(order[:_FIRST_OBSERVATIONS])
-    journal.enter("first", f"{len(some.y):,} of them first")
-    fixed = without_effect(some, start)
-    best, value = by_lbfgs(some, start, fixed, as_given, 2 * _FIRST_ITERATIONS, _FIRST_PATIENCE)
-    # what turns more often than data spread so thinly can show was found among neighbours, and would be lost here
-    near = objective.some(spread_and_near(objective.X, generator)[:_FOLLOWED])
-    if near(start)[0] > near(best)[0] + 0.01 * _FOLLOWED and not (exact and objective(best)[0] > objective(start)[0]):
-        best = start
-    # where a column seems to have no effect the likelihood is flat, and more data could not say otherwise
-    leaves = objective.hyperparameters.leaves
-    which = [leaf.short == "lengthscale" for leaf in leaves for _ in range(leaf.size)]
-    lengths = torch.tensor(which, device="cpu").to(fixed)
-    best = torch.where(lengths & ~fixed, best.clamp_max(_LONG), best)
-    sizes = [min(n, _CURVED) // 2, min(n, _CURVED)]
-    parts = [objective.some(order[:size]) for size in sizes]
-
-    def curve(x: Tensor) -> Tensor:
-        less, more = (curvature(lambda v, part=part: part(v)[1] * ~fixed, x) for part in parts)
-        return for_all(less, more, sizes[1] / sizes[0], n / sizes[1])
-
-    return best, curve, value
-
-
-def _by_exact_gradients(
-    objective: Dense, start: Tensor, as_given: Tensor, polish: bool, journal: _Journal
-) -> tuple[Tensor, float, bool]:
-    """A few quasi-Newton steps with all data; L-BFGS where these do not end and the top is to be `polish`ed."""
-    start, curve, _ = _first(objective, start, as_given, True, journal)
-    best, best_value = start, -math.inf
-
-    def gradient(vector: Tensor) -> Tensor:
-        nonlocal best, best_value
-        value, slope = objective(vector)
-        if value > best_value:
-            best, best_value = vector, value
-        journal.enter("all", f"log likelihood {best_value:.2f}")
-        far = not value > best_value - 10 * abs(len(vector))  # or no factor at all
-        return slope * math.nan if far else slope
-
-    _, converged = climb(objective.hyperparameters, gradient, start, curve, _EXACT, lambda *_: None, _STEPS)
-    if not converged and polish:
-        best, best_value = by_lbfgs(objective, best, without_effect(objective, best), as_given, _POLISH)
-    return best, best_value, True
-
-
-def _by_estimates(
-    objective: Dense,
-    estimate: Pathwise | OnLattice,
-    start: Tensor,
-    as_given: Tensor,
-    tolerance: float,
-    journal: _Journal,
-) -> tuple[Tensor, float, bool]:
-    """Quasi-Newton steps with estimated gradients of all data."""
-    start, curve, value = _first(objective, start, as_given, False, journal)
-
-    def gradient(vector: Tensor) -> Tensor:
-        slope = estimate(vector)
-        journal.worked(_estimate_seconds(objective, isinstance(estimate, OnLattice)))
-        return slope
-
-    journal.enter("all", "with all of them")
-    best, converged = climb(objective.hyperparameters, gradient, start, curve, tolerance, journal.stepped)
-    return best, value, converged
-
-
 def _refusal(reason: str) -> ValueError:
     return ValueError(
         'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, alone, '
-        "times linear ones or beside linear and polynomial ones, on up to 3 columns; "
+        "or beside linear and polynomial ones, on up to 3 columns; "
         f'{reason}: use solver="cholesky" or "cg"'
     )
 
 
 def _seed(generator: torch.Generator) -> int:
     return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-
-
-def _best_start(
-    objective: Dense, as_given: Tensor, num_starts: int, generator: torch.Generator, both: bool, journal: _Journal
-) -> Tensor:
-    """The best end of searches from the most likely of many starts, on some of the data."""
-    h = objective.hyperparameters
-    order = spread_and_near(objective.X, generator)
-    few, none = objective.some(order[:_SCREENED]), torch.zeros_like(as_given, dtype=torch.bool)
-    given = [as_given, *([h.encode()] if both else [])]
-    journal.enter("starts", "comparing starts")
-    starts = candidates(h, 8 * num_starts, generator, given, few.X, few.y)
-    with threads_for(len(few.y)):
-        values = [few(start)[0] for start in starts]
-    ranked = [starts[i] for i in sorted(range(len(starts)), key=lambda i: -values[i])]
-    ends = [by_lbfgs(few, start, none, as_given, _TRIED_ITERATIONS) for start in ranked[: _TRIED * num_starts]]
-    chosen = of_both_kinds(h, ends, num_starts)
-    some = objective.some(order[:_FOLLOWED])
-    ends = []
-    for i, start in enumerate(chosen):
-        journal.enter("starts", f"start {i + 1} of {len(chosen)}")
-        ends.append(by_lbfgs(some, start, without_effect(some, start), as_given, _FIRST_ITERATIONS))
-    return max(ends, key=lambda end: end[1])[0]

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ..core.checks import many
 from ..kernels import Coregional, Kernel, Periodic, Product, Rotated, SpectralMixture
-from ..models import ExactGP, Outputs
+from ..models import ExactGP, LatentGP, Outputs
 from ..models.means import ConstantMean, LinearMean
 from ..models.transforms import Affine
-from .evidence import LeaveOneOut, scores
+from .evidence import LeaveOneOut, leave_one_out, log_marginal_likelihood, scores
 from .units import Buffer, Units, buffers
 
 # Beyond this many observations a summary does not factor the covariance for the likelihood.
@@ -48,7 +48,7 @@ class Summary:
     __repr__ = __str__
 
 
-def summary(gp: ExactGP | Outputs, names: Sequence[str] | None = None) -> Summary:
+def summary(gp: ExactGP | LatentGP | Outputs, names: Sequence[str] | None = None) -> Summary:
     """The hyperparameters of a model in the user's units, its likelihood, and how good the fit is.
 
     For that, each observation is predicted from all the others (`leave_one_out`): the root mean square error, R^2, and
@@ -61,7 +61,8 @@ def summary(gp: ExactGP | Outputs, names: Sequence[str] | None = None) -> Summar
     are listed, and the log likelihood is the sum of theirs.
 
     Args:
-        gp: what `matheron.fit` returned, or any `ExactGP` whose transforms are affine, or `Outputs` of such models.
+        gp: what `matheron.fit` returned, or any `ExactGP` whose transforms are affine, or `Outputs` of such models; of
+            a `LatentGP` the likelihood is Laplace's, and the outcomes are predicted.
         names: of the columns of X; where not given those of the table that X was, or x0, x1, ...
 
     >>> import torch, matheron
@@ -79,8 +80,36 @@ def summary(gp: ExactGP | Outputs, names: Sequence[str] | None = None) -> Summar
     """
     if isinstance(gp, Outputs):
         return _of_outputs(gp, names)
+    if isinstance(gp, LatentGP):
+        return _of_outcomes(gp, names)
     if not isinstance(gp, ExactGP):
         raise TypeError(f"gp: expected an ExactGP, or Outputs of these, got {type(gp).__name__}")
+    rows = _rows(gp, names)
+    value = left_out = None
+    if gp.num_data <= _LARGEST_FACTOR:
+        with torch.no_grad():
+            value, left_out = scores(gp)
+    title = f"{expression_name(gp.kernel)}, {many(gp.num_data, 'observation')} in {many(gp.input_dim, 'dimension')}"
+    return Summary(title, rows, None if value is None else float(value), left_out)
+
+
+def _of_outcomes(gp: LatentGP, names: Sequence[str] | None) -> Summary:
+    """The hyperparameters of the latent function, and of the likelihood."""
+    rows = _rows(gp.gaussian, names, noise=False)
+    likelihood, value, left_out = gp.likelihood, None, None
+    for name, number in likelihood._buffers.items():
+        if number is not None and number.ndim == 0:
+            _put(rows, f"{type(likelihood).__name__}.{name}", float(number))
+    if gp.num_data <= _LARGEST_FACTOR:
+        with torch.no_grad():
+            value, left_out = float(log_marginal_likelihood(gp)), leave_one_out(gp)
+    what = f"{many(gp.num_data, 'outcome')} in {many(gp.input_dim, 'dimension')}"
+    title = f"{expression_name(gp.kernel)} under {type(likelihood).__name__}, {what}"
+    return Summary(title, rows, value, left_out)
+
+
+def _rows(gp: ExactGP, names: Sequence[str] | None, noise: bool = True) -> dict[str, float]:
+    """Hyperparameters by label, in the user's units."""
     d = gp.input_dim
     names = gp.input_names or [f"x{i}" for i in range(d)] if names is None else [str(name) for name in names]
     if len(names) != d:
@@ -93,14 +122,10 @@ def summary(gp: ExactGP | Outputs, names: Sequence[str] | None = None) -> Summar
         _add(rows, buffer, names, inside)
     for kernel, _ in turned:
         _put(rows, f"{expression_name(kernel)}.angle (degrees)", kernel.angle)
-    _add_noise(rows, gp, units.output_scale)
+    if noise:
+        _add_noise(rows, gp, units.output_scale)
     _add_mean(rows, gp, units, names)
-    value = left_out = None
-    if gp.num_data <= _LARGEST_FACTOR:
-        with torch.no_grad():
-            value, left_out = scores(gp)
-    what = f"{many(gp.num_data, 'observation')} in {many(d, 'dimension')}"
-    return Summary(f"{expression_name(gp.kernel)}, {what}", rows, None if value is None else float(value), left_out)
+    return rows
 
 
 def units_of(gp: ExactGP) -> Units:

@@ -17,7 +17,8 @@ from ..core.checks import ArrayLike, positive
 from ..core.modes import transformed
 from ..core.value import Parts, shown
 from .base import Around, Kernel
-from .spectral import Embedded, Mixture, SpectralMeasure
+from .composed_measures import Embedded, Mixture
+from .spectral import SpectralMeasure
 from .terms import RadialPart, Term
 
 __all__ = ["OnDims", "Product", "Scaled", "Sum"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import math
@@ -14,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.arena import empty, frame
+from ..core.arena import empty, frame, weigh
 from ..core.checks import ArrayLike, as_tensor, check_dim
 from ..core.modes import transformed
+from ..core.sites import Sites
 from ..core.value import REGISTRY, Value
-from ..core.weighted_sums import weigh
 
 if TYPE_CHECKING:
     from .algebra import OnDims
     from .spectral import SpectralMeasure
     from .terms import RadialPart, Term
 
-__all__ = ["Kernel"]
+__all__ = ["Kernel", "Stationary", "coupled_covariance", "coupled_diagonal"]
 
 
 class Kernel(Value):
@@ -44,6 +45,8 @@ class Kernel(Value):
     units: ClassVar[Mapping[str, str]] = {}
     # Whether its columns are whole numbers that count something: then they have no scale.
     whole: ClassVar[bool] = False
+    # Whether its own features are few and not random, so that its products with other kernels have features, too.
+    finite: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
@@ -184,6 +187,20 @@ class Kernel(Value):
         return OnDims(self, list(dims) if isinstance(dims, Iterable) else [dims])
 
 
+class Stationary(Kernel):
+    """k(x, x) = 1, and one term: itself."""
+
+    def diag(self, x: Tensor) -> Tensor:
+        return torch.ones(x.shape[:-1], dtype=x.dtype, device=x.device)
+
+    def terms(self, input_dim: int) -> list[Term]:
+        from .terms import Term
+
+        self.measure(input_dim)  # says at once if the dimensions do not fit
+        one = torch.ones((), dtype=torch.float64, device=next(self.buffers()).device)
+        return [Term(one, stationary=(self,))]
+
+
 class Around(Kernel):
     """A kernel that is linear in one other, its `kernel`."""
 
@@ -191,6 +208,37 @@ class Around(Kernel):
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         return [(B, self.replaced(kernel=k)) for B, k in self.kernel.coupled()]
+
+
+def coupled_covariance(kernel: Kernel, a: Sites, b: Sites) -> Tensor:
+    """k((x, i), (z, j)) between sites a, points x of outputs i, and sites b, points z of outputs j: `[n, m]`.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> kernel = kernels.Coregional(kernels.RBF(), [[1.0, 0.5], [0.5, 1.0]])
+    >>> sites = matheron.Sites.every_output(torch.zeros(1, 1, dtype=torch.float64), 2)
+    >>> kernels.coupled_covariance(kernel, sites, sites)
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    x, i = a.points, a.outputs
+    z, j = (x, i) if b is a else (b.points, b.outputs)
+    if i is None or j is None:
+        return kernel.forward(x, z)
+    return functools.reduce(
+        torch.add, (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled())
+    )
+
+
+def coupled_diagonal(kernel: Kernel, sites: Sites) -> Tensor:
+    """k((x, i), (x, i)) of sites, points x of outputs i: `[n]`."""
+    x, i = sites.points, sites.outputs
+    if i is None:
+        return kernel.diag(x)
+    total = x.new_zeros(len(x))
+    for B, k in kernel.coupled():
+        total = total + (k.diag(x) if B is None else k.diag(x) * B.diagonal()[i])
+    return total
 
 
 def as_kernel(kernel: Kernel) -> Kernel:
@@ -216,10 +264,6 @@ def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     origin = z[..., :1, :].detach()
     shifted = x - origin
     return shifted, shifted if z is x else z - origin
-
-
-# Below this many differences a call's overhead counts more than its memory.
-_FEW = 1 << 14
 
 
 def squared_distance(x: Tensor, z: Tensor) -> Tensor:
@@ -258,11 +302,12 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     return r2
 
 
-def _by_differences(x: Tensor, columns: Tensor) -> Tensor:
+def _by_differences(x: Tensor, columns: Tensor, few: int = 1 << 14) -> Tensor:
+    """Below `few` differences a call's overhead counts more than its memory."""
     shape = (*x.shape[:-1], columns.shape[-1])
     if columns.ndim > 2:  # torch's broadcast_shapes imports SymPy
         shape = np.broadcast_shapes((*x.shape[:-1], 1), (*columns.shape[:-2], 1, columns.shape[-1]))
-    if math.prod(shape) * x.shape[-1] < _FEW:
+    if math.prod(shape) * x.shape[-1] < few:
         return (x.unsqueeze(-1) - (columns if columns.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
     r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
     if x.shape[-1] > 1:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..core.checks import ArrayLike, as_count, per_dimension, positive
 from ..core.modes import transformed
-from .base import Kernel
-from .spectral import HarmonicMeasure, SpectralMeasure
-from .stationary import Stationary
+from .base import Kernel, Stationary
+from .composed_measures import HarmonicMeasure
+from .spectral import SpectralMeasure
 
 __all__ = ["Categorical"]
 

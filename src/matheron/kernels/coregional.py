@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import ClassVar, NoReturn
 
@@ -10,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_tensor
-from ..core.sites import Sites
 from .base import Kernel
 from .terms import Term
 
-__all__ = ["Coregional", "coupled_covariance", "coupled_diagonal"]
+__all__ = ["Coregional"]
 
 
 class Coregional(Kernel):
@@ -67,34 +65,3 @@ class Coregional(Kernel):
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         return [(self.B, self.kernel)]
-
-
-def coupled_covariance(kernel: Kernel, a: Sites, b: Sites) -> Tensor:
-    """k((x, i), (z, j)) between sites a, points x of outputs i, and sites b, points z of outputs j: `[n, m]`.
-
-    >>> import torch, matheron
-    >>> from matheron import kernels
-    >>> kernel = kernels.Coregional(kernels.RBF(), [[1.0, 0.5], [0.5, 1.0]])
-    >>> sites = matheron.Sites.every_output(torch.zeros(1, 1, dtype=torch.float64), 2)
-    >>> kernels.coupled_covariance(kernel, sites, sites)
-    tensor([[1.0000, 0.5000],
-            [0.5000, 1.0000]], dtype=torch.float64)
-    """
-    x, i = a.points, a.outputs
-    z, j = (x, i) if b is a else (b.points, b.outputs)
-    if i is None or j is None:
-        return kernel.forward(x, z)
-    return functools.reduce(
-        torch.add, (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled())
-    )
-
-
-def coupled_diagonal(kernel: Kernel, sites: Sites) -> Tensor:
-    """k((x, i), (x, i)) of sites, points x of outputs i: `[n]`."""
-    x, i = sites.points, sites.outputs
-    if i is None:
-        return kernel.diag(x)
-    total = x.new_zeros(len(x))
-    for B, k in kernel.coupled():
-        total = total + (k.diag(x) if B is None else k.diag(x) * B.diagonal()[i])
-    return total

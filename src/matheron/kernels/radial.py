@@ -12,13 +12,11 @@ import scipy  # whose special functions it imports when they are first used
 import torch
 from torch import Tensor
 
-from ..core.arena import computed
+from ..core.arena import computed, weigh, weigh_coordinates
 from ..core.checks import ArrayLike, per_dimension, positive
 from ..core.modes import transformed
-from ..core.weighted_sums import weigh, weigh_coordinates
-from .base import Kernel, centred, squared_distance
+from .base import Kernel, Stationary, centred, squared_distance
 from .spectral import GammaScaled, Gaussian, SpectralMeasure, Student
-from .stationary import Stationary
 from .terms import RadialPart
 
 __all__ = ["RBF", "Matern", "Radial", "RationalQuadratic"]

@@ -13,8 +13,9 @@ from torch import Tensor
 from ..core.checks import per_dimension
 from ..core.modes import as_numpy, kept
 from .base import Around, Kernel, centred
+from .composed_measures import Moved
 from .radial import Radial
-from .spectral import Elliptical, Moved, SpectralMeasure
+from .spectral import Elliptical, SpectralMeasure
 from .terms import Term
 
 __all__ = ["Rotated", "Spherical"]

@@ -13,23 +13,12 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_tensor, per_dimension, positive
-from .base import Kernel, centred, squared_distance
-from .spectral import Atom, Gaussian, HarmonicMeasure, SpectralMeasure
+from .base import Kernel, Stationary, centred, squared_distance
+from .composed_measures import Atom, HarmonicMeasure
+from .spectral import Gaussian, SpectralMeasure
 from .terms import Term
 
-__all__ = ["Cosine", "Periodic", "SpectralMixture", "Stationary"]
-
-
-class Stationary(Kernel):
-    """k(x, x) = 1, and one term: itself."""
-
-    def diag(self, x: Tensor) -> Tensor:
-        return torch.ones(x.shape[:-1], dtype=x.dtype, device=x.device)
-
-    def terms(self, input_dim: int) -> list[Term]:
-        self.measure(input_dim)  # says at once if the dimensions do not fit
-        one = torch.ones((), dtype=torch.float64, device=next(self.buffers()).device)
-        return [Term(one, stationary=(self,))]
+__all__ = ["Cosine", "Periodic", "SpectralMixture"]
 
 
 class Periodic(Stationary):

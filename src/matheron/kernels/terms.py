@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core.modes import transformed
-from .spectral import Convolution, SpectralMeasure
+from .composed_measures import Convolution
+from .spectral import SpectralMeasure
 
 if TYPE_CHECKING:
     from .base import Kernel

@@ -5,12 +5,12 @@ It is an engine: its import adds its evaluator, its planner of features and its 
 
 from .. import evaluate as _evaluate
 from ..features.choose import PLANNERS as _PLANNERS
-from . import evaluator as _evaluator
-from .planning import plan as _plan
-from .solver import FourierLattice as FourierLattice
-from .solver import MisfitWarning as MisfitWarning
+from .evaluator import LatticeTransforms as _LatticeTransforms
+from .planning import PLANNER as _PLANNER
+from .update import FourierLattice as FourierLattice
+from .update import MisfitWarning as MisfitWarning
 
 # The lattice is asked first which terms of a kernel it takes, where there is a domain.
-_PLANNERS.append(_plan)
+_PLANNERS.append(_PLANNER)
 # Terms on lattices are computed by transforms, and a path alone costs what it costs among others.
-_evaluate.register(_evaluator, alone=_evaluator.is_all)
+_evaluate.register(_LatticeTransforms())

@@ -1,162 +1,24 @@
-"""Fourier series along one axis of a grid, for many rows at once: faster than scattered points, since rows share them.
-
-The series of a row is made on a grid twice as fine as its shortest wavelength by an FFT, and interpolated by the window
-of `nufft`. Every row has the same points, so that the windows of some neighbouring points are one small matrix, and the
-interpolation is a product with it."""
+"""Lattice: a Fourier series on a box as a basis, whose sums are fast transforms."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from ..core.arena import arena, empty
 from ..core.modes import transformed
-from ..core.nufft import (
-    FFT_COST,
-    WIDTH,
-    adjoint_at,
-    as_complex,
-    as_real,
-    grid_shape,
-    series_at,
-    window,
-    window_transform,
-)
-from ..evaluate.bases import Basis, Cosines, Pairs, Products
-from ..features.explicit import as_cosines
-from ..kernels.terms import Term
+from ..core.nufft import FFT_COST, adjoint_at, as_complex, as_real, grid_shape, series_at
+from ..evaluate.bases import Basis, Cosines, Pairs
+from .axis_series import AxisSeries, sums_along, waves
 
-# Points that share a matrix at the most; cells of the fine grid that such a matrix may span, in windows.
-_TILE, _SPAN = 64, 3
-# Numbers of fine grids at a time: they stay in cache.
-_SLAB = 1 << 16
-# Numbers in the matrix of one axis of a grid at the most: beyond, a transform is faster (on a CPU), or fits in memory.
-_LARGEST_WAVE = {"cpu": 1 << 16, "cuda": 1 << 26}
-# For fewer rows the points of an axis are as good as scattered.
-_FEW_ROWS = 24
-
-
-class AxisSeries:
-    """sum_j F_j exp(i j x) at angles x `[n]`, increasing or decreasing: what is the same for all rows F.
-
-    >>> import torch
-    >>> from matheron.lattice.basis import AxisSeries
-    >>> x = torch.linspace(0, 1, 5, dtype=torch.float64)
-    >>> f = AxisSeries(x, 3, torch.float64)(torch.tensor([[0.5, 0, 0.5]], dtype=torch.complex128))
-    >>> bool((f[0] - x.cos()).abs().max() < 1e-12)
-    True
-    """
-
-    def __init__(self, angles: Tensor, modes: int, dtype: torch.dtype) -> None:
-        w, self.modes, self.num_points = WIDTH[dtype], modes, len(angles)
-        (self.size,) = grid_shape((modes,), dtype)
-        self.transform = window_transform(modes, self.size, dtype)
-        u = angles.double() * (self.size / (2 * math.pi))
-        first = torch.ceil(u - w / 2).long()  # of the w cells nearest to each point
-        taps = torch.arange(w, device="cpu")
-        phi = window(((u - first)[:, None] - taps).to(dtype), w)  # [n, w]
-        low = int(first.min())
-        self.num_cells = int(first.max()) + w - low
-        self.pieces = _unwrapped(low, self.num_cells, self.size)
-        first = first - low
-        step = min(_TILE, max(1, (_SPAN - 1) * w * len(angles) // self.num_cells))
-        self.tiles: list[tuple[slice, slice, Tensor]] = []  # points, cells, and the windows between them
-        for start in range(0, len(angles), step):
-            near = first[start : start + step]
-            a, b = int(near.min()), int(near.max()) + w
-            windows = torch.zeros(b - a, len(near), dtype=dtype, device="cpu")
-            windows.scatter_(0, (near - a) + taps[:, None], phi[start : start + step].mT)
-            self.tiles.append((slice(start, start + len(near)), slice(a, b), windows))
-
-    def __call__(self, F: Tensor) -> Tensor:
-        """Of complex rows `[r, modes]`: `[r, n]`."""
-        both = F.real.new_zeros(2, len(F), self.num_points)
-        self.add(F, *both)
-        return torch.complex(*both)
-
-    def add(self, F: Tensor, *into: Tensor) -> None:
-        """Add the series of complex rows F `[r, modes]` to their real part `[r, n]` and, where given, imaginary one.
-
-        Rows are shared out among threads of our own, each of which works alone: products this small would wait for each
-        other in those of torch.
-        """
-        step = max(1, _SLAB // self.size)
-        slabs = [slice(start, start + step) for start in range(0, len(F), step)]
-        threads = torch.get_num_threads()
-        if threads == 1 or len(slabs) == 1:
-            for rows in slabs:
-                self._add(F, into, rows)
-            return
-        try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                deque(pool.map(partial(self._add, F, into), slabs), maxlen=0)
-        finally:
-            torch.set_num_threads(threads)
-
-    @torch.no_grad()
-    def _add(self, F: Tensor, into: Sequence[Tensor], rows: slice) -> None:
-        m, F = self.modes // 2, F[rows]
-        with arena():
-            padded, fine = empty((len(F), self.size), F), empty((len(F), self.size), F)
-            torch.div(F[:, m:], self.transform[m:], out=padded[:, : m + 1])
-            padded[:, m + 1 : self.size - m] = 0
-            torch.div(F[:, :m], self.transform[:m], out=padded[:, self.size - m :])
-            torch.fft.ifft(padded, norm="forward", out=fine)
-            near = empty((len(F), self.num_cells), self.transform)
-            for part, out in zip((fine.real, fine.imag), into, strict=False):
-                for here, there in self.pieces:
-                    near[:, here] = part[:, there]
-                for points, cells, windows in self.tiles:
-                    out[rows, points].addmm_(near[:, cells], windows)
-
-
-def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
-    """Cells from low on of a periodic grid: which of the count, and which of the grid's own, piece by piece."""
-    pieces, done = [], 0
-    while done < count:
-        start = (low + done) % size
-        step = min(size - start, count - done)
-        pieces.append((slice(done, done + step), slice(start, start + step)))
-        done += step
-    return pieces
-
-
-def sums_along(angles: Tensor, modes: int, rows: int, like: Tensor) -> Callable[[Tensor], Tensor]:
-    """The fastest way from complex rows `[r, modes]` to their series `[r, n]` at the angles of an axis."""
-    device, dtype = like.device.type, like.dtype
-    if len(angles) * modes <= _LARGEST_WAVE.get(device, 0):
-        matrix = waves(angles, modes).to(torch.complex64 if dtype == torch.float32 else torch.complex128).mT
-        return lambda F: F @ matrix
-    steps = angles.diff()
-    if device == "cpu" and rows >= _FEW_ROWS and bool((steps >= 0).all() or (steps <= 0).all()):
-        return AxisSeries(angles, modes, dtype)
-    return lambda F: series_at(F, angles[:, None])
-
-
-def waves(angles: Tensor, modes: int) -> Tensor:
-    """exp(i j x) for the modes of one axis: `[...] -> [..., modes]`."""
-    j = torch.arange(-(modes // 2), modes // 2 + 1, dtype=angles.dtype, device=angles.device)
-    phase = angles[..., None] * j
-    return torch.complex(phase.cos(), phase.sin())
-
-
-# Lattice: a Fourier series on a box, as a basis whose sums are fast transforms.
-
-
-# Numbers in a block of the sums that are taken mode by mode.
-_BLOCK = 1 << 22
-# Up to this many points a sum mode by mode is faster than a transform (measured on a CPU).
-_FEW = 24
-# Nanoseconds: to make a function's value at a point (in one dimension by a cosine, in several by a product), to
-# multiply it with a weight, to make a coefficient; of a transform, for itself, per cell and its logarithm, per tap.
-_CPU = (20.0, 4.0, 0.08, 15.0, 0.0, 0.35, 0.6)
-_GPU = (0.05, 0.02, 4e-5, 0.02, 1e5, 2e-3, 7e-3)  # from the rates of an H200, in float64
+# Numbers in a block of the sums that are taken mode by mode; up to so many points these are faster than a transform.
+_BLOCK, _FEW = 1 << 22, 24
+# Of r functions at n points a product with the modes' values is faster than transforms: on a CPU up to so many points
+# for each function, and in all by the dimension; on a GPU up to so many of these values for each function
+# (benchmarks/lattice.py).
+_POINTS_EACH, _POINTS, _VALUES_EACH = 4, (64, 256, 256), 5_000_000
 
 
 class Lattice(Basis):
@@ -208,14 +70,6 @@ class Lattice(Basis):
     def mode(self, index: Tensor) -> Tensor:
         """Frequencies `[..., k]` of places `[...]` in the box, in the coordinates `dims`."""
         return self.place_modes(index) * (2 * math.pi / self.period)
-
-    def beyond(self, input_dim: int) -> Tensor:
-        """Half a step beyond the highest frequency of each coordinate, `[d]`: infinite in those that it has not."""
-        highest = torch.full((input_dim,), math.inf, dtype=torch.float64, device="cpu")
-        highest[self.dims] = (
-            torch.tensor(self.shape, dtype=torch.float64, device="cpu") * math.pi / self.period.double().cpu()
-        )
-        return highest
 
     def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:
         """The pairs `start` to `stop` as a plain basis, for sums that need the functions themselves."""
@@ -298,11 +152,10 @@ class Lattice(Basis):
 
     def suits_matrix(self, x: Tensor, r: int) -> bool:
         """Whether r functions at shared points are a matrix product sooner than sums of coefficients or transforms."""
-        cosine, product, multiply, coefficient, fixed, cell, tap = _CPU if x.device.type == "cpu" else _GPU
-        n, k, cells = x.shape[1], len(self.shape), math.prod(grid_shape(self.shape, torch.float64))
-        transform = (fixed + cell * cells * math.log2(cells) + tap * n * 12**k) / self.size
-        other = 4 * multiply * n if n <= _FEW else transform
-        return n * ((product if k > 1 else cosine) + multiply * r) < r * (coefficient + other)
+        n = x.shape[1]
+        if x.device.type == "cuda":
+            return n * self.size <= _VALUES_EACH * r
+        return n <= min(_POINTS_EACH * r, _POINTS[len(self.shape) - 1])
 
     def _by_matrix(self, x: Tensor, W: Tensor) -> Tensor:
         """`[n, d], [r, c] -> [r, n]`: the functions at some of the points at a time, times the weights."""
@@ -470,127 +323,7 @@ class _Weighted(torch.autograd.Function):
         return pulled.sum(0, keepdim=True) if len(x) < len(pulled) else pulled, None, None
 
 
-# Modulated: a monomial times the functions of a lattice, for products of stationary and linear kernels.
-
-
-class Modulated(Basis):
-    """x_1^p_1 ... x_d^p_d phi_j(x - origin), with phi_j the functions of a lattice; monomials are about 0."""
-
-    fields = ("powers",)
-    shapes = "origin: d"
-
-    def check(self) -> None:
-        whole = all(type(p) is int and p >= 0 for p in self.powers)
-        if not whole or len(self.powers) != len(self.origin) or not isinstance(self.lattice, Lattice):
-            raise ValueError(f"Modulated: expected a lattice, and {len(self.origin)} powers, got {self.powers}")
-
-    def __init__(self, lattice: Lattice, powers: Sequence[int], origin: Tensor) -> None:
-        super().__init__(origin=origin)
-        self.lattice, self.powers = lattice, list(powers)
-
-    @property
-    def size(self) -> int:
-        return self.lattice.size
-
-    @property
-    def width(self) -> int:
-        return self.lattice.width
-
-    def scales(self) -> Tensor:
-        return self.lattice.scales()
-
-    def envelope(self, x: Tensor) -> Tensor:
-        """The monomial at points about the origin: `[..., d] -> [...]`."""
-        return monomial(x + self.origin, self.powers)
-
-    def envelope_slope(self, x: Tensor) -> Tensor:
-        """Its gradient, `[..., d] -> [..., d]`."""
-        x, slopes = x + self.origin, []
-        for i, p in enumerate(self.powers):
-            lower = [q - (j == i) for j, q in enumerate(self.powers)]
-            slopes.append(p * monomial(x, lower) if p else torch.zeros_like(x[..., i]))
-        return torch.stack(slopes, dim=-1)
-
-    def modulated(self, x: Tensor, f: Tensor, df: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The sums of the functions and their gradients from the lattice's own: `[B, r, n]` and `[B, r, n, d]`."""
-        e = self.envelope(x)[:, None]  # [B, 1, n]
-        slope = None if df is None else e[..., None] * df + f[..., None] * self.envelope_slope(x)[:, None]
-        return e * f, slope
-
-    def values(self, x: Tensor) -> Tensor:
-        return self.envelope(x)[..., None] * self.lattice.values(x)
-
-    def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        return self.envelope(x)[:, None] * self.lattice.weighted(x, W)
-
-    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        f, df = self.modulated(x, *self.lattice.weighted_with_gradient(x, W))
-        assert df is not None
-        return f, df
-
-    def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
-        sums = [torch.zeros_like(view, memory_format=torch.contiguous_format) for view in into]
-        if not self.lattice.add_on_axes(W, axes, sums):
-            return False
-        for i, (axis, p) in enumerate(zip(axes, self.powers, strict=True)):
-            factor = (axis + self.origin[i]).pow(p).reshape([-1 if j == i else 1 for j in range(len(axes))])
-            for part in sums if p else []:
-                part *= factor
-        for view, part in zip(into, sums, strict=True):
-            view += part
-        return True
-
-    def adjoint(self, x: Tensor, v: Tensor, accuracy: float | None = None) -> Tensor:
-        """The transpose of the sums: `[n, d], [r, n] -> [r, c]`."""
-        return self.lattice.adjoint(x, v * self.envelope(x), accuracy)
-
-    def adjoint_cost(self, n: int) -> float | None:
-        return self.lattice.adjoint_cost(n)
-
-    def parts(self, width: int, input_dim: int) -> Iterator[Basis]:
-        """The same in plain bases of at most `width` functions each."""
-        one_hot = torch.eye(input_dim + 1, dtype=self.origin.dtype, device=self.origin.device)
-        factors = one_hot[[i for i, p in enumerate(self.powers) for _ in range(p)]]  # [p, d + 1]
-        for part in self.lattice.parts(width, input_dim):
-            A = factors[None, :, None].expand(-1, -1, part.size, -1)
-            yield Products(A, A.new_ones(()), self.origin, as_cosines([part]).to(A.device))
-
-
-OnLattice = Lattice | Modulated
-
-
-def lattice_in(basis: Basis) -> Lattice:
-    """The lattice that a basis's functions are of, as they are or times a monomial."""
-    found = basis.lattice if isinstance(basis, Modulated) else basis
-    assert isinstance(found, Lattice)
-    return found
-
-
-def same_modes(bases: Sequence[Basis]) -> bool:
-    """Whether the lattices of bases differ in their amplitudes alone."""
-    first, *others = map(lattice_in, bases)
+def same_modes(bases: Sequence[Lattice]) -> bool:
+    """Whether lattices differ in their amplitudes alone."""
+    first, *others = bases
     return all(first.same_functions(other) for other in others)
-
-
-def powers_in(basis: OnLattice) -> tuple[int, ...]:
-    """The powers of the monomial before a lattice's functions; none where these are as they are."""
-    return tuple(basis.powers) if isinstance(basis, Modulated) else ()
-
-
-def monomial(x: Tensor, powers: Sequence[int]) -> Tensor:
-    """x_1^p_1 ... x_d^p_d: `[..., d] -> [...]`."""
-    factors = [x[..., i].pow(p) for i, p in enumerate(powers) if p]
-    return math.prod(factors[1:], start=factors[0]) if factors else torch.ones_like(x[..., 0])
-
-
-def powers_of(term: Term) -> tuple[int, ...]:
-    """The powers of a term whose forms are single coordinates: its monomial's; () where it has none."""
-    if not term.forms:
-        return ()
-    powers = torch.stack([form.detach() > 0 for form in term.forms]).sum(0)[:-1].tolist()
-    return tuple(powers) if any(powers) else ()
-
-
-def largest_square(powers: Sequence[int], domain: Tensor) -> float:
-    """The largest square of a monomial on a box `[2, d]`."""
-    return float(monomial(domain.detach().double().abs().amax(0), powers) ** 2)

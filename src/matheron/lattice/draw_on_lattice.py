@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from ..core.sites import Sites
 from ..features import FeatureSpec, make_features
@@ -14,22 +15,30 @@ from ..models.streamed import Chunk, StreamedGP
 from ..paths import ExactUpdate, Paths, prior_on
 from ..solvers import Auto, Cholesky, FactoredPosterior, Solver
 from ..solvers.operator import KernelOperator
-from .joint_basis import Joint
 from .series import NoJointLattice
-from .solver import LARGEST_MEAN_ERROR, SMALLEST_ON_LATTICE, FourierLattice, largest_worthwhile, worthwhile
-from .update import error_of_mean, given_on_lattice, warn_of_misfit
+from .system import LARGEST_INFORMATION, Joint, largest_dense, rows_of
+from .update import LARGEST_MEAN_ERROR, Conditioning, FourierLattice, given_on_lattice, warn_of_misfit
 
 _NO_LATTICE = (
-    'solver="lattice" needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice (alone or times '
-    "linear ones), and whose others are constant, linear, polynomial or periodic; got {kernel!r} ({why}); use "
-    'solver="cholesky" or "cg"'
+    "a solve on a lattice needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice, and whose "
+    "others are constant, linear, polynomial or periodic; products of stationary and linear kernels have no series; "
+    'got {kernel!r} ({why}); use an ExactGP with solver="cholesky" or "cg"'
 )
+
+
+# Fewer data than this, by dimension, are solved for densely, with the exact kernel: to size a lattice is what costs.
+# And the operations of a solve for each number of its transforms and each path, in those of a dense solve: where they
+# are fewer in all, the lattice is taken (benchmarks/lattice.py).
+SMALLEST_ON_LATTICE, _OPERATIONS = {1: 500, 2: 1000, 3: 1000}, 8000
 
 
 def drawn_on_lattice(
     gp: ExactGP | SparseGP, s: int, spec: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths | None:
-    """Paths whose update, too, is on a lattice; None where it is not asked for, or would not be faster."""
+    """Paths whose update, too, is on a lattice; None where it is not asked for, would not be faster, or not be right.
+
+    Whether it is right is told by the mean, which is solved for first. No random number is drawn before that is known.
+    """
     asked = isinstance(solver, FourierLattice)
     enough = isinstance(gp, ExactGP) and gp.num_data >= SMALLEST_ON_LATTICE[min(gp.centres.shape[1], 3)]
     if not asked and not (isinstance(solver, Auto) and enough):
@@ -43,37 +52,49 @@ def drawn_on_lattice(
         return None
     with torch.no_grad():
         X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
-        state = generator.get_state()
         largest = None if asked else largest_worthwhile(len(X), s, X.shape[1], gp.num_outputs)
         try:  # before any factor: none is needed
             given = FactoredPosterior(gp.kernel, gp.sites, gp.noise, None)
             on_one = replace(spec, joint=True, largest_lattice=largest)
-            features = make_features(gp.kernel, on_one, generator, posterior=given, like=X)
+            features = make_features(gp.kernel, on_one, generator, posterior=given, like=X)  # of which none is random
             joint, why = Joint.of(features, gp.kernel), features.description
         except NoJointLattice as reason:
             features, joint, why = None, None, reason
-        if (
-            features is None
-            or joint is None
-            or not (asked or worthwhile(joint, X.double() - features.origin.double(), gp.noise, s, gp.tasks))
-        ):
+        if features is None or joint is None:
             if asked:
                 raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=why))
-            generator.set_state(state)  # as if nothing had been tried
             return None
-        prior = prior_on(features, spec.basis_index(features), gp.num_outputs, X, generator, len(X))
-        empty = ExactUpdate.empty(kernel, X, s)
+        if not (asked or can_be_solved(joint, gp.noise, gp.tasks)):
+            return None
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
-        chunk = Chunk(gp.sites, gp.train_targets, gp.noise)
-        prior, update = given_on_lattice(prior, empty, gp.mean, [chunk], settings, generator)
+        conditioning = Conditioning(joint, kernel, gp.mean, features.origin, settings)
+        data = conditioning.add(Chunk(gp.sites, gp.train_targets, gp.noise))
+        conditioning.solve_mean(s)
         dense = isinstance(solver, Auto) and isinstance(
             solver.choose(KernelOperator(kernel, gp.sites, gp.noise)), Cholesky
         )
-        if dense and error_of_mean(update, spec.tolerance) > LARGEST_MEAN_ERROR:
-            generator.set_state(state)
+        if dense and conditioning.mean_error(spec.tolerance) > LARGEST_MEAN_ERROR:
             return None
+        prior = prior_on(features, spec.basis_index(features), gp.num_outputs, X, generator, len(X))
+        conditioning.add_noise(data, s, generator)
+        prior, update = conditioning.paths(prior)
         warn_of_misfit(update, spec.tolerance, stacklevel=7)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
+
+
+def largest_worthwhile(n: int, s: int, d: int, t: int) -> int:
+    """Modes beyond which a lattice takes longer than a dense solve: covariances, the factor, and right-hand sides."""
+    dense = 150 * n**2 + n**3 / 3 + 4 * n**2 * s
+    return int(dense / (_OPERATIONS * (s + 1) * 2**d * t))
+
+
+def can_be_solved(basis: Joint, noise: Tensor, tasks: Tensor | None) -> bool:
+    """Whether rounding allows a lattice for data of this noise, and they are more than the weights they determine: of
+    fewer, a dense factor is made in any case."""
+    precision = 1 / noise.double()
+    information = basis.information([float(precision[mine].sum()) for mine in rows_of(tasks, basis.num_outputs)])
+    determined = min(largest_dense(noise.device), int((information > 0.1).sum()))
+    return float(information.max()) <= 0.1 * LARGEST_INFORMATION and len(noise) > determined
 
 
 def _fits(spec: FeatureSpec, detach: bool) -> bool:

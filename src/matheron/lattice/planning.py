@@ -3,133 +3,172 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
-from ..features.choose import Planned, relevant_terms, repeats, size_of, with_components
+from ..features.choose import Planned, relevant_terms, repeats, size_of
+from ..features.explicit import monomial_count
 from ..features.features import LATTICE, Coupled
 from ..kernels import Kernel
 from ..kernels.terms import Term
 from ..solvers import FactoredPosterior
-from .basis import OnLattice, lattice_in, powers_in, same_modes
-from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, pieces_of
+from .basis import Lattice, same_modes
+from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, with_series
+from .system import LARGEST_BESIDE
+from .tail import sampled_tail
 
-# Modes of a lattice at the most: as many weights as fill this many bytes, for all paths.
-LARGEST_LATTICE, LATTICE_MEMORY = 1 << 20, 1 << 29
-# In a graph every mode is summed over by torch's own operations, and kept: few are all that is practical.
-LARGEST_IN_GRAPH = 4096
-# In several dimensions, where random frequencies hold what lies beyond its modes, "auto" needs no more.
-LARGEST_COMPLETED, COMPLETED_MEMORY = 1 << 18, 1 << 27
-# In one dimension there are modes alone, with more memory for their weights; where that does not do, no lattice.
-LINE_MEMORY = 1 << 30
-# A rough kernel's modes in one dimension, and how many times the share they may leave out if these do not do (see
-# `Modes`). With 2^16 of them, variances of Matern-1/2 a ten-thousandth of the domain away from a datum are right to a
-# twentieth (tests/features/test_choose.py). Data are solved for on fewer, and to more accuracy.
-LARGEST_FINE, FINE_MEMORY, LOOSER = 1 << 16, 1 << 26, 160.0
-LARGEST_FINE_JOINT, LOOSER_JOINT = 1 << 13, 10.0
 # Without data: paths drawn from a prior may be conditioned later, which reduces the variance.
 _UNKNOWN_SHARE = 0.01
 
 
-def plan(kernel: Kernel, spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior | None) -> Planned | None:
-    """Lattices for the terms of a kernel that have one on the domain; None where no lattice is asked for."""
-    kind, d = spec.kind, len(origin)
-    if spec.domain is None or kind not in ("auto", *LATTICE_KINDS):
-        return None
-    terms = relevant_terms(kernel, d)
-    # A prior on modes alone, where it is asked for, can be given data on its lattice.
-    completed = kind == "auto" or (kind == "lattice" and posterior is not None)
-    completed = completed and not spec.joint
-    completed = completed and len(with_components(terms, d)) == sum(bool(t.stationary) for t in terms)
-    made, rest = _lattices(kernel, terms, spec, origin, posterior, completed)
-    if spec.joint:
-        _require_joint(made, rest, d, spec.num_features)
-    return Planned(
-        [Coupled(placed.basis, placed.coupling, LATTICE) for placed in made],
-        [_choice(placed.basis) for placed in made],
-        [(list(each.beyond), lattice_in(each.basis).beyond(d)) for each in made if each.beyond],
-        rest,
-    )
+@dataclass(frozen=True)
+class LatticePlanner:
+    """Puts the terms of a kernel that have a Fourier series on lattices, on so many modes.
+
+    Attributes:
+        largest, memory: modes of a lattice at the most; and bytes that the weights of all paths may fill.
+        in_graph: the same where hyperparameters have derivatives: every mode is then summed over by torch's own
+            operations, and kept.
+        with_tail, memory_with_tail: in two and three dimensions, where random frequencies hold what lies beyond the
+            modes, "auto" needs no more.
+        line_memory: in one dimension there are modes alone, with more memory for their weights; where that does not do,
+            no lattice.
+        fine, fine_memory, looser: a rough kernel's modes in one dimension, and how many times the share they may leave
+            out if these do not do (see `Modes`). With 2^16 of them, variances of Matern-1/2 a ten-thousandth of the
+            domain away from a datum are right to a twentieth (tests/features/test_choose.py).
+        fine_joint, looser_joint: the same where data are solved for on the lattice: fewer, to more accuracy.
+    """
+
+    largest: int = 1 << 20
+    memory: int = 1 << 29
+    in_graph: int = 4096
+    with_tail: int = 1 << 18
+    memory_with_tail: int = 1 << 27
+    line_memory: int = 1 << 30
+    fine: int = 1 << 16
+    fine_memory: int = 1 << 26
+    looser: float = 160.0
+    fine_joint: int = 1 << 13
+    looser_joint: float = 10.0
+
+    def __call__(
+        self,
+        kernel: Kernel,
+        spec: FeatureSpec,
+        origin: Tensor,
+        posterior: FactoredPosterior | None,
+        generator: torch.Generator,
+    ) -> Planned | None:
+        """Lattices for the terms of a kernel that have one on the domain; None where no lattice is asked for."""
+        kind, d = spec.kind, len(origin)
+        if spec.domain is None or kind not in ("auto", *LATTICE_KINDS):
+            return None
+        terms = relevant_terms(kernel, d)
+        if kind in LATTICE_KINDS and any(t.stationary and t.forms for t in terms):
+            raise ValueError(
+                f'features="{kind}": expected terms that are stationary, or linear or polynomial by themselves, got '
+                f'{kernel!r}, in which a stationary kernel is multiplied with a linear one; use features="auto"'
+            )
+        # A prior on modes alone, where it is asked for, can be given data on its lattice.
+        tailed = (kind == "auto" or (kind == "lattice" and posterior is not None)) and not spec.joint
+        made, rest = self._lattices(kernel, terms, spec, posterior, tailed)
+        if spec.joint:
+            _require_joint(made, rest, d, spec.num_features)
+        parts = [Coupled(placed.basis, placed.coupling, LATTICE) for placed in made]
+        choices = [_choice(placed.basis) for placed in made]
+        for placed in made:
+            if placed.beyond:
+                tail = sampled_tail(placed.beyond, placed.basis, d, spec.num_features, spec.num_bases, generator)
+                parts += tail
+                choices.append(Choice("spectrum", sum(part.basis.size for part in tail)))
+        return Planned(parts, choices, rest)
+
+    def _lattices(
+        self,
+        kernel: Kernel,
+        terms: list[Term],
+        spec: FeatureSpec,
+        posterior: FactoredPosterior | None,
+        tailed: bool,
+    ) -> tuple[list[LatticeBlock], list[Term]]:
+        """The terms that go on lattices, which have tails or the whole variance, and the others."""
+        kind, domain = spec.kind, spec.domain
+        assert domain is not None
+        input_dim = domain.shape[1]
+        waves = [t for t in terms if t.stationary and not (t.forms or t.own)]
+        discrete = [t for t in waves if repeats(t, input_dim, spec.num_features)]
+        left = [t for t in terms if not any(t is other for other in discrete)]
+        alike = grouped(with_series(left))
+        weights = spec.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
+        most = spec.num_features if kind == "equispaced" else self.largest  # the old name, whose features are counted
+        if torch.is_grad_enabled() and kernel.requires_graph():
+            most = min(most, self.in_graph)
+
+        def within(most: int, memory: int) -> int:
+            return max(1, min(most, memory // (8 * weights)))
+
+        several, one = Modes(within(most, self.memory)), Modes(within(most, self.line_memory))
+        if spec.joint:
+            one = Modes(one.largest, self.fine_joint, self.looser_joint)
+        elif tailed and kind == "auto":
+            several = Modes(within(min(most, self.with_tail), self.memory_with_tail))
+            one = Modes(one.largest, within(self.fine, self.fine_memory), self.looser)
+        needed = _needed(spec, posterior, input_dim)
+        needed = _UNKNOWN_SHARE * sum(size_of(t, domain) for t in left if t.stationary) if needed is None else needed
+        tolerance = spec.tolerance / 2 if input_dim == 1 else spec.tolerance
+        # The mean by the lattice's kernel errs as much as the kernel does. In one dimension modes are few; and the
+        # periodic images of a smooth kernel overlap the whole domain, so that the box must be longer.
+        images = tolerance * (0.04 if input_dim == 1 else 0.1 if spec.joint else 1.0)
+        # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
+        made, rest = lattices(
+            left,
+            input_dim,
+            domain,
+            left_out=0.25 * tolerance * needed,
+            images=images,
+            several=several,
+            one=one,
+            largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
+            joint=spec.joint,
+            refused=spec.largest_lattice,
+            tailed=tailed,
+        )
+        return made, rest + discrete
+
+
+# The one that `draw` asks.
+PLANNER = LatticePlanner()
 
 
 def _needed(spec: FeatureSpec, posterior: FactoredPosterior | None, input_dim: int) -> float | None:
     """A typical posterior variance between the data, which the modes are to resolve; None where there are no data."""
     if posterior is None:
         return None
-    # In one dimension modes for clusters of data, too, are few. The scale is zero where the prior has no variance at
-    # the data, which then say nothing.
+    # In one dimension modes for clusters of data, too, are few.
     sites, one = posterior.sites, input_dim == 1
     scale = posterior_scale(posterior.kernel, sites.points.detach(), posterior.noise, at_data=spec.joint or one)
     # When the data are also solved for on the lattice, the truncation error enters both terms and cancels to first
     # order; a ten times larger tolerance gives the same error in the variance (below 1e-3, benchmarks/lattice.py). In
     # one dimension the mean in the gaps between clusters of data needs as many modes as without.
-    return (scale or None) and scale * (10 if spec.joint and not one else 1)
+    return scale * (10 if spec.joint and not one else 1)
 
 
-def _lattices(
-    kernel: Kernel,
-    terms: list[Term],
-    spec: FeatureSpec,
-    origin: Tensor,
-    posterior: FactoredPosterior | None,
-    completed: bool,
-) -> tuple[list[LatticeBlock], list[Term]]:
-    """The terms that go on lattices, and the others."""
-    kind, domain, input_dim = spec.kind, spec.domain, len(origin)
-    assert domain is not None
-    waves = [t for t in terms if t.stationary and not (t.forms or t.own)]
-    discrete = [t for t in waves if repeats(t, input_dim, spec.num_features)]
-    left = [t for t in terms if not any(t is other for other in discrete)]
-    alike = grouped([piece for _, piece in pieces_of(left)])
-    weights = spec.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
-    most = spec.num_features if kind == "equispaced" else LARGEST_LATTICE  # the old name, whose features are counted
-    if torch.is_grad_enabled() and kernel.requires_graph():
-        most = min(most, LARGEST_IN_GRAPH)
-
-    def within(most: int, memory: int) -> int:
-        return max(1, min(most, memory // (8 * weights)))
-
-    several, one = Modes(within(most, LATTICE_MEMORY)), Modes(within(most, LINE_MEMORY))
-    if spec.joint:
-        one = Modes(one.largest, LARGEST_FINE_JOINT, LOOSER_JOINT)
-    elif completed and kind == "auto":
-        several = Modes(within(min(most, LARGEST_COMPLETED), COMPLETED_MEMORY))
-        one = Modes(one.largest, within(LARGEST_FINE, FINE_MEMORY), LOOSER)
-    needed = _needed(spec, posterior, input_dim)
-    needed = _UNKNOWN_SHARE * sum(size_of(t, domain) for t in left if t.stationary) if needed is None else needed
-    tolerance = spec.tolerance / 2 if input_dim == 1 else spec.tolerance
-    # The mean by the lattice's kernel errs as much as the kernel does. In one dimension modes are few; and the periodic
-    # images of a smooth kernel overlap the whole domain, so that the box must be longer.
-    images = tolerance * (0.04 if input_dim == 1 else 0.1 if spec.joint else 1.0)
-    # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
-    made, rest = lattices(
-        left,
-        input_dim,
-        domain,
-        origin,
-        left_out=0.25 * tolerance * needed,
-        images=images,
-        several=several,
-        one=one,
-        largest_error=math.inf if kind == "equispaced" else LARGEST_ERROR,
-        joint=spec.joint,
-        refused=spec.largest_lattice,
-        completed=completed,
-    )
-    return made, rest + discrete
-
-
-def _choice(basis: OnLattice) -> Choice:
-    of, powers = lattice_in(basis), powers_in(basis)
-    return Choice("lattice", of.size, bool(powers), left_out=of.left_out, error=of.error, modes=of.shape)
+def _choice(basis: Lattice) -> Choice:
+    return Choice("lattice", basis.size, left_out=basis.left_out, error=basis.error, modes=basis.shape)
 
 
 def _require_joint(made: list[LatticeBlock], rest: list[Term], input_dim: int, count: int) -> None:
     """All of the kernel is on one lattice, but for terms that have exact features of their own."""
     plain = [t for t in rest if not t.own]
-    exact = [not t.stationary or (not t.forms and repeats(t, input_dim, count)) for t in plain]
+    exact = [
+        not t.forms and repeats(t, input_dim, count)
+        if t.stationary
+        else monomial_count(list(t.forms)) <= LARGEST_BESIDE
+        for t in plain
+    ]
     exact += [False] * (len(rest) - len(plain))
     if not made or not same_modes([basis for basis, *_ in made]) or not all(exact):
         others = len(exact) - sum(exact)

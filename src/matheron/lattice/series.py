@@ -15,9 +15,8 @@ from torch.nn.functional import pad
 from ..core.modes import plain
 from ..core.nufft import series_at
 from ..features import LARGEST_DIM
-from ..features.explicit import expanded, monomial_count
 from ..kernels.terms import Term, same_coupling
-from .basis import Lattice, Modulated, OnLattice, largest_square, lattice_in, powers_of
+from .basis import Lattice
 
 # Boxes are joined where one for all of their terms has at most this many times their modes, or this many in all.
 JOIN_TIMES, _JOIN_BELOW = 2.0, 4096
@@ -322,8 +321,6 @@ def largest_error(box: Box, c: Tensor, input_dim: int) -> float:
 LARGEST_ERROR = 0.2
 # Where other features are to hold what lies beyond its modes: what lies within them errs by no more than this.
 _LARGEST_WITHIN = 0.12
-# Monomials that a stationary part is multiplied with, each with a lattice, at the most.
-LARGEST_MONOMIALS = 10
 # Points of the longest FFT of a kernel along one axis, which says how many modes the axis needs, by the number of axes.
 _LONGEST = {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}
 # Points in each axis of the FFT that tries a cut-off, by the number of axes.
@@ -350,7 +347,7 @@ class Modes(NamedTuple):
 class LatticeBlock(NamedTuple):
     """A lattice of some terms, with their coupling, and those of them that it holds only as far as its modes go."""
 
-    basis: OnLattice
+    basis: Lattice
     coupling: Tensor | None
     beyond: tuple[Term, ...] = ()
 
@@ -359,7 +356,6 @@ def lattices(
     terms: list[Term],
     input_dim: int,
     domain: Tensor,
-    origin: Tensor,
     *,
     left_out: float,
     images: float,
@@ -368,35 +364,33 @@ def lattices(
     largest_error: float = LARGEST_ERROR,
     joint: bool = False,
     refused: int | None = None,
-    completed: bool = False,
+    tailed: bool = False,
 ) -> tuple[list[LatticeBlock], list[Term]]:
-    """Lattices of the terms that have a stationary part, times each monomial of their linear forms, with their
-    couplings; and the terms that have none.
+    """Lattices of the stationary terms, with their couplings; and the terms that have none.
 
     Args:
         terms: of one kernel.
         domain: the box `[2, d]` where the functions will be called.
-        origin: about which these are summed, `[d]`.
         left_out: variance that may lie beyond the modes.
         images: what may be wrong with a correlation because the series repeats itself.
         several, one: how many modes a lattice may have in several dimensions, and in one.
         largest_error: share of the variance beyond which a series counts as none.
-        joint: whether all terms are to have the same modes, whatever their number; different couplings and monomials
-            have lattices of their own in any case.
+        joint: whether all terms are to have the same modes, whatever their number; different couplings have lattices
+            of their own in any case.
         refused: more modes than this are a `NoJointLattice`, before they are made.
-        completed: whether there are other features: in several dimensions for what lies beyond the modes, where that is
+        tailed: whether there are other features: in several dimensions for what lies beyond the modes, where that is
             more than `left_out`; in one for all of a term of which too much does.
     """
-    pieces = pieces_of(terms)
-    rest = [t for t in terms if not any(t is other for other, _ in pieces)]
+    fit = with_series(terms)
+    rest = [t for t in terms if not any(t is other for other in fit)]
     without: list[Term] = []  # terms that were tried
     while True:
         boxes: list[Box] = []
         failed: list[Term] = []
-        for term, piece in pieces:
-            share = left_out / len(pieces) / scale_of(piece, domain)
-            modes = one if len(piece.active_dims(input_dim)) == 1 else several
-            box = sized_box(piece, input_dim, domain, left_out=share, images=images, modes=modes)
+        for term in fit:
+            share = left_out / len(fit) / scale_of(term)
+            modes = one if len(term.active_dims(input_dim)) == 1 else several
+            box = sized_box(term, input_dim, domain, left_out=share, images=images, modes=modes)
             if box is None:
                 failed.append(term)
             else:
@@ -407,35 +401,31 @@ def lattices(
         for box in [box for group in groups for box in joined(group, most, math.inf if joint else JOIN_TIMES)]:
             if refused is not None and box.num_modes > refused:
                 raise NoJointLattice(f"{box.num_modes} modes")
-            allowed = sum(left_out / len(pieces) / scale_of(piece, domain) for piece in box.terms)
-            whole = not completed or len(box.dims) == 1 or box.left_out <= 2 * allowed
-            too_few = completed and whole and box.left_out > 2 * one.looser * allowed
-            for basis, part in bases_of(box, input_dim, origin, whole):
-                of = lattice_in(basis)
-                enough = of.error <= largest_error if whole else max(of.left_out / 4, of.error) <= _LARGEST_WITHIN
-                if too_few or not enough:  # a narrow band at frequencies beyond the modes allowed
-                    failed += [t for t, piece in pieces if any(piece is other for other in part.terms)]
+            allowed = sum(left_out / len(fit) / scale_of(term) for term in box.terms)
+            whole = not tailed or len(box.dims) == 1 or box.left_out <= 2 * allowed
+            too_few = tailed and whole and box.left_out > 2 * one.looser * allowed
+            for basis, part in bases_of(box, input_dim, whole):
+                within = basis.error if whole else max(basis.left_out / 4, basis.error)
+                if too_few or within > (largest_error if whole else _LARGEST_WITHIN):
+                    failed += part.terms  # a narrow band at frequencies beyond the modes allowed
                 made.append(LatticeBlock(basis, part.terms[0].coupling, () if whole else part.terms))
         if not failed:
             return made, rest + without
         without = [t for t in terms if any(t is other for other in failed)] + without
-        pieces = [(t, piece) for t, piece in pieces if not any(t is other for other in failed)]
+        fit = [t for t in fit if not any(t is other for other in failed)]
 
 
-def pieces_of(terms: list[Term]) -> list[tuple[Term, Term]]:
-    """The terms that may have a lattice, each with every one of its monomials times its stationary part."""
-    spectral = [t for t in terms if t.stationary and not t.own]
-    fit = [t for t in spectral if monomial_count(list(t.forms)) <= LARGEST_MONOMIALS]
-    return [(t, piece) for t in fit for piece in expanded(t)]
+def with_series(terms: list[Term]) -> list[Term]:
+    """The terms that may have a Fourier series: those that are stationary, without linear factors."""
+    return [t for t in terms if t.stationary and not (t.forms or t.own)]
 
 
 def grouped(terms: Sequence[Term]) -> list[list[int]]:
-    """The numbers of terms, those of the same coupling and the same monomial together."""
+    """The numbers of terms, those of the same coupling together."""
     groups: list[list[int]] = []
     for i, term in enumerate(terms):
         for group in groups:
-            other = terms[group[0]]
-            if same_coupling(term.coupling, other.coupling) and powers_of(term) == powers_of(other):
+            if same_coupling(term.coupling, terms[group[0]].coupling):
                 group.append(i)
                 break
         else:
@@ -444,27 +434,25 @@ def grouped(terms: Sequence[Term]) -> list[list[int]]:
 
 
 def _alike(boxes: list[Box]) -> list[list[Box]]:
-    """Boxes of one term each, those of the same coupling and the same monomial together."""
+    """Boxes of one term each, those of the same coupling together."""
     return [[boxes[i] for i in group] for group in grouped([box.terms[0] for box in boxes])]
 
 
-def bases_of(box: Box, input_dim: int, origin: Tensor, whole: bool = True) -> list[tuple[OnLattice, Box]]:
-    """The lattices of a box, all with its modes, one for each coupling and monomial of its terms; and each one's part
-    of the box. They have the whole variance, or not what lies beyond the modes."""
+def bases_of(box: Box, input_dim: int, whole: bool = True) -> list[tuple[Lattice, Box]]:
+    """The lattices of a box, all with its modes, one for each coupling of its terms; and each one's part of the box.
+    They have the whole variance, or not what lies beyond the modes."""
     ones = [replace(box, terms=(t,), cut_off=(c,)) for t, c in zip(box.terms, box.cut_off, strict=True)]
-    made: list[tuple[OnLattice, Box]] = []
+    made: list[tuple[Lattice, Box]] = []
     for group in _alike(ones):
         part = replace(box, terms=tuple(b.terms[0] for b in group), cut_off=tuple(b.cut_off[0] for b in group))
         part = replace(part, left_out=box.left_out * part.variance / box.variance)
-        lattice, powers = lattice_of(part, input_dim, whole), powers_of(part.terms[0])
-        made.append((Modulated(lattice, powers, origin) if powers else lattice, part))
+        made.append((lattice_of(part, input_dim, whole), part))
     return made
 
 
-def scale_of(term: Term, domain: Tensor) -> float:
-    """The largest variance of what a term's stationary part, of variance one, is multiplied with."""
-    size = 1.0 if term.coupling is None else float(term.coupling.detach().diagonal().max())
-    return max(1e-300, size * largest_square(powers_of(term), domain))
+def scale_of(term: Term) -> float:
+    """The largest variance of an output, of a term whose stationary part has variance one."""
+    return 1.0 if term.coupling is None else max(1e-300, float(term.coupling.detach().diagonal().max()))
 
 
 def sized_box(

@@ -1,30 +1,365 @@
-"""Rows of weights of a lattice, two by two: real weights as coefficients of complex waves.
+"""The system that data are solved for on a Fourier lattice: a cost per iteration that does not depend on their number.
 
-Scaled so that inner products stay the same. Transforms, products and preconditioners take them as they are."""
+A prior of t outputs is a sum of c functions phi_j, the modes of a lattice, and of explicit ones e_k of the kernel's
+other terms (a constant, monomials, harmonics), with standard normal weights z (`Joint`):
+
+    f_i(x)  =  sum_j phi_j(x) sum_r L_j[i, r] z_rj  +  sum_k e_k(x) sum_r R_k[i, r] z_rk
+
+One output has L_j = a_j, the amplitude of mode j. Of several, lattices with the same modes have couplings R_q R_q^T,
+and each mode has a root of its own, L_j L_j^T = sum_q a_qj^2 R_q R_q^T: as many weights for any number of lattices.
+
+With S the functions at the data, f(X) = S z, and Lambda the noise, Matheron's rule in weight space takes a path's
+weights w to u, and the mean's to m:
+
+    M u  =  w + S^T Lambda^-1 (y - mean - eps),      M m  =  S^T Lambda^-1 (y - mean),      M  =  I + S^T Lambda^-1 S.
+
+A datum is of one output. For the lattice's functions Phi at one output's data, Phi* Lambda^-1 Phi is a Toeplitz matrix
+over differences of modes: 2^d c numbers, its generator, are all that is left of the data besides the right-hand sides
+and the columns of the explicit functions (`Information`; equispaced Fourier GPs, Greengard, Rachh and Barnett 2022).
+They add over data. A product with M is L, a convolution by FFTs for each output, L^T, and the border (`System`).
+
+Conjugate gradients solve it, preconditioned by the Cholesky factor of the rows and columns that the data determine
+best (`Head`), or, where data are fewer than the weights they determine, by M^-1 = I - S^T (S S^T + Lambda)^-1 S
+(`DataSpace`). Since |phi(x)^T e|^2 <= (phi^T M^-1 phi) (e^T M e), the error e of a path is at most sqrt(r^T M^-1 r)
+posterior standard deviations, r being the residual: iterations stop by that.
+
+Real weights are kept two rows in a complex one, as coefficients of complex waves, scaled so that inner products stay
+the same. M is real, hence linear in these too.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..core.convolution import convolved, fast_size
-from ..core.nufft import FFT_COST, as_complex, as_real
+from ..core.nufft import FFT_COST, adjoint_at, as_complex, as_real, series_at
+from ..evaluate.bases import Basis
+from ..features.features import EXACT, Features
+from ..kernels import Kernel
 from ..solvers.base import Stats
 from ..solvers.cholesky import solved
 from ..solvers.pcg import ConvergenceWarning
+from .basis import Lattice, same_modes
 
-if TYPE_CHECKING:
-    from .joint_basis import (
-        Joint,
-        Planes,  # which come later in the import order
-    )
+# Explicit functions beside a lattice at the most: each is a transform of the data, and a row of a dense matrix.
+LARGEST_BESIDE = 512
+# Beyond this ratio of a mode's information to its prior precision rounding spoils the Toeplitz matrix.
+LARGEST_INFORMATION = 1e11
+# Errors of the data's transforms, relative to their size: at the most, and at the least.
+_ACCURACY, _FINEST = 1e-9, 1e-14
+# Explicit functions that are transformed together; differences of points that a covariance is computed at together.
+_COLUMNS, _BLOCK = 16, 1 << 22
+# Right-hand sides iterated on together.
+_ROWS = 32
+# Iterations are in single precision where transforms have this many numbers at the least, and the data's information
+# is at most this many times the prior's; residuals are in double precision, and corrected by a second solve. A pass
+# that reduces the squared error by less than the last number is the last one (benchmarks/lattice.py).
+_SINGLE_FROM, _LARGEST_IN_SINGLE, _PROGRESS = 1 << 14, 1e7, 0.1
+# Rows of a matrix that is factored for a preconditioner at the most; its factor may take as long as so many iterations
+# (benchmarks/lattice.py).
+LARGEST_DENSE, _HEAD_ITERATIONS = {"cpu": 4000, "cuda": 12_000}, 20
+
+# L[i][r] `[c]`: None where zero.
+Planes = list[list[Tensor | None]]
+
+
+def rows_of(tasks: Tensor | None, num_outputs: int) -> list[Tensor] | list[slice]:
+    """Which data are of each output."""
+    return [slice(None)] if tasks is None else [(tasks == i).nonzero()[:, 0] for i in range(num_outputs)]
+
+
+def largest_dense(device: torch.device) -> int:
+    """Rows of a matrix that is factored for a preconditioner, at the most."""
+    return LARGEST_DENSE["cuda" if device.type == "cuda" else "cpu"]
+
+
+class Joint:
+    """Functions of t outputs on the c modes of a lattice, and then on explicit functions: float64, about the origin.
+
+        f_i(x)  =  sum_j phi_j(x) sum_r L_j[i, r] z_rj  +  sum_k e_k(x) sum_r R_k[i, r] z_rk
+
+    Weights z are rows `[t c + e]`: c for each output, and e explicit ones.
+    """
+
+    def __init__(
+        self, lattices: Sequence[Lattice], beside: Sequence[Basis] = (), roots: Sequence[Tensor | None] | None = None
+    ) -> None:
+        self.lattices = [basis.to(torch.float64) for basis in lattices]
+        self.beside = [basis.to(torch.float64) for basis in beside]
+        self.lattice = self.lattices[0]
+        one = torch.ones(1, 1, dtype=torch.float64, device=self.lattice.period.device)
+        self.roots = [one if R is None else R.double() for R in roots or [None] * (len(lattices) + len(beside))]
+        self.num_outputs, self.size = len(self.roots[0]), self.lattice.size
+        self.num_beside = sum(self.num_outputs * basis.size for basis in self.beside)
+        self.mixing, self.planes = self._planes()
+
+    def _planes(self) -> tuple[list[list[Tensor]] | None, Planes]:
+        """U[q t + r'][r] `[c]` with orthonormal columns, (a_qj R_q)^T = U_j L_j^T, None for a lattice that is alone;
+        and L[i][r] `[c]`, None where zero."""
+        t, R = self.num_outputs, torch.stack(self.roots[: len(self.lattices)])  # [q, t, t]
+        if len(R) == 1:
+            a = self.lattice.scales()[0]
+            return None, [[a * r if bool(r != 0) else None for r in row] for row in R[0]]
+        a = torch.stack([lattice.amplitudes for lattice in self.lattices], dim=1)  # [h + 1, q]
+        U, upper = torch.linalg.qr((a[:, :, None, None] * R.mT).flatten(1, 2))  # [h + 1, q t, t], [h + 1, t, t]
+        L = [[_each(upper[:, r, i]) if r <= i else None for r in range(t)] for i in range(t)]
+        return [[_each(column) for column in rows.unbind(-1)] for rows in U.unbind(1)], L
+
+    @staticmethod
+    def of(features: Features, kernel: Kernel) -> Joint | None:
+        """None where the features are not lattices of the same modes, and few functions that are the kernel's own."""
+        blocks = list(features.blocks)
+        lattices = [block.basis for block in blocks if isinstance(block.basis, Lattice)]
+        beside = blocks[len(lattices) :]
+        if not lattices or features.num_bases > 1 or not all(block.role == EXACT for block in beside):
+            return None
+        few = kernel.num_outputs * sum(block.basis.size for block in beside) <= LARGEST_BESIDE
+        if not (few and same_modes(lattices)):
+            return None
+        return Joint(lattices, [block.basis for block in beside], features.roots)
+
+    @property
+    def largest_variance(self) -> float:
+        """The largest variance of a function with one weight."""
+        return max(float(plane.square().max()) for row in self.planes for plane in row if plane is not None)
+
+    def information(self, totals: Sequence[float]) -> Tensor:
+        """What data whose precisions sum to `totals`, for each output, say of the lattice's weights, over what the
+        prior says: `[t c]`."""
+        share = torch.full_like(self.lattice.scales()[0], 0.5)
+        share[-1] = 1.0
+        parts = [torch.zeros_like(share) for _ in self.planes]
+        for total, row in zip(totals, self.planes, strict=True):
+            for part, plane in zip(parts, row, strict=True):
+                if plane is not None:
+                    part += plane.square() * share * total
+        return torch.cat(parts)
+
+    # Weights of the basis, of the lattice's outputs, and of prior paths.
+
+    def mixed(self, z: Tensor, planes: Planes | None = None) -> list[Tensor]:
+        """L z, the coefficients of each output: `[r, t c] -> t times [r, c]`."""
+        parts, outputs = z.chunk(self.num_outputs, dim=1), []
+        for row in self.planes if planes is None else planes:
+            total: Tensor | None = None
+            for part, plane in zip(parts, row, strict=True):
+                if plane is not None:
+                    total = part * plane if total is None else total.addcmul_(part, plane)
+            outputs.append(torch.zeros_like(parts[0]) if total is None else total)
+        return outputs
+
+    def unmixed(self, G: Sequence[Tensor], planes: Planes | None = None, onto: Tensor | None = None) -> Tensor:
+        """The transpose: `t times [r, c] -> [r, t c]`, added to rows `onto`."""
+        parts, before = [], [None] * self.num_outputs if onto is None else onto.chunk(self.num_outputs, dim=1)
+        for r, total in enumerate(before):
+            for row, G_i in zip(self.planes if planes is None else planes, G, strict=True):
+                if (plane := row[r]) is not None:
+                    total = G_i * plane if total is None else torch.addcmul(total, G_i, plane)
+            parts.append(torch.zeros_like(G[0]) if total is None else total)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def coefficients(self, z: Tensor) -> Tensor:
+        """Of each output's functions, amplitudes included: `[r, t c + e] -> [r, t, c + k]`."""
+        z, v = z.split([self.num_outputs * self.size, self.num_beside], dim=1)
+        beside = [(R @ part) * basis.scales() for basis, R, part in self._each_beside(v)]
+        return torch.cat([torch.stack(self.mixed(z), dim=1), *beside], dim=2)
+
+    def weights(self, coefficients: Tensor) -> Tensor:
+        """Weights with these coefficients: `[r, t, c + k] -> [r, t c + e]`."""
+        start = self.size
+        parts = [self.unmixed(self.normalised(coefficients[..., :start].unbind(1)))]
+        for basis, R in zip(self.beside, self.roots[len(self.lattices) :], strict=True):
+            some = _divided(coefficients[..., start : start + basis.size], basis.scales())
+            parts.append((torch.linalg.pinv(R) @ some).flatten(1))
+            start += basis.size
+        return torch.cat(parts, dim=1)
+
+    def normalised(self, V: Sequence[Tensor]) -> list[Tensor]:
+        """(L L^T)^-1 V, of coefficients of each output: `t times [r, c]`."""
+        zero = torch.zeros_like(self.lattice.scales()[0])
+        if self.num_outputs == 1:
+            L = zero if self.planes[0][0] is None else self.planes[0][0]
+            return [_divided(V[0], L * L)]
+        L = torch.stack([torch.stack([zero if p is None else p for p in row], -1) for row in self.planes], -2)
+        H = L @ L.mT  # [c, t, t]
+        H.diagonal(dim1=-2, dim2=-1).add_(1e-13 * H.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + 1e-300)
+        some = torch.stack(list(V), dim=-1).transpose(0, 1)  # [c, r, t]
+        return [part.mT for part in torch.linalg.solve(H, some.mT).mT.unbind(-1)]
+
+    def normalised_beside(self, v: Tensor) -> list[Tensor]:
+        """L'^-1 v of explicit weights `[r, e]`, L = a R of each basis: `[r, t, k]` each."""
+        return [_divided(torch.linalg.pinv(R).mT @ part, basis.scales()) for basis, R, part in self._each_beside(v)]
+
+    def of_paths(self, w: Tensor) -> Tensor:
+        """Weights of prior paths, `[s, t, ell] -> [s, t c + e]`."""
+        own = self._own(w)
+        rows, beside = torch.cat(own[: len(self.lattices)], dim=1), own[len(self.lattices) :]  # [s, q t, c]
+        if self.mixing is not None:
+            several = rows.unbind(1)
+            rows = torch.stack([_sum(several, [u[r] for u in self.mixing]) for r in range(self.num_outputs)], dim=1)
+        return torch.cat([rows.flatten(1), *(part.flatten(1) for part in beside)], dim=1)
+
+    def with_weights(self, w: Tensor, z: Tensor) -> Tensor:
+        """The weights of prior paths `[s, t, ell]` with these in place of their own, `[s, t c + e]`."""
+        z_before = self.of_paths(w)[:, : self.num_outputs * self.size]
+        z, v = z.split([z_before.shape[1], self.num_beside], dim=1)
+        beside = [R @ part for _, R, part in self._each_beside(v)]
+        if self.mixing is None:
+            return torch.cat([self.roots[0] @ z.unflatten(1, (self.num_outputs, self.size)), *beside], dim=2)
+        # what data say nothing of, how lattices share a mode's value, stays as it was
+        change = (z - z_before).unflatten(1, (self.num_outputs, self.size)).unbind(1)
+        rows = torch.stack([_sum(change, u) for u in self.mixing], dim=1)  # [s, q t, c]
+        each = zip(w.split(self.size, dim=2), self.roots, rows.split(self.num_outputs, dim=1), strict=False)
+        return torch.cat([*(part + R @ more for part, R, more in each), *beside], dim=2)
+
+    def _own(self, w: Tensor) -> list[Tensor]:
+        """For each basis R^-1 w, `[s, t, c]`."""
+        parts = w.split([basis.size for basis in (*self.lattices, *self.beside)], dim=2)
+        if self.num_outputs == 1:
+            return list(parts)
+        return [torch.linalg.pinv(R) @ part for R, part in zip(self.roots, parts, strict=True)]
+
+    def _each_beside(self, v: Tensor) -> Iterator[tuple[Basis, Tensor, Tensor]]:
+        """Explicit bases, their roots, and their weights `[r, t, k]`."""
+        start = 0
+        for basis, R in zip(self.beside, self.roots[len(self.lattices) :], strict=True):
+            stop = start + self.num_outputs * basis.size
+            yield basis, R, v[:, start:stop].unflatten(1, (self.num_outputs, basis.size))
+            start = stop
+
+    # Values at data: points `[n, d]`, and of which output each is, `[n]`; None for one output.
+
+    def columns(self, X: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """The explicit functions, `[n, e]`."""
+        parts = [X[:, :0]]
+        for basis, R in zip(self.beside, self.roots[len(self.lattices) :], strict=True):
+            E = (basis.values(X[None]) * basis.scales()[:, None])[0]  # [n, k]
+            parts.append(E if tasks is None else (R[tasks][:, :, None] * E[:, None]).flatten(1))
+        return torch.cat(parts, dim=1)
+
+    def sums(self, X: Tensor, W: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """`[n, d], [r, t c + e] -> [r, n]`."""
+        w, v = W.split([self.num_outputs * self.size, self.num_beside], dim=1)
+        f = v @ self.columns(X, tasks).mT
+        for mine, V in zip(rows_of(tasks, self.num_outputs), self.mixed(w), strict=True):
+            f[:, mine] += self.lattice.weighted(X[mine][None], V[None])[0]
+        return f
+
+    def adjoint(self, X: Tensor, v: Tensor, accuracy: float | None = None, tasks: Tensor | None = None) -> Tensor:
+        """The transpose: `[n, d], [r, n] -> [r, t c + e]`."""
+        w = self.unmixed(self.adjoints(X, v, accuracy, tasks))
+        return torch.cat([w, v @ self.columns(X, tasks)], dim=1) if self.num_beside else w
+
+    def adjoints(self, X: Tensor, v: Tensor, accuracy: float | None, tasks: Tensor | None) -> list[Tensor]:
+        """The lattice's functions times values at the data, `[r, c]` for each output."""
+        each = rows_of(tasks, self.num_outputs)
+        return [self.lattice.adjoint(X[mine], v[:, mine], accuracy) for mine in each]
+
+    def covariance(self, X: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """That of f at points, `[n, n]`."""
+        K = X.new_zeros(len(X), len(X))
+        i, j = torch.tril_indices(len(X), len(X), device=X.device)
+        for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True):
+            K[a, b] = K[b, a] = self.covariances(X, a, b, tasks)
+        return K
+
+    def covariances(self, X: Tensor, a: Tensor, b: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """Those of f at pairs of points, whose numbers are a and b `[p]`: the lattices' series at their differences."""
+        h = self.lattice.num_pairs
+        cosines = torch.cat([lattice.scales().square() for lattice in self.lattices])
+        cosines[:, h : 2 * h] = 0  # sum_j a_j^2 cos(theta_j . r): the sines' products are in it
+        series = series_at(self.lattice.coefficients(cosines), self.lattice.angles(X[a] - X[b])).real  # [q, p]
+        K = torch.zeros_like(X[a, 0])
+        if self.num_beside:
+            columns = self.columns(X, tasks)
+            K += (columns[a] * columns[b]).sum(1)
+        for k, R in zip(series, self.roots[: len(self.lattices)], strict=True):
+            K += k if tasks is None else k * (R @ R.mT)[tasks[a], tasks[b]]
+        return K
+
+
+def _each(pairs: Tensor) -> Tensor:
+    """Numbers of the pairs and of the constant, `[h + 1]`, as those of the functions, `[c]`."""
+    return torch.cat([pairs[:-1], pairs[:-1], pairs[-1:]])
+
+
+def _sum(rows: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+    total = rows[0] * factors[0]
+    for row, factor in zip(rows[1:], factors[1:], strict=True):
+        total.addcmul_(row, factor)
+    return total
+
+
+def _divided(W: Tensor, scales: Tensor) -> Tensor:
+    return torch.where(scales > 0, W / torch.where(scales > 0, scales, 1.0), 0.0)
+
+
+# What is left of data: a matrix, and right-hand sides.
+
+
+@dataclass(frozen=True)
+class Information:
+    """The parts of S^T Lambda^-1 S, which add over data.
+
+    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each output's data. With E the explicit
+    functions at the data, `cross` is E^T Lambda^-1 Phi L and `corner` E^T Lambda^-1 E.
+    """
+
+    generator: Tensor  # complex, [t, 4 m_1 + 1, 4 m_2 + 1, ...]
+    cross: Tensor  # [e, t c]
+    corner: Tensor  # [e, e]
+
+    @staticmethod
+    def none(basis: Joint) -> Information:
+        """That of no data."""
+        e, zero = basis.num_beside, torch.zeros_like(basis.lattice.period[:0])
+        shape = [basis.num_outputs, *(2 * n - 1 for n in basis.lattice.shape)]
+        generator = torch.zeros(shape, dtype=torch.complex128, device=zero.device)
+        return Information(generator, zero.new_zeros(e, basis.num_outputs * basis.size), zero.new_zeros(e, e))
+
+    @staticmethod
+    def of(basis: Joint, X: Tensor, precision: Tensor, tasks: Tensor | None = None) -> Information:
+        """That of data at points `[n, d]` about the origin, of outputs `tasks`, by one transform for each output."""
+        lattice, accuracy = basis.lattice, _accuracy(basis, precision)
+        shape, angles, weights = [2 * n - 1 for n in lattice.shape], lattice.angles(X), precision.to(torch.complex128)
+        each = rows_of(tasks, basis.num_outputs)
+        generators = [adjoint_at(weights[None, mine], angles[mine], shape, accuracy) for mine in each]
+        columns = basis.columns(X, tasks)
+        E = columns * precision[:, None]  # [n, e]
+        cross = X.new_zeros(0, basis.num_outputs * lattice.size)
+        if E.shape[1]:
+            rows = E.mT.split(_COLUMNS)
+            cross = torch.cat([basis.unmixed(basis.adjoints(X, some, accuracy, tasks)) for some in rows])
+        return Information(torch.cat(generators), cross, E.mT @ columns)
+
+    def __add__(self, other: Information) -> Information:
+        return Information(self.generator + other.generator, self.cross + other.cross, self.corner + other.corner)
+
+    def to(self, dtype: torch.dtype) -> Information:
+        """The same in another precision."""
+        return Information(self.generator.to(dtype.to_complex()), self.cross.to(dtype), self.corner.to(dtype))
+
+
+def right_hand_side(basis: Joint, X: Tensor, values: Tensor, precision: Tensor, tasks: Tensor | None = None) -> Tensor:
+    """S^T Lambda^-1 values: `[n, d], [r, n] -> [r, t c + e]`."""
+    return basis.adjoint(X, values * precision, _accuracy(basis, precision), tasks)
+
+
+def _accuracy(basis: Joint, precision: Tensor) -> float:
+    """Of the data's transforms, relative to their size: errors far below one, the prior's precision."""
+    largest = basis.largest_variance * float(precision.sum())
+    return min(_ACCURACY, max(_FINEST, 1e-3 / max(largest, 1e-300)))
+
+
+# Rows of weights, two by two.
 
 
 def real_rows(Z: Tensor) -> Tensor:
@@ -70,69 +405,32 @@ def _unitary(basis: Joint) -> Tensor:
     return factor
 
 
-# The system that data are given by on a lattice: Toeplitz matrices, bordered by explicit functions; how it is
-# solved.
-#
-# Real weights are kept two rows in a complex one. The system is real, and linear in these too, so
-# that iterations need no other form: amplitudes, a convolution, amplitudes.
-
-
-if TYPE_CHECKING:
-    from .joint_basis import Joint  # which comes later in the import order
-    from .solver import FourierLattice
-
-# Right-hand sides iterated on together.
-_ROWS = 32
-# Iterations are in single precision where transforms have this many numbers at the least, and the data's information
-# is at most this many times the prior's; residuals are in double precision, and corrected by a second solve.
-_SINGLE_FROM, _LARGEST_IN_SINGLE = 1 << 14, 1e7
-# A pass in single precision that reduces the squared error by less than this is the last one.
-_PROGRESS = 0.1
-
-
-@dataclass(frozen=True)
-class Information:
-    """What a lattice keeps of data: all of it adds over data.
-
-    `generator` has those of the Toeplitz matrices Phi* h_e Lambda^-1 h_f Phi, one of each output's data for each pair
-    of monomials (`Joint.pairs`; most often one pair, 1 and 1). With E the explicit functions beside the lattice at the
-    data, `cross` is E^T Lambda^-1 Phi D and `corner` E^T Lambda^-1 E. `rhs` has S^T Lambda^-1 (y - eps) for each path,
-    S = (Phi D, E).
-    """
-
-    generator: Tensor  # complex, [pairs, 4 m_1 + 1, 4 m_2 + 1, ...]
-    rhs: Tensor  # [r, t c + e]
-    cross: Tensor  # [e, t c]
-    corner: Tensor  # [e, e]
-
-    def __add__(self, other: Information) -> Information:
-        return Information(*map(torch.add, vars(self).values(), vars(other).values()))
-
-    def to(self, dtype: torch.dtype) -> Information:
-        """The same in another precision."""
-        parts = vars(self).values()
-        return Information(*(part.to(dtype.to_complex() if part.is_complex() else dtype) for part in parts))
+# The system, and how it is solved.
 
 
 class System:
-    """M = I + S^T Lambda^-1 S on real weights `[r, t c + e]`, S = (Phi L, E): Toeplitz matrices, bordered."""
+    """M = I + S^T Lambda^-1 S on real weights `[r, t c + e]`."""
 
     def __init__(self, basis: Joint, information: Information) -> None:
         self.basis, self.lattice = basis, basis.lattice
         self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
         self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
-        of = zip(basis.pairs, self.generator, strict=True)
-        sums = {a: float(T.flatten()[T.numel() // 2].real) for (a, b), T in of if a == b}  # of precisions
-        totals = [sums[a] for a in range(basis.num_channels)]
+        totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # of precisions
         self.information = basis.information(totals)  # [t c]: data's, over the prior's
         self._double = _Operator(
             [self._spectrum(T) for T in self.generator], basis, self._packed_cross(), self.corner.to(torch.complex128)
         )
 
-    def head(self, rows: int, size: int | None) -> Head:
-        """The preconditioner that is exact on the heaviest weights, for this many right-hand sides."""
-        limit = size or largest_dense(self.generator.is_cuda)
-        return Head(self, head_size(self.information, rows, math.prod(self.size), limit))
+    def head(self, rows: int, size: int | None = None) -> Head:
+        """The preconditioner that is exact on the heaviest weights, for this many right-hand sides.
+
+        Those that the data determine better than the prior, `size` at the most, while their factor takes no longer
+        than a number of iterations.
+        """
+        determined, cells = int((self.information > 1).sum()), math.prod(self.size)
+        transforms = _HEAD_ITERATIONS * rows * 5 * cells * math.log2(max(2, cells)) * FFT_COST
+        affordable = round((3 * transforms) ** (1 / 3))
+        return Head(self, min(determined, affordable, size or largest_dense(self.generator.device)))
 
     @property
     def effective_dimension(self) -> float:
@@ -173,16 +471,21 @@ class System:
         return float((energy + ((self.product(u) - 2 * b) * u).sum(1)).max())
 
     def solve(
-        self, b: Tensor, guess: Tensor | None, precondition: Preconditioner, settings: FourierLattice
+        self,
+        b: Tensor,
+        guess: Tensor | None,
+        precondition: Preconditioner,
+        tolerance: float,
+        max_iterations: int = 1000,
+        name: str = "",
     ) -> tuple[Tensor, Stats]:
-        """u for right-hand sides `[r, t c + e]`.
+        """u for right-hand sides `[r, t c + e]`, and how it went, for a solver of this name.
 
-        |phi(x) . e|^2 <= (phi^T M^-1 phi) (e^T M e): the error of a path in posterior standard deviations is at most
-        sqrt(r^T M^-1 r), which the preconditioned residual estimates, and in the mean over the directions that the
-        data determine it is that over the root of their number.
+        The preconditioned residual estimates a path's largest error in posterior standard deviations, sqrt(r^T M^-1 r);
+        in the mean over the directions that the data determine it is that over the root of their number.
         """
         directions = max(1.0, 0.1 * self.effective_dimension)
-        target = settings.tolerance**2 * directions
+        target = tolerance**2 * directions
         single = None
         if isinstance(precondition, Head) and self._suits_single():
             single = (self._double.to_single(), precondition.to_single())
@@ -191,19 +494,19 @@ class System:
             rows = b[start : start + _ROWS]
             first = None if guess is None else packed(self.basis, guess[start : start + _ROWS])
             right = packed(self.basis, rows)
-            u, steps, left = self._refined(right, first, target, precondition, single, settings.max_iterations)
+            u, steps, left = self._refined(right, first, target, precondition, single, max_iterations)
             parts.append(unpacked(self.basis, u, len(rows)))
             iterations, worst = max(iterations, steps), max(worst, left)
         converged, residual = worst <= target, math.sqrt(max(0.0, worst) / directions)
         if not converged:
             warnings.warn(
                 f"the solve on the lattice stopped after {iterations} iterations at an estimated error of "
-                f"{residual:.1e} posterior standard deviations, not {settings.tolerance:g}; give a larger head "
+                f"{residual:.1e} posterior standard deviations, not {tolerance:g}; give a larger head "
                 '(lattice.FourierLattice(head=...)), or solver="cholesky"',
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return torch.cat(parts), Stats(repr(settings), iterations, residual, converged)
+        return torch.cat(parts), Stats(name, iterations, residual, converged)
 
     def _suits_single(self) -> bool:
         large = math.prod(self.size) >= _SINGLE_FROM
@@ -240,35 +543,24 @@ class _Operator:
     def __init__(self, spectra: list[Tensor], basis: Joint, cross: Tensor, corner: Tensor) -> None:
         self.spectra, self.basis, self.cross, self.corner = spectra, basis, cross, corner
         self.planes = packed_planes(basis, spectra[0].dtype)
-        of = {pair: spectrum for pair, spectrum in zip(basis.pairs, spectra, strict=True)}
-        of |= {(b, a): spectrum for (a, b), spectrum in of.items()}
-        # the channels of each output, and the matrix of their spectra
-        each = [range(i, basis.num_channels, basis.num_outputs) for i in range(basis.num_outputs)]
-        self.outputs = [(some, [[of[a, b] for b in some] for a in some]) for some in each]
 
     def to_single(self) -> _Operator:
         spectra = [spectrum.float() for spectrum in self.spectra]
         return _Operator(spectra, self.basis, self.cross.to(torch.complex64), self.corner.to(torch.complex64))
 
-    def _convolved(self, V: list[Tensor]) -> Iterator[tuple[range, list[Tensor]]]:
-        """The channels of each output, and these times their Toeplitz matrices: `[p, 2 c]` each."""
-        for channels, spectra in self.outputs:
-            F = [complex_rows(V[a]).unflatten(1, self.basis.lattice.shape) for a in channels]
-            yield channels, [real_rows(G.flatten(1)) for G in convolved(F, spectra)]
+    def _convolved(self, V: list[Tensor]) -> list[Tensor]:
+        """Coefficients of each output times its Toeplitz matrix: `[p, 2 c]` each."""
+        shape = self.basis.lattice.shape
+        each = [convolved(complex_rows(V_i).unflatten(1, shape), T) for V_i, T in zip(V, self.spectra, strict=True)]
+        return [real_rows(G.flatten(1)) for G in each]
 
     def energies(self, Z: Tensor) -> Tensor:
         V = self.basis.mixed(real_rows(Z[:, : Z.shape[1] - len(self.corner)]), self.planes)
-        zero = V[0].new_zeros(())
-        return torch.stack(
-            [sum(((V[a] * G).sum() for a, G in zip(*some, strict=True)), start=zero) for some in self._convolved(V)]
-        )
+        return torch.stack([(V_i * G_i).sum() for V_i, G_i in zip(V, self._convolved(V), strict=True)])
 
     def __call__(self, Z: Tensor) -> Tensor:
         z, v = Z.split([Z.shape[1] - len(self.corner), len(self.corner)], dim=1)
-        G = self.basis.mixed(real_rows(z), self.planes)
-        for channels, sums in self._convolved(G):
-            for a, sum_a in zip(channels, sums, strict=True):
-                G[a] = sum_a
+        G = self._convolved(self.basis.mixed(real_rows(z), self.planes))
         out = complex_rows(self.basis.unmixed(G, self.planes, onto=real_rows(z)))
         if not len(self.corner):
             return out
@@ -302,47 +594,13 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack([torch.dot(x, y) for x, y in zip(real_rows(a), real_rows(b), strict=True)])
 
 
-# Preconditioners of the solve on a lattice: exact on the heaviest weights, or in the space of few data.
-
-
-if TYPE_CHECKING:
-    from .joint_basis import Joint
-
-    pass
-
-# Ratios of the data's information to the prior's down to which weights may be in the head; and the iterations that each
-# leaves, about (measured, uniform data): 28, 16, 10 and 6.
-_RATIOS = (10.0, 3.0, 1.0, 0.3)
+# Preconditioners: exact on the heaviest weights, or in the space of few data.
 
 
 class Preconditioner(Protocol):
     def __call__(self, R: Tensor) -> Tensor:
-        """About M^-1 R of packed rows (see `toeplitz`), `[p, t c + e]`."""
+        """About M^-1 R of packed rows, `[p, t c + e]`."""
         ...
-
-
-def largest_dense(cuda: bool) -> int:
-    """Rows of a matrix that is factored for a preconditioner, at the most."""
-    return 12_000 if cuda else 4000
-
-
-def iterations_left(ratio: float) -> float:
-    """About how many iterations there are where the head goes down to this ratio of information."""
-    return 10 * ratio**0.45
-
-
-def head_size(information: Tensor, rows: int, cells: int, limit: int) -> int:
-    """How many of the heaviest weights are worth a dense factor, for this many right-hand sides and FFTs of `cells`."""
-    fft = 5 * cells * math.log2(max(2, cells)) * FFT_COST
-    best, least = 0, math.inf
-    for ratio in _RATIOS:
-        count = int((information > ratio).sum())
-        k = min(count, limit)
-        iterations = iterations_left(ratio) * math.sqrt(max(1.0, count / max(1, k)))
-        cost = k**3 / 3 + iterations * rows * (2 * k**2 + fft)
-        if cost < least:
-            best, least = k, cost
-    return best
 
 
 class Head:
@@ -427,12 +685,11 @@ def dense_block(system: System, index: Tensor) -> Tensor:
     zero = torch.zeros_like(system.information[: lattice.size])
     block = torch.zeros(len(index), len(index), dtype=torch.float64, device=index.device)
     planes = [torch.cat([zero if p is None else p for p in row])[index] for row in system.basis.planes]  # [k] each
-    for T, (a, b) in zip(system.generator.flatten(1), system.basis.pairs, strict=True):
+    for T, plane in zip(system.generator.flatten(1), planes, strict=True):
         minus, plus = T[len(T) // 2 + flat[:, None] - flat], T[len(T) // 2 + flat[:, None] + flat]  # [m, m]
         # sums over the data of cos cos, cos sin, sin sin; the generator is that of exp(-i theta . x)
         cosines = torch.cat([minus.real + plus.real, minus.imag - plus.imag], dim=1)
         both = torch.cat([cosines, torch.cat([-minus.imag - plus.imag, minus.real - plus.real], dim=1)])  # [2 m, 2 m]
-        part = both[here][:, here] * (0.5 * planes[a][:, None]) * planes[b]
-        block += part if a == b else part + part.mT
+        block += both[here][:, here] * (0.5 * plane[:, None]) * plane
     block.diagonal().add_(1)
     return block

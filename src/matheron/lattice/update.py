@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,38 +20,66 @@ from ..models.means import Mean
 from ..models.streamed import Chunk
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
-from ..solvers import JitterWarning, Solver, Stats
-from .basis import OnLattice, lattice_in
-from .joint_basis import Joint
-from .solver import (
-    LARGEST_INFORMATION,
-    LARGEST_MEAN_ERROR,
-    FourierLattice,
-    MisfitWarning,
-    information_of,
-    mean_error,
-    right_hand_side,
-)
-from .system import DataSpace, Information, Preconditioner, System, largest_dense
-from .tail import split_tail, together, values_at, variances_at
+from ..solvers import Auto, JitterWarning, Operator, Solver, State, Stats
+from .basis import Lattice
+from .system import LARGEST_INFORMATION, DataSpace, Information, Joint, System, largest_dense, right_hand_side
+from .tail import can_condition_on_lattice, split_tail, values_at, variances_at, with_tail
 
 # Numbers in a block of the data's right-hand sides.
 _BLOCK = 1 << 23
-# Points whose variances are solved for together, the share of one that it may err by, and the error of transforms.
-_ROWS, _SHARE, _ACCURACY = 64, 1e-3, 1e-12
-# Points times numbers of a transform: about a minute of one CPU core.
-_LARGEST_WORK = 1 << 27
-# Places at which the lattice's error is measured, fewer where data are so many that to find neighbours takes long; and
-# data that each of them is given: the nearest ones.
-_PLACES, _DISTANCES, _NEIGHBOURS = (24, 256), 1 << 21, 16
-# Paths with data of their own whose means are compared.
-_PATHS = 8
-# The largest error of many places is this many times that of these (measured, uniform data and clusters).
-_OF_ALL = 2.0
-# The same limit for statistics that are kept in float32.
+# What the mean may err by on the lattice, in posterior standard deviations, before it is said, or solved for densely.
+LARGEST_MEAN_ERROR = 0.1
+# The information that statistics kept in float32 allow: rounding is then below what the prior says.
 LARGEST_IN_FLOAT32 = 1e5
-# Points about the origin, their tasks, precisions, and the rows that the weights are given there.
-_Few = tuple[Tensor, Tensor | None, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class FourierLattice(Solver[State]):
+    """Conjugate gradients on a lattice's weights; `draw(..., domain=..., solver="lattice")`.
+
+    Args:
+        tolerance: where a path may stop, as the root mean square of its error in posterior standard deviations.
+        head: how many weights the preconditioner factors densely at the most; None is 4000 on a CPU and 12,000 on a
+            GPU.
+        max_iterations: then it stops, with a warning.
+        progress: show how far the data are read, where they come in chunks (`StreamedGP`).
+
+    >>> import torch, matheron
+    >>> from matheron import kernels, lattice
+    >>> X = torch.rand(5000, 1, dtype=torch.float64)
+    >>> gp = matheron.ExactGP(kernels.Matern(2.5, 0.2), X, torch.sin(9 * X[:, 0]), noise=0.01)
+    >>> paths = matheron.draw(gp, 2, domain=(0, 1), solver=lattice.FourierLattice(tolerance=1e-3))
+    >>> paths.solver_stats.converged
+    True
+    """
+
+    shorthand: ClassVar[str] = "lattice"
+    for_centres: ClassVar[bool] = False
+    tolerance: float = 0.01
+    head: int | None = None
+    max_iterations: int = 1000
+    progress: bool = False
+
+    def init(self, operator: Operator) -> State:
+        raise ValueError(
+            'solver="lattice" solves for the weights of a lattice, of an exact model with noise: give '
+            "domain=(lower, upper), or use another solver"
+        )
+
+    def solve(self, state: State, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+        raise TypeError('solver="lattice" has no state of its own')
+
+    def condition(
+        self, prior: PriorPaths, update: Update, mean: Mean, new: Chunk, generator: torch.Generator
+    ) -> tuple[PriorPaths, Update]:
+        """On the lattice; few data that are more precise than a rough prior's lattice are given exactly."""
+        if not isinstance(update, LatticeUpdate) and not can_condition_on_lattice(prior, update, new):
+            return Auto().condition(prior, update, mean, new, generator)
+        return condition_on_lattice(prior, update, mean, new, self, generator)
+
+
+class MisfitWarning(UserWarning):
+    """Data are far from anything that the prior expects."""
 
 
 class LatticeUpdate(Update):
@@ -58,8 +88,8 @@ class LatticeUpdate(Update):
     `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean,
     `generator` (its real and imaginary parts), `cross` and `corner` the matrix (see `system.Information`): all
     that is left of the data, and all that more data need. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean).
-    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on those `beside` it:
-    the lattice times (other) monomials, and explicit ones.
+    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on the
+    explicit ones `beside` it.
     """
 
     fields = ("data_count", "own_targets")
@@ -69,10 +99,11 @@ class LatticeUpdate(Update):
     def __init__(
         self,
         kernel: Kernel,
-        basis: OnLattice,
+        basis: Lattice,
         beside: Sequence[Basis],
         origin: Tensor,
         information: Information,
+        rhs: Tensor,
         rhs_mean: Tensor,
         energy: Tensor,
         mean_weights: Tensor,
@@ -87,7 +118,7 @@ class LatticeUpdate(Update):
             generator=torch.view_as_real(information.generator),
             cross=information.cross,
             corner=information.corner,
-            rhs=information.rhs,
+            rhs=rhs,
             rhs_mean=rhs_mean,
             energy=energy,
             mean_weights=mean_weights,
@@ -98,20 +129,18 @@ class LatticeUpdate(Update):
 
     def check(self) -> None:
         """ValueError where what is left of the data does not fit the lattice."""
-        if type(self.data_count) is not int or self.data_count < 0 or not isinstance(self.basis, OnLattice):
+        if type(self.data_count) is not int or self.data_count < 0 or not isinstance(self.basis, Lattice):
             raise ValueError(f"LatticeUpdate: expected a lattice and a number of data, got {self.data_count!r}")
         s, p, e = *self.rhs.shape, len(self.corner)
         q = s if self.own_posteriors else 1
-        bases = (self.basis, *self.beside)
-        size, count = sum(basis.size for basis in bases), sum(isinstance(basis, OnLattice) for basis in bases)
-        pairs = self.kernel.num_outputs * count * (count + 1) // 2  # of the lattices, for each output
+        size, t = sum(basis.size for basis in (self.basis, *self.beside)), self.kernel.num_outputs
         wanted = {
             "rhs_mean": (q, p),
             "energy": (q,),
             "corner": (e, e),
             "cross": (e, self.cross.shape[-1]),
-            "mean_weights": (q, self.kernel.num_outputs, size),
-            "generator": (pairs, *(2 * n - 1 for n in lattice_in(self.basis).shape), 2),
+            "mean_weights": (q, t, size),
+            "generator": (t, *(2 * n - 1 for n in self.basis.shape), 2),
         }
         for name, shape in wanted.items():
             got = tuple(getattr(self, name).shape)
@@ -134,7 +163,8 @@ class LatticeUpdate(Update):
 
     @property
     def information(self) -> Information:
-        return Information(torch.view_as_complex(self.generator.contiguous()), self.rhs, self.cross, self.corner)
+        generator = torch.view_as_complex(self.generator.double().contiguous())
+        return Information(generator, self.cross.double(), self.corner.double())
 
     def __getitem__(self, index: Tensor) -> LatticeUpdate:
         names = ["rhs", *(("rhs_mean", "energy", "mean_weights") if self.own_posteriors else ())]
@@ -170,6 +200,158 @@ def condition_on_lattice(
     return given
 
 
+class _Seen(NamedTuple):
+    """Data of a chunk: points about the origin, of which output each is, values less the mean, noise and precisions."""
+
+    X: Tensor  # [n, d]
+    tasks: Tensor | None  # [n]
+    y: Tensor  # [1 or s, n]
+    noise: Tensor  # [n]
+    precision: Tensor  # [n]
+
+
+class Conditioning:
+    """Matheron's rule on a lattice, step by step, in float64 whatever the paths' dtype (see `system`).
+
+        M m = S^T Lambda^-1 (y - mean),        M u = w + S^T Lambda^-1 (y - mean - eps)
+
+    `add` takes in data, chunk by chunk, and `solve_mean` gives m, of each y where paths have their own: that needs no
+    random number. `add_noise` draws eps at data that were added, and `paths` gives u. What a prior has beyond the
+    lattice's modes, its `tail`, is noise of the data: rough, and nearly independent at any two of them. Each path knows
+    its own.
+    """
+
+    def __init__(
+        self,
+        basis: Joint,
+        kernel: Kernel,
+        mean: Mean,
+        origin: Tensor,
+        settings: FourierLattice,
+        known: LatticeUpdate | None = None,
+        tail: PriorPaths | None = None,
+    ) -> None:
+        self.basis, self.kernel, self.mean, self.origin = basis, kernel, mean, origin.double()
+        self.settings, self.known, self.tail = settings, known, tail
+        self.local_error = 0.0
+        self.few: list[_Seen] | None = [] if known is None else None  # where they are few, the data themselves
+        self.eps: list[Tensor] = []  # of these, [s, n] each
+        self.rhs: Tensor | None = None  # of the paths, less w: [s, t c + e]
+        if known is None:
+            self.information, self.num_data = Information.none(basis), 0
+            zero = self.information.corner.new_zeros(1, basis.num_outputs * basis.size + basis.num_beside)
+            self.rhs_mean, self.energy = zero, zero[:, 0]
+        else:
+            self.information, self.num_data = known.information, known.num_data
+            self.rhs_mean, self.energy = known.rhs_mean.double(), known.energy.double()
+
+    def add(self, chunk: Chunk) -> _Seen:
+        """Take in some data."""
+        sites, y, noise = chunk
+        noise = noise if self.known is None else _with_floor(noise, self.basis)
+        if not bool((noise > 0).all()):
+            raise ValueError('solver="lattice" needs noise above 0 at every datum; use solver="cholesky"')
+        X, tasks, n = sites.points.double() - self.origin, sites.outputs, len(sites)
+        y = (y.double() - self.mean.at(sites).double()).reshape(-1, n)  # [1 or s, n]
+        noise = noise.double().expand(n)
+        precision = 1 / (noise if self.tail is None else noise + _variance_of_tail(self.tail, X, tasks, noise))
+        self.information = self.information + Information.of(self.basis, X, precision, tasks)
+        self.rhs_mean = self.rhs_mean + right_hand_side(self.basis, X, y, precision, tasks)
+        self.energy = self.energy + (y.square() * precision).sum(1)
+        self.num_data += n
+        seen = _Seen(X, tasks, y, noise, precision)
+        self.local_error = max(self.local_error, local_error(self.basis, self.kernel, self.origin, seen))
+        if self.few is not None:
+            self.few = [*self.few, seen] if self.num_data <= largest_dense(X.device) else None
+        return seen
+
+    def add_noise(self, seen: _Seen, s: int, generator: torch.Generator) -> None:
+        """Draw the noise of s paths at data that were added."""
+        X, tasks, _, noise, precision = seen
+        parts, step = [], max(2, 2 * (_BLOCK // (2 * max(1, len(X)))))
+        for i in range(0, s, step):
+            shape = min(step, s - i), len(X)
+            xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(X)
+            eps = xi.mul_(noise.sqrt())
+            if self.tail is not None:
+                eps += values_at(self.tail[torch.arange(i, i + len(eps), device=X.device)], X, tasks)
+            parts.append((right_hand_side(self.basis, X, eps, precision, tasks), eps if self.few else eps[:, :0]))
+        rows, eps = map(torch.cat, zip(*parts, strict=True))
+        self.rhs = -rows if self.rhs is None else self.rhs - rows
+        self.eps = [*self.eps, eps] if self.few else []
+
+    def solve_mean(self, s: int) -> None:
+        """Weights of the mean, given all data, with a preconditioner for it and s paths."""
+        self.system = System(self.basis, self.information)
+        largest, known, settings = float(self.system.information.max()), self.known, self.settings
+        _require_digits(largest, known is not None and known.rhs.dtype == torch.float32)
+        self.data_space, start = None, None
+        if self.few and self.num_data <= int((self.system.information > 0.1).sum()):
+            X, precision = torch.cat([each.X for each in self.few]), torch.cat([each.precision for each in self.few])
+            tasks = [each.tasks for each in self.few if each.tasks is not None]
+            self.data_space = DataSpace(self.basis, X, precision, torch.cat(tasks) if tasks else None)
+            start = self.data_space.given(torch.zeros_like(self.rhs_mean), self._values)
+        elif known is not None and len(self.rhs_mean) == len(known.mean_weights):
+            start = self.basis.weights(known.mean_weights.double())
+        self.precondition = self.data_space or self.system.head(s + len(self.rhs_mean), settings.head)
+        self.u_mean, self.stats = self._solved(self.rhs_mean, start)
+        self.misfit = self.system.misfit(self.energy, self.rhs_mean, self.u_mean) / max(1, self.num_data)
+
+    @property
+    def _values(self) -> Tensor:
+        """y less the mean, of all data where they are few: `[1 or s, n]`."""
+        return torch.cat([each.y for each in self.few or ()], dim=1)
+
+    def _solved(self, rhs: Tensor, start: Tensor | None) -> tuple[Tensor, Stats]:
+        settings = self.settings
+        return self.system.solve(
+            rhs, start, self.precondition, settings.tolerance, settings.max_iterations, repr(settings)
+        )
+
+    def mean_error(self, tolerance: float) -> float:
+        """What the mean may err by, in posterior standard deviations, on a lattice of this tolerance."""
+        return max(mean_error(self.misfit, tolerance), _OF_ALL * self.local_error)
+
+    def paths(self, prior: PriorPaths) -> tuple[PriorPaths, LatticeUpdate]:
+        """The paths of a prior given all data."""
+        on_modes, _ = split_tail(prior)
+        dtype, known, basis = prior.w.dtype, self.known, self.basis
+        w = basis.of_paths(on_modes.w.double())  # [s, t c + e]
+        before = w if known is None else known.rhs.double()
+        rhs, start = before if self.rhs is None else before + self.rhs, None if known is None else w
+        rhs = rhs + self.rhs_mean if known is None else rhs + (self.rhs_mean - known.rhs_mean.double())
+        if self.data_space is not None:
+            start = self.data_space.given(w, self._values - torch.cat(self.eps, dim=1))
+        u, stats = self._solved(rhs, start)
+        bases = list(on_modes.features.bases)
+        assert isinstance(bases[0], Lattice)
+        update = LatticeUpdate(
+            self.kernel,
+            bases[0],
+            bases[len(basis.lattices) :],
+            prior.features.origin,
+            self.information.to(dtype),
+            rhs.to(dtype),
+            self.rhs_mean.to(dtype),
+            self.energy.to(dtype),
+            basis.coefficients(self.u_mean).to(dtype),
+            self.num_data,
+            own=len(self.rhs_mean) > 1 or (known is not None and known.own_posteriors),
+            solver_stats=_worse(stats, self.stats),
+            misfit=self.misfit,
+            local_error=self.local_error,
+        )
+        weights = basis.with_weights(on_modes.w.double(), u).to(dtype)  # [s, t, ell]
+        return prior.replaced(w=with_tail(prior, weights)), update
+
+
+def _worse(a: Stats, b: Stats) -> Stats:
+    """How the slower of two solves went."""
+    converged = a.converged and b.converged
+    residual = max(a.residual or 0.0, b.residual or 0.0)
+    return Stats(a.solver, max(a.iterations, b.iterations), residual, converged)
+
+
 @torch.no_grad()
 def given_on_lattice(
     prior: PriorPaths,
@@ -179,81 +361,33 @@ def given_on_lattice(
     settings: FourierLattice,
     generator: torch.Generator,
 ) -> tuple[PriorPaths, LatticeUpdate]:
-    """The same paths given (more) data, which come in chunks and are read once.
-
-        (I + S^T Lambda^-1 S) u = w + S^T Lambda^-1 (y - mean - eps),     f = S w
-
-    in float64 whatever the paths' dtype. The mean is one more row, with w = 0 and eps = 0; where each path has its own
-    y, as many as there are paths. What a prior has beyond the lattice's modes is noise of the data: rough, and nearly
-    independent at any two of them. Each path knows its own.
-    """
-    whole = prior
-    prior, beyond = split_tail(prior)
-    basis = Joint.of(prior.features, update.kernel)
+    """The same paths given (more) data, which come in chunks and are read once."""
+    on_modes, tail = split_tail(prior)
+    basis = Joint.of(on_modes.features, update.kernel)
     known = update if isinstance(update, LatticeUpdate) else None
-    if basis is None or (update.num_data and known is None) or whole.kept is not None:
+    if basis is None or (update.num_data and known is None) or prior.kept is not None:
         raise ValueError(
             'solver="lattice" needs paths whose prior is on one lattice and whose data, if any, were solved for on it: '
             'draw with domain=(lower, upper) and solver="lattice", or a prior with domain= and features="lattice"; '
             'refreshed paths, which are kept at points, take solver="cholesky"'
         )
-    s, dtype, origin = len(prior.w), prior.w.dtype, prior.features.origin.double()
-    w = basis.of_paths(prior.w.double())  # [s, t c + e]
-    total, rhs_mean, energy, num_data = _nothing(basis, w) if known is None else _before(known)
-    few: list[_Few] | None = [] if known is None else None
-    error = 0.0
-    for sites, y, noise in chunks:
-        X, tasks = sites.points, sites.outputs
-        noise = noise if known is None else _with_floor(noise, X.double() - origin, basis)
-        y = y.double() - mean.at(sites).double()
-        new, new_mean, new_energy, kept = _information(
-            basis, X.double() - origin, tasks, y, noise, s, generator, beyond
-        )
-        total, rhs_mean, energy = total + new, rhs_mean + new_mean, energy + new_energy
-        num_data += len(X)
-        error = max(error, local_error(basis, update.kernel, origin, kept, y, noise))
-        few = None if few is None or num_data > largest_dense(w.is_cuda) else [*few, kept]
-    system = System(basis, total)
-    largest = float(system.information.max())
-    _require_digits(largest, known is not None and dtype == torch.float32)
-    rows, start = torch.cat([total.rhs, rhs_mean]), None
-    precondition: Preconditioner
-    if few and num_data <= int((system.information > 0.1).sum()):
-        X, precision = torch.cat([part[0] for part in few]), torch.cat([part[2] for part in few])
-        each = [part[1] for part in few if part[1] is not None]
-        values = torch.cat([part[3] for part in few], dim=1)  # y - eps of every path, then y
-        precondition = DataSpace(basis, X, precision, torch.cat(each) if each else None)
-        start = precondition.given(torch.cat([w, torch.zeros_like(rhs_mean)]), values)
-    else:
-        precondition = system.head(len(rows), settings.head)
-        if known is not None and len(rhs_mean) == len(known.mean_weights):
-            start = torch.cat([w, basis.weights(known.mean_weights.double())])
-    u, stats = system.solve(rows, start, precondition, settings)
-    misfit = system.misfit(energy, rhs_mean, u[s:]) / max(1, num_data)
-    bases = list(prior.features.bases)
-    lattice, *others = [bases[group[0]] for group in basis.groups]  # of the mean: one for each monomial
-    assert isinstance(lattice, OnLattice)
-    kept_update = LatticeUpdate(
-        update.kernel,
-        lattice,
-        [*others, *bases[len(basis.lattices) :]],
-        prior.features.origin,
-        total.to(dtype),
-        rhs_mean.to(dtype),
-        energy.to(dtype),
-        basis.coefficients(u[s:]).to(dtype),
-        num_data,
-        own=len(rhs_mean) > 1 or (known is not None and known.own_posteriors),
-        solver_stats=stats,
-        misfit=misfit,
-        local_error=error,
-    )
-    weights = basis.with_weights(prior.w.double(), u[:s]).to(dtype)  # [s, t, ell]
-    return whole.replaced(w=together(whole, weights)), kept_update
+    conditioning = Conditioning(basis, update.kernel, mean, prior.features.origin, settings, known, tail)
+    for chunk in chunks:
+        conditioning.add_noise(conditioning.add(chunk), len(prior.w), generator)
+    conditioning.solve_mean(len(prior.w))
+    return conditioning.paths(prior)
+
+
+# Variances.
+
+# Points whose variances are solved for together, the share of one that it may err by, and the error of transforms.
+_ROWS, _SHARE, _ACCURACY = 64, 1e-3, 1e-12
+# Points times numbers of a transform: about a minute of one CPU core.
+_LARGEST_WORK = 1 << 27
 
 
 class LatticeVariance:
-    """Variances of paths that were given data on a lattice: phi(x)^T M^-1 phi(x), M as in `given_on_lattice`.
+    """Variances of paths that were given data on a lattice: phi(x)^T M^-1 phi(x), M as in `system`.
 
     By conjugate gradients for every point, whose error in a variance is at most `_SHARE` of it; the law is that of the
     lattice's kernel, to the tolerance of the draw. What lies beyond the modes no data say anything of.
@@ -263,18 +397,18 @@ class LatticeVariance:
 
     @torch.no_grad()
     def __init__(self, update: LatticeUpdate, prior: PriorPaths) -> None:
-        on_modes, self.beyond = split_tail(prior)
+        on_modes, self.tail = split_tail(prior)
         basis = Joint.of(on_modes.features, update.kernel)
         assert basis is not None
         self.basis, self.origin = basis, prior.features.origin.double()
-        self.system = System(basis, update.information.to(torch.float64))
-        self.head = self.system.head(_ROWS, None)
+        self.system = System(basis, update.information)
+        self.head = self.system.head(_ROWS)
 
     @torch.no_grad()
     def __call__(self, x: Tensor, tasks: Tensor | None) -> Tensor:
         """`[n, d] -> [n]`, each of its own task."""
         X, size = x.double() - self.origin, self.system.information.numel()
-        most = max(1, _LARGEST_WORK // (self.basis.num_channels * math.prod(self.system.size)))
+        most = max(1, _LARGEST_WORK // (self.basis.num_outputs * math.prod(self.system.size)))
         if len(X) > most:
             modes = " x ".join(map(str, self.basis.lattice.shape))
             raise TypeError(
@@ -285,15 +419,14 @@ class LatticeVariance:
         blocks = [slice(i, i + step) for i in range(0, len(X), step)]
         parts = [self._some(X[some], None if tasks is None else tasks[some]) for some in blocks]
         variance = torch.cat([X[:0, 0], *parts])
-        return variance if self.beyond is None else variance + variances_at(self.beyond, X, tasks)
+        return variance if self.tail is None else variance + variances_at(self.tail, X, tasks)
 
     def _some(self, X: Tensor, tasks: Tensor | None) -> Tensor:
         phi = self.basis.adjoint(X, torch.eye(len(X), device="cpu").to(X), _ACCURACY, tasks)  # [p, t c + e]
         prior, directions = phi.square().sum(1), max(1.0, 0.1 * self.system.effective_dimension)
         u, error = None, _SHARE * float(prior.max())
         while True:  # for what the prior's variance is not to err by, then for what turns out to be left of it
-            settings = FourierLattice(tolerance=math.sqrt(error / directions))
-            u, _ = self.system.solve(phi, u, self.head, settings)
+            u, _ = self.system.solve(phi, u, self.head, math.sqrt(error / directions))
             variance = ((2 * phi - self.system.product(u)) * u).sum(1).clamp_min(0)  # errors of u count by the square
             needed = _SHARE * max(float(variance.min()), 1e-10 * float(prior.max()))
             if error <= 2 * needed:
@@ -304,15 +437,29 @@ class LatticeVariance:
 _variance_of = Recorder(LatticeVariance)
 
 
-def error_of_mean(update: LatticeUpdate, tolerance: float) -> float:
-    """What the mean may err by on the lattice, in posterior standard deviations."""
-    return max(mean_error(update.misfit, tolerance), _OF_ALL * update.local_error)
+# How far the mean is right on a lattice.
+
+# Places at which the lattice's error is measured, fewer where data are so many that to find neighbours takes long; and
+# data that each of them is given: the nearest ones.
+_PLACES, _DISTANCES, _NEIGHBOURS = (24, 256), 1 << 21, 16
+# Paths with data of their own whose means are compared.
+_PATHS = 8
+# The largest error of many places is this many times that of these (measured, uniform data and clusters).
+_OF_ALL = 2.0
+
+
+def mean_error(misfit: float | None, tolerance: float) -> float:
+    """What the mean errs by at the most, in posterior standard deviations, as measured over many kernels and data.
+
+    `misfit` is (y - mean)^T (K + noise)^-1 (y - mean) per datum: about one where the model holds.
+    """
+    return 0.0 if misfit is None else 20 * min(tolerance, 1e-3) * math.sqrt(max(0.0, misfit))
 
 
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
     """Say so where the mean is beyond the lattice's accuracy: of data that are unlikely, or of a kernel so rough that
     its modes are too few for the data."""
-    error = error_of_mean(update, tolerance)
+    error = max(mean_error(update.misfit, tolerance), _OF_ALL * update.local_error)
     if not error > LARGEST_MEAN_ERROR:
         return
     if mean_error(update.misfit, tolerance) > LARGEST_MEAN_ERROR:
@@ -332,14 +479,14 @@ def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> 
     )
 
 
-def local_error(basis: Joint, kernel: Kernel, origin: Tensor, data: _Few, y: Tensor, noise: Tensor) -> float:
+def local_error(basis: Joint, kernel: Kernel, origin: Tensor, data: _Seen) -> float:
     """The largest error of the mean by the lattice's kernel, in posterior standard deviations, over a few places.
 
     Both means, by the lattice's kernel and by the exact one, are of the nearest data alone: a cost that is linear in
     their number, and an error that is seen through the data, whatever its cause. Places are half in the data's box and
-    half between neighbours among them. `y [r, n]` are the data less the prior mean, points about the origin.
+    half between neighbours among them.
     """
-    X, tasks, precision, _ = data
+    X, tasks, y, noise, precision = data
     n, k, device = len(X), min(_NEIGHBOURS, len(X)), X.device
     if n < 2:
         return 0.0
@@ -366,8 +513,8 @@ def local_error(basis: Joint, kernel: Kernel, origin: Tensor, data: _Few, y: Ten
     for B, part in kernel.to(device, torch.float64).coupled():
         K = part.forward(points, points)
         exact += K if B is None or of is None else K * B[of[:, :, None], of[:, None]]
-    rows = y.reshape(-1, n)[:_PATHS, near].movedim(0, -1)  # [p, k, r]
-    m, variance = _kriged(exact, noise.double().expand(n)[near], rows)
+    rows = y[:_PATHS, near].movedim(0, -1)  # [p, k, r]
+    m, variance = _kriged(exact, noise[near], rows)
     m_lattice, _ = _kriged(by_lattice, 1 / precision[near], rows)
     error = (m_lattice - m).abs().amax(1) / variance.sqrt()
     return float(torch.nan_to_num(error, nan=0.0).max())
@@ -382,22 +529,9 @@ def _kriged(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (w * y).sum(1), variance.clamp_min(1e-9 * v.clamp_min(1e-300))
 
 
-def _nothing(basis: Joint, w: Tensor) -> tuple[Information, Tensor, Tensor, int]:
-    """What is known before any data: the paths' weights are their right-hand sides."""
-    shape, e = [len(basis.pairs), *(2 * n - 1 for n in basis.lattice.shape)], basis.num_beside
-    empty = torch.zeros(shape, dtype=torch.complex128, device=w.device)
-    nothing = Information(empty, w, w.new_zeros(e, w.shape[1] - e), w.new_zeros(e, e))
-    return nothing, torch.zeros_like(w[:1]), w.new_zeros(1), 0
-
-
-def _before(update: LatticeUpdate) -> tuple[Information, Tensor, Tensor, int]:
-    information = update.information.to(torch.float64)
-    return information, update.rhs_mean.double(), update.energy.double(), update.num_data
-
-
-def _with_floor(noise: Tensor, X: Tensor, basis: Joint) -> Tensor:
+def _with_floor(noise: Tensor, basis: Joint) -> Tensor:
     """Noise of more data for paths on a lattice: as small as rounding allows where it is zero, or nearly."""
-    smallest = basis.largest_power(X) / (0.1 * LARGEST_INFORMATION)
+    smallest = basis.largest_variance / (0.1 * LARGEST_INFORMATION)
     if not bool((noise < smallest).any()):
         return noise
     warnings.warn(
@@ -408,9 +542,9 @@ def _with_floor(noise: Tensor, X: Tensor, basis: Joint) -> Tensor:
     return noise.double().clamp_min(smallest)
 
 
-def _beyond(prior: PriorPaths, X: Tensor, tasks: Tensor | None, noise: Tensor) -> Tensor:
+def _variance_of_tail(tail: PriorPaths, X: Tensor, tasks: Tensor | None, noise: Tensor) -> Tensor:
     """The variance of what lies beyond the modes, at data."""
-    variance = variances_at(prior, X, tasks)
+    variance = variances_at(tail, X, tasks)
     if bool((variance > noise).any()):
         most = float(variance.max())
         warnings.warn(
@@ -434,36 +568,3 @@ def _require_digits(largest: float, in_float32: bool) -> None:
             "condition_on: these paths keep what is left of their data in float32, which has too few digits for more "
             "data; draw with dtype=torch.float64"
         )
-
-
-def _information(
-    basis: Joint,
-    X: Tensor,
-    tasks: Tensor | None,
-    y: Tensor,
-    noise: Tensor,
-    s: int,
-    generator: torch.Generator,
-    beyond: PriorPaths | None,
-) -> tuple[Information, Tensor, Tensor, _Few]:
-    """What some data, less the mean, say: the statistics with the paths' right-hand sides `[s, t c + e]`, the mean's
-    `[1 or s, t c + e]` and energy `[1 or s]`, and where data are few the data themselves."""
-    if not bool((noise > 0).all()):
-        raise ValueError('solver="lattice" needs noise above 0 at every datum; use solver="cholesky"')
-    y, noise = y.reshape(-1, len(X)), noise.double().expand(len(X))  # [1 or s, n], [n]
-    precision = 1 / (noise if beyond is None else noise + _beyond(beyond, X, tasks, noise))
-    T, cross, corner = information_of(basis, X, precision, tasks)
-    rhs_mean = right_hand_side(basis, X, y, precision, tasks)
-    parts, values, step = [], [], max(2, 2 * (_BLOCK // (2 * max(1, len(X)))))
-    for i in range(0, s, step):
-        count = min(step, s - i)
-        xi = torch.randn(count, len(X), generator=generator, device=generator.device, dtype=torch.float64).to(X)
-        eps = xi.mul_(noise.sqrt())
-        if beyond is not None:
-            eps += values_at(beyond[torch.arange(i, i + count, device=X.device)], X, tasks)
-        parts.append(right_hand_side(basis, X, eps, precision, tasks))
-        if len(X) <= largest_dense(X.is_cuda):
-            values.append(eps)
-    few = (X, tasks, precision, torch.cat([y - torch.cat(values), y]) if values else y)
-    energy = (y.square() * precision).sum(1)
-    return Information(T, rhs_mean - torch.cat(parts), cross, corner), rhs_mean, energy, few

@@ -1,5 +1,6 @@
 """Models as values: all that paths must know of a Gaussian process, or of several."""
 
+from .latent import LatentGP as LatentGP
 from .libraries import describe as describe
 from .libraries import is_model as is_model
 from .several import GP as GP
@@ -9,7 +10,6 @@ from .several import Outputs as Outputs
 from .several import SelectedOutputs as SelectedOutputs
 from .several import leaves as leaves
 from .single import ExactGP as ExactGP
-from .single import SparseGP as SparseGP
-from .single import as_tasks as as_tasks
 from .single import cast_model as cast_model
+from .sparse import SparseGP as SparseGP
 from .streamed import StreamedGP as StreamedGP

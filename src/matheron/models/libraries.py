@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from .latent import LatentGP
 from .several import GP
 
 # Whose models are understood, and by which module. A class is matched by its package or a base class's, first to last.
@@ -16,14 +17,15 @@ ADAPTERS = {library: f"matheron.adapters.{library}" for library in ("botorch", "
 def is_model(thing: object) -> bool:
     """Whether something is a model of a library that is known, or a snapshot."""
     packages = {base.__module__.split(".")[0] for base in type(thing).__mro__}
-    return isinstance(thing, GP) or not packages.isdisjoint(ADAPTERS)
+    return isinstance(thing, GP | LatentGP) or not packages.isdisjoint(ADAPTERS)
 
 
 def describe(model: object, *, detach: bool = True) -> GP:
     """A snapshot of a trained model: `ExactGP`, `SparseGP`, `Outputs`, `Ensemble` or `Batch`.
 
     Args:
-        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot, which is returned as it is.
+        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, or a snapshot, which is returned as it is; of a
+            `LatentGP` the Gaussian process that its functions are drawn from.
         detach: False leaves the snapshot's tensors in the graph of the model's parameters.
 
     >>> import matheron
@@ -33,6 +35,8 @@ def describe(model: object, *, detach: bool = True) -> GP:
     """
     if isinstance(model, GP):
         return model
+    if isinstance(model, LatentGP):
+        return model.gaussian
     packages = [base.__module__.split(".")[0] for base in type(model).__mro__]
     for package, adapter in ADAPTERS.items():
         if package in packages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Real
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import ArrayLike, as_tensor
+from ..core.own_function import OwnFunction
 from ..core.sites import Sites
 from ..core.value import Parts, Value
 
@@ -115,37 +115,18 @@ class CallableMean(_FunctionMean):
     """A function of points. It cannot be saved: a file holds no code."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
+        super().__init__(called=OwnFunction(function))
 
     def evaluate(self, x: Tensor) -> Tensor:
-        return self.function(x)
+        return self.called(x)
 
 
-class ModuleMean(_FunctionMean):
+class ModuleMean(CallableMean):
     """A torch module as a mean. Its parameters become buffers here, copied, moved and differentiated with the path.
 
     The module itself is left alone, and training it further changes nothing here. It cannot be saved: a file holds no
     code.
     """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        self.names = list(tensors)
-        for i, tensor in enumerate(tensors.values()):
-            self.register_buffer(f"tensor_{i}", tensor + 0 if isinstance(tensor, nn.Parameter) else tensor.clone())
-        # A copy without the graph, whose tensors are never read: each call puts the buffers in their place. It is
-        # in a tuple so that its parameters are not the path's.
-        copies: dict[int, Tensor] = {
-            id(t): nn.Parameter(t.detach().clone(), requires_grad=False) for t in module.parameters()
-        }
-        copies.update({id(t): t.detach().clone() for t in module.buffers()})
-        self.skeleton = (copy.deepcopy(module, copies).eval(),)
-
-    def evaluate(self, x: Tensor) -> Tensor:
-        tensors = {name: getattr(self, f"tensor_{i}") for i, name in enumerate(self.names)}
-        return torch.func.functional_call(self.skeleton[0], tensors, (x,))
 
 
 class Stacked(Mean):

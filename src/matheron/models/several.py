@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from ..core.checks import Names, common_names
 from ..core.value import Parts, Value
-from .single import ExactGP, SparseGP
+from .single import ExactGP
+from .sparse import SparseGP
 
 
 class _Several(Value):

@@ -1,9 +1,8 @@
-"""ExactGP and SparseGP: a frozen snapshot of all that a path must know of a model."""
+"""ExactGP: a frozen snapshot of all that a path must know of a model; and what it shares with those of other models."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor
 from ..core.checks import (
     ArrayLike,
     Names,
-    as_array,
     as_names,
     as_noise,
     as_points,
@@ -20,20 +18,17 @@ from ..core.checks import (
     column_hint,
     many,
     names_of,
-    positive,
 )
 from ..core.saving import save
-from ..core.sites import Sites
+from ..core.sites import Sites, as_tasks
 from ..core.value import Json, Value
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from .transforms import Transform
 
-SampleU = Callable[[int, torch.Generator], Tensor]
 
-
-class _Snapshot(Value):
+class Snapshot(Value):
     """A model as it was: a Value, with tensors and parts of its own. It is drawn from; an ExactGP can be saved."""
 
     fields = ("input_names",)
@@ -89,7 +84,7 @@ class _Snapshot(Value):
         return self.kernel.num_outputs
 
 
-class ExactGP(_Snapshot):
+class ExactGP(Snapshot):
     """A Gaussian process prior conditioned on observations y = f(X) + eps, eps ~ N(0, noise).
 
     Args:
@@ -130,7 +125,7 @@ class ExactGP(_Snapshot):
         if len(sites) < 1:
             raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
         kernel.terms(sites.points.shape[1])  # says at once if the kernel does not fit the points
-        super().__init__(kernel, _as_mean(mean, sites.points, t), sites, input_transform, output_transform, names)
+        super().__init__(kernel, mean_beside(mean, sites.points, t), sites, input_transform, output_transform, names)
         for name, value in dict(train_targets=y, noise=noise).items():
             self.register_buffer(name, value.clone())
 
@@ -153,94 +148,6 @@ class ExactGP(_Snapshot):
     def __repr__(self) -> str:
         data = many(self.num_data, "observation")
         return f"ExactGP({self.kernel!r}, {data} in {many(self.input_dim, 'dimension')})"
-
-
-class SparseGP(_Snapshot):
-    """A sparse Gaussian process: inducing points Z and a distribution q(u) of the function's values there.
-
-    Args:
-        kernel: a `matheron.kernels` kernel.
-        Z: inducing points `[m, d]`.
-        q_mean: mean of q(u), `[m]`.
-        q_scale_tril: any square root `[m, m]` of q(u)'s covariance, standard deviations `[m]`, or None for a point
-            mass.
-        mean: prior mean, as for ExactGP.
-        whitened: False: u = f(Z), the mean function included. True: f(Z) = mean(Z) + chol(K_mm) u.
-        jitter: K_mm means K_mm + jitter I throughout.
-        sample_u: instead of q_mean and q_scale_tril, any q(u): a function (num_paths, generator) -> u `[num_paths, m]`.
-        tasks: for a kernel of several outputs, which output each inducing point is of.
-        input_transform, output_transform: as for ExactGP.
-
-    >>> import matheron
-    >>> from matheron import kernels
-    >>> matheron.SparseGP(kernels.RBF(0.3), Z=[[0.0], [1.0]], q_mean=[0.0, 1.0], q_scale_tril=[0.1, 0.1])
-    SparseGP(RBF(0.3), 2 inducing points in 1 dimension)
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        Z: ArrayLike,
-        q_mean: ArrayLike | None = None,
-        q_scale_tril: ArrayLike | None = None,
-        mean: MeanLike = 0.0,
-        whitened: bool = False,
-        jitter: float = 0.0,
-        sample_u: SampleU | None = None,
-        tasks: ArrayLike | None = None,
-        *,
-        input_transform: Transform | None = None,
-        output_transform: Transform | None = None,
-    ) -> None:
-        kernel = as_kernel(kernel)
-        names, Z = names_of(Z), as_points(Z, "Z")
-        m = Z.shape[0]
-        if m < 1:
-            raise ValueError("Z: expected at least one inducing point")
-        if (q_mean is None) == (sample_u is None):
-            raise ValueError("expected either q_mean (with q_scale_tril), or sample_u, a function that draws u")
-        if sample_u is not None and (q_scale_tril is not None or not callable(sample_u)):
-            raise ValueError(
-                "sample_u: expected a function (num_paths, generator) -> [num_paths, m], and no q_scale_tril"
-            )
-        if q_mean is not None:
-            q_mean = as_tensor(q_mean, "q_mean", like=Z)
-            if q_mean.shape != (m,):
-                raise ValueError(f"q_mean: expected [{m}], one per row of Z, got {list(q_mean.shape)}")
-        if q_scale_tril is not None:
-            q_scale_tril = as_tensor(q_scale_tril, "q_scale_tril", like=Z)
-            if q_scale_tril.shape not in ((m,), (m, m)):
-                raise ValueError(f"q_scale_tril: expected [{m}, {m}] or [{m}], got {list(q_scale_tril.shape)}")
-        sites = Sites(Z, as_tasks(tasks, m, kernel.num_outputs))
-        kernel.terms(Z.shape[1])
-        mean = _as_mean(mean, Z, kernel.num_outputs)
-        super().__init__(kernel, mean, sites, input_transform, output_transform, names)
-        for name, value in dict(q_mean=q_mean, q_scale_tril=q_scale_tril).items():
-            self.register_buffer(name, None if value is None else value.clone())
-        # In a tuple: a module that draws u is not a part of the snapshot, whose tensors would move with it.
-        self._sample_u = (sample_u,)
-        self.whitened = bool(whitened)
-        self.jitter = float(positive(jitter, "jitter", zero=True, max_ndim=0))
-
-    q_mean: Tensor | None
-    q_scale_tril: Tensor | None
-
-    @property
-    def inducing_points(self) -> Tensor:
-        """Z `[m, d]`."""
-        return self.sites.points
-
-    @property
-    def sample_u(self) -> SampleU | None:
-        return self._sample_u[0]
-
-    @property
-    def num_inducing(self) -> int:
-        return len(self.sites)
-
-    def __repr__(self) -> str:
-        points = many(self.num_inducing, "inducing point")
-        return f"SparseGP({self.kernel!r}, {points} in {many(self.input_dim, 'dimension')})"
 
 
 def as_observations(
@@ -277,23 +184,7 @@ def as_observations(
     return Sites(X, as_tasks(tasks, len(X), t)), y, as_noise(noise, len(X), like=X)
 
 
-def as_tasks(tasks: ArrayLike | None, n: int, num_outputs: int) -> Tensor | None:
-    """Task indices `[n]`, checked; None for one output."""
-    if num_outputs == 1:
-        if tasks is not None:
-            raise ValueError("tasks: given, but the kernel has one output; wrap it in kernels.Coregional(kernel, B)")
-        return None
-    if tasks is None:
-        raise ValueError(f"tasks: expected [{n}] whole numbers below {num_outputs}, which output each row is of")
-    tasks = as_array(tasks)
-    if tasks.shape != (n,) or bool((tasks != tasks.long()).any()):
-        raise ValueError(f"tasks: expected [{n}] whole numbers, got shape {list(tasks.shape)}")
-    if bool((tasks < 0).any()) or bool((tasks >= num_outputs).any()):
-        raise ValueError(f"tasks: expected whole numbers from 0 to {num_outputs - 1}, got up to {int(tasks.max())}")
-    return tasks.long()
-
-
-def _as_mean(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:
+def mean_beside(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:
     """A Mean of as many outputs as the kernel has, or of one; functions are only asked when paths are drawn."""
     mean = as_mean(mean)
     if isinstance(mean, ConstantMean | LinearMean):
@@ -306,7 +197,7 @@ def _as_mean(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:
     return mean
 
 
-Single = TypeVar("Single", bound=ExactGP | SparseGP)
+Single = TypeVar("Single", bound=Snapshot)
 
 
 def cast_model(gp: Single, dtype: torch.dtype | None, device: torch.device | str | None, detach: bool) -> Single:
@@ -316,4 +207,6 @@ def cast_model(gp: Single, dtype: torch.dtype | None, device: torch.device | str
     """
     gp = gp.owned() if detach else gp
     dtype, device = dtype or gp.centres.dtype, torch.device(device or gp.centres.device)
-    return gp.to(device, dtype).replaced(kernel=gp.kernel)
+    new = gp.to(device, dtype)
+    new._modules["kernel"] = gp.kernel
+    return new

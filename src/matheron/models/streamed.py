@@ -18,9 +18,6 @@ from .means import MeanLike
 from .single import ExactGP, as_observations
 from .transforms import Transform
 
-# Rows that are read at a time, and rows of a sample that represent all where a lattice is sized.
-CHUNK, _SAMPLE = 1 << 20, 20_000
-
 
 class Chunk(NamedTuple):
     """Some of the data: n sites, targets `[n]` (or `[s, n]`, each path its own) and noise variances `[n]`."""
@@ -75,7 +72,7 @@ class StreamedGP:
         *,
         input_transform: Transform | None = None,
         output_transform: Transform | None = None,
-        chunk: int = CHUNK,
+        chunk: int = 1 << 20,
     ) -> None:
         self.chunk = as_count(chunk, "chunk")
         kernel = as_kernel(kernel)
@@ -124,8 +121,8 @@ class StreamedGP:
                 cut = slice(i, i + self.chunk)
                 yield Chunk(sites[cut], y[cut], noise[cut])
 
-    def survey(self, chunks: Iterable[Chunk]) -> Survey:
-        """One reading of the data, `chunks`."""
+    def survey(self, chunks: Iterable[Chunk], sample_size: int = 20_000) -> Survey:
+        """One reading of the data, `chunks`; a sample of them represents all where a lattice is sized."""
         generator = torch.Generator().manual_seed(0x57EA)  # for the size of a lattice alone
         count, num_chunks, d = 0, 0, self.model.centres.shape[1]
         lower, upper = (torch.full((d,), end, dtype=torch.float64, device="cpu") for end in (math.inf, -math.inf))
@@ -136,11 +133,11 @@ class StreamedGP:
             low, high = X.aminmax(dim=0)
             lower, upper = torch.minimum(lower, low), torch.maximum(upper, high)
             drawn = torch.rand(len(X), generator=generator, dtype=torch.float64, device="cpu")
-            if len(keys) == _SAMPLE:  # only smaller keys can enter
+            if len(keys) == sample_size:  # only smaller keys can enter
                 keep = drawn < keys.max()
                 X, some, drawn = X[keep], some[keep], drawn[keep]
             keys, order = torch.cat([keys, drawn]).sort()
-            keys, order = keys[:_SAMPLE], order[:_SAMPLE]
+            keys, order = keys[:sample_size], order[:sample_size]
             sample, noise = torch.cat([sample, X])[order], torch.cat([noise, some])[order]
         return Survey(count, num_chunks, torch.stack([lower, upper]), sample, noise * (len(sample) / count))
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.checks import ArrayLike, as_array, as_tensor, positive
-from ..core.modes import transformed
+from ..core.modes import Sobol, transformed
+from ..core.own_function import OwnFunction
 from ..core.value import Parts, Value
+
+# Points of a box by which the image of a network is found.
+_IMAGE_POINTS = 1 << 12
 
 
 class Transform(Value):
@@ -582,6 +586,61 @@ class Projected(RowMap):
         centre, half = (box[0] + box[1]) / 2, (box[1] - box[0]) / 2
         middle, reach = self(centre), half @ self.W.to(box).abs()
         return torch.stack([middle - reach, middle + reach])
+
+
+class Network(RowMap):
+    """A torch module, or a function of one's own, from points `[..., n, d]` to points `[..., n, e]`.
+
+    These are the features that a network learned, before a kernel. It cannot be saved: a file holds no code.
+    """
+
+    saveable = False
+    instead_of_saving = OwnFunction.instead_of_saving
+
+    def __init__(self, function: Callable[[Tensor], Tensor], num_inputs: int) -> None:
+        super().__init__(called=OwnFunction(function))
+        self.num_inputs = int(num_inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.called(x)
+
+    def image(self, box: Tensor) -> Tensor:
+        """Of points that fill the box, and a tenth of its sides more: a network says no bounds."""
+        u = Sobol(box.shape[1], seed=0).next(_IMAGE_POINTS).to(box)
+        low, high = self(torch.cat([box, torch.lerp(box[0], box[1], u)])).aminmax(dim=0)
+        return torch.stack([low - 0.1 * (high - low), high + 0.1 * (high - low)])
+
+
+def as_map(
+    function: Callable[[Tensor], Tensor], output_dim: int, input_dim: int | None = None, *, like: Tensor
+) -> Transform:
+    """A transform of inputs from a module, a function or a transform, to points of `output_dim` coordinates.
+
+    It is of the dtype and on the device of `like`.
+    """
+    if not callable(function):
+        raise TypeError(f"network: expected a torch module or a function of points, got {type(function).__name__}")
+    if isinstance(function, Transform):
+        transform, d = function, function.input_dim(output_dim)
+    else:
+        layers = function.modules() if isinstance(function, nn.Module) else []
+        widths = [int(width) for layer in layers if (width := getattr(layer, "in_features", None)) is not None]
+        d = input_dim if input_dim is not None else (widths or [output_dim])[0]
+        transform = Network(function, d)
+    transform = transform.to(like.device, like.dtype)
+    try:
+        with torch.no_grad():
+            shape = list(transform(like.new_zeros(2, 3, d)).shape)
+    except (RuntimeError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"network: expected a map of points [..., n, {d}], got an error for [2, 3, {d}]: {error}; give input_dim="
+        ) from error
+    if shape != [2, 3, output_dim] or input_dim not in (None, d):
+        raise ValueError(
+            f"network: expected a map from [..., n, {input_dim or d}] to [..., n, {output_dim}], the functions' own, "
+            f"got {shape} for [2, 3, {d}]; input_dim= says what it takes"
+        )
+    return transform
 
 
 def chained(transforms: Sequence[Transform | None]) -> Transform | None:

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final, overload
+from typing import Self, final
 
 import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Random, as_generator
-from ..core.value import Value
+from ..evaluate import Record
 from ..features import Features, FeatureSpec, feature_spec
 from ..solvers import Solver, as_solver
-from .functions import AbstractFunctions
+from .functions import AbstractFunctions, require_functions
 from .observations import Observations, observed
-
-if TYPE_CHECKING:
-    import numpy as np
-    from matplotlib.axes import Axes
-
-
-class Estimate(NamedTuple):
-    """A value and its standard error."""
-
-    value: Tensor
-    standard_error: Tensor
 
 
 class AbstractPaths(AbstractFunctions):
@@ -35,83 +22,6 @@ class AbstractPaths(AbstractFunctions):
     What a user calls is final here and in `AbstractFunctions`. Classes below say how values, means and updates are
     computed.
     """
-
-    @final
-    def mean(self, x: ArrayLike) -> Tensor:
-        """The posterior mean at x `[n, d]`, exactly, whatever the basis: `[n]`, or `[n, t]` for several outputs.
-
-        After `condition_on` with targets of each path's own the posteriors differ, and so do their means: `[s, n]`.
-        An ensemble's is the mean of its members' means, each counted as often as it has paths.
-
-        >>> import matheron
-        >>> from matheron import kernels
-        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=0.0)
-        >>> matheron.draw(gp, 1).mean([[0.0]])
-        tensor([2.], dtype=torch.float64)
-        """
-        mean = self._mean(self._shared_points(x, "mean"))
-        return (mean[0] if mean.ndim == 3 and len(mean) == 1 else mean).squeeze(-1)
-
-    @overload
-    def variance(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
-    @overload
-    def variance(self, x: ArrayLike, *, samples: Literal[True]) -> Estimate: ...
-    @final
-    def variance(self, x: ArrayLike, *, samples: bool = False) -> Tensor | Estimate:
-        """The posterior's variance at x `[n, d]`, not that of these draws: `[n]`, or `[n, t]` for several outputs.
-
-        Exact, also after `condition_on`, by the factor of the data's covariance. Where the draw did not keep it, it is
-        made once, when first asked for, and kept beside the paths (n^2 numbers); beyond 8192 data conjugate gradients
-        take its place, which err by about a thousandth. So do those on a lattice (`solver="lattice"`), in addition to
-        the tolerance of the draw, and take milliseconds for each point. An ensemble's variance is that of the mixture.
-
-        With `samples=True` an estimate from these paths instead, with its standard error.
-
-        >>> import matheron
-        >>> from matheron import kernels
-        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0)
-        >>> paths = matheron.draw(gp, 1000, seed=0)
-        >>> paths.variance([[0.0]])
-        tensor([0.5000], dtype=torch.float64)
-        >>> estimate, error = paths.variance([[0.0]], samples=True)
-        >>> bool(abs(estimate - 0.5) < 4 * error)
-        True
-        """
-        points = self._shared_points(x, "variance")
-        if not samples:
-            return self._variance(points).squeeze(-1)
-        return Estimate(*(each.squeeze(-1) for each in self._estimated_variance(points)))
-
-    @overload
-    def std(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
-    @overload
-    def std(self, x: ArrayLike, *, samples: Literal[True]) -> Estimate: ...
-    @final
-    def std(self, x: ArrayLike, *, samples: bool = False) -> Tensor | Estimate:
-        """The posterior's standard deviation: the root of `variance`, with the same arguments.
-
-        >>> import matheron
-        >>> from matheron import kernels
-        >>> matheron.draw_prior(4.0 * kernels.RBF(), 2, input_dim=1).std([[0.3]])
-        tensor([2.], dtype=torch.float64)
-        """
-        if not samples:
-            return self.variance(x).sqrt()
-        value, error = self.variance(x, samples=True)
-        return Estimate(value.sqrt(), error / (2 * value.sqrt()))
-
-    @property
-    def noise_variance(self) -> Tensor | None:
-        """The variance of the observations' noise, `[t]`, in the user's units: an observation at x has the variance
-        `paths.variance(x) + paths.noise_variance`. None where it is not known, or differs from one to the other.
-
-        >>> import matheron
-        >>> from matheron import kernels
-        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0], [1.0]], y=[2.0, 3.0], noise=0.1)
-        >>> matheron.draw(gp, 1).noise_variance
-        tensor([0.1000], dtype=torch.float64)
-        """
-        return None
 
     @final
     def condition_on(
@@ -195,54 +105,20 @@ class AbstractPaths(AbstractFunctions):
         spec = feature_spec(*asked, num_paths=self.num_paths, input_dim=self.input_dim, names=self.input_names)
         return self._refreshed(points, spec, as_solver(solver), generator)
 
-    @final
-    def plot(
-        self,
-        x: ArrayLike | Sequence[ArrayLike],
-        *,
-        data: tuple[ArrayLike, ArrayLike] | None = None,
-        noise: ArrayLike | None = None,
-        axes: Axes | Sequence[Axes] | np.ndarray | None = None,
-    ) -> Any:
-        """A picture of the paths: `matheron.plots.plot_paths`, which says what the arguments are. Returns the axes.
+    def _outputs(self, outputs: list[int]) -> AbstractFunctions:
+        from .multi_model import SelectedPaths
 
-        >>> import torch, matheron
-        >>> from matheron import kernels
-        >>> paths = matheron.draw_prior(kernels.RBF(0.2), 8, input_dim=1)
-        >>> paths.plot(torch.linspace(0, 1, 100)).get_ylabel()
-        'f(x)'
-        """
-        from ..plots import plot_paths
-
-        return plot_paths(self, x, data=data, noise=noise, axes=axes)
-
-    @final
-    def _shared_points(self, x: ArrayLike, name: str) -> Tensor:
-        points = self._points(x)
-        if len(points) > 1:
-            raise ValueError(f"{name}: expected points [n, {self.input_dim}], got {list(points.shape)}")
-        return points
+        return SelectedPaths(self, outputs)
 
     @abstractmethod
-    def _mean(self, x: Tensor) -> Tensor:
-        """`[1, n, d] -> [n, t]`, or `[s, n, t]` where each path has a posterior of its own."""
+    def _mean(self, x: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def _variance(self, x: Tensor) -> Tensor:
-        """`[1, n, d] -> [n, t]`, or `[s, n, t]` where paths have posteriors that differ in it; TypeError if unknown."""
+    def _variance(self, x: Tensor) -> Tensor: ...
 
-    @final
-    def _estimated_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """From these paths, and its standard error: both `[n, t]`."""
-        s = self.num_paths
-        if s < 2:
-            raise ValueError(f"samples: expected at least two paths, got {s}; draw more")
-        f = self._values(x)
-        try:
-            squares = (f - self._mean(x)).square()
-        except TypeError:  # the mean has no closed form: theirs, and one degree of freedom less
-            squares = (f - f.mean(0)).square() * (s / (s - 1))
-        return squares.mean(0), squares.std(0) / math.sqrt(s)
+    def _mean_record(self, rows: int) -> Record | None:
+        """The posterior mean as a record of as many equal functions; None where it is not one, or not one for all."""
+        return None
 
     @abstractmethod
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Self:
@@ -254,12 +130,11 @@ class AbstractPaths(AbstractFunctions):
 
 
 def require_paths(paths: object, name: str = "paths") -> AbstractPaths:
-    """Paths of one model, or a TypeError that says what to do; for applications, at their border."""
-    if isinstance(paths, AbstractPaths):
-        return paths
-    shape = getattr(paths, "batch_shape", None)
-    if isinstance(paths, Value) and shape is not None:
-        raise TypeError(
-            f"{name}: expected paths of one model, got a batch of {math.prod(shape)} models; ask each of paths.members"
-        )
-    raise TypeError(f"{name}: expected paths, as matheron.draw gives them, got {type(paths).__name__}")
+    """Paths of one model, or a TypeError that says what to do; for what needs a mean, or an update."""
+    functions = require_functions(paths, name)
+    if isinstance(functions, AbstractPaths):
+        return functions
+    raise TypeError(
+        f"{name}: expected paths, as matheron.draw gives them, got {type(paths).__name__}, which is made of such: "
+        "it has no posterior of its own to be given data, or compared with; use the paths that it is made of"
+    )

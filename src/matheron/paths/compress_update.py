@@ -25,21 +25,22 @@ from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from ..solvers import CholeskyState
 from .prior import PriorPaths
 
-# Fewer centres cost next to nothing.
-FEWEST = 64
-# The largest error of a compressed path, in posterior standard deviations, and its root mean square.
-LARGEST_ERROR, LARGEST_RMS = 0.03, 0.005
-# Steps of refinement at the most; paths, and points in the domain and among the data, that the error is measured at.
-_STEPS, _PATHS, _POINTS = 2, 4, 64
-# Evaluations at fewer points than this must repay the cost of compressing an update.
-_PAYS_FROM = 60_000
-# Operations that a covariance costs, in those of a matrix product (measured on a CPU).
-_COVARIANCE = 150
-
 
 @torch.no_grad()
 def compressed(
-    prior: PriorPaths, kernel: Kernel, sites: Sites, noise: Tensor, b: Tensor, v: Tensor, state: CholeskyState
+    prior: PriorPaths,
+    kernel: Kernel,
+    sites: Sites,
+    noise: Tensor,
+    b: Tensor,
+    v: Tensor,
+    state: CholeskyState,
+    *,
+    largest_error: float = 0.03,
+    largest_rms: float = 0.005,
+    num_steps: int = 2,
+    num_paths: int = 4,
+    num_points: int = 64,
 ) -> Tensor | None:
     """Weights v' `[s, n]` for the lattice's kernel in place of v for the exact one.
 
@@ -49,6 +50,9 @@ def compressed(
         noise: with the jitter, `[n]`.
         b: the right-hand sides `[s, n]` that v solve for.
         state: the factor of K + noise.
+        largest_error, largest_rms: of a compressed path, in posterior standard deviations, and its root mean square.
+        num_steps: of refinement, at the most.
+        num_paths, num_points: at which the error is measured: so many points in the domain, and so many of the data.
     """
     features, kernel = prior.features.to(torch.float64), kernel.to(sites.points.device, torch.float64)
     sites, noise, b, v = sites.double(), noise.double(), b.double(), v.double()
@@ -56,14 +60,14 @@ def compressed(
     def refined(v: Tensor, b: Tensor) -> Tensor:
         return v + state.solve((b - noise * v - _at(_update(features, sites, v), sites)).mT)[0].mT
 
-    places = _places(features, sites, kernel.num_outputs)
+    places = _places(features, sites, kernel.num_outputs, num_points)
     K = coupled_covariance(kernel, places, sites)  # [p, n]
     sd = (coupled_diagonal(kernel, places) - state.lower(K.mT).square().sum(0)).clamp_min(1e-300).sqrt()
-    few, exact = v[:_PATHS], v[:_PATHS] @ K.mT
-    for step in range(1, _STEPS + 1):
-        few = refined(few, b[:_PATHS])
+    few, exact = v[:num_paths], v[:num_paths] @ K.mT
+    for step in range(1, num_steps + 1):
+        few = refined(few, b[:num_paths])
         error = (_at(_update(features, sites, few), places) - exact) / sd
-        if bool(error.abs().max() <= LARGEST_ERROR) and bool(error.square().mean().sqrt() <= LARGEST_RMS):
+        if bool(error.abs().max() <= largest_error) and bool(error.square().mean().sqrt() <= largest_rms):
             for _ in range(step):
                 v = refined(v, b)
             return v
@@ -81,13 +85,19 @@ def with_compressed(prior: PriorPaths, sites: Sites, v: Tensor) -> list[PathTerm
     return [*both, *prior.kept_terms()]
 
 
-def pays(features: Features, s: int, n: int) -> bool:
-    """Whether compressing n centres of s paths is worth its cost."""
+def pays(features: Features, s: int, n: int, fewest: int = 64, num_points: int = 60_000, covariance: int = 150) -> bool:
+    """Whether compressing n centres of s paths is worth its cost.
+
+    Args:
+        fewest: centres that cost more than next to nothing.
+        num_points: evaluations at so many must repay the cost.
+        covariance: operations that a covariance costs, in those of a matrix product (measured on a CPU).
+    """
     costs = [cost for basis in features.bases if (cost := basis.adjoint_cost(n)) is not None]
-    if n < FEWEST or not costs or features.num_bases > 1:
+    if n < fewest or not costs or features.num_bases > 1:
         return False
     t = max(1 if root is None else len(root) for root in features.roots)
-    return 2 * s * t * sum(costs) <= _PAYS_FROM * n * (_COVARIANCE + 2 * s * t)
+    return 2 * s * t * sum(costs) <= num_points * n * (covariance + 2 * s * t)
 
 
 def _update(features: Features, sites: Sites, v: Tensor) -> list[WeightedSum]:
@@ -109,12 +119,12 @@ def _at(terms: list[WeightedSum], sites: Sites) -> Tensor:
     return sites.own(f.mT)
 
 
-def _places(features: Features, sites: Sites, t: int) -> Sites:
+def _places(features: Features, sites: Sites, t: int, count: int) -> Sites:
     """Sites in the domain and some of the data."""
     X = sites.points
     generator = torch.Generator().manual_seed(0xF01D)  # not one that data may have been made with
     assert features.domain is not None
-    u = torch.rand(_POINTS, X.shape[1], generator=generator, dtype=torch.float64, device="cpu").to(X)
-    some = torch.randperm(len(X), generator=generator, device="cpu")[:_POINTS].to(X.device)
-    outputs = None if sites.outputs is None else torch.arange(_POINTS, device=X.device) % t
+    u = torch.rand(count, X.shape[1], generator=generator, dtype=torch.float64, device="cpu").to(X)
+    some = torch.randperm(len(X), generator=generator, device="cpu")[:count].to(X.device)
+    outputs = None if sites.outputs is None else torch.arange(count, device=X.device) % t
     return Sites.concatenated(Sites(torch.lerp(features.domain[0], features.domain[1], u), outputs), sites[some])

@@ -1,4 +1,4 @@
-"""ExactUpdate: the update of paths given observations y = f(X) + eps, and the same paths given more of them.
+"""ExactUpdate: Matheron's rule in function space, and the same paths given more data.
 
     v  =  (K_nn + sigma^2 I)^-1 (y - f - eps)          `eqn:matheron_gp_exact`
 
@@ -8,8 +8,7 @@ More data are given to the same draw by solving for v anew with the same w and e
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Self, final
+from typing import NamedTuple, Self, final
 
 import torch
 from torch import Tensor
@@ -18,19 +17,18 @@ from ..core.checks import normals
 from ..core.sites import Sites
 from ..core.value import in_own_memory
 from ..evaluate import PathTerm, Recorder
-from ..kernels import Kernel, coupled_covariance
+from ..kernels import Kernel
 from ..models.means import Mean
 from ..models.streamed import Chunk
-from ..solvers import Auto, Cholesky, CholeskyState, Factor, Solver, State, Stats, covariance
-from ..solvers.cholesky import deviations_by, solved
-from ..solvers.operator import KernelOperator
+from ..solvers import Auto, Cholesky, CholeskyState, KernelOperator, Solver, State, Stats
 from .compress_update import compressed, pays, with_compressed
-from .matheron_rule import weights_given_data
+from .kept_factor import Factor, extended_weights
+from .observations import Data
 from .posterior import PosteriorCovariance, at_points
 from .precision import choose_weight_dtype, narrows_badly
 from .prior import PriorPaths, values_at
-from .spread import spread_is_due, warn_of_spread, warn_of_spread_nearby
-from .update import Data, Update, check_sites, kernel_terms
+from .spread import warn_of_spread, warn_of_spread_nearby
+from .update import Update, check_sites, kernel_terms
 
 
 class CentredUpdate(Update):
@@ -139,6 +137,14 @@ class CentredUpdate(Update):
         v = torch.cat([self.v, self.v_mean.expand(rows - len(self.v), -1)])[:, self.num_inducing :]
         return torch.nn.functional.pad(v.detach(), (0, n - self.num_data))
 
+    def spread_is_due(self, data: Data) -> bool:
+        """Whether the paths' spread is looked at now that there are more data than this update was given.
+
+        A look takes a tenth of a call that adds one datum to few, so that there is one for every eighth more of them.
+        """
+        every = max(8, len(data) // 8)
+        return self.num_data // every < len(data) // every
+
     def joined_data(self, prior: PriorPaths, new: Chunk, generator: torch.Generator) -> Data | None:
         """These data and new ones, whose noise is drawn; None where the new ones repeat the old."""
         n, xi = self.num_data, normals((prior.num_paths, len(new.noise)), generator).to(new.y)
@@ -211,7 +217,7 @@ class ExactUpdate(CentredUpdate):
         )
 
     def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
-        return at_points(_posterior_of(self), x, self.kernel.num_outputs)
+        return at_points(_posterior_of(self), x, self.kernel.num_outputs, self.num_centres)
 
     def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
         # What had to be added to the diagonal for the paths counts as noise; it was said then.
@@ -233,17 +239,57 @@ class ExactUpdate(CentredUpdate):
         data = self.joined_data(prior, new, generator)
         if data is None:
             return prior, self
+        watch = self.spread_is_due(data)
         extend = isinstance(solver, Auto) or (isinstance(solver, Cholesky) and solver.keep)
         if extend and self.factor is not None and not (torch.is_grad_enabled() and data.y.requires_grad):
-            update = _extended(self, prior, mean, data)
-            if update is not None:
-                return prior, update
+            grown = extended_weights(self, self.factor, prior, mean, data, watch)
+            if grown is not None:
+                (v, factor), s = grown, len(self.v)
+                stats = Stats("Cholesky(keep=True), extended", jitter=float(factor.jitter))
+                return prior, ExactUpdate(self.kernel, data, v[:s], v[s:], factor=factor, solver_stats=stats)
             solver = Cholesky(keep=True)
-        watch = spread_is_due(self.num_data, len(data))
         return prior, exact_update(prior, mean, self.kernel, data, solver, old=self, watch_spread=watch)
 
 
 _posterior_of = Recorder(ExactUpdate.posterior)
+
+
+def update_weights(
+    state: State, y: Tensor, f: Tensor, eps: Tensor, guess: Tensor | None = None
+) -> tuple[Tensor, Stats]:
+    """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`: the weights of k(., X).
+
+    With K_mm for K_nn + sigma^2 I and u for y it is `eqn:matheron_gp_sparse`; eps is then the noise of its jitter.
+    Without a graph they come in float64: `precision.py` says how many of the digits matter.
+    """
+    b = (y - f - eps).mT  # [n, s]
+    v, stats = state.solve(b if b.requires_grad else b.double(), None if guess is None else guess.mT)  # [n, s]
+    return v.mT.contiguous(), stats  # [s, n]
+
+
+class WeightsGivenData(NamedTuple):
+    """Weights v `[s + r, n]` of s paths and of their r means, the noise eps of each, and how the solve went."""
+
+    v: Tensor
+    eps: Tensor
+    stats: Stats
+
+
+def weights_given_data(state: State, data: Data, f: Tensor, guess: Tensor | None = None) -> WeightsGivenData:
+    """`update_weights` of s paths and of their mean, which is one more path: the one with w = 0 and eps = 0.
+
+    Where each path has targets of its own there are s means. The jitter that a factor needed counts as noise.
+
+    Args:
+        f: values before the data, `[s + 1, n]`: those of the paths, then the prior mean.
+        guess: where iterations start, `[s + r, n]`.
+    """
+    s, y = len(data.xi), data.y
+    if data.own_targets:
+        y, f = torch.cat([y, y]), torch.cat([f, f[s:].expand(s - 1, -1)])
+    eps = (data.noise + state.jitter).sqrt() * torch.cat([data.xi, torch.zeros_like(f[s:])])
+    v, stats = update_weights(state, y, f, eps, guess)
+    return WeightsGivenData(v, eps, stats)
 
 
 def exact_update(
@@ -276,68 +322,19 @@ def exact_update(
         warn_of_spread(prior, operator, state.jitter, v[:s] - v[s:], state.last_block)
     elif watch_spread:
         warn_of_spread_nearby(prior, operator, f[:s] - f[s] + eps[:s])
-    on_lattice = None
-    if torch.is_grad_enabled() and v.requires_grad:
-        v = v.to(X)
-    else:
-        wide, v = v, choose_weight_dtype(operator, v, state.deviations, largest=state.largest)
-        if isinstance(state, CholeskyState):
-            if v.dtype != X.dtype == state.L.dtype:  # such weights need a better factor, too
-                in_double = KernelOperator(kernel.double(), data.sites.double(), data.noise.double())
-                state = (state.solver if isinstance(state.solver, Cholesky) else Cholesky()).init(in_double)
-                v, eps, stats = weights_given_data(state, data, f)
-                wide = v
-            if pays(prior.features, s, len(X)):
-                residual = data.y - f[:s] - eps[:s]
-                on_lattice = compressed(prior, kernel, data.sites, data.noise + state.jitter, residual, wide[:s], state)
-    return ExactUpdate(kernel, data, v[:s], v[s:], factor=_kept(state), compressed=on_lattice, solver_stats=stats)
-
-
-def _kept(state: State) -> Factor | None:
-    """The factor that stays with the paths, where the solver keeps it."""
-    keep = isinstance(state, CholeskyState) and isinstance(state.solver, Cholesky) and state.solver.keep
-    return Factor.of(state.L, state.jitter) if keep and isinstance(state, CholeskyState) else None
-
-
-def _extended(old: ExactUpdate, prior: PriorPaths, mean: Mean, data: Data) -> ExactUpdate | None:
-    """The update given more data, by a kept factor: n^2 m operations for m more observations.
-
-    `data` are the old ones and then the new. In blocks, with A the old covariance, B = K(old, new) and
-    S = K(new, new) + noise - B^T A^-1 B, the old residuals stay what they were, so that
-
-        v_new = S^-1 (residual_new - B^T v_old),        v = v_old - A^-1 B v_new
-
-    None where S is not positive definite beyond rounding, or weights need more digits than the factor has: all must be
-    factored anew.
-    """
-    factor, kernel, n, s = old.factor, old.kernel, old.num_data, len(data.xi)
-    assert factor is not None
-    in_factor = kernel.to(data.noise.device, factor.head.dtype)  # in as many digits as it has
-    new = data.sites[n:].to(factor.head.dtype)
-    B = coupled_covariance(in_factor, old.sites.to(factor.head.dtype), new)  # [n, m]
-    corner = covariance(in_factor, new)  # [m, m]
-    jitter, noise = factor.jitter.to(data.noise), data.noise[n:]
-    corner.diagonal().add_(noise + jitter)
-    smallest = 4 * torch.finfo(factor.head.dtype).eps * float(corner.diagonal().max())
-    grown = factor.extended(B, corner, smallest)
-    if grown is None:
-        return None
-    factor, C, A_B = grown
-    some = data.sites[n:]
-    f = some.own(values_at(prior, mean, some.points))  # [s + 1, m]
-    y = data.y[..., n:]
-    if data.own_targets:
-        y, f = torch.cat([y, y]), torch.cat([f, f[s:].expand(s - 1, -1)])
-    eps = (noise + jitter).sqrt() * torch.cat([data.xi[:, n:], torch.zeros_like(f[s:])])
-    v_old = torch.cat([old.v, old.v_mean.expand(len(f) - s, -1)]).to(C)  # [s + 1, n]
-    residual = (y - f - eps).to(C) - v_old @ B.to(C)  # [s + 1, m]
-    v_new = solved(C, residual.mT).mT
-    v = torch.cat([v_old - v_new @ A_B.mT, v_new], dim=1)
-    operator = KernelOperator(kernel, data.sites, data.noise)
-    if spread_is_due(n, len(data)):
-        warn_of_spread(prior, operator, float(jitter), v[:s] - v[s:], factor.last_block)
-    v = choose_weight_dtype(operator, v.double(), partial(deviations_by, factor.lower, operator, float(jitter)))
-    if v.dtype != factor.head.dtype and v.dtype != data.noise.dtype:
-        return None
-    stats = Stats("Cholesky(keep=True), extended", jitter=float(factor.jitter))
-    return ExactUpdate(kernel, data, v[:s], v[s:], factor=factor, solver_stats=stats)
+    wide, graph = v, torch.is_grad_enabled() and v.requires_grad
+    if v.dtype != X.dtype:
+        v = v.to(X) if graph else choose_weight_dtype(operator, v, state.deviations, largest=state.largest)
+        if isinstance(state, CholeskyState) and v.dtype != X.dtype == state.L.dtype:  # which need a better factor, too
+            in_double = KernelOperator(kernel.double(), data.sites.double(), data.noise.double())
+            state = state.solver.init(in_double)
+            v, eps, stats = weights_given_data(state, data, f)
+            wide = v
+    factor = on_lattice = None
+    if isinstance(state, CholeskyState):
+        if state.solver.keep:
+            factor = Factor.of(state.L, state.jitter)
+        if prior.domain is not None and not graph and pays(prior.features, s, len(X)):
+            residual = data.y - f[:s] - eps[:s]
+            on_lattice = compressed(prior, kernel, data.sites, data.noise + state.jitter, residual, wide[:s], state)
+    return ExactUpdate(kernel, data, v[:s], v[s:], factor=factor, compressed=on_lattice, solver_stats=stats)

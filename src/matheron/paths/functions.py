@@ -1,4 +1,4 @@
-"""Functions, s of them: how they are called, chosen and kept, whatever they were drawn from."""
+"""Functions, s of them: how they are called, combined, chosen and kept, whatever they were drawn from."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, Self, final, overload
 
 import numpy as np
 import torch
@@ -26,15 +28,29 @@ from ..core.checks import (
     flat_hint,
 )
 from ..core.value import Value
-from ..evaluate import Record, shares_work
-from ..evaluate.fused.recursion import Recursion, recursion_of
+from ..evaluate import Record, on_grid
+from ..models.transforms import Transform
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from xarray import DataArray, Dataset
 
+    from ..export import FunctionModule
+
 Index = int | slice | Sequence[int] | Tensor
+# Some of the outputs, f[..., 0], f[..., [2, 0]]; and of some of the paths, f[:8, ..., 0].
+OutputIndex = tuple[EllipsisType, Index] | tuple[Index, EllipsisType, Index]
+# What functions are added to and multiplied with: one number for all, one for each path `[s]`, or `[s or 1, t]`.
+Number = float | Tensor | np.ndarray
 # Numbers that a grid's values hold beside the result, where they cannot be written into it at once.
 _SLAB = 1 << 22
+
+
+class Estimate(NamedTuple):
+    """A value and its standard error."""
+
+    value: Tensor
+    standard_error: Tensor
 
 
 class PlacedFunctions(Value, ABC):
@@ -80,11 +96,17 @@ class AbstractFunctions(PlacedFunctions):
     Points `[n, d]` are every function's, and give `[s, n]`; points `[s, n, d]` are each its own (a leading 1
     broadcasts). t outputs add a trailing axis `[..., t]`.
 
+    Functions form an algebra: `2 * f - g / 3 + 1`, `f * g`, `f.exp()`, `f.map(torch.sigmoid)`, `f.compose(g)`,
+    `f.of(network)`, `matheron.stack([f, g])` and `f[..., 0]` are functions again. Those of several draws are paired,
+    path by path.
+
     What a user calls is final here. Classes below say how values are computed: points arrive as `[1, n, d]` or
     `[s, n, d]`, and values are returned as `[s, n, t]`, whatever the number of outputs.
     """
 
-    _internal = ("bounded", "categorical", "recursion", "share_work")
+    # Why there is no mean in closed form, and why no data can be given, where that is so.
+    _without_mean: ClassVar[str] = "it is not known in closed form"
+    _without_update: ClassVar[str] = "give data to the paths that these functions are made of, and combine them again"
 
     @property
     @abstractmethod
@@ -179,15 +201,388 @@ class AbstractFunctions(PlacedFunctions):
 
         return simulate(self, axes, name=name).compute(scheduler="sync")
 
+    @overload
+    def __getitem__(self, index: Index) -> Self: ...
+    @overload
+    def __getitem__(self, index: OutputIndex) -> AbstractFunctions: ...
     @final
-    def __getitem__(self, index: Index) -> Self:
-        """Fewer paths; an integer keeps its axis."""
-        return self._chosen(self._index(index))
+    def __getitem__(self, index: Index | OutputIndex) -> AbstractFunctions:
+        """Fewer paths, `f[:8]`, where an integer keeps its axis; or fewer outputs, `f[..., 0]`, `f[..., [2, 0]]`.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> f, g = (matheron.draw_prior(kernels.RBF(), 4, input_dim=1) for _ in range(2))
+        >>> both = matheron.stack([f, g])
+        >>> x = torch.rand(3, 1)
+        >>> both[:2](x).shape, both[..., 1](x).shape
+        (torch.Size([2, 3, 2]), torch.Size([4, 3]))
+        """
+        if not isinstance(index, tuple):
+            return self._chosen(self._index(index))
+        if len(index) not in (2, 3) or not isinstance(index[-2], EllipsisType):
+            raise IndexError(f"expected f[paths], f[..., outputs] or f[paths, ..., outputs], got {index!r}")
+        chosen = self if len(index) == 2 else self._chosen(self._index(index[0]))
+        outputs = _picked(self.num_outputs, index[-1], "output").tolist()
+        return chosen if outputs == list(range(self.num_outputs)) else chosen._outputs(outputs)
 
     @final
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the paths to a safetensors file; `matheron.load` reads them back, and runs no code."""
         store.save(self, path)
+
+    @final
+    def to_module(self) -> FunctionModule:
+        """The same functions as a plain `torch.nn.Module`: waves, profiles at centres and monomials, all of it buffers.
+
+        `torch.export` with any number of points, `torch.compile(fullgraph=True)`, `torch.func` and ONNX take it. It has
+        points `[n, d]` or `[s, n, d]` in the functions' dtype, without checks, and holds all that it needs of them at
+        once: for millions of points call the functions themselves, which work in blocks. What has no such form (a
+        kernel, a mean or a transform by code of its own) is a TypeError that says what to do.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.Matern(2.5, 0.3), 4, input_dim=2)
+        >>> module, x = paths.to_module(), torch.rand(10, 2, dtype=torch.float64)
+        >>> bool((module(x) - paths(x)).abs().max() < 1e-12)
+        True
+        >>> hessian = torch.func.hessian(lambda x: module(x[None])[0, 0])
+        >>> torch.func.vmap(hessian)(x).shape
+        torch.Size([10, 2, 2])
+        """
+        from ..export import to_module  # which comes later in the import order
+
+        return to_module(self)
+
+    @final
+    def export(self, path: str | os.PathLike[str], *, points: Literal["shared", "own"] = "shared") -> None:
+        """Write the functions for another runtime, in the form of `to_module`. The file's ending says which:
+
+        - `.onnx` for ONNX runtimes (extra `onnx`), in one file: input `x`, output `f`;
+        - `.pt2` for `torch.export.load`, and for C++ by `torch._inductor.aoti_compile_and_package`;
+        - `.safetensors` for `matheron_portable`, which needs NumPy alone, and runs on JAX. It holds less than `save`
+          writes: `matheron.load` does not read it.
+
+        Args:
+            path: the file.
+            points: whether the graph of an `.onnx` or `.pt2` file takes points `[n, d]`, shared by all functions, or
+                `[s, n, d]`, each function's own; any n.
+
+        >>> import tempfile, torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     paths.export(f"{folder}/f.pt2")
+        ...     f = torch.export.load(f"{folder}/f.pt2").module()
+        >>> f(torch.rand(7, 2, dtype=torch.float64)).shape
+        torch.Size([4, 7])
+        """
+        from ..export import export
+
+        export(self, path, points)
+
+    # The algebra: sums, products, maps, compositions.
+
+    # NumPy's numbers leave sums and products with functions to the methods below.
+    __array_ufunc__ = None
+
+    @final
+    def __add__(self, other: AbstractFunctions | Number) -> AbstractFunctions:
+        from .algebra import linear_combination
+
+        if isinstance(other, AbstractFunctions):
+            return linear_combination([self, other], [1.0, 1.0])
+        if not _is_number(other):
+            return NotImplemented
+        return self if isinstance(other, Real) and other == 0 else linear_combination([self], [1.0], other)
+
+    __radd__ = __add__  # sum([f, g]) starts with 0 + f
+
+    @final
+    def __neg__(self) -> AbstractFunctions:
+        return self * -1.0
+
+    @final
+    def __sub__(self, other: AbstractFunctions | Number) -> AbstractFunctions:
+        from .algebra import linear_combination
+
+        if isinstance(other, AbstractFunctions):
+            return linear_combination([self, other], [1.0, -1.0])
+        return self + -other if _is_number(other) else NotImplemented
+
+    @final
+    def __rsub__(self, other: Number) -> AbstractFunctions:
+        from .algebra import linear_combination
+
+        return linear_combination([self], [-1.0], other) if _is_number(other) else NotImplemented
+
+    @final
+    def __mul__(self, other: AbstractFunctions | Number) -> AbstractFunctions:
+        from .algebra import PointwiseProduct, linear_combination
+
+        if isinstance(other, AbstractFunctions):
+            return PointwiseProduct([self, other])
+        if not _is_number(other):
+            return NotImplemented
+        return self if isinstance(other, Real) and other == 1 else linear_combination([self], [other])
+
+    __rmul__ = __mul__
+
+    @final
+    def __truediv__(self, other: AbstractFunctions | Number) -> AbstractFunctions:
+        if isinstance(other, AbstractFunctions):
+            return self * other._elementwise("reciprocal")
+        if isinstance(other, Real) and other == 0:
+            raise ZeroDivisionError("functions / 0")
+        return self * (1 / other) if _is_number(other) else NotImplemented
+
+    @final
+    def __rtruediv__(self, other: Number) -> AbstractFunctions:
+        return self._elementwise("reciprocal") * other if _is_number(other) else NotImplemented
+
+    @final
+    def __pow__(self, exponent: float) -> AbstractFunctions:
+        if not isinstance(exponent, Real):
+            return NotImplemented
+        return self if exponent == 1 else self._elementwise("power", float(exponent))
+
+    @final
+    def __abs__(self) -> AbstractFunctions:
+        return self._elementwise("abs")
+
+    @final
+    def map(self, function: Callable[[Tensor], Tensor]) -> AbstractFunctions:
+        """The functions p(x) = function(f(x)), path by path and point by point; gradients follow.
+
+        Args:
+            function: of values `[..., n]`, or `[..., n, t]` for t outputs; each point and path by itself. It is made of
+                torch's operations, or is a torch module, or a `matheron.transforms` of each output. It may return
+                another number of outputs.
+
+        `exp`, `log`, `sigmoid`, `softplus`, `tanh`, `abs`, `square`, `sqrt`, `clamp`, which are methods too, and
+        transforms can be saved; a function of one's own cannot: a file holds no code.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> f = matheron.draw_prior(kernels.RBF(), 4, input_dim=1)
+        >>> probability = f.map(torch.sigmoid)
+        >>> x = torch.rand(5, 1).double()
+        >>> torch.equal(probability(x), torch.sigmoid(f(x)))
+        True
+        """
+        from .algebra import mapped
+
+        return mapped(self, function)
+
+    @final
+    def exp(self) -> AbstractFunctions:
+        """exp(f)."""
+        return self._elementwise("exp")
+
+    @final
+    def log(self) -> AbstractFunctions:
+        """The natural logarithm of f: NaN where f is negative."""
+        return self._elementwise("log")
+
+    @final
+    def sigmoid(self) -> AbstractFunctions:
+        """1 / (1 + exp(-f))."""
+        return self._elementwise("sigmoid")
+
+    @final
+    def softplus(self) -> AbstractFunctions:
+        """log(1 + exp(f))."""
+        return self._elementwise("softplus")
+
+    @final
+    def tanh(self) -> AbstractFunctions:
+        """tanh(f)."""
+        return self._elementwise("tanh")
+
+    @final
+    def abs(self) -> AbstractFunctions:
+        """|f|, as abs(f)."""
+        return self._elementwise("abs")
+
+    @final
+    def square(self) -> AbstractFunctions:
+        """f^2, at the cost of f; f * f is evaluated twice."""
+        return self._elementwise("square")
+
+    @final
+    def sqrt(self) -> AbstractFunctions:
+        """The root of f: NaN where f is negative."""
+        return self._elementwise("sqrt")
+
+    @final
+    def clamp(self, min: float | None = None, max: float | None = None) -> AbstractFunctions:
+        """f, no less than `min` and no more than `max`. Where it is cut, it is flat."""
+        if min is None and max is None:
+            raise ValueError("clamp: expected min, max or both, got neither")
+        return self._elementwise("clamp", *(None if end is None else float(end) for end in (min, max)))
+
+    @final
+    def _elementwise(self, name: str, *arguments: float | None) -> AbstractFunctions:
+        from .algebra import Elementwise, mapped
+
+        return mapped(self, Elementwise(name, arguments))
+
+    @final
+    def compose(self, inner: AbstractFunctions, *, with_inputs: bool = False) -> AbstractFunctions:
+        """The functions f(g(x)), path i of g inside of path i of f: warps, layers of a deep process.
+
+        With `with_inputs` they are f(x, g(x)), as in autoregressive models of several fidelities: the columns of x come
+        first, g's outputs after them.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> f, g = (matheron.draw_prior(kernels.RBF(), 4, input_dim=1) for _ in range(2))
+        >>> deep = f.compose(g)
+        >>> x = torch.rand(5, 1).double()
+        >>> torch.equal(deep(x), f(g(x)[..., None]))
+        True
+        """
+        from .algebra import Composition, Coordinates, Stack
+
+        inner = require_functions(inner, "inner")
+        return Composition(self, Stack([Coordinates.beside(inner), inner]) if with_inputs else inner)
+
+    @final
+    def of(self, network: Callable[[Tensor], Tensor], *, input_dim: int | None = None, detach: bool = True) -> Self:
+        """The functions f(network(x)): features that a network learned, before a kernel (a deep kernel), or any other
+        map of points. Of paths these are paths: they have a mean and a variance, and take data at points x.
+
+        Args:
+            network: a torch module or a function of points `[..., n, d]` that returns `[..., n, e]`, for functions f of
+                e inputs; or a `matheron.transforms` of inputs. A module is copied, in evaluation mode.
+            input_dim: d, where that is not the `in_features` of the network's first layer, or e.
+            detach: False keeps the graph to a module's parameters.
+
+        What calls a network cannot be saved: a file holds no code.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).double()
+        >>> f = matheron.draw_prior(kernels.RBF(), 4, input_dim=2)
+        >>> z = f.of(network)
+        >>> z.input_dim, z(torch.rand(7, 5)).shape
+        (5, torch.Size([4, 7]))
+        """
+        from ..models.transforms import as_map
+
+        transform = as_map(network, self.input_dim, input_dim, like=self._origin)
+        return self._of(transform.owned() if detach else transform)
+
+    # What is known of their law.
+
+    @final
+    def mean(self, x: ArrayLike) -> Tensor:
+        """The posterior mean at x `[n, d]`, exactly, whatever the basis: `[n]`, or `[n, t]` for several outputs.
+
+        After `condition_on` with targets of each path's own the posteriors differ, and so do their means: `[s, n]`.
+        An ensemble's is the mean of its members' means, each counted as often as it has paths.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=0.0)
+        >>> matheron.draw(gp, 1).mean([[0.0]])
+        tensor([2.], dtype=torch.float64)
+        """
+        mean = self._mean(self._shared_points(x, "mean"))
+        return (mean[0] if mean.ndim == 3 and len(mean) == 1 else mean).squeeze(-1)
+
+    @overload
+    def variance(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
+    @overload
+    def variance(self, x: ArrayLike, *, samples: Literal[True]) -> Estimate: ...
+    @final
+    def variance(self, x: ArrayLike, *, samples: bool = False) -> Tensor | Estimate:
+        """The posterior's variance at x `[n, d]`, not that of these draws: `[n]`, or `[n, t]` for several outputs.
+
+        Exact, also after `condition_on`, by the factor of the data's covariance. Where the draw did not keep it, it is
+        made once, when first asked for, and kept beside the paths (n^2 numbers); beyond 8192 data conjugate gradients
+        take its place, which err by about a thousandth. So do those on a lattice (`solver="lattice"`), in addition to
+        the tolerance of the draw, and take milliseconds for each point. An ensemble's variance is that of the mixture.
+
+        With `samples=True` an estimate from these paths instead, with its standard error.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0)
+        >>> paths = matheron.draw(gp, 1000, seed=0)
+        >>> paths.variance([[0.0]])
+        tensor([0.5000], dtype=torch.float64)
+        >>> estimate, error = paths.variance([[0.0]], samples=True)
+        >>> bool(abs(estimate - 0.5) < 4 * error)
+        True
+        """
+        points = self._shared_points(x, "variance")
+        if not samples:
+            return self._variance(points).squeeze(-1)
+        return Estimate(*(each.squeeze(-1) for each in self._estimated_variance(points)))
+
+    @overload
+    def std(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
+    @overload
+    def std(self, x: ArrayLike, *, samples: Literal[True]) -> Estimate: ...
+    @final
+    def std(self, x: ArrayLike, *, samples: bool = False) -> Tensor | Estimate:
+        """The posterior's standard deviation: the root of `variance`, with the same arguments.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> matheron.draw_prior(4.0 * kernels.RBF(), 2, input_dim=1).std([[0.3]])
+        tensor([2.], dtype=torch.float64)
+        """
+        if not samples:
+            return self.variance(x).sqrt()
+        value, error = self.variance(x, samples=True)
+        return Estimate(value.sqrt(), error / (2 * value.sqrt()))
+
+    @property
+    def noise_variance(self) -> Tensor | None:
+        """The variance of the observations' noise, `[t]`, in the user's units: an observation at x has the variance
+        `paths.variance(x) + paths.noise_variance`. None where it is not known, or differs from one to the other.
+
+        >>> import matheron
+        >>> from matheron import kernels
+        >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0], [1.0]], y=[2.0, 3.0], noise=0.1)
+        >>> matheron.draw(gp, 1).noise_variance
+        tensor([0.1000], dtype=torch.float64)
+        """
+        return None
+
+    def condition_on(self, x: ArrayLike, y: ArrayLike, **settings: Any) -> Self:
+        """Paths alone take data: TypeError, which says what to do."""
+        self._refuse_update("condition_on")
+
+    def refreshed(self, keep: ArrayLike, **settings: Any) -> Self:
+        """Paths alone are drawn afresh: TypeError, which says what to do."""
+        self._refuse_update("refreshed")
+
+    @final
+    def _refuse_update(self, name: str) -> NoReturn:
+        raise TypeError(f"{name}: {type(self).__name__} takes no data; {self._without_update}")
+
+    @final
+    def plot(
+        self,
+        x: ArrayLike | Sequence[ArrayLike],
+        *,
+        data: tuple[ArrayLike, ArrayLike] | None = None,
+        noise: ArrayLike | None = None,
+        axes: Axes | Sequence[Axes] | np.ndarray | None = None,
+    ) -> Any:
+        """A picture of the paths: `matheron.plots.plot_paths`, which says what the arguments are. Returns the axes.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> paths = matheron.draw_prior(kernels.RBF(0.2), 8, input_dim=1)
+        >>> paths.plot(torch.linspace(0, 1, 100)).get_ylabel()
+        'f(x)'
+        """
+        from ..plots import plot_paths
+
+        return plot_paths(self, x, data=data, noise=noise, axes=axes)
 
     @abstractmethod
     def _values(self, x: Tensor) -> Tensor:
@@ -205,34 +600,27 @@ class AbstractFunctions(PlacedFunctions):
     def _chosen(self, index: Tensor) -> Self:
         """The paths `index`."""
 
+    @abstractmethod
+    def _of(self, transform: Transform) -> Self:
+        """The functions of transform(x)."""
+
+    def _outputs(self, outputs: list[int]) -> AbstractFunctions:
+        """The outputs `outputs`."""
+        from .algebra import Selection
+
+        return Selection(self, outputs)
+
+    def _mean(self, x: Tensor) -> Tensor:
+        """`[1, n, d] -> [n, t]`, or `[s, n, t]` where each path has a mean of its own; TypeError if unknown."""
+        raise TypeError(f"mean: {type(self).__name__} has none; {self._without_mean}. Average the functions instead")
+
+    def _variance(self, x: Tensor) -> Tensor:
+        """`[1, n, d] -> [n, t]`, or `[s, n, t]` where paths have posteriors that differ in it; TypeError if unknown."""
+        raise TypeError(f"variance: {type(self).__name__} has none in closed form; use samples=True for an estimate")
+
     def _records(self) -> list[Record] | None:
         """The records of which these are the outputs side by side; None where they are not so made."""
         return None
-
-    @property
-    @final
-    def share_work(self) -> bool:
-        """Whether several paths at the same points cost less than each alone; not so where all is on a lattice."""
-        records = self._records()
-        return records is None or any(map(shares_work, records))
-
-    @property
-    @final
-    def bounded(self) -> bool:
-        """Whether these are functions on a box, as on a lattice: points outside of it are refused."""
-        return any(getattr(part, "domain", None) is not None for part in self.modules())
-
-    @property
-    @final
-    def categorical(self) -> bool:
-        """Whether inputs, or some of them, are choices, with nothing between one and the next."""
-        return any(getattr(part, "whole", False) for part in self.modules())
-
-    @final
-    def recursion(self, dt: float, state: Tensor) -> Recursion | None:
-        """x' = x + dt f(x) from states `[s, d_s]` on, as a GPU kernel; None where there is none for these paths."""
-        records = self._records()
-        return None if records is None else recursion_of(records, dt, state)
 
     @final
     def _points(self, x: ArrayLike) -> Tensor:
@@ -267,18 +655,7 @@ class AbstractFunctions(PlacedFunctions):
     @final
     def _index(self, index: Index) -> Tensor:
         """Which paths are asked for, as whole numbers; an integer is a list of one."""
-        s = self.num_paths
-        if isinstance(index, slice):
-            index = list(range(s)[index])  # torch knows no steps backwards
-        elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
-            index = operator.index(index)
-            if not -s <= index < s:
-                raise IndexError(f"path {index} of {s}")
-            index = [index]
-        chosen = torch.arange(s, device=self.device)[index]
-        if len(chosen) == 0:
-            raise IndexError(f"expected at least one path of {s}, got none")
-        return chosen
+        return _picked(self.num_paths, index, "path", self.device)
 
     @final
     def _rows(self, x: ArrayLike, of: ArrayLike) -> tuple[Tensor, Tensor]:
@@ -296,13 +673,60 @@ class AbstractFunctions(PlacedFunctions):
         return x, owner
 
     @final
+    def _shared_points(self, x: ArrayLike, name: str) -> Tensor:
+        points = self._points(x)
+        if len(points) > 1:
+            raise ValueError(f"{name}: expected points [n, {self.input_dim}], got {list(points.shape)}")
+        return points
+
+    @final
+    def _estimated_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """From these paths, and its standard error: both `[n, t]`."""
+        s = self.num_paths
+        if s < 2:
+            raise ValueError(f"samples: expected at least two paths, got {s}; draw more")
+        f = self._values(x)
+        try:
+            squares = (f - self._mean(x)).square()
+        except TypeError:  # the mean has no closed form: theirs, and one degree of freedom less
+            squares = (f - f.mean(0)).square() * (s / (s - 1))
+        return squares.mean(0), squares.std(0) / math.sqrt(s)
+
+    @final
+    def _grid(self, axes: list[Tensor]) -> Tensor:
+        """The values on a grid, `[s, n1, n2, ..., t]`."""
+        axes = [axis.to(self.dtype) for axis in axes]
+        out = axes[0].new_empty(self.num_paths, *map(len, axes), self.num_outputs)
+        self._on_grid(axes, out)
+        return out
+
+    @final
+    def _by_record(self, record: Record, axes: list[Tensor], out: Tensor) -> None:
+        """`_on_grid` of functions that a record says."""
+        transform = record.input_transform
+        if transform is not None and not transform.elementwise:
+            return self._on_points_of_grid(axes, out)
+        inner = []
+        for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
+            x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
+            x[:, i] = axis
+            inner.append(record.inner(x[None])[0, :, i])
+        on_grid(record, inner, out)
+
+    @final
+    def _slabs(self, axes: list[Tensor], numbers: int) -> Iterator[tuple[slice, list[Tensor]]]:
+        """A grid cut along its first axis, so that `numbers` for each of its points stay few."""
+        step = max(1, _SLAB // max(1, numbers * math.prod(map(len, axes[1:]))))
+        for start in range(0, len(axes[0]), step):
+            cut = slice(start, start + step)
+            yield cut, [axes[0][cut], *axes[1:]]
+
+    @final
     def _on_points_of_grid(self, axes: list[Tensor], out: Tensor) -> None:
         """`_on_grid` point by point, for functions that do not come apart into factors of one axis each."""
-        step = max(1, _SLAB // max(1, self.input_dim * math.prod(map(len, axes[1:]))))
-        for start in range(0, len(axes[0]), step):
-            slab = [axes[0][start : start + step], *axes[1:]]
+        for cut, slab in self._slabs(axes, self.input_dim):
             points = torch.stack(torch.meshgrid(*slab, indexing="ij"), dim=-1)  # [n1, n2, ..., d]
-            out[:, start : start + step] = self._values(points.flatten(0, -2)[None]).unflatten(1, points.shape[:-1])
+            out[:, cut] = self._values(points.flatten(0, -2)[None]).unflatten(1, points.shape[:-1])
 
     @final
     def _in_slabs(self, axes: list[Tensor], out: Tensor, rows: Tensor | slice, pick: Tensor | slice) -> None:
@@ -310,10 +734,36 @@ class AbstractFunctions(PlacedFunctions):
 
         For results that cannot be written in place.
         """
-        each = self.num_paths * self.num_outputs * math.prod(map(len, axes[1:]))
-        step = max(1, _SLAB // max(1, each))
-        for start in range(0, len(axes[0]), step):
-            slab = [axes[0][start : start + step], *axes[1:]]
-            values = out.new_empty(self.num_paths, *map(len, slab), self.num_outputs)
-            self._on_grid(slab, values)
-            out[rows, start : start + step] = values[..., pick]
+        for cut, slab in self._slabs(axes, self.num_paths * self.num_outputs):
+            out[rows, cut] = self._grid(slab)[..., pick]
+
+
+def _picked(count: int, index: Index, what: str, device: torch.device | str = "cpu") -> Tensor:
+    """Which of `count` paths or outputs an index asks for, as whole numbers; an integer is a list of one."""
+    if isinstance(index, slice):
+        index = list(range(count)[index])  # torch knows no steps backwards
+    elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
+        index = operator.index(index)
+        if not -count <= index < count:
+            raise IndexError(f"{what} {index} of {count}")
+        index = [index]
+    chosen = torch.arange(count, device=device)[index]
+    if len(chosen) == 0:
+        raise IndexError(f"expected at least one {what} of {count}, got none")
+    return chosen
+
+
+def _is_number(other: object) -> bool:
+    return isinstance(other, Real | Tensor | np.ndarray)
+
+
+def require_functions(functions: object, name: str = "paths") -> AbstractFunctions:
+    """Paths of one model, or functions made of such; or a TypeError that says what to do. For applications."""
+    if isinstance(functions, AbstractFunctions):
+        return functions
+    shape = getattr(functions, "batch_shape", None)
+    if isinstance(functions, Value) and shape is not None:
+        raise TypeError(
+            f"{name}: expected paths of one model, got a batch of {math.prod(shape)} models; ask each of paths.members"
+        )
+    raise TypeError(f"{name}: expected paths, as matheron.draw gives them, got {type(functions).__name__}")

@@ -1,15 +1,11 @@
-"""Matheron's rule: from joint draws to conditional ones, and from residuals to the weights of an update."""
+"""Matheron's rule for finitely many variables: joint draws of values, or of the weights of a linear model."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..solvers import State, Stats
 from ..solvers.cholesky import cholesky_solve
-from .update import Data
 
 
 def matheron(a: Tensor, b: Tensor, beta: Tensor, cov_ab: Tensor, cov_bb: Tensor) -> Tensor:
@@ -34,44 +30,6 @@ def matheron(a: Tensor, b: Tensor, beta: Tensor, cov_ab: Tensor, cov_bb: Tensor)
         raise ValueError(f"expected Cov(a, b) [{p}, {q}] and Cov(b, b) [{q}, {q}], got {shapes}")
     residual = beta - b  # [s, q]
     return a + cholesky_solve(cov_bb, residual.mT, "Cov(b, b)").mT @ cov_ab.mT  # [s, p]
-
-
-def update_weights(
-    state: State, y: Tensor, f: Tensor, eps: Tensor, guess: Tensor | None = None
-) -> tuple[Tensor, Stats]:
-    """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`: the weights of k(., X).
-
-    With K_mm for K_nn + sigma^2 I and u for y it is `eqn:matheron_gp_sparse`; eps is then the noise of its jitter.
-    Without a graph they come in float64: `precision.py` says how many of the digits matter.
-    """
-    b = (y - f - eps).mT  # [n, s]
-    v, stats = state.solve(b if b.requires_grad else b.double(), None if guess is None else guess.mT)  # [n, s]
-    return v.mT.contiguous(), stats  # [s, n]
-
-
-class WeightsGivenData(NamedTuple):
-    """Weights v `[s + r, n]` of s paths and of their r means, the noise eps of each, and how the solve went."""
-
-    v: Tensor
-    eps: Tensor
-    stats: Stats
-
-
-def weights_given_data(state: State, data: Data, f: Tensor, guess: Tensor | None = None) -> WeightsGivenData:
-    """`update_weights` of s paths and of their mean, which is one more path: the one with w = 0 and eps = 0.
-
-    Where each path has targets of its own there are s means. The jitter that a factor needed counts as noise.
-
-    Args:
-        f: values before the data, `[s + 1, n]`: those of the paths, then the prior mean.
-        guess: where iterations start, `[s + r, n]`.
-    """
-    s, y = len(data.xi), data.y
-    if data.own_targets:
-        y, f = torch.cat([y, y]), torch.cat([f, f[s:].expand(s - 1, -1)])
-    eps = (data.noise + state.jitter).sqrt() * torch.cat([data.xi, torch.zeros_like(f[s:])])
-    v, stats = update_weights(state, y, f, eps, guess)
-    return WeightsGivenData(v, eps, stats)
 
 
 def weight_space_update(Phi: Tensor, w: Tensor, y: Tensor, noise: Tensor, eps: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ from torch import Tensor
 from ..core import saving as store
 from ..core.checks import ArrayLike, Names, Random, as_array, as_generator, check_names, common_names
 from ..core.value import Parts, Value
-from ..evaluate import Record, joined_gradients
+from ..evaluate import joined_gradients
 from ..features import FeatureSpec
+from ..models.transforms import Transform
 from ..solvers import Solver
+from .algebra import Selection, Stack
 from .base import AbstractPaths
-from .functions import Index, PlacedFunctions
+from .functions import AbstractFunctions, Index, PlacedFunctions, require_functions
 from .observations import Observations
 
 
@@ -26,7 +28,7 @@ class OfMembers(Value):
 
     saveable = False
 
-    def __init__(self, members: Sequence[AbstractPaths]) -> None:
+    def __init__(self, members: Sequence[AbstractFunctions]) -> None:
         super().__init__()
         self.members = Parts(members)
         OfMembers.check(self)
@@ -62,101 +64,116 @@ class OfMembers(Value):
         return f"{type(self).__name__}({len(self.members)} models: {self.members[0]!r}, ...)"
 
 
-class _Joined(OfMembers, AbstractPaths):
-    """Paths of several models; what is asked of it is asked of each."""
-
-    saveable = True
-
-    def _noise_variances(self) -> list[Tensor] | None:
-        """Each member's; None where one's is not known."""
-        each = [member.noise_variance for member in self.members]
-        known = [variance for variance in each if variance is not None]
-        return known if len(known) == len(each) else None
-
-    def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
-        members = [member._refreshed(keep.to(member.dtype), spec, solver, generator) for member in self.members]
-        return self.replaced(members=Parts(members))
-
-
 @final
-class OutputPaths(_Joined):
-    """Independent models, one per output (or several): values `[s, n, t]`."""
+class OutputPaths(Stack, AbstractPaths):
+    """Paths side by side, one for each output (or several): values `[s, n, t]`. What `matheron.stack` makes of paths,
+    and draws of independent models are.
 
-    def __init__(self, members: Sequence[AbstractPaths]) -> None:
-        super().__init__(members)
-        self.check()
+    Data are given to the paths whose output they are of, and so these should be independent.
+    """
+
+    functions: Parts[AbstractPaths]
 
     def check(self) -> None:
         super().check()
-        counts = {member.num_paths for member in self.members}
-        if len(counts) > 1:
-            raise ValueError(f"expected as many paths of every output, got {sorted(counts)}")
-
-    @property
-    def num_outputs(self) -> int:
-        return sum(member.num_outputs for member in self.members)
+        _check_all_paths(self.functions)
 
     @property
     def noise_variance(self) -> Tensor | None:
-        known = self._noise_variances()
+        known = _noise_variances(self.functions)
         return None if known is None else torch.cat(known)
-
-    def _values(self, x: Tensor) -> Tensor:
-        return torch.cat([member._values(x.to(member.dtype)) for member in self.members], dim=-1)
-
-    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        pairs = [member._values_and_gradients(x.to(member.dtype), of) for member in self.members]
-        values, gradients = zip(*pairs, strict=True)
-        return torch.cat(values, dim=-1), torch.cat(gradients, dim=-2)
-
-    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        for member, part in zip(self.members, out.split(self._counts(), dim=-1), strict=True):
-            member._on_grid(axes, part)
-
-    def _mean(self, x: Tensor) -> Tensor:
-        return self._side_by_side([member._mean(x.to(member.dtype)) for member in self.members])
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return self._side_by_side([member._variance(x.to(member.dtype)) for member in self.members])
-
-    def _side_by_side(self, parts: list[Tensor]) -> Tensor:
-        if any(part.ndim == 3 for part in parts):  # some were given targets of each path's own
-            parts = [part.expand(self.num_paths, -1, -1) for part in parts]
-        return torch.cat(parts, dim=-1)
-
-    def _chosen(self, index: Tensor) -> OutputPaths:
-        return OutputPaths([member._chosen(index) for member in self.members])
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> OutputPaths:
         outputs = data.sites.outputs
         if outputs is None:  # one output in all
-            return OutputPaths([self.members[0]._given(data, solver, generator)])
-        members, first = [], 0
-        for member, count in zip(self.members, self._counts(), strict=True):
+            return OutputPaths([self.functions[0]._given(data, solver, generator)])
+        functions, first = [], 0
+        for paths, count in zip(self.functions, self._counts(), strict=True):
             keep = ((outputs >= first) & (outputs < first + count)).nonzero()[:, 0]
             own = data.only(keep, outputs[keep] - first if count > 1 else None)
-            members.append(member._given(own, solver, generator) if len(keep) else member)
+            functions.append(paths._given(own, solver, generator) if len(keep) else paths)
             first += count
-        return OutputPaths(members)
+        return OutputPaths(functions)
 
-    def _records(self) -> list[Record] | None:
-        records = [member._records() for member in self.members]
-        return None if any(each is None for each in records) else [r for each in records for r in each or []]
-
-    def _counts(self) -> list[int]:
-        return [member.num_outputs for member in self.members]
+    def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
+        return self._with([paths._refreshed(keep.to(paths.dtype), spec, solver, generator) for paths in self.functions])
 
 
 @final
-class EnsemblePaths(_Joined):
+class SelectedPaths(Selection, AbstractPaths):
+    """Some outputs of paths that have more: values `[s, n, t]`, or `[s, n]` for one. What `paths[..., 0]` is."""
+
+    functions: Parts[AbstractPaths]
+
+    def check(self) -> None:
+        super().check()
+        _check_all_paths(self.functions)
+
+    @property
+    def noise_variance(self) -> Tensor | None:
+        known = self.functions[0].noise_variance
+        return None if known is None else known[self.outputs]
+
+    def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> SelectedPaths:
+        """The observations' outputs count the selected ones."""
+        of = data.sites.outputs
+        outputs = self.outputs.expand(len(data.noise)) if of is None else self.outputs[of]
+        data = data._replace(sites=data.sites.replaced(outputs=outputs))
+        return SelectedPaths(self.functions[0]._given(data, solver, generator), self.outputs)
+
+    def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
+        return self._with([self.functions[0]._refreshed(keep, spec, solver, generator)])
+
+
+def stack(functions: Sequence[AbstractFunctions]) -> AbstractFunctions:
+    """Functions side by side, as the outputs of one: `[s, n, t]`. Of paths the result is paths.
+
+    Those have a mean and a variance, and take data: of independent draws, that is the law of them together.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> f, g = (matheron.draw_prior(kernels.RBF(), 4, input_dim=1) for _ in range(2))
+    >>> both = matheron.stack([f, g])
+    >>> both(torch.rand(3, 1)).shape, both[..., 0] is f
+    (torch.Size([4, 3, 2]), True)
+    >>> matheron.stack([f, g.exp()])(torch.rand(3, 1)).shape
+    torch.Size([4, 3, 2])
+    """
+    if isinstance(functions, AbstractFunctions):
+        raise TypeError("stack: expected a list of functions, got functions; they are side by side as outputs already")
+    functions = [require_functions(each, "functions") for each in functions]
+    paths = [each for each in functions if isinstance(each, AbstractPaths)]
+    return OutputPaths(paths) if len(paths) == len(functions) else Stack(functions)
+
+
+def _check_all_paths(functions: Parts[AbstractPaths]) -> None:
+    others = [type(each).__name__ for each in functions if not isinstance(each, AbstractPaths)]
+    if others:
+        raise TypeError(
+            f"expected paths, which have a mean and take data, got {', '.join(others)}; matheron.stack takes all kinds"
+        )
+
+
+def _noise_variances(functions: Parts[AbstractPaths]) -> list[Tensor] | None:
+    """Each one's; None where one's is not known."""
+    each = [paths.noise_variance for paths in functions]
+    known = [variance for variance in each if variance is not None]
+    return known if len(known) == len(each) else None
+
+
+@final
+class EnsemblePaths(OfMembers, AbstractPaths):
     """Paths spread over the members of an ensemble, such as MCMC samples of hyperparameters: values `[s, n]`.
 
     `owner [s]` says which member each path is of.
     """
 
+    saveable = True
     shapes = "owner: s"
 
-    def __init__(self, members: Sequence[AbstractPaths], owner: Tensor) -> None:
+    members: Parts[AbstractPaths]
+
+    def __init__(self, members: Sequence[AbstractFunctions], owner: Tensor) -> None:
         super().__init__(members)
         self.register_buffer("owner", owner)
 
@@ -173,7 +190,7 @@ class EnsemblePaths(_Joined):
     @property
     def noise_variance(self) -> Tensor | None:
         """That of the mixture."""
-        known = self._noise_variances()
+        known = _noise_variances(self.members)
         return None if known is None else self._mixed(known)
 
     def _values(self, x: Tensor) -> Tensor:
@@ -254,6 +271,12 @@ class EnsemblePaths(_Joined):
         members = [m._given(part, solver, generator) for m, part in zip(self.members, parts, strict=True)]
         return EnsemblePaths(members, self.owner)
 
+    def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
+        return self.replaced(members=Parts([m._refreshed(keep, spec, solver, generator) for m in self.members]))
+
+    def _of(self, transform: Transform) -> Self:
+        return self.replaced(members=Parts([member._of(transform) for member in self.members]))
+
     def _shares(self, x: Tensor) -> list[Tensor]:
         """Each member's points."""
         return [x if len(x) == 1 else x[self.owner == i] for i in range(len(self.members))]
@@ -261,57 +284,6 @@ class EnsemblePaths(_Joined):
     def _in_order(self, parts: list[Tensor]) -> Tensor:
         """The members' rows as those of the paths."""
         return torch.cat(parts)[self._place()]
-
-
-@final
-class SelectedPaths(_Joined):
-    """Some outputs of paths that have more: values `[s, n, t]`, or `[s, n]` for one."""
-
-    shapes = "outputs: t"
-
-    def __init__(self, paths: AbstractPaths, outputs: Sequence[int] | Tensor) -> None:
-        super().__init__([paths])
-        self.register_buffer("outputs", torch.as_tensor(outputs, device=paths.device))
-
-    def check(self) -> None:
-        super().check()
-        if not bool(((self.outputs >= 0) & (self.outputs < self.members[0].num_outputs)).all()):
-            raise ValueError(f"SelectedPaths: expected outputs below {self.members[0].num_outputs}")
-
-    @property
-    def num_outputs(self) -> int:
-        return len(self.outputs)
-
-    @property
-    def noise_variance(self) -> Tensor | None:
-        known = self.members[0].noise_variance
-        return None if known is None else known[self.outputs]
-
-    def _values(self, x: Tensor) -> Tensor:
-        return self.members[0]._values(x).index_select(-1, self.outputs)
-
-    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        f, df = self.members[0]._values_and_gradients(x, of)
-        return f.index_select(-1, self.outputs), df.index_select(-2, self.outputs)
-
-    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        self.members[0]._in_slabs(axes, out, slice(None), self.outputs)
-
-    def _mean(self, x: Tensor) -> Tensor:
-        return self.members[0]._mean(x).index_select(-1, self.outputs)
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return self.members[0]._variance(x).index_select(-1, self.outputs)
-
-    def _chosen(self, index: Tensor) -> SelectedPaths:
-        return SelectedPaths(self.members[0]._chosen(index), self.outputs)
-
-    def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> SelectedPaths:
-        """The observations' outputs count the selected ones."""
-        of = data.sites.outputs
-        outputs = self.outputs.expand(len(data.noise)) if of is None else self.outputs[of]
-        data = data._replace(sites=data.sites.replaced(outputs=outputs))
-        return SelectedPaths(self.members[0]._given(data, solver, generator), self.outputs)
 
 
 # BatchPaths: paths of a batch of models. Not paths of one model, and so not for applications: its members are.
@@ -334,6 +306,8 @@ class BatchPaths(OfMembers, PlacedFunctions):
 
     fields = ("batch_shape",)
     saveable = True
+
+    members: Parts[AbstractPaths]
 
     def __init__(self, members: Sequence[AbstractPaths], batch_shape: Sequence[int] | None = None) -> None:
         super().__init__(members)

@@ -12,26 +12,26 @@ from torch import Tensor
 from ..core.checks import Names, as_names, many
 from ..core.sites import Sites
 from ..core.value import Json
-from ..evaluate import Record, Recorder, inner_points, on_grid, values, values_and_gradients
+from ..evaluate import Float64Term, PathTerm, Record, Recorder, WeightedSum, inner_points, values, values_and_gradients
 from ..features import FeatureSpec
+from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
 from ..models.streamed import Chunk
-from ..models.transforms import Transform
+from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats
 from .base import AbstractPaths
 from .observations import Observations, undone
 from .prior import PriorPaths
 from .update import Update
 
-# Covariances of data and points that are in memory at once, where variances are asked for.
-_VARIANCES = 1 << 22
-
 
 class PriorPlusUpdate(AbstractPaths):
     """Functions of one model: output o (mean + prior + update) o input."""
 
-    fields = ("input_names",)
-    _internal = ("in_model_units", "record")
+    fields = ("input_names", "outcomes")
+    _internal = ("in_model_units", "outcomes", "record")
+    outcomes: str | None = None
+    """The likelihood of the data where these are outcomes: functions are latent then, and take no more data."""
 
     def __init__(
         self,
@@ -48,10 +48,12 @@ class PriorPlusUpdate(AbstractPaths):
 
     @classmethod
     def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
-        return fields | {"input_names": as_names(fields.get("input_names"))}
+        return fields | {"input_names": as_names(fields.get("input_names")), "outcomes": fields.get("outcomes")}
 
     def check(self) -> None:
         as_names(self.input_names, self.input_dim)
+        if self.outcomes is not None and str(self.outcomes).split("(")[0] not in LIKELIHOODS:
+            raise ValueError(f"Paths.outcomes: expected one of {', '.join(LIKELIHOODS)}, got {self.outcomes!r}")
         self.update.check_beside(self.prior)
         x = inner = self.prior.origin.new_zeros(1, len(self.prior.origin))
         inward, _ = self.input_transform, self.output_transform
@@ -87,7 +89,7 @@ class PriorPlusUpdate(AbstractPaths):
 
     @property
     def _origin(self) -> Tensor:
-        origin, transform = self.prior.origin, self.input_transform
+        origin, transform = self.prior.features.origin, self.input_transform
         if transform is None or transform.elementwise:
             return origin
         return origin.new_zeros(transform.input_dim(len(origin)))  # a point in the user's space
@@ -133,14 +135,11 @@ class PriorPlusUpdate(AbstractPaths):
         return record.chained(x, *values_and_gradients(record, record.inner(x), of))
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        if self.input_transform is not None and not self.input_transform.elementwise:
-            return self._on_points_of_grid(axes, out)
-        inner = []
-        for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
-            x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
-            x[:, i] = axis
-            inner.append(self.record.inner(x[None])[0, :, i])
-        on_grid(self.record, inner, out)
+        self._by_record(self.record, axes, out)
+
+    def _of(self, transform: Transform) -> Self:
+        inward = chained([transform.to(self.device, self.dtype), self.input_transform])
+        return self.replaced(input_transform=inward, input_names=None)
 
     def _records(self) -> list[Record]:
         return [self.record]
@@ -175,6 +174,15 @@ def _make_record(paths: PriorPlusUpdate) -> Record:
 _record_of = Recorder(_make_record)
 
 
+def repeated(term: PathTerm, rows: int) -> PathTerm:
+    """The term of one function as that of several equal ones."""
+    if isinstance(term, Float64Term):
+        return Float64Term(repeated(term.term, rows))
+    assert isinstance(term, WeightedSum)
+    index = None if term.index is None else term.index.repeat(rows)
+    return replace(term, weights=term.weights.repeat(rows, 1, 1), index=index)
+
+
 @final
 class Paths(PriorPlusUpdate):
     """Functions drawn from a Gaussian process, a batch of them: a value that is never changed.
@@ -195,26 +203,39 @@ class Paths(PriorPlusUpdate):
     """
 
     def _mean(self, x: Tensor) -> Tensor:
-        self._affine_output()
-        record, own = self.record, self.update.own_posteriors
-        rows = self.num_paths if own else 1
-        means = record.derived(lambda r: replace(r, num_paths=rows, terms=self.update.mean_terms()), "mean")
-        f = record.outer(values(means, record.inner(x)))
+        means, own = self._record_of_mean(), self.update.own_posteriors
+        f = means.outer(values(means, means.inner(x)))
         return f if own else f[0]
+
+    def _record_of_mean(self) -> Record:
+        """The posterior mean: a row, or one for each path where posteriors are each path's own."""
+        self._affine_output()
+        rows = self.num_paths if self.update.own_posteriors else 1
+        return self.record.derived(lambda r: replace(r, num_paths=rows, terms=self.update.mean_terms()), "mean")
+
+    def _mean_record(self, rows: int) -> Record | None:
+        if self.update.own_posteriors:
+            return None
+        one = self._record_of_mean()
+        return replace(one, num_paths=rows, terms=[repeated(term, rows) for term in one.terms])
 
     def _variance(self, x: Tensor) -> Tensor:
         transform, x = self.output_transform, self.inner(x)[0]
         if transform is not None and not transform.affine:
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
-        step = max(1, _VARIANCES // max(1, self.update.num_centres))
-        parts = [self.update.variance(self.prior, block) for block in x.split(step)]
-        variance = torch.cat([x.new_zeros(0, self.num_outputs), *parts])  # [n, t]
+        variance = self.update.variance(self.prior, x)  # [n, t]
         return variance if transform is None else variance * transform.derivative(variance).square()
 
     def _chosen(self, index: Tensor) -> Paths:
         return self._with(self.prior[index], self.update[index])
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Paths:
+        if self.outcomes is not None:
+            raise TypeError(
+                f"condition_on: the data of these functions are outcomes under {self.outcomes}, no normal "
+                "measurements; call matheron.approximate(kernel, X, y, likelihood=...) with all outcomes, and draw "
+                "again. Functions of matheron.draw(gp.gaussian, ...) take measurements of the latent function itself"
+            )
         y, noise = undone(self.output_transform, self.num_outputs, data)
         sites = Sites(self.inner(data.sites.points[None])[0], data.sites.outputs)
         new = Chunk(sites, y, noise)
@@ -226,4 +247,5 @@ class Paths(PriorPlusUpdate):
         return refresh(self, keep, spec, solver, generator)
 
     def _with(self, prior: PriorPaths, update: Update) -> Paths:
-        return Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)
+        made = Paths(prior, update, self.mean_function, self.input_transform, self.output_transform, self.input_names)
+        return made if self.outcomes is None else made.replaced(outcomes=self.outcomes)

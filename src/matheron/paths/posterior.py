@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from ..core.sites import Sites
-from ..solvers import PCG, Cholesky, CholeskyState, Factor, Operator, Solver, State
-
-# Beyond this many data variances are by conjugate gradients; the factor of so many, which is kept, has 512 MiB.
-LARGEST_FACTOR = 8192
+from ..solvers import PCG, Cholesky, CholeskyState, Operator, Solver, State
+from .kept_factor import Factor
 
 
 class PosteriorCovariance:
@@ -57,12 +55,21 @@ class PosteriorCovariance:
         return C - (explained + explained.mT) / 2
 
 
-def variance_solver(n: int) -> Solver:
-    """How the covariance of n data is solved with where variances are asked for."""
-    return Cholesky() if n <= LARGEST_FACTOR else PCG(tolerance=1e-3)
+def variance_solver(n: int, largest_factor: int = 8192) -> Solver:
+    """How the covariance of n data is solved with where variances are asked for.
+
+    Beyond `largest_factor` by conjugate gradients: the factor of so many data, which is kept, has 512 MiB.
+    """
+    return Cholesky() if n <= largest_factor else PCG(tolerance=1e-3)
 
 
-def at_points(posterior: PosteriorCovariance, x: Tensor, num_outputs: int) -> Tensor:
-    """The posterior variance `[n, t]` of every output at points `[n, d]`."""
-    variance = posterior.variance(Sites.every_output(x.double(), num_outputs))
+def at_points(
+    posterior: PosteriorCovariance, x: Tensor, num_outputs: int, num_centres: int, budget: int = 1 << 22
+) -> Tensor:
+    """The posterior variance `[n, t]` of every output at points `[n, d]`.
+
+    `budget` covariances with the centres are in memory at once.
+    """
+    blocks = x.double().split(max(1, budget // max(1, num_centres)))
+    variance = torch.cat([posterior.variance(Sites.every_output(block, num_outputs)) for block in blocks])
     return torch.clamp_min(variance, 0).reshape(len(x), num_outputs).to(x)

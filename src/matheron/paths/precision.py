@@ -22,15 +22,6 @@ from .update import kernel_terms
 if TYPE_CHECKING:
     from .exact import CentredUpdate
 
-# Observations and paths at which the error is measured, and the error that float32 may make, in posterior standard
-# deviations.
-_POINTS, _PATHS, _LIMIT = 64, 16, 0.03
-# A posterior variance is taken to be at least this share of the prior's; a sparse posterior's deviation, which may be
-# zero, at least this share of its paths' size.
-_SMALLEST, _OF_SIZE = 1e-8, 0.01
-# Rounding errors of a covariance, of its weight and of their product, in units of the last digit.
-_ERRORS = 4
-
 
 @torch.no_grad()
 def choose_weight_dtype(
@@ -40,31 +31,37 @@ def choose_weight_dtype(
     *,
     first: int = 0,
     largest: float = math.inf,
+    limit: float = 0.03,
+    num_points: int = 64,
+    num_paths: int = 16,
 ) -> Tensor:
     """Weights v `[s, n]` in the operator's dtype, or in float64 where they came so and that dtype has too few digits.
 
     Args:
         deviations: gives the posterior standard deviations at some observations, which are the rows from `first` on.
         largest: a bound on the eigenvalues of K + noise, with which the deviations may not be needed.
+        limit: the error that the dtype may make, in posterior standard deviations.
+        num_points, num_paths: observations, and paths of the largest weights, at which the error is measured.
     """
     narrow = v.to(operator.dtype)
     if narrow.dtype == v.dtype or not v.numel():
         return v
     error, least = expected_error(operator, narrow, largest)
-    if error <= _LIMIT * least:
+    if error <= limit * least:
         return narrow
-    rows, paths = _some_rows(operator.size - first, v.device), _some_paths(narrow)
+    rows, paths = _some_rows(operator.size - first, num_points, v.device), _some_paths(narrow, num_paths)
     exact, rounded = (operator.product_rows(first + rows, w[paths].mT.contiguous()) for w in (v, narrow))  # [p, s]
     errors = rounded - exact
-    if bool(errors.square().mean().sqrt() <= _LIMIT * least):
+    if bool(errors.square().mean().sqrt() <= limit * least):
         return narrow
     errors = errors / deviations(rows).to(exact)[:, None]
-    return narrow if bool(errors.square().mean().sqrt() <= _LIMIT) else v
+    return narrow if bool(errors.square().mean().sqrt() <= limit) else v
 
 
 def expected_error(operator: Operator, v: Tensor, largest: float) -> tuple[float, float]:
     """What sums with weights v `[s, n]` err by in their dtype, and the least posterior deviation at the observations.
 
+    A covariance, its weight and their product have rounding errors of some four units of the last digit together.
     Rounding errors are as good as independent: those of n products add up to as much as one has, of `size`, those of n
     additions, in a dozen partial sums or more, to sqrt(n) / 16 times that. Over the data, the mean of
     sum_j k_ij^2 v_j^2 is at most |v|^2 max(k) largest / n, where no eigenvalue of K + noise is larger; and the
@@ -73,20 +70,34 @@ def expected_error(operator: Operator, v: Tensor, largest: float) -> tuple[float
     k, n = operator.diagonal(), v.shape[1]
     largest = operator.trace() if math.isinf(largest) else largest
     size = float(torch.linalg.vector_norm(v, dim=1).max()) * math.sqrt(float(k.max()) * largest / n)
-    error = (_ERRORS + math.sqrt(n) / 16) * torch.finfo(v.dtype).eps * size
+    error = (4 + math.sqrt(n) / 16) * torch.finfo(v.dtype).eps * size
     return error, math.sqrt(max(float(operator.noise.min() * k.min()), 0.0) / largest)
 
 
 @torch.no_grad()
-def narrows_badly(wide: tuple[PriorPaths, CentredUpdate], narrow: tuple[PriorPaths, CentredUpdate]) -> bool:
+def narrows_badly(
+    wide: tuple[PriorPaths, CentredUpdate],
+    narrow: tuple[PriorPaths, CentredUpdate],
+    *,
+    limit: float = 0.03,
+    num_points: int = 64,
+    least_variance: float = 1e-8,
+    least_of_size: float = 0.01,
+) -> bool:
     """Whether the sum of a prior and an update errs by too much in a copy of fewer digits, at some of its centres.
 
     The spread of the paths around their mean estimates the posterior standard deviation.
+
+    Args:
+        limit: the error that the copy may make, in posterior standard deviations.
+        num_points: centres at which the error is measured.
+        least_variance: the share of the prior's variance that the posterior's is taken to have, at the least.
+        least_of_size: a sparse posterior's deviation, which may be zero, is taken to be this share of its paths' size.
     """
     (prior, update), copy = wide, narrow[1]
     if update.num_centres == 0 or getattr(update, "compressed", None) is not None or update.requires_graph():
         return False
-    s, some = len(update.v), update.sites[_some_rows(update.num_centres, update.v.device)]
+    s, some = len(update.v), update.sites[_some_rows(update.num_centres, num_points, update.v.device)]
     x = some.points
     weights = update.v if update.v_mean is None else torch.cat([update.v, update.v_mean])
     both = cast(Tensor, sum_of(kernel_terms(update.kernel, update.sites, weights), x[None]))
@@ -94,18 +105,18 @@ def narrows_badly(wide: tuple[PriorPaths, CentredUpdate], narrow: tuple[PriorPat
     exact = prior.sums(x[None]) + added
     mean = exact.mean(0, keepdim=True) if update.v_mean is None else mean
     rounded = cast(Tensor, sum_of([*narrow[0].terms(), *copy.terms()], x[None].to(copy.centres)))
-    least = _SMALLEST * coupled_diagonal(update.kernel, some).mean()
+    least = least_variance * coupled_diagonal(update.kernel, some).mean()
     if update.num_inducing:  # whose values may be known for certain
-        least = torch.maximum(least, _OF_SIZE**2 * exact.square().mean())
+        least = torch.maximum(least, least_of_size**2 * exact.square().mean())
     # The typical variance: some data may have far less noise than others.
     variance = torch.maximum((exact - mean).square(), least).log().mean().exp()
-    return bool((rounded.to(exact) - exact).square().mean() > _LIMIT**2 * variance)
+    return bool((rounded.to(exact) - exact).square().mean() > limit**2 * variance)
 
 
-def _some_paths(v: Tensor) -> Tensor:
+def _some_paths(v: Tensor, count: int) -> Tensor:
     """Those of the largest weights v `[s, n]`, which err the most."""
-    return torch.linalg.vector_norm(v, dim=1).topk(min(_PATHS, len(v))).indices
+    return torch.linalg.vector_norm(v, dim=1).topk(min(count, len(v))).indices
 
 
-def _some_rows(n: int, device: torch.device) -> Tensor:
-    return torch.linspace(0, n - 1, min(_POINTS, n), dtype=torch.float64, device=device).long()
+def _some_rows(n: int, count: int, device: torch.device) -> Tensor:
+    return torch.linspace(0, n - 1, min(count, n), dtype=torch.float64, device=device).long()

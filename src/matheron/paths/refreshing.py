@@ -21,16 +21,13 @@ from ..solvers import Auto, Cholesky, Solver, State
 from ..solvers.cholesky import solved
 from ..solvers.operator import KernelOperator
 from .exact import CentredUpdate, ExactUpdate, exact_update
+from .observations import Data
 from .paths import Paths
 from .posterior import PosteriorCovariance
 from .precision import choose_weight_dtype
 from .prior import PriorPaths, prior_on
 from .sparse import CorrectedOperator, Inducing, SparseUpdate, sparse_deviations, sparse_update_given_data
-from .update import Data, KernelSum
-
-# Kept values are met where the other kept values and the data leave open this share of the prior's variance, at the
-# least; where they leave less, they determine the value.
-_LEAST_OPEN = 1e-12
+from .update import KernelSum
 
 
 class _Noise(NamedTuple):
@@ -97,8 +94,12 @@ def _require(paths: Paths, solver: Solver) -> CentredUpdate:
     return update
 
 
-def _least(dtype: torch.dtype) -> float:
-    return max(_LEAST_OPEN, (30 * torch.finfo(dtype).eps) ** 2)
+def _least(dtype: torch.dtype, share: float = 1e-12) -> float:
+    """The share of the prior's variance that other kept values and the data must leave open for a kept value to be met.
+
+    Where they leave less, they determine the value: the covariance of all has no more digits.
+    """
+    return max(share, (30 * torch.finfo(dtype).eps) ** 2)
 
 
 def independent(C: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:

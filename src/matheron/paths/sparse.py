@@ -27,13 +27,13 @@ from ..solvers import Auto, Cholesky, CholeskyState, FactoredPosterior, Operator
 from ..solvers.base import floored
 from ..solvers.cholesky import cholesky_solve
 from ..solvers.operator import KernelOperator
-from .exact import CentredUpdate
-from .matheron_rule import update_weights, weights_given_data
+from .exact import CentredUpdate, update_weights, weights_given_data
+from .observations import Data
 from .posterior import PosteriorCovariance, at_points
 from .precision import choose_weight_dtype, narrows_badly
 from .prior import PriorPaths, values_at
-from .spread import spread_is_due, warn_of_spread
-from .update import Data, check_sites, kernel_terms
+from .spread import warn_of_spread
+from .update import check_sites, kernel_terms
 
 
 class Inducing(Value):
@@ -119,7 +119,7 @@ class SparseUpdate(CentredUpdate):
 
     def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
         self._require_covariance("variance", "; use samples=True for an estimate from these paths")
-        return at_points(_posterior_of(self), x, self.kernel.num_outputs)
+        return at_points(_posterior_of(self), x, self.kernel.num_outputs, self.num_centres)
 
     def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
         jitter = 0.0 if self.solver_stats is None or not self.num_data else self.solver_stats.jitter
@@ -134,7 +134,7 @@ class SparseUpdate(CentredUpdate):
         data = self.joined_data(prior, new, generator)
         if data is None:
             return prior, self
-        watch = spread_is_due(self.num_data, len(data))
+        watch = self.spread_is_due(data)
         return prior, sparse_update_given_data(
             prior, mean, self.kernel, self.inducing, data, solver, old=self, watch_spread=watch
         )

@@ -7,47 +7,32 @@ basis of a draw, and so compares the paths' spread with the posterior's.
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from ..core.checks import many
+from ..core.checks import level_outside, many
 from ..core.modes import transformed
 from ..solvers import Operator
 from ..solvers.operator import KernelOperator
 from .prior import PriorPaths
-
-# The spread is compared over a quarter of the data, the last ones: at least 32 of them and at most 256. The comparison
-# needs 64 numbers of all paths together, and a ratio below .87 is reported. Data of the last quarter are predicted by
-# fewer than all, so that the estimated ratio is too large: .84 where the truth is .72, .56 where it is .44 (Matern-5/2
-# in two dimensions, 505 data, noise 1e-6; tests/paths/test_refreshing.py).
-_LEAST_ROWS, _MOST_ROWS, _FEWEST, _SMALLEST_RATIO = 32, 256, 64, 0.87
-# Data that one is predicted by where there is no factor.
-_NEIGHBOURS = 64
-# Predictions with less than this share of the prior's variance are rounding and are not looked at.
-_LEAST_VARIANCE = 1e-8
-_WITHIN = (__name__.split(".")[0], "torch", "functools")  # a decorator may be in between
 
 
 class SpreadWarning(UserWarning):
     """Paths have, between their data, another spread than the posterior: their basis was not chosen for the data."""
 
 
-def spread_is_due(before: int, n: int) -> bool:
-    """Whether the spread is looked at when the number of data grows from `before` to n.
-
-    It takes a tenth of a call that adds one datum to few, so that it is looked at for every eighth more of the data.
-    """
-    every = max(8, n // 8)
-    return before // every < n // every
-
-
 @torch.no_grad()
 def warn_of_spread(
-    prior: PriorPaths, operator: Operator, jitter: float, deviation: Tensor, last_block: Callable[[int], Tensor]
+    prior: PriorPaths,
+    operator: Operator,
+    jitter: float,
+    deviation: Tensor,
+    last_block: Callable[[int], Tensor],
+    least_rows: int = 32,
+    most_rows: int = 256,
 ) -> None:
     """Warn where the paths' spread about their mean differs from the posterior's, beyond chance.
 
@@ -61,9 +46,12 @@ def warn_of_spread(
         jitter: what had to be added to its diagonal.
         deviation: v - v_mean `[s, n]`.
         last_block: gives the last p rows and columns of L, the factor of K + noise + jitter.
+        least_rows, most_rows: between these p is a quarter of the data. They are predicted by fewer than all, so that
+            the estimated ratio is too large: .84 where the truth is .72, .56 where it is .44 (Matern-5/2 in two
+            dimensions, 505 data, noise 1e-6; tests/paths/test_refreshing.py).
     """
     n = operator.size
-    p = min(n - prior.drawn_given, max(_LEAST_ROWS, min(n // 4, _MOST_ROWS)))
+    p = min(n - prior.drawn_given, max(least_rows, min(n // 4, most_rows)))
     if p < 1:  # all was there when the paths were drawn
         return
     L = last_block(p)
@@ -72,8 +60,10 @@ def warn_of_spread(
 
 
 @torch.no_grad()
-def warn_of_spread_nearby(prior: PriorPaths, operator: KernelOperator, deviation: Tensor) -> None:
-    """The same where there is no factor: some of the last data are predicted by those near them.
+def warn_of_spread_nearby(
+    prior: PriorPaths, operator: KernelOperator, deviation: Tensor, num_rows: int = 32, num_neighbours: int = 64
+) -> None:
+    """The same where there is no factor: `num_rows` of the last data are predicted by those near them.
 
     `deviation [s, n]` is that of the paths, with their noise, from their mean before the data.
     """
@@ -83,8 +73,8 @@ def warn_of_spread_nearby(prior: PriorPaths, operator: KernelOperator, deviation
         return
     X = operator.sites.points
     X = X / X.std(0).clamp_min(1e-300)
-    some = torch.linspace(first, n - 1, min(_LEAST_ROWS, n - first), dtype=torch.float64, device=device).long()  # [p]
-    near = torch.cdist(X[some], X).topk(min(n, _NEIGHBOURS), largest=False).indices  # [p, k], itself the first
+    some = torch.linspace(first, n - 1, min(num_rows, n - first), dtype=torch.float64, device=device).long()  # [p]
+    near = torch.cdist(X[some], X).topk(min(n, num_neighbours), largest=False).indices  # [p, k], itself the first
     z, predicted = [], []
     for index in near.flip(1):
         K = operator.block(index)
@@ -96,22 +86,38 @@ def warn_of_spread_nearby(prior: PriorPaths, operator: KernelOperator, deviation
     _judge(prior, torch.stack(z, 1), torch.stack(predicted), operator.noise[last], operator.diagonal()[last])
 
 
-def _judge(prior: PriorPaths, z: Tensor, predicted: Tensor, noise: Tensor, variance: Tensor) -> None:
-    """Whether z `[s, p]`, errors of predictions of variances `[p]` with noise `[p]`, is standard normal."""
+def _judge(
+    prior: PriorPaths,
+    z: Tensor,
+    predicted: Tensor,
+    noise: Tensor,
+    variance: Tensor,
+    *,
+    smallest_ratio: float = 0.87,
+    fewest: int = 64,
+    least_variance: float = 1e-8,
+) -> None:
+    """Warn unless z `[s, p]`, errors of predictions of variances `[p]` with noise `[p]`, is standard normal.
+
+    Args:
+        smallest_ratio: of standard deviations, beyond chance, from which on nothing is said.
+        fewest: numbers of all paths together below which there is too much chance.
+        least_variance: the share of the prior's variance below which a prediction is rounding, and is not counted.
+    """
     if transformed():  # there are no numbers to look at yet
         return
-    counted = predicted > _LEAST_VARIANCE * variance
+    counted = predicted > least_variance * variance
     of_noise = (noise / predicted).clamp_max(1)
     size, squares, noise_share = (
         torch.stack([counted, counted * z.square().mean(0), counted * of_noise]).sum(1).tolist()
     )
     count = len(z) * size
-    if count < _FEWEST:
+    if count < fewest:
         return
     squares, share = squares / size, noise_share / size
     chance = 4 * math.sqrt(2 / count)
     nearest = min(1.0, squares * (1 + chance)) if squares < 1 else max(1.0, squares * (1 - chance))
-    smallest = _SMALLEST_RATIO**2
+    smallest = smallest_ratio**2
     if smallest * (1 - share) <= nearest - share <= (1 - share) / smallest:
         return
     ratio = math.sqrt(max(0.0, squares - share) / max(1 - share, 1e-12))
@@ -122,13 +128,5 @@ def _judge(prior: PriorPaths, z: Tensor, predicted: Tensor, noise: Tensor, varia
         "with paths.refreshed(keep=points, where=x), which keeps the functions at `points`; more features "
         "(num_features=), and where=x of draw_prior, help too",
         SpreadWarning,
-        stacklevel=_outside(),
+        stacklevel=level_outside(),
     )
-
-
-def _outside() -> int:
-    """The stacklevel, where this is called, of the first caller outside of this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _WITHIN:
-        frame, level = frame.f_back, level + 1
-    return level

@@ -1,106 +1,29 @@
-"""Operators, solvers and their states: factor once, then solve for many right-hand sides.
+"""Solvers and their states: factor once, then solve for many right-hand sides; which solver is meant by a shorthand.
 
-An *operator* is a covariance K + diag(noise) that can be multiplied with and looked into. A *solver* is a frozen value
-with settings of its own; `init` makes its state from an operator (a factor, a preconditioner), and `solve` uses that.
+A *solver* is a frozen value with settings of its own; `init` makes its state from an operator (a factor, a
+preconditioner), and `solve` uses that.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..core.engines import load_engines
 from ..core.sites import Sites
 from ..kernels import Kernel
-from .processes import ALONE, Processes
+from .operator import Operator
 
-# Noise counts as at least this share of the mean variance where errors are compared with it.
-_SMALLEST = 1e-8
-
-
-class Operator(ABC):
-    """A covariance K + diag(noise) of n observations, K symmetric and positive semi-definite.
-
-    Where several processes share the work each holds some of the rows: its part. V, noise and diagonal are then the
-    part's rows alone.
-    """
-
-    noise: Tensor  # [n]
-    processes: Processes = ALONE
-
-    @property
-    def size(self) -> int:
-        """n."""
-        return len(self.noise)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.noise.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.noise.device
-
-    @abstractmethod
-    def product(self, V: Tensor) -> Tensor:
-        """K V for V `[n, r]`, without the noise: `[n, r]`."""
-
-    @abstractmethod
-    def rows(self, index: Tensor | slice) -> Tensor:
-        """Some rows of K, `[k, n]`, without the noise; the index counts all rows, the columns are the part's."""
-
-    def product_rows(self, index: Tensor, V: Tensor) -> Tensor:
-        """Some rows of K V for V `[n, r]`: `[k, r]`."""
-        return self.rows(index) @ V
-
-    def block(self, index: Tensor) -> Tensor:
-        """Some rows and the same columns of K, `[k, k]`, in float64."""
-        return self.rows(index)[:, index].double()
-
-    @abstractmethod
-    def diagonal(self) -> Tensor:
-        """The diagonal of K, `[n]`, without the noise."""
-
-    @abstractmethod
-    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
-
-    def cross(self, x: Sites) -> Tensor:
-        """The prior covariance k(X, x) of the observations' values and the function at sites x: `[n, p]`."""
-        raise TypeError(f"{type(self).__name__} knows no covariance with other points")
-
-    def prior_variance(self, x: Sites) -> Tensor:
-        """k(x, x) point by point: `[p]`."""
-        raise TypeError(f"{type(self).__name__} knows no covariance at other points")
-
-    def prior_covariance(self, x: Sites) -> Tensor:
-        """k(x, x) `[p, p]`."""
-        raise TypeError(f"{type(self).__name__} knows no covariance at other points")
-
-    def residual(self, b: Tensor, x: Tensor) -> Tensor:
-        """b - (K + diag(noise)) x for b and x `[n, r]`, in float64."""
-        x = x.double()
-        return b.double() - self.product(x) - self.noise.double()[:, None] * x
-
-    def shared(self, processes: Processes) -> Operator:
-        """This process's part of the operator."""
-        raise TypeError(f"{type(self).__name__} cannot be shared among processes")
-
-    def magnitude(self) -> Tensor:
-        """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it."""
-        return self.diagonal() + self.noise
-
-    def trace(self) -> float:
-        """That of K + diag(noise), a bound on its largest eigenvalue."""
-        return float(self.magnitude().detach().sum())
-
-    def requires_graph(self) -> bool:
-        """Whether K or the noise is part of an autograd graph, and one is being recorded."""
-        return torch.is_grad_enabled() and self.noise.requires_grad
+# What "auto" lets a dense factor take where `Auto(memory=)` says nothing, in bytes: on a CPU this many (n = 20,000 in
+# float64), on a GPU this share of all the memory it has (n = 100,000 in float64 on one with 139 GiB). Both are budgets,
+# and not of what happens to be free: a draw must not depend on that.
+MEMORY_ON_CPU = 3_200_000_000
+SHARE_OF_GPU = 0.55
 
 
 @dataclass(frozen=True)
@@ -122,10 +45,11 @@ class Stats:
     jitter: float = 0.0
 
 
-def floored(variances: Tensor, operator: Operator) -> Tensor:
-    """Variances of noise, or of a posterior at data, as at least 1e-8 of the prior's: what errors are compared with."""
+def floored(variances: Tensor, operator: Operator, least: float = 1e-8) -> Tensor:
+    """Variances of noise, or of a posterior at data, as at least this share of the prior's: errors are compared with
+    these."""
     mean = operator.processes.sum(operator.diagonal().double().sum()) / operator.size
-    return torch.maximum(variances.double(), _SMALLEST * mean)
+    return torch.maximum(variances.double(), least * mean)
 
 
 class State(ABC):
@@ -205,3 +129,67 @@ class FactoredPosterior:
         """(K + diag(noise))^-1 b for b `[m, r]`."""
         assert self.state is not None
         return self.state.solve(b)[0]
+
+
+@dataclass(frozen=True)
+class Auto(Solver[State]):
+    """`Cholesky()` while its n^2 numbers fit in `memory`, `PCG()` beyond; `Cholesky()` wherever a graph is kept.
+
+    `BlockDescent()` takes the place of `PCG()` where memory for its preconditioner (2 GB on a CPU, half of a GPU's)
+    ends at a rank below 5 sqrt(n): in float64 from 136,000 observations on a CPU.
+
+    Args:
+        memory: bytes that a dense factor may take; None is 3.2 GB on a CPU and 55% of a GPU's memory.
+        tolerance: of `PCG` and `BlockDescent`.
+        progress: of `PCG` and `BlockDescent`.
+        least_rank: `BlockDescent()` is taken where memory ends at a lower rank than this times sqrt(n): there it takes
+            fewer products than conjugate gradients do (measured).
+    """
+
+    shorthand: ClassVar[str] = "auto"
+    memory: int | None = None
+    tolerance: float = 0.01
+    progress: bool = False
+    least_rank: int = 5
+
+    def choose(self, operator: Operator) -> Solver:
+        """The solver for this operator, by n, dtype, noise and device, and by nothing that varies between runs."""
+        from .block_descent import BlockDescent  # which are solvers themselves
+        from .cholesky import Cholesky, working_dtype
+        from .pcg import PCG
+        from .preconditioner import largest_rank
+
+        memory = self.memory
+        if memory is None:
+            device = operator.device
+            total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+            memory = int(SHARE_OF_GPU * total) or MEMORY_ON_CPU
+        if 8 * operator.size**2 <= memory or operator.requires_graph():
+            return Cholesky()
+        if 4 * operator.size**2 <= memory and working_dtype(operator, operator.trace()) == torch.float32:
+            return Cholesky()
+        if largest_rank(operator) < self.least_rank * operator.size**0.5:
+            return BlockDescent(self.tolerance, progress=self.progress)
+        return PCG(self.tolerance, progress=self.progress)
+
+    def init(self, operator: Operator) -> State:
+        return self.choose(operator).init(operator)
+
+    def solve(self, state: State, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
+        return state.solve(b, guess)
+
+
+def as_solver(solver: str | Solver, progress: bool = False) -> Solver:
+    """A solver from its shorthand or from itself; with its progress bar, where it has one and it is asked for."""
+    if isinstance(solver, Solver):
+        if progress and is_dataclass(solver) and any(field.name == "progress" for field in fields(solver)):
+            return replace(solver, progress=True)
+        return solver
+    load_engines()  # some have solvers
+    named = {kind.shorthand: kind for kind in Solver.__subclasses__() if kind.shorthand is not None}
+    if solver not in named:
+        raise ValueError(
+            f"solver: expected one of {', '.join(sorted(named))}, got {solver!r}; or give a value such as "
+            "matheron.solvers.PCG(tolerance=1e-3)"
+        )
+    return as_solver(named[solver](), progress)

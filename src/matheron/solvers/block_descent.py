@@ -14,21 +14,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Operator, Solver, State, Stats, floored
+from ..core.checks import level_outside
+from .base import Solver, State, Stats, floored
 from .cholesky import JitterWarning, safe_cholesky, solved
+from .operator import Operator
 from .pcg import ConvergenceWarning, Errors, progress_bar
 from .preconditioner import LowRank, largest_rank
-
-# Where memory holds a preconditioner of less than this times sqrt(n), block descent takes fewer products than conjugate
-# gradients (measured).
-LEAST_RANK = 5
-# Epochs between looks at the true residual, which costs as much as an epoch.
-_LOOK = 5
-# Looks without any gain after which products are in float64.
-_PATIENCE = 2
-# The convexity that the acceleration assumes, times the number of blocks. Measured on protein, bike and keggdirected
-# with 10 blocks, and on protein with 40, noise from 1e-4 to 2e-2 of the variance: near the best throughout.
-_CONVEXITY = 0.5
 
 
 @dataclass(frozen=True)
@@ -43,6 +34,11 @@ class BlockDescent(Solver["BlockState"]):
         block: observations in a block; None is n / 20, at least 1000 and at most 10,000.
         max_epochs: passes over all rows of K, after which it stops with a `ConvergenceWarning`.
         progress: show a progress bar, of epochs.
+        convexity: what the acceleration assumes, times the number of blocks. 0.5 is near the best of what was tried on
+            protein, bike and keggdirected with 10 blocks, and on protein with 40, noise from 1e-4 to 2e-2 of the
+            variance.
+        look_every: epochs between looks at the true residual, each of which costs as much as an epoch.
+        patience: looks without any gain after which products are in float64.
 
     >>> import matheron
     >>> from matheron import kernels, solvers
@@ -56,6 +52,9 @@ class BlockDescent(Solver["BlockState"]):
     block: int | None = None
     max_epochs: int = 500
     progress: bool = False
+    convexity: float = 0.5
+    look_every: int = 5
+    patience: int = 2
 
     def init(self, operator: Operator) -> BlockState:
         if operator.requires_graph():
@@ -70,7 +69,7 @@ class BlockDescent(Solver["BlockState"]):
         errors = Errors(operator)
         generator = torch.Generator().manual_seed(0)
         steps = math.ceil(n / size)
-        convexity = _CONVEXITY / steps
+        convexity = self.convexity / steps
         beta = 1 - (convexity / steps) ** 0.5
         gamma = 1 / (convexity * steps) ** 0.5
         alpha = 1 / (1 + gamma * steps)
@@ -81,7 +80,7 @@ class BlockDescent(Solver["BlockState"]):
         with progress_bar(self.progress, "block descent", self.tolerance) as report, warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # a block's jitter makes its step shorter, and no noise
             while epoch < self.max_epochs and bool((error > self.tolerance).any()):
-                for _ in range(_LOOK):
+                for _ in range(self.look_every):
                     order = torch.randperm(n, generator=generator, device="cpu").to(b.device)
                     for rows in order.split(size):
                         x, v, z = _step(operator, b, rows, v, z, alpha, beta, gamma)
@@ -91,7 +90,7 @@ class BlockDescent(Solver["BlockState"]):
                 in_vain = 0 if bool((better & (error > self.tolerance)).any()) else in_vain + 1
                 best, error = torch.where(better, x, best), torch.where(better, new, error)
                 report(epoch, float(error.max()))
-                if in_vain == _PATIENCE and b.dtype != torch.float64:  # rounding of float32 products is the limit
+                if in_vain == self.patience and b.dtype != torch.float64:  # rounding of float32 products is the limit
                     b, best = wide, best.double()
                     x, v, z = best, best.clone(), best.clone()
         return best.to(dtype), self._stats(operator, wide, best, error, size, epoch)
@@ -105,7 +104,7 @@ class BlockDescent(Solver["BlockState"]):
                 f"{float(error.max()):.1e} posterior standard deviations where {self.tolerance:g} were asked: raise "
                 'block or max_epochs, or use solver="cg" if memory allows',
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=level_outside(),
             )
         return Stats(f"BlockDescent(tolerance={self.tolerance:g}, block={size})", epochs, worst, converged)
 
@@ -118,10 +117,11 @@ class BlockState(State):
 
     @torch.no_grad()
     def deviations(self, rows: Tensor) -> Tensor:
-        """As a factor of low rank has it, which costs about as much as an epoch."""
+        """As a factor of rank 5 sqrt(n), or less where memory ends, has it: it costs about as much as an epoch."""
         operator = self.operator
-        rank = min(operator.size, largest_rank(operator), math.ceil(LEAST_RANK * operator.size**0.5))
-        return floored(operator.noise * LowRank(operator, max(1, rank)).open[:, 0], operator)[rows].sqrt()
+        rank = min(operator.size, largest_rank(operator), math.ceil(5 * operator.size**0.5))
+        share = LowRank(operator, max(1, rank)).posterior_share[:, 0]
+        return floored(operator.noise * share, operator)[rows].sqrt()
 
 
 def _step(

@@ -12,15 +12,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Operator, Solver, State, Stats, floored
+from ..core.checks import level_outside
+from .base import Solver, State, Stats, floored
+from .operator import Operator
 from .preconditioner import LowRank, default_rank
 from .processes import Group
 
 # One run of the recursion lowers residuals by this much at the most before it starts again from the true residual:
 # beyond that the recursion's own residual is no longer the true one.
 _REACH = {torch.float32: 1e-4, torch.float64: 1e-9}
-# Iterations in float32 that may lower no error before float64 takes over.
-_PATIENCE = 200
 # From this many data on a product on a GPU takes longer than to compile one of fewer columns.
 _LARGE_ON_GPU = 1 << 18
 
@@ -49,6 +49,7 @@ class PCG(Solver["PCGState"]):
             less where less noise than that leaves nothing to explain.
         max_iterations: it stops after this many, with a `ConvergenceWarning`.
         progress: show a progress bar.
+        patience: iterations in float32 that may lower no error before float64 takes over.
         distributed: share the work among the processes of torch.distributed's default group. Every process calls `draw`
             with the same data and seed, and gets the same paths.
 
@@ -67,6 +68,7 @@ class PCG(Solver["PCGState"]):
     max_iterations: int = 2000
     progress: bool = False
     distributed: bool = False
+    patience: int = 200
 
     def init(self, operator: Operator) -> PCGState:
         if operator.requires_graph():
@@ -95,7 +97,7 @@ class PCGState(State):
     def deviations(self, rows: Tensor) -> Tensor:
         """As the preconditioner has it."""
         operator = self.operator
-        variances = floored(operator.noise * self.preconditioner.open[:, 0], operator)
+        variances = floored(operator.noise * self.preconditioner.posterior_share[:, 0], operator)
         return operator.processes.gather(variances, operator.size)[rows].sqrt()
 
 
@@ -120,7 +122,7 @@ class Errors:
             return found
         z = self.P(residual) if z is None else z
         at_data = torch.addcmul(residual, self.noise.to(z.dtype), z, value=-1)
-        return torch.maximum(found, 2 * self._rms(at_data / (scale * self.P.open.to(z.dtype).sqrt())))
+        return torch.maximum(found, 2 * self._rms(at_data / (scale * self.P.posterior_share.to(z.dtype).sqrt())))
 
     def _rms(self, a: Tensor) -> Tensor:
         return (self.everyone.sum(a.square().sum(0, dtype=torch.float64)) / self.size).sqrt()
@@ -217,7 +219,7 @@ class _Solve:
             self.report(self.iterations, largest)
             if largest < least:
                 least, since = largest, self.iterations
-            elif b.dtype != torch.float64 and self.iterations - since >= _PATIENCE:
+            elif b.dtype != torch.float64 and self.iterations - since >= self.settings.patience:
                 break  # rounding is the limit: float64 is next
         x[:, columns] = y.double()
         return x
@@ -249,7 +251,7 @@ class _Solve:
                 f"{self.settings.tolerance:g} were asked: the noise is small for this kernel; {advice}, or use "
                 'solver="cholesky" if memory allows',
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=level_outside(),
             )
         return Stats(name, self.iterations, worst, converged)
 

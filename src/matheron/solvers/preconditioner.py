@@ -7,25 +7,17 @@ import math
 import torch
 from torch import Tensor
 
-from .base import Operator
+from .operator import Operator
 from .processes import Processes
 
-# The default rank is RANK sqrt(n): making the preconditioner then costs a handful of products with K for 64 paths. It
-# takes at most these bytes on a CPU, and this share of all of a GPU's memory.
-RANK = 20
+# What a preconditioner takes at most: these bytes on a CPU, and this share of all of a GPU's memory.
 MEMORY_ON_CPU = 2_000_000_000
 SHARE_OF_GPU = 0.5
-# Rows of Q^T V that are added up in float32, and rows whose sums are in memory at once.
-_ROWS, _BLOCK = 1 << 10, 1 << 18
-# Where P's largest eigenvalue is this many times its D, float32 has too few digits to apply it.
-_WIDE_FROM = 1e5
-# How much of the variance that the factor does not explain counts as noise in P: between none and all of it (measured).
-_LEFT = 0.1
 
 
 def default_rank(operator: Operator) -> int:
-    """20 sqrt(n), or what the memory allows."""
-    return max(1, min(operator.size, math.ceil(RANK * operator.size**0.5), largest_rank(operator)))
+    """20 sqrt(n), or what the memory allows: to make it then costs a handful of products with K for 64 paths."""
+    return max(1, min(operator.size, math.ceil(20 * operator.size**0.5), largest_rank(operator)))
 
 
 def largest_rank(operator: Operator) -> int:
@@ -40,13 +32,17 @@ def largest_rank(operator: Operator) -> int:
 class LowRank:
     """P = F F^T + D with F `[n, k]` from K and D = noise + share (diagonal(K) - diagonal(F F^T)).
 
-    The share is 0.1 where P is there for few iterations, 1 where it is there to be near K.
+    Args:
+        share: how much of the variance that the factor does not explain counts as noise in P: 0.1 where P is there for
+            few iterations, 1 where it is there to be near K.
+        wide_from: where P's largest eigenvalue is this many times its D, float32 has too few digits to apply it
+            (tests/solvers/test_preconditioner.py: at a million times P^-1 errs by more than a tenth there).
 
     It is applied as P^-1 = D^-1/2 (I - Q Q^T) D^-1/2 with Q = D^-1/2 F L^-T, L L^T = I + F^T D^-1 F in float64:
     symmetric to the last bit whatever Q's rounding, and one product each way.
     """
 
-    def __init__(self, operator: Operator, rank: int, share: float = _LEFT) -> None:
+    def __init__(self, operator: Operator, rank: int, share: float = 0.1, wide_from: float = 1e5) -> None:
         diagonal = operator.diagonal()
         F, left = pivoted_cholesky(operator, diagonal, rank)
         self.processes = operator.processes
@@ -56,7 +52,7 @@ class LowRank:
         self.root_D = D.sqrt()[:, None]  # [n, 1]
         F.div_(self.root_D)
         gram = self.processes.sum(_gram(F))
-        self.wide = F.dtype != torch.float64 and _largest_eigenvalue(gram) > _WIDE_FROM
+        self.wide = F.dtype != torch.float64 and _largest_eigenvalue(gram) > wide_from
         gram.diagonal().add_(1)
         L = torch.linalg.cholesky(gram)
         for piece in _pieces(F):  # in place: F is the largest array there is
@@ -66,7 +62,7 @@ class LowRank:
         # 1 - noise P^-1_ii: the posterior variance at each observation, as P has it, in units of its noise; [n, 1].
         # Rounding leaves none where the prior has hardly any, as a linear kernel's at zero.
         left_open = (D - operator.noise + operator.noise * _squares(F)).div(D)
-        self.open = left_open.clamp_min(torch.finfo(F.dtype).eps)[:, None]
+        self.posterior_share = left_open.clamp_min(torch.finfo(F.dtype).eps)[:, None]
         # I - Q Q^T must stay positive definite under the rounding of Q.
         self.shrink = 1 - 8 * torch.finfo(F.dtype).eps
 
@@ -113,14 +109,17 @@ class LowRank:
             V = V.addmm(part.double(), weights, alpha=-1)
         return V.to(dtype).div_(self.root_D)
 
-    def _inner(self, V: Tensor) -> Tensor:
-        """Q^T V `[k, r]`, the sums over blocks of rows in float64: over a million rows float32 loses four digits."""
-        if V.dtype == torch.float64 or len(V) < 2 * _ROWS:
+    def _inner(self, V: Tensor, rows: int = 1 << 10, block: int = 1 << 18) -> Tensor:
+        """Q^T V `[k, r]`, the sums over blocks of rows in float64: over a million rows float32 loses four digits.
+
+        `rows` are added up in float32, and the sums of `block` rows are in memory at once.
+        """
+        if V.dtype == torch.float64 or len(V) < 2 * rows:
             return self.Q.mT @ V
         inner = V.new_zeros(self.rank, V.shape[1], dtype=torch.float64)
-        for Q, W in zip(self.Q.split(_BLOCK), V.split(_BLOCK), strict=True):
-            whole = len(W) // _ROWS * _ROWS
-            Q_parts, W_parts = (a[:whole].reshape(-1, _ROWS, a.shape[1]) for a in (Q, W))
+        for Q, W in zip(self.Q.split(block), V.split(block), strict=True):
+            whole = len(W) // rows * rows
+            Q_parts, W_parts = (a[:whole].reshape(-1, rows, a.shape[1]) for a in (Q, W))
             inner += (Q_parts.mT @ W_parts).sum(0, dtype=torch.float64)
             inner += Q[whole:].mT @ W[whole:]
         return inner

@@ -8,12 +8,13 @@ point of a round at the mean's own minimum (Do et al., epsilon-greedy Thompson s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ..models import GP
-from ..paths import AbstractPaths
-from .altered import MeanOf
+from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean
 from .mesh import sobol_net
 from .region import data_in_box, polished
 
@@ -28,6 +29,16 @@ def graded(count: int) -> list[float]:
     return [(i + 1) / count for i in range(count)]
 
 
+def toward_mean(paths: AbstractPaths, spread: float | Sequence[float]) -> AbstractFunctions:
+    """mean + spread (f - mean): drawn functions with their deviations from the posterior mean on another scale, the
+    same for all of them or one for each."""
+    s = paths.num_paths
+    w = torch.as_tensor(spread, dtype=paths.dtype, device=paths.device)
+    mean = PosteriorMean(paths)
+    mean = mean if mean.num_paths == s else mean[[0] * s]
+    return paths * w + mean * (1 - w)
+
+
 def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: torch.Generator) -> Tensor | None:
     """The minimiser `[d]` of the paths' posterior mean in the box `[2, d]`; None where it is at a datum.
 
@@ -40,7 +51,7 @@ def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: t
     with torch.no_grad():
         points = torch.cat([known, mesh])  # of the unit cube
         best = paths.mean(torch.addcmul(lower, points, side)).topk(min(NUM_STARTS, len(points)), largest=False).indices
-    u = polished(MeanOf(paths), points[best][None], lower[None], side[None])[0]
+    u = polished(PosteriorMean(paths), points[best][None], lower[None], side[None])[0]
     if bool(((known - u).abs().amax(1) < NEAR).any()):
         return None
     return torch.addcmul(lower, u, side).clamp(lower, upper)

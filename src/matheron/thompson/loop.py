@@ -24,7 +24,7 @@ from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from ..models import ExactGP, Outputs
 from ..models.libraries import is_model
-from ..paths import AbstractPaths
+from ..paths import AbstractFunctions
 from .fitting import fitted
 from .fronts import nondominated
 from .greedy import graded
@@ -315,7 +315,7 @@ class Returned(NamedTuple):
         for item in listed(constraints):
             if isinstance(item, Mapping):
                 outputs |= {operator.index(number): float(limit) for number, limit in item.items()}
-            elif callable(item) and not isinstance(item, AbstractPaths) and not is_model(item):
+            elif callable(item) and not isinstance(item, AbstractFunctions) and not is_model(item):
                 known.append(Known(item, box))
             elif hasattr(item, "__index__") and not isinstance(item, bool):
                 outputs[operator.index(cast(int, item))] = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
@@ -14,8 +15,7 @@ from ..core.boxes import as_box
 from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, many
 from ..core.modes import Sobol
 from ..core.progress import progress_bar
-from ..paths import AbstractPaths, EnsemblePaths, require_paths
-from .altered import Altered, Negated
+from ..paths import AbstractFunctions, AbstractPaths, EnsemblePaths, require_functions
 from .mesh import next_points, sobol_net
 from .problem import Constraints, Found, Problem, formulated, simplex, solve
 from .quasi_newton import ENDINGS, lowest, minimize_in_unit_box
@@ -74,7 +74,7 @@ class Minima(NamedTuple):
         return f"<p>{html.escape(repr(self))}</p><table>{head}{body}</table>"
 
     def plot(
-        self, *, paths: AbstractPaths | None = None, bounds: ArrayLike | None = None, axes: Axes | None = None
+        self, *, paths: AbstractFunctions | None = None, bounds: ArrayLike | None = None, axes: Axes | None = None
     ) -> Axes:
         """The minimisers, on a map of the paths' mean where these are given: `matheron.plots.plot_minima`."""
         from ..plots import plot_minima
@@ -92,7 +92,7 @@ class Search(TypedDict, total=False):
 
 
 def minimize(
-    paths: AbstractPaths | Altered,
+    paths: AbstractFunctions,
     bounds: ArrayLike,
     *,
     constraints: Constraints = None,
@@ -112,7 +112,8 @@ def minimize(
     in constraints' standard deviations over the box: `Minima.violation` tells, and an `InfeasibleWarning`.
 
     Args:
-        paths: drawn functions of one output, or of several: those that are no constraints are objectives.
+        paths: drawn functions, or what is made of such (`f1 + 2 * f2.exp()`), of one output, or of several: those that
+            are no constraints are objectives.
         bounds: the box, `[2, d]`: lower bounds, then upper.
         constraints: one or several, each met where it is zero or below, as in Optuna. (BoTorch's, and those of SciPy's
             dictionaries, are met where they are not negative: change the sign.) A function of points `[n, d] -> [n]` is
@@ -142,7 +143,7 @@ def minimize(
     >>> bool((inside.x.sum(1) <= 1).all()), bool(inside.feasible.all())
     (True, True)
     """
-    paths = paths if isinstance(paths, Altered) else require_paths(paths)
+    paths = require_functions(paths)
     if constraints is not None or paths.num_outputs > 1:
         return _with_constraints(
             paths,
@@ -169,7 +170,7 @@ def minimize(
 
 
 def minimize_together(
-    many: Sequence[AbstractPaths | Altered],
+    many: Sequence[AbstractFunctions],
     bounds: ArrayLike,
     *,
     generators: Sequence[torch.Generator],
@@ -202,7 +203,7 @@ def minimize_together(
     k = min(as_count(num_starts, "num_starts"), as_count(mesh_size, "mesh_size"))
     side, counts = upper - lower, [paths.num_paths for paths in many]
     owner = torch.arange(len(many), device=lower.device).repeat_interleave(torch.tensor(counts, device=lower.device))
-    joined = many[0] if len(many) == 1 else EnsemblePaths([require_paths(paths) for paths in many], owner)
+    joined = many[0] if len(many) == 1 else EnsemblePaths([require_functions(paths) for paths in many], owner)
     with progress_bar(show=progress, transient=True) as bar:
         screening = bar.add_task("screening the mesh", total=mesh_size * len(many))
         screened = []
@@ -233,7 +234,7 @@ def minimize_together(
 
 
 def maximize(
-    paths: AbstractPaths | Altered,
+    paths: AbstractFunctions,
     bounds: ArrayLike,
     *,
     constraints: Constraints = None,
@@ -252,23 +253,23 @@ def maximize(
     >>> bool((matheron.maximize(paths, [[0.0], [1.0]], mesh_size=100).value >= paths([[0.5]])[:, 0]).all())
     True
     """
-    paths = paths if isinstance(paths, Altered) else require_paths(paths)
+    paths = require_functions(paths)
     if constraints is not None or paths.num_outputs > 1:
         generator = as_generator(generator, seed)
-        minima = _with_constraints(paths, bounds, constraints, weights, generator, altered=Negated, **settings)
+        minima = _with_constraints(paths, bounds, constraints, weights, generator, altered=operator.neg, **settings)
     else:
-        minima = minimize(Negated(paths), bounds, weights=weights, generator=generator, seed=seed, **settings)
+        minima = minimize(-paths, bounds, weights=weights, generator=generator, seed=seed, **settings)
     return minima._replace(value=-minima.value)
 
 
 def _with_constraints(
-    paths: AbstractPaths | Altered,
+    paths: AbstractFunctions,
     bounds: ArrayLike,
     constraints: Constraints,
     weights: ArrayLike | None,
     generator: torch.Generator,
     *,
-    altered: Callable[[AbstractPaths], Altered] | None = None,
+    altered: Callable[[AbstractPaths], AbstractFunctions] | None = None,
     num_starts: int = 32,
     mesh_size: int = MESH_SIZE,
     max_iterations: int = 200,
@@ -341,7 +342,7 @@ def minimize_problem(
         return solve(problem, blocks(), lower[None], side[None], num_starts=k, max_iterations=max_iterations)
 
 
-def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tensor, Tensor]:
+def _as_bounds(bounds: ArrayLike, paths: AbstractFunctions) -> tuple[Tensor, Tensor]:
     like = torch.empty(0, dtype=paths.dtype, device=paths.device)
     if paths.num_outputs != 1:
         raise ValueError(f"paths: expected functions of one output, got {paths.num_outputs} outputs")
@@ -350,7 +351,7 @@ def _as_bounds(bounds: ArrayLike, paths: AbstractPaths | Altered) -> tuple[Tenso
 
 
 def _screen(
-    paths: AbstractPaths | Altered,
+    paths: AbstractFunctions,
     mesh: Sobol,
     lower: Tensor,
     side: Tensor,

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_array
-from ..paths import AbstractPaths, OutputPaths
-from .altered import Altered, MeanOf
+from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, Stack
 from .quasi_newton import ENDINGS, LIMIT, Optimum, minimize_in_unit_box
 
 # The augmented Chebyshev scalarisation max_j w_j z_j + SHARE sum_j w_j z_j, its maximum smoothed over SMOOTH.
@@ -35,7 +34,7 @@ MARGIN = {torch.float64: 1e-6, torch.float32: 1e-4}
 INFEASIBLE, OF_THE_MESH = "infeasible: least violation", "a point of the mesh"
 
 # What `minimize` takes: a function of points, the number of an output (or with its limit), or drawn functions.
-Constraint: TypeAlias = "Callable[[Tensor], ArrayLike] | int | Mapping[int, float] | AbstractPaths"
+Constraint: TypeAlias = "Callable[[Tensor], ArrayLike] | int | Mapping[int, float] | AbstractFunctions"
 Constraints: TypeAlias = "Constraint | Sequence[Constraint] | None"
 
 
@@ -82,7 +81,7 @@ class Known:
         return y.detach()[None], torch.stack(columns, dim=1)[None]
 
 
-Functions: TypeAlias = AbstractPaths | Altered | Known
+Functions: TypeAlias = AbstractFunctions | Known
 
 
 class Output(NamedTuple):
@@ -156,7 +155,9 @@ class Problem:
 
     def of_means(self) -> Problem:
         """The problem with its objectives' posterior means in place of drawn functions."""
-        means = [f if isinstance(f.functions, MeanOf) else f._replace(functions=_mean_of(f)) for f in self.objectives]
+        drawn = {id(f.functions): f.functions for f in self.objectives}
+        means = {name: f if isinstance(f, PosteriorMean | Known) else PosteriorMean(f) for name, f in drawn.items()}
+        means = [f._replace(functions=means[id(f.functions)]) for f in self.objectives]
         return replace(self, objectives=means)
 
     def units(self, F: Tensor) -> Tensor:
@@ -229,16 +230,10 @@ class Problem:
             if f.num_paths == 1:
                 known[id(f)] = tuple(each[0] for each in f.value_and_grad(x))
             else:
-                known[id(f)] = cast(AbstractPaths, f).value_and_grad(x, of=self.of[row])
+                known[id(f)] = cast(AbstractFunctions, f).value_and_grad(x, of=self.of[row])
         values = torch.stack([_column(known[id(o.functions)][0], o, 1) for o in outputs], dim=1)
         slopes = [g if (g := known[id(o.functions)][1]).ndim == 2 else g[:, o.column] for o in outputs]
         return values, torch.stack(slopes, dim=1)
-
-
-def _mean_of(output: Output) -> MeanOf:
-    functions = output.functions
-    assert not isinstance(functions, Known | Altered)
-    return MeanOf(functions)
 
 
 def _column(values: Tensor, output: Output, ndim: int = 2) -> Tensor:
@@ -264,10 +259,10 @@ def simplex(m: int, generator: torch.Generator) -> Tensor:
 
 
 def formulated(
-    paths: AbstractPaths | Altered,
+    paths: AbstractFunctions,
     constraints: Constraints,
     box: Tensor,
-    altered: Callable[[AbstractPaths], Altered] | None = None,
+    altered: Callable[[AbstractPaths], AbstractFunctions] | None = None,
 ) -> tuple[list[Output], list[Output]]:
     """Objectives and constraints: outputs of the paths that are no constraints are objectives, `altered` where that is
     given."""
@@ -285,7 +280,7 @@ def formulated(
         if isinstance(item, Mapping):
             for number, limit in item.items():
                 output(number, limit)
-        elif isinstance(item, AbstractPaths):
+        elif isinstance(item, AbstractFunctions):
             if item.num_paths not in (1, paths.num_paths) or item.input_dim != paths.input_dim:
                 raise ValueError(
                     f"constraints: expected {paths.num_paths} paths in {paths.input_dim} dimensions, one for each path "
@@ -311,10 +306,10 @@ def formulated(
     return objectives, found
 
 
-def _outputs(paths: AbstractPaths | Altered) -> list[Output]:
+def _outputs(paths: AbstractFunctions) -> list[Output]:
     """Each output; those of independent models each of its own model's paths."""
-    if isinstance(paths, OutputPaths):
-        return [output for member in paths.members for output in _outputs(member)]
+    if isinstance(paths, Stack):
+        return [output for each in paths.functions for output in _outputs(each)]
     return [Output(paths, column) for column in range(paths.num_outputs)]
 
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..solvers.cholesky import solved
+
 # The objective of problems `index [p]` at their points `[p, d]`: values `[p]` and gradients `[p, d]`.
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -131,7 +133,7 @@ class _Dense:
             eye = torch.eye(B.shape[-1], dtype=B.dtype, device=B.device)
             B = B.clone()
             B[some] = torch.where(held[some, :, None] | held[some, None, :], eye, B[some])
-        return -torch.cholesky_solve(g[..., None], torch.linalg.cholesky_ex(B)[0])[..., 0]
+        return -solved(torch.linalg.cholesky_ex(B)[0], g[..., None])[..., 0]
 
     def update(self, s: Tensor, y: Tensor, accepted: Tensor) -> None:
         """Powell's damped update where a step s was accepted, y the gradient's change: B stays positive definite

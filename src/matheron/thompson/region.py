@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ..models import GP, ExactGP, SparseGP, leaves
-from ..paths import AbstractPaths
-from .altered import Altered
+from ..paths import AbstractFunctions
 from .mesh import sobol_net
 from .quasi_newton import lowest, minimize_in_unit_box
 
@@ -55,7 +54,7 @@ def side_after(values: Sequence[float | None], first: int, q: int, dim: int) -> 
 
 
 def minimizers_near_best(
-    paths: AbstractPaths | Altered,
+    paths: AbstractFunctions,
     gp: GP,
     box: Tensor,
     side: float,
@@ -96,7 +95,7 @@ def regions(
     return low, span, u
 
 
-def polished(paths: AbstractPaths | Altered, starts: Tensor, low: Tensor, span: Tensor) -> Tensor:
+def polished(paths: AbstractFunctions, starts: Tensor, low: Tensor, span: Tensor) -> Tensor:
     """The lowest point `[s, d]` that searches from each path's starts `[s, k, d]` reach; points are of the unit cube,
     which stands for a box per path, from `low` `[s, d]` and with sides `span` `[s, d]`."""
     k = starts.shape[1]

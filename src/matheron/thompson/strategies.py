@@ -14,12 +14,11 @@ from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, 
 from ..drawing import draw
 from ..features import Features
 from ..models.libraries import describe, is_model
-from ..paths import AbstractPaths, require_paths
-from .altered import MeanOf, TowardMean
+from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, require_paths
 from .greedy import MESH_SIZE as GREEDY_MESH_SIZE
-from .greedy import NEAR, minimizer_of_mean
+from .greedy import NEAR, minimizer_of_mean, toward_mean
 from .greedy import NUM_STARTS as GREEDY_STARTS
-from .minima import MESH_SIZE, Search, as_weights, minimize, minimize_problem, minimize_together
+from .minima import MESH_SIZE, Search, as_weights, minimize_problem, minimize_together
 from .problem import Problem, formulated, listed, solve
 from .region import MESH_SIZE as REGION_MESH_SIZE
 from .region import data_in_box, minimizers_near_best, regions
@@ -198,7 +197,7 @@ def suggest_together(
             raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
         return [_function_space(model, bounds, q, size, generator) for model, generator in each]
     many = DrawingPlan(strategy, num_features, features, pending).drawn(models, bounds, q, generators)
-    functions = [require_paths(paths) if exactly else TowardMean(paths, each_spread) for paths in many]
+    functions: list[AbstractFunctions] = [*many] if exactly else [toward_mean(paths, each_spread) for paths in many]
     box = as_box(bounds, "bounds", input_dim=many[0].input_dim, names=many[0].input_names)
     if trust_region is not None:
         settings = {"num_starts": num_starts, "mesh_size": REGION_MESH_SIZE if mesh_size is None else size}
@@ -208,10 +207,7 @@ def suggest_together(
         ]
     else:
         search = Search(num_starts=num_starts, mesh_size=size, progress=progress)
-        if exactly:
-            found = minimize_together(functions, bounds, generators=generators, **search)
-        else:
-            found = [minimize(f, bounds, generator=g, **search) for f, g in zip(functions, generators, strict=True)]
+        found = minimize_together(functions, bounds, generators=generators, **search)
         points = [minima.x for minima in found]
     if greedy:
         points = [_greedy(x, *of, box) for x, *of in zip(points, many, models, generators, strict=True)]
@@ -241,7 +237,7 @@ class DrawingPlan(NamedTuple):
         kind = "leverage" if self.features in (None, "auto") else self.features
         lower, upper = as_box(bounds, "bounds")
         settings = {"features": kind, "num_features": self.num_features, "domain": (lower, upper)}
-        many = [require_paths(draw(model, q, generator=g, **settings)) for model, g in each]
+        many = [require_paths(draw(describe(model), q, generator=g, **settings)) for model, g in each]
         if self.pending is not None:
             many = [_given_pending(paths, self.pending, g) for paths, g in zip(many, generators, strict=True)]
         return many
@@ -273,7 +269,7 @@ def _with_constraints(
     items = [plan.drawn([item], bounds, q, [generator])[0] if is_model(item) else item for item in listed(constraints)]
     box = as_box(bounds, "bounds", input_dim=paths.input_dim, names=paths.input_names).to(paths.device, paths.dtype)
     exactly = each_spread == [1.0] * q
-    objectives, limits = formulated(paths, items, box, None if exactly else lambda own: TowardMean(own, each_spread))
+    objectives, limits = formulated(paths, items, box, None if exactly else lambda own: toward_mean(own, each_spread))
     if greedy and len(objectives) > 1:
         raise ValueError(f"greedy: expected one objective, of which the mean has a minimiser, got {len(objectives)}")
     of = torch.arange(q, device=box.device)
@@ -293,7 +289,7 @@ def _with_constraints(
     points = found.x
     if greedy:
         known = data_in_box(gp, box[0], box[1])
-        means, _ = formulated(paths, items, box, MeanOf)
+        means, _ = formulated(paths, items, box, PosteriorMean)
         first = Problem.unscaled(means, limits, of[:1], weights[:1])
         best = minimize_problem(
             first, box, generator=generator, num_starts=GREEDY_STARTS, mesh_size=GREEDY_MESH_SIZE, known=known

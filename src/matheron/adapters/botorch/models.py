@@ -24,12 +24,14 @@ from torch import Tensor, nn
 from ... import kernels
 from ...kernels import Kernel
 from ...models import GP, Batch, Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
+from ...models.transforms import chained
 from ..gpytorch.exact import noise_of, translate_exact
 from ..gpytorch.kernels import kernel_of
 from ..gpytorch.place import Place
 from ..gpytorch.prior import Prior
 from ..gpytorch.variational import translate_strategy
 from ..refusal import BY_HAND, full_name, refusal
+from . import fidelity as _fidelity  # noqa: F401  registers its kernels
 from .transforms import Outcomes, translate_input, translate_outcome
 
 # Choices that are told apart at the least, and for each of those between the first and the last of the data: test
@@ -134,7 +136,7 @@ class _Around:
         place, output = self._place(index[:b], self.task), index[b] if len(index) > b else None
         outcomes = Outcomes(place, output, extra, self.num_outcomes, self.task_values)
         return gp.replaced(
-            input_transform=translate_input(self.inputs, place, "eval"),
+            input_transform=chained([translate_input(self.inputs, place, "eval"), gp.input_transform]),
             output_transform=translate_outcome(self.outcomes, outcomes),
         )
 

@@ -8,7 +8,7 @@ import torch
 from botorch.models.deterministic import DeterministicModel, GenericDeterministicModel
 from torch import Tensor
 
-from ...paths import AbstractPaths, BatchPaths
+from ...paths import AbstractFunctions, BatchPaths
 
 
 class PathModel(DeterministicModel):
@@ -25,7 +25,7 @@ class PathModel(DeterministicModel):
             batch: what `optimize_acqf` needs.
     """
 
-    def __init__(self, paths: AbstractPaths | BatchPaths, sample_shape: Sequence[int] | None = None) -> None:
+    def __init__(self, paths: AbstractFunctions | BatchPaths, sample_shape: Sequence[int] | None = None) -> None:
         super().__init__()
         shape = torch.Size([paths.num_paths] if sample_shape is None else sample_shape)
         if shape.numel() != paths.num_paths:

@@ -18,6 +18,7 @@ with needs("GPyTorch", "gpytorch"):
 from . import kernels
 from .exact import noise_of, translate_exact
 from .kernels import kernel_of
+from .likelihoods import likelihood_of as likelihood_of
 from .means import mean_of
 from .place import Place
 from .variational import moments_of, strategy_of, translate_strategy
@@ -60,6 +61,7 @@ REGISTRIES = {
     "kernels": kernel_of,
     "means": mean_of,
     "likelihoods": noise_of,
+    "likelihoods of outcomes": likelihood_of,
     "variational strategies": strategy_of,
     "variational distributions": moments_of,
 }

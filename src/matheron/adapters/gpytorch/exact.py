@@ -54,13 +54,15 @@ def translate_exact(
         y, variance = place.pick(targets, trailing), place.pick(noise, trailing)
         if prior.collapsed is not None:
             Z = place.pick(_inducing_points(prior.collapsed, kernel, tasks), 2)
-            gp = _collapsed_regression(kernel, Z, X, y, variance, mean)
+            gp = prior.attached(_collapsed_regression(kernel, Z, X, y, variance, mean))
         elif prior.coupled and variance.shape != y.shape:
-            gp = _correlated_noise(kernel, X, y, variance, mean)
+            gp = SelectedOutputs(
+                prior.attached(_correlated_noise(kernel, X, y, variance, mean)), range(kernel.num_outputs)
+            )
         else:
             one = prior.coupled and kernel.num_outputs == 1
             y, variance = (y[:, 0], variance[:, 0]) if one else (y, variance)
-            gp = ExactGP(kernel, X, y, variance, mean, tasks if kernel.num_outputs > 1 else None)
+            gp = prior.attached(ExactGP(kernel, X, y, variance, mean, tasks if kernel.num_outputs > 1 else None))
         members.append(gp)
     return assembled(members, prior.batch_shape, outputs or prior.independent)
 
@@ -99,10 +101,11 @@ def _(
     return to_dense(likelihood._shaped_noise_covar(one_point))  # [*batch, t, t]
 
 
-def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean) -> SelectedOutputs:
+def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean) -> ExactGP:
     """Noise with covariance Sigma = L L^T between the tasks at a point.
 
-    L^-1 y observes the functions L^-1 f with noise of variance one: these are t outputs more, and the ones observed.
+    L^-1 y observes the functions L^-1 f with noise of variance one: these are t outputs more, after
+    those of f, and the ones observed.
     """
     t = kernel.num_outputs
     L, failed = torch.linalg.cholesky_ex(Sigma.double())
@@ -116,7 +119,7 @@ def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean:
     couplings = [(torch.ones_like(eye) if B is None else B, k) for B, k in kernel.coupled()]
     both: list[Kernel] = [kernels.Coregional(k, A @ B @ A.mT) for B, k in couplings]
     tasks = (t + torch.arange(t, device="cpu")).repeat(len(X))
-    gp = ExactGP(
+    return ExactGP(
         reduce(operator.add, both),
         X.repeat_interleave(t, dim=0),
         (y.double() @ W.mT).reshape(-1),
@@ -124,7 +127,6 @@ def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean:
         Mixed(mean, A),
         tasks,
     )
-    return SelectedOutputs(gp, range(t))
 
 
 def _inducing_points(outer: gk.InducingPointKernel, kernel: Kernel, tasks: Tensor | None) -> Tensor:

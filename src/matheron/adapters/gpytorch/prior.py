@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -24,9 +26,11 @@ from torch import Tensor, nn
 from ... import kernels
 from ...core.sites import Sites
 from ...kernels import Kernel, coupled_covariance
+from ...models import ExactGP, SparseGP
 from ...models.means import ConstantMean, Mean
-from ..refusal import BY_HAND, full_name
-from .kernels import product, task_columns, translate
+from ...models.transforms import Network
+from ..refusal import BY_HAND, full_name, overridden
+from .kernels import kernel_of, product, task_columns, translate, translate_forward
 from .means import translate_mean
 from .place import Place
 
@@ -41,6 +45,9 @@ class Prior:
     `kernel(place)` is our kernel of one member, in the graph of the model's parameters. Where `independent` outputs are
     a batch of kernels they are the last axis of `batch_shape`. `collapsed` is the InducingPointKernel of a sparse
     regression; its base kernel is then the prior's.
+
+    Where forward gives its kernels something else than the inputs, this is the `network` of a deep kernel: `inputs` are
+    then its features, and what is made of them is a function of these.
     """
 
     def __init__(
@@ -52,17 +59,19 @@ class Prior:
     ) -> None:
         """`target_shape`: `[*batch, n]` or `[*batch, n, t]`. `number_tasks`: from a column's values to 0, 1, ..."""
         self.name = full_name(model)
-        self.inputs, self.number_tasks = inputs, number_tasks
-        self.probes = tuple(x[..., _spread(x.shape[-2]), :] for x in inputs)
+        self.inputs: tuple[Tensor, ...] = inputs
+        self.number_tasks = number_tasks
+        self.probes: tuple[Tensor, ...] = tuple(x[..., _spread(x.shape[-2]), :] for x in inputs)
         ends = list(itertools.accumulate(x.shape[-1] for x in inputs))
         self.columns = [tuple(range(end - x.shape[-1], end)) for x, end in zip(inputs, ends, strict=True)]
         self.num_columns, self.tasks = ends[-1], set[int]()  # those that hold task numbers are found while reading
         # A copy that shares all but the flag: BoTorch's forward, in training mode, would learn its transforms anew.
         model = copy.copy(model)
         model.training = False
-        with settings.lazily_evaluate_kernels(True):
+        with settings.lazily_evaluate_kernels(True), _evaluating(model):
             law = model.forward(*self.probes)
         operator, mean = law.lazy_covariance_matrix, law.mean
+        self.network = self._read_network(model, operator)
         tasks = isinstance(law, MultitaskMultivariateNormal)
         blocks = isinstance(operator, lo.BlockInterleavedLinearOperator | lo.BlockDiagLinearOperator)
         self.independent, self.coupled = tasks and blocks, tasks and not blocks
@@ -73,8 +82,17 @@ class Prior:
         own = mean.shape[: -2 if self.coupled else -1]
         self.batch_shape = torch.broadcast_shapes(batch_shape, operator.shape[:-2], own)
         self.collapsed: gk.InducingPointKernel | None = None
+        if self.network is not None and self.batch_shape:
+            raise TypeError(
+                f"model: {self.name} has a network before its kernels and is a batch of models, "
+                f"{list(self.batch_shape)}, which is not understood; give each of them, {BY_HAND}"
+            )
         self.kernel = self._read_kernel(model, operator)
         self._mean = self._read_mean(model, mean.detach())
+
+    def attached(self, gp: ExactGP | SparseGP) -> ExactGP | SparseGP:
+        """A model of the features as one of points, where there is a network."""
+        return gp if self.network is None else gp.replaced(input_transform=self.network)
 
     def places(self) -> list[Place]:
         """One for every member of the batch."""
@@ -109,6 +127,32 @@ class Prior:
             )
         return next(iter(self.tasks), None)
 
+    def _read_network(self, model: nn.Module, operator: object) -> Network | None:
+        """What forward does to the inputs before its kernels; None where these take columns of the inputs."""
+        self._arguments = _arguments(operator)
+        if all(self._columns_given(kernel, x) is not None for kernel, x in self._arguments.lazy):
+            return None
+        several = len(self.inputs) > 1
+        if several:
+            raise TypeError(
+                f"model: {self.name} has a network before its kernels, and {len(self.inputs)} inputs, which is not "
+                f"understood; expected one tensor of inputs, {BY_HAND}"
+            )
+        network = Network(_Features(model), self.inputs[0].shape[-1])
+        parts = self._arguments.distinct
+        seen, features = torch.cat(parts, dim=-1), network(self.probes[0])
+        if seen.shape != features.shape or not torch.allclose(seen, features, rtol=1e-5, atol=1e-8):
+            raise TypeError(
+                f"model: what {self.name}.forward gives its kernels is not the same twice, so it is no function of the "
+                f"inputs; {BY_HAND}"
+            )
+        self.inputs, self.probes = (network(self.inputs[0]),), (features,)
+        self.num_columns, self.tasks = features.shape[-1], set[int]()
+        self.columns = [tuple(range(self.num_columns))]
+        ends = list(itertools.accumulate(part.shape[-1] for part in parts))
+        self._places = [(x, tuple(range(end - x.shape[-1], end))) for x, end in zip(parts, ends, strict=True)]
+        return network
+
     def _read_kernel(self, model: nn.Module, operator: lo.LinearOperator) -> Reading:
         if isinstance(operator, LazyEvaluatedKernelTensor) and isinstance(operator.kernel, gk.InducingPointKernel):
             self.collapsed = outer = operator.kernel
@@ -137,9 +181,12 @@ class Prior:
         None for an operator that does not say which kernels made it.
         """
         match operator:
+            case LazyEvaluatedKernelTensor() if id(operator) in self._arguments.inner:
+                return self._read(self._arguments.inner[id(operator)])
             case LazyEvaluatedKernelTensor():
                 kernel, given = operator.kernel, self._given(operator.kernel, operator.x1)
-                return lambda place: translate(kernel, replace(place, columns=given))
+                called = translate if self.network is None else translate_forward  # which have had their active_dims
+                return lambda place: called(kernel, replace(place, columns=given))
             case lo.SumLinearOperator() | lo.CatLinearOperator():
                 parts = [part for each in operator.linear_ops if (part := self._read(each)) is not None]
                 if len(parts) < len(operator.linear_ops):
@@ -171,6 +218,17 @@ class Prior:
 
     def _given(self, kernel: gk.Kernel, x: Tensor) -> tuple[int, ...]:
         """The columns of the input that a kernel was called with, if it saw `x` of them."""
+        columns = self._columns_given(kernel, x)
+        if columns is None:
+            raise TypeError(
+                f"model: {self.name}.forward gives {type(kernel).__name__} what is no function of the inputs; {BY_HAND}"
+            )
+        return columns
+
+    def _columns_given(self, kernel: gk.Kernel, x: Tensor) -> tuple[int, ...] | None:
+        """The same; None where it saw something else."""
+        if getattr(self, "network", None) is not None:
+            return next((columns for part, columns in self._places if part is x), None)
         for own, columns in zip(self.probes, self.columns, strict=True):
             place = Place(torch.Size(), (), columns, self.num_columns)
             seen = place.within(kernel).columns
@@ -180,17 +238,16 @@ class Prior:
             if part.shape[-2:] == x.shape[-2:] and bool((part[..., same] == x[..., same]).all()):
                 self.tasks |= tasks
                 return columns
-        raise TypeError(
-            f"model: its forward gives {type(kernel).__name__} something else than the model's inputs. Where that is "
-            "Z = net(X): gp = matheron.ExactGP(matheron.adapters.gpytorch.translate(kernel, Z.shape[1]), Z, y, noise, "
-            f"mean), and paths = matheron.draw(gp, 64) are called at net(x); {BY_HAND}"
-        )
+        return None
 
     def _read_mean(self, model: nn.Module, mean: Tensor) -> Callable[[Place], Mean]:
         first = getattr(model, "mean_module", None)
         modules = [m for m in model.children() if isinstance(m, gm.Mean) and m is not first]
+        modules = modules if first is None else [first, *modules]
+        if self.network is not None and len(self._places) > 1:  # kernels of several features, a mean of some
+            modules += [_OfColumns(module, columns) for module in modules for _, columns in self._places]
         with_tasks = (False,) if self.task is None else (False, True)
-        for module, with_task in itertools.product(modules if first is None else [first, *modules], with_tasks):
+        for module, with_task in itertools.product(modules, with_tasks):
             self._mean = partial(translate_mean, module, with_task=with_task)
             try:
                 values = [(self._mean_values(place), place) for place in self._some()]
@@ -202,7 +259,7 @@ class Prior:
             return lambda place: ConstantMean(0.0)
         raise TypeError(
             f"model: the mean that {self.name}.forward returns is not that of its mean_module; write it as one module "
-            f"of the inputs, {BY_HAND}"
+            f"of {'the inputs' if self.network is None else 'what its kernel is given'}, {BY_HAND}"
         )
 
     def _covariance(self, reading: Reading, place: Place) -> Tensor:
@@ -238,3 +295,81 @@ def _agrees(ours: Tensor, theirs: Tensor) -> bool:
 def _spread(n: int) -> list[int]:
     """A few of n rows, from first to last."""
     return sorted({round(i * (n - 1) / (_NUM_PROBES - 1)) for i in range(_NUM_PROBES)})
+
+
+class _Arguments:
+    """What the kernels of a covariance are given: each kernel with its points, kernels of one's own taken apart."""
+
+    def __init__(self) -> None:
+        self.lazy: list[tuple[gk.Kernel, Tensor]] = []
+        self.inner: dict[int, object] = {}  # what an operator of a kernel of one's own is made of, by its id
+        self.kept: list[object] = []  # so that an id stays one operator's
+
+    @property
+    def distinct(self) -> list[Tensor]:
+        """The points, each tensor once."""
+        return list({id(x): x for _, x in self.lazy}.values())
+
+
+def _arguments(operator: object, found: _Arguments | None = None) -> _Arguments:
+    found = _Arguments() if found is None else found
+    if isinstance(operator, LazyEvaluatedKernelTensor):
+        kernel = operator.kernel
+        unknown = kernel_of.dispatch(type(kernel)) is kernel_of.dispatch(object) or overridden(kernel, kernel_of)
+        with settings.lazily_evaluate_kernels(True):
+            made = kernel.forward(operator.x1, operator.x2) if unknown and not kernel.batch_shape else None
+        if made is not None and _arguments(made).lazy:  # base_kernel(network(x1), network(x2))
+            found.inner[id(operator)] = made
+            found.kept += [operator, made]
+            return _arguments(made, found)
+        found.lazy.append((kernel, operator.x1))
+    elif isinstance(operator, lo.SumLinearOperator | lo.CatLinearOperator):
+        for part in operator.linear_ops:
+            _arguments(part, found)
+    elif isinstance(operator, lo.ConstantMulLinearOperator):
+        _arguments(operator.base_linear_op, found)
+    return found
+
+
+class _Features(nn.Module):
+    """What a model's forward gives its kernels, `[..., n, d] -> [..., n, e]`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        bare = copy.copy(model)  # without data, and without what is applied outside of forward
+        state = bare.__dict__
+        outside = ("likelihood", "variational_strategy", "input_transform", "outcome_transform")
+        state["_modules"] = {name: part for name, part in model._modules.items() if name not in outside}
+        held = ("_train_inputs", "_train_targets", "train_inputs", "train_targets", "_original_train_inputs")
+        state |= dict.fromkeys([name for name in (*held, "prediction_strategy") if name in state])
+        state |= {name: OrderedDict() for name in state if name.endswith("_hooks")}
+        self.model = bare
+
+    def forward(self, x: Tensor) -> Tensor:
+        with settings.lazily_evaluate_kernels(True):
+            law = self.model.forward(x)
+        return torch.cat(_arguments(law.lazy_covariance_matrix).distinct, dim=-1)
+
+
+class _OfColumns(nn.Module):
+    """A mean of some columns."""
+
+    def __init__(self, mean: nn.Module, columns: tuple[int, ...]) -> None:
+        super().__init__()
+        self.mean, self.columns = mean, list(columns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mean(x[..., self.columns])
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """A model's parts in evaluation mode, in which none learns from what it is called with; and then as they were."""
+    before = [(part, part.training) for _, part in model.named_modules()]
+    for part, _ in before:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from functools import reduce, singledispatch
+from typing import cast
 
 import torch
 from gpytorch import variational as gv
@@ -88,7 +89,8 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
             S = SymmetricRoot.apply(K + jitter * torch.eye(len(Zd), dtype=Zd.dtype, device=Zd.device))
             u, root = mean.at(sites) + S @ u.double(), None if root is None else S @ root.double()
         whitened = isinstance(strategy, gv.VariationalStrategy)
-        members.append(SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks))
+        gp = SparseGP(kernel, Z, u, root, mean, whitened, jitter, tasks=tasks)
+        members.append(cast(SparseGP, prior.attached(gp)))
     return members, prior.batch_shape
 
 
@@ -117,7 +119,8 @@ def _mixed(latents: list[SparseGP], A: Tensor) -> SelectedOutputs:
         latents[0].jitter,
         tasks=t + torch.arange(num_latents, device="cpu").repeat_interleave(sizes),
     )
-    return SelectedOutputs(gp, range(t))
+    inward = latents[0].input_transform
+    return SelectedOutputs(gp if inward is None else gp.replaced(input_transform=inward), range(t))
 
 
 class SymmetricRoot(torch.autograd.Function):

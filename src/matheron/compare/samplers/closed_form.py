@@ -13,7 +13,7 @@ from ...features import Features
 from ...models import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...models.libraries import describe
 from ...paths import PriorPlusUpdate
-from ...solvers.cholesky import safe_cholesky
+from ...solvers.cholesky import safe_cholesky, solved
 from .conditionals import Factored, PriorAt, inner_points, single
 from .linear_model import design, shared_bases, wide_bases
 
@@ -206,7 +206,7 @@ def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: Array
     with torch.no_grad():
         at = PriorAt(gp, inner_points(gp, x))
         update = Factored(gp, at)
-        G = torch.cholesky_solve(at.K_mx, update.L)  # K_mm^-1 K_m*, [m, n]
+        G = solved(update.L, at.K_mx)  # K_mm^-1 K_m*, [m, n]
         C = (G.mT * update.noise) @ G
         if update.root is not None:
             S = G.mT @ update.root  # [n, r]
@@ -244,7 +244,7 @@ def _linear_model(phi: Features, at: PriorAt, update: Factored) -> Moments:
         mean = A.mT @ torch.linalg.solve_triangular(L, (weighted @ update.target)[:, None], upper=False)
         return Moments(at.mean_x + mean[:, 0], A.mT @ A)
     L, _ = safe_cholesky(Phi @ Phi.mT + noise.diag_embed(), "Phi Phi^T + noise")
-    G = torch.cholesky_solve(Phi @ Phi_x.mT, L)  # [m, n]
+    G = solved(L, Phi @ Phi_x.mT)  # [m, n]
     J = Phi_x - G.mT @ Phi  # [n, t ell]
     C = J @ J.mT + (G.mT * noise) @ G
     if update.root is not None:

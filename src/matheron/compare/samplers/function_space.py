@@ -11,6 +11,7 @@ from torch import Tensor
 from ...core.checks import ArrayLike, Random, as_array, as_count, as_generator, normals
 from ...models import GP, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...models.libraries import describe
+from ...solvers.cholesky import solved
 from .closed_form import Posterior, selected
 from .conditionals import Factored, PriorAt, inner_points, single
 
@@ -102,7 +103,7 @@ class LocationScale(ValueDraws):
         with torch.no_grad():
             at = PriorAt(gp, x)
             update = Factored(gp, at)
-            G = torch.cholesky_solve(at.K_mx, update.L)  # K_mm^-1 K_m*, [m, n]
+            G = solved(update.L, at.K_mx)  # K_mm^-1 K_m*, [m, n]
             R = root(at.K_xx - at.K_mx.mT @ G)
 
         def draw(count: int) -> Tensor:

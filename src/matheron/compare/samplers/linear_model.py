@@ -16,7 +16,7 @@ from ...core.checks import ArrayLike, Names, Random, as_count, as_device, as_gen
 from ...core.sites import Sites
 from ...evaluate import values
 from ...features import Block, Features, FeatureSpec, feature_spec, make_features
-from ...lattice.basis import OnLattice
+from ...lattice.basis import Lattice
 from ...models import ExactGP, SparseGP
 from ...models.libraries import describe
 from ...models.means import Mean
@@ -54,7 +54,7 @@ def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Sites],
 
     Sums over bases of share * Phi Phi^T are then products of wide matrices, and few.
     """
-    on_lattices = [isinstance(basis, OnLattice) for basis in features.bases]
+    on_lattices = [isinstance(basis, Lattice) for basis in features.bases]
     if any(on_lattices):
         for basis, root, lattice in zip(features.bases, features.roots, on_lattices, strict=True):
             for part in basis.parts(_WIDTH, features.origin.shape[0]) if lattice else [basis]:
@@ -227,7 +227,7 @@ def _posterior(Phi: Tensor, y: Tensor, noise: Tensor, zeta: Tensor, method: str)
     Phi, y = Phi / noise.sqrt()[:, None], y / noise.sqrt()  # noise one
     if method == "cholesky" or (method == "auto" and ell <= n):
         L, _ = safe_cholesky(Phi.mT @ Phi + torch.eye(ell, dtype=Phi.dtype, device=Phi.device), "Phi^T Phi / noise + I")
-        mean = torch.cholesky_solve((Phi.mT @ y)[:, None], L)[:, 0]  # [ell]
+        mean = solved(L, (Phi.mT @ y)[:, None])[:, 0]  # [ell]
         return mean, mean + torch.linalg.solve_triangular(L.mT, zeta.mT, upper=True).mT  # [s, ell]
     values, U = torch.linalg.eigh(Phi @ Phi.mT)  # [n], [n, n]
     values = values.clamp_min(0)

@@ -1,4 +1,4 @@
-"""From a plan and points to sums, gradients and pulled-back gradients: which kernel, in which tiles."""
+"""From a plan and points to sums, gradients and vector-Jacobian products: which kernel, in which tiles."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from . import own, pull, shared
+from . import backward, own, shared
 from .plan import Fourier, Plan, RadialPlan, power_of_two
 
 # Up to this many sums (rows times points) a program per row finishes sooner than tensor cores fed by few programs.
 FEW_SUMS = 1 << 13
-# What the pulled-back gradients of rows may take in memory at a time, in numbers.
+# What the slopes of rows may take in memory at a time, in numbers.
 _ROOM = 1 << 25
-# Dimensions up to which `fourier_pull` is used in float32; rows do the rest. Beyond, it gave wrong values on an H200
-# (Triton 3.6), where both of its left operands are 64 wide; Triton's interpreter agrees with the chunked evaluator.
-# tests/evaluate/wide_pull.py is the smallest case: on a GPU it prints which tiles go wrong.
-WIDEST_PULL = 32
+# Dimensions up to which `fourier_vjp` is used in float32; rows do the rest. Beyond, it gave wrong values on an H200
+# (Triton 3.6), where both of its left operands are 64 wide; Triton's interpreter agrees with blocks.
+# tests/evaluate/wide_vjp.py is the smallest case: on a GPU it prints which tiles go wrong.
+WIDEST_VJP = 32
 # Basis functions at a time, and warps, of a program that has one row.
 ROWS = (16, 1)
 
@@ -146,7 +146,7 @@ def _radial(plan: Plan, part: RadialPlan, x: Tensor, before: Tensor, out: Tensor
     )  # fmt: skip
 
 
-def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
+def vjp(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
     """sum over rows of gradient `[s, n, t]` times the slopes of the sums at shared x `[1, n, d]`: `[1, n, d]`."""
     n, d = x.shape[1:]
     total = torch.zeros_like(x)
@@ -154,7 +154,7 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
         return total
     G = gradient.mT.contiguous()  # [s, t, n]
     parts: list[Fourier | RadialPlan] = [*plan.fourier, *plan.radial]
-    wide = x.dtype == torch.float32 and d > WIDEST_PULL
+    wide = x.dtype == torch.float32 and d > WIDEST_VJP
     alone = [part for part in parts if _by_rows(plan, part, x) or (wide and isinstance(part, Fourier))]
     for part in [part for part in parts if part not in alone]:
         options = tile_options(x[0], part.tiles.size)
@@ -166,23 +166,23 @@ def pulled(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
             (K, KC), (theta, steps) = part.widths, part.operand
             tau = theta if part.tau is None else part.tau
             run(
-                pull.fourier_pull, grid,
+                backward.fourier_vjp, grid,
                 x, plan.origin, theta, steps, tau, part.slopes, W, scale, part.tiles.rows, part.tiles.group, G,
                 out,
                 n, W.shape[-1], K=K, KC=KC, BITS=part.bits, PAIRS=part.tau is None, **options,
             )  # fmt: skip
         else:
             run(
-                pull.radial_pull, grid, x, part.centres, part.units, W, scale, part.tiles.rows, G, out,
+                backward.radial_vjp, grid, x, part.centres, part.units, W, scale, part.tiles.rows, G, out,
                 n, W.shape[-1], KIND=part.kind, ISOTROPIC=part.isotropic, **options,
             )  # fmt: skip
         total += out.sum(0)
     if alone:
-        total += _pulled_by_rows(plan, alone, x, G)
+        total += _vjp_by_rows(plan, alone, x, G)
     return total
 
 
-def _pulled_by_rows(plan: Plan, parts: list[Fourier | RadialPlan], x: Tensor, G: Tensor) -> Tensor:
+def _vjp_by_rows(plan: Plan, parts: list[Fourier | RadialPlan], x: Tensor, G: Tensor) -> Tensor:
     """The same from the slopes of every row, some points at a time."""
     n, d = x.shape[1:]
     step = max(1, _ROOM // (plan.num_rows * d))

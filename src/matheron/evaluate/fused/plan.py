@@ -1,4 +1,4 @@
-"""What the GPU kernels need of paths, made once a Paths: rows of weights, frequencies in turns, centres in units.
+"""What the GPU kernels need of paths, made once a record: rows of weights, frequencies in turns, centres in units.
 
 Rows are outputs of paths, row = path * t + output. Float32 frequencies are split into whole numbers of a grid and
 remainders (see `tile.turns`); float32 weights of shared points into two half-precision parts, scaled row by row (see
@@ -8,11 +8,31 @@ remainders (see `tile.turns`); float32 weights of shared points into two half-pr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from ...kernels import RBF, Kernel, Matern, RationalQuadratic
+from ...kernels.terms import RadialPart
+from ...models.means import ConstantMean
+from ..bases import Canonical, Cosines, Pairs
+from ..record import PathTerm, Record, WeightedSum
+
+# Basis functions are padded to a multiple of this, with weights of zero.
+PAD = 64
+LARGEST_DIM = 64
+# The kernels' numbers in `radial_kernels.radial`, by class and order.
+_KINDS: dict[tuple[type[Kernel], float], int] = {
+    (RBF, 0.0): 0,
+    (Matern, 0.5): 1,
+    (Matern, 1.5): 2,
+    (Matern, 2.5): 3,
+    (RationalQuadratic, 0.0): 4,
+}
 
 
 @dataclass(eq=False)
@@ -89,13 +109,13 @@ class Fourier:
         K, KC = self.widths
         g, F, d = self.theta.shape
         if self.weights.dtype == torch.float64:
-            return torch.nn.functional.pad(self.theta, (0, K - d)), self.weights.new_ones(1)
+            return pad(self.theta, (0, K - d)), self.weights.new_ones(1)
         grid, high, rest = self.on_grid
         low = rest.half()
         lowest = (rest - low).half()
         high = high.half()
         if KC == 0:
-            return torch.nn.functional.pad(torch.stack([high, low, lowest], 2), (0, K - d)).flatten(2), grid.float()
+            return pad(torch.stack([high, low, lowest], 2), (0, K - d)).flatten(2), grid.float()
         columns = torch.zeros(g, F, K + KC, dtype=torch.float16, device=high.device)
         columns[..., :d] = high
         columns[..., K : K + 5 * d] = torch.cat([low, high, low, lowest, high], dim=-1)
@@ -182,3 +202,172 @@ def two_to(exponent: Tensor, dtype: torch.dtype) -> Tensor:
 def power_of_two(n: int) -> int:
     """The least power of two from n."""
     return 1 << (n - 1).bit_length()
+
+
+def has_kernel(term: PathTerm, input_dim: int) -> bool:
+    """Whether there are GPU kernels for a term: Fourier features, or a sum of radial kernels that have a number."""
+    if not isinstance(term, WeightedSum):
+        return False
+    if not isinstance(term.basis, Canonical):
+        return type(term.basis) in (Pairs, Cosines)
+    parts = term.basis.kernel.radial_parts(input_dim)
+    return bool(parts) and all(_kind(part.kernel) is not None for part in parts)
+
+
+@torch.no_grad()
+def make_plan(record: Record) -> Plan | None:
+    """The plan of a record; None where some of it has no kernel here, or is in a graph."""
+    s, t, d = record.num_paths, record.num_outputs, record.input_dim
+    if d > LARGEST_DIM or record.requires_grad or record.dtype not in (torch.float32, torch.float64):
+        return None
+    if not all(has_kernel(term, d) for term in record.terms):
+        return None
+    waves: list[WeightedSum] = []
+    radial: list[RadialPlan] = []
+    for term in record.terms:
+        assert isinstance(term, WeightedSum)
+        if isinstance(term.basis, Canonical):
+            radial += radial_parts(term.basis.kernel, term.basis.centres, term.weights.reshape(s * t, 1, -1)) or []
+        else:
+            waves.append(term)
+    return Plan(s, t, record.origin, _fourier(waves), radial)
+
+
+def plan_of(record: Record) -> Plan | None:
+    """The same, made once a record."""
+    return record.derived(make_plan)
+
+
+def _fourier(terms: list[WeightedSum]) -> list[Fourier]:
+    """The Fourier terms. A few cosines beside pairs become pairs, so that one launch does for both."""
+    parts: list[Fourier] = []
+    pairs = max((term.basis.frequencies.shape[1] for term in terms if isinstance(term.basis, Pairs)), default=0)
+    for term in terms:
+        basis, W = term.basis, term.weights
+        s, t = W.shape[:2]
+        theta = basis.frequencies.double() / (2 * math.pi)
+        tau = None
+        if isinstance(basis, Pairs):
+            W = W.reshape(s * t, 2, -1)
+        elif 4 * theta.shape[1] > pairs:
+            W = W.reshape(s * t, 1, -1)
+            tau = basis.phases.double() / (2 * math.pi)
+            tau = (tau - tau.round()).to(W.dtype)
+        else:
+            phases = basis.phases if term.shared else basis.phases[term.index]
+            W = torch.stack([W * phases[:, None].cos(), W * -phases[:, None].sin()], dim=2).flatten(0, 1)
+        groups, used = [members for _, members in term.groups], [g for g, _ in term.groups]
+        if used != list(range(basis.num_bases)):
+            theta, tau = theta[used], None if tau is None else tau[used]
+        index = torch.empty(s, dtype=torch.int32, device="cpu")
+        for g, members in enumerate(groups):
+            index[members] = g
+        rows = [[m * t + j for m in members for j in range(t)] for members in groups]
+        parts.append(Fourier(theta, tau, W, rows, index.to(W.device)))
+    return [_padded(part) for part in _merged(parts)]
+
+
+def _merged(parts: list[Fourier]) -> list[Fourier]:
+    """Parts with the same rows per basis, side by side."""
+    merged: list[Fourier] = []
+    for part in parts:
+        for i, other in enumerate(merged):
+            if (part.tau is None) == (other.tau is None) and part.groups == other.groups:
+                taus = [each.tau for each in (other, part) if each.tau is not None]
+                theta, weights = torch.cat([other.theta, part.theta], 1), torch.cat([other.weights, part.weights], -1)
+                merged[i] = replace(part, theta=theta, tau=torch.cat(taus, 1) if taus else None, weights=weights)
+                break
+        else:
+            merged.append(part)
+    return merged
+
+
+def _padded(part: Fourier) -> Fourier:
+    extra = -part.theta.shape[1] % PAD
+    tau = None if part.tau is None else pad(part.tau, (0, extra)).contiguous()
+    theta, weights = pad(part.theta, (0, 0, 0, extra)).contiguous(), pad(part.weights, (0, extra)).contiguous()
+    return replace(part, theta=theta, tau=tau, weights=weights)
+
+
+def radial_parts(kernel: Kernel, centres: Tensor, W: Tensor) -> list[RadialPlan] | None:
+    """The radial kernels of a sum of such; None where some have no kernel here."""
+    parts = kernel.radial_parts(centres.shape[1])
+    made = [_radial_part(part, centres, W) for part in parts or []]
+    return None if not made or None in made else [part for part in made if part is not None]
+
+
+def _radial_part(part: RadialPart, centres: Tensor, W: Tensor) -> RadialPlan | None:
+    """One radial kernel; None where it has no number here."""
+    kernel, kind = part.kernel, _kind(part.kernel)
+    if kind is None:
+        return None
+    squared = 2 * kernel.nu if isinstance(kernel, Matern) else 0.5 / kernel.alpha if kind == 4 else 1.0
+    lengthscale = kernel.lengthscale
+    a = centres.new_zeros(centres.shape[1])  # q = sum_k (a_k r_k)^2
+    root = squared.to(lengthscale).sqrt() if isinstance(squared, Tensor) else math.sqrt(squared)
+    a[part.dims] = (root / lengthscale).to(a).expand(len(part.dims))
+    isotropic = lengthscale.numel() == 1 and len(part.dims) == len(a)
+    unit = two_to(torch.frexp(a).exponent, a.dtype)  # [d]
+    extra = -centres.shape[0] % PAD
+    W = W if part.scale is None else W * part.scale
+    alpha = kernel.alpha.to(a) if kind == 4 else torch.ones_like(a[0])
+    units = torch.cat([unit, a / unit, alpha.reshape(1)])
+    z = pad((centres * unit).mT, (0, extra)).contiguous()
+    return RadialPlan(kind, isotropic, z, units, pad(W, (0, extra)).contiguous())
+
+
+def _kind(kernel: Kernel) -> int | None:
+    """A radial kernel's number in `radial_kernels.radial`; None where it has none."""
+    return _KINDS.get((type(kernel), getattr(kernel, "nu", 0.0)))
+
+
+# Plans of several models as one: the polish of hundreds of small searches, in the launches of one.
+
+
+def join(records: Sequence[Record]) -> tuple[Plan, Tensor] | None:
+    """The plans of models that agree in kind as one, its paths in their order, and each path's mean `[s, 1, 1]`."""
+    kinds = {_kind_of_model(record) for record in records}
+    if len(kinds) > 1 or None in kinds:
+        return None
+    plans = [plan for record in records if (plan := plan_of(record)) is not None]
+    fourier = [_joined_fourier(parts) for parts in zip(*(plan.fourier for plan in plans), strict=True)]
+    radial = [_joined_radial(parts) for parts in zip(*(plan.radial for plan in plans), strict=True)]
+    bases = [len(plan.fourier[0].theta) if fourier else 1 for plan in plans]
+    origin = torch.cat([plan.origin.expand(count, -1) for plan, count in zip(plans, bases, strict=True)])
+    means = [record.mean(record.origin[None, None]).expand(record.num_paths, 1, 1) for record in records]
+    return Plan(sum(plan.num_paths for plan in plans), 1, origin, fourier, radial), torch.cat(means)
+
+
+def _kind_of_model(record: Record) -> tuple[object, ...] | None:
+    """What plans must agree in; None for models that cannot be joined: of several outputs, with transforms, a domain, a
+    mean that is not constant, or Fourier terms of two kinds."""
+    plan = plan_of(record)
+    plain = record.input_transform is None and record.output_transform is None and record.domain is None
+    constant = record.num_outputs == 1 and isinstance(record.mean, ConstantMean)
+    if plan is None or not plain or not constant or len(plan.fourier) > 1:
+        return None
+    fourier = [(part.theta.shape[1], part.tau is None) for part in plan.fourier]
+    return *fourier, *((part.kind, part.isotropic, part.centres.shape[1]) for part in plan.radial)
+
+
+def _joined_fourier(parts: Sequence[Fourier]) -> Fourier:
+    groups, index, paths, bases = [], [], 0, 0
+    for part in parts:
+        groups += [[row + paths for row in rows] for rows in part.groups]
+        index.append(part.index + bases)
+        paths, bases = paths + len(part.index), bases + len(part.theta)
+    taus = [part.tau for part in parts if part.tau is not None]
+    theta, weights = torch.cat([part.theta for part in parts]), torch.cat([part.weights for part in parts])
+    return Fourier(theta, torch.cat(taus) if taus else None, weights, groups, torch.cat(index))
+
+
+def _joined_radial(parts: Sequence[RadialPlan]) -> RadialPlan:
+    counts = torch.tensor([len(part.weights) for part in parts], device="cpu")
+    index = torch.arange(len(parts), dtype=torch.int32, device="cpu").repeat_interleave(counts)
+    return replace(
+        parts[0],
+        centres=torch.stack([part.centres for part in parts]),
+        units=torch.stack([part.units for part in parts]),
+        weights=torch.cat([part.weights for part in parts]),
+        index=index.to(parts[0].weights.device),
+    )

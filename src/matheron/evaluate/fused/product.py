@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ...core.modes import kept
 from ...kernels import Kernel
-from .plan import RadialPlan, Tiles, tiles
-from .read import LARGEST_DIM, PAD, radial_parts
+from .plan import LARGEST_DIM, PAD, RadialPlan, Tiles, radial_parts, tiles
 
 # Rows that share a tile of the tensor cores.
 TILE = 64
@@ -45,7 +44,7 @@ def plan_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> FusedProdu
     """How to multiply with k(X, X) in fused kernels; None where they do not serve: no GPU, or a kernel not radial."""
     from . import usable
 
-    return make_products(kernel, X, tasks) if X.device.type == "cuda" and usable(X.device.index) else None
+    return make_products(kernel, X, tasks) if usable(X.device) else None
 
 
 def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> FusedProducts | None:

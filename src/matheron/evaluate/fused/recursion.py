@@ -19,8 +19,8 @@ from torch.nn.functional import pad
 from ...models.means import ConstantMean, LinearMean, Mean, Mixed, Stacked
 from ...models.transforms import Transform
 from ..record import Record
-from . import can, plan_of
-from .plan import Fourier, RadialPlan, power_of_two
+from . import serves
+from .plan import Fourier, RadialPlan, plan_of, power_of_two
 
 # Inputs and kernels that a program's code is unrolled for.
 LARGEST_DIM = 16
@@ -89,7 +89,7 @@ def block_and_warps(rows: int) -> tuple[int, int]:
 
 def readable(members: Sequence[Record], state: Tensor) -> bool:
     """Whether `read` can serve these paths, side by side, from this state on."""
-    if members[0].input_dim > LARGEST_DIM or not all(can(record, state) for record in members):
+    if members[0].input_dim > LARGEST_DIM or not all(map(serves, members)):
         return False
     for record in members:
         if (record.num_paths, record.dtype) != (len(state), state.dtype):

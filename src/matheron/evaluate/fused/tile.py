@@ -1,7 +1,7 @@
 """What a GPU kernel does with one tile of points and basis functions: phases, waves, products.
 
-Every function here runs on the device, inside the kernels of `shared`, `pull` and `own`. SPLIT says float32, where a
-product of tensor cores takes its operands as a high and a low half-precision part (three products keep 22 bits); else
+Every function here runs on the device, inside the kernels of `shared`, `backward` and `own`. SPLIT says float32, where
+a product of tensor cores takes its operands as a high and a low half-precision part (three products keep 22 bits); else
 float64.
 """
 

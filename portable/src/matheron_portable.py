@@ -1,0 +1,292 @@
+"""Functions drawn from Gaussian processes, on NumPy and JAX arrays, without torch.
+
+    f = matheron_portable.load("f.safetensors")    # what paths.export("f.safetensors") of matheron wrote
+    f(x)                                           # points [n, d] -> values [s, n], of s functions
+    f.value_and_grad(x)                            # and gradients [s, n, d], in closed form
+
+Points `[s, n, d]` are each function's own. t outputs add an axis after n: `[s, n, t]` and `[s, n, t, d]`. JAX arrays
+give JAX arrays, under `jit`, `vmap`, `grad` and `lax.scan`, in their own dtype: with float32 JAX rounds the numbers of
+a float64 file. A file is data; nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+__all__ = ["Functions", "load"]
+__version__ = "0.1.0"
+FORMAT = "matheron-functions-1"
+# NumPy evaluates so many points at a time that no array has more numbers than this.
+_BLOCK = 1 << 22
+
+Slope = Callable[[int], Any]  # the derivatives [g, N, c] of features in coordinate i
+Features = tuple[Any, Slope]
+
+
+def load(path: str | os.PathLike[str]) -> Functions:
+    """The functions in a file that `paths.export("f.safetensors")` wrote.
+
+    >>> import tempfile, numpy as np, matheron, matheron_portable
+    >>> paths = matheron.draw_prior(matheron.kernels.RBF(0.3), 4, input_dim=2)  # where there is torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths.export(f"{folder}/f.safetensors")
+    ...     f = matheron_portable.load(f"{folder}/f.safetensors")
+    >>> f
+    Functions(num_paths=4, input_dim=2, num_outputs=1)
+    >>> f(np.random.rand(10, 2)).shape, f.value_and_grad(np.random.rand(4, 3, 2))[1].shape
+    ((4, 10), (4, 3, 2))
+    """
+    with safe_open(os.fspath(path), framework="np") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != FORMAT:
+            raise ValueError(
+                f"{path}: expected a file of format {FORMAT!r}, got {metadata.get('format')!r}; write one in matheron "
+                'with paths.export("f.safetensors"), also of paths that were saved: matheron.load(path).export(...)'
+            )
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    return Functions(_node(json.loads(metadata["functions"]), "", tensors))
+
+
+def _node(tree: dict[str, Any], prefix: str, tensors: dict[str, Any]) -> SimpleNamespace:
+    """A part of the description, with the arrays that are its own, and its parts in order."""
+    own = {name[len(prefix) :]: a for name, a in tensors.items() if name.startswith(prefix)}
+    parts = {name: _node(part, f"{prefix}{name}.", tensors) for name, part in tree["parts"].items()}
+    none = dict.fromkeys(("phases", "frequencies", "members", "place", "slope", "M", "scale", "domain"))
+    arrays = {name: a for name, a in own.items() if "." not in name}
+    return SimpleNamespace(kind=tree["kind"], **none | tree["fields"] | arrays, parts=parts)
+
+
+class Functions:
+    """s functions of points in d dimensions, with t outputs; see the module."""
+
+    def __init__(self, node: SimpleNamespace) -> None:
+        self.num_paths, self.num_outputs = node.num_paths, node.num_outputs
+        self.input_dim, self.dtype = node.input_dim, np.dtype(node.dtype)
+        self._node, self._width = node.parts["function"], _width(node)
+
+    def __repr__(self) -> str:
+        return f"Functions(num_paths={self.num_paths}, input_dim={self.input_dim}, num_outputs={self.num_outputs})"
+
+    def __call__(self, x: Any) -> Any:
+        """Values `[s, n]` at points `[n, d]`, or `[s, n, d]`, each function's own."""
+        return self._evaluated(x, gradient=False)[0]
+
+    def value_and_grad(self, x: Any) -> tuple[Any, Any]:
+        """Values `[s, n]`, and gradients `[s, n, d]`."""
+        return self._evaluated(x, gradient=True)
+
+    def _evaluated(self, x: Any, gradient: bool) -> tuple[Any, Any]:
+        xp = _namespace(x)
+        x = np.asarray(x, self.dtype) if xp is np else x
+        if x.ndim == 3 and x.shape[0] == 1:
+            x = x[0]
+        if x.ndim not in (2, 3) or x.shape[-1] != self.input_dim or (x.ndim == 3 and x.shape[0] != self.num_paths):
+            s, d = self.num_paths, self.input_dim
+            raise ValueError(f"x: expected points [n, {d}], or [{s}, n, {d}] for each its own, got {list(x.shape)}")
+        step = max(1, _BLOCK // (self._width * (self.num_paths if x.ndim == 3 else 1)))
+        if xp is not np or x.shape[-2] <= step:
+            return self._shown(_values(self._node, x, xp, gradient), xp)
+        blocks = np.split(x, range(step, x.shape[-2], step), axis=-2)
+        f, df = zip(*(self._shown(_values(self._node, block, np, gradient), np) for block in blocks), strict=True)
+        return np.concatenate(f, axis=1), np.concatenate(df, axis=1) if gradient else None
+
+    def _shown(self, pair: tuple[Any, Any], xp: Any) -> tuple[Any, Any]:
+        """`[s, t, n]` and `[s, t, n, d]` as users see them."""
+        single = self.num_outputs == 1
+
+        def shown(a: Any) -> Any:
+            a = a[:, 0] if single else xp.moveaxis(a, 1, 2)
+            return a.astype(self.dtype, copy=False) if xp is np else a
+
+        return _each(shown, pair)
+
+
+def _namespace(x: Any) -> Any:
+    jax = sys.modules.get("jax")  # whoever has a JAX array has imported it
+    return jax.numpy if jax is not None and isinstance(x, jax.Array) else np
+
+
+def _width(node: SimpleNamespace) -> int:
+    """The most features of any term."""
+    own = node.weights.shape[-1] if hasattr(node, "weights") else 1
+    return max([own, *map(_width, node.parts.values())])
+
+
+def _matmul(xp: Any, a: Any, b: Any) -> Any:
+    """a b^T, on accelerators without TF32, whose eleven bits are too few for phases."""
+    return np.matmul(a, b.swapaxes(-1, -2)) if xp is np else xp.matmul(a, b.swapaxes(-1, -2), precision="highest")
+
+
+def _values(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any, Any]:
+    """Values `[s, t, n]` and gradients `[s, t, n, d]` of a part; None without `gradient`."""
+    if node.kind == "Model":
+        return _model(node, x, xp, gradient)
+    if node.kind == "Selected":
+        return _each(lambda a: a[:, node.outputs], _values(node.parts["part"], x, xp, gradient))
+    parts = list(node.parts["parts"].parts.values())
+    if node.kind == "SideBySide":
+        return _joined([_values(part, x, xp, gradient) for part in parts], 1, xp)
+    if node.kind != "Ensemble":
+        raise ValueError(f"expected a file of this version of matheron_portable, got a part {node.kind!r}")
+    ends = np.cumsum([0, *node.counts])
+    shares = [x if x.ndim == 2 else x[node.order[a:b]] for a, b in pairwise(ends)]
+    whole = _joined([_values(p, share, xp, gradient) for p, share in zip(parts, shares, strict=True)], 0, xp)
+    return _each(lambda a: a[node.place], whole)
+
+
+def _each(function: Callable[[Any], Any], pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    return function(pair[0]), None if pair[1] is None else function(pair[1])
+
+
+def _joined(pairs: list[tuple[Any, Any]], axis: int, xp: Any) -> tuple[Any, Any]:
+    f, df = zip(*pairs, strict=True)
+    return xp.concatenate(f, axis), None if df[0] is None else xp.concatenate(df, axis)
+
+
+def _model(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any, Any]:
+    """scale (level + slope . z + sum of terms at z) + offset, z = x M + b."""
+    z, diagonal = x, node.M is not None and node.M.ndim == 1
+    if node.M is not None:
+        z = (x * node.M if diagonal else _matmul(xp, x, node.M.T)) + node.b
+    if node.domain is not None:
+        outside = ((z < node.domain[0]) | (z > node.domain[1])).any(-1)[..., None]
+        z = xp.where(outside, xp.nan, z)
+    flat = xp.zeros_like(z[None] if z.ndim == 2 else z)  # [1 or s, n, e]
+    f = node.level[..., None] + flat[..., 0][:, None]  # [s, t, n]
+    df = node.level[..., None, None] * 0 + flat[:, None] if gradient else None  # [s, t, n, e]
+    if node.slope is not None:
+        f, df = f + _matmul(xp, node.slope, z), None if df is None else df + node.slope[:, None]
+    for term in node.parts["terms"].parts.values():
+        more, slopes = _term(term, z, xp, gradient)
+        f, df = f + more, None if df is None else df + slopes
+    if df is not None and node.M is not None:
+        df = df * node.M if diagonal else _matmul(xp, df, node.M)
+    if node.scale is None:
+        return f, df
+    return f * node.scale[:, None] + node.offset[:, None], None if df is None else df * node.scale[:, None, None]
+
+
+def _term(node: SimpleNamespace, z: Any, xp: Any, gradient: bool) -> tuple[Any, Any]:
+    """sum_c W_c phi_c(z): weights `[g, m, t, c]`, of the m paths of each of g versions of the basis."""
+    W, own = node.weights, z.ndim == 3
+    g, m, t, c = W.shape
+    if own:
+        mine = (z if node.members is None else z[node.members]).reshape(g, -1, z.shape[-1])  # [g, m n, e]
+    else:
+        mine = z[None]
+    Phi, slope = _FEATURES[node.kind](node, mine, xp)
+
+    def weighted(Phi: Any) -> Any:
+        Phi = xp.broadcast_to(Phi, (g, mine.shape[1], c))
+        rows = W.reshape(g * m, t, c) if own else W.reshape(g, m * t, c)
+        sums = _matmul(xp, rows, Phi.reshape(g * m, -1, c) if own else Phi).reshape(g * m, t, -1)
+        return sums if node.place is None else sums[node.place]  # [s, t, n]
+
+    slopes = xp.stack([weighted(slope(i)) for i in range(z.shape[-1])], -1) if gradient else None
+    return weighted(Phi), slopes
+
+
+def _waves(node: SimpleNamespace, z: Any, xp: Any) -> Features:
+    theta = node.frequencies  # [g, f, e]
+    P = _matmul(xp, z - node.origin, theta) + (0 if node.phases is None else node.phases[:, None])  # [g, N, f]
+    if node.phases is not None:
+        return xp.cos(P), lambda i: -xp.sin(P) * theta[:, None, :, i]
+    C, S = xp.cos(P), xp.sin(P)
+    both = partial(xp.concatenate, axis=-1)
+    return both([C, S]), lambda i: both([-S * theta[:, None, :, i], C * theta[:, None, :, i]])
+
+
+def _products(node: SimpleNamespace, z: Any, xp: Any) -> Features:
+    A = node.projections  # [g, p, c, e + 1]
+    forms = [_matmul(xp, z, A[:, j, :, :-1]) + A[:, j, None, :, -1] for j in range(A.shape[1])]
+    slopes: list[Slope] = [partial(lambda j, i: A[:, j, None, :, i], j) for j in range(A.shape[1])]
+    if node.frequencies is not None:
+        cosines, slope = _waves(node, z, xp)
+        forms, slopes = [*forms, cosines], [*slopes, slope]
+    return _product(forms, slopes)
+
+
+def _centred(node: SimpleNamespace, z: Any, xp: Any) -> Features:
+    factors = [_factor(factor, z, xp) for factor in node.parts["factors"].parts.values()]
+    return _product([value for value, _ in factors], [slope for _, slope in factors])
+
+
+def _product(values: list[Any], slopes: list[Slope]) -> Features:
+    """A product of features, and its derivatives by the product rule."""
+
+    def slope(i: int) -> Any:
+        others = (math.prod(values[:j] + values[j + 1 :], start=own(i)) for j, own in enumerate(slopes))
+        return sum(others)
+
+    return math.prod(values[1:], start=values[0]), slope
+
+
+def _factor(node: SimpleNamespace, z: Any, xp: Any) -> Features:
+    """profile(|E(z) - E(z_j)|^2), E = [A z, r cos(B z), r sin(B z)] about the origin; or a power of E(z) . E(z_j)."""
+    z, A, B, r, C = z - node.origin, node.linear, node.frequencies, node.sizes, node.centres
+    P = _matmul(xp, z, B)
+    cos, sin = r * xp.cos(P), r * xp.sin(P)
+    E = xp.concatenate([_matmul(xp, z, A), cos, sin], -1)  # [1, N, e]
+
+    def slopes(i: int) -> list[Any]:
+        """The derivatives of E's coordinates, numbers or `[1, N, 1]`."""
+        turns = [side[..., b, None] * B[b, i] for side in (-sin, cos) for b in range(len(B))]
+        return [*A[:, i], *turns]
+
+    if node.profile == "dot":
+        u, p = _matmul(xp, E, C) + node.numbers[0], node.power
+        return u**p, lambda i: p * u ** (p - 1) * sum(s * C[:, e] for e, s in enumerate(slopes(i)))
+    q = sum((E[..., e, None] - C[:, e]) ** 2 for e in range(C.shape[1]))  # [1, N, c]
+    k, dk = _profile(node.profile, node.numbers, q, xp)
+    return k, lambda i: 2 * dk * sum((E[..., e, None] - C[:, e]) * s for e, s in enumerate(slopes(i)))
+
+
+def _profile(name: str, numbers: Any, q: Any, xp: Any) -> tuple[Any, Any]:
+    """k(q) and its derivative. Roots are of q plus less than its rounding error: so `jax.grad` is finite at centres."""
+    eps = float(xp.finfo(q.dtype).eps)
+    if name == "rbf":
+        k = xp.exp(-0.5 * q)
+        return k, -0.5 * k
+    if name == "rational_quadratic":
+        alpha = numbers[0]
+        base = 1 + q / (2 * alpha)
+        return base**-alpha, -0.5 * base ** (-alpha - 1)
+    if name == "spherical":
+        r = xp.minimum(xp.sqrt(q + eps**2), 1.0)
+        return 1 - 1.5 * r + 0.5 * r**3, (r**2 - 1) * 0.75 / r
+    if name != "matern":
+        raise ValueError(f"expected a file of this version of matheron_portable, got a profile {name!r}")
+    if len(numbers) == 1:
+        s = xp.sqrt(q + eps**2)
+        return xp.exp(-s), -0.5 * xp.exp(-s) / s
+    s = xp.minimum(xp.sqrt(q + eps / 10), 87.0 if q.dtype == np.float32 else 700.0)
+    decay, j = xp.exp(-s), np.arange(1, len(numbers))
+    # k = P(s) exp(-s) has dk/dq = (P' - P) exp(-s) / (2 s), and (P - P') / s is a polynomial.
+    below = numbers[1:] - np.append(numbers[2:] * (j[:-1] + 1), 0.0)
+    return _horner(numbers, s) * decay, -0.5 * _horner(below, s) * decay
+
+
+def _horner(coefficients: Any, s: Any) -> Any:
+    """c_0 + c_1 s + c_2 s^2 ..."""
+    total = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        total = total * s + c
+    return total
+
+
+_FEATURES: dict[str, Callable[[SimpleNamespace, Any, Any], Features]] = {
+    "Waves": _waves,
+    "Products": _products,
+    "Centred": _centred,
+}

@@ -1,0 +1,53 @@
+"""`matheron export`: saved functions as a file for another runtime."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import AsJson, Quiet, Voice, check_writable
+
+
+class WhosePoints(StrEnum):
+    """Whose the points are that a graph takes."""
+
+    shared = "shared"
+    own = "own"
+
+
+def export(
+    draw: Annotated[Path, typer.Argument(help="What `matheron sample --save` wrote.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="A file .onnx, .pt2 or .safetensors.", show_default=False)],
+    points: Annotated[
+        WhosePoints, typer.Option(help="Points [n, d] that all functions share, or [s, n, d], each function's own.")
+    ] = WhosePoints.shared,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write saved functions for another runtime: ONNX, torch.export, or numbers that matheron_portable evaluates.
+
+    A .safetensors file serves both kinds of points; it holds the functions alone, and is not what `paths.save` writes.
+    """
+    from ..core.checks import many
+    from ..core.saving import load, read_notes
+    from ..paths import AbstractPaths
+    from ..tables.encoding import EncodedColumns
+
+    check_writable(out, read=[draw])
+    voice = Voice(quiet, as_json)
+    paths = load(draw)
+    if not isinstance(paths, AbstractPaths):
+        raise ValueError(f"{draw} holds no paths; expected a file that `matheron sample --save` wrote")
+    notes = read_notes(draw)
+    table = EncodedColumns.from_json(notes).names if "inputs" in notes else paths.input_names
+    columns = list(table or [f"x{i}" for i in range(paths.input_dim)])
+    try:
+        paths.export(out, points=points.value)
+    except TypeError as error:  # what cannot be flattened
+        raise ValueError(str(error)) from None
+    shape = f"[n, {paths.input_dim}]" if points is WhosePoints.shared else f"[{paths.num_paths}, n, {paths.input_dim}]"
+    voice.say(f"{many(paths.num_paths, 'function')} at points {shape} of {', '.join(columns)}: {out}")
+    voice.result({"paths": paths.num_paths, "inputs": columns, "points": points.value, "out": out})

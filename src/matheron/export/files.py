@@ -1,0 +1,116 @@
+"""The flattening of functions as a file: of ONNX, of `torch.export`, or of its numbers alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from ..core.extras import missing_extra
+from .flatten import to_module
+from .module import FunctionModule, PartModule
+
+if TYPE_CHECKING:
+    from ..core.value import Json
+    from ..paths.functions import AbstractFunctions
+
+# What `matheron_portable` reads.
+FORMAT = "matheron-functions-1"
+Points = Literal["shared", "own"]
+# Points in the example that a graph is traced with; any number of them is taken.
+_EXAMPLE = 5
+
+
+def export(functions: AbstractFunctions, path: str | os.PathLike[str], points: Points = "shared") -> None:
+    """Write functions to a file of the kind that its ending says, whole or not at all: `AbstractFunctions.export`."""
+    path = Path(path)
+    if path.suffix not in _WRITERS:
+        raise ValueError(f"export: expected a file that ends in {', '.join(_WRITERS)}, got {path.name!r}")
+    if points not in ("shared", "own"):
+        raise ValueError(f'points: expected "shared" or "own", got {points!r}')
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"export: no folder {path.parent}; make it first")
+    temporary = path.with_name(f".{secrets.token_hex(8)}-{path.name}")
+    try:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # as any new file has it; safetensors makes its own for the user alone
+        _WRITERS[path.suffix](to_module(functions), temporary, points)
+        temporary.chmod(mode)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def traced(module: FunctionModule, points: Points = "shared") -> torch.export.ExportedProgram:
+    """The module as a graph for any number n of points `[n, d]`, or `[s, n, d]` for each path its own."""
+    own = points == "own"
+    shape = (module.num_paths, _EXAMPLE, module.input_dim) if own else (_EXAMPLE, module.input_dim)
+    x = torch.zeros(shape, dtype=getattr(torch, module.dtype), device=next(module.buffers()).device)
+    return torch.export.export(module, (x,), dynamic_shapes={"x": {int(own): torch.export.Dim("n", min=1)}})
+
+
+def _write_program(module: FunctionModule, path: Path, points: Points) -> None:
+    torch.export.save(traced(module, points), path)
+
+
+def _write_onnx(module: FunctionModule, path: Path, points: Points) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("ONNX files need onnx and onnxscript", "onnx", error) from None
+    with _without_advice():
+        torch.onnx.export(
+            traced(module.cpu(), points),
+            f=path,
+            input_names=["x"],
+            output_names=["f"],
+            dynamo=True,
+            external_data=False,  # one file, of 2 GB at the most
+            verbose=False,
+        )
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """The exporter says at every call which libraries it does not find, and what of torch will change."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _write_numbers(module: FunctionModule, path: Path, points: Points) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    save_file(tensors, path, metadata={"format": FORMAT, "functions": json.dumps(described(module), sort_keys=True)})
+
+
+def described(module: nn.Module) -> dict[str, Json]:
+    """A module as JSON: its class, fields and parts. Its buffers have names such as `function.terms.0.weights`."""
+    names = module.fields if isinstance(module, PartModule) else ()
+    fields: dict[str, Json] = {name: getattr(module, name) for name in names}
+    parts = {name: described(part) for name, part in module.named_children()}
+    return {"kind": type(module).__name__.removesuffix("Module"), "fields": fields, "parts": parts}
+
+
+_WRITERS: dict[str, Callable[[FunctionModule, Path, Points], None]] = {
+    ".onnx": _write_onnx,
+    ".pt2": _write_program,
+    ".safetensors": _write_numbers,
+}

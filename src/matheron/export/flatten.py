@@ -1,0 +1,508 @@
+"""The one flattening of functions: what each class of functions, bases, kernels, means and transforms becomes.
+
+Each question is a function with a rule for each class (`Rules`). What has no rule is refused, with the reason and the
+way out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .. import kernels
+from ..core.checks import per_dimension
+from ..evaluate import Basis, Canonical, Cosines, Float64Term, Pairs, PathTerm, Products, Record, WeightedSum
+from ..kernels import Kernel
+from ..kernels.spatial import rotation
+from ..lattice.basis import Lattice
+from ..models import means, transforms
+from ..models.means import Mean
+from ..models.transforms import Transform
+from ..paths import EnsemblePaths, OutputPaths, SelectedPaths
+from ..paths.functions import AbstractFunctions
+from . import module
+from .module import FunctionModule, embedded
+
+T = TypeVar("T")
+
+
+class Rules(Generic[T]):
+    """A function of things by their class. The function itself says what to do with classes that have no rule.
+
+    A subclass has no part in the rule of its base: it may compute something else.
+    """
+
+    def __init__(self, refuse: Callable[..., T]) -> None:
+        self.refuse, self.known = refuse, dict[type, Callable[..., T]]()
+        self.__doc__ = refuse.__doc__
+
+    def of(self, kind: type) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """Adds the rule for a class: a decorator."""
+
+        def add(rule: Callable[..., T]) -> Callable[..., T]:
+            self.known[kind] = rule
+            return rule
+
+        return add
+
+    def __call__(self, thing: Any, *more: Any) -> T:
+        return self.known.get(type(thing), self.refuse)(thing, *more)
+
+
+# Beyond this smoothness the polynomial of a Matern kernel overflows float32.
+_LARGEST_NU = 20.5
+
+
+@torch.no_grad()
+def to_module(functions: AbstractFunctions) -> FunctionModule:
+    """Functions as a plain torch module, see `AbstractFunctions.to_module`."""
+    sizes = functions.num_paths, functions.num_outputs, functions.input_dim
+    return FunctionModule(flattened(functions), *sizes, str(functions.dtype).removeprefix("torch.")).eval()
+
+
+@Rules
+def flattened(functions: AbstractFunctions) -> nn.Module:
+    """A module from points to values `[s, n, t]`: for functions that are made of records, these side by side."""
+    records = functions._records()
+    if records is None:
+        raise TypeError(
+            f"{type(functions).__name__}: expected functions that are sums of waves and of functions k(., z), or "
+            "ensembles and outputs of such; take apart what they are made of, and combine the modules of the parts"
+        )
+    models = [_model(record) for record in records]
+    return models[0] if len(models) == 1 else module.SideBySideModule(models)
+
+
+@flattened.of(OutputPaths)
+def _(functions: OutputPaths) -> nn.Module:
+    return module.SideBySideModule([flattened(part) for part in functions.functions])
+
+
+@flattened.of(EnsemblePaths)
+def _(functions: EnsemblePaths) -> nn.Module:
+    order = functions.owner.argsort(stable=True)
+    counts = [member.num_paths for member in functions.members]
+    return module.EnsembleModule([flattened(m) for m in functions.members], order, order.argsort(), counts)
+
+
+@flattened.of(SelectedPaths)
+def _(functions: SelectedPaths) -> nn.Module:
+    return module.SelectedModule(flattened(functions.functions[0]), functions.outputs)
+
+
+def _model(record: Record) -> nn.Module:
+    """The paths of one model."""
+    s, t, d, origin = record.num_paths, record.num_outputs, record.input_dim, record.origin
+    slope, level = affine_mean(record.mean, d)  # [1 or t, d], [1 or t]
+    level = level.to(origin).expand(s, t).clone()
+    terms: list[module.TermModule] = []
+    for term in record.terms:
+        for part in _terms(term):
+            if isinstance(part, module.TermModule):
+                terms.append(part)
+            else:  # a constant of each path, [s, t]
+                level += part.to(level)
+    inner = outer = None
+    if record.input_transform is not None:
+        A, b = affine(record.input_transform, record.input_transform.input_dim(d))
+        inner = (A.diagonal() if _is_diagonal(A) else A).to(origin), b.to(origin)
+    if record.output_transform is not None:
+        A, b = affine(record.output_transform, t)
+        outer = A.diagonal().to(origin), b.to(origin)
+    domain = record.domain
+    if domain is not None:  # as `evaluate.inner_points` has it
+        slack = 1e-6 * (domain[1] - domain[0])
+        domain = torch.stack([domain[0] - slack, domain[1] + slack])
+    slope = slope.to(origin).expand(t, d) if bool(slope.any()) else None
+    return module.ModelModule(terms, level, slope, inner, outer, domain)
+
+
+# Terms: a basis and its weights.
+
+
+def _terms(term: PathTerm) -> list[module.TermModule | Tensor]:
+    """A term of a record as parts of a module, and constants `[s, t]` of the paths."""
+    term = term.term if isinstance(term, Float64Term) else term
+    if not isinstance(term, WeightedSum):
+        raise TypeError(f"{type(term).__name__}: expected a weighted sum of basis functions")
+    return of_basis(term.basis, term)
+
+
+@Rules
+def of_basis(basis: Basis, term: WeightedSum) -> list[module.TermModule | Tensor]:
+    """A weighted sum of a basis's functions as terms of a module."""
+    raise TypeError(
+        f"{type(basis).__name__}: these functions are computed by code of their own, which cannot travel; draw with "
+        'Fourier features (features="leverage" or "sobol") of a kernel that has a spectrum, or evaluate here'
+    )
+
+
+@of_basis.of(Pairs)
+def _(basis: Pairs, term: WeightedSum) -> list[module.TermModule | Tensor]:
+    weights, *where = _arranged(term)
+    return [module.WavesModule(weights, _origin(term), basis.frequencies, None, *where)]
+
+
+@of_basis.of(Cosines)
+def _(basis: Cosines, term: WeightedSum) -> list[module.TermModule | Tensor]:
+    weights, *where = _arranged(term)
+    return [module.WavesModule(weights, _origin(term), basis.frequencies, basis.phases, *where)]
+
+
+@of_basis.of(Products)
+def _(basis: Products, term: WeightedSum) -> list[module.TermModule | Tensor]:
+    weights, *where = _arranged(term)
+    waves = basis.fourier
+    cosines = (None, None, None) if waves is None else (_origin(term), waves.frequencies, waves.phases)
+    return [module.ProductsModule(weights, basis.projections, *cosines, *where)]
+
+
+@of_basis.of(Lattice)
+def _(basis: Lattice, term: WeightedSum) -> list[module.TermModule | Tensor]:
+    """Its modes as waves, with frequencies in float64: a mode multiplies the errors of phases."""
+    h, W, origin = basis.num_pairs, term.weights, _origin(term)
+    exact = basis.mapped(lambda b: b.double()).pairs(0, h, len(origin))
+    return [module.WavesModule(W[None, ..., : 2 * h], origin, exact.frequencies), W[..., 2 * h]]
+
+
+@of_basis.of(Canonical)
+def _(basis: Canonical, term: WeightedSum) -> list[module.TermModule | Tensor]:
+    """sum_j v_j k(., z_j): a term for each product of which the kernel is a sum."""
+    parts: list[module.TermModule | Tensor] = []
+    Z = basis.centres
+    for product in products(basis.kernel, Z.shape[1]):
+        W = term.weights * product.scale.to(term.weights)  # [s, t, c]
+        factors = [_factor(shape, Z) for shape in _merged(product.factors)]
+        parts.append(module.CentredModule(W, factors) if factors else W.sum(-1))
+    return parts
+
+
+def _origin(term: WeightedSum) -> Tensor:
+    if term.origin is None:
+        return term.weights.new_zeros(term.basis.frequencies.shape[-1])
+    return term.origin
+
+
+def _arranged(term: WeightedSum) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The weights of the paths of each version of a basis `[g, m, t, c]`, which paths these are, and where each is."""
+    W, g = term.weights, term.basis.num_bases
+    if term.shared or term.index is None:
+        return W[None], None, None
+    counts = torch.bincount(term.index, minlength=g)
+    order, m = term.index.argsort(stable=True), int(counts.max())
+    version = term.index[order]
+    row = torch.arange(len(W), device=W.device) - (counts.cumsum(0) - counts)[version]  # among those of its version
+    weights, members = W.new_zeros(g, m, *W.shape[1:]), order.new_zeros(g, m)
+    weights[version, row], members[version, row] = W[order], order
+    return weights, members, torch.empty_like(order).scatter_(0, order, version * m + row)
+
+
+# Kernels: a sum of products of profiles.
+
+
+@dataclass
+class ProfileShape:
+    """A factor of a kernel before it has centres: a profile over the embedding with A `[a, d]`, B `[b, d]`, r `[b]`.
+
+    Where it is not stationary points are taken about zero; else about one of the centres.
+    """
+
+    profile: str
+    numbers: tuple[float, ...]
+    A: Tensor
+    B: Tensor
+    r: Tensor
+    power: int = 1
+    stationary: bool = True
+
+    def moved(self, M: Tensor) -> ProfileShape:
+        """The factor of points x of which M x, `[e, d]`, are those of this one."""
+        return replace(self, A=self.A @ M, B=self.B @ M)
+
+
+@dataclass
+class KernelProduct:
+    """scale times a product of factors."""
+
+    scale: Tensor
+    factors: list[ProfileShape] = field(default_factory=list)
+
+    def __mul__(self, other: KernelProduct) -> KernelProduct:
+        return KernelProduct(self.scale * other.scale, [*self.factors, *other.factors])
+
+
+@Rules
+def products(kernel: Kernel, d: int) -> list[KernelProduct]:
+    """The kernel of points in d dimensions as a sum of products, in float64."""
+    raise TypeError(
+        f"{type(kernel).__name__}: its covariance is computed by code of its own, which cannot travel; kernels that do "
+        "are RBF, Matern with nu = 1/2, 3/2, ..., RationalQuadratic, Spherical, Periodic, Cosine, SpectralMixture, "
+        "Categorical, Linear, Polynomial and Constant, with their sums, products, .on(dims) and Rotated"
+    )
+
+
+@products.of(kernels.Scaled)
+def _(kernel: kernels.Scaled, d: int) -> list[KernelProduct]:
+    return [KernelProduct(_number(kernel.outputscale) * p.scale, p.factors) for p in products(kernel.kernel, d)]
+
+
+@products.of(kernels.Sum)
+def _(kernel: kernels.Sum, d: int) -> list[KernelProduct]:
+    return [product for part in kernel.parts for product in products(part, d)]
+
+
+@products.of(kernels.Product)
+def _(kernel: kernels.Product, d: int) -> list[KernelProduct]:
+    each = [products(part, d) for part in kernel.parts]
+    return [reduce(KernelProduct.__mul__, combination) for combination in itertools.product(*each)]
+
+
+@products.of(kernels.OnDims)
+def _(kernel: kernels.OnDims, d: int) -> list[KernelProduct]:
+    M = torch.eye(d, dtype=torch.float64, device="cpu")[kernel.dims]  # [e, d]
+    inner = products(kernel.kernel, len(kernel.dims))
+    return [KernelProduct(p.scale, [shape.moved(M) for shape in p.factors]) for p in inner]
+
+
+@products.of(kernels.Rotated)
+def _(kernel: kernels.Rotated, d: int) -> list[KernelProduct]:
+    R = rotation(kernel.angle, d)
+    return [KernelProduct(p.scale, [shape.moved(R) for shape in p.factors]) for p in products(kernel.kernel, d)]
+
+
+@products.of(kernels.Constant)
+def _(kernel: kernels.Constant, d: int) -> list[KernelProduct]:
+    return [KernelProduct(_number(kernel.value))]
+
+
+@products.of(kernels.RBF)
+def _(kernel: kernels.RBF, d: int) -> list[KernelProduct]:
+    return _one("rbf", (), _each(1 / kernel.lengthscale, d))
+
+
+@products.of(kernels.Matern)
+def _(kernel: kernels.Matern, d: int) -> list[KernelProduct]:
+    p = kernel.nu - 0.5
+    if p != int(p) or kernel.nu > _LARGEST_NU:
+        raise TypeError(
+            f"Matern(nu={kernel.nu:g}): its Bessel function cannot travel; expected nu = 1/2, 3/2, 5/2, ... up to "
+            f"{_LARGEST_NU:g}, whose profiles are polynomials times exponentials"
+        )
+    return _one("matern", _polynomial(int(p)), _each(math.sqrt(2 * kernel.nu) / kernel.lengthscale, d))
+
+
+@products.of(kernels.RationalQuadratic)
+def _(kernel: kernels.RationalQuadratic, d: int) -> list[KernelProduct]:
+    return _one("rational_quadratic", (float(kernel.alpha),), _each(1 / kernel.lengthscale, d))
+
+
+@products.of(kernels.Spherical)
+def _(kernel: kernels.Spherical, d: int) -> list[KernelProduct]:
+    return _one("spherical", (), _each(1 / kernel.lengthscale, d))
+
+
+@products.of(kernels.Periodic)
+def _(kernel: kernels.Periodic, d: int) -> list[KernelProduct]:
+    """exp(-|E(x) - E(x')|^2 / 2) on circles: 4 sin^2(turn / 2) is the squared length of a chord."""
+    lengthscale, period = (_numbers(b, d) for b in (kernel.lengthscale, kernel.period))
+    return _one("rbf", (), None, (2 * math.pi / period).diag(), 1 / lengthscale)
+
+
+@products.of(kernels.Cosine)
+def _(kernel: kernels.Cosine, d: int) -> list[KernelProduct]:
+    """cos(a - b) is an inner product on the circle."""
+    return _one(
+        "dot", (0.0,), None, _each(2 * math.pi / kernel.period, d), torch.ones(d, dtype=torch.float64, device="cpu")
+    )
+
+
+@products.of(kernels.SpectralMixture)
+def _(kernel: kernels.SpectralMixture, d: int) -> list[KernelProduct]:
+    sums = []
+    for w, mu, s in zip(kernel.weights, kernel.means, kernel.scales, strict=True):
+        envelope = _one("rbf", (), _each(2 * math.pi * s, d))[0]
+        wave = _one(
+            "dot", (0.0,), None, 2 * math.pi * _number(mu)[None], torch.ones(1, dtype=torch.float64, device="cpu")
+        )[0]
+        sums.append(KernelProduct(_number(w)) * envelope * wave)
+    return sums
+
+
+@products.of(kernels.Categorical)
+def _(kernel: kernels.Categorical, d: int) -> list[KernelProduct]:
+    """D(r) is the mean of the cosines 2 pi h r / m for h = -(m - 1) / 2 .. (m - 1) / 2."""
+    m, factors = kernel._odd, []
+    h = torch.arange(1, m // 2 + 1, dtype=torch.float64, device="cpu")
+    for i, a in enumerate(torch.exp(-1 / _numbers(kernel.lengthscale, d))):
+        B = torch.zeros(len(h), d, dtype=torch.float64, device="cpu")
+        B[:, i] = 2 * math.pi * h / m
+        r = ((1 - a) * 2 / m).sqrt().expand(len(h))
+        factors += _one("dot", (float(a + (1 - a) / m),), None, B, r)[0].factors
+    return [KernelProduct(torch.ones((), dtype=torch.float64, device="cpu"), factors)]
+
+
+@products.of(kernels.Linear)
+def _(kernel: kernels.Linear, d: int) -> list[KernelProduct]:
+    return _one("dot", (0.0,), _numbers(kernel.variance, d).sqrt().diag(), stationary=False)
+
+
+@products.of(kernels.Polynomial)
+def _(kernel: kernels.Polynomial, d: int) -> list[KernelProduct]:
+    offset, A = float(kernel.offset), torch.eye(d, dtype=torch.float64, device="cpu")
+    return _one("dot", (offset,), A, power=kernel.degree, stationary=False)
+
+
+def _number(value: Tensor) -> Tensor:
+    return value.detach().double().cpu()
+
+
+def _numbers(value: Tensor, d: int) -> Tensor:
+    """One number for each dimension."""
+    return per_dimension(_number(value), d, "hyperparameter")
+
+
+def _each(scale: Tensor, d: int) -> Tensor:
+    """The matrix `[d, d]` that scales each coordinate."""
+    return _numbers(scale, d).diag()
+
+
+def _one(
+    profile: str,
+    numbers: tuple[float, ...],
+    A: Tensor | None,
+    B: Tensor | None = None,
+    r: Tensor | None = None,
+    *,
+    power: int = 1,
+    stationary: bool = True,
+) -> list[KernelProduct]:
+    """A kernel that is one factor."""
+    d = (A if B is None else B).shape[1]  # type: ignore[union-attr]
+    none = torch.zeros(0, d, dtype=torch.float64, device="cpu")
+    A, B, r = none if A is None else A, none if B is None else B, none[:, 0] if r is None else r
+    shape = ProfileShape(profile, numbers, A, B, r, power, stationary)
+    return [KernelProduct(torch.ones((), dtype=torch.float64, device="cpu"), [shape])]
+
+
+def _polynomial(p: int) -> tuple[float, ...]:
+    """P's coefficients, the constant first, in k = exp(-s) P(s) for nu = p + 1/2 (Rasmussen and Williams, 4.16)."""
+    f = math.factorial
+    return tuple(f(p) / f(2 * p) * f(2 * p - j) / (f(p - j) * f(j)) * 2**j for j in range(p + 1))
+
+
+def _merged(shapes: list[ProfileShape]) -> list[ProfileShape]:
+    """The same product with one RBF: exponents add, so that embeddings go side by side."""
+    normal = [shape for shape in shapes if shape.profile == "rbf"]
+    if len(normal) < 2:
+        return shapes
+    A, B, r = (torch.cat([getattr(shape, name) for shape in normal]) for name in ("A", "B", "r"))
+    return [replace(normal[0], A=A, B=B, r=r), *(shape for shape in shapes if shape.profile != "rbf")]
+
+
+def _factor(shape: ProfileShape, Z: Tensor) -> module.FactorModule:
+    """A factor with its centres `[c, d]`."""
+    A = shape.A[shape.A.any(1)]  # coordinates on which it does not depend take no time
+    origin = Z[0] if shape.stationary else torch.zeros_like(Z[0])
+    A, B, r = (matrix.to(Z) for matrix in (A, shape.B, shape.r))
+    if not len(A) and not len(B):  # a scale of zero: the kernel is constant
+        A = Z.new_zeros(1, Z.shape[1])
+    numbers = torch.tensor(shape.numbers, dtype=torch.float64, device="cpu").to(Z)
+    return module.FactorModule(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
+
+
+# Means and transforms: what is affine.
+
+
+@Rules
+def affine_mean(mean: Mean, d: int) -> tuple[Tensor, Tensor]:
+    """The slope `[1 or t, d]` and the level `[1 or t]` of a mean that is affine."""
+    raise TypeError(
+        f"mean: expected a constant or a linear mean, got {type(mean).__name__}, whose code cannot travel; draw with "
+        "the mean subtracted from the targets, and add it to the values where they are used"
+    )
+
+
+@affine_mean.of(means.ConstantMean)
+def _(mean: means.ConstantMean, d: int) -> tuple[Tensor, Tensor]:
+    return mean.value.new_zeros(len(mean.value), d), mean.value
+
+
+@affine_mean.of(means.LinearMean)
+def _(mean: means.LinearMean, d: int) -> tuple[Tensor, Tensor]:
+    t = max(len(mean.weights), len(mean.bias))
+    return mean.weights.expand(t, d), mean.bias.expand(t)
+
+
+@affine_mean.of(means.Stacked)
+def _(mean: means.Stacked, d: int) -> tuple[Tensor, Tensor]:
+    slopes, levels = zip(*(affine_mean(part, d) for part in mean.means), strict=True)
+    return torch.cat(slopes), torch.cat(levels)
+
+
+@affine_mean.of(means.Mixed)
+def _(mean: means.Mixed, d: int) -> tuple[Tensor, Tensor]:
+    slope, level = affine_mean(mean.mean, d)
+    p = mean.A.shape[1]
+    return mean.A @ slope.expand(p, d), mean.A @ level.expand(p)
+
+
+@Rules
+def affine(transform: Transform, d: int) -> tuple[Tensor, Tensor]:
+    """M `[d, e]` and b `[e]` in float64 of a transform x M + b of points in d dimensions."""
+    raise TypeError(
+        f"{type(transform).__name__}: expected an affine transform of inputs and outputs; take values and points in "
+        "the model's own units, paths.replaced(output_transform=None), and apply the transform where they are used"
+    )
+
+
+@affine.of(transforms.Affine)
+def _(transform: transforms.Affine, d: int) -> tuple[Tensor, Tensor]:
+    return _number(transform.scale).expand(d).diag(), _number(transform.offset).expand(d)
+
+
+@affine.of(transforms.Inverse)
+def _(transform: transforms.Inverse, d: int) -> tuple[Tensor, Tensor]:
+    M, b = affine(transform.transform, d)
+    return torch.linalg.inv(M), -torch.linalg.solve(M.mT, b)
+
+
+@affine.of(transforms.Masked)
+def _(transform: transforms.Masked, d: int) -> tuple[Tensor, Tensor]:
+    M, b = affine(transform.transform, d)
+    mask = transform.mask.cpu().expand(d)
+    return torch.where(mask, M, torch.eye(d, dtype=M.dtype, device="cpu")), torch.where(mask, b, 0.0)
+
+
+@affine.of(transforms.Chain)
+def _(transform: transforms.Chain, d: int) -> tuple[Tensor, Tensor]:
+    M, b = torch.eye(d, dtype=torch.float64, device="cpu"), torch.zeros(d, dtype=torch.float64, device="cpu")
+    for part in transform.transforms:
+        N, c = affine(part, M.shape[1])
+        M, b = M @ N, b @ N + c
+    return M, b
+
+
+@affine.of(transforms.Columns)
+def _(transform: transforms.Columns, d: int) -> tuple[Tensor, Tensor]:
+    identity, parts = torch.eye(d, dtype=torch.float64, device="cpu"), []
+    for part, columns in zip(transform.transforms, transform.columns, strict=True):
+        M, b = affine(part, len(columns))
+        parts.append((identity[:, columns] @ M, b))
+    Ms, bs = zip(*parts, strict=True)
+    return torch.cat(Ms, dim=1), torch.cat(bs)
+
+
+@affine.of(transforms.Projected)
+def _(transform: transforms.Projected, d: int) -> tuple[Tensor, Tensor]:
+    return _number(transform.W), _number(transform.b)
+
+
+def _is_diagonal(M: Tensor) -> bool:
+    return M.shape[0] == M.shape[1] and bool((M == M.diagonal().diag()).all())

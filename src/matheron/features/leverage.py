@@ -1,0 +1,970 @@
+"""Random features where the posterior lives: importance sampling by leverage.
+
+*The problem.* A prior f = sum_i w_i phi_i with frequencies theta_i from the spectral density S has an error that the
+posterior sees through the data. With weights G = (K + noise)^-1 k(X, x), a wave e^{i theta . x} leaves the residual
+
+    r_theta(x) = e^{i theta . x} - G(x)^T e^{i theta . X},     Var f(x) = int S |r_theta(x)|^2 d theta + noise |G(x)|^2.
+
+Data determine the smooth and heavy part of the spectrum, where |r_theta| is nearly zero; S spends its features there.
+
+*The proposal.* The leverage of a wave is its share of what the data leave open,
+
+    lev(theta) = mean over reference points x of |r_theta(x)|^2 / Var f(x).
+
+With frequencies from q and amplitudes sqrt(S / q) the kernel is unbiased whatever q is. The squared error among the
+data is int S^2 lev^2 / q, far from them int S^2 / q. Every weighted sum of the two is least for
+
+    q ~ S sqrt(lev^2 + b),
+
+and b is the smallest for which int S^2 / q is below a bound. The bound is more generous where it is known where the
+functions will be called, or where the errors of many bases average out.
+
+*The tables.* For a radial kernel S is a density of log |theta / scale| times even directions, cut into shells; lev is
+computed for a few hundred pilot waves, and smoothed over the log radius to a table over the shells. A table serves
+any number of bases: a draw is an inverse CDF. Every other spectrum is a sum of convolutions of radial densities and
+atoms (a product of kernels: the frequencies of its factors add; a spectral mixture: a normal and its centre). Each
+summand has its own tables, one for each factor, and its share of the features by what data leave open of it. The same
+holds of the monomials of a kernel with linear forms, which are multiplied with the waves before residuals are taken.
+Radii are even, by Hammersley nets or in strata; directions in three dimensions and more are near-designs, turned at
+random.
+
+*The pool.* Features of which only values are known, at the reference points and at the data, have a leverage, too.
+From a pool of them, whose products sum to k, some are chosen by systematic resampling with probabilities
+pi ~ m sqrt(lev^2 + b), with m their mean squares, and divided by sqrt(pi): `resampled`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
+from ..core.sites import Sites
+from ..evaluate.bases import Basis, Cosines, Pairs, Products
+from ..kernels import coupled_covariance, coupled_diagonal
+from ..kernels.composed_measures import Atom, Convolution, Mixture, Moved, compound
+from ..kernels.spectral import Elliptical, SpectralMeasure
+from ..kernels.terms import Term, same_coupling
+from ..solvers import CholeskyState, FactoredPosterior, covariance
+from ..solvers.cholesky import solved
+from .explicit import as_cosines, monomials
+from .features import RANDOM, Coupled, root_of
+from .fourier import orthogonal, rand, randn, sobol
+from .harmonics import leading_signs
+from .spec import FeatureSpec
+
+
+@dataclass(frozen=True)
+class Leverage:
+    """Settings of the choice of features by leverage (`benchmarks/leverage.py`)."""
+
+    num_pilot: int = 256
+    """Waves whose residuals are computed, of a spectrum that is alone; several share half as many again."""
+    num_shells: int = 512
+    """Shells of log radius in a table."""
+    num_reference: int = 64
+    """Points at which the leverage is averaged."""
+    largest_whole: int = 4000
+    """Data of which all are used. Of more, those nearest to the reference points are."""
+    num_data: int = 1024
+    """How many those are, at the most."""
+    num_runs: int = 21
+    """Runs of neighbouring radii over which the leverage is averaged, at the most."""
+    far: float = 1.2
+    """The bound on int S^2 / q, by which squared errors may grow far from the data."""
+    far_in_one_dim: float = 1.5
+    """The same in one dimension, where radii in strata are so even that errors do not grow as much."""
+    far_of_overlap: float = 1.1
+    """The same for convolutions on common coordinates, in which the tables' errors multiply."""
+    far_unexplained: float = 1.12
+    """The same where data leave more open than the share `explained` of the variance: there is little to gain."""
+    far_of_many: float = 2.5
+    """The same for `many_bases` bases and more: their errors average out."""
+    far_given: float = 4.0
+    """The same where it is said where the functions will be called: no place is far."""
+    explained: float = 0.15
+    many_bases: int = 4
+    smallest_gain: float = 1.05
+    """Frequencies are from S itself where the expected gain among the data is less."""
+    separated: int = 24
+    """A product with at most this many atoms is a sum over these, each with tables of its own."""
+    candidates: int = 32
+    """Features in a pool, for each that is chosen."""
+
+
+# --- Spectra: sums of convolutions of radial densities and atoms -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """A radial density; two are equal whose measures differ by their scale alone."""
+
+    measure: Elliptical = field(compare=False)
+    key: tuple | None
+
+    def log_density(self, t: Tensor) -> Tensor:
+        """That of t = log |theta / scale|."""
+        p = self.measure.input_dim
+        return self.measure.log_radial((2 * t).exp()) + p * t + log_area(p)
+
+
+def log_area(p: int) -> float:
+    """Of the unit sphere in p dimensions."""
+    return math.log(2) + p / 2 * math.log(math.pi) - math.lgamma(p / 2)
+
+
+@kept(64)
+def shells(profile: _Profile, count: int) -> tuple[float, float, Tensor, Tensor]:
+    """The first shell's lower end and the shells' width, in log radius; their middles `[c]` and masses `[c]`."""
+    coarse = torch.arange(-80.0, 230.0, 0.5, dtype=torch.float64, device="cpu")
+    mass = profile.log_density(coarse + 0.25).exp()
+    below, above = mass.cumsum(0), mass.flip(0).cumsum(0).flip(0)
+    inside = coarse[(below > 1e-10 * below[-1]) & (above > 1e-10 * below[-1])]
+    low, high = float(inside[0]), float(inside[-1]) + 0.5
+    step = (high - low) / count
+    index = low + step * (torch.arange(count, dtype=torch.float64, device="cpu") + 0.5)
+    waves = profile.measure.waves  # points that a density that oscillates is averaged over
+    within = step * ((torch.arange(waves, dtype=torch.float64, device="cpu") + 0.5) / waves - 0.5)
+    masses = profile.log_density(index[:, None] + within).exp().mean(1)
+    return low, step, index, masses / masses.sum()
+
+
+class RadialFactor:
+    """A factor of a spectrum: theta = r * scale * direction @ frame, with a density of t = log r cut into shells.
+
+    The rows of `frame` `[p, d]` are orthonormal: some axes, or axes that were turned; None where they are all axes.
+    """
+
+    def __init__(self, measure: Elliptical, frame: Tensor | None, half: bool, num_shells: int) -> None:
+        self.measure, self.frame, self.half = measure, frame, half  # half: of theta and -theta one is enough
+        self.num_uniforms = p = measure.input_dim
+        self.dims = range(p) if frame is None else frame.any(0).nonzero()[:, 0].tolist()
+        with outside():
+            self.fixed = copy(measure)  # without a graph: what the choice of q depends on
+            vars(self.fixed).update({k: plain(v) for k, v in vars(measure).items() if isinstance(v, Tensor)})
+        key = None if self.fixed.shape is None else (type(measure), *self.fixed.shape)
+        tabulated = shells if key is not None else shells.__wrapped__
+        self.low, self.step, self.index, self.masses = tabulated(_Profile(self.fixed, key), num_shells)
+
+    def stretched(self, factor: float) -> Tensor:
+        """Masses `[c]` of the density with radii times a factor."""
+        return torch.nn.functional.pad(self.masses, (round(math.log(factor) / self.step), 0))[: len(self.masses)]
+
+    def tail(self, least: float) -> Tensor:
+        """Even masses `[c]` over log radii from the median to where this share of the spectrum lies beyond."""
+        beyond = self.masses.flip(0).cumsum(0).flip(0)
+        inside = ((beyond <= 0.5) & (beyond > max(least, 1e-10))).double()
+        return inside / inside.sum().clamp_min(1)
+
+    def directions(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """A uniform `[..]` for the radius and an independent direction `[.., p]`, from uniforms `[.., p]`."""
+        p = U.shape[-1]
+        if p == 1:
+            u = U[..., 0] if self.half else (2 * U[..., 0] - 1).abs()
+            return u, torch.ones_like(U) if self.half else torch.where(U < 0.5, -1.0, 1.0).to(U)
+        if p == 2:
+            angle = (math.pi if self.half else 2 * math.pi) * U[..., 1]
+            return U[..., 0], torch.stack([angle.cos(), angle.sin()], dim=-1)
+        z = torch.special.ndtri(U)
+        squared = z.square().sum(-1)
+        u = torch.special.gammainc(torch.full_like(squared, p / 2), squared / 2)  # of a chi-squared variable
+        return u, z / squared.sqrt()[..., None]
+
+    def at(self, q: Tensor, u: Tensor, direction: Tensor, measure: Elliptical) -> tuple[Tensor, Tensor, Tensor]:
+        """Frequencies `[.., d]` by probabilities q `[c]` of the shells, log S / q `[..]`, and their places t `[..]`.
+
+        Frequencies are constants; S has the gradient of the measure's hyperparameters.
+        """
+        cell, fraction = inverse_cdf(q, u)
+        t = self.low + self.step * (cell + fraction)
+        scale, r = measure.scale, t.exp()
+        own = r[..., None] * direction * self.fixed.scale  # [.., p]
+        plain_r2 = measure is self.fixed or not torch.is_grad_enabled()
+        r2 = r.square() if plain_r2 else (own / scale).square().sum(-1)
+        log_S = measure.log_radial(r2) - (0 if plain_r2 else scale.log().sum() - self.fixed.scale.log().sum())
+        log_q = (q.log() - math.log(self.step))[cell] - self.num_uniforms * t - log_area(self.num_uniforms)
+        return own if self.frame is None else own @ self.frame, log_S - log_q, t
+
+
+class AtomFactor:
+    """A factor of a spectrum that is discrete: frequencies `[c, d]` with masses `[c]`; a cell is an atom."""
+
+    num_uniforms = 1
+
+    def __init__(self, theta: Tensor, mass: Tensor) -> None:
+        self.theta, self.mass = theta, mass
+        self.dims = plain(theta).any(0).nonzero()[:, 0].tolist()
+        with outside():
+            self.index = plain(theta).norm(dim=-1)
+            self.masses = plain(mass) / plain(mass).sum()
+
+    def stretched(self, factor: float) -> Tensor:
+        return self.masses.sqrt() / self.masses.sqrt().sum()
+
+    def tail(self, least: float) -> Tensor:
+        even = self.masses**0.25 * (self.masses > 0.01 * max(least, 1e-10))
+        return even / even.sum().clamp_min(1e-300)
+
+
+@dataclass(eq=False)
+class Summand:
+    """A summand of a term's spectral measure: a centre plus the independent frequencies of its factors."""
+
+    term: Term
+    variance: Tensor
+    factors: Sequence[RadialFactor | AtomFactor]
+    centre: Tensor | None = None  # [d]
+
+    @property
+    def num_dims(self) -> int:
+        return len({i for f in self.factors for i in f.dims})
+
+    @property
+    def num_uniforms(self) -> int:
+        return sum(f.num_uniforms for f in self.factors)
+
+    @property
+    def even_dim(self) -> int:
+        """The dimension of its directions where these are to be near-designs, else zero."""
+        (first, *more) = self.factors
+        return 0 if more or isinstance(first, AtomFactor) or first.num_uniforms < 3 else first.num_uniforms
+
+    def at(
+        self, q: Sequence[Tensor], u: Sequence[tuple[Tensor, Tensor]], fixed: bool = False
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Frequencies `[.., d]`; and of each factor log S / q `[..]` and its place in the table `[..]`."""
+        theta, ratios, places = 0.0 if self.centre is None else self.centre, [], []
+        for f, own, (a, direction) in zip(self.factors, q, u, strict=True):
+            if isinstance(f, AtomFactor):
+                cell, _ = inverse_cdf(own, a)
+                part, ratio, at = f.theta[cell], f.mass[cell].log() - own[cell].log(), f.index[cell]
+            else:
+                part, ratio, at = f.at(own, a, direction, f.fixed if fixed else f.measure)
+            theta = theta + part
+            ratios.append(ratio)
+            places.append(at)
+        assert isinstance(theta, Tensor)
+        return theta, ratios, places
+
+    def positions(self, U: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What `at` needs, from uniforms `[.., p]`."""
+        found = []
+        for f, own in zip(self.factors, U.split([f.num_uniforms for f in self.factors], -1), strict=True):
+            found.append((own[..., 0], own) if isinstance(f, AtomFactor) else f.directions(own))
+        return found
+
+
+def inverse_cdf(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The cells `[..]` that uniforms fall in by probabilities q `[c]`, and how far into these."""
+    cdf = q.cumsum(0)
+    u = u.contiguous() * cdf[-1]
+    cell = torch.searchsorted(cdf, u).clamp_max(len(cdf) - 1)
+    return cell, (1 - (cdf[cell] - u) / q[cell]).clamp(0, 1)
+
+
+def spectra(term: Term, input_dim: int, settings: Leverage = Leverage()) -> list[Summand] | None:  # noqa: B008
+    """The summands of a term's spectral measure; None where one is not a convolution of radial densities and atoms."""
+    choices: list[tuple[Tensor, list[SpectralMeasure]]] = [(term.variance, [])]
+    for kernel in term.stationary:
+        own = _summands(kernel.measure(input_dim))
+        choices = [(v * w, [*had, *more]) for v, had in choices for w, more in own]
+    found = []
+    for variance, measures in choices:
+        radial, discrete = [], []
+        for measure in measures:
+            if measure.atoms() is not None:
+                discrete.append(measure)
+                continue
+            inner, frame = _framed(measure)
+            if not isinstance(inner, Elliptical) or inner.density_dims is None:
+                return None
+            shift = getattr(inner, "shift", None)
+            if shift is not None:
+                inner = copy(inner)
+                inner.shift = None  # pyright: ignore[reportAttributeAccessIssue]
+                discrete += [Atom(shift if frame is None else shift @ frame)] * bool(shift.any())
+            radial.append((inner, frame))
+        found += _summed(term, variance, _compounded(radial), discrete, settings)
+    return found
+
+
+def _summands(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[SpectralMeasure]]]:
+    """A measure as a mixture of convolutions."""
+    if isinstance(measure, Mixture):
+        both = zip(measure.weights, measure.measures, strict=True)
+        return [(w * weight, more) for w, part in both for weight, more in _summands(part)]
+    if isinstance(measure, Convolution):
+        choices: list[tuple[Tensor | float, list[SpectralMeasure]]] = [(1.0, [])]
+        for part in measure.measures:
+            choices = [(w * weight, [*had, *more]) for w, had in choices for weight, more in _summands(part)]
+        return choices
+    if isinstance(measure, Moved):
+        return [(w, [measure.of(m) for m in more]) for w, more in _summands(measure.measure)]
+    return [(1.0, [measure])]
+
+
+def _framed(measure: SpectralMeasure) -> tuple[SpectralMeasure, Tensor | None]:
+    """A measure without what embeds and turns it, and the frame `[p, d]` that does: theta = (its own) frame."""
+    if not isinstance(measure, Moved):
+        return measure, None
+    inner, frame = _framed(measure.measure)
+    p = measure.measure.input_dim
+    frame = measure.moved(torch.eye(p, dtype=torch.float64, device="cpu") if frame is None else frame)
+    whole = frame.shape[0] == frame.shape[1] and torch.equal(
+        frame, torch.eye(len(frame), dtype=torch.float64, device="cpu")
+    )
+    return inner, None if whole else frame
+
+
+def _compounded(measures: list[tuple[Elliptical, Tensor | None]]) -> list[tuple[Elliptical, Tensor | None]]:
+    """Measures in frames, with those in one frame convolved where the result is elliptical: one radius is better."""
+    found: list[tuple[Elliptical, Tensor | None]] = []
+    for inner, frame in measures:
+        for i, (other, same) in enumerate(found):
+            alike = frame is same or (frame is not None and same is not None and torch.equal(frame, same))
+            if alike and (both := compound([other, inner])) is not None:
+                found[i] = both, frame
+                break
+        else:
+            found.append((inner, frame))
+    return found
+
+
+def _summed(
+    term: Term,
+    variance: Tensor,
+    radial: list[tuple[Elliptical, Tensor | None]],
+    discrete: list[SpectralMeasure],
+    settings: Leverage,
+) -> list[Summand]:
+    """A convolution of radial densities and atoms: a sum over the atoms where these are few."""
+
+    def tables(half: bool) -> list[RadialFactor]:
+        """A frequency and its negative are the same pair of features: one of the factors needs half of them."""
+        each = enumerate(radial)
+        return [RadialFactor(m, frame, half and i == 0, settings.num_shells) for i, (m, frame) in each]
+
+    if not discrete:
+        return [Summand(term, variance, tables(True))]
+    together = Convolution(discrete).atoms()
+    lists = [together] if together is not None else [m.atoms() for m in discrete]
+    folded = [_folded(*atoms, half=i == 0) for i, atoms in enumerate(lists) if atoms is not None]
+    ((theta, mass), *more) = folded
+    if not radial or more or len(mass) > settings.separated:
+        return [Summand(term, variance, [*tables(False), *(AtomFactor(*atoms) for atoms in folded)])]
+    full = tables(False)
+    centred = theta.detach().any(1).tolist()
+    return [
+        Summand(term, variance * m, full if far else tables(True), centre if far else None)
+        for centre, m, far in zip(theta, mass, centred, strict=True)
+    ]
+
+
+def _folded(theta: Tensor, mass: Tensor, half: bool) -> tuple[Tensor, Tensor]:
+    """The atoms of some weight; of each pair +-theta one with the mass of both."""
+    significant = mass.detach() > 1e-14 * mass.detach().max()
+    if half:
+        sign = leading_signs(theta)
+        mass, significant = torch.where(sign != 0, 2 * mass, mass), significant & (sign >= 0)
+    return theta[significant], mass[significant]
+
+
+# --- Leverage: what the data leave open of a feature -----------------------------------------------------------------
+
+
+class Reference:
+    """Points where the posterior matters, and the weights G = (K + noise)^-1 k(X, x) of the data there."""
+
+    @outside()  # the choice of features is not differentiated
+    def __init__(
+        self,
+        posterior: FactoredPosterior,
+        domain: Tensor | None,
+        where: Tensor | None,
+        lengths: Tensor,
+        settings: Leverage = Leverage(),  # noqa: B008
+    ) -> None:
+        kernel, tasks, lengths = posterior.kernel, plain(posterior.sites.outputs), plain(lengths)
+        kernel = kernel.mapped(plain) if any(map(is_wrapped, kernel.buffers())) else kernel
+        X, noise = plain(posterior.sites.points).double(), plain(posterior.noise).double()
+        x = reference_points(X.cpu(), plain(domain), plain(where), lengths, settings.num_reference).to(X.device)
+        x_tasks = None if tasks is None else torch.arange(len(x), device=X.device) % kernel.num_outputs
+        state = posterior.state if isinstance(posterior.state, CholeskyState) else None
+        # A factor in float32 has digits enough, unless a graph is kept: then it is not asked.
+        exact = state is not None and (state.L.dtype == torch.float64 or not state.L.requires_grad)
+        if not exact or len(X) > settings.largest_whole:
+            chosen = _nearest(X / lengths.to(X), x / lengths.to(X), settings.num_data)  # and a factor of our own
+            X, noise, tasks = X[chosen], noise[chosen], None if tasks is None else tasks[chosen]
+            state = None
+        if posterior.sites.points.dtype != torch.float64:
+            kernel = kernel.to(X.device, torch.float64)
+        K_Xx = coupled_covariance(kernel, Sites(X, tasks), Sites(x, x_tasks))  # [n, r]
+        if state is None:
+            K = covariance(kernel, Sites(X, tasks))
+            K.diagonal().add_(noise + 1e-10 * K.diagonal().mean())
+            self.G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))
+        else:
+            L = plain(state.L)
+            self.G = solved(L, K_Xx.to(L))
+            noise = noise + state.jitter
+        self.x, self.points = x, torch.cat([x, X])  # [r, d], [r + n, d]
+        self.tasks = None if tasks is None or x_tasks is None else torch.cat([x_tasks, tasks])
+        self.noise_variance = as_numpy(noise @ self.G.double().square())  # [r]
+        self._prior = kernel, Sites(x, x_tasks), K_Xx
+
+    @outside()
+    @torch.no_grad()
+    def variance(self) -> Tensor:
+        """The posterior variance at the reference points, `[r]`."""
+        kernel, sites, K_Xx = self._prior
+        prior = coupled_diagonal(kernel, sites)
+        return (prior - (K_Xx * self.G).sum(0)).maximum(1e-10 * prior)
+
+    def residual_power(self, values: Tensor) -> Tensor:
+        """|phi_c(x) - G^T phi_c(X)|^2 `[.., r, c]` of features, from their values `[.., r + n, c]` at the points."""
+        at_x, at_X = values.split([len(self.x), len(self.G)], dim=-2)
+        return (at_x - self.G.mT @ at_X).square_()
+
+    @outside()
+    def wave_power(self, theta: Tensor, origin: Tensor, weights: Tensor | None = None) -> np.ndarray:
+        """|r_theta(x)|^2 `[e, r, k]` of k waves times functions of values `weights [e, m, r + n]` at the points.
+
+        It is summed over m, the columns of a coupling's root.
+        """
+        turns = (self.points - plain(origin).to(self.points)) @ (theta.to(self.points).mT / (2 * math.pi))
+        P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
+        waves = torch.cat([P.cos(), P.sin_()], dim=1)  # [r + n, 2 k]
+        if weights is None:
+            power = self.residual_power(waves)[None]
+        else:
+            each = weights.to(waves).split(max(1, (1 << 21) // (weights.shape[1] * waves.numel())))
+            power = torch.cat([self.residual_power(f[..., None] * waves).sum(1) for f in each])
+        return as_numpy(power.unflatten(-1, (2, -1)).sum(-2).double())
+
+
+def _nearest(X: Tensor, x: Tensor, count: int) -> Tensor:
+    """Which data `[m]` tell most at points x: those nearest to each."""
+    if len(X) <= count:
+        return torch.arange(len(X), device=X.device)
+    return torch.cdist(x, X).topk(count // len(x), largest=False).indices.flatten().unique()
+
+
+def reference_points(
+    X: Tensor, domain: Tensor | None, where: Tensor | None, lengths: Tensor, count: int = Leverage.num_reference
+) -> Tensor:
+    """Points `[r, d]` that represent where paths will be called: the same at every draw.
+
+    Those that were named (`where`, or in `domain`); else half in the data's box widened by 40%, half between neighbours
+    among the data, which finds clusters: most of these at all small distances from a datum, since rough paths have
+    frequencies of their own at each.
+    """
+    n, d = X.shape
+    if where is not None and len(where):
+        count = min(len(where), count)
+        return where[torch.arange(count, device="cpu") * len(where) // count]  # spread evenly
+    near = count // (4 if domain is not None else 2)
+    points = net(count, d)
+    if domain is None:
+        low, high = X.aminmax(dim=0)
+        half = torch.where(high > low, 0.7 * (high - low), lengths)
+        low, size = (low + high) / 2 - half, 2 * half
+    else:
+        low, size = domain[0], domain[1] - domain[0]
+    inside = low + size * points[near:]
+    number = torch.arange(near, device="cpu")
+    which = number % min(n, near) * n // min(n, near)  # spread evenly
+    some = X[which]
+    if n == 1:
+        return torch.cat([inside, some + lengths * (2 * points[:near] - 1)])
+    scaled = X / size
+    neighbours = torch.cdist(scaled[which], scaled).topk(min(n, 2 * d + 1), largest=False).indices
+    other = X[neighbours[number, 1 + number % (neighbours.shape[1] - 1)]]
+    # How far from a datum to its neighbour: every fourth in the middle, the others evenly in the log distance.
+    u = points[:near, :1]
+    between = torch.where((number % 4 == 0)[:, None], 0.2 + 0.6 * u, 0.5 * (1 / 3000) ** (1 - u))
+    return torch.cat([inside, some + between * (other - some)])
+
+
+@kept(32)
+def net(count: int, dims: int) -> Tensor:
+    """A Sobol net `[count, dims]` that is always the same, off the corners."""
+    return Sobol(dims, seed=0).next(count).clamp_(2**-30, 1 - 2**-30)
+
+
+@dataclass(eq=False, kw_only=True)
+class Tables:
+    """What data leave open of features that are drawn by tables.
+
+    `masses` are the shares of the cells of every factor, and `levels` their leverage, scaled to a mean of one. The
+    features may be multiplied with several monomials: of each the mean variance at the reference points, `sizes`; what
+    the data leave open of that, `left`; and its `shares` of all features.
+    """
+
+    masses: list[np.ndarray] = field(default_factory=list)
+    levels: list[np.ndarray] = field(default_factory=list)
+    sizes: np.ndarray = field(default_factory=lambda: np.ones(1))
+    left: np.ndarray = field(default_factory=lambda: np.ones(1))
+    proposal: list[Tensor] = field(default_factory=list)
+    shares: np.ndarray = field(default_factory=lambda: np.ones(1))
+
+
+@dataclass(eq=False)
+class Part(Tables):
+    """A spectrum, and the monomials that its waves are multiplied with: coordinates of (x, 1)."""
+
+    spectrum: Summand
+    envelopes: list[tuple[int, ...]]
+    variances: Tensor  # [e], of the waves that each is multiplied with
+
+
+def smoothed(at: np.ndarray, values: np.ndarray, weights: np.ndarray, index: np.ndarray, most: int) -> np.ndarray:
+    """Positive values `[k]` at places `[k]`, averaged over runs of neighbours and interpolated in logarithms."""
+    order = np.argsort(at, kind="stable")
+    count = max(1, min(most, len(at) // 4))
+    first = -(-np.arange(count) * len(at) // count)
+    w = weights[order]
+    total = np.maximum(np.add.reduceat(w, first), 1e-300)
+    middle = np.add.reduceat(at[order], first) / np.diff(np.append(first, len(at)))
+    y = np.add.reduceat(w * values[order], first) / total
+    return np.exp(np.interp(index, middle, np.log(np.maximum(y, max(1e-12 * y.max(), 1e-300)))))
+
+
+def part_of(s: Summand) -> Part:
+    """A spectrum times the monomials of its term."""
+    if not s.term.forms:
+        return Part(s, [()], s.variance[None])
+    A, coefficients = monomials([form.cpu() for form in s.term.forms])  # [p, e, d + 1], [e]
+    envelopes = [tuple(each) for each in A.argmax(-1).sort(0).values.mT.tolist()]
+    return Part(s, envelopes, s.variance * coefficients)
+
+
+@torch.no_grad()
+def set_levels(
+    parts: Sequence[Part], spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior, settings: Leverage
+) -> float:
+    """Set the leverage of all parts by a pilot run; the mean posterior variance is returned."""
+    total = sum(float(plain(p.variances).sum()) for p in parts)
+    # The posterior variance is hardly less than this share of the prior's: there the tail ends.
+    least = float(plain(posterior.noise).min()) / (len(posterior.sites.points) * max(total, 1e-300))
+    several = max(settings.num_pilot // 8, min(settings.num_pilot // 2, 3 * settings.num_pilot // 2 // len(parts)))
+    pilots, before = [], None
+    for p in parts:
+        root = root_of(p.spectrum.term.coupling, posterior.kernel.num_outputs)
+        products = len(p.envelopes) * (1 if root is None or len(parts) == 1 else len(root))
+        count = settings.num_pilot if len(parts) == 1 else several
+        count = count if products <= 2 else min(count, max(settings.num_pilot // 4, 2 * count // products))
+        if before is None or p.spectrum.factors is not before.factors:  # else another centre of the same spectrum
+            about, *tables = _pilot(p.spectrum, count, least)
+        before = p.spectrum
+        pilots.append((about if before.centre is None else about + plain(before.centre), *tables, root))
+    theta = torch.cat([theta for theta, *_ in pilots]).abs()
+    turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
+    reference = Reference(posterior, spec.domain, spec.where, 1 / torch.nan_to_num(turns, nan=1.0), settings)
+    variance, powers = reference.noise_variance.copy(), []  # [r]
+    weights_of = [_weights(reference, p.envelopes, root) for p, (*_, root) in zip(parts, pilots, strict=True)]
+    together = [theta for (theta, *_), weights in zip(pilots, weights_of, strict=True) if weights is None]
+    at_once = iter([])
+    if together:
+        power = reference.wave_power(torch.cat(together), origin)
+        at_once = iter(np.split(power, np.cumsum([len(theta) for theta in together])[:-1], axis=-1))
+    for p, weights, (theta, ratios, *_) in zip(parts, weights_of, pilots, strict=True):
+        power = next(at_once) if weights is None else reference.wave_power(theta, origin, weights)  # [e, r, k]
+        powers.append(as_numpy(plain(p.variances))[:, None, None] * power)
+        squares = 1.0 if weights is None else as_numpy(weights[..., : len(reference.x)].square().sum(1).mean(-1))
+        p.sizes = as_numpy(plain(p.variances)) * squares
+        variance += powers[-1].sum(0) @ (math.prod(ratios) / len(theta))
+    relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
+    for p, (theta, ratios, places, _), power in zip(parts, pilots, powers, strict=True):
+        lev = relative @ power  # [e, k]
+        _tabulate(p, lev.sum(0), ratios, places, settings)
+        each = lev @ (math.prod(ratios) / len(theta))
+        p.left = p.left * each / max(each.sum(), 1e-300)
+    return float(variance.mean())
+
+
+@outside()
+def _pilot(s: Summand, count: int, least: float) -> tuple[Tensor, list[np.ndarray], list[np.ndarray]]:
+    """Frequencies `[k, d]` along the whole spectrum, about its centre; and of each factor S / q `[k]` and places `[k]`.
+
+    They follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
+    """
+    stretch = 1 + 3 / math.sqrt(max(s.num_dims, 1))
+    q = [f.masses + f.stretched(stretch) + f.tail(least) for f in s.factors]
+    fixed = replace(s, centre=None)
+    fixed.factors = [f if isinstance(f, RadialFactor) else AtomFactor(plain(f.theta), plain(f.mass)) for f in s.factors]
+    U = net(count, s.num_uniforms)
+    theta, ratios, places = fixed.at([own / own.sum() for own in q], s.positions(U), fixed=True)
+    return theta, [as_numpy(ratio.exp()) for ratio in ratios], [as_numpy(at) for at in places]
+
+
+@outside()
+def _weights(reference: Reference, envelopes: list[tuple[int, ...]], root: Tensor | None) -> Tensor | None:
+    """Every monomial times every column of a coupling's root, at the points `[e, m, r + n]`; None where all are one."""
+    tasks, points = reference.tasks, torch.nn.functional.pad(reference.points, (0, 1), value=1.0)  # (x, 1)
+    if envelopes == [()] and (tasks is None or root is None):
+        return None
+    factors = points.mT[torch.tensor(envelopes, dtype=torch.long, device="cpu")].prod(1)  # [e, r + n]
+    if tasks is None or root is None:
+        return factors[:, None]
+    R = plain(root).to(points)
+    return factors[:, None] * R[tasks][:, R.any(0)].mT
+
+
+def _tabulate(
+    part: Part, lev: np.ndarray, ratios: list[np.ndarray], places: list[np.ndarray], settings: Leverage
+) -> None:
+    """The leverage of every factor's cells, and their mean, from that of the pilot waves `[k]`."""
+    factors = part.spectrum.factors
+    # Over directions a root of the mean square is best; in a product it would count what other factors account for.
+    power = 2.0 if len(factors) == 1 else 1.0
+    for i, (f, at) in enumerate(zip(factors, places, strict=True)):
+        others = math.prod((ratio for j, ratio in enumerate(ratios) if j != i), start=np.ones(len(lev)))
+        masses = as_numpy(f.masses)
+        fitted = smoothed(at, lev**power, others, as_numpy(f.index), settings.num_runs) ** (1 / power)
+        part.left = np.maximum(fitted @ masses, 1e-300)  # all have the same mean, but for the smoothing
+        part.masses.append(masses)
+        part.levels.append(fitted / part.left)
+
+
+# --- The proposal ----------------------------------------------------------------------------------------------------
+
+
+def propose(parts: Sequence[Tables], bound: float, smallest_gain: float) -> bool:
+    """Set every part's proposal q ~ S sqrt(lev^2 + b) and its shares of the features, with the smallest b allowed.
+
+    Without leverage half of the features are shared equally, half by variance; b is relative to those. They are taken
+    where leverage gains too little: False is returned then.
+    """
+    sizes, left = ([getattr(p, name) for p in parts] for name in ("sizes", "left"))
+    sizes, left = ([own / (sum(v.sum() for v in each) or 1.0) for own in each] for each in (sizes, left))
+    variance, left_of = (np.array([own.sum() for own in each]) for each in (sizes, left))  # [p]
+    even = 0.5 * variance + 0.5 / len(parts)
+    spread = variance**2 / (variance**2 / even).sum()
+    # The tables of all factors, one after another. The monomials of a part are one more factor: a cell is a monomial.
+    tables: list[tuple[np.ndarray, np.ndarray]] = []
+    for p, size, open_ in zip(parts, sizes, left, strict=True):
+        plain_share = 0.5 * size / (size.sum() or 1.0) + 0.5 / len(size)
+        tables += zip(p.masses, p.levels, strict=True)
+        tables.append((plain_share, open_ / (open_.sum() or 1.0) / plain_share))
+    m, lev = (np.concatenate(each) for each in zip(*tables, strict=True))  # masses and leverage of all cells
+    lengths, numbers = np.array([len(mass) for mass, _ in tables]), np.array([len(p.levels) + 1 for p in parts])
+    cells, factors = np.cumsum(lengths) - lengths, np.cumsum(numbers) - numbers  # where each table and part begins
+    tilted = np.square(lev * np.repeat(np.repeat(left_of / even, numbers), lengths))
+
+    def of_parts(sums: np.ndarray) -> np.ndarray:
+        return np.multiply.reduceat(sums, factors)
+
+    def at(b: float) -> tuple[np.ndarray, np.ndarray, float, float]:
+        """Proposals and shares; and squared errors far from the data, relative to plain ones, and among the data."""
+        t = np.sqrt(tilted + b)
+        q = m * t
+        whole = np.add.reduceat(q, cells)
+        far = of_parts(whole * np.add.reduceat(m / t, cells))  # sum of m^2 / q
+        near = left_of**2 * of_parts(whole * np.add.reduceat(m * np.square(lev) / t, cells))
+        shares = np.sqrt(near + b * even**2 * far)
+        shares /= shares.sum()
+        # Also with parts by their variance, which is all that counts far from data.
+        farthest = max((even**2 * far / shares).sum(), (spread * far / shares).sum())
+        return q / np.repeat(whole, lengths), shares, farthest, (near / shares).sum()
+
+    values = np.logspace(-2, 4, 37)
+    first, last = 0, len(values) - 1
+    while first < last:  # errors far from the data fall as b grows
+        middle = (first + last) // 2
+        first, last = (first, middle) if at(values[middle])[2] <= bound else (middle + 1, last)
+    q, shares, far, near = at(values[first])
+    *plain_q, _, plain_near = at(values[-1])
+    gains = far <= bound and math.sqrt(plain_near / near) >= smallest_gain
+    if not gains:
+        q, shares = plain_q
+    split = iter(np.split(q, cells[1:]))
+    for p, share in zip(parts, shares, strict=True):
+        p.proposal = [torch.from_numpy(next(split)) for _ in p.levels]
+        p.shares = share * next(split)
+    return gains
+
+
+def resampled(
+    values: Tensor,
+    reference: Reference,
+    count: int,
+    bound: float,
+    generator: torch.Generator,
+    settings: Leverage = Leverage(),  # noqa: B008
+) -> tuple[Tensor, Tensor] | None:
+    """`count` features of a pool by their leverage: their numbers, and what to multiply them with, `[count]` each.
+
+    The products phi_c(x) phi_c(x') of those that are chosen sum to the pool's in the mean: a feature that is chosen
+    twice counts twice. None where leverage gains nothing.
+
+    Args:
+        values: of all features of the pool `[r + n, C]` at `reference.points`.
+        bound: on the squared error far from the data, relative to that of features chosen by their mean squares.
+    """
+    r, values = len(reference.x), plain(values).to(reference.G)
+    left = as_numpy((reference.residual_power(values) / reference.variance()[:, None]).mean(0).double())  # [C]
+    masses = np.maximum(as_numpy(values[:r].square().mean(0).double()), 1e-300)
+    masses, left = masses / masses.sum(), left / max(left.sum(), 1e-300)
+    pool = Tables(masses=[masses], levels=[left / masses])
+    if not propose([pool], bound, settings.smallest_gain):
+        return None
+    (pi,) = pool.proposal
+    u = (torch.arange(count, device="cpu") + rand((1,), generator).cpu()) / count
+    chosen, _ = inverse_cdf(pi, u)
+    return chosen, (count * pi[chosen]).rsqrt()
+
+
+def bound_given(spec: FeatureSpec, settings: Leverage) -> float | None:
+    """The bound on int S^2 / q where it follows from what is asked for."""
+    if spec.domain is not None or spec.where is not None:
+        return settings.far_given
+    return settings.far_of_many if spec.num_bases >= settings.many_bases else None
+
+
+def _bound(parts: Sequence[Part], variance: float, settings: Leverage) -> float:
+    """The same by the spectra, and the mean posterior variance: one for all parts."""
+    sizes = [p.sizes.sum() for p in parts]
+    if variance > settings.explained * sum(sizes):
+        return settings.far_unexplained
+    bounds = []
+    for s in (p.spectrum for p, size in zip(parts, sizes, strict=True) if size >= 0.01 * sum(sizes)):
+        overlap = sum(len(f.dims) for f in s.factors) > s.num_dims
+        alone = settings.far_in_one_dim if s.num_dims == 1 else settings.far
+        bounds.append(settings.far_of_overlap if overlap else alone)
+    return min(bounds, default=settings.far)
+
+
+def _balance_monomials(parts: Sequence[Part]) -> None:
+    """Far from the data one monomial may be most of the variance: each has half of an equal share at the least."""
+    variance: dict[tuple[int, ...], float] = {}
+    for p in parts:
+        for envelope, v in zip(p.envelopes, plain(p.variances).tolist(), strict=True):
+            variance[envelope] = variance.get(envelope, 0.0) + v
+    for p in parts:
+        of_each = np.array([variance[envelope] for envelope in p.envelopes]) * len(variance)
+        p.shares = 0.5 * p.shares + 0.5 * as_numpy(plain(p.variances)) / of_each
+
+
+# --- Draws -----------------------------------------------------------------------------------------------------------
+
+
+def leverage(
+    found: Sequence[Summand],
+    count: int,
+    spec: FeatureSpec,
+    origin: Tensor,
+    posterior: FactoredPosterior,
+    generator: torch.Generator,
+    settings: Leverage = Leverage(),  # noqa: B008
+) -> list[Coupled]:
+    """`count` features for all of some spectra together, for each basis asked for, by their leverage.
+
+    Args:
+        found: the `spectra` of some terms.
+        origin: about which phases are taken, `[d]`.
+        posterior: the data that leverage is given.
+    """
+    parts = [part_of(s) for s in found]
+    variance = set_levels(parts, spec, origin, posterior, settings)
+    bound = bound_given(spec, settings) or _bound(parts, variance, settings)
+    # A spectrum of a few atoms is taken as it is.
+    exact = [p for p in parts if len(p.spectrum.factors) == 1 and isinstance(p.spectrum.factors[0], AtomFactor)]
+    size = sum(2 * len(p.envelopes) * len(p.levels[0]) for p in exact)
+    exact, size = (exact, size) if 2 * size <= count else ([], 0)
+    drawn = [wave for p in exact for wave in _atoms(p, spec.num_bases)]
+    rest = [p for p in parts if not any(p is other for other in exact)]
+    if rest:
+        propose(rest, bound, settings.smallest_gain)
+        if spec.domain is None and spec.where is None and any(p.spectrum.term.forms for p in rest):
+            _balance_monomials(rest)
+        drawn += waves(rest, count - size, spec.num_bases, generator)
+    return coupled(drawn, origin)
+
+
+@dataclass(eq=False)
+class DrawnWaves:
+    """Features of one spectrum times one monomial: pairs, and a single cosine."""
+
+    term: Term
+    envelope: tuple[int, ...]
+    pairs: Pairs | None
+    single: Cosines | None = None
+
+
+def _atoms(part: Part, num_bases: int) -> list[DrawnWaves]:
+    """All atoms of a part."""
+    (f,) = part.spectrum.factors
+    assert isinstance(f, AtomFactor)
+    theta, found = f.theta.expand(num_bases, -1, -1), []
+    for envelope, variance in zip(part.envelopes, part.variances, strict=True):
+        amplitude = (variance * f.mass).sqrt().expand(num_bases, -1)
+        found.append(DrawnWaves(part.spectrum.term, envelope, Pairs(theta, amplitude)))
+    return found
+
+
+def waves(parts: Sequence[Part], count: int, num_bases: int, generator: torch.Generator) -> list[DrawnWaves]:
+    """`count` features of some parts by their proposals and shares."""
+    shares = np.concatenate([p.shares for p in parts])
+    if count < 4 * len(shares):
+        numbers = whole_numbers(count, shares)
+    else:  # even numbers, since frequencies come in pairs
+        numbers = [2 * number for number in whole_numbers(count // 2, shares)]
+        numbers[0] += count % 2
+    own = iter(numbers)
+    counts = [[next(own) for _ in p.envelopes] for p in parts]
+    halves = [[-(-c // 2) for c in each] for each in counts]
+    directed: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    for dim in sorted({p.spectrum.even_dim for p in parts} - {0}):
+        members = [each for p, each in zip(parts, halves, strict=True) if p.spectrum.even_dim == dim]
+        u, directions = even(num_bases, [number for each in members for number in each], dim, generator)
+        lengths = [sum(each) for each in members]
+        directed[dim] = list(zip(u.split(lengths, 1), directions.split(lengths, 1), strict=True))
+    found = []
+    for p, own, numbers in zip(parts, counts, halves, strict=True):
+        s = p.spectrum
+        if s.even_dim:
+            positions = [directed[s.even_dim].pop(0)]
+        else:
+            U = [stratified(num_bases, number, s.num_uniforms, generator) for number in numbers]
+            positions = s.positions(U[0] if len(U) == 1 else torch.cat(U, 1))
+        theta, ratios, _ = s.at(p.proposal, positions)  # [g, f, d]
+        power = sum(ratios[1:], start=ratios[0]).exp()
+        pieces = zip(p.envelopes, p.variances, own, theta.split(numbers, 1), power.split(numbers, 1), strict=True)
+        found += [DrawnWaves(s.term, e, *_paired(t, (2 / c * v * w).sqrt(), c, generator)) for e, v, c, t, w in pieces]
+    return found
+
+
+def stratified(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
+    """Uniforms `[g, count, dims]`: of a Sobol net in one dimension; in more of a Hammersley net, the first one at
+    equal steps, shifted, and the others from a Sobol net: as even for numbers that are no powers of two.
+    """
+    if dims == 1:
+        return sobol(num_bases, count, 1, generator).cpu()
+    u = (torch.arange(count, device="cpu") + rand((num_bases, 1), generator).cpu()) / count
+    return torch.cat([u[..., None], sobol(num_bases, count, dims - 1, generator).cpu()], -1)
+
+
+def _paired(
+    theta: Tensor, amplitude: Tensor, count: int, generator: torch.Generator
+) -> tuple[Pairs | None, Cosines | None]:
+    """Waves as `count` features: pairs, and one single cosine where the count is odd."""
+    if count % 2 == 0:
+        return Pairs(theta, amplitude), None
+    # Any of the waves is the single one: they are not alike.
+    num_bases, number = amplitude.shape
+    start = (rand((num_bases, 1), generator).cpu() * number).long()
+    order = (start + torch.arange(number, device="cpu")) % number
+    theta, amplitude = theta.take_along_dim(order[..., None], 1), amplitude.take_along_dim(order, 1)
+    tau = 2 * math.pi * rand((num_bases, 1), generator).cpu()
+    pairs = Pairs(theta[:, :-1], amplitude[:, :-1]) if number > 1 else None
+    return pairs, Cosines(theta[:, -1:], tau, amplitude[:, -1:])
+
+
+def whole_numbers(total: int, shares: np.ndarray) -> list[int]:
+    """`total` in whole numbers by shares, at least one each."""
+    numbers = [max(1, int(total * share)) for share in shares / shares.sum()]
+    largest = numbers.index(max(numbers))
+    numbers[largest] = max(1, numbers[largest] + total - sum(numbers))
+    while sum(numbers) > max(total, len(numbers)):  # the largest alone could not make up for all that have one
+        numbers[numbers.index(max(numbers))] -= 1
+    return numbers
+
+
+def coupled(drawn: Sequence[DrawnWaves], origin: Tensor, role: str = RANDOM) -> list[Coupled]:
+    """Waves side by side where their coupling and the degree of their monomials are the same."""
+    groups: list[list[DrawnWaves]] = []
+    for one in drawn:
+        for group in groups:
+            same = same_coupling(group[0].term.coupling, one.term.coupling)
+            if same and len(group[0].envelope) == len(one.envelope):
+                group.append(one)
+                break
+        else:
+            groups.append([one])
+    found: list[Coupled] = []
+    for group in groups:
+        bases = [
+            _side_by_side([basis for basis in own if basis is not None])
+            for own in ([w.pairs for w in group], [w.single for w in group])
+            if any(basis is not None for basis in own)
+        ]
+        if group[0].envelope:
+            columns = [w.envelope for w in group if w.pairs is not None for _ in range(w.pairs.size)]
+            columns += [w.envelope for w in group if w.single is not None]
+            one_hot = torch.eye(len(origin) + 1, dtype=torch.float64, device="cpu")
+            A = one_hot[torch.tensor(columns, device="cpu").mT]  # [p, f, d + 1]
+            cosines = as_cosines(bases)
+            A = A.expand(cosines.num_bases, *A.shape)
+            bases = [Products(A, A.new_ones(()), origin, cosines)]
+        found += [Coupled(basis, group[0].term.coupling, role) for basis in bases]
+    return found
+
+
+def _side_by_side(bases: Sequence[Basis]) -> Basis:
+    if len(bases) == 1:
+        return bases[0]
+    return type(bases[0])(**{k: torch.cat([getattr(basis, k) for basis in bases], 1) for k in bases[0]._buffers})
+
+
+# --- Even directions -------------------------------------------------------------------------------------------------
+
+# Sizes of sets: more directions are several sets, each rotated on its own. Few sizes, since sets are kept.
+_SIZES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+
+
+def even(num_bases: int, counts: Sequence[int], dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """For each of some counts, one after another: stratified uniforms `[g, count]` for radii, and directions
+    `[g, count, dim]` that are even at all of these."""
+    sizes = []
+    for count in counts:
+        for size in _SIZES:
+            sizes += [size] * (count // size)
+            count %= size
+    u = rand((num_bases, sum(sizes)), generator).cpu()
+    Q = orthogonal(randn((len(sizes), num_bases, dim, dim), generator).cpu())  # a rotation of each set, for each basis
+    of = torch.from_numpy(np.repeat(sizes, sizes))
+    at = torch.from_numpy(np.concatenate([np.arange(size) for size in sizes]))
+    directions = [near_design(size, dim) @ rotation for size, rotation in zip(sizes, Q, strict=True)]
+    return ((at + u) / of).clamp_(2**-54, 1 - 2**-53), torch.cat(directions, 1)
+
+
+@kept(128)
+def near_design(size: int, dim: int) -> Tensor:
+    """Directions `[size, dim]` that are even altogether and in every run of neighbours: always the same.
+
+    Polynomials of degree 2t are integrated as by the sphere where the frame potential, the sum of (u_i . u_j)^2t over
+    all pairs, is least. Thirty steps of descent on those of degrees 2, 4 and 6 find directions far better than a Sobol
+    net's. Neighbours, which have radii alike, repel each other more. The potential does not know signs, as a pair of
+    features does not; signs then balance neighbours. In float64: rounding has no say in where the descent leads.
+    """
+    start = torch.randn(size, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
+    u = torch.nn.functional.normalize(start, dim=1)
+    if size == 1:
+        return u
+    at = torch.arange(size, dtype=torch.float64, device="cpu") / size
+    near = 1 + 2 * (-(at[:, None] - at).abs() / 0.15).exp()  # [size, size]
+    near.fill_diagonal_(0.0)
+    expected, factors = 1.0, []
+    for t in (1, 2, 3):
+        expected *= (2 * t - 1) / (dim + 2 * t - 2)  # the mean of (u . v)^2t over the sphere
+        factors.append(t / expected)
+    for step in range(30):
+        C = u @ u.mT
+        C2 = C.square()
+        slope = (C2 * factors[2]).add_(factors[1]).mul_(C2).add_(factors[0]).mul_(C).mul_(near)  # of the potential
+        pull = slope @ u
+        pull -= (pull * u).sum(1, keepdim=True) * u
+        pull *= 0.15 * (1 - step / 30) / pull.norm(dim=1).mean().clamp_min(1e-300)
+        u = torch.nn.functional.normalize(u - pull, dim=1)
+    balance = torch.zeros(dim, dtype=torch.float64, device="cpu")
+    for direction in u:
+        if direction @ balance > 0:
+            direction.neg_()
+        balance = 0.9 * balance + direction
+    return u

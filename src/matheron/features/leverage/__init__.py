@@ -1,1 +1,0 @@
-"""Frequencies sampled by their leverage given the data."""

@@ -1,0 +1,67 @@
+"""What applications ask of functions beside their values: how they are best computed, and where they are defined."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..evaluate import Record, Recursion, record_shares_work, recursion_of
+from .functions import AbstractFunctions
+
+
+def shares_work(functions: object) -> bool:
+    """Whether several functions at the same points cost less than each alone; not so where all is on a lattice.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.paths import shares_work
+    >>> shares_work(matheron.draw_prior(kernels.RBF(0.5), 2, input_dim=1))
+    True
+    >>> shares_work(matheron.draw_prior(kernels.RBF(0.5), 2, input_dim=1, domain=(0, 1)))
+    False
+    """
+    records = _records(functions)
+    return records is None or any(map(record_shares_work, records))
+
+
+def has_domain(functions: AbstractFunctions) -> bool:
+    """Whether these are functions on a box, as on a lattice: points outside of it are refused.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.paths import has_domain
+    >>> has_domain(matheron.draw_prior(kernels.RBF(0.5), 2, input_dim=1, domain=(0, 1)))
+    True
+    """
+    return any(getattr(part, "domain", None) is not None for part in functions.modules())
+
+
+def has_choices(functions: AbstractFunctions) -> bool:
+    """Whether inputs, or some of them, are choices, with nothing between one and the next.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.paths import has_choices
+    >>> has_choices(matheron.draw_prior(kernels.Categorical(1.0, 3), 2, input_dim=1))
+    True
+    """
+    return any(getattr(part, "whole", False) for part in functions.modules())
+
+
+def fused_recursion(functions: AbstractFunctions, dt: float, state: Tensor) -> Recursion | None:
+    """x' = x + dt f(x) from states `[s, d_s]` on, as a GPU kernel; None where there is none for these functions.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> from matheron.paths import fused_recursion
+    >>> paths = matheron.draw_prior(kernels.RBF(0.5), 2, input_dim=1)
+    >>> fused_recursion(paths, 0.1, torch.zeros(2, 1)) is None  # on a CPU
+    True
+    """
+    records = _records(functions)
+    return None if records is None else recursion_of(records, dt, state)
+
+
+def _records(functions: object) -> list[Record] | None:
+    """The records of which these are the outputs side by side; None where they are not so made."""
+    records = getattr(functions, "_records", None)
+    return None if records is None else records()
