@@ -59,11 +59,15 @@ def published():
     return found
 
 
+# Runs of fewer trials than their scale has, as `--trials` on their pages says.
+TRIALS = {"wasserstein-love-paper": 23}
+
+
 @pytest.mark.parametrize(("file", "header"), published())
 def test_published_results_are_those_of_a_finished_run(tmp_path, file, header):
     it = experiment(header["experiment"])
     settings = it.settings(header["scale"])
-    wanted = it.trials(settings, header["seed"], settings["trials"])
+    wanted = it.trials(settings, header["seed"], TRIALS.get(file.stem, settings["trials"]))
     with Results(Path(shutil.copy(file, tmp_path)), it.header(header["scale"], header["seed"])) as results:
         results.check_fields()
         assert results.done == {trial.key for trial in wanted}

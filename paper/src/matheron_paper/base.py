@@ -19,7 +19,6 @@ MODULES = {
     "wasserstein": "matheron_paper.wasserstein",
     "wasserstein-love": "matheron_paper.love",
     "bounds": "matheron_paper.bounds",
-    "variants": "matheron_paper.variants",
     "leverage": "matheron_paper.leverage",
     "thompson": "matheron_paper.thompson",
     "fitzhugh-nagumo": "matheron_paper.fitzhugh_nagumo",

@@ -57,17 +57,13 @@ def sparse(gp: matheron.ExactGP, m: int) -> matheron.SparseGP:
 
     start = np.linspace(0.1, 0.9, m)
     found = minimize(negative_bound, start, jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * m)
-    return optimal_q(gp, torch.tensor(np.sort(found.x), dtype=torch.float64)[:, None]).to(gp.train_inputs.device)
-
-
-def optimal_q(gp: matheron.ExactGP, Z: Tensor) -> matheron.SparseGP:
-    """The sparse posterior of inducing points `[m, d]` with the q(u) that maximises Titsias's bound; on the CPU."""
-    X, y = gp.train_inputs.cpu(), gp.train_targets.cpu()
+    Z = torch.tensor(np.sort(found.x), dtype=torch.float64)[:, None]
     with torch.no_grad():
         A, LB = _factors(gp.kernel, X, Z)
         # Whitened, u = chol(K_mm) omega: omega given y is N(B^-1 A y / sigma, B^-1), B = I + A A^T.
         q_mean = torch.cholesky_solve((A @ y)[:, None] / math.sqrt(NOISE), LB)[:, 0]  # [m]
-        q_root = torch.linalg.solve_triangular(LB.mT, torch.eye(len(Z), dtype=LB.dtype), upper=True)  # [m, m]
+        q_root = torch.linalg.solve_triangular(LB.mT, torch.eye(m, dtype=LB.dtype), upper=True)  # [m, m]
+    Z, q_mean, q_root = (v.to(gp.train_inputs.device) for v in (Z, q_mean, q_root))
     return matheron.SparseGP(gp.kernel, Z, q_mean, q_root, whitened=True)
 
 
