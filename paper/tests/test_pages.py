@@ -33,7 +33,7 @@ def test_every_results_file_is_shown_with_all_that_belongs_to_it():
     for file in (FOLDER / "files").glob("*.jsonl"):
         assert file.stem in shown
         assert all(file.with_suffix(suffix).exists() for suffix in (".png", ".pdf", ".csv"))
-    assert {"wasserstein-quick", "wasserstein-love-quick", "bounds-quick"} <= shown
+    assert {"wasserstein-quick", "wasserstein-love-paper", "bounds-quick"} <= shown
 
 
 def test_a_table_that_does_not_match_is_noticed():
@@ -59,11 +59,15 @@ def published():
     return found
 
 
+# Runs of fewer trials than their scale has, as `--trials` on their pages says.
+TRIALS = {"wasserstein-love-paper": 23}
+
+
 @pytest.mark.parametrize(("file", "header"), published())
 def test_published_results_are_those_of_a_finished_run(tmp_path, file, header):
     it = experiment(header["experiment"])
     settings = it.settings(header["scale"])
-    wanted = it.trials(settings, header["seed"], settings["trials"])
+    wanted = it.trials(settings, header["seed"], TRIALS.get(file.stem, settings["trials"]))
     with Results(Path(shutil.copy(file, tmp_path)), it.header(header["scale"], header["seed"])) as results:
         results.check_fields()
         assert results.done == {trial.key for trial in wanted}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,21 @@ import torch
 from matheron.compare.samplers import love
 
 from .base import Experiment, Settings, Trial, scales
-from .report import Row
-from .sampling import FEATURES, Blocks, measured, problem
-from .wasserstein import report, samplers
+from .report import Report, Row, Rows, grouped, quartiles
+from .sampling import FEATURES as ALL_FEATURES
+from .sampling import Blocks, measured, problem
+from .wasserstein import report as distances
+from .wasserstein import samplers
 
 if TYPE_CHECKING:
     from matheron import ExactGP
+
+# The paper's curves, and bases drawn afresh beside them.
+FEATURES = {name: kind for name, kind in ALL_FEATURES.items() if name != "equispaced"}
+# LOVE's cost is measured at as many test points as its error, and at this many times as many.
+MORE_POINTS = 4
+# Its cost is that of these many trials of each case, which the others need not repeat.
+COST_TRIALS = 8
 
 SCALES = scales(
     trials=(32, 4, 1),
@@ -36,12 +46,50 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     d, n = trial.case["d"], trial.case["n"]
     X = grid(d, round(n ** (1 / d)))
     gp, x = problem(X, settings["num_test"], trial.generator("problem"), device)
-    return {"rows": measured(gp, x, _samplers(gp, x, settings["num_features"]), trial, settings["num_draws"])}
+    rows = measured(gp, x, _samplers(gp, x, settings["num_features"]), trial, settings["num_draws"])
+    return {"rows": rows, "cost": _cost(gp, x, trial) if trial.number < COST_TRIALS else []}
 
 
 def _samplers(gp: ExactGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
     yield "LOVE", None, lambda num_draws, generator: love(gp, num_draws, generator=generator).blocks(x)
-    yield from samplers(gp, x, sizes)
+    yield from samplers(gp, x, sizes, extensions=False)
+
+
+def _cost(gp: ExactGP, x: torch.Tensor, trial: Trial) -> Rows:
+    """Seconds of LOVE at x and at more points: for its root of the covariance there, and then for 1000 draws."""
+    rows = []
+    for times in (1, MORE_POINTS):
+        generator = trial.generator("cost", device=x.device)
+        points = torch.rand(times * len(x), x.shape[1], generator=generator, dtype=x.dtype, device=x.device)
+        sampler = love(gp, 1000, generator=generator)
+        began = _now(x.device)
+        draw = sampler.at(points)
+        made = _now(x.device)
+        draw(1000)
+        rows.append({"points": len(points), "root": made - began, "draws": _now(x.device) - made})
+    return rows
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def report(records: Rows, settings: Settings) -> Report:
+    """Distances as in figure 3, and what LOVE costs against the numbers of data and of test points."""
+    of = distances(records, settings)
+    rows = [{**record["case"], **row} for record in records for row in record["result"]["cost"]]
+    remarks = []
+    for what, name in (("before the first draw", "root"), ("for 1000 draws", "draws")):
+        found = grouped(rows, ["d", "n", "points"], name)
+        each: dict[tuple[int, int], list[str]] = {}
+        for (d, n, _), seconds in sorted(found.items()):
+            each.setdefault((d, n), []).append(f"{quartiles(seconds)[1]:.2g}")
+        sizes = sorted({row["points"] for row in rows})
+        said = "; ".join(f"d = {d}, n = {n}: {' and '.join(medians)}" for (d, n), medians in each.items())
+        remarks.append(f"LOVE's median seconds {what}, at {' and '.join(map(str, sizes))} test points: {said}")
+    return Report(of.table, {"": of.figures[""]}, [*of.remarks, *remarks])
 
 
 def grid(d: int, side: int) -> torch.Tensor:
@@ -50,5 +98,5 @@ def grid(d: int, side: int) -> torch.Tensor:
     return torch.cartesian_prod(*[axis] * d).reshape(-1, d)
 
 
-# equispaced features are a lattice since
-EXPERIMENT = Experiment("wasserstein-love", __doc__, SCALES, cases, run, report, version=2, features=FEATURES)
+# 2: equispaced features are a lattice; 3: the paper's curves alone, and LOVE's cost
+EXPERIMENT = Experiment("wasserstein-love", __doc__, SCALES, cases, run, report, version=3, features=FEATURES)

@@ -32,7 +32,7 @@ _DRAWS = {"cpu": 2048, "cuda": 16384}
 
 # num_draws, generator -> blocks of values [b, *] at the test points
 Blocks = Callable[[int, torch.Generator], Iterator[Tensor]]
-Draw = Callable[..., matheron.Paths | LinearModelPaths]
+Draw = Callable[..., matheron.AbstractPaths | LinearModelPaths]
 
 
 def kernel(d: int) -> kernels.Kernel:
@@ -68,7 +68,7 @@ def decoupled(
     """Decoupled sampling with one basis of ell features for all draws, or a new one for every so many `together`."""
     domain = (0.0, 1.0) if features == "equispaced" else None
     draw = partial(matheron.draw, gp, paths_per_basis=together, domain=domain)
-    return _in_blocks(draw, x, ell, features, one_basis=together is None)
+    return in_blocks(draw, x, ell, features, one_basis=together is None)
 
 
 def fresh(gp: matheron.ExactGP, x: Tensor, ell: int) -> Blocks:
@@ -78,11 +78,15 @@ def fresh(gp: matheron.ExactGP, x: Tensor, ell: int) -> Blocks:
 
 def weights(gp: matheron.ExactGP, x: Tensor, b: int) -> Blocks:
     """Weight-space sampling with one basis of b features."""
-    return _in_blocks(partial(weight_space, gp, method="pathwise"), x, b, FEATURES["weight-space"])
+    return in_blocks(partial(weight_space, gp, method="pathwise"), x, b, FEATURES["weight-space"])
 
 
 def measured(
-    gp: matheron.ExactGP, x: Tensor, samplers: Iterable[tuple[str, int | None, Blocks]], trial: Trial, num_draws: int
+    gp: matheron.ExactGP | matheron.SparseGP,
+    x: Tensor,
+    samplers: Iterable[tuple[str, int | None, Blocks]],
+    trial: Trial,
+    num_draws: int,
 ) -> list[Row]:
     """W2 between the posterior at x and the empirical moments of each sampler's draws, and the seconds drawing took."""
     truth = moments(gp, x)
@@ -101,7 +105,7 @@ def measured(
     return rows
 
 
-def _in_blocks(draw: Draw, x: Tensor, ell: int, kind: str, one_basis: bool = True) -> Blocks:
+def in_blocks(draw: Draw, x: Tensor, ell: int, kind: str, one_basis: bool = True) -> Blocks:
     """Paths of ell features of a kind, in blocks that fit in memory by the number of draws and of weights for each."""
     device = x.device.type
     groups = min(_DRAWS[device], _WEIGHTS[device] // ell) // PATHS_PER_BASIS  # of paths that share a basis

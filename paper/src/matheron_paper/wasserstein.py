@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,23 +45,31 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     return {"rows": measured(gp, x, samplers(gp, x, settings["num_features"]), trial, settings["num_draws"])}
 
 
-def samplers(gp: ExactGP, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[str, int | None, Blocks]]:
-    """Every sampler of the figure: its name, its number of features, and its draws."""
+def samplers(
+    gp: ExactGP, x: torch.Tensor, sizes: Sequence[int], extensions: bool = True
+) -> Iterator[tuple[str, int | None, Blocks]]:
+    """Every sampler of the figure: its name, its number of features, and its draws; with or without our extensions."""
     yield "exact", None, exact(gp, x)
     for ell in sizes:
         yield "weight-space", ell, weights(gp, x, gp.num_data + ell)  # b = m + ell basis functions, as decoupled has
         yield "decoupled", ell, decoupled(gp, x, ell)
-        yield "leverage", ell, decoupled(gp, x, ell, KINDS["leverage"])
-        if gp.input_dim <= _EQUISPACED_UP_TO:
+        if extensions:
+            yield "leverage", ell, decoupled(gp, x, ell, KINDS["leverage"])
+        if extensions and gp.input_dim <= _EQUISPACED_UP_TO:
             yield "equispaced", ell, decoupled(gp, x, ell, FEATURES["equispaced"])
     yield "fresh bases", min(sizes), fresh(gp, x, min(sizes))
 
 
 def flat(records: Rows) -> list[Row]:
     """One row per sampler and trial, in the order in which the table shows them."""
+    return flat_by("n", records, METHODS)
+
+
+def flat_by(across: str, records: Rows, methods: Sequence[str] | Mapping[str, str]) -> list[Row]:
+    """The same of an experiment whose columns are `across`, with its methods in their order."""
     rows = [{**record["case"], **row} for record in records for row in record["result"]["rows"]]
-    order = list(METHODS).index
-    return sorted(rows, key=lambda row: (row["d"], row["n"], order(row["method"]), row["ell"] or 0))
+    order = list(methods).index
+    return sorted(rows, key=lambda row: (row["d"], row[across], order(row["method"]), row["ell"] or 0))
 
 
 # How each sampler is called in figures; the order is that of the table.
@@ -76,19 +84,27 @@ METHODS = {
 }
 
 
+# The curves of the paper's figures, and those of a second figure: decoupled draws, and what can be had in their place.
+PAPER = ("exact", "weight-space", "LOVE", "decoupled")
+OURS = ("exact", "decoupled", "leverage", "equispaced", "fresh bases")
+
+
 def report(records: Rows, settings: Settings) -> Report:
     rows = flat(records)
     title = f"W2 to the true posterior, {settings['num_draws']:,} draws at {settings['num_test']} test points"
     table = quartile_table(title, rows, ["d", "n", "method", "ell"], "w2", across="n")
-    return Report(table, {"": lambda: figure(rows, settings)}, [seconds_of_drawing(rows)])
+    figures = {"": lambda: figure([row for row in rows if row["method"] in PAPER], settings)}
+    if any(row["method"] in OURS and row["ell"] for row in rows):
+        figures["ours"] = lambda: figure([row for row in rows if row["method"] in OURS], settings)
+    return Report(table, figures, [seconds_of_drawing(rows)])
 
 
-def seconds_of_drawing(rows: Rows) -> str:
+def seconds_of_drawing(rows: Rows, across: str = "n") -> str:
     """What the samplers cost at the largest problem."""
-    n = max(row["n"] for row in rows)
-    groups = grouped([row for row in rows if row["n"] == n], ["method", "ell"], "seconds")
+    n = max(row[across] for row in rows)
+    groups = grouped([row for row in rows if row[across] == n], ["method", "ell"], "seconds")
     parts = [f"{m}{f' {ell}' if ell else ''} {quartiles(s)[1]:.2g} s" for (m, ell), s in groups.items()]
-    return f"Median time of drawing at n = {n}: {', '.join(parts)}"
+    return f"Median time of drawing at {across} = {n}: {', '.join(parts)}"
 
 
 def figure(rows: Rows, settings: Settings) -> Figure:

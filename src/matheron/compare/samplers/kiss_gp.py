@@ -16,6 +16,9 @@ from torch import Tensor
 
 from ...kernels import Kernel
 
+# Numbers on tori that are transformed together, 1 GiB of float64.
+_TORUS = 1 << 27
+
 
 def fast_posterior(
     kernel: Kernel, X: Tensor, y: Tensor, noise: Tensor, x: Tensor, axes: list[Tensor], num_iterations: int
@@ -96,8 +99,12 @@ class BlockToeplitz(LinearOperator):
         sizes = self.column.shape
         V = rhs.reshape(len(rhs), -1).mT.reshape(-1, *sizes)  # [r, q_1, .., q_d]
         dims, twice = list(range(1, V.ndim)), [2 * q for q in sizes]
-        out = torch.fft.irfftn(torch.fft.rfftn(V, s=twice, dim=dims) * self.spectrum, s=twice, dim=dims)
-        out = out[(slice(None), *(slice(0, q) for q in sizes))].reshape(len(V), -1).mT  # [m, r]
+        inside = (slice(None), *(slice(0, q) for q in sizes))
+        parts = [  # a torus has 2^d times as many points as the grid: few of them at a time
+            torch.fft.irfftn(torch.fft.rfftn(some, s=twice, dim=dims) * self.spectrum, s=twice, dim=dims)[inside]
+            for some in V.split(max(1, _TORUS // math.prod(twice)))
+        ]
+        out = torch.cat(parts).reshape(len(V), -1).mT  # [m, r]
         return out[:, 0] if rhs.ndim == 1 else out
 
     def _size(self) -> torch.Size:
