@@ -63,8 +63,10 @@ FUNCTIONS |= {
         [F.tanh(), F.softplus(), F.square(), abs(F), F.clamp(-0.5, 0.5), (F.square() + 1).sqrt(), (F.exp() + 1).log()]
     ),
     "more maps": lambda: matheron.stack(
-        [F.map(torch.sin), F.map(torch.cos), F.map(torch.atan), F.map(torch.relu), F.map(torch.expm1)]
-        + [F.exp().map(torch.log1p), 1 / F.exp(), F**3, F.map(torch.special.ndtr)]
+        [
+            *(F.map(function) for function in (torch.sin, torch.cos, torch.atan, torch.relu, torch.expm1)),
+            *(F.exp().map(torch.log1p), 1 / F.exp(), F**3, F.map(torch.special.ndtr)),
+        ]
     ),
     "layers": lambda: F.compose(G),
     "layers with inputs": lambda: drawn(k.RBF(0.3), 2).compose(F, with_inputs=True),
