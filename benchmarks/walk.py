@@ -84,7 +84,7 @@ def module_numbers(path: Path) -> list[str]:
     for node in ast.parse(path.read_text()).body:
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
-        if any(isinstance(part, ast.Call) for part in ast.walk(node.value)):
+        if any(isinstance(part, ast.Call | ast.Subscript) for part in ast.walk(node.value)):
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         constants = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
