@@ -179,7 +179,7 @@ def test_imports_go_down_the_list_and_never_up():
 
 
 # What is beneath the type of paths, and what its own modules alone may ask of it.
-BENEATH = {"evaluate", "solvers.operator", "paths.matheron_rule", "features.spec", "core.nufft", "core.arena"}
+BENEATH = {"evaluate", "paths.matheron_rule", "features.spec", "core.nufft", "core.arena"}
 BENEATH |= {"lattice"}
 WITHIN = {"modules", "record", "_records", "_values", "_values_and_gradients", "_on_grid", "_mean", "_given"}
 APPLICATIONS = ("thompson", "dynamics", "fields", "cli", "plots", "adapters")
@@ -212,3 +212,43 @@ def test_no_module_is_hidden_by_a_name_that_its_package_exports():
         nodes = [node for node in parsed(file).body if isinstance(node, ast.ImportFrom) and node.module]
         names = {alias.asname or alias.name for node in nodes for alias in node.names}
         assert not modules & names, f"{file}: `import` finds {modules & names} where there is a module of that name"
+
+
+def test_a_name_stands_for_one_class_or_type_in_all_of_the_library():
+    package = ROOT / "src/matheron"
+    homes: dict[str, list[str]] = {}
+    for file in sorted(package.rglob("*.py")):
+        for node in parsed(file).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(file.relative_to(package)))
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):
+                name = ast.unparse(node.targets[0])
+                if len(name) > 1 and name[0].isupper() and not name.isupper():  # a type, such as Index = int | slice
+                    homes.setdefault(name, []).append(str(file.relative_to(package)))
+    assert not {name: files for name, files in homes.items() if len(files) > 1}
+
+
+# Modules that tests look inside, for want of a public name: quadrature rules, table formats, GPU kernels' interpreter.
+INSIDE = {
+    "adapters.gpflow.kernels", "adapters.sklearn", "cli.demo.numbers", "cli.playground.command", "cli.playground.model",
+    "cli.playground.page", "compare.bounds", "core.arena", "core.modes", "dynamics.iterative",
+    "evaluate.fused.product", "evaluate.own_points", "features.leverage", "fields.drift",
+    "fields.field_data", "fields.writing", "kernels.spectral", "lattice.planning", "paths.precision", "paths.sparse",
+    "thompson.branches", "thompson.fitting", "thompson.fronts", "thompson.greedy", "thompson.mesh",
+    "thompson.problem", "thompson.quasi_newton", "thompson.trials", "thompson.unit_cube",
+}  # fmt: skip
+# Packages and modules with a page of the reference, or that are the map of a room.
+DOCUMENTED = {"adapters.botorch", "adapters.gpytorch", "compare.metrics", "compare.samplers", "evaluate.fused"}
+DOCUMENTED |= {"models.means", "models.transforms", "thompson.optuna", "__main__"}
+
+
+def test_tests_stand_on_the_public_interface_but_for_a_few_modules():
+    imported = set()
+    for file in sorted(
+        path for folder in ("tests", "paper/tests", "portable/tests") for path in (ROOT / folder).rglob("*.py")
+    ):
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("matheron."):
+                imported.add(str(node.module).removeprefix("matheron."))
+    deep = {name for name in imported if "." in name or name == "__main__"} - DOCUMENTED
+    assert deep == INSIDE, "add a public name, or the module to INSIDE; or take away what no test imports any more"

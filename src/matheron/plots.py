@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Panels = Axes | Sequence[Axes] | np.ndarray
 
-Data = tuple[ArrayLike, ArrayLike]
+Observed = tuple[ArrayLike, ArrayLike]
 
 PRIOR, UPDATE, POSTERIOR, EXACT = "#ee8722", "#8250b4", "#2a72c8", "#000000"  # the paper's orange, purple, blue, black
 NOISE = "#9aa0a6"
@@ -52,7 +52,7 @@ def plot_paths(
     paths: AbstractFunctions,
     x: ArrayLike,
     *,
-    data: Data | None = None,
+    data: Observed | None = None,
     noise: ArrayLike | None = None,
     axes: Panels | None = None,
 ) -> Any:
@@ -206,7 +206,7 @@ class _Law(NamedTuple):
 
 
 def _lines(
-    paths: AbstractFunctions, x: ArrayLike, data: Data | None, noise: ArrayLike | None, axes: Panels | None
+    paths: AbstractFunctions, x: ArrayLike, data: Observed | None, noise: ArrayLike | None, axes: Panels | None
 ) -> Axes | np.ndarray:
     if getattr(x, "ndim", 0) == 2:
         check_names(x, "x", paths.input_names)
@@ -273,7 +273,7 @@ def draw_curves(
         axis.margins(x=0.01)
 
 
-def _maps(paths: AbstractFunctions, x: Iterable[ArrayLike], data: Data | None, axes: Panels | None) -> np.ndarray:
+def _maps(paths: AbstractFunctions, x: Iterable[ArrayLike], data: Observed | None, axes: Panels | None) -> np.ndarray:
     sides = list(x)
     grid = [as_tensor(axis, "x").double().cpu() for axis in sides]
     if len(grid) != 2 or any(axis.ndim != 1 for axis in grid):
@@ -359,7 +359,7 @@ def _mean(paths: AbstractFunctions, x: Tensor) -> Tensor:
 _UNNAMED = {1: ["x"], 2: ["$x_1$", "$x_2$"]}
 
 
-def _input_names(paths: AbstractFunctions, x: Sequence[ArrayLike], data: Data | None) -> list[str]:
+def _input_names(paths: AbstractFunctions, x: Sequence[ArrayLike], data: Observed | None) -> list[str]:
     """Names of the inputs: the model's, the data's, or those of x, its columns."""
     d = paths.input_dim
     known = paths.input_names or (None if data is None else names_of(data[0]))
@@ -369,7 +369,7 @@ def _input_names(paths: AbstractFunctions, x: Sequence[ArrayLike], data: Data | 
     return list(known) if len(known) == d else _UNNAMED[d]
 
 
-def _output_names(paths: AbstractFunctions, data: Data | None, inputs: list[str]) -> list[str]:
+def _output_names(paths: AbstractFunctions, data: Observed | None, inputs: list[str]) -> list[str]:
     """Names of the outputs: those of the data's targets, a column or a table."""
     t = paths.num_outputs
     y = None if data is None else data[1]
@@ -384,7 +384,7 @@ def _name(column: object) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _observations(data: Data, paths: AbstractFunctions) -> tuple[Tensor, Tensor]:
+def _observations(data: Observed, paths: AbstractFunctions) -> tuple[Tensor, Tensor]:
     if getattr(data[0], "ndim", 0) == 2:
         check_names(data[0], "data", paths.input_names)
     X, y = (as_tensor(part, "data").double().cpu() for part in data)

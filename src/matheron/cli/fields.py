@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Exposure, Likelihood, Trials
+from .options import Exposure, LikelihoodOption, Trials
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +69,7 @@ def field(
             show_default="by the CRS",
         ),
     ] = None,
-    likelihood: Likelihood = None,
+    likelihood: LikelihoodOption = None,
     exposure: Exposure = None,
     trials: Trials = None,
     log: Annotated[bool, typer.Option("--log", help="Model the logarithm of the values.")] = False,

@@ -12,12 +12,12 @@ import typer
 from .options import (
     ROWS,
     AsJson,
-    Data,
+    DataOption,
     Encode,
     Exclude,
     Inputs,
-    Kernel,
-    Noise,
+    KernelOption,
+    NoiseOption,
     Quiet,
     Rows,
     Seed,
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 def minimize(
-    data: Data,
+    data: DataOption,
     target: Target,
     inputs: Inputs = None,
     exclude: Exclude = None,
     encode: Encode = None,
-    kernel: Kernel = None,
-    noise: Noise = None,
+    kernel: KernelOption = None,
+    noise: NoiseOption = None,
     rows: Rows = ROWS,
     points: Annotated[int, typer.Option(min=1, help="How many points to suggest.")] = 4,
     bounds: Annotated[

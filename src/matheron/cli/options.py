@@ -17,7 +17,7 @@ Target = Annotated[str, typer.Option(help="The column to be modelled.", show_def
 Inputs = Annotated[str | None, typer.Option(help="Columns it depends on, a,b,c; all others by default.")]
 Exclude = Annotated[str | None, typer.Option(help="Columns to leave out, a,b,c.")]
 Encode = Annotated[str | None, typer.Option(help="Columns of categories, each to become columns of 0 and 1.")]
-Kernel = Annotated[
+KernelOption = Annotated[
     str | None,
     typer.Option(
         help="rbf, matern-1/2, matern-3/2, matern-5/2, rational-quadratic, periodic or linear, or a sum of these, "
@@ -25,11 +25,11 @@ Kernel = Annotated[
         show_default="matern-5/2",
     ),
 ]
-Noise = Annotated[
+NoiseOption = Annotated[
     float | None,
     typer.Option(min=0, help="Standard deviation of the noise, in the target's units.", show_default="fitted"),
 ]
-Likelihood = Annotated[
+LikelihoodOption = Annotated[
     str | None,
     typer.Option(
         help="How the target follows from the function: bernoulli or probit (yes and no), poisson (counts), binomial "
@@ -46,7 +46,7 @@ ROWS = 50_000
 Seed = Annotated[int, typer.Option(min=0, help="Random seed: the same seed gives the same result.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
-Data = Annotated[Path, typer.Argument(help="A table, .csv or .parquet.", show_default=False)]
+DataOption = Annotated[Path, typer.Argument(help="A table, .csv or .parquet.", show_default=False)]
 
 
 class Voice:

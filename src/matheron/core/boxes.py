@@ -21,11 +21,11 @@ class Bounds(Protocol):
     def ub(self) -> ArrayLike: ...
 
 
-Box = ArrayLike | Bounds
+BoxLike = ArrayLike | Bounds
 
 
 def as_box(
-    box: Box, name: str, *, input_dim: int | None = None, like: Tensor | None = None, names: Names = None
+    box: BoxLike, name: str, *, input_dim: int | None = None, like: Tensor | None = None, names: Names = None
 ) -> Tensor:
     """The box `[2, d]` of lower and upper bounds, from `(lower, upper)`, `[2, d]`, or a `scipy.optimize.Bounds`.
 

@@ -99,10 +99,12 @@ def library_for(x: Tensor) -> ModuleType | None:
     return None if known is None else known()
 
 
-Transform = Callable[[Tensor, tuple[int, ...]], Tensor]
+FourierTransform = Callable[[Tensor, tuple[int, ...]], Tensor]
 
 
-def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None) -> Transform | None:
+def _plan(
+    kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: float | None = None
+) -> FourierTransform | None:
     """From complex128 data to a result of a shape, by the library for the device; None where there is none."""
     library = library_for(x)
     if library is None:
@@ -117,7 +119,7 @@ def _plan(kind: int, shape: tuple[int, ...], count: int, x: Tensor, accuracy: fl
     return lambda data, result: torch.from_numpy(plan.execute(data.contiguous().numpy()).reshape(result))
 
 
-def on_device(library: ModuleType, settings: tuple[object, ...], x: Tensor, **options: int) -> Transform:
+def on_device(library: ModuleType, settings: tuple[object, ...], x: Tensor, **options: int) -> FourierTransform:
     """A plan of cufinufft's, which takes tensors as they are; older versions want angles between -pi and pi."""
     plan = library.Plan(*settings, **options)
     angles = torch.remainder(x.detach().double() + math.pi, 2 * math.pi) - math.pi

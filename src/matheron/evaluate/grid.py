@@ -85,10 +85,10 @@ def _in_blocks(record: Record, terms: list[PathTerm], axes: list[Tensor], out: T
 
 
 # A separable summand: one factor `[n_i, c]` per axis, and the weights `[r, c]` that go with them; all complex perhaps.
-Summand = tuple[list[Tensor], Tensor]
+GridSummand = tuple[list[Tensor], Tensor]
 
 
-def _add_grid_sums(summands: list[Summand], into: list[Tensor]) -> None:
+def _add_grid_sums(summands: list[GridSummand], into: list[Tensor]) -> None:
     """Add sum_i W_i phi_i on a grid, of r rows, to r views `[n1, n2 n3 ...]`: some columns of the grid at a time."""
     for (first, *others), weights in summands:
         n1, rest = len(first), [len(other) for other in others]
@@ -118,7 +118,7 @@ def _unravelled(index: Tensor, shape: list[int]) -> list[Tensor]:
     return places[::-1]
 
 
-def _summands(basis: Basis, W: Tensor, axes: list[Tensor], kernels: Separated | None) -> list[Summand] | None:
+def _summands(basis: Basis, W: Tensor, axes: list[Tensor], kernels: Separated | None) -> list[GridSummand] | None:
     """The separable summands of a basis of one version with weights `[r, c]`, a canonical one's by kernels of one
     dimension; None where it does not separate."""
     if isinstance(basis, Pairs | Cosines):
@@ -130,7 +130,7 @@ def _summands(basis: Basis, W: Tensor, axes: list[Tensor], kernels: Separated | 
         return [(factors, torch.complex(W_cos.contiguous(), -W_sin))]  # a cos + b sin: (a - i b) exp(i .), real part
     if not isinstance(basis, Canonical) or kernels is None:
         return None
-    summands: list[Summand] = []
+    summands: list[GridSummand] = []
     for scale, by_axis in kernels:
         factors = []
         for axis, centre, parts in zip(axes, basis.centres.unbind(-1), by_axis, strict=True):

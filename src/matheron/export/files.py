@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 # What `matheron_portable` reads.
 FORMAT = "matheron-functions-1"
-Points = Literal["shared", "own"]
+GraphPoints = Literal["shared", "own"]
 # Points in the example that a graph is traced with; any number of them is taken.
 _EXAMPLE = 5
 
 
-def export(functions: AbstractFunctions, path: str | os.PathLike[str], points: Points = "shared") -> None:
+def export(functions: AbstractFunctions, path: str | os.PathLike[str], points: GraphPoints = "shared") -> None:
     """Write functions to a file of the kind that its ending says, whole or not at all: `AbstractFunctions.export`."""
     path = Path(path)
     if path.suffix not in _WRITERS:
@@ -51,7 +51,7 @@ def export(functions: AbstractFunctions, path: str | os.PathLike[str], points: P
         temporary.unlink(missing_ok=True)
 
 
-def traced(module: FunctionModule, points: Points = "shared") -> torch.export.ExportedProgram:
+def traced(module: FunctionModule, points: GraphPoints = "shared") -> torch.export.ExportedProgram:
     """The module as a graph for any number n of points `[n, d]`, or `[s, n, d]` for each path its own."""
     own = points == "own"
     shape = (module.num_paths, _EXAMPLE, module.input_dim) if own else (_EXAMPLE, module.input_dim)
@@ -59,11 +59,11 @@ def traced(module: FunctionModule, points: Points = "shared") -> torch.export.Ex
     return torch.export.export(module, (x,), dynamic_shapes={"x": {int(own): torch.export.Dim("n", min=1)}})
 
 
-def _write_program(module: FunctionModule, path: Path, points: Points) -> None:
+def _write_program(module: FunctionModule, path: Path, points: GraphPoints) -> None:
     torch.export.save(traced(module, points), path)
 
 
-def _write_onnx(module: FunctionModule, path: Path, points: Points) -> None:
+def _write_onnx(module: FunctionModule, path: Path, points: GraphPoints) -> None:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -96,7 +96,7 @@ def _without_advice() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _write_numbers(module: FunctionModule, path: Path, points: Points) -> None:
+def _write_numbers(module: FunctionModule, path: Path, points: GraphPoints) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
     save_file(tensors, path, metadata={"format": FORMAT, "functions": json.dumps(described(module), sort_keys=True)})
 
@@ -109,7 +109,7 @@ def described(module: nn.Module) -> dict[str, Json]:
     return {"kind": type(module).__name__.removesuffix("Module"), "fields": fields, "parts": parts}
 
 
-_WRITERS: dict[str, Callable[[FunctionModule, Path, Points], None]] = {
+_WRITERS: dict[str, Callable[[FunctionModule, Path, GraphPoints], None]] = {
     ".onnx": _write_onnx,
     ".pt2": _write_program,
     ".safetensors": _write_numbers,

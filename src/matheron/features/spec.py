@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core.boxes import Box, as_box
+from ..core.boxes import BoxLike, as_box
 from ..core.checks import ArrayLike, Names, as_count, as_points
 from ..models.transforms import Transform
 from .features import Features
@@ -75,7 +75,7 @@ def feature_spec(
     features: str | Features,
     num_features: int,
     paths_per_basis: int | None,
-    domain: Box | None = None,
+    domain: BoxLike | None = None,
     tolerance: float = 1e-3,
     where: ArrayLike | None = None,
     *,

@@ -29,7 +29,7 @@ PATHS_ALONE = 2
 
 Chunks = str | int | Mapping[Hashable, int] | Mapping[str, int]
 # The sizes of blocks along each dim.
-Cuts = tuple[tuple[int, ...], ...]
+GridCuts = tuple[tuple[int, ...], ...]
 
 
 def simulate(
@@ -124,7 +124,7 @@ def _check_corners(paths: Functions, targets: Targets) -> None:
         (paths[:1] if paths.num_paths > 2 else paths)(torch.from_numpy(corners))
 
 
-def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> Cuts:
+def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> GridCuts:
     """The sizes of the blocks along the paths and each of the targets' dims."""
     core = need("dask.array.core")
     dims = ("path", *targets.dims)
@@ -165,7 +165,7 @@ def _sides(targets: Targets, numbers: int) -> list[int]:
     return sides
 
 
-def _graph(paths: Carried, targets: Targets, outputs: int, cuts: Cuts) -> tuple[HighLevelGraph, str, Cuts]:
+def _graph(paths: Carried, targets: Targets, outputs: int, cuts: GridCuts) -> tuple[HighLevelGraph, str, GridCuts]:
     """The blocks as tasks that refer to the paths by one key."""
     highlevel = need("dask.highlevelgraph")
     mask, lazy, layers, dependencies = targets.mask, None, {}, {}
@@ -194,7 +194,7 @@ def _graph(paths: Carried, targets: Targets, outputs: int, cuts: Cuts) -> tuple[
     return graph, key, (cuts[0], *(((outputs,),) if outputs > 1 else ()), *cuts[1:])
 
 
-def _token(paths: Carried, targets: Targets, cuts: Cuts, evaluator: str, mask: Mask) -> str:
+def _token(paths: Carried, targets: Targets, cuts: GridCuts, evaluator: str, mask: Mask) -> str:
     """A name for the field that any process gives to the same one: a write that was stopped knows it again."""
     total = hashlib.sha256(f"{paths.token}{cuts}{evaluator}{targets.order}".encode())
     for array in targets.axes or (targets.points,):

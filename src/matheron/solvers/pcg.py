@@ -25,7 +25,7 @@ _REACH = {torch.float32: 1e-4, torch.float64: 1e-9}
 _LARGE_ON_GPU = 1 << 18
 
 
-Report = Callable[[int, float], None]
+OnIteration = Callable[[int, float], None]
 
 
 class ConvergenceWarning(UserWarning):
@@ -131,7 +131,7 @@ class Errors:
 class _Solve:
     """One batch of right-hand sides `[n, r]`; x and its residual are in float64."""
 
-    def __init__(self, state: PCGState, settings: PCG, b: Tensor, report: Report) -> None:
+    def __init__(self, state: PCGState, settings: PCG, b: Tensor, report: OnIteration) -> None:
         self.operator, self.precondition, self.settings = state.operator, state.preconditioner, settings
         self.b, self.dtype, self.report = b.double(), b.dtype, report
         self.everyone, self.errors = self.operator.processes, Errors(self.operator, self.precondition)
@@ -262,7 +262,7 @@ def _largest(a: Tensor) -> Tensor:
 
 
 @contextmanager
-def progress_bar(show: bool, title: str, tolerance: float) -> Iterator[Report]:
+def progress_bar(show: bool, title: str, tolerance: float) -> Iterator[OnIteration]:
     """What is told of every iteration and the largest error then: a progress bar, in powers of ten, or nothing."""
     if not show:
         yield lambda iterations, error: None

@@ -28,7 +28,7 @@ from ...models.transforms import chained
 from ..gpytorch.exact import noise_of, translate_exact
 from ..gpytorch.kernels import kernel_of
 from ..gpytorch.place import Place
-from ..gpytorch.prior import Prior
+from ..gpytorch.prior import PriorOfModel
 from ..gpytorch.variational import translate_strategy
 from ..refusal import BY_HAND, full_name, refusal
 from . import fidelity as _fidelity  # noqa: F401  registers its kernels
@@ -194,7 +194,7 @@ def _number(place: Place) -> int:
 
 @noise_of.register
 def _(
-    likelihood: SparseOutlierGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: Prior
+    likelihood: SparseOutlierGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: PriorOfModel
 ) -> Tensor:
     # Outliers have variances of their own, in units of the covariance's diagonal where that makes the fit convex.
     sparse = cast(SparseOutlierNoise, likelihood.noise_covar)

@@ -30,17 +30,17 @@ from .frame import Frame, framed
 from .kernels import theirs, value
 from .means import linear, of_outputs, one_each
 
-Snapshot = ExactGP | SparseGP | Outputs | SelectedOutputs
+Described = ExactGP | SparseGP | Outputs | SelectedOutputs
 
 
 @singledispatch
-def describe(model: object) -> Snapshot:
+def describe(model: object) -> Described:
     """A GPflow model as an `ExactGP` or a `SparseGP`, or several of these as outputs."""
     raise refusal("model", model, describe)
 
 
 @describe.register
-def _(model: gm.GPR) -> Snapshot:
+def _(model: gm.GPR) -> Described:
     X, Y = (value(v) for v in model.data)  # [n, d], [n, t]
     frame = framed(model.kernel, X)
     noise = np.ravel(value(model.likelihood.variance_at(theirs(X)))) + frame.white  # [n]
@@ -50,7 +50,7 @@ def _(model: gm.GPR) -> Snapshot:
 
 
 @describe.register
-def _(model: gm.SGPR) -> Snapshot:
+def _(model: gm.SGPR) -> Described:
     """The optimal q(u). GPflow holds B and c: B B^T = I + A A^T with A = L^-1 K_uf / sigma, L L^T = K_uu; c = B^-1 A y.
 
     Whitened, its mean is B^-T c and its covariance (B B^T)^-1.
@@ -64,12 +64,12 @@ def _(model: gm.SGPR) -> Snapshot:
 
 
 @describe.register
-def _(model: gm.VGP) -> Snapshot:
+def _(model: gm.VGP) -> Described:
     return _variational(model, value(model.data[0]), value(model.q_mu), value(model.q_sqrt), whiten=True)
 
 
 @describe.register
-def _(model: gm.SVGP) -> Snapshot:
+def _(model: gm.SVGP) -> Described:
     q_mu, q_sqrt = value(model.q_mu), value(model.q_sqrt)  # [m, t], [m, t] or [t, m, m]
     roots = q_sqrt.T if q_sqrt.ndim == 2 else q_sqrt  # [t, m] or [t, m, m]
     if isinstance(model.kernel, gk.MultioutputKernel):
@@ -77,7 +77,7 @@ def _(model: gm.SVGP) -> Snapshot:
     return _variational(model, inducing_points(model.inducing_variable)[0], q_mu, roots, model.whiten)
 
 
-def _variational(model: gm.GPModel, Z: np.ndarray, q_mu: np.ndarray, roots: np.ndarray, whiten: bool) -> Snapshot:
+def _variational(model: gm.GPModel, Z: np.ndarray, q_mu: np.ndarray, roots: np.ndarray, whiten: bool) -> Described:
     """A q(u) for each column of q_mu `[m, t]`, all of one kernel and at the same points."""
     frame = framed(model.kernel, Z)
     columns = zip(q_mu.T, roots, _means(model, frame, q_mu.shape[1]), strict=True)

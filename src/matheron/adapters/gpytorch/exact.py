@@ -19,7 +19,7 @@ from ...models import GP, Batch, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...models.means import Mean, Mixed
 from ..refusal import BY_HAND, refusal
 from .place import tensor
-from .prior import Prior
+from .prior import PriorOfModel
 
 
 def translate_exact(
@@ -36,7 +36,7 @@ def translate_exact(
         raise ValueError("model: this ExactGP has no training data; call set_train_data, or use matheron.draw_prior")
     targets = model.train_targets
     assert isinstance(targets, Tensor)
-    prior = Prior(model, inputs, targets.shape, number_tasks)
+    prior = PriorOfModel(model, inputs, targets.shape, number_tasks)
     noise = noise_of(model.likelihood, targets.shape, tuple(model.train_inputs or ()), prior)
     if prior.independent:
         if noise.shape[-2:] != targets.shape[-2:]:
@@ -77,7 +77,7 @@ def assembled(members: Sequence[GP], batch_shape: torch.Size, outputs: bool = Fa
 
 
 @singledispatch
-def noise_of(likelihood: object, shape: torch.Size, inputs: tuple[Tensor, ...], prior: Prior) -> Tensor:
+def noise_of(likelihood: object, shape: torch.Size, inputs: tuple[Tensor, ...], prior: PriorOfModel) -> Tensor:
     """Variances at targets of a shape `[*batch, n]`: as many; for tasks `[*batch, n, t]` as many, or covariances
     `[*batch, t, t]` of the tasks' noise at each point."""
     raise refusal("likelihood", likelihood, noise_of)
@@ -92,7 +92,7 @@ noise_of.register(
 
 @noise_of.register
 def _(
-    likelihood: gl.MultitaskGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: Prior
+    likelihood: gl.MultitaskGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: PriorOfModel
 ) -> Tensor:
     n, t = shape[-2:]
     if not (likelihood.has_task_noise and likelihood.rank > 0):

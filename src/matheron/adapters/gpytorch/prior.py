@@ -1,4 +1,4 @@
-"""Prior: what a model's forward says of its kernel and its mean.
+"""PriorOfModel: what a model's forward says of its kernel and its mean.
 
 Nothing is taken on trust: what was read is compared, at a few points, with what forward computes there.
 """
@@ -39,7 +39,7 @@ _NUM_PROBES = 6
 Reading = Callable[[Place], Kernel]
 
 
-class Prior:
+class PriorOfModel:
     """The prior of a model, or of a batch of them, over `inputs [*batch, n, d_k]` side by side.
 
     `kernel(place)` is our kernel of one member, in the graph of the model's parameters. Where `independent` outputs are

@@ -18,7 +18,7 @@ from ...models.means import Mixed, Stacked
 from ..refusal import BY_HAND, refusal, refuse_override
 from .exact import assembled
 from .place import tensor
-from .prior import Prior
+from .prior import PriorOfModel
 
 Base = gv.VariationalStrategy | gv.UnwhitenedVariationalStrategy | gv.CiqVariationalStrategy
 
@@ -73,7 +73,7 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
     q_mean, q_root = moments_of(strategy._variational_distribution)  # [*batch, m], [*batch, m, m]
     model = strategy.model
     assert isinstance(model, nn.Module)
-    prior = Prior(model, (tensor(strategy.inducing_points),), q_mean.shape)
+    prior = PriorOfModel(model, (tensor(strategy.inducing_points),), q_mean.shape)
     if prior.collapsed is not None:
         raise TypeError(f"kernel: InducingPointKernel is for exact models; give its base kernel to this one, {BY_HAND}")
     members = []
