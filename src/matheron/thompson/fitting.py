@@ -13,10 +13,6 @@ from ..kernels import Matern
 from ..models import ExactGP
 from ..models.transforms import Affine
 
-# Below these a hyperparameter is not fitted. With a higher floor under the noise (BoTorch's is 1e-4), draws of a
-# function without noise would differ where its value is known, and search there for ever.
-FLOORS = {"lengthscale": 1e-3, "outputscale": 1e-4, "noise": 1e-6}
-
 
 def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | None = None) -> ExactGP:
     """A model of values y `[n]` at X `[n, d]`, in the unit cube or in the box `bounds`: Matern-5/2, a lengthscale per
@@ -41,7 +37,9 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
         model_y,
         noise=None if noise is None else y.new_full((len(y),), noise) / outward.scale.square(),
         priors=priors if noise is not None else priors | {"noise": _gamma(1.1, 30.0)},
-        floors=FLOORS,
+        # With a higher floor under the noise (BoTorch's is 1e-4), draws of a function without noise would differ where
+        # its value is known, and search there for ever.
+        floors={"lengthscale": 1e-3, "outputscale": 1e-4, "noise": 1e-6},
         first_noise=1e-3,
     )
     return ExactGP(kernel, model_X, model_y, variances, mean, input_transform=inward, output_transform=outward)

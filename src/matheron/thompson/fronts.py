@@ -7,9 +7,6 @@ from torch import Tensor
 
 from ..core.modes import Sobol
 
-# Points by which the volume in three dimensions and more is counted.
-_COUNTED = 1 << 13
-
 
 def nondominated(F: Tensor) -> Tensor:
     """Which rows of F `[n, m]` no other row dominates: `[n]`. Of rows that are equal, one.
@@ -27,10 +24,11 @@ def nondominated(F: Tensor) -> Tensor:
     return keep
 
 
-def improvements(F: Tensor, front: Tensor, reference: Tensor) -> Tensor:
+def improvements(F: Tensor, front: Tensor, reference: Tensor, num_points: int = 1 << 13) -> Tensor:
     """The hypervolume below `reference` `[m]` that each row of F `[p, m]` would add to that of `front` `[r, m]`: `[p]`.
 
-    Exact for two columns. For more it is counted on points of a Sobol sequence: to one part in thousands of the box.
+    Exact for two columns. For more it is counted on `num_points` of a Sobol sequence: to one part in thousands of the
+    box.
 
     >>> import torch
     >>> front, reference = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([2.0, 2.0])
@@ -43,9 +41,9 @@ def improvements(F: Tensor, front: Tensor, reference: Tensor) -> Tensor:
         return _in_the_plane(F, front, reference)
     lowest = torch.cat([F, front]).amin(0)
     side = (reference - lowest).clamp_min(0)
-    points = lowest + side * Sobol(F.shape[1], seed=0).next(_COUNTED).to(F)
+    points = lowest + side * Sobol(F.shape[1], seed=0).next(num_points).to(F)
     free = points[~(front[:, None] <= points).all(-1).any(0)]  # not counted yet
-    return (F[:, None] <= free).all(-1).sum(1).to(F) / _COUNTED * side.prod()
+    return (F[:, None] <= free).all(-1).sum(1).to(F) / num_points * side.prod()
 
 
 def _in_the_plane(F: Tensor, front: Tensor, reference: Tensor) -> Tensor:

@@ -18,10 +18,8 @@ from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean
 from .mesh import sobol_net
 from .region import data_in_box, polished
 
-# Of the search for the mean's minimiser.
+# Of the search for the mean's minimiser, with constraints (`strategies`) and without.
 MESH_SIZE, NUM_STARTS = 4096, 8
-# Nearer to a datum than this share of the box, in every coordinate, the mean's minimiser would tell nothing new.
-NEAR = 1e-4
 
 
 def graded(count: int) -> list[float]:
@@ -52,6 +50,12 @@ def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: t
         points = torch.cat([known, mesh])  # of the unit cube
         best = paths.mean(torch.addcmul(lower, points, side)).topk(min(NUM_STARTS, len(points)), largest=False).indices
     u = polished(PosteriorMean(paths), points[best][None], lower[None], side[None])[0]
-    if bool(((known - u).abs().amax(1) < NEAR).any()):
+    if is_at_datum(known - u):
         return None
     return torch.addcmul(lower, u, side).clamp(lower, upper)
+
+
+def is_at_datum(difference: Tensor, near: float = 1e-4) -> bool:
+    """Whether a point, by its difference from each datum `[n, d]` as a share of the box, is nearer than `near` to one
+    in every coordinate: the mean's minimiser would tell nothing new there."""
+    return bool((difference.abs().amax(1) < near).any())

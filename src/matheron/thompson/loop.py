@@ -33,10 +33,6 @@ from .region import side_after
 from .strategies import DRAWN, STRATEGIES, Drawing, spreads, suggest
 
 FORMAT = "matheron-study-1"
-# Rounds of one point, of which the last has the posterior mean's minimiser.
-_ROUNDS = 4
-# How often uniform points are drawn again, 1024 at a time, where constraints that are known are not met.
-_TRIES = 64
 
 
 class EvaluationWarning(UserWarning):
@@ -224,6 +220,7 @@ def minimize_function(
     if strategy == "function-space" and not (plain and m == 1):
         raise ValueError('strategy: function-space draws are of values of one output; use strategy="decoupled"')
     study, spread = _resumed(state, box), settings.pop("spread", None)
+    rounds = 4  # of one point, of which the last has the posterior mean's minimiser
     returned.check(study, state)
     first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
     with progress_bar(show=progress) as bar:
@@ -246,9 +243,9 @@ def minimize_function(
                 met = [value if ok else None for value, ok in zip(study.values, study.feasible, strict=True)]
                 side = side_after(cast(list[float | None], met), first, q, box.shape[1]) if trust_region else None
                 # Of what is known, not of how often this process has gone round: a study may be resumed.
-                turn = (len(study.points) - first) % _ROUNDS
-                due = m == 1 and (count > 1 or turn == _ROUNDS - 1)
-                each = graded(count) if count > 1 else graded(_ROUNDS)[-1 - turn]
+                turn = (len(study.points) - first) % rounds
+                due = m == 1 and (count > 1 or turn == rounds - 1)
+                each = graded(count) if count > 1 else graded(rounds)[-1 - turn]
                 if spread is not None:
                     each = spread if as_array(spread).ndim == 0 else cast(Sequence[float], spread)[:count]
                 if strategy in DRAWN:
@@ -361,10 +358,11 @@ class Returned(NamedTuple):
         C = torch.tensor(kept, dtype=torch.float64, device="cpu").reshape(len(X), len(self.outputs))
         return X, torch.cat([F.reshape(len(X), self.num_objectives), C], dim=1)
 
-    def uniform(self, box: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """Uniform points `[count, d]` that meet the known constraints, or violate them least where that is rare."""
+    def uniform(self, box: Tensor, count: int, generator: torch.Generator, tries: int = 64) -> Tensor:
+        """Uniform points `[count, d]` that meet the known constraints, or violate them least where that is rare: 1024
+        more are drawn up to `tries` times."""
         points = suggest(None, box, count, strategy="random", generator=generator)
-        for _ in range(_TRIES if self.known else 0):
+        for _ in range(tries if self.known else 0):
             violation = torch.cat([function(points)[0] for function in self.known], dim=1).clamp_min(0).sum(1)
             points = points[violation.argsort(stable=True)[:count]]
             if not bool((violation.sort().values[:count] > 0).any()):

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 # Mesh points, by default: fifteen times fewer than in the paper, and optima as good.
 MESH_SIZE = 16_384
-# Mesh points screened at once: their values for all paths stay near 64 MiB.
-_SCREENED_VALUES = 1 << 23
 
 
 class InfeasibleWarning(UserWarning):
@@ -328,7 +326,7 @@ def minimize_problem(
     lower, side = box[0], box[1] - box[0]
     k, size = as_count(num_starts, "num_starts"), as_count(mesh_size, "mesh_size")
     outputs = len(problem.objectives) + len(problem.constraints)
-    step = max(k, min(size, _SCREENED_VALUES // (len(problem.of) * outputs)))
+    step = _block_size(size, k, len(problem.of) * outputs)
     with progress_bar(show=progress, transient=True) as bar:
         screening = bar.add_task("screening the mesh", total=size)
 
@@ -340,6 +338,11 @@ def minimize_problem(
                 bar.advance(screening, len(points))
 
         return solve(problem, blocks(), lower[None], side[None], num_starts=k, max_iterations=max_iterations)
+
+
+def _block_size(size: int, k: int, values_per_point: int, most_values: int = 1 << 23) -> int:
+    """Mesh points screened at once, at least k of `size`: `most_values`, for all paths, are 64 MiB."""
+    return max(k, min(size, most_values // values_per_point))
 
 
 def _as_bounds(bounds: ArrayLike, paths: AbstractFunctions) -> tuple[Tensor, Tensor]:
@@ -368,7 +371,7 @@ def _screen(
     best = torch.full((s, 0), torch.inf, dtype=lower.dtype, device=lower.device)
     unit = torch.ones(s, dtype=lower.dtype, device=lower.device)
     where = torch.zeros(s, 0, len(side), dtype=lower.dtype, device=lower.device)
-    step = max(k, min(size, _SCREENED_VALUES // s))
+    step = _block_size(size, k, s)
     with torch.no_grad():
         for start in range(0, size, step):
             points = lower + side * next_points(mesh, min(step, size - start), lower)  # [b, d]

@@ -22,7 +22,7 @@ from ..paths import Paths
 from .branches import Branches
 from .fitting import Refits, representable
 from .fronts import improvements, nondominated
-from .greedy import NEAR
+from .greedy import is_at_datum
 from .mesh import sobol_net
 from .problem import MARGIN, At, Output, Problem, descend, simplex
 
@@ -38,14 +38,6 @@ try:
     from .unit_cube import Parameter, Space, UnitCube
 except ImportError as error:
     raise missing_extra("matheron.thompson.optuna needs Optuna", "optuna", error) from error
-
-
-# Trials of one objective, of which the last is at the posterior mean's minimum.
-_TRIALS = 4
-# Coordinates of all points of a mesh: beyond 64 of them, as of a parameter with hundreds of choices, there are fewer.
-_MESH_NUMBERS = 1 << 20
-# Scalarisations by which a drawn Pareto front is found, between the points of the mesh.
-_SCALARISATIONS = 8
 
 
 class ThompsonSampler(BaseSampler):
@@ -93,6 +85,12 @@ class ThompsonSampler(BaseSampler):
     True
     """
 
+    # Coordinates of all points of a mesh: beyond 64 of them, as of a parameter with hundreds of choices, there are
+    # fewer points.
+    _MESH_NUMBERS = 1 << 20
+    # Scalarisations by which a drawn Pareto front is found, between the points of the mesh.
+    _SCALARISATIONS = 8
+
     def __init__(
         self,
         *,
@@ -139,7 +137,7 @@ class ThompsonSampler(BaseSampler):
         problem = self._problem(study, X, seen, generator)
         if _is_greedy(study, trial):
             x = self._suggestion(space, X, seen, problem.of_means(), generator)
-            if not bool(((X - x).abs().amax(1) < NEAR).any()):
+            if not is_at_datum(X - x):
                 return space.decode(x)
         return space.decode(self._suggestion(space, X, seen, problem, generator))
 
@@ -196,7 +194,7 @@ class ThompsonSampler(BaseSampler):
         self, space: Space, X: Tensor, seen: TrialTable, problem: Problem, generator: torch.Generator
     ) -> Tensor:
         """The point `[d]` to try, of a drawn problem, given trials at X `[n, d]`."""
-        size = max(1, min(self._mesh_size, _MESH_NUMBERS // space.cube.dim))
+        size = max(1, min(self._mesh_size, self._MESH_NUMBERS // space.cube.dim))
         mesh = sobol_net(space.cube.dim, generator).next(size)
         candidates = torch.cat([space.snap(mesh), X])
         at = problem.at(candidates)
@@ -205,9 +203,9 @@ class ThompsonSampler(BaseSampler):
             return self._minimisers(space, candidates, at, problem, problem.weights, self._num_starts)[0]
         weights = [
             problem.weights[0],
-            *(simplex(len(problem.objectives), generator) for _ in range(_SCALARISATIONS - 1)),
+            *(simplex(len(problem.objectives), generator) for _ in range(self._SCALARISATIONS - 1)),
         ]
-        starts = max(1, self._num_starts // _SCALARISATIONS)
+        starts = max(1, self._num_starts // self._SCALARISATIONS)
         found = self._minimisers(space, candidates, at, problem, torch.stack(weights), starts)
         both = [torch.cat(pair, dim=1) for pair in zip(problem.at(found), at, strict=True)]
         return _most_improving(torch.cat([found, candidates]), At(*both), seen, problem)
@@ -250,15 +248,15 @@ class ThompsonSampler(BaseSampler):
         return best(starts)[:, 0]
 
 
-def _is_greedy(study: Study, trial: FrozenTrial) -> bool:
-    """Whether this trial is one of every `_TRIALS`, of a single objective, and no such one is running.
+def _is_greedy(study: Study, trial: FrozenTrial, every: int = 4) -> bool:
+    """Whether this trial is the last of each `every`, of a single objective, and no such one is running.
 
     The mean has one minimiser: two workers would try it twice.
     """
-    if len(study.directions) > 1 or trial.number % _TRIALS != _TRIALS - 1:
+    if len(study.directions) > 1 or trial.number % every != every - 1:
         return False
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    return all(other.number == trial.number or other.number % _TRIALS != _TRIALS - 1 for other in running)
+    return all(other.number == trial.number or other.number % every != every - 1 for other in running)
 
 
 def _lowest(rank: Tensor, count: int) -> Tensor:

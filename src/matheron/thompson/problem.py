@@ -22,13 +22,6 @@ from ..core.checks import ArrayLike, as_array
 from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, Stack
 from .quasi_newton import ENDINGS, LIMIT, Optimum, minimize_in_unit_box
 
-# The augmented Chebyshev scalarisation max_j w_j z_j + SHARE sum_j w_j z_j, its maximum smoothed over SMOOTH.
-SHARE, SMOOTH = 0.05, 0.02
-# Of a violation squared, in constraints' own standard deviations and objectives', where descents begin.
-PENALTY = 100.0
-# Of the augmented Lagrangian: its first penalty, by how much a penalty grows where a violation does not fall to a
-# quarter, how large it may become, and how many times multipliers are updated.
-FIRST_PENALTY, GROWTH, LARGEST_PENALTY, UPDATES = 10.0, 10.0, 1e8, 15
 # How far inside constraints descents aim, in constraints' standard deviations; they end at half of it.
 MARGIN = {torch.float64: 1e-6, torch.float32: 1e-4}
 INFEASIBLE, OF_THE_MESH = "infeasible: least violation", "a point of the mesh"
@@ -242,12 +235,13 @@ def _column(values: Tensor, output: Output, ndim: int = 2) -> Tensor:
     return column - output.limit if output.limit else column
 
 
-def _scalarised(z: Tensor, weights: Tensor) -> Tensor:
-    """One number of objectives z `[..., m]`, on a common scale."""
+def _scalarised(z: Tensor, weights: Tensor, share: float = 0.05, smooth: float = 0.02) -> Tensor:
+    """One number of objectives z `[..., m]`, on a common scale: the augmented Chebyshev scalarisation
+    max_j w_j z_j + share sum_j w_j z_j, its maximum smoothed over `smooth`."""
     if z.shape[-1] == 1:
         return z[..., 0]
     weighted = weights * z
-    return SMOOTH * torch.logsumexp(weighted / SMOOTH, -1) + SHARE * weighted.sum(-1)
+    return smooth * torch.logsumexp(weighted / smooth, -1) + share * weighted.sum(-1)
 
 
 def simplex(m: int, generator: torch.Generator) -> Tensor:
@@ -368,14 +362,14 @@ def _screened(
     return problem, _taken(u, _promising(problem, F, C, num_starts))
 
 
-def _promising(problem: Problem, F: Tensor, C: Tensor, count: int) -> Tensor:
+def _promising(problem: Problem, F: Tensor, C: Tensor, count: int, penalty: float = 100.0) -> Tensor:
     """Which points `[r, k]` to descend from, of objectives `[r, n, m]` and constraints `[r, n, c]`: the best, and where
-    there are constraints half of them the best with a penalty for violations. Where a mesh has few feasible points, the
-    minimiser may be far from all of them."""
+    there are constraints half of them the best with a penalty for violations squared, in constraints' own standard
+    deviations and objectives'. Where a mesh has few feasible points, the minimiser may be far from all of them."""
     violation = problem.violation(C)
     keys = [problem.rank(At(F, violation))]
     if problem.constraints and count > 1:
-        keys.append((problem.objective(F) + PENALTY * violation.square()).nan_to_num(nan=torch.inf))
+        keys.append((problem.objective(F) + penalty * violation.square()).nan_to_num(nan=torch.inf))
     sizes = [count - count // 2, count // 2] if len(keys) > 1 else [count]
     each = zip(keys, sizes, strict=True)
     return torch.cat([key.topk(min(k, key.shape[1]), largest=False).indices for key, k in each], dim=1)
@@ -458,19 +452,31 @@ def descend(
     *,
     max_iterations: int = 200,
     on_iteration: Callable[[int], None] | None = None,
+    first_penalty: float = 10.0,
+    growth: float = 10.0,
+    largest_penalty: float = 1e8,
+    num_updates: int = 15,
 ) -> Optimum:
     """Minimise p problems over the unit cube from the points u `[p, d]`, where all constraints are below -margin.
 
     The augmented Lagrangian of multipliers l and a penalty rho, f + sum_j ((l_j + rho c_j)_+^2 - l_j^2) / (2 rho), is
     minimised again and again, with l_j <- (l_j + rho c_j)_+ in between. A problem has ended when its constraints are
     met to half of the margin, those with a multiplier above zero as equalities.
+
+    Args:
+        functions, u, num_constraints, margin: the problems, their points, and how far inside constraints these are met.
+        max_iterations, on_iteration: of each minimisation, as for `minimize_in_unit_box`.
+        first_penalty: rho at first.
+        growth: by how much rho grows where a violation does not fall to a quarter.
+        largest_penalty: how large rho may become.
+        num_updates: how many times multipliers are updated.
     """
     settings = {"max_iterations": max_iterations, "on_iteration": on_iteration}
     if not num_constraints:
         return minimize_in_unit_box(lambda index, u: functions(index, u)[:2], u, **settings)
     p = len(u)
     left = torch.arange(p, device=u.device)
-    multipliers, penalty = u.new_zeros(p, num_constraints), u.new_full((p, 1), FIRST_PENALTY)
+    multipliers, penalty = u.new_zeros(p, num_constraints), u.new_full((p, 1), first_penalty)
     last = u.new_full((p,), torch.inf)
     optimum = Optimum(u.clamp(0, 1), u.new_zeros(p), torch.full_like(left, LIMIT), torch.zeros_like(left))
 
@@ -482,7 +488,7 @@ def descend(
         value = value + ((pull.square() - own.square()) / (2 * rho)).sum(1)
         return value, gradient + (pull[..., None] * dC).sum(1)
 
-    for _ in range(UPDATES):
+    for _ in range(num_updates):
         found = minimize_in_unit_box(lagrangian, optimum.x[left], **settings)
         optimum.x[left], optimum.ending[left] = found.x, found.ending
         optimum.iterations[left] += found.iterations
@@ -492,7 +498,7 @@ def descend(
         residual = torch.maximum(C, -own / rho).abs().amax(1)  # [p]
         multipliers[left] = (own + rho * C).clamp_min(0)
         grows = (residual > 0.25 * last[left])[:, None]
-        penalty[left] = torch.where(grows, (GROWTH * rho).clamp_max(LARGEST_PENALTY), rho)
+        penalty[left] = torch.where(grows, (growth * rho).clamp_max(largest_penalty), rho)
         last[left] = residual
         left = left[residual > margin / 2]  # not NaN
         if not len(left):

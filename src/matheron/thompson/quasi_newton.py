@@ -21,15 +21,6 @@ Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 RUNNING, GRADIENT, DECREASE, STUCK, LIMIT = range(5)
 ENDINGS = ("running", "gradient vanished", "decrease vanished", "no descent left", "iteration limit")
-_ARMIJO = 1e-4
-_SMALLEST_STEP = 1e-10
-# Matrices are dense in up to so many dimensions: with 60, factors of 800 of them took ten times as long as all else,
-# and twice the iterations. As many steps are kept beyond.
-_LARGEST_DENSE = 20
-# The least cosine between a step and the change of the gradient that tell of a curvature.
-_LEAST_COSINE = 1e-10
-# A problem has ended at a projected gradient, or a relative decrease, of this: those of SciPy's L-BFGS-B.
-_GRADIENT_TOLERANCE, _DECREASE_TOLERANCE = 1e-5, 2.2e-9
 
 
 class Optimum(NamedTuple):
@@ -45,19 +36,32 @@ def minimize_in_unit_box(
     *,
     max_iterations: int = 200,
     on_iteration: Callable[[int], None] | None = None,
+    gradient_tolerance: float = 1e-5,
+    decrease_tolerance: float = 2.2e-9,
+    armijo: float = 1e-4,
+    smallest_step: float = 1e-10,
 ) -> Optimum:
     """Minimise p problems over [0, 1]^d from the points x `[p, d]`; problems that have ended are called no more.
 
     The state holds the running problems alone, so that an iteration is a few dozen operations on whole tensors.
+
+    Args:
+        objective, x: the problems, and where their searches start.
+        max_iterations: after which a search ends, wherever it is.
+        on_iteration: called at each, with how many problems still run.
+        gradient_tolerance, decrease_tolerance: a problem has ended at a projected gradient, or a relative decrease, of
+            this: those of SciPy's L-BFGS-B.
+        armijo: the share of the slope by which a step must descend.
+        smallest_step: the share of a step below which no descent is left.
     """
     p, d = x.shape
     index = torch.arange(p, device=x.device)
     x = x.clamp(0, 1)
     f, g = objective(index, x)
     optimum = Optimum(x.clone(), f.clone(), torch.full_like(index, LIMIT), torch.zeros_like(index))
-    ending = torch.where(_projected_gradient(x, g) <= _GRADIENT_TOLERANCE, GRADIENT, RUNNING)
+    ending = torch.where(_projected_gradient(x, g) <= gradient_tolerance, GRADIENT, RUNNING)
     # The first step has length at most a tenth of the box.
-    curvature = (_Dense if d <= _LARGEST_DENSE else _Limited)(10 * g.norm(dim=1).clamp_min(1e-13), d)
+    curvature = (_Dense if d <= _Dense.MOST_DIMENSIONS else _Limited)(10 * g.norm(dim=1).clamp_min(1e-13), d)
     alpha = torch.ones_like(f)
     for iteration in range(max_iterations):
         running = ending == RUNNING
@@ -74,7 +78,7 @@ def minimize_in_unit_box(
         f_trial, g_trial = objective(index, trial)
         moved = trial - x
         slope = (g * moved).sum(1)
-        enough = (f_trial <= f + _ARMIJO * slope) & torch.isfinite(f_trial + g_trial.sum(1))
+        enough = (f_trial <= f + armijo * slope) & torch.isfinite(f_trial + g_trial.sum(1))
         accepted = enough[:, None]
 
         curvature.update(moved, g_trial - g, enough)
@@ -82,11 +86,11 @@ def minimize_in_unit_box(
         parabola = -slope / (2 * (f_trial - f - slope)).clamp_min(1e-300)
         parabola = torch.nan_to_num(parabola, nan=0.1, posinf=0.1, neginf=0.1).clamp_(0.1, 0.5)
         alpha = torch.where(enough, 1.0, alpha * parabola)
-        floor = _DECREASE_TOLERANCE * torch.maximum(f.abs(), f_trial.abs()).clamp_min(1.0)
+        floor = decrease_tolerance * torch.maximum(f.abs(), f_trial.abs()).clamp_min(1.0)
         stalled = enough & (f - f_trial <= floor)
         x, f, g = torch.where(accepted, trial, x), torch.where(enough, f_trial, f), torch.where(accepted, g_trial, g)
-        ending = torch.where(alpha < _SMALLEST_STEP, STUCK, torch.where(stalled, DECREASE, ending))
-        ending = torch.where(enough & (_projected_gradient(x, g) <= _GRADIENT_TOLERANCE), GRADIENT, ending)
+        ending = torch.where(alpha < smallest_step, STUCK, torch.where(stalled, DECREASE, ending))
+        ending = torch.where(enough & (_projected_gradient(x, g) <= gradient_tolerance), GRADIENT, ending)
     ending = torch.where(ending == RUNNING, LIMIT, ending)
     _settle(optimum, torch.ones_like(f, dtype=torch.bool), index, x, f, ending, max_iterations)
     return optimum
@@ -120,6 +124,9 @@ def _downhill(g: Tensor, held: Tensor, curvature: _Dense | _Limited) -> Tensor:
 class _Dense:
     """A BFGS matrix B for each of p problems, from a multiple `scale [p]` of the identity."""
 
+    # With 60 dimensions, factors of 800 matrices took ten times as long as all else, and twice the iterations.
+    MOST_DIMENSIONS = 20
+
     def __init__(self, scale: Tensor, d: int) -> None:
         self.B = torch.eye(d, dtype=scale.dtype, device=scale.device) * scale[:, None, None]  # [p, d, d]
 
@@ -152,9 +159,11 @@ class _Dense:
 class _Limited:
     """The last steps S and changes of the gradient Y, the newest last, and zeros where there is none."""
 
+    KEPT = 20  # steps
+
     def __init__(self, scale: Tensor, d: int) -> None:
         self.scale = 1 / scale  # [p]
-        self.S = self.Y = scale.new_zeros(len(scale), _LARGEST_DENSE, d)
+        self.S = self.Y = scale.new_zeros(len(scale), self.KEPT, d)
 
     def keep(self, running: Tensor) -> None:
         self.scale, self.S, self.Y = self.scale[running], self.S[running], self.Y[running]
@@ -183,6 +192,6 @@ class _Limited:
         self.scale = torch.where(told, (s * y).sum(1) / y.square().sum(1), self.scale)
 
 
-def _curved(s: Tensor, y: Tensor) -> Tensor:
-    """Whether the gradient grows along steps, `[..., d], [..., d]`."""
-    return (s * y).sum(-1) > _LEAST_COSINE * s.norm(dim=-1) * y.norm(dim=-1)
+def _curved(s: Tensor, y: Tensor, least_cosine: float = 1e-10) -> Tensor:
+    """Whether the gradient grows along steps, `[..., d], [..., d]`: by the cosine between a step and its change."""
+    return (s * y).sum(-1) > least_cosine * s.norm(dim=-1) * y.norm(dim=-1)

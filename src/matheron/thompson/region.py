@@ -18,20 +18,32 @@ from ..paths import AbstractFunctions
 from .mesh import sobol_net
 from .quasi_newton import lowest, minimize_in_unit_box
 
-# The side of a region, as a share of the box: at first, at the most, and when it begins anew.
-FIRST, LARGEST, SMALLEST = 0.8, 1.6, 0.5**7
-# Rounds that must improve before the region doubles; by how much of the best value a round must fall to count.
-SUCCESSES, ENOUGH = 3, 1e-3
-# Points of a region that are screened for each function.
+# Points of a region that are screened for each function, with constraints (`strategies`) and without.
 MESH_SIZE = 2048
-# Coordinates in which a screened point differs from the best one, about.
-_MOVED = 20
 
 
-def side_after(values: Sequence[float | None], first: int, q: int, dim: int) -> float:
+def side_after(
+    values: Sequence[float | None],
+    first: int,
+    q: int,
+    dim: int,
+    *,
+    initial: float = 0.8,
+    largest: float = 1.6,
+    smallest: float = 0.5**7,
+    successes: int = 3,
+    enough: float = 1e-3,
+) -> float:
     """The side of the region after rounds of q values (None: failed) that came after the `first` ones.
 
     It follows from the values alone, so that a search that resumes after a restart has the same region.
+
+    Args:
+        values, first, q, dim: all values, how many were there before the rounds, values per round, and dimensions.
+        initial, largest, smallest: the side, as a share of the box, at first, at the most, and below which the region
+            begins anew.
+        successes: rounds in a row that must improve before the region doubles.
+        enough: by how much of the best value a round must fall to count.
 
     >>> side_after([3.0, 2.0, 1.5, 1.2, 1.0], first=2, q=1, dim=4)  # three rounds that improve
     1.6
@@ -39,17 +51,17 @@ def side_after(values: Sequence[float | None], first: int, q: int, dim: int) -> 
     0.4
     """
     numbers = [math.inf if value is None else value for value in values]
-    side, better, worse = FIRST, 0, 0
+    side, better, worse = initial, 0, 0
     best, failures = min(numbers[:first], default=math.inf), math.ceil(max(4, dim) / q)
     for i in range(first, len(numbers), q):
         lowest = min(numbers[i : i + q])
-        improved = lowest < (best - ENOUGH * abs(best) if math.isfinite(best) else best)
+        improved = lowest < (best - enough * abs(best) if math.isfinite(best) else best)
         better, worse = (better + 1, 0) if improved else (0, worse + 1)
-        if better == SUCCESSES:
-            side, better = min(2 * side, LARGEST), 0
+        if better == successes:
+            side, better = min(2 * side, largest), 0
         elif worse == failures:
             side, worse = side / 2, 0
-        side, best = FIRST if side < SMALLEST else side, min(best, lowest)
+        side, best = initial if side < smallest else side, min(best, lowest)
     return side
 
 
@@ -79,17 +91,24 @@ def minimizers_near_best(
 
 
 def regions(
-    centres: Tensor, gp: GP, lower: Tensor, upper: Tensor, side: float, mesh_size: int, generator: torch.Generator
+    centres: Tensor,
+    gp: GP,
+    lower: Tensor,
+    upper: Tensor,
+    side: float,
+    mesh_size: int,
+    generator: torch.Generator,
+    num_moved: int = 20,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Boxes about centres `[s, d]`, from `low` with sides `span`, both `[s, d]`; and a mesh of each, `[s, n, d]` in the
-    unit cube."""
+    unit cube. A point of the mesh differs from the centre in about `num_moved` coordinates."""
     whole, (s, d) = upper - lower, centres.shape
     half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
     low, high = torch.maximum(centres - half, lower), torch.minimum(centres + half, upper)
     span = (high - low).clamp_min(torch.finfo(lower.dtype).tiny)  # [s, d]
     mesh = sobol_net(d, generator).next(mesh_size).to(lower)
     chance = torch.rand(s, mesh_size, d, generator=generator, device=generator.device, dtype=torch.float32)
-    moved = chance.to(lower.device) < _MOVED / d
+    moved = chance.to(lower.device) < num_moved / d
     u = torch.where(moved, mesh, ((centres - low) / span)[:, None])  # [s, n, d]
     u[:, 0] = (centres - low) / span
     return low, span, u

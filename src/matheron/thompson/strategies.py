@@ -16,8 +16,8 @@ from ..features import Features
 from ..models.libraries import describe, is_model
 from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, require_paths
 from .greedy import MESH_SIZE as GREEDY_MESH_SIZE
-from .greedy import NEAR, minimizer_of_mean, toward_mean
 from .greedy import NUM_STARTS as GREEDY_STARTS
+from .greedy import is_at_datum, minimizer_of_mean, toward_mean
 from .minima import MESH_SIZE, Search, as_weights, minimize_problem, minimize_together
 from .problem import Problem, formulated, listed, solve
 from .region import MESH_SIZE as REGION_MESH_SIZE
@@ -25,9 +25,6 @@ from .region import data_in_box, minimizers_near_best, regions
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
 DRAWN = STRATEGIES[:2]  # of functions that are drawn whole
-# Points of the mesh by default. Where the best are not polished it is the paper's, `apdx:additional_experiments_ts`.
-MESH_SIZES = {"decoupled": MESH_SIZE, "weight-space": MESH_SIZE, "function-space": 1_000_000}
-ACTIVE_SET = 2048
 # A number of an output, {number: limit}, a function of points, a model; or several of these.
 ModelConstraints: TypeAlias = Any
 
@@ -190,7 +187,10 @@ def suggest_together(
         lower, upper = as_box(bounds, "bounds")
         uniform = [torch.rand(q, len(lower), generator=g, device=g.device, dtype=torch.float64) for g in generators]
         return [torch.addcmul(lower, each.to(lower), upper - lower) for each in uniform]
-    size = MESH_SIZES[strategy] if mesh_size is None else as_count(mesh_size, "mesh_size")
+    if mesh_size is None:  # where the best are not polished it is the paper's, `apdx:additional_experiments_ts`
+        size = 1_000_000 if strategy == "function-space" else MESH_SIZE
+    else:
+        size = as_count(mesh_size, "mesh_size")
     each = list(zip(models, generators, strict=True))
     if strategy == "function-space":
         if pending is not None:
@@ -276,7 +276,7 @@ def _with_constraints(
     weights = as_weights(None, len(objectives), box, of, generator)
     problem = Problem.unscaled(objectives, limits, of, weights)
     if trust_region is None:
-        size = MESH_SIZES[plan.strategy] if mesh_size is None else mesh_size
+        size = MESH_SIZE if mesh_size is None else mesh_size
         found = minimize_problem(
             problem, box, generator=generator, num_starts=num_starts, mesh_size=size, progress=progress
         )
@@ -294,7 +294,7 @@ def _with_constraints(
         best = minimize_problem(
             first, box, generator=generator, num_starts=GREEDY_STARTS, mesh_size=GREEDY_MESH_SIZE, known=known
         ).x
-        if not bool((((known - best) / (box[1] - box[0])).abs().amax(1) < NEAR).any()):
+        if not is_at_datum((known - best) / (box[1] - box[0])):
             points = torch.cat([best, points[1:]])
     return points
 
@@ -332,8 +332,11 @@ def _given_pending(paths: AbstractPaths, pending: ArrayLike, generator: torch.Ge
     return paths.condition_on(x, paths.mean(x), noise=0.0, generator=generator)
 
 
-def _function_space(model: object, bounds: ArrayLike, q: int, size: int, generator: torch.Generator) -> Tensor:
-    """Steps 1 to 5 of the appendix's recipe: the mesh and its marginals are shared, what is drawn is not."""
+def _function_space(
+    model: object, bounds: ArrayLike, q: int, size: int, generator: torch.Generator, active_set: int = 2048
+) -> Tensor:
+    """Steps 1 to 5 of the appendix's recipe: the mesh and its marginals are shared, what is drawn is not. Marginal
+    draws keep the `active_set` best points of the mesh, and a joint draw there decides."""
     gp = single(describe(model))
     lower, upper = as_box(bounds, "bounds", names=gp.input_names)
     uniform = torch.rand(size, len(lower), generator=generator, device=generator.device, dtype=torch.float64)
@@ -343,7 +346,7 @@ def _function_space(model: object, bounds: ArrayLike, q: int, size: int, generat
     chosen = []
     for _ in range(q):
         zeta = torch.randn(size, generator=generator, device=generator.device, dtype=torch.float64).to(mean)
-        best = (mean + deviation * zeta).topk(min(ACTIVE_SET, size), largest=False).indices
-        joint = joint_draws(posterior, inner[best], generator)(1)[0]  # [2048]
+        best = (mean + deviation * zeta).topk(min(active_set, size), largest=False).indices
+        joint = joint_draws(posterior, inner[best], generator)(1)[0]  # [active_set]
         chosen.append(mesh[best[joint.argmin()]])
     return torch.stack(chosen)

@@ -17,8 +17,6 @@ from .unit_cube import Parameter
 
 # Where Optuna keeps constraints: other samplers, and the dashboard, read them there.
 CONSTRAINTS = "constraints"
-# How far a penalty is from the other values, in units of their spread.
-_FAR = 30.0
 
 
 def common_space(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
@@ -74,14 +72,15 @@ def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> 
     return TrialTable([trial.params for trial in trials], torch.from_numpy(held), _constraints(trials))
 
 
-def _worst(values: np.ndarray) -> float:
-    """The worst of finite values `[n]` that is no penalty: a number that several trials have, far from all others.
+def _worst(values: np.ndarray, far: float = 30.0) -> float:
+    """The worst of finite values `[n]` that is no penalty: a number that several trials have, `far` from all others in
+    units of their spread.
 
     Beside 1e6 the values of the others would be one.
     """
     levels, counts = np.unique(values, return_counts=True)
     top = len(levels) - 1
-    while top > 1 and counts[top] > 1 and levels[top] - levels[top - 1] > _FAR * (levels[top - 1] - levels[0]):
+    while top > 1 and counts[top] > 1 and levels[top] - levels[top - 1] > far * (levels[top - 1] - levels[0]):
         top -= 1
     return float(levels[top])
 
