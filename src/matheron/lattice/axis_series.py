@@ -20,13 +20,6 @@ from torch import Tensor
 from ..core.arena import arena, empty
 from ..core.nufft import WIDTH, grid_shape, series_at, window, window_transform
 
-# All chosen by benchmarks/lattice.py. Points that share a matrix at the most, and cells of the fine grid that such a
-# matrix may span, in windows; numbers of fine grids at a time, which stay in cache.
-_TILE, _SPAN, _SLAB = 64, 3, 1 << 16
-# Numbers in the matrix of one axis at the most: beyond, a transform is faster (on a CPU), or fits in memory. For fewer
-# rows the points of an axis are as good as scattered.
-_LARGEST_WAVE, _FEW_ROWS = {"cpu": 1 << 16, "cuda": 1 << 26}, 24
-
 
 class AxisSeries:
     """sum_j F_j exp(i j x) at angles x `[n]`, increasing or decreasing: what is the same for all rows F.
@@ -38,6 +31,10 @@ class AxisSeries:
     >>> bool((f[0] - x.cos()).abs().max() < 1e-12)
     True
     """
+
+    # Points that share a matrix at the most, and cells of the fine grid that such a matrix may span, in windows;
+    # numbers of fine grids at a time, which stay in cache (benchmarks/lattice.py).
+    _tile, _span, _slab = 64, 3, 1 << 16
 
     def __init__(self, angles: Tensor, modes: int, dtype: torch.dtype) -> None:
         w, self.modes, self.num_points = WIDTH[dtype], modes, len(angles)
@@ -51,7 +48,7 @@ class AxisSeries:
         self.num_cells = int(first.max()) + w - low
         self.pieces = _unwrapped(low, self.num_cells, self.size)
         first = first - low
-        step = min(_TILE, max(1, (_SPAN - 1) * w * len(angles) // self.num_cells))
+        step = min(self._tile, max(1, (self._span - 1) * w * len(angles) // self.num_cells))
         self.tiles: list[tuple[slice, slice, Tensor]] = []  # points, cells, and the windows between them
         for start in range(0, len(angles), step):
             near = first[start : start + step]
@@ -72,7 +69,7 @@ class AxisSeries:
         Rows are shared out among threads of our own, each of which works alone: products this small would wait for each
         other in those of torch.
         """
-        step = max(1, _SLAB // self.size)
+        step = max(1, self._slab // self.size)
         slabs = [slice(start, start + step) for start in range(0, len(F), step)]
         threads = torch.get_num_threads()
         if threads == 1 or len(slabs) == 1:
@@ -113,14 +110,21 @@ def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
     return pieces
 
 
-def sums_along(angles: Tensor, modes: int, rows: int, like: Tensor) -> Callable[[Tensor], Tensor]:
-    """The fastest way from complex rows `[r, modes]` to their series `[r, n]` at the angles of an axis."""
+def sums_along(
+    angles: Tensor, modes: int, rows: int, like: Tensor, fewest_rows: int = 24
+) -> Callable[[Tensor], Tensor]:
+    """The fastest way from complex rows `[r, modes]` to their series `[r, n]` at the angles of an axis.
+
+    For fewer rows than `fewest_rows` the points of an axis are as good as scattered (benchmarks/lattice.py).
+    """
     device, dtype = like.device.type, like.dtype
-    if len(angles) * modes <= _LARGEST_WAVE.get(device, 0):
+    # of the axis's matrix: beyond, a transform is faster (on a CPU), or fits in memory (benchmarks/lattice.py)
+    most_numbers = {"cpu": 1 << 16, "cuda": 1 << 26}.get(device, 0)
+    if len(angles) * modes <= most_numbers:
         matrix = waves(angles, modes).to(torch.complex64 if dtype == torch.float32 else torch.complex128).mT
         return lambda F: F @ matrix
     steps = angles.diff()
-    if device == "cpu" and rows >= _FEW_ROWS and bool((steps >= 0).all() or (steps <= 0).all()):
+    if device == "cpu" and rows >= fewest_rows and bool((steps >= 0).all() or (steps <= 0).all()):
         return AxisSeries(angles, modes, dtype)
     return lambda F: series_at(F, angles[:, None])
 

@@ -13,13 +13,6 @@ from ..core.nufft import FFT_COST, adjoint_at, as_complex, as_real, grid_shape, 
 from ..evaluate.bases import Basis, Cosines, Pairs
 from .axis_series import AxisSeries, sums_along, waves
 
-# Numbers in a block of the sums that are taken mode by mode; up to so many points these are faster than a transform.
-_BLOCK, _FEW = 1 << 22, 24
-# Of r functions at n points a product with the modes' values is faster than transforms: on a CPU up to so many points
-# for each function, and in all by the dimension; on a GPU up to so many of these values for each function
-# (benchmarks/lattice.py).
-_POINTS_EACH, _POINTS, _VALUES_EACH = 4, (64, 256, 256), 5_000_000
-
 
 class Lattice(Basis):
     """cos(theta_j . x) for one j of each pair +-j, then sin(theta_j . x), then 1: theta_j = 2 pi j / period.
@@ -34,6 +27,7 @@ class Lattice(Basis):
 
     fields = ("dims", "shape", "error", "left_out")
     shapes = "period: k, amplitudes: a"
+    _in_memory = 1 << 22  # numbers in a block of the sums
 
     def check(self) -> None:
         numbers, k = [*self.dims, *self.shape], len(self.period)
@@ -139,10 +133,10 @@ class Lattice(Basis):
         (B, r, _), n = W.shape, x.shape[1]
         if B == 1 and self.suits_matrix(x, r):
             return self._by_matrix(x[0], W[0])[None]
-        if n <= _FEW:
+        if n <= 24:  # mode by mode is faster than a transform
             return self.summed(x, W)
         angles, out = self.angles(x), torch.empty(B, r, n, dtype=x.dtype, device=x.device)
-        step = max(2, _BLOCK // self.size // 2 * 2)  # functions whose coefficients are in memory at once
+        step = max(2, self._in_memory // self.size // 2 * 2)  # functions whose coefficients are in memory at once
         for b in range(B):
             for some in (slice(i, i + step) for i in range(0, r, step)):
                 rows = W[b, some]
@@ -151,11 +145,15 @@ class Lattice(Basis):
         return out
 
     def suits_matrix(self, x: Tensor, r: int) -> bool:
-        """Whether r functions at shared points are a matrix product sooner than sums of coefficients or transforms."""
+        """Whether r functions at shared points are a matrix product sooner than sums of coefficients or transforms.
+
+        On a GPU up to so many of the modes' values for each function; on a CPU up to so many points for each function,
+        and in all by the dimension (benchmarks/lattice.py).
+        """
         n = x.shape[1]
         if x.device.type == "cuda":
-            return n * self.size <= _VALUES_EACH * r
-        return n <= min(_POINTS_EACH * r, _POINTS[len(self.shape) - 1])
+            return n * self.size <= 5_000_000 * r
+        return n <= min(4 * r, 64 if len(self.shape) == 1 else 256)
 
     def _by_matrix(self, x: Tensor, W: Tensor) -> Tensor:
         """`[n, d], [r, c] -> [r, n]`: the functions at some of the points at a time, times the weights."""
@@ -172,7 +170,7 @@ class Lattice(Basis):
 
     def _functions_at(self, x: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
         """The functions at points `[n, d]`, some at a time."""
-        angles, step = self.angles(x), max(1, _BLOCK // self.size)
+        angles, step = self.angles(x), max(1, self._in_memory // self.size)
         for some in (slice(i, i + step) for i in range(0, len(x), step)):
             yield some, self._functions(angles[some], dtype)
 
@@ -192,7 +190,7 @@ class Lattice(Basis):
         """The same sum mode by mode, by products of matrices: in a graph, and where points are few."""
         F, angles = self._parts_of_coefficients(W), self.angles(x)  # [B, r, *shape] twice, [B, n, k]
         n, inner = x.shape[1], math.prod(F[0].shape[:-1])
-        step = max(1, _BLOCK // inner)
+        step = max(1, self._in_memory // inner)
         blocks = [self._block(angles[:, i : i + step], *F) for i in range(0, n, step)]
         return torch.cat(blocks, dim=-1) if blocks else W.new_zeros(*W.shape[:2], 0)
 

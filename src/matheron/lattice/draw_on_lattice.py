@@ -26,12 +26,6 @@ _NO_LATTICE = (
 )
 
 
-# Fewer data than this, by dimension, are solved for densely, with the exact kernel: to size a lattice is what costs.
-# And the operations of a solve for each number of its transforms and each path, in those of a dense solve: where they
-# are fewer in all, the lattice is taken (benchmarks/lattice.py).
-SMALLEST_ON_LATTICE, _OPERATIONS = {1: 500, 2: 1000, 3: 1000}, 8000
-
-
 def drawn_on_lattice(
     gp: ExactGP | SparseGP, s: int, spec: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths | None:
@@ -40,7 +34,8 @@ def drawn_on_lattice(
     Whether it is right is told by the mean, which is solved for first. No random number is drawn before that is known.
     """
     asked = isinstance(solver, FourierLattice)
-    enough = isinstance(gp, ExactGP) and gp.num_data >= SMALLEST_ON_LATTICE[min(gp.centres.shape[1], 3)]
+    # Fewer are solved for densely, with the exact kernel: to size a lattice is what costs (benchmarks/lattice.py).
+    enough = isinstance(gp, ExactGP) and gp.num_data >= (500 if gp.centres.shape[1] == 1 else 1000)
     if not asked and not (isinstance(solver, Auto) and enough):
         return None
     if not (_fits(spec, detach) and isinstance(gp, ExactGP) and bool((gp.noise > 0).all())):
@@ -82,10 +77,14 @@ def drawn_on_lattice(
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
 
 
-def largest_worthwhile(n: int, s: int, d: int, t: int) -> int:
-    """Modes beyond which a lattice takes longer than a dense solve: covariances, the factor, and right-hand sides."""
+def largest_worthwhile(n: int, s: int, d: int, t: int, operations: int = 8000) -> int:
+    """Modes beyond which a lattice takes longer than a dense solve: covariances, the factor, and right-hand sides.
+
+    `operations` are those of a solve for each number of its transforms and each path, in those of a dense solve
+    (benchmarks/lattice.py).
+    """
     dense = 150 * n**2 + n**3 / 3 + 4 * n**2 * s
-    return int(dense / (_OPERATIONS * (s + 1) * 2**d * t))
+    return int(dense / (operations * (s + 1) * 2**d * t))
 
 
 def can_be_solved(basis: Joint, noise: Tensor, tasks: Tensor | None) -> bool:

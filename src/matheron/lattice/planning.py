@@ -20,9 +20,6 @@ from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped,
 from .system import LARGEST_BESIDE
 from .tail import sampled_tail
 
-# Without data: paths drawn from a prior may be conditioned later, which reduces the variance.
-_UNKNOWN_SHARE = 0.01
-
 
 @dataclass(frozen=True)
 class LatticePlanner:
@@ -40,6 +37,8 @@ class LatticePlanner:
             out if these do not do (see `Modes`). With 2^16 of them, variances of Matern-1/2 a ten-thousandth of the
             domain away from a datum are right to a twentieth (tests/features/test_choose.py).
         fine_joint, looser_joint: the same where data are solved for on the lattice: fewer, to more accuracy.
+        unknown_share: of the prior's variance, what is taken for the posterior's without data: paths drawn from a prior
+            may be conditioned later, which reduces the variance.
     """
 
     largest: int = 1 << 20
@@ -53,6 +52,7 @@ class LatticePlanner:
     looser: float = 160.0
     fine_joint: int = 1 << 13
     looser_joint: float = 10.0
+    unknown_share: float = 0.01
 
     def __call__(
         self,
@@ -117,7 +117,8 @@ class LatticePlanner:
             several = Modes(within(min(most, self.with_tail), self.memory_with_tail))
             one = Modes(one.largest, within(self.fine, self.fine_memory), self.looser)
         needed = _needed(spec, posterior, input_dim)
-        needed = _UNKNOWN_SHARE * sum(size_of(t, domain) for t in left if t.stationary) if needed is None else needed
+        if needed is None:
+            needed = self.unknown_share * sum(size_of(t, domain) for t in left if t.stationary)
         tolerance = spec.tolerance / 2 if input_dim == 1 else spec.tolerance
         # The mean by the lattice's kernel errs as much as the kernel does. In one dimension modes are few; and the
         # periodic images of a smooth kernel overlap the whole domain, so that the box must be longer.

@@ -18,9 +18,6 @@ from ..features import LARGEST_DIM
 from ..kernels.terms import Term, same_coupling
 from .basis import Lattice
 
-# Boxes are joined where one for all of their terms has at most this many times their modes, or this many in all.
-JOIN_TIMES, _JOIN_BELOW = 2.0, 4096
-
 
 @dataclass(frozen=True)
 class Box:
@@ -53,13 +50,14 @@ class Box:
         return replace(self, **{name: tuple(values[a] for a in axes if values) for name, values in each.items()})
 
 
-def joined(boxes: list[Box], largest: int, times: float = JOIN_TIMES) -> list[Box]:
-    """Fewer boxes for the same terms, where one for several of them has not many more modes than they have."""
+def joined(boxes: list[Box], largest: int, times: float = 2.0, below: int = 4096) -> list[Box]:
+    """Fewer boxes for the same terms, where one for several of them has not many more modes than they have: at most so
+    many times theirs, or so many in all."""
     merged: list[Box] = []
     for box in sorted(boxes, key=lambda b: -b.num_modes):
         for i, other in enumerate(merged):
             both = _union(other, box)
-            few = both is not None and both.num_modes <= max(_JOIN_BELOW, times * (box.num_modes + other.num_modes))
+            few = both is not None and both.num_modes <= max(below, times * (box.num_modes + other.num_modes))
             if both is not None and few and both.num_modes <= largest:
                 merged[i] = both
                 break
@@ -319,12 +317,6 @@ def largest_error(box: Box, c: Tensor, input_dim: int) -> float:
 
 # A series that errs by more of the variance than this is none.
 LARGEST_ERROR = 0.2
-# Where other features are to hold what lies beyond its modes: what lies within them errs by no more than this.
-_LARGEST_WITHIN = 0.12
-# Points of the longest FFT of a kernel along one axis, which says how many modes the axis needs, by the number of axes.
-_LONGEST = {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}
-# Points in each axis of the FFT that tries a cut-off, by the number of axes.
-_TRIAL = {1: 2048, 2: 160, 3: 40}
 
 
 class NoJointLattice(ValueError):
@@ -362,6 +354,7 @@ def lattices(
     several: Modes,
     one: Modes,
     largest_error: float = LARGEST_ERROR,
+    largest_within: float = 0.12,
     joint: bool = False,
     refused: int | None = None,
     tailed: bool = False,
@@ -375,6 +368,7 @@ def lattices(
         images: what may be wrong with a correlation because the series repeats itself.
         several, one: how many modes a lattice may have in several dimensions, and in one.
         largest_error: share of the variance beyond which a series counts as none.
+        largest_within: the same where other features are to hold what lies beyond its modes, of what lies within them.
         joint: whether all terms are to have the same modes, whatever their number; different couplings have lattices
             of their own in any case.
         refused: more modes than this are a `NoJointLattice`, before they are made.
@@ -396,9 +390,9 @@ def lattices(
             else:
                 boxes.append(box)
         made: list[LatticeBlock] = []
-        groups = [boxes] if joint else _alike(boxes)
         most = max(several.largest, one.largest)
-        for box in [box for group in groups for box in joined(group, most, math.inf if joint else JOIN_TIMES)]:
+        groups = [joined(boxes, most, math.inf)] if joint else [joined(group, most) for group in _alike(boxes)]
+        for box in [box for group in groups for box in group]:
             if refused is not None and box.num_modes > refused:
                 raise NoJointLattice(f"{box.num_modes} modes")
             allowed = sum(left_out / len(fit) / scale_of(term) for term in box.terms)
@@ -406,7 +400,7 @@ def lattices(
             too_few = tailed and whole and box.left_out > 2 * one.looser * allowed
             for basis, part in bases_of(box, input_dim, whole):
                 within = basis.error if whole else max(basis.left_out / 4, basis.error)
-                if too_few or within > (largest_error if whole else _LARGEST_WITHIN):
+                if too_few or within > (largest_error if whole else largest_within):
                     failed += part.terms  # a narrow band at frequencies beyond the modes allowed
                 made.append(LatticeBlock(basis, part.terms[0].coupling, () if whole else part.terms))
         if not failed:
@@ -520,6 +514,7 @@ def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) ->
         decay_length(term, input_dim, i, side, 0.3) if room else 0.0
         for i, side, room in zip(box.dims, box.side, rooms, strict=True)
     ]
+    n = {1: 2048, 2: 160, 3: 40}[len(box.dims)]  # points in each axis of the FFT that tries a cut-off
     for q in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0):
         if math.inf in scale:
             return None
@@ -529,7 +524,7 @@ def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) ->
         ]
         if math.prod(period) >= math.prod(plain):
             break
-        trial = replace(box, cut_off=(True,), period=tuple(period), m=(_TRIAL[len(period)] // 2,) * len(period))
+        trial = replace(box, cut_off=(True,), period=tuple(period), m=(n // 2,) * len(period))
         if _negative(trial, input_dim) <= negative:
             return replace(trial, m=())
     return None if math.inf in plain else replace(box, period=tuple(plain))
@@ -549,6 +544,7 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
     """
     (term,) = box.terms
     line = box.along([axis])
+    longest = min(longest, {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}[len(box.dims)])  # points of an FFT
     generator = torch.Generator().manual_seed(axis)
     between = torch.rand(64, 1, generator=generator, dtype=torch.float64, device="cpu")
     between = torch.cat([between, near(64, 1, seed=axis)]) * line.period[0]
@@ -562,7 +558,7 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
             beyond = c.flip(0).cumsum(0).flip(0)[1:]  # beyond[m]: more than m
             outer = float(beyond[size // 4])
             resolved = float((series - exact).abs().max()) <= 8 * outer + 1e-6
-            if (outer <= share and resolved) or size > min(longest, _LONGEST[len(box.dims)]):
+            if (outer <= share and resolved) or size > longest:
                 return torch.cat([beyond, beyond.new_full((1,), 0.0 if resolved else 1.0)])
             size = 3 * size
 

@@ -53,19 +53,6 @@ from .basis import Lattice, same_modes
 LARGEST_BESIDE = 512
 # Beyond this ratio of a mode's information to its prior precision rounding spoils the Toeplitz matrix.
 LARGEST_INFORMATION = 1e11
-# Errors of the data's transforms, relative to their size: at the most, and at the least.
-_ACCURACY, _FINEST = 1e-9, 1e-14
-# Explicit functions that are transformed together; differences of points that a covariance is computed at together.
-_COLUMNS, _BLOCK = 16, 1 << 22
-# Right-hand sides iterated on together.
-_ROWS = 32
-# Iterations are in single precision where transforms have this many numbers at the least, and the data's information
-# is at most this many times the prior's; residuals are in double precision, and corrected by a second solve. A pass
-# that reduces the squared error by less than the last number is the last one (benchmarks/lattice.py).
-_SINGLE_FROM, _LARGEST_IN_SINGLE, _PROGRESS = 1 << 14, 1e7, 0.1
-# Rows of a matrix that is factored for a preconditioner at the most; its factor may take as long as so many iterations
-# (benchmarks/lattice.py).
-LARGEST_DENSE, _HEAD_ITERATIONS = {"cpu": 4000, "cuda": 12_000}, 20
 
 # L[i][r] `[c]`: None where zero.
 Planes = list[list[Tensor | None]]
@@ -77,8 +64,8 @@ def rows_of(tasks: Tensor | None, num_outputs: int) -> list[Tensor] | list[slice
 
 
 def largest_dense(device: torch.device) -> int:
-    """Rows of a matrix that is factored for a preconditioner, at the most."""
-    return LARGEST_DENSE["cuda" if device.type == "cuda" else "cpu"]
+    """Rows of a matrix that is factored for a preconditioner, at the most (benchmarks/lattice.py)."""
+    return 12_000 if device.type == "cuda" else 4000
 
 
 class Joint:
@@ -263,11 +250,11 @@ class Joint:
         each = rows_of(tasks, self.num_outputs)
         return [self.lattice.adjoint(X[mine], v[:, mine], accuracy) for mine in each]
 
-    def covariance(self, X: Tensor, tasks: Tensor | None = None) -> Tensor:
-        """That of f at points, `[n, n]`."""
+    def covariance(self, X: Tensor, tasks: Tensor | None = None, block: int = 1 << 22) -> Tensor:
+        """That of f at points, `[n, n]`, so many differences of points at a time."""
         K = X.new_zeros(len(X), len(X))
         i, j = torch.tril_indices(len(X), len(X), device=X.device)
-        for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True):
+        for a, b in zip(i.split(block), j.split(block), strict=True):
             K[a, b] = K[b, a] = self.covariances(X, a, b, tasks)
         return K
 
@@ -336,7 +323,7 @@ class Information:
         E = columns * precision[:, None]  # [n, e]
         cross = X.new_zeros(0, basis.num_outputs * lattice.size)
         if E.shape[1]:
-            rows = E.mT.split(_COLUMNS)
+            rows = E.mT.split(16)  # transformed together
             cross = torch.cat([basis.unmixed(basis.adjoints(X, some, accuracy, tasks)) for some in rows])
         return Information(torch.cat(generators), cross, E.mT @ columns)
 
@@ -353,10 +340,10 @@ def right_hand_side(basis: Joint, X: Tensor, values: Tensor, precision: Tensor, 
     return basis.adjoint(X, values * precision, _accuracy(basis, precision), tasks)
 
 
-def _accuracy(basis: Joint, precision: Tensor) -> float:
+def _accuracy(basis: Joint, precision: Tensor, coarsest: float = 1e-9, finest: float = 1e-14) -> float:
     """Of the data's transforms, relative to their size: errors far below one, the prior's precision."""
     largest = basis.largest_variance * float(precision.sum())
-    return min(_ACCURACY, max(_FINEST, 1e-3 / max(largest, 1e-300)))
+    return min(coarsest, max(finest, 1e-3 / max(largest, 1e-300)))
 
 
 # Rows of weights, two by two.
@@ -411,6 +398,12 @@ def _unitary(basis: Joint) -> Tensor:
 class System:
     """M = I + S^T Lambda^-1 S on real weights `[r, t c + e]`."""
 
+    _rows = 32  # right-hand sides iterated on together
+    # Iterations are in single precision where transforms have this many numbers at the least, and the data's
+    # information is at most this many times the prior's; residuals are in double precision, and corrected by a second
+    # solve. A pass that reduces the squared error by less than the last number is the last one (benchmarks/lattice.py).
+    _single_from, _largest_in_single, _progress = 1 << 14, 1e7, 0.1
+
     def __init__(self, basis: Joint, information: Information) -> None:
         self.basis, self.lattice = basis, basis.lattice
         self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
@@ -421,14 +414,14 @@ class System:
             [self._spectrum(T) for T in self.generator], basis, self._packed_cross(), self.corner.to(torch.complex128)
         )
 
-    def head(self, rows: int, size: int | None = None) -> Head:
+    def head(self, rows: int, size: int | None = None, iterations: int = 20) -> Head:
         """The preconditioner that is exact on the heaviest weights, for this many right-hand sides.
 
         Those that the data determine better than the prior, `size` at the most, while their factor takes no longer
-        than a number of iterations.
+        than a number of iterations (benchmarks/lattice.py).
         """
         determined, cells = int((self.information > 1).sum()), math.prod(self.size)
-        transforms = _HEAD_ITERATIONS * rows * 5 * cells * math.log2(max(2, cells)) * FFT_COST
+        transforms = iterations * rows * 5 * cells * math.log2(max(2, cells)) * FFT_COST
         affordable = round((3 * transforms) ** (1 / 3))
         return Head(self, min(determined, affordable, size or largest_dense(self.generator.device)))
 
@@ -490,9 +483,9 @@ class System:
         if isinstance(precondition, Head) and self._suits_single():
             single = (self._double.to_single(), precondition.to_single())
         parts, iterations, worst = [], 0, 0.0
-        for start in range(0, len(b), _ROWS):
-            rows = b[start : start + _ROWS]
-            first = None if guess is None else packed(self.basis, guess[start : start + _ROWS])
+        for start in range(0, len(b), self._rows):
+            rows = b[start : start + self._rows]
+            first = None if guess is None else packed(self.basis, guess[start : start + self._rows])
             right = packed(self.basis, rows)
             u, steps, left = self._refined(right, first, target, precondition, single, max_iterations)
             parts.append(unpacked(self.basis, u, len(rows)))
@@ -509,8 +502,8 @@ class System:
         return torch.cat(parts), Stats(name, iterations, residual, converged)
 
     def _suits_single(self) -> bool:
-        large = math.prod(self.size) >= _SINGLE_FROM
-        return large and float(self.information.max()) <= _LARGEST_IN_SINGLE
+        large = math.prod(self.size) >= self._single_from
+        return large and float(self.information.max()) <= self._largest_in_single
 
     def _refined(
         self,
@@ -528,7 +521,7 @@ class System:
             left = float(_inner(residual, precondition(residual)).max())
             if left <= target:
                 return u, steps, left
-            if left > _PROGRESS * before:  # single precision has no more digits
+            if left > self._progress * before:  # single precision has no more digits
                 break
             change, more, _ = descend(*single, residual.to(torch.complex64), 0.5 * target, most - steps)
             u = u + change

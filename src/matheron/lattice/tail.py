@@ -35,24 +35,18 @@ from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from .basis import Lattice
 
-# Draws that say how many of a measure's fall outside the box, and draws at the most.
-_TRIAL, _MOST = 1024, 1 << 16
-# Radii between which the law of a radius is interpolated, over this many e-foldings: of Matern-1/2, 1e-8 lies beyond.
-_RADII, _DECAY = 4096, 18.0
-# The octaves that radii lie evenly along end where this share of the spectrum is left (tests/features/test_leverage.py,
-# laws a thousandth of the box from data).
-_LEAST = 1e-8
-# Numbers in a block of functions at data.
-_BLOCK = 1 << 23
-# What lies beyond the modes counts as noise where it is no more than this share of the noise; or where data are so many
-# that their covariance is not to be factored.
-_LARGEST_SHARE, _LARGEST_FACTOR = 0.1, 4096
-
 
 def sampled_tail(
-    terms: Sequence[Term], lattice: Lattice, input_dim: int, count: int, num_bases: int, generator: torch.Generator
+    terms: Sequence[Term],
+    lattice: Lattice,
+    input_dim: int,
+    count: int,
+    num_bases: int,
+    generator: torch.Generator,
+    most: int = 1 << 16,
 ) -> list[Coupled]:
-    """About `count` features, `num_bases` times over, of what some terms have beyond the modes of their lattice.
+    """About `count` features, `num_bases` times over, of what some terms have beyond the modes of their lattice: those
+    of `most` draws from their spectra, at the most, that fall there.
 
     Terms share them by the variance that they have there. Where bases have unequal numbers of frequencies outside the
     box, the amplitudes of the others are zero.
@@ -62,7 +56,7 @@ def sampled_tail(
     parts = []
     for tail in tails if total > 0 else ():
         pairs = max(1, round(count / 2 * tail.variance / total))
-        N = min(_MOST, math.ceil(pairs / tail.share))
+        N = min(most, math.ceil(pairs / tail.share))
         theta, weight = tail.draw(sobol(num_bases, N, tail.num_uniforms, generator).to(tail.term.variance.device))
         far = tail.is_outside(theta)  # [g, N]
         order = torch.argsort(far.double(), dim=1, descending=True, stable=True)[:, : int(far.sum(1).max())]
@@ -77,6 +71,14 @@ class _Tail:
 
     `share` of the draws fall there, which have `variance` in all.
     """
+
+    _trial = 1024  # draws that say how many fall outside the box
+    # Radii between which the law of a radius is interpolated, over this many e-foldings: of Matern-1/2, 1e-8 lies
+    # beyond.
+    _radii, _decay = 4096, 18.0
+    # The octaves that radii lie evenly along end where this share of the spectrum is left
+    # (tests/features/test_leverage.py, laws a thousandth of the box from data).
+    _least = 1e-8
 
     def __init__(self, term: Term, lattice: Lattice, input_dim: int) -> None:
         self.term, self.measure = term, term.measure(input_dim)
@@ -93,9 +95,10 @@ class _Tail:
         with torch.no_grad():
             if self.radial is not None:
                 self._tabulate(self.radial)
-            theta, weights = self.draw(Sobol(max(1, self.num_uniforms), seed=0).next(_TRIAL)[:, : self.num_uniforms])
+            U = Sobol(max(1, self.num_uniforms), seed=0).next(self._trial)
+            theta, weights = self.draw(U[:, : self.num_uniforms])
         outside = self.is_outside(theta).double()
-        self.share = max(float(outside.mean()), 1 / _TRIAL)
+        self.share = max(float(outside.mean()), 1 / self._trial)
         size = 1.0 if term.coupling is None else float(term.coupling.detach().diagonal().mean())
         self.variance = size * float(term.variance.detach()) * float((outside * weights).mean())
 
@@ -105,12 +108,12 @@ class _Tail:
         self.num_uniforms += 1
         largest = self._moved(radial.scale.diag()).norm(dim=0)  # of each coordinate, over |z| = 1
         inside = float((self.edge / largest.clamp_min(1e-300)).min())
-        log_r = math.log(inside) + torch.linspace(0, _DECAY, _RADII, dtype=torch.float64, device="cpu")
+        log_r = math.log(inside) + torch.linspace(0, self._decay, self._radii, dtype=torch.float64, device="cpu")
         surface = 2 * math.pi ** (p / 2) / math.gamma(p / 2)
         density = surface * torch.exp(radial.log_radial((2 * log_r).exp()) + p * log_r)  # of log r
-        cells = 0.5 * (density[1:] + density[:-1]) * (_DECAY / (_RADII - 1))
+        cells = 0.5 * (density[1:] + density[:-1]) * (self._decay / (self._radii - 1))
         beyond = cells.flip(0).cumsum(0).flip(0)  # decreasing, the mass from a cell on
-        even = (beyond > _LEAST).double()
+        even = (beyond > self._least).double()
         q = 0.5 * cells / beyond[0].clamp_min(1e-300) + 0.5 * even / even.sum().clamp_min(1.0)
         q /= q.sum().clamp_min(1e-300)
         self.log_r, self.below = log_r, torch.nn.functional.pad(q.cumsum(0), (1, 0))
@@ -130,7 +133,7 @@ class _Tail:
             ) if importance is None else importance
         z = torch.nn.functional.normalize(torch.special.ndtri(U[..., :-1]), dim=-1)
         u = U[..., -1].contiguous()
-        cell = torch.searchsorted(self.below, u).clamp(1, _RADII - 1)
+        cell = torch.searchsorted(self.below, u).clamp(1, self._radii - 1)
         low, high = self.below[cell - 1], self.below[cell]
         t = ((u - low) / (high - low).clamp_min(1e-300)).clamp(0, 1)
         r = torch.lerp(self.log_r[cell - 1], self.log_r[cell], t).exp()
@@ -172,10 +175,13 @@ def with_tail(prior: PriorPaths, on_lattice: Tensor) -> Tensor:
     return torch.cat([w if b.role == BEYOND else next(own) for w, b in zip(parts, blocks, strict=True)], dim=2)
 
 
-def can_condition_on_lattice(prior: PriorPaths, update: Update, new: Chunk) -> bool:
+def can_condition_on_lattice(
+    prior: PriorPaths, update: Update, new: Chunk, largest_share: float = 0.1, largest_factor: int = 4096
+) -> bool:
     """Whether the lattice can represent these observations: what it leaves out is small beside their noise.
 
-    Always, of a prior that has nothing there. Never, where other data are not on the lattice.
+    Always, of a prior that has nothing there, or where data are so many that their covariance is not to be factored.
+    Never, where other data are not on the lattice.
     """
     _, tail = split_tail(prior)
     if tail is None:
@@ -183,10 +189,10 @@ def can_condition_on_lattice(prior: PriorPaths, update: Update, new: Chunk) -> b
     if update.num_data:
         return False
     X, outputs = new.sites.points, new.sites.outputs
-    if len(X) > _LARGEST_FACTOR:
+    if len(X) > largest_factor:
         return True
     more = variances_at(tail, X.double() - tail.origin.double(), outputs)
-    return bool((more <= _LARGEST_SHARE * new.noise.double()).all())
+    return bool((more <= largest_share * new.noise.double()).all())
 
 
 def values_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
@@ -195,11 +201,11 @@ def values_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
     return f[:, 0] if tasks is None else f[:, tasks, torch.arange(len(X), device=X.device)]
 
 
-def variances_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
-    """Of a tail at data about its origin, `[n]`: the mean over its bases."""
+def variances_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None, block: int = 1 << 23) -> Tensor:
+    """Of a tail at data about its origin, `[n]`: the mean over its bases; so many numbers in memory at a time."""
     features, total = tail.features.to(torch.float64), torch.zeros_like(X[:, 0])
     for basis, root in zip(features.bases, features.roots, strict=True):
-        blocks = X.split(max(1, _BLOCK // (basis.size * basis.num_bases)))
+        blocks = X.split(max(1, block // (basis.size * basis.num_bases)))
         powers = [(basis.values(x[None]) * basis.scales()[:, None]).square().sum(-1).mean(0) for x in blocks]
         total += torch.cat(powers) * (1.0 if tasks is None or root is None else root.square().sum(1)[tasks])
     return total

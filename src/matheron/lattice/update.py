@@ -25,12 +25,8 @@ from .basis import Lattice
 from .system import LARGEST_INFORMATION, DataSpace, Information, Joint, System, largest_dense, right_hand_side
 from .tail import can_condition_on_lattice, split_tail, values_at, variances_at, with_tail
 
-# Numbers in a block of the data's right-hand sides.
-_BLOCK = 1 << 23
 # What the mean may err by on the lattice, in posterior standard deviations, before it is said, or solved for densely.
 LARGEST_MEAN_ERROR = 0.1
-# The information that statistics kept in float32 allow: rounding is then below what the prior says.
-LARGEST_IN_FLOAT32 = 1e5
 
 
 @dataclass(frozen=True)
@@ -265,10 +261,10 @@ class Conditioning:
             self.few = [*self.few, seen] if self.num_data <= largest_dense(X.device) else None
         return seen
 
-    def add_noise(self, seen: _Seen, s: int, generator: torch.Generator) -> None:
-        """Draw the noise of s paths at data that were added."""
+    def add_noise(self, seen: _Seen, s: int, generator: torch.Generator, block: int = 1 << 23) -> None:
+        """Draw the noise of s paths at data that were added, so many numbers at a time."""
         X, tasks, _, noise, precision = seen
-        parts, step = [], max(2, 2 * (_BLOCK // (2 * max(1, len(X)))))
+        parts, step = [], max(2, 2 * (block // (2 * max(1, len(X)))))
         for i in range(0, s, step):
             shape = min(step, s - i), len(X)
             xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(X)
@@ -310,7 +306,7 @@ class Conditioning:
 
     def mean_error(self, tolerance: float) -> float:
         """What the mean may err by, in posterior standard deviations, on a lattice of this tolerance."""
-        return max(mean_error(self.misfit, tolerance), _OF_ALL * self.local_error)
+        return mean_error(self.misfit, tolerance, self.local_error)
 
     def paths(self, prior: PriorPaths) -> tuple[PriorPaths, LatticeUpdate]:
         """The paths of a prior given all data."""
@@ -380,20 +376,19 @@ def given_on_lattice(
 
 # Variances.
 
-# Points whose variances are solved for together, the share of one that it may err by, and the error of transforms.
-_ROWS, _SHARE, _ACCURACY = 64, 1e-3, 1e-12
-# Points times numbers of a transform: about a minute of one CPU core.
-_LARGEST_WORK = 1 << 27
-
 
 class LatticeVariance:
     """Variances of paths that were given data on a lattice: phi(x)^T M^-1 phi(x), M as in `system`.
 
-    By conjugate gradients for every point, whose error in a variance is at most `_SHARE` of it; the law is that of the
+    By conjugate gradients for every point, whose error in a variance is at most `_share` of it; the law is that of the
     lattice's kernel, to the tolerance of the draw. What lies beyond the modes no data say anything of.
     """
 
     requires_grad = False  # nothing on a lattice is in a graph
+    # Points whose variances are solved for together, numbers of their right-hand sides, the share of a variance that it
+    # may err by, and the error of transforms.
+    _rows, _block, _share, _accuracy = 64, 1 << 23, 1e-3, 1e-12
+    _largest_work = 1 << 27  # points times numbers of a transform: about a minute of one CPU core
 
     @torch.no_grad()
     def __init__(self, update: LatticeUpdate, prior: PriorPaths) -> None:
@@ -402,33 +397,33 @@ class LatticeVariance:
         assert basis is not None
         self.basis, self.origin = basis, prior.features.origin.double()
         self.system = System(basis, update.information)
-        self.head = self.system.head(_ROWS)
+        self.head = self.system.head(self._rows)
 
     @torch.no_grad()
     def __call__(self, x: Tensor, tasks: Tensor | None) -> Tensor:
         """`[n, d] -> [n]`, each of its own task."""
         X, size = x.double() - self.origin, self.system.information.numel()
-        most = max(1, _LARGEST_WORK // (self.basis.num_outputs * math.prod(self.system.size)))
+        most = max(1, self._largest_work // (self.basis.num_outputs * math.prod(self.system.size)))
         if len(X) > most:
             modes = " x ".join(map(str, self.basis.lattice.shape))
             raise TypeError(
                 f"variance: on a lattice of {modes} modes expected at most {most} values at once, which take a minute, "
                 f"got {len(X)}; ask for fewer at a time, or use samples=True for an estimate from these paths"
             )
-        step = max(1, min(_ROWS, _BLOCK // size))
+        step = max(1, min(self._rows, self._block // size))
         blocks = [slice(i, i + step) for i in range(0, len(X), step)]
         parts = [self._some(X[some], None if tasks is None else tasks[some]) for some in blocks]
         variance = torch.cat([X[:0, 0], *parts])
         return variance if self.tail is None else variance + variances_at(self.tail, X, tasks)
 
     def _some(self, X: Tensor, tasks: Tensor | None) -> Tensor:
-        phi = self.basis.adjoint(X, torch.eye(len(X), device="cpu").to(X), _ACCURACY, tasks)  # [p, t c + e]
+        phi = self.basis.adjoint(X, torch.eye(len(X), device="cpu").to(X), self._accuracy, tasks)  # [p, t c + e]
         prior, directions = phi.square().sum(1), max(1.0, 0.1 * self.system.effective_dimension)
-        u, error = None, _SHARE * float(prior.max())
+        u, error = None, self._share * float(prior.max())
         while True:  # for what the prior's variance is not to err by, then for what turns out to be left of it
             u, _ = self.system.solve(phi, u, self.head, math.sqrt(error / directions))
             variance = ((2 * phi - self.system.product(u)) * u).sum(1).clamp_min(0)  # errors of u count by the square
-            needed = _SHARE * max(float(variance.min()), 1e-10 * float(prior.max()))
+            needed = self._share * max(float(variance.min()), 1e-10 * float(prior.max()))
             if error <= 2 * needed:
                 return variance
             error = needed
@@ -439,27 +434,21 @@ _variance_of = Recorder(LatticeVariance)
 
 # How far the mean is right on a lattice.
 
-# Places at which the lattice's error is measured, fewer where data are so many that to find neighbours takes long; and
-# data that each of them is given: the nearest ones.
-_PLACES, _DISTANCES, _NEIGHBOURS = (24, 256), 1 << 21, 16
-# Paths with data of their own whose means are compared.
-_PATHS = 8
-# The largest error of many places is this many times that of these (measured, uniform data and clusters).
-_OF_ALL = 2.0
 
-
-def mean_error(misfit: float | None, tolerance: float) -> float:
+def mean_error(misfit: float | None, tolerance: float, local: float = 0.0, of_all: float = 2.0) -> float:
     """What the mean errs by at the most, in posterior standard deviations, as measured over many kernels and data.
 
-    `misfit` is (y - mean)^T (K + noise)^-1 (y - mean) per datum: about one where the model holds.
+    `misfit` is (y - mean)^T (K + noise)^-1 (y - mean) per datum: about one where the model holds. `local` is the
+    `local_error`: the largest of many places is `of_all` times that of these few (measured, uniform data and clusters).
     """
-    return 0.0 if misfit is None else 20 * min(tolerance, 1e-3) * math.sqrt(max(0.0, misfit))
+    unlikely = 0.0 if misfit is None else 20 * min(tolerance, 1e-3) * math.sqrt(max(0.0, misfit))
+    return max(unlikely, of_all * local)
 
 
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
     """Say so where the mean is beyond the lattice's accuracy: of data that are unlikely, or of a kernel so rough that
     its modes are too few for the data."""
-    error = max(mean_error(update.misfit, tolerance), _OF_ALL * update.local_error)
+    error = mean_error(update.misfit, tolerance, update.local_error)
     if not error > LARGEST_MEAN_ERROR:
         return
     if mean_error(update.misfit, tolerance) > LARGEST_MEAN_ERROR:
@@ -479,19 +468,40 @@ def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> 
     )
 
 
-def local_error(basis: Joint, kernel: Kernel, origin: Tensor, data: _Seen) -> float:
+def local_error(
+    basis: Joint,
+    kernel: Kernel,
+    origin: Tensor,
+    data: _Seen,
+    *,
+    neighbours: int = 16,
+    places: tuple[int, int] = (24, 256),
+    distances: int = 1 << 21,
+    paths: int = 8,
+) -> float:
     """The largest error of the mean by the lattice's kernel, in posterior standard deviations, over a few places.
 
     Both means, by the lattice's kernel and by the exact one, are of the nearest data alone: a cost that is linear in
     their number, and an error that is seen through the data, whatever its cause. Places are half in the data's box and
     half between neighbours among them.
+
+    Args:
+        basis: the lattice, and what is beside it.
+        kernel: the exact one.
+        origin: that of the data.
+        data: some or all of them.
+        neighbours: data that each place is given.
+        places: how many at the least and at the most.
+        distances: from places to data, at the most: fewer places where data are so many that to find neighbours takes
+            long.
+        paths: with data of their own, whose means are compared.
     """
     X, tasks, y, noise, precision = data
-    n, k, device = len(X), min(_NEIGHBOURS, len(X)), X.device
+    n, k, device = len(X), min(neighbours, len(X)), X.device
     if n < 2:
         return 0.0
     generator = torch.Generator().manual_seed(0xE4404)  # not one that data may have been made with
-    p = min(max(_DISTANCES // n, _PLACES[0]), _PLACES[1]) // 2
+    p = min(max(distances // n, places[0]), places[1]) // 2
     u = torch.rand(2 * p, X.shape[1], generator=generator, dtype=torch.float64, device="cpu").to(X)
     some = torch.randint(n, (p,), generator=generator, device="cpu").to(device)
     lower, upper = X.aminmax(dim=0)
@@ -513,7 +523,7 @@ def local_error(basis: Joint, kernel: Kernel, origin: Tensor, data: _Seen) -> fl
     for B, part in kernel.to(device, torch.float64).coupled():
         K = part.forward(points, points)
         exact += K if B is None or of is None else K * B[of[:, :, None], of[:, None]]
-    rows = y[:_PATHS, near].movedim(0, -1)  # [p, k, r]
+    rows = y[:paths, near].movedim(0, -1)  # [p, k, r]
     m, variance = _kriged(exact, noise[near], rows)
     m_lattice, _ = _kriged(by_lattice, 1 / precision[near], rows)
     error = (m_lattice - m).abs().amax(1) / variance.sqrt()
@@ -556,14 +566,14 @@ def _variance_of_tail(tail: PriorPaths, X: Tensor, tasks: Tensor | None, noise: 
     return variance
 
 
-def _require_digits(largest: float, in_float32: bool) -> None:
-    """Rounding of the statistics is below what the prior says of every weight."""
+def _require_digits(largest: float, in_float32: bool, largest_in_float32: float = 1e5) -> None:
+    """Rounding of the statistics, which may be kept in float32, is below what the prior says of every weight."""
     if largest > LARGEST_INFORMATION:
         raise ValueError(
             f'solver="lattice": the data determine a weight {largest:.0e} times better than the prior, which is beyond '
             f'{LARGEST_INFORMATION:.0e}, what rounding allows: the noise is too small; use solver="cholesky"'
         )
-    if in_float32 and largest > LARGEST_IN_FLOAT32:
+    if in_float32 and largest > largest_in_float32:
         raise ValueError(
             "condition_on: these paths keep what is left of their data in float32, which has too few digits for more "
             "data; draw with dtype=torch.float64"
