@@ -25,10 +25,6 @@ from .samplers import decoupled_moments, moments
 from .samplers.conditionals import Factored, PriorAt, inner_points, single
 from .samplers.linear_model import feature_covariance, linear_features, shared_bases
 
-# Up to this many rows the operator norm is found by trying all signs.
-LARGEST_EXACT = 20
-_SIGNS_AT_ONCE = 1 << 14
-
 
 class OperatorNorm(NamedTuple):
     """The norm of a matrix from l-infinity to l-1: exact, or an upper bound with a lower one beside it."""
@@ -49,12 +45,12 @@ class Constants(NamedTuple):
     num_centres: int
 
 
-def operator_norm(A: ArrayLike) -> OperatorNorm:
+def operator_norm(A: ArrayLike, *, largest_exact: int = 20) -> OperatorNorm:
     """max |A s|_1 over |s|_inf <= 1, for a symmetric positive semi-definite A `[m, m]`.
 
-    The maximum is at signs. Up to m = 20 all of them are tried, and the norm is exact. Beyond, finding it is NP-hard:
-    the value is the smaller of two upper bounds, sum_ij |A_ij| and m lambda_max(A), and `lower` is what ascent on
-    signs found.
+    The maximum is at signs. Up to m = `largest_exact` all of them are tried, and the norm is exact. Beyond, finding it
+    is NP-hard: the value is the smaller of two upper bounds, sum_ij |A_ij| and m lambda_max(A), and `lower` is what
+    ascent on signs found.
 
     >>> from matheron.compare.bounds import operator_norm
     >>> operator_norm([[2.0, -1.0], [-1.0, 2.0]])
@@ -64,10 +60,10 @@ def operator_norm(A: ArrayLike) -> OperatorNorm:
     if A.ndim != 2 or A.shape[0] != A.shape[1]:
         raise ValueError(f"A: expected a square matrix, got shape {list(A.shape)}")
     m = len(A)
-    if m <= LARGEST_EXACT:
-        best = 0.0
-        for start in range(0, 1 << (m - 1), _SIGNS_AT_ONCE):  # the first sign may be taken as plus
-            codes = torch.arange(start, min(start + _SIGNS_AT_ONCE, 1 << (m - 1)), device=A.device)
+    if m <= largest_exact:
+        best, at_once = 0.0, 1 << 14
+        for start in range(0, 1 << (m - 1), at_once):  # the first sign may be taken as plus
+            codes = torch.arange(start, min(start + at_once, 1 << (m - 1)), device=A.device)
             signs = 1.0 - 2.0 * ((codes[:, None] >> torch.arange(m, device=A.device)) & 1)  # [c, m]
             best = max(best, float((signs.to(A) @ A).abs().sum(1).max()))
         return OperatorNorm(best, True, best)

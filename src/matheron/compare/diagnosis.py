@@ -114,14 +114,23 @@ class Diagnosis:
 # diagnose(paths, model, x): is this draw good enough, in numbers.
 
 
-# The law of a draw is good enough when W2, as a share of the posterior's own spread, is at most this: for one basis
-# (what paths that share it look like), and for all paths together.
-LARGEST_OF_ONE, LARGEST_OF_ALL = 0.2, 0.1
-_MARGIN = 1.2  # bases differ; what is recommended must hold for others than those that were tried
-_FEW = 64  # paths of a lattice that is tried, which has weights by the million for each
-# The comparison is cubic in the number of values.
-LARGEST_COUNT = 4096
-_BLOCK = 4096
+@dataclass(frozen=True)
+class _GoodEnough:
+    """The largest W2, as a share of the posterior's own spread, that a good draw has.
+
+    Attributes:
+        of_one: for one basis: what paths that share it look like.
+        of_all: for all paths together.
+        margin: bases differ, and what is recommended must hold for others than those that were tried: they are held to
+            so many times less.
+    """
+
+    of_one: float = 0.2
+    of_all: float = 0.1
+    margin: float = 1.2
+
+
+_GOOD = _GoodEnough()
 
 
 def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
@@ -158,14 +167,15 @@ def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
     if paths.num_paths < 2:
         raise ValueError("diagnose: expected at least two paths, for a covariance; draw more")
     count = len(x) * gp.num_outputs
-    if not 1 <= count <= LARGEST_COUNT:
-        raise ValueError(f"x: expected 1 to {LARGEST_COUNT} values (points times outputs), got {count}; take fewer")
+    largest = 4096  # the comparison is cubic in their number
+    if not 1 <= count <= largest:
+        raise ValueError(f"x: expected 1 to {largest} values (points times outputs), got {count}; take fewer")
     paths, gp = _in_closed_form(paths, gp)
     exact = _without_rounding(moments(gp, x))
     C = exact.covariance.reshape(count, count)
     implied, members = _implied(paths, gp, x), _members(paths)
     found = Diagnosis(
-        paths=_law(empirical_moments(paths, x, block_size=_BLOCK), exact),
+        paths=_law(empirical_moments(paths, x, block_size=4096), exact),
         floor=_law(_floor(exact.mean, C, paths.num_paths), exact),
         basis=None if implied is None else _law(implied, exact),
         one_basis=None if implied is None else _one_basis(paths, gp, x, exact),
@@ -214,14 +224,14 @@ def _effective_rank(C: Tensor) -> float:
     return float(C.trace().square() / C.square().sum()) if float(C.square().sum()) else 0.0
 
 
-def _floor(mean: Tensor, C: Tensor, s: int) -> Moments:
+def _floor(mean: Tensor, C: Tensor, s: int, block: int = 4096) -> Moments:
     """The empirical moments of s draws from N(mean, C); from a seed of its own, so that a diagnosis is repeatable."""
     values, vectors = torch.linalg.eigh(C)
     R = vectors * values.clamp_min(0).sqrt()
     generator = torch.Generator().manual_seed(s)
     total = EmpiricalMoments()
-    for start in range(0, s, _BLOCK):
-        zeta = torch.randn(min(_BLOCK, s - start), len(R), generator=generator, dtype=torch.float64, device="cpu").to(R)
+    for start in range(0, s, block):
+        zeta = torch.randn(min(block, s - start), len(R), generator=generator, dtype=torch.float64, device="cpu").to(R)
         total.add(zeta @ R.mT)
     return Moments(mean.reshape(-1) + total.moments.mean, total.moments.covariance)
 
@@ -277,7 +287,7 @@ def _advice(
             return "Good enough: these paths are as close to the posterior as exact draws.", {}
         return "Another draw: the law of these paths has no closed form, and they are off.", {}
     one, every = (law.w2 / found.spread if found.spread else 0.0 for law in (found.one_basis, found.basis))
-    if one <= LARGEST_OF_ONE and every <= LARGEST_OF_ALL:
+    if one <= _GOOD.of_one and every <= _GOOD.of_all:
         errors = f"within {one:.2g} of a standard deviation for one basis, {every:.2g} for all paths together"
         return f"Good enough: the law of these paths is {errors}.", {}
     s, prior = members[0].num_paths, members[0].prior
@@ -317,13 +327,13 @@ def _advised_lattice(gp: GP, x: Tensor, exact: Moments, spread: float, s: int, l
         words = "More modes: draw with "
     for settings in tried:
         try:
-            drawn = draw(gp, min(s, _FEW), seed=0, **settings)
+            drawn = draw(gp, min(s, 64), seed=0, **settings)  # few: a path has weights by the million
         except (ValueError, TypeError):
             continue
         every, one = _implied(drawn, gp, x), _one_basis(drawn, gp, x, exact)
         if every is None or one is None:
             continue
-        if max(one.w2, _law(every, exact).w2) <= LARGEST_OF_ALL / _MARGIN * spread:
+        if max(one.w2, _law(every, exact).w2) <= _GOOD.of_all / _GOOD.margin * spread:
             return words, settings
     return words, Settings()
 
@@ -334,9 +344,9 @@ def _advised_features(
     """As many features by leverage, and as many bases, as are good enough for s paths; or no settings."""
     for factor in (1, 4, 16, 64):
         count = factor * num_features
-        error = _MARGIN * _error_of_one(gp, x, exact, count) / spread
-        needed = math.ceil((error / LARGEST_OF_ALL) ** 2)  # what independent bases err by averages out
-        if error <= LARGEST_OF_ONE and needed <= s:
+        error = _GOOD.margin * _error_of_one(gp, x, exact, count) / spread
+        needed = math.ceil((error / _GOOD.of_all) ** 2)  # what independent bases err by averages out
+        if error <= _GOOD.of_one and needed <= s:
             together = max(1, min(math.ceil(s / num_bases), s // needed))
             return Settings(features="leverage", num_features=count, paths_per_basis=together)
     return Settings()

@@ -19,11 +19,6 @@ from ..solvers import covariance
 from ..solvers.cholesky import solved
 from .samplers import Moments, ValueDraws, feature_covariance
 
-# An eigenvalue below both minus this share of the largest and minus this is no rounding error: it is no covariance.
-_NEGATIVE, _ROUNDING = 1e-8, 1e-12
-# The largest number in O^T O - 1 that rounding leaves.
-_NOT_ORTHOGONAL = 1e-10
-
 
 def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, cov2: ArrayLike) -> float:
     """The 2-Wasserstein distance between N(mean1, cov1) and N(mean2, cov2).
@@ -77,15 +72,16 @@ def _orthogonal_factor(A: Tensor) -> Tensor:
     return factor
 
 
-def _by_iteration(A: Tensor) -> Tensor | None:
-    """The orthogonal factor; None where it is not found, as of zeros."""
+def _by_iteration(A: Tensor, rounding: float = 1e-10) -> Tensor | None:
+    """The orthogonal factor O; None where it is not found, as of zeros. In O^T O - 1 rounding leaves no number larger
+    than this."""
     one, X = torch.eye(len(A), dtype=A.dtype, device=A.device), A
     for _ in range(2):  # of a singular one, the first leaves those below `low`, and rounding's noise in their place
         norm = torch.linalg.matrix_norm(X)
         if not float(norm) > 0:
             return None
         X = _halley(X / norm)
-        if float((X.mT @ X - one).abs().max()) < _NOT_ORTHOGONAL:
+        if float((X.mT @ X - one).abs().max()) < rounding:
             return X
     return None
 
@@ -124,7 +120,7 @@ def _root(cov: ArrayLike, p: int, name: str) -> Tensor:
     if not failed:
         return L
     values, vectors = torch.linalg.eigh(C)
-    if float(values[0]) < -max(_ROUNDING, _NEGATIVE * float(values[-1])):
+    if float(values[0]) < -max(1e-12, 1e-8 * float(values[-1])):  # below what rounding leaves
         raise ValueError(f"{name}: expected a covariance, got a smallest eigenvalue of {float(values[0]):.3g}")
     return (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
 

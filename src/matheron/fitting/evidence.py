@@ -16,7 +16,6 @@ from ..solvers import covariance
 from ..solvers.cholesky import safe_cholesky, solved
 
 _LOG_2_PI = math.log(2 * math.pi)
-_HALF_WIDTH = 1.959964  # of the central 95% interval of a standard normal
 
 
 def log_marginal_likelihood(model: object) -> Tensor:
@@ -109,7 +108,8 @@ class LeaveOneOut:
     def coverage(self) -> Tensor:
         """Share of the observations within the central 95% interval of their predictions: near 0.95 where the model's
         uncertainty is right."""
-        return self._scores(lambda own: (self.standardized[own].abs() <= _HALF_WIDTH).double().mean())
+        half_width = 1.959964  # of a standard normal's interval
+        return self._scores(lambda own: (self.standardized[own].abs() <= half_width).double().mean())
 
     def _scores(self, score: Callable[[Tensor], Tensor]) -> Tensor:
         """A score of some observations, for each output by itself."""

@@ -17,21 +17,19 @@ Limits = list[tuple[float, float]]
 Curve = Callable[[Tensor], Tensor]  # curvatures [p, p] at vectors [p]
 Report = Callable[[str, Tensor], None]  # words on how far a search is, and where
 
-# The least curvature, in any direction: that of a prior of standard deviation 1 on the logarithmic scale.
-_LEAST = 1.0
 
-
-def curvature(gradient: Callable[[Tensor], Tensor], top: Tensor) -> Tensor:
+def curvature(gradient: Callable[[Tensor], Tensor], top: Tensor, least: float = 1.0) -> Tensor:
     """Minus the second derivatives `[p, p]` by differences of gradients, its eigenvalues' sizes, none below the least.
 
-    The differences are one-sided, which takes p + 1 gradients instead of 2 p.
+    The differences are one-sided, which takes p + 1 gradients instead of 2 p. The least is what a prior of standard
+    deviation 1 on the logarithmic scale has.
     """
     step = 1e-3
     here = gradient(top)
     E = step * torch.eye(len(top), dtype=top.dtype, device=top.device)
     B = torch.stack([(here - gradient(top + e)) / step for e in E], dim=1)
     values, vectors = torch.linalg.eigh(torch.nan_to_num(0.5 * (B + B.mT)))
-    return (vectors * values.abs().clamp_min(_LEAST)) @ vectors.mT
+    return (vectors * values.abs().clamp_min(least)) @ vectors.mT
 
 
 def for_all(less: Tensor, more: Tensor, ratio: float, rest: float) -> Tensor:

@@ -18,7 +18,6 @@ from .units import Buffer, Units, buffers
 # Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left. Lengths go
 # down to the gaps between data where these are smaller: one that lies far away makes a deviation as large as it likes.
 BOUNDS = {"lengthscale": (1e-3, 1e3), "period": (1e-3, 1e3), "alpha": (1e-3, 1e3), "noise": (1e-6, 1e2)}
-OTHER_BOUNDS = (1e-6, 1e6)
 
 Prior = Distribution | Callable[[Tensor], Tensor]  # or a function from values to their log density
 
@@ -99,7 +98,7 @@ def kernel_leaf(buffer: Buffer, floors: Mapping[str, float], X: Tensor | None = 
         return Leaf(buffer.name, "coupling", value)
     if isinstance(owner, SpectralMixture) and short == "means":
         return Leaf(buffer.name, "real", value, dims=tuple(buffer.dims))
-    lower, upper = BOUNDS.get(short, OTHER_BOUNDS)
+    lower, upper = BOUNDS.get(short, (1e-6, 1e6))
     if X is not None and owner.units.get(short) == "x":
         lower = min([lower, *(gap for i in buffer.dims if (gap := usual_gap(X[:, i])) > 0)])
     return Leaf(buffer.name, "positive", value, (floors.get(short, lower), upper), tuple(buffer.dims))

@@ -45,9 +45,6 @@ class Starts:
 
 
 STARTS = Starts()
-# Log-uniform ranges of random numbers: a tenth of a standard deviation to ten of them, and so on.
-_RANGES = {"lengthscale": (0.1, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.5), "alpha": (0.1, 10.0)}
-_OTHER = (0.1, 3.0)
 
 
 def candidates(
@@ -118,7 +115,9 @@ def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
         return leaf.encode(leaf.value) + 0.3 * normal(leaf.size)
     if leaf.kind == "real":
         return leaf.encode(leaf.value) + (0.0 if leaf.name.startswith("mean") else normal(leaf.size))
-    lower, upper = (math.log(v) for v in _RANGES.get(leaf.short, _OTHER))
+    # Log-uniform: a tenth of a standard deviation to ten of them, and so on.
+    ranges = {"lengthscale": (0.1, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.5), "alpha": (0.1, 10.0)}
+    lower, upper = (math.log(v) for v in ranges.get(leaf.short, (0.1, 3.0)))
     if leaf.short == "lengthscale":  # distances grow with the root of the dimension
         root = 0.5 * math.log(max(1, len(leaf.dims)))
         lower, upper = lower + root, upper + root

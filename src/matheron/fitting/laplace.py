@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -50,24 +50,6 @@ from .likelihood import accumulate
 from .search import FitWarning
 from .units import Units, buffers, standardising
 
-# Up to this many data "auto" factors dense matrices; beyond, the lattice or conjugate gradients take Newton's steps.
-_LARGEST_DENSE = 4000
-# The most data that hyperparameters are fitted to by num_data="auto": a step of the search then takes about 2 seconds.
-_MOST = 2000
-# Newton steps end where one is this long, in posterior standard deviations: of the whole where factors are dense, in
-# the root mean square where solves are iterative, since a draw solves for the mean once more.
-_STEP, _ITERATIVE_STEP = 1e-7, 1e-2
-# Steps this short, of which so many got no shorter, are rounding: of a covariance with few digits beside the noise.
-_ROUNDING, _STALLED = 1e-2, 4
-_ITERATIVE = 3e-3  # the tolerance of iterative solves
-# W is at least this over the prior's variance, so that pseudo-targets with noise 1 / W are finite.
-_SMALLEST_CURVATURE = 1e-10
-# Rows that starts of a fit are compared on, and the lengthscales that are tried, in standard deviations over sqrt(d).
-_SCREENED, _LENGTHS = 200, (0.3, 1.0, 3.0)
-# Nodes of the trapezoidal rule over a normal density, out to so many standard deviations.
-_NODES, _WIDTH = 257, 8.0
-
-
 # Newton's method. A system takes a step: given W and b = W (f - m) + d log p / df it solves for the maximum of the
 # quadratic. It knows f - m by coordinates of its own, in which f - m is linear: a, f - m = K a, or a lattice's weights.
 
@@ -89,7 +71,7 @@ class _System(Protocol):
 class _ByFactor:
     """By a Cholesky factor of B = I + W^1/2 K W^1/2, whose eigenvalues are 1 and above."""
 
-    step = _STEP
+    step = 1e-7  # of all of f
 
     def __init__(self, K: Tensor) -> None:
         self.K, self._of, self._L = K, K.new_zeros(0), K
@@ -115,9 +97,11 @@ class _ByFactor:
 class _Iterative:
     """By conjugate gradients on K + W^-1, which is never formed."""
 
+    rms_step = 1e-2  # in the root mean square: a draw solves for the mean once more
+
     def __init__(self, kernel: Kernel, sites: Sites, solver: Solver) -> None:
         self.kernel, self.sites, self.solver = kernel, sites, solver
-        self.step = _ITERATIVE_STEP * math.sqrt(len(sites))
+        self.step = self.rms_step * math.sqrt(len(sites))
 
     def solve(self, b: Tensor, W: Tensor, guess: Tensor | None) -> tuple[Tensor, Tensor]:
         operator = KernelOperator(self.kernel, self.sites, 1 / W)
@@ -148,7 +132,7 @@ class _OnLattice:
         joint, X = self.joint, self.X
         system = System(joint, Information.of(joint, X, W))
         rhs = right_hand_side(joint, X, (b / W)[None], W)  # S^T b, [1, c + e]
-        self.step = _ITERATIVE_STEP * math.sqrt(max(1.0, 0.1 * system.effective_dimension))
+        self.step = _Iterative.rms_step * math.sqrt(max(1.0, 0.1 * system.effective_dimension))
         head, start = system.head(1, self.solver.head), None if guess is None else guess[None]
         z, _ = system.solve(rhs, start, head, self.solver.tolerance, self.solver.max_iterations, repr(self.solver))
         return z[0], joint.sums(X, z)[0]
@@ -170,12 +154,20 @@ class _Mode(NamedTuple):
 
 
 def _newton(
-    system: _System, likelihood: Likelihood, y: Tensor, m: Tensor, most: int, start: Tensor | None = None
+    system: _System,
+    likelihood: Likelihood,
+    y: Tensor,
+    m: Tensor,
+    most: int,
+    start: Tensor | None = None,
+    rounding: float = 1e-2,
+    patience: int = 4,
 ) -> _Mode:
     """The maximum of psi. A step that does not gain what its direction promises is halved until it does.
 
     `start` is a vector a of a dense system near by; without one the first step is from pseudo-targets that y alone
-    suggests.
+    suggests. Steps as short as `rounding`, of which `patience` got no shorter, are rounding: of a covariance with few
+    digits beside the noise.
     """
 
     def psi(u: Tensor, h: Tensor) -> float:
@@ -211,11 +203,11 @@ def _newton(
                 break
             length /= 2
         else:
-            return _Mode(u, h, value, i + 1, error, error <= max(_ROUNDING, system.step))
+            return _Mode(u, h, value, i + 1, error, error <= max(rounding, system.step))
         u, h, value = u + length * du, h + length * dh, trial
         stalled = 0 if error < 0.5 * least else stalled + 1
         least = min(least, error)
-        if length == 1.0 and (error <= system.step or (error <= _ROUNDING and stalled >= _STALLED)):
+        if length == 1.0 and (error <= system.step or (error <= rounding and stalled >= patience)):
             return _Mode(u, h, value, i + 1, error, True)
     return _Mode(u, h, value, most, error, False)
 
@@ -242,17 +234,30 @@ def _approximated(
             stacklevel=4,
         )
     f = m + mode.h
-    least = _SMALLEST_CURVATURE / coupled_diagonal(kernel, sites).clamp_min(1e-300)
+    # W is at least this over the prior's variance, so that pseudo-targets with noise 1 / W are finite.
+    least = 1e-10 / coupled_diagonal(kernel, sites).clamp_min(1e-300)
     W = torch.maximum(likelihood.curvature(f, y), least)
     return f + likelihood.slope(f, y) / W, 1 / W
 
 
-def _system(kernel: Kernel, sites: Sites, noise: Tensor, solver: Solver) -> _System:
+def _system(
+    kernel: Kernel,
+    sites: Sites,
+    noise: Tensor,
+    solver: Solver,
+    largest_dense: int = 4000,
+    tolerance: float = 3e-3,
+) -> _System:
+    """What a solver takes Newton's steps by.
+
+    "auto" is dense factors for up to `largest_dense` data; beyond, the lattice or conjugate gradients, with this
+    tolerance.
+    """
     n, d = sites.points.shape
-    if isinstance(solver, Cholesky) or (isinstance(solver, Auto) and n <= _LARGEST_DENSE):
+    if isinstance(solver, Cholesky) or (isinstance(solver, Auto) and n <= largest_dense):
         return _ByFactor(covariance(kernel, sites))
     if isinstance(solver, FourierLattice) or (isinstance(solver, Auto) and d <= 3):
-        settings = solver if isinstance(solver, FourierLattice) else FourierLattice(_ITERATIVE)
+        settings = solver if isinstance(solver, FourierLattice) else FourierLattice(tolerance)
         try:
             return _OnLattice(kernel, sites, noise, settings)
         except NoJointLattice as reason:
@@ -261,7 +266,7 @@ def _system(kernel: Kernel, sites: Sites, noise: Tensor, solver: Solver) -> _Sys
                     f'solver="lattice" needs a kernel whose terms fit on one lattice, got {kernel!r} ({reason}); use '
                     'solver="cholesky" or "cg"'
                 ) from None
-    return _Iterative(kernel, sites, PCG(_ITERATIVE) if isinstance(solver, Auto) else solver)
+    return _Iterative(kernel, sites, PCG(tolerance) if isinstance(solver, Auto) else solver)
 
 
 @seeded
@@ -458,7 +463,8 @@ def outcomes_left_out(gp: LatentGP) -> OutcomesLeftOut:
     v = (K.diagonal() - ((K @ R) * K).sum(1)).clamp_min(1e-300)  # the posterior variance
     open_ = inverse.diagonal()  # 1 - W v
     mean, deviation = f - a * v / open_, (v / open_).sqrt()  # of the cavity
-    t = torch.linspace(-_WIDTH, _WIDTH, _NODES, dtype=K.dtype, device=K.device)
+    # The trapezoidal rule over a normal density, out to eight standard deviations.
+    t = torch.linspace(-8.0, 8.0, 257, dtype=K.dtype, device=K.device)
     # Nodes for the cavity, and for its product with the density of y, which may be much narrower.
     nodes = torch.cat([mean[:, None] + deviation[:, None] * t, f[:, None] + v.sqrt()[:, None] * t], dim=1)
     nodes = nodes.sort(dim=1).values.mT  # [2 nodes, n]
@@ -639,10 +645,15 @@ def _at_level(h: Hyperparameters, vector: Tensor, level: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _some_of(objective: _Objective, num_data: int | str | None, generator: torch.Generator) -> _Objective:
-    """The objective of some of the data: a quarter at random, and their nearest neighbours."""
+def _some_of(
+    objective: _Objective, num_data: int | str | None, generator: torch.Generator, most: int = 2000
+) -> _Objective:
+    """The objective of some of the data: a quarter at random, and their nearest neighbours.
+
+    "auto" is `most` of them: a step of the search then takes about 2 seconds.
+    """
     n = len(objective.y)
-    count = _MOST if num_data == "auto" else num_data
+    count = most if num_data == "auto" else num_data
     if not isinstance(count, int) or n <= count:
         return objective
     X = objective.X
@@ -663,8 +674,18 @@ def _some_of(objective: _Objective, num_data: int | str | None, generator: torch
     return objective.some(earliest.argsort()[:count])
 
 
-def _searched(objective: _Objective, given: list[Tensor], num_starts: int, asked: Asked) -> Tensor:
-    """The best end of searches from the most likely of some starts: those given, and other lengthscales."""
+def _searched(
+    objective: _Objective,
+    given: list[Tensor],
+    num_starts: int,
+    asked: Asked,
+    screened: int = 200,
+    lengths: Sequence[float] = (0.3, 1.0, 3.0),
+) -> Tensor:
+    """The best end of searches from the most likely of some starts: those given, and other lengthscales.
+
+    Starts are compared on as many rows as are `screened`; `lengths` are in standard deviations over sqrt(d).
+    """
     from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
 
     h, limits = objective.h, objective.h.limits()
@@ -691,9 +712,9 @@ def _searched(objective: _Objective, given: list[Tensor], num_starts: int, asked
 
         best = given[0]
         if num_starts > 1:
-            size = min(len(objective.y), _SCREENED)
+            size = min(len(objective.y), screened)
             few = objective.some(torch.arange(0, len(objective.y), -(-len(objective.y) // size), device=best.device))
-            starts = [*given, *(_with_length(h, given[-1], length) for length in _LENGTHS)]
+            starts = [*given, *(_with_length(h, given[-1], length) for length in lengths)]
             ranked = sorted(starts, key=lambda start: -few(start)[0])
             ends = [climbed(few, start, 30) for start in ranked[:num_starts]]
             best = max(ends, key=lambda end: end[0])[1]

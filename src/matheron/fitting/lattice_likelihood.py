@@ -39,21 +39,6 @@ from ..solvers import ConvergenceWarning
 from .hyperparameters import Hyperparameters, Leaf, log_prior
 from .likelihood import Dense, likelihood_with_gradient
 
-# A box serves until a hyperparameter has moved by so much on its logarithmic scale.
-_FRESH = 0.3
-# Modes at the most; the share of the noise's variance that may lie beyond them; and a correlation's error.
-_LARGEST, _BEYOND, _IMAGES = 200_000, 3e-4, 1e-6
-# Up to this many data a box that leaves out more of the noise's variance than this is not used.
-_FEW, _TOO_MUCH = 30_000, 0.3
-# What a solve lacks would enter a gradient with the weights' own size, hundreds of times too large: it is waited for.
-_SETTINGS = FourierLattice(tolerance=0.02, head=4000, max_iterations=2000)
-_ACCURACY = 1e-9  # of the data's transforms
-
-
-# Rows that are looked at before all of them are, and distinct ones among all at the most, for which a dense factor is
-# faster than a lattice, and exact.
-_LOOKED_AT, _FEW_DISTINCT = 4096, 1000
-
 
 class NotOnLattice(ValueError):
     """A model cannot be fitted on a lattice."""
@@ -61,6 +46,12 @@ class NotOnLattice(ValueError):
 
 class OnLattice:
     """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
+
+    fresh = 0.3  # a box serves until a hyperparameter has moved by so much on its logarithmic scale
+    few, too_much = 30_000, 0.3  # up to so many data, a box that leaves out more of the noise's variance is not used
+    # What a solve lacks would enter a gradient with the weights' own size, hundreds of times too large: it is waited
+    # for.
+    solver = FourierLattice(tolerance=0.02, head=4000, max_iterations=2000)
 
     def __init__(self, of: Dense, num_probes: int, seed: int) -> None:
         h, X, y, tasks = of.hyperparameters, of.X, of.y, of.tasks
@@ -150,10 +141,10 @@ class OnLattice:
         """The box of a lattice with the terms of this kernel: the last one, while hyperparameters are near its own."""
         d = self.X.shape[1]
         same = len(projections) == len(self.projections) and all(map(torch.equal, projections, self.projections))
-        if self.made is None or not same or float((vector - self.made[0]).abs().max()) > _FRESH:
+        if self.made is None or not same or float((vector - self.made[0]).abs().max()) > self.fresh:
             self.projections = projections
             box, order = one_box(kernel, self.domain, noise)
-            if box.left_out > _TOO_MUCH * noise and len(self.X) <= _FEW:
+            if box.left_out > self.too_much * noise and len(self.X) <= self.few:
                 raise NotOnLattice("the kernel is too rough for the modes that memory allows")
             self.made, self.guess = (vector, box, order), None
             self._transform(box)
@@ -180,7 +171,7 @@ class OnLattice:
         weighted = (E * precision[:, None]).mT  # [k, n]
         self.transformed_beside = torch.stack([rows[:, mine] @ E[mine] for mine in self.rows])  # [t, 2 + s, k]
         self.corner = torch.stack([weighted[:, mine] @ E[mine] for mine in self.rows])  # [t, k, k]
-        parts = [joint.adjoints(X, some, _ACCURACY, self.tasks) for some in torch.cat([rows, weighted]).split(4)]
+        parts = [joint.adjoints(X, some, 1e-9, self.tasks) for some in torch.cat([rows, weighted]).split(4)]
         each = [torch.cat(of_rows).split([len(rows), len(weighted)]) for of_rows in zip(*parts, strict=True)]
         self.transformed, self.cross = zip(*each, strict=True)  # an output's [2 + s, c] and [k, c]
         generator = torch.Generator().manual_seed(self.seed)
@@ -212,8 +203,8 @@ class OnLattice:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the search says where it did not end
-            head = system.head(len(b), _SETTINGS.head)
-            U, _ = system.solve(b, self.guess, head, _SETTINGS.tolerance, _SETTINGS.max_iterations)
+            head = system.head(len(b), self.solver.head)
+            U, _ = system.solve(b, self.guess, head, self.solver.tolerance, self.solver.max_iterations)
         self.guess = U
         explained = torch.cat([U[:1], self.w - U[1:]])
         a = torch.stack(joint.normalised(joint.mixed(explained[:, :on])), dim=-1)  # [1 + s, c, t]
@@ -264,15 +255,18 @@ class Merged:
         self.X, self.tasks = of.X[first], None if of.tasks is None else of.tasks[first]
 
     @staticmethod
-    def of(of: Dense) -> Merged | None:
-        """None where distinct rows are not few."""
+    def of(of: Dense, few: int = 1000, looked_at: int = 4096) -> Merged | None:
+        """None where distinct rows are not few, as which a dense factor is faster than a lattice, and exact.
+
+        Some rows are looked at before all of them are.
+        """
         rows = of.X if of.tasks is None else torch.cat([of.X, of.tasks[:, None].to(of.X)], dim=1)
-        if len(rows) <= _FEW_DISTINCT or len(rows[:_LOOKED_AT].unique(dim=0)) > _FEW_DISTINCT:
+        if len(rows) <= few or len(rows[:looked_at].unique(dim=0)) > few:
             return None
         if not isinstance(of.hyperparameters.noise, Leaf) and not bool((of.hyperparameters.noise > 0).all()):
             return None
         distinct, group = rows.unique(dim=0, return_inverse=True)
-        if len(distinct) > _FEW_DISTINCT:
+        if len(distinct) > few:
             return None
         number = torch.arange(len(rows), device=group.device)
         first = torch.full_like(number[: len(distinct)], len(rows)).scatter_reduce(0, group, number, "amin")
@@ -326,20 +320,28 @@ def beside_of(terms: Sequence[Term], input_dim: int) -> list[Term]:
     return [t if t.forms else replace(t, forms=(one,)) for t in terms if not t.stationary]
 
 
-def one_box(kernel: Kernel, domain: Tensor, noise: float) -> tuple[Box, list[int]]:
+def one_box(
+    kernel: Kernel, domain: Tensor, noise: float, largest: int = 200_000, beyond: float = 3e-4, images: float = 1e-6
+) -> tuple[Box, list[int]]:
     """A box for a kernel's terms on a domain `[2, d]`, that leaves out little of the noise's variance; and the numbers
-    of its terms among the kernel's (`with_series`)."""
+    of its terms among the kernel's (`with_series`).
+
+    Args:
+        largest: modes at the most.
+        beyond: the share of the noise's variance that may lie beyond them.
+        images: a correlation's error.
+    """
     d = domain.shape[1]
     with torch.no_grad():
         every = with_series(kernel.owned().terms(d))
         terms = [t for t in every if bool(t.variance > 0)]
-        share = _BEYOND * noise / max(1, len(terms))
+        share = beyond * noise / max(1, len(terms))
         boxes = [
-            sized_box(t, d, domain, left_out=share / scale_of(t), images=_IMAGES, modes=Modes(_LARGEST)) for t in terms
+            sized_box(t, d, domain, left_out=share / scale_of(t), images=images, modes=Modes(largest)) for t in terms
         ]
         if any(box is None for box in boxes):
             raise NotOnLattice("the kernel has no Fourier series on the data's box")
-        made = joined([box for box in boxes if box is not None], _LARGEST, float("inf"))
+        made = joined([box for box in boxes if box is not None], largest, float("inf"))
         if len(made) != 1 or lattice_of(made[0], d).error > LARGEST_ERROR:
             raise NotOnLattice("the kernel's terms do not fit on one lattice")
     numbers = {id(t): i for i, t in enumerate(every)}

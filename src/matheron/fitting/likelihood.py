@@ -20,14 +20,6 @@ from ..models.means import Mean
 from ..solvers.cholesky import solved
 from .hyperparameters import Hyperparameters, Prior, log_prior
 
-# Entries of the covariance that are computed or differentiated at once: with a graph they take about a dozen numbers
-# each, which a CPU's cache should hold; but these many rows at least, for the rate of products with them.
-_BLOCK, _ROWS = 1 << 17, 64
-_BLOCK_ON_GPU = 1 << 25
-# Columns of a panel of an inverse.
-_PANEL = 512
-
-
 Watch = Callable[[int, Tensor, float], None]  # the number of observations, a vector, and the value there
 
 
@@ -82,18 +74,19 @@ class Dense:
         return value, gradient
 
 
-# Up to this many observations a dense likelihood is faster on one thread: torch's threads wait for work by spinning. On
-# two cores beside other work a fit of 100 observations took 85 s on two threads, and 10 s on one.
-_ONE_THREAD = 1000
 _lock = threading.Lock()
 _users, _before = 0, 1
 
 
 @contextmanager
-def few_threads(n: int) -> Iterator[None]:
-    """One thread within, where n observations are few; as many as there were after the last user is done."""
+def few_threads(n: int, few: int = 1000) -> Iterator[None]:
+    """One thread within, where n observations are few; as many as there were after the last user is done.
+
+    A dense likelihood of few is faster on one: torch's threads wait for work by spinning. On two cores beside other
+    work a fit of 100 observations took 85 s on two threads, and 10 s on one.
+    """
     global _users, _before
-    if n > _ONE_THREAD:
+    if n > few:
         yield
         return
     with _lock:
@@ -142,17 +135,17 @@ def likelihood_with_gradient(
     return value
 
 
-def inverse_from(L: Tensor) -> Tensor:
+def inverse_from(L: Tensor, panel: int = 512) -> Tensor:
     """(L L^T)^-1 of a lower triangular factor `[n, n]`.
 
-    On several threads of a CPU panel by panel, of both triangular matrices only what is not zero: 2/3 n^3 operations at
-    about the rate of a product of matrices. LAPACK's own routine takes half to two thirds of that on one thread; on two
-    that share their cores with other work it took thirteen times as long (n = 3000).
+    On several threads of a CPU panel by panel, of so many columns, and of both triangular matrices only what is not
+    zero: 2/3 n^3 operations at about the rate of a product of matrices. LAPACK's own routine takes half to two thirds
+    of that on one thread; on two that share their cores with other work it took thirteen times as long (n = 3000).
     """
     n = len(L)
-    if L.is_cuda or torch.get_num_threads() == 1 or n <= _PANEL:
+    if L.is_cuda or torch.get_num_threads() == 1 or n <= panel:
         return torch.cholesky_inverse(L)
-    panels = [slice(i, min(i + _PANEL, n)) for i in range(0, n, _PANEL)]
+    panels = [slice(i, min(i + panel, n)) for i in range(0, n, panel)]
     M = torch.zeros_like(L)  # L^-1
     for p in panels:
         one = L.new_zeros(n - p.start, p.stop - p.start)
@@ -192,17 +185,19 @@ def _between(kernel: Kernel, X: Tensor, tasks: Tensor | None, rows: slice, colum
     return coupled_covariance(kernel, a, a if columns == rows else sites[columns])
 
 
-def _blocks(X: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Some rows at a time, and their columns from the diagonal on."""
+def _blocks(X: Tensor, least: int = 64) -> Iterator[tuple[slice, slice]]:
+    """Some rows at a time, and their columns from the diagonal on; `least` at least, for the rate of products."""
     n, i = len(X), 0
     while i < n:
-        rows = slice(i, min(n, i + max(_ROWS, _block(X) // (n - i))))
+        rows = slice(i, min(n, i + max(least, _block(X) // (n - i))))
         yield rows, slice(i, n)
         i = rows.stop
 
 
-def _block(X: Tensor) -> int:
-    return _BLOCK_ON_GPU if X.is_cuda else _BLOCK
+def _block(X: Tensor, on_cpu: int = 1 << 17, on_gpu: int = 1 << 25) -> int:
+    """Entries of the covariance that are computed or differentiated at once: with a graph they take about a dozen
+    numbers each, which a CPU's cache should hold."""
+    return on_gpu if X.is_cuda else on_cpu
 
 
 def _factor(K: Tensor, noise: Tensor) -> Tensor | None:

@@ -25,11 +25,11 @@ from ..solvers.preconditioner import LowRank, default_rank
 from .hyperparameters import log_prior
 from .likelihood import Dense, accumulate
 
-_FRESH = 0.2  # a preconditioner serves until a hyperparameter has moved by so much, on its logarithmic scale
-
 
 class Pathwise:
     """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
+
+    fresh = 0.2  # a preconditioner serves until a hyperparameter has moved by so much, on its logarithmic scale
 
     def __init__(self, of: Dense, solver: Solver, num_probes: int, seed: int) -> None:
         self.hyperparameters, self.y, self.tasks, self.priors = of.hyperparameters, of.y, of.tasks, of.priors
@@ -72,7 +72,7 @@ class Pathwise:
     def _preconditioned(self, vector: Tensor, operator: KernelOperator) -> tuple[LowRank, Tensor, Tensor, State]:
         """A preconditioner of this step or of one of the last, its probes, and a state to solve with."""
         own = isinstance(self.solver, PCG) and not self.solver.distributed
-        if self.made is None or float((vector - self.made[0]).abs().max()) >= _FRESH:
+        if self.made is None or float((vector - self.made[0]).abs().max()) >= self.fresh:
             rank = self.solver.rank if isinstance(self.solver, PCG) else None
             P = LowRank(operator, min(default_rank(operator) if rank is None else rank, operator.size), share=1.0)
             u, v = P.probes(self.num_probes, torch.Generator().manual_seed(self.seed))

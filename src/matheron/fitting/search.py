@@ -88,8 +88,6 @@ class SearchSettings:
 
 
 SETTINGS = SearchSettings()
-# Bytes per entry of the covariance: it, its factor and its inverse, in float64.
-_BYTES = 24
 
 
 class FitWarning(UserWarning):
@@ -431,7 +429,8 @@ def _largest_dense(device: torch.device) -> int:
     if device.type != "cuda":
         return on_cpu
     memory = SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
-    return min(on_gpu, math.isqrt(int(memory / _BYTES)))
+    bytes_per_entry = 24  # of the covariance, its factor and its inverse, in float64
+    return min(on_gpu, math.isqrt(int(memory / bytes_per_entry)))
 
 
 def _smallest_on_lattice(device: torch.device, input_dim: int) -> int:

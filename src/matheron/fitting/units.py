@@ -11,9 +11,6 @@ from torch import Tensor
 from ..kernels import Kernel, Sum
 from ..models.transforms import Affine
 
-# Numbers whose deviation is a smaller share of their size differ by rounding alone.
-_ROUNDING = 1e-13
-
 
 class Units(NamedTuple):
     """x = input_scale * x_model + input_centre, and the same for y, one number per task."""
@@ -40,15 +37,16 @@ class Buffer(NamedTuple):
     dims: list[int]
 
 
-def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) -> Units:
+def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None, rounding: float = 1e-13) -> Units:
     """Centre and scale of every column of X `[n, d]` and of the targets `[n]` of every task.
 
     Columns that share a hyperparameter (one lengthscale for several) share a scale, the root mean square of their
     standard deviations: what is isotropic in the user's units stays so. Tasks share one where a part of the kernel is
-    common to all of them. Scales of what does not vary are 1.
+    common to all of them. Scales of what does not vary are 1: numbers whose deviation is a smaller share of their size
+    than `rounding` differ by it alone.
     """
     deviation = _deviation(X)
-    deviation = torch.where(deviation > _ROUNDING * X.abs().amax(0), deviation, 0.0)
+    deviation = torch.where(deviation > rounding * X.abs().amax(0), deviation, 0.0)
     scale = deviation.clone()
     columns = list(range(X.shape[1]))
     for group in _sharing_a_scale(kernel, columns):
@@ -65,7 +63,7 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None) ->
         if len(own):
             centre[i] = own.mean()
             spread[i] = _deviation(own)
-    spread = torch.where(spread > _ROUNDING * centre.abs(), spread, 0.0)
+    spread = torch.where(spread > rounding * centre.abs(), spread, 0.0)
     if shared:
         spread = spread.square().mean().sqrt().expand(t)
     return Units(X.mean(0), scale, centre, torch.where(spread > 0, spread, 1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from ...paths import PriorPlusUpdate
 from ...solvers.cholesky import safe_cholesky, solved
 from .conditionals import Factored, PriorAt, inner_points, single
 from .linear_model import design, shared_bases, wide_bases
-
-# Covariances between points and data that are in memory at once, where marginals are computed.
-_BLOCK = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 class Moments(NamedTuple):
@@ -59,6 +56,9 @@ def moments(model: object, x: ArrayLike) -> Moments:
 
 class Posterior:
     """One model's posterior in its own space, before any transform, its factor made once for all points asked about."""
+
+    # Covariances between points and data that are in memory at once, where marginals are computed.
+    block: ClassVar[dict[str, int]] = {"cpu": 1 << 22, "cuda": 1 << 26}
 
     def __init__(self, gp: ExactGP | SparseGP) -> None:
         self.gp = gp
@@ -102,7 +102,7 @@ class Posterior:
         Per point, m^2 / 2 multiply-adds of the solve (m^2 on a GPU) and m kernel values.
         """
         means, variances = [], []
-        for block in x.split(max(1, _BLOCK[x.device.type] // len(self.L))):
+        for block in x.split(max(1, self.block[x.device.type] // len(self.L))):
             at = PriorAt(self.gp, block)
             A = self._solved(at.K_mx)  # [m, b]
             variance = at.kernel.diag(at.x.points) - A.square().sum(0)

@@ -16,9 +16,6 @@ from torch import Tensor
 
 from ...kernels import Kernel
 
-# Numbers on tori that are transformed together, 1 GiB of float64.
-_TORUS = 1 << 27
-
 
 def fast_posterior(
     kernel: Kernel, X: Tensor, y: Tensor, noise: Tensor, x: Tensor, axes: list[Tensor], num_iterations: int
@@ -86,6 +83,8 @@ class BlockToeplitz(LinearOperator):
     A product with it is a convolution: by FFT of the covariance laid around a torus of twice the size.
     """
 
+    together = 1 << 27  # numbers on tori that are transformed at once, 1 GiB of float64
+
     def __init__(self, column: Tensor) -> None:
         super().__init__(column)
         self.column = column
@@ -102,7 +101,7 @@ class BlockToeplitz(LinearOperator):
         inside = (slice(None), *(slice(0, q) for q in sizes))
         parts = [  # a torus has 2^d times as many points as the grid: few of them at a time
             torch.fft.irfftn(torch.fft.rfftn(some, s=twice, dim=dims) * self.spectrum, s=twice, dim=dims)[inside]
-            for some in V.split(max(1, _TORUS // math.prod(twice)))
+            for some in V.split(max(1, self.together // math.prod(twice)))
         ]
         out = torch.cat(parts).reshape(len(V), -1).mT  # [m, r]
         return out[:, 0] if rhs.ndim == 1 else out

@@ -23,9 +23,6 @@ from ...models.libraries import describe
 from .conditionals import inner_points, single
 from .function_space import DrawValues, ValueDraws, gaussian_draws, in_user_units
 
-# Cells of the interpolation grid beyond the outermost points: cubic interpolation looks two cells away.
-_MARGIN = 2
-
 
 def love(
     model: object,
@@ -113,10 +110,11 @@ def regular_grid(X: Tensor) -> list[Tensor]:
     return axes
 
 
-def _padded(axis: Tensor, x: Tensor) -> Tensor:
-    """The axis with cells added on either side, so that points x can be interpolated."""
+def _padded(axis: Tensor, x: Tensor, margin: int = 2) -> Tensor:
+    """The axis with cells added on either side, so that points x can be interpolated: cubic interpolation looks two
+    cells away."""
     step = float(axis[1] - axis[0])
-    below = _MARGIN + max(0, math.ceil((float(axis[0]) - float(x.min())) / step))
-    above = _MARGIN + max(0, math.ceil((float(x.max()) - float(axis[-1])) / step))
+    below = margin + max(0, math.ceil((float(axis[0]) - float(x.min())) / step))
+    above = margin + max(0, math.ceil((float(x.max()) - float(axis[-1])) / step))
     index = torch.arange(-below, len(axis) + above, dtype=axis.dtype, device=axis.device)
     return axis[0] + step * index

@@ -26,9 +26,6 @@ from ...paths.matheron_rule import weight_space_update
 from ...solvers.cholesky import safe_cholesky, solved
 from .conditionals import Factored, PriorAt, single
 
-# Columns of a wide basis made of several.
-_WIDTH = 1 << 13
-
 
 def linear_features(gp: ExactGP | SparseGP, spec: FeatureSpec, generator: torch.Generator) -> tuple[Features, Tensor]:
     """Features of the model's prior in float64, and which of their bases each path uses, `[s]`."""
@@ -49,19 +46,20 @@ def design(features: Features, sites: Sites) -> Tensor:
     return torch.cat(rows, dim=-1).flatten(2)
 
 
-def wide_bases(features: Features, shares: Tensor) -> Iterator[Callable[[Sites], Tensor]]:
+def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iterator[Callable[[Sites], Tensor]]:
     """Some bases at a time, as one wide basis: maps n sites to `[n, g t ell]`, columns scaled by sqrt(share).
 
-    Sums over bases of share * Phi Phi^T are then products of wide matrices, and few.
+    As many as have about `width` columns for an output. Sums over bases of share * Phi Phi^T are then products of wide
+    matrices, and few.
     """
     on_lattices = [isinstance(basis, Lattice) for basis in features.bases]
     if any(on_lattices):
         for basis, root, lattice in zip(features.bases, features.roots, on_lattices, strict=True):
-            for part in basis.parts(_WIDTH, features.origin.shape[0]) if lattice else [basis]:
+            for part in basis.parts(width, features.origin.shape[0]) if lattice else [basis]:
                 one = features.with_blocks([Block(part, root)])
-                yield from wide_bases(one, shares if part.num_bases > 1 else shares.sum()[None])
+                yield from wide_bases(one, shares if part.num_bases > 1 else shares.sum()[None], width)
         return
-    step = max(1, _WIDTH // features.num_features)
+    step = max(1, width // features.num_features)
     for start in range(0, features.num_bases, step):
         cut = slice(start, start + step)
         some = features.select(cut)
