@@ -84,7 +84,7 @@ def test_an_arena_inside_another_goes_on_from_it_and_gives_back():
 
 
 def test_what_does_not_fit_is_allocated(monkeypatch):
-    monkeypatch.setattr(scratch, "ARENA_SIZE", 1024)
+    monkeypatch.setattr(scratch._Arena, "num_bytes", 1024)
     monkeypatch.setattr(scratch, "_local", threading.local())
     with scratch.arena():
         fits, does_not = scratch.empty((100,), LIKE), scratch.empty((100,), LIKE)

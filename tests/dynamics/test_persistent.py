@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -207,9 +208,8 @@ def test_actions_over_several_launches_are_the_same(diffusion: Any, launches, mo
     drift = [sparse(K.RBF(0.7), s=2, seed=i) for i in range(2)]
     how: dict[str, Any] = dict(actions=torch.rand(2, 3, 1, generator=gen()), diffusion=diffusion)
     expected = stepwise(drift, [0.1, 0.9], 3, 0.1, generator=gen(7), **how)
-    monkeypatch.setattr(
-        persistent, "_TABLE", 2 * 2 * 3 + 1
-    )  # two steps of two sequences in three inputs, or one of four
+    # Two steps of two sequences in three inputs, or one of four.
+    monkeypatch.setattr(rollout_module, "fused_rollout", partial(persistent.fused_rollout, table_size=2 * 2 * 3 + 1))
     got = matheron.rollout(drift, [0.1, 0.9], 3, 0.1, generator=gen(7), **how)
     assert launches == ([2, 1] if diffusion is None else [1, 1, 1])
     torch.testing.assert_close(got, expected)
@@ -220,7 +220,8 @@ def test_thinned_states_over_several_launches_are_the_same(keep_every: int, laun
     drift = [sparse(K.RBF(0.7), s=2, seed=i) for i in range(2)]
     how: dict[str, Any] = dict(controls=torch.rand(5, 1, generator=gen()), diffusion=0.04, keep_every=keep_every)
     expected = stepwise(drift, [0.1, 0.9], 5, 0.1, generator=gen(7), **how)
-    monkeypatch.setattr(persistent, "_TABLE", 2 * 2 * 3 + 1)  # two steps of two paths in three inputs
+    # Two steps of two paths in three inputs.
+    monkeypatch.setattr(rollout_module, "fused_rollout", partial(persistent.fused_rollout, table_size=2 * 2 * 3 + 1))
     got = matheron.rollout(drift, [0.1, 0.9], 5, 0.1, generator=gen(7), **how)
     assert launches == [2, 2, 1]
     torch.testing.assert_close(got, expected)
@@ -315,7 +316,7 @@ def test_too_many_or_too_few_controls_are_refused(launches) -> None:
 def test_noise_is_the_same_however_many_steps_are_taken_at_a_time() -> None:
     state = torch.zeros(3, 2, dtype=torch.float64)
     one, many = (driving.Noise(0.1, 0.1, state, gen(3)) for _ in range(2))
-    steps = 2 * driving._BLOCK + 5
+    steps = 2 * driving.Noise.block + 5
     rows = torch.cat([one.take(1) for _ in range(steps)])
     assert torch.equal(torch.cat([many.take(7), many.take(steps - 7)]), rows)
     assert abs(float(rows.std()) - 1) < 0.1 and len(rows.unique()) == rows.numel()

@@ -1,6 +1,7 @@
 """Roll-outs: Euler-Maruyama along each path's own drift."""
 
 import math
+from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
@@ -108,7 +109,8 @@ def test_thinned_trajectories_are_the_kept_states(drift):
 
 
 def test_gradients_flow_to_the_start_the_controls_and_the_diffusion(drift, monkeypatch):
-    monkeypatch.setattr(import_module("matheron.dynamics.rollouts"), "_SEGMENT", 3)
+    rollouts = import_module("matheron.dynamics.rollouts")
+    monkeypatch.setattr(rollouts, "_with_checkpoints", partial(rollouts._with_checkpoints, length=3))
     start = torch.full((5, 2), 0.5, dtype=torch.float64, requires_grad=True)
     controls = torch.zeros(5, 1, dtype=torch.float64, requires_grad=True)
     diffusion = torch.tensor([0.01, 0.02], dtype=torch.float64, requires_grad=True)

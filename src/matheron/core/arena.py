@@ -17,17 +17,18 @@ from torch import Tensor
 
 from .modes import outside, transformed
 
-_ALIGNMENT = 64
-# What a thread keeps between evaluations, in bytes: all temporaries of a block as a rule. The rest is allocated.
-ARENA_SIZE = 64 * 2**20
 _local = threading.local()
 _NOTHING = nullcontext()
 
 
 class _Arena:
+    """What a thread keeps between evaluations: all temporaries of a block as a rule. The rest is allocated."""
+
+    num_bytes = 64 * 2**20
+
     def __init__(self) -> None:
         with outside():  # memory is used again in other modes
-            self.memory = torch.empty(ARENA_SIZE, dtype=torch.uint8, device="cpu")
+            self.memory = torch.empty(self.num_bytes, dtype=torch.uint8, device="cpu")
         self.used = 0
 
 
@@ -72,7 +73,7 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
     start = current.used
     if start + num_bytes > current.memory.numel():
         return torch.empty(shape, dtype=like.dtype, device=like.device)
-    current.used = start + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+    current.used = start + -(-num_bytes // 64) * 64  # the next begins with a cache line
     return current.memory[start : start + num_bytes].view(like.dtype).view(tuple(shape))
 
 
@@ -84,11 +85,6 @@ def computed(function: Callable[..., Tensor], shape: Sequence[int], *args: Tenso
 
 
 # Weighted sums of basis functions, for several problems at once.
-
-# How `weigh_coordinates` takes its sums, as benchmarks/pull_back.py and benchmarks/calls.py measured it on a CPU: how
-# many times fewer points than sums are few; coordinates from which one product for all is faster than one each, and
-# weights beyond which it is not.
-_FEWER, _SEVERAL, _MANY = 4, 4, 1 << 17
 
 Sums = Tensor | tuple[Tensor, Tensor]  # weighted sums, and with a gradient a pair
 
@@ -104,17 +100,26 @@ def weigh(Phi: Tensor, W: Tensor) -> Tensor:
     return torch.bmm(Phi, W.mT).mT if Phi.shape[0] == 1 else (Phi @ W.mT).mT
 
 
-def weigh_coordinates(Phi: Tensor, W: Tensor, A: Tensor) -> Tensor:
+def weigh_coordinates(
+    Phi: Tensor, W: Tensor, A: Tensor, *, fewer: int = 4, several: int = 4, many: int = 1 << 17
+) -> Tensor:
     """sum_i W_i a_ij Phi_i for each coordinate j: `[B, n, c], [B, r, c], [1 or B, c, d] -> [B, r, n, d]`.
 
     One product per problem where there are many, so that Phi is read once. Where there is one, functions are multiplied
     by coordinates if there are few points; else weights are, in a product per coordinate if these are few, or weights
     would be many: they need not then be held d times over.
+
+    The defaults are what benchmarks/pull_back.py and benchmarks/calls.py measured on a CPU.
+
+    Args:
+        fewer: how many times fewer points than sums are few.
+        several: coordinates from which one product for all is faster than one each.
+        many: weights beyond which it is not.
     """
     (n, d), r = (Phi.shape[1], A.shape[-1]), W.shape[1]
-    if len(Phi) == 1 and _FEWER * n <= r:
+    if len(Phi) == 1 and fewer * n <= r:
         return weigh((Phi[:, :, None] * A.mT[:, None]).flatten(1, 2), W).unflatten(2, (n, d))
-    if len(Phi) == 1 and (d < _SEVERAL or W.numel() * d > _MANY):
+    if len(Phi) == 1 and (d < several or W.numel() * d > many):
         return torch.stack([weigh(Phi, W * a[:, None]) for a in A.unbind(-1)], dim=-1)
     weights = (W[:, :, None] * A.mT[:, None]).flatten(1, 2)  # [B, r d, c]
     return weigh(Phi, weights).unflatten(1, (r, d)).transpose(2, 3)

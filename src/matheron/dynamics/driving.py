@@ -11,9 +11,6 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_array, as_tensor
 from ..core.modes import transformed
 
-# Steps whose noise is drawn at once, and numbers at the most.
-_BLOCK, _NUMBERS = 64, 1 << 20
-
 Controls = ArrayLike | Callable[..., ArrayLike]
 
 
@@ -120,6 +117,8 @@ def _num_arguments(function: Callable[..., ArrayLike]) -> int:
 class Noise:
     """sqrt(dt Sigma) eps for each step, or nothing."""
 
+    block, most_numbers = 64, 1 << 20  # steps whose noise is drawn at once, and numbers at the most
+
     def __init__(self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator) -> None:
         self.state, self.generator = state, generator
         self.left = state.new_empty(0, *state.shape)  # drawn and not yet taken
@@ -134,7 +133,7 @@ class Noise:
         if self.root is None:
             return self.state.new_empty(count, 0)
         shape, device = self.state.shape, self.generator.device
-        block = max(1, min(_BLOCK, _NUMBERS // max(1, self.state.numel())))
+        block = max(1, min(self.block, self.most_numbers // max(1, self.state.numel())))
         while len(self.left) < count:
             eps = torch.randn(block, *shape, generator=self.generator, device=device, dtype=torch.float64)
             self.left = torch.cat([self.left, eps.to(self.state)])

@@ -16,10 +16,6 @@ from ..kernels import Kernel
 from ..models import Outputs
 from .stepper import METHODS
 
-# Of maps in discrete time: how much lengths of steps may differ, and from which length on a step leads over a gap, in
-# units of the usual length.
-_JITTER, _GAP = 0.1, 1.5
-
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
@@ -130,17 +126,22 @@ def transitions(
     return _without_missing(X, Y / dt if method == "euler" and dt is not None else Y)
 
 
-def _one_step(lengths: Tensor, method: str) -> Tensor:
-    """Which transitions are one step of a map in discrete time, of the usual length: `[n, 1]`."""
+def _one_step(lengths: Tensor, method: str, *, jitter: float = 0.1, gap: float = 1.5) -> Tensor:
+    """Which transitions are one step of a map in discrete time, of the usual length: `[n, 1]`.
+
+    Args:
+        jitter: how much lengths of steps may differ, in units of the usual length.
+        gap: the length from which on a step leads over a gap, likewise.
+    """
     known = lengths[~lengths.isnan()]
     usual = float(known.median()) if len(known) else 0.0
-    near = known[known < _GAP * usual]
-    if len(near) and float((near - usual).abs().max()) > _JITTER * usual:
+    near = known[known < gap * usual]
+    if len(near) and float((near - usual).abs().max()) > jitter * usual:
         raise ValueError(
             f'time: steps are {float(near.min()):.4g} to {float(near.max()):.4g} long, and method="{method}" learns '
             'a map of one step; use method="euler"'
         )
-    return lengths < _GAP * usual
+    return lengths < gap * usual
 
 
 def _without_missing(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:

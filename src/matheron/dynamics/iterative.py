@@ -14,6 +14,7 @@ does: the law would be wrong without.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,13 +22,6 @@ from torch import Tensor
 from ..core.checks import Random, as_generator
 from ..models import SparseGP
 from .stepper import captured
-
-# Jitter of visited points, a share of the prior variance: they crowd together, and the factor is inverted.
-_JITTER = {torch.float64: 1e-8, torch.float32: 1e-4}
-# Rows of a triangle that are read at a time: what lies above them is not.
-_ROWS = 128
-# Steps that share a CUDA graph, which has room for all of them.
-_ROOM = 64
 
 
 class IterativeDrift:
@@ -62,7 +56,7 @@ class IterativeDrift:
         self.xi = xi.to(device, dtype)  # [steps, d_s, s]
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step, where a CUDA graph can see it
         self.t = self.captured = 0
-        self.room = _ROOM if device.type == "cuda" else 1
+        self.room = 64 if device.type == "cuda" else 1  # steps that share a CUDA graph, with room for all of them
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -102,6 +96,9 @@ class IterativeDrift:
 class _Conditional:
     """One output: the sparse posterior given the values drawn so far, each path's at its own inputs."""
 
+    # Of visited points, a share of the prior variance: they crowd together, and the factor is inverted.
+    jitter: ClassVar = {torch.float64: 1e-8, torch.float32: 1e-4}
+
     def __init__(self, gp: SparseGP, s: int, steps: int, dtype: torch.dtype, device: torch.device) -> None:
         if gp.q_mean is None or gp.num_outputs > 1:
             raise TypeError("IterativeDrift: expected a SparseGP of one output with a Gaussian q(u)")
@@ -130,7 +127,7 @@ class _Conditional:
         a = times_transpose(k, R)  # [s, 1, n]
         b = times(a, R)  # [s, 1, n], K^-1 k
         prior = self.kernel.diag(x)  # [s]
-        left = (prior - a.square().sum((1, 2))).clamp_min(0) + _JITTER[x.dtype] * prior
+        left = (prior - a.square().sum((1, 2))).clamp_min(0) + self.jitter[x.dtype] * prior
         spread = b[..., :m] @ self.V.mT  # [s, 1, m]
         variance = left + spread.square().sum((1, 2))
         deviation = variance.sqrt()
@@ -146,15 +143,18 @@ class _Conditional:
         return value if self.outer is None else self.outer(value[:, None])[:, 0]
 
 
-def times_transpose(k: Tensor, R: Tensor) -> Tensor:
-    """k R^T for a lower triangular R, without most of its upper half: `[s, 1, n], [s, n, n] -> [s, 1, n]`."""
-    ends = [(i, min(i + _ROWS, R.shape[1])) for i in range(0, R.shape[1], _ROWS)]
+def times_transpose(k: Tensor, R: Tensor, rows: int = 128) -> Tensor:
+    """k R^T for a lower triangular R, without most of its upper half: `[s, 1, n], [s, n, n] -> [s, 1, n]`.
+
+    Rows are read so many at a time: what lies above them is not.
+    """
+    ends = [(i, min(i + rows, R.shape[1])) for i in range(0, R.shape[1], rows)]
     return torch.cat([k[..., :j] @ R[:, i:j, :j].mT for i, j in ends], dim=-1)
 
 
-def times(a: Tensor, R: Tensor) -> Tensor:
+def times(a: Tensor, R: Tensor, rows: int = 128) -> Tensor:
     """a R, likewise."""
-    return torch.cat([a[..., i:] @ R[:, i:, i : i + _ROWS] for i in range(0, R.shape[1], _ROWS)], dim=-1)
+    return torch.cat([a[..., i:] @ R[:, i:, i : i + rows] for i in range(0, R.shape[1], rows)], dim=-1)
 
 
 def downdate(V: Tensor, a: Tensor, left: Tensor) -> Tensor:

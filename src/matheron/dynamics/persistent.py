@@ -14,10 +14,6 @@ from ..paths import AbstractFunctions, fused_recursion
 from .driving import Control, Noise
 from .stepper import DISCRETE, Drift
 
-# Numbers in a launch's table of noise and controls, and steps in a launch.
-_TABLE = 1 << 20
-_STEPS = 1 << 12
-
 
 def fused_rollout(
     drift: Drift,
@@ -28,9 +24,17 @@ def fused_rollout(
     noise: Noise,
     keep_every: int,
     method: str = "euler",
+    *,
+    table_size: int = 1 << 20,
+    most_steps: int = 1 << 12,
 ) -> Tensor | None:
     """The kept states `[s, (a,) steps // keep_every + 1, d_s]` from `state` `[s, (a,) d_s]` on; None where this is not
-    for the kernel."""
+    for the kernel.
+
+    Args:
+        table_size: numbers in a launch's table of noise and controls.
+        most_steps: of a launch.
+    """
     if control.policy or not isinstance(drift, AbstractFunctions) or method not in ("euler", *DISCRETE):
         return None
     start = state.flatten(0, -2)  # [r, d_s], the trajectories of a path one after the other
@@ -46,7 +50,7 @@ def fused_rollout(
     kept = torch.empty(rows, steps // keep_every + 1, d_s, dtype=state.dtype, device=state.device)
     kept[:, 0] = start
     driven = len(control.given) if noise.root is None and control.given is not None else rows
-    count = max(1, min(_STEPS, _TABLE // (driven * D)))
+    count = max(1, min(most_steps, table_size // (driven * D)))
     for first in range(0, steps, count):
         count = min(count, steps - first)
         drive = _drive(x, first, count, d_c, control, noise)

@@ -21,9 +21,6 @@ from .driving import Control, Controls, Noise
 from .persistent import fused_rollout
 from .stepper import DISCRETE, METHODS, Drift, Stepper, make_stepper
 
-# Steps between two checkpoints of a roll-out with gradients: the graph of one segment exists at a time.
-_SEGMENT = 32
-
 T = TypeVar("T")
 
 
@@ -138,9 +135,10 @@ def _in_order(kept: Tensor) -> Tensor:
 
 
 def _with_checkpoints(
-    step: Stepper, state: Tensor, steps: int, control: Control, noise: Noise, keep_every: int
+    step: Stepper, state: Tensor, steps: int, control: Control, noise: Noise, keep_every: int, length: int = 32
 ) -> Tensor:
-    """The roll-out in segments, each of which is run again in the backward pass."""
+    """The roll-out in segments of this length, each of which is run again in the backward pass: the graph of one exists
+    at a time."""
     kept = [state]
 
     def segment(state: Tensor, start: int, stop: int, draws: Tensor) -> Tensor:
@@ -150,8 +148,8 @@ def _with_checkpoints(
             states.append(state)
         return torch.stack(states)  # [k, s, (a,) d_s]
 
-    for start in range(0, steps, _SEGMENT):
-        stop = min(start + _SEGMENT, steps)
+    for start in range(0, steps, length):
+        stop = min(start + length, steps)
         draws = noise.take(stop - start)
         if torch._C._are_functorch_transforms_active():  # under torch.func there are no checkpoints
             states = segment(state, start, stop, draws)

@@ -31,15 +31,6 @@ from .leverage import (
 from .own import own_features
 from .spec import LARGEST_DIM, LATTICE_KINDS, FeatureSpec
 
-# "auto" takes the harmonics of a kernel that repeats itself when they hold this share of its variance.
-CAPTURED_SHARE = 0.99
-# Monomials, each with frequencies of its own by leverage: beyond, products are random.
-LARGEST_ENVELOPES = 32
-# From this many dimensions orthogonal directions beat Sobol points (by about 10% of the kernel's error).
-ORTHOGONAL_FROM_DIM = 16
-# The noise that data to come are taken to have, in variances of the prior.
-_NOISE_TO_COME = 1e-6
-
 
 class Planned(NamedTuple):
     """What an engine has chosen for some terms of a kernel, ahead of all other features."""
@@ -159,13 +150,16 @@ def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosteri
     return FactoredPosterior(kernel, sites, operator.noise, state)
 
 
-def to_come(kernel: Kernel, X: Tensor) -> tuple[Sites, Tensor]:
+def to_come(kernel: Kernel, X: Tensor, noise: float = 1e-6) -> tuple[Sites, Tensor]:
     """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
 
     Frequencies for little noise also serve for more: those for much noise do not serve for less.
+
+    Args:
+        noise: of the data to come, in variances of the prior.
     """
     sites = Sites.every_output(X, kernel.num_outputs)
-    return sites, _NOISE_TO_COME * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())
+    return sites, noise * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())
 
 
 def repeats(term: Term, input_dim: int, count: int) -> bool:
@@ -174,10 +168,14 @@ def repeats(term: Term, input_dim: int, count: int) -> bool:
     return series is not None and series.tail == 0
 
 
-def with_components(terms: list[Term], input_dim: int) -> list[tuple[Term, list[Summand]]]:
-    """The terms whose frequencies can be sampled by importance, with the summands of their spectra."""
+def with_components(terms: list[Term], input_dim: int, largest_envelopes: int = 32) -> list[tuple[Term, list[Summand]]]:
+    """The terms whose frequencies can be sampled by importance, with the summands of their spectra.
+
+    Args:
+        largest_envelopes: monomials, each with frequencies of its own by leverage: beyond, products are random.
+    """
     spectral = [t for t in terms if t.stationary and not t.own]
-    stationary = [t for t in spectral if monomial_count(list(t.forms)) <= LARGEST_ENVELOPES]
+    stationary = [t for t in spectral if monomial_count(list(t.forms)) <= largest_envelopes]
     found = [(t, spectra(t, input_dim)) for t in stationary]
     return [(t, parts) for t, parts in found if parts is not None]
 
@@ -212,7 +210,8 @@ def _bases(
         return bases, choice, not term.stationary and monomial_count(list(term.forms)) <= LARGEST_MONOMIAL_COUNT
     if kind not in RANDOM_KINDS:
         series = harmonic_series(term, input_dim, count)
-        if series is not None and (kind in LATTICE_KINDS or series.captured >= CAPTURED_SHARE):
+        # "auto" takes the harmonics of a kernel that repeats itself when they hold 99% of its variance.
+        if series is not None and (kind in LATTICE_KINDS or series.captured >= 0.99):
             bases = harmonics(term, series, num_bases=num_bases, generator=generator)
             size = sum(b.size for b in bases)
             return bases, Choice("harmonics", size, left_out=1 - series.captured), series.tail == 0
@@ -223,7 +222,8 @@ def _bases(
                 '"sobol" or "auto"'
             )
         elliptical = isinstance(m := term.measure(input_dim), Elliptical) and getattr(m, "shift", None) is None
-        kind = "orthogonal" if elliptical and input_dim >= ORTHOGONAL_FROM_DIM else "sobol"
+        # From 16 dimensions orthogonal directions beat Sobol points (by about 10% of the kernel's error).
+        kind = "orthogonal" if elliptical and input_dim >= 16 else "sobol"
     assert isinstance(kind, str)
     bases = fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator)
     return bases, Choice(kind, count), False

@@ -14,9 +14,6 @@ from ..kernels.spectral import Elliptical, SpectralMeasure
 from ..kernels.terms import Term
 
 RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
-_SOBOL_BITS = 30
-# Numbers of a net that is kept.
-_SMALL_NET = 1 << 16
 
 
 def fourier(
@@ -77,15 +74,16 @@ def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> 
     """
     if dims == 0:
         return torch.zeros(num_bases, count, 0, dtype=torch.float64, device=generator.device)
-    net = (_plain_net if count * dims <= _SMALL_NET else _plain_net.__wrapped__)(count, dims).to(generator.device)
-    shift = torch.randint(2**_SOBOL_BITS, (num_bases, 1, dims), generator=generator, device=generator.device)
-    return (net ^ shift).double().add_(0.5).div_(2**_SOBOL_BITS)
+    small = count * dims <= 1 << 16  # a net that is kept
+    net = (_plain_net if small else _plain_net.__wrapped__)(count, dims).to(generator.device)
+    shift = torch.randint(2**SobolEngine.MAXBIT, (num_bases, 1, dims), generator=generator, device=generator.device)
+    return (net ^ shift).double().add_(0.5).div_(2**SobolEngine.MAXBIT)
 
 
 @kept(32)
 def _plain_net(count: int, dims: int) -> Tensor:
     """The net without a shift, as whole numbers."""
-    return SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**_SOBOL_BITS).long()
+    return SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**SobolEngine.MAXBIT).long()
 
 
 def orthogonal(normal: Tensor) -> Tensor:

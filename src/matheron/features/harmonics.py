@@ -15,9 +15,6 @@ from ..evaluate.bases import Basis, Cosines, Pairs
 from ..kernels.terms import Term
 from .fourier import rand
 
-# Mass left out above which some of the features go to random frequencies of the tail, and how many of them do.
-TAIL_THRESHOLD, TAIL_SHARE = 1e-4, 1 / 8
-
 
 class Series(NamedTuple):
     """Frequencies `[f, d]`, one of each pair, heaviest first, and their masses `[f]`, of which the first are kept."""
@@ -29,16 +26,23 @@ class Series(NamedTuple):
     captured: float  # the share of the prior's variance in what is kept
 
 
-def harmonic_series(term: Term, input_dim: int, count: int) -> Series | None:
-    """The frequencies of the stationary part for `count` features; None where its spectrum is not discrete."""
+def harmonic_series(
+    term: Term, input_dim: int, count: int, *, tail_threshold: float = 1e-4, tail_share: float = 1 / 8
+) -> Series | None:
+    """The frequencies of the stationary part for `count` features; None where its spectrum is not discrete.
+
+    Args:
+        tail_threshold: the mass left out above which some of the features go to random frequencies of the tail.
+        tail_share: how many of them do.
+    """
     atoms = term.measure(input_dim).atoms()
     if atoms is None:
         return None
     theta, mass = _half(*(a.cpu() for a in atoms))
     kept, captured = _kept(theta, mass, count)
     tail = 0
-    if 1 - captured > TAIL_THRESHOLD:
-        tail = max(1, int(count * TAIL_SHARE))
+    if 1 - captured > tail_threshold:
+        tail = max(1, int(count * tail_share))
         kept, captured = _kept(theta, mass, count - tail)
     return Series(theta, mass, kept, tail, captured)
 

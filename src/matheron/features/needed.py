@@ -7,20 +7,21 @@ from torch import Tensor
 
 from ..kernels import Kernel
 
-# Points at which the posterior variance is estimated, and data that each of them is given: the nearest ones.
-_POINTS, _NEIGHBOURS = 32, 128
-# Distances that are in memory at once.
-_TOGETHER = 1 << 23
-
 
 @torch.no_grad()
-def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool = False) -> float:
+def posterior_scale(
+    kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool = False, num_places: int = 32, num_neighbours: int = 128
+) -> float:
     """A typical posterior variance between the data X `[n, d]`, whose noise has variances `[n]`.
 
     An average over places in the data's bounding box, each given its nearest data: local kriging, at a cost linear in
     n. Of several outputs the one of largest variance counts, as if all data were of it. With `at_data` it is the
     geometric mean of that and of the average at the data, each given the others: where these lie on a line, at an edge
     or in clusters, much less is left open near them.
+
+    Args:
+        num_places: where the posterior variance is estimated, and as many data again with `at_data`.
+        num_neighbours: data that each of them is given: the nearest ones.
     """
     coupled = [
         (1.0 if B is None else float(B.detach().diagonal().max()), k)
@@ -30,14 +31,15 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     generator = torch.Generator().manual_seed(0x1A771CE)  # not one that data may have been made with
     lower, upper = X.aminmax(dim=0)
     places = lower + (upper - lower) * torch.rand(
-        _POINTS, X.shape[1], generator=generator, dtype=torch.float64, device="cpu"
+        num_places, X.shape[1], generator=generator, dtype=torch.float64, device="cpu"
     )
     scale = (upper - lower).clamp_min(1e-300)
-    own = torch.full((_POINTS,), 0 if len(X) == 1 else -1, device="cpu")  # the datum that a place is, and is not given
+    # The datum that a place is, and is not given.
+    own = torch.full((num_places,), 0 if len(X) == 1 else -1, device="cpu")
     if at_data:
-        chosen = torch.randint(len(X), (_POINTS,), generator=generator, device="cpu")
+        chosen = torch.randint(len(X), (num_places,), generator=generator, device="cpu")
         places, own = torch.cat([places, X[chosen]]), torch.cat([own, chosen])
-    near = nearest(places / scale, X / scale, min(_NEIGHBOURS, len(X)))  # [p, k]
+    near = nearest(places / scale, X / scale, min(num_neighbours, len(X)))  # [p, k]
     Z = X[near]  # [p, k, d]
     K, k_p = (torch.zeros((), dtype=torch.float64, device="cpu") for _ in range(2))
     v = torch.zeros(len(places), dtype=torch.float64, device="cpu")
@@ -49,10 +51,10 @@ def posterior_scale(kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool =
     L = torch.linalg.cholesky_ex(K + (1e-10 * v.mean() + given).diag_embed()).L
     explained = torch.linalg.solve_triangular(L, k_p.mT, upper=False).square().sum((-2, -1))
     left = torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v)
-    return float(left.unflatten(0, (-1, _POINTS)).mean(1).log().mean().exp())
+    return float(left.unflatten(0, (-1, num_places)).mean(1).log().mean().exp())
 
 
 def nearest(places: Tensor, X: Tensor, k: int) -> Tensor:
     """The numbers `[p, k]` of the points X `[n, d]` that are nearest to places `[p, d]`."""
-    some = places.split(max(1, _TOGETHER // len(X)))
+    some = places.split(max(1, (1 << 23) // len(X)))  # distances that are in memory at once
     return torch.cat([torch.cdist(part, X).topk(k, largest=False).indices for part in some])

@@ -20,17 +20,6 @@ from ..kernels import Kernel
 from .features import Block, Features
 from .needed import posterior_scale
 
-# The largest degree: (degree + 1)^2 coefficients, 2 MB for each path. It resolves waves of 80 km on the Earth.
-LARGEST_DEGREE = 512
-# The share of the prior variance that may be beyond it.
-_MOST_LOST = 0.01
-# Numbers of a table of Legendre functions that are in memory at once.
-_TABLE = 1 << 23
-# Cosines of colatitudes that differ by less are those of one parallel, up to rounding.
-_LATITUDE = 1e-12
-# Nodes of Gauss' quadrature in each panel of angles, and degrees that a panel is fine enough for.
-_NODES, _DEGREES_PER_PANEL = 16, 8
-
 
 class Spectrum(NamedTuple):
     """Legendre coefficients a_l `[degree + 1]`, and the share of the variance beyond the degree."""
@@ -106,13 +95,14 @@ class SphericalHarmonics(Basis):
         t, cos, sin = self._angles(x)
         first = rows = torch.arange(len(x), device=x.device)
         if not (x.requires_grad and torch.is_grad_enabled()):
-            _, rows = torch.unique((t / _LATITUDE).round(), return_inverse=True)  # the latitude of each point
+            _, rows = torch.unique((t / 1e-12).round(), return_inverse=True)  # each point's parallel, up to rounding
             first = rows.new_empty(int(rows.max()) + 1).scatter_(0, rows, torch.arange(len(x), device=x.device))
         order = rows.argsort(stable=True)
         ends = torch.bincount(rows, minlength=len(first)).cumsum(0).tolist()
         C = W.double().unflatten(-1, (self.degree + 1, -1)).permute(1, 2, 0)  # [i, j, r]
         waves = torch.cat([cos, sin[:, 1:]], dim=1)  # [n, 2 degree + 1]
-        parts, step, L = [], max(1, _TABLE // self.size), self.degree
+        parts, L = [], self.degree
+        step = max(1, (1 << 23) // self.size)  # latitudes whose Legendre functions are in memory at once
         for start in range(0, len(first), step):
             P = self._legendre(t[first[start : start + step]])  # [l, m, rows]
             cosines = [P[m:, m].mT @ C[m, m:] for m in range(L + 1)]  # of [rows, r]
@@ -159,7 +149,7 @@ def spherical_features(
     data: tuple[Tensor, Tensor] | None = None,
     *,
     tolerance: float = 1e-3,
-    largest: int = LARGEST_DEGREE,
+    largest: int = 512,
 ) -> Features | None:
     """Features of a kernel on the sphere of a centre `[3]` and a radius.
 
@@ -169,6 +159,7 @@ def spherical_features(
     Args:
         data: points `[n, 3]` and the variances of their noise `[n]`.
         tolerance: the share of the posterior variance, a typical one between the data, that may be left out.
+        largest: degree. One of 512 resolves waves of 80 km on the Earth, with 513^2 coefficients, 2 MB for each path.
 
     >>> import torch
     >>> from matheron import kernels
@@ -181,17 +172,30 @@ def spherical_features(
     variance = float(kernel.diag(centre[None].to(torch.float64)).max())
     scale = variance if data is None else min(variance, posterior_scale(kernel, *data, at_data=True) or variance)
     spectrum = spectrum_on_sphere(kernel, centre, radius, tolerance * scale, largest)
-    if spectrum is None or spectrum.lost > _MOST_LOST:
+    if spectrum is None or spectrum.lost > 0.01:
         return None
     basis = SphericalHarmonics(spectrum.coefficients)
     words = f"spherical harmonics to degree {basis.degree}, {100 * (1 - spectrum.lost):.4g}% of the variance"
     return Features([Block(basis)], centre.double().cpu(), None, words)
 
 
-def spectrum_on_sphere(kernel: Kernel, centre: Tensor, radius: float, lost: float, largest: int) -> Spectrum | None:
+def spectrum_on_sphere(
+    kernel: Kernel,
+    centre: Tensor,
+    radius: float,
+    lost: float,
+    largest: int,
+    *,
+    nodes_per_panel: int = 16,
+    degrees_per_panel: int = 8,
+) -> Spectrum | None:
     """a_l = 2 pi int k(c) P_l(cos c) sin(c) dc over angles c, by quadrature; None where k depends on more than c.
 
     As a function of the angle, a kernel of chords is smooth to the right of zero, however rough its draws are.
+
+    Args:
+        nodes_per_panel: of Gauss' quadrature in each panel of angles.
+        degrees_per_panel: what one panel is fine enough for.
     """
     centre, kernel = centre.double().cpu(), kernel.to("cpu", torch.float64)
 
@@ -208,8 +212,8 @@ def spectrum_on_sphere(kernel: Kernel, centre: Tensor, radius: float, lost: floa
     own = kernel(centre + radius * p, centre + radius * q).diagonal()
     if float((own - profile(2 * ((p - q).norm(dim=-1) / 2).asin())).abs().max()) > 1e-8 * variance:
         return None
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    panels = largest // _DEGREES_PER_PANEL + 8
+    nodes, weights = np.polynomial.legendre.leggauss(nodes_per_panel)
+    panels = largest // degrees_per_panel + 8
     width = math.pi / panels
     angle = torch.from_numpy(width * (np.arange(panels)[:, None] + (nodes + 1) / 2)).reshape(-1)
     integrand = 2 * math.pi * profile(angle) * angle.sin() * torch.from_numpy(weights * width / 2).repeat(panels)

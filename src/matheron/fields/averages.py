@@ -12,9 +12,6 @@ from ..core.checks import ArrayLike, as_count, as_noise, as_points, as_tensor
 from ..models import ExactGP, SparseGP
 from ..solvers.cholesky import safe_cholesky
 
-# What is added to k(Z, Z), relative to its diagonal: points of a block lie close together.
-_JITTER = 1e-10
-
 
 def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
     """The points `[num^d, d]` that represent a box: the midpoints of num cells along each side.
@@ -86,7 +83,7 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
     ).repeat_interleave(sizes.to(Z.device))
     with torch.no_grad():
         K = gp.kernel.forward(Z, Z).double()
-        jitter = _JITTER * float(K.diagonal().mean())
+        jitter = 1e-10 * float(K.diagonal().mean())  # points of a block lie close together
         L, added = safe_cholesky(
             K + jitter * torch.eye(len(Z), dtype=K.dtype, device=K.device), "k(Z, Z) of data and blocks"
         )

@@ -12,13 +12,11 @@ import torch
 from .carried import Carried, Functions
 from .targets import Targets
 
-# A mask that keeps less than this share of the cells is worth a list of points; else whole blocks are cheaper.
-LEAST_SHARE = 0.25
-
 
 def chosen_evaluator(targets: Targets) -> str:
     """ "grid" or "points": one for all blocks of a field, so that there are no seams."""
-    sparse = isinstance(targets.mask, np.ndarray) and targets.mask.mean() < LEAST_SHARE
+    # A mask that keeps less than a quarter of the cells is worth a list of points; else whole blocks are cheaper.
+    sparse = isinstance(targets.mask, np.ndarray) and targets.mask.mean() < 0.25
     return "points" if targets.axes is None or sparse else "grid"
 
 

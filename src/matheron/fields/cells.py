@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from shapely.geometry.base import BaseGeometry
     from xarray import DataArray
 
-# Beyond the data, of their extent, on every side.
-_ROOM = 0.03
-
 
 def cells_for(
     grid: str | None, mask: Path | None, wells: FieldData, crs: object, sphere: bool
@@ -38,7 +35,8 @@ def cells_for(
         raise FileNotFoundError(f"--mask: no file {mask}")
     sizes = sizes_of(grid or "x".join(["200"] * d), d)
     low, high = wells.points.min(0), wells.points.max(0)
-    low, high = low - _ROOM * (high - low), high + _ROOM * (high - low)
+    room = 0.03 * (high - low)  # beyond the data, on every side
+    low, high = low - room, high + room
     if sphere and d == 2:
         middle = round((low[0] + high[0]) / 360) * 180.0  # a whole turn starts at -180 or at 0
         if high[0] - low[0] > 360:

@@ -17,9 +17,6 @@ from ..paths import AbstractPaths
 from .sphere import OnSphere, box_of_grid
 from .targets import Grid
 
-# Features where neither a lattice nor spherical harmonics will do: few would show as stripes.
-FEATURES = 1 << 14
-
 
 @overload
 def draw_field(
@@ -53,7 +50,7 @@ def draw_field(
     >>> fields.simulate(paths, grid).shape
     (8, 20, 30)
     """
-    chosen: dict[str, Any] = {"num_features": FEATURES}
+    chosen: dict[str, Any] = {"num_features": 1 << 14}  # where nothing else will do: few would show as stripes
     if not isinstance(model, OnSphere):
         described = model.model if isinstance(model, StreamedGP) else describe(model)
         chosen["domain"] = box_of_grid(grid, described.input_dim, None, inputs)

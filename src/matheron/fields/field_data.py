@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 # Files with a geometry; others are tables, of CSV or Parquet.
 GEOMETRY = (".gpkg", ".geojson", ".shp")
-# Points this many degrees outside of the area of a coordinate reference system may still be given in it.
-_NEAR = 1.0
-# The fewest that a fit can be made from.
-LEAST = 3
 
 
 @dataclass(frozen=True)
@@ -111,8 +107,8 @@ def read_observations(
     if outcomes is not None:
         outcomes.check(rows[:, -1], beside, value, path.name)
         likelihood = outcomes.likelihood(torch.from_numpy(beside))
-    if len(rows) < LEAST:
-        raise ValueError(f"{path.name}: expected at least {LEAST} rows with numbers, got {len(rows)}")
+    if len(rows) < 3:  # the fewest that a fit can be made from
+        raise ValueError(f"{path.name}: expected at least 3 rows with numbers, got {len(rows)}")
     _check_spread(rows, names, path)
     plan = rows[:, : min(2, len(x))]  # a view: of more coordinates the others are heights, depths or times
     doubt = None if crs is None else _check_crs(plan, names, crs)
@@ -174,9 +170,9 @@ def _ranges(points: np.ndarray, names: Sequence[str]) -> str:
     return " and ".join(f"{name} from {column.min():.6g} to {column.max():.6g}" for name, column in each)
 
 
-def _check_crs(points: np.ndarray, names: Sequence[str], crs: object) -> str | None:
+def _check_crs(points: np.ndarray, names: Sequence[str], crs: object, near: float = 1.0) -> str | None:
     """A ValueError where points `[n, 2]` of a projected system look like degrees; a remark where none of them is in the
-    area that it is made for.
+    area that it is made for, nor `near` to it, in degrees.
 
     Coordinates as small as degrees are a few hundred metres from the origin of a system. Systems that have a name put
     it where nobody measures, so that their coordinates are large and positive.
@@ -196,8 +192,8 @@ def _check_crs(points: np.ndarray, names: Sequence[str], crs: object) -> str | N
     if area is None:
         return None
     wide = (area.east - area.west) % 360 or 360.0
-    east = (lon - area.west + _NEAR) % 360 <= wide + 2 * _NEAR
-    if (np.isfinite(lon) & east & (lat >= area.south - _NEAR) & (lat <= area.north + _NEAR)).any():
+    east = (lon - area.west + near) % 360 <= wide + 2 * near
+    if (np.isfinite(lon) & east & (lat >= area.south - near) & (lat <= area.north + near)).any():
         return None
     return f"the coordinates are not where {name} is used ({area.name:.60}): {got}; is --crs right, and their unit?"
 

@@ -16,7 +16,7 @@ from ..models.likelihoods import Likelihood
 from ..models.transforms import Affine
 from ..solvers.cholesky import safe_cholesky
 from .drift import RasterMean, as_raster
-from .sphere import EARTH, REGION, OnSphere, lonlat_of, middle_of, on_plane, on_sphere
+from .sphere import EARTH, OnSphere, lonlat_of, middle_of, on_plane, on_sphere
 from .targets import Grid
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 # Hyperparameters are fitted to at most this many observations; all of them condition the field.
 FITTED = 1000
-# The coefficients of a drift are found from at most this many.
-_REGRESSED = 4000
 
 
 def covariance(name: str, *, range: ArrayLike, sill: float = 1.0, angle: float = 0.0) -> Kernel:
@@ -164,7 +162,7 @@ def fit_sphere(
         points if around is None else torch.cat([points, torch.as_tensor(lonlat_of(around), device="cpu").double()])
     )
     middle, reach = middle_of(reached)
-    centre = middle if reach <= REGION else None
+    centre = middle if reach <= 25.0 else None  # distances across the radius are stretched by 3.2% at its edge
     inner = on_sphere(points, radius) if centre is None else on_plane(points, centre, radius)
     if kernel is None:
         follows = settings.get("likelihood") is None or settings["likelihood"].follows_targets
@@ -219,7 +217,8 @@ def fit_drift(
     gp = fit_field(points, values - design @ beta, kernel, seed=seed, mean=0.0, **settings)
     inward, outward = gp.input_transform, gp.output_transform
     assert isinstance(inward, Affine) and outward is not None
-    some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:_REGRESSED]
+    # The coefficients are found from at most 4000 observations, picked at random.
+    some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:4000]
     near = gp.train_inputs[some]
     K = gp.kernel.forward(near, near) + gp.noise[some].diag_embed()
     L, _ = safe_cholesky(K, "k(X, X) + noise")

@@ -14,11 +14,6 @@ from .extras import need
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
-# The side of a tile: a multiple of 16, as the format asks.
-TILE = 256
-# The longer side of the smallest overview, at least.
-SMALLEST = 64
-
 
 def check_raster(dataset: Dataset) -> None:
     """ValueError where a Dataset is no raster: the last two dims must be evenly spaced, and all variables alike."""
@@ -35,8 +30,13 @@ def check_raster(dataset: Dataset) -> None:
             )
 
 
-def assemble_geotiff(dataset: Dataset, path: Path) -> None:
-    """Write a lazy Dataset, one block at a time."""
+def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest: int = 64) -> None:
+    """Write a lazy Dataset, one block at a time.
+
+    Args:
+        tile: the side of a tile: a multiple of 16, as the format asks.
+        smallest: the longer side of the smallest overview, at least.
+    """
     rasterio, _ = need("rasterio"), need("rioxarray")
     crs = dataset.rio.crs
     layers = {str(n): v for n, v in dataset.data_vars.items() if v.ndim >= 2}
@@ -58,8 +58,8 @@ def assemble_geotiff(dataset: Dataset, path: Path) -> None:
         transform=transform,
         nodata=float("nan"),
         tiled=True,
-        blockxsize=TILE,
-        blockysize=TILE,
+        blockxsize=tile,
+        blockysize=tile,
         interleave="band",
         compress="deflate",
         predictor=3,  # of floating-point numbers: their bytes by significance
@@ -72,7 +72,7 @@ def assemble_geotiff(dataset: Dataset, path: Path) -> None:
         for name, variable in variables.items():
             *lead, rows, columns = variable.chunks or tuple((n,) for n in variable.shape)
             # Whole tiles, about as large as blocks: a compressed tile that is written twice takes its place twice.
-            whole = [_in_tiles(len(axis), max(sizes)) for axis, sizes in ((y, rows), (x, columns))]
+            whole = [_in_tiles(len(axis), max(sizes), tile) for axis, sizes in ((y, rows), (x, columns))]
             for _, (*some, down, along) in regions((*lead, *whole)):
                 here = slice(len(y) - down.stop, len(y) - down.start) if flip else down
                 values = np.asarray(variable[(*some, here, along)])
@@ -80,15 +80,15 @@ def assemble_geotiff(dataset: Dataset, path: Path) -> None:
                 for index in product(*(range(s.start, s.stop) for s in some)):
                     layer = values[tuple(i - s.start for i, s in zip(index, some, strict=True))]
                     file.write(layer[::-1] if flip else layer, number[name, index], window=window)
-    levels = [2**i for i in range(1, 16) if max(len(y), len(x)) >= SMALLEST * 2**i]
+    levels = [2**i for i in range(1, 16) if max(len(y), len(x)) >= smallest * 2**i]
     with rasterio.Env(COMPRESS_OVERVIEW="DEFLATE", PREDICTOR_OVERVIEW="3"):
         with rasterio.open(path, "r+") as file:
             file.build_overviews(levels, rasterio.enums.Resampling.average)
 
 
-def _in_tiles(n: int, size: int) -> tuple[int, ...]:
+def _in_tiles(n: int, size: int, tile: int) -> tuple[int, ...]:
     """The sizes of parts of n cells, each a whole number of tiles, at least as large as `size` (but for the last)."""
-    step = -(-size // TILE) * TILE
+    step = -(-size // tile) * tile
     return tuple(min(step, n - start) for start in range(0, n, step))
 
 

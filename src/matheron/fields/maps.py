@@ -11,17 +11,10 @@ import numpy as np
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
-# Cells along the longer side of a picture: more than a panel has pixels.
-MOST_CELLS = 600
-# Observations at the most that are drawn on the maps of spread and probability, which they would hide.
-MOST_DOTS = 1000
-# The width of a panel, in inches.
-WIDE = 3.1
 
-
-def thinned(axis: np.ndarray) -> slice:
-    """Some of an axis, evenly: as many as a picture shows."""
-    return slice(None, None, max(1, -(-len(axis) // MOST_CELLS)))
+def thinned(axis: np.ndarray, most: int = 600) -> slice:
+    """Some of an axis, evenly: as many as a picture shows, which are more than a panel has pixels."""
+    return slice(None, None, max(1, -(-len(axis) // most)))
 
 
 def picture(
@@ -63,16 +56,17 @@ def picture(
     stretch = 1 / max(0.05, float(np.cos(np.radians(y.mean())))) if degrees else 1.0
     ratio = stretch * np.ptp(y) / np.ptp(x)
     figure = Figure(figsize=(1.0, 1.0))  # the panels are placed in inches, and the figure is cut around them
-    tall = WIDE * float(np.clip(ratio, 0.25, 2.0))
+    wide = 3.1  # a panel, in inches
+    tall = wide * float(np.clip(ratio, 0.25, 2.0))
     size = float(np.clip(2000 / len(points), 0.5, 14))  # many observations are small dots: the map is to be seen
     for i, (title, values_map, scheme, norm, label) in enumerate(panels):
         row, column = divmod(i, 3)
-        corner = (column * (WIDE + 1.1), -row * (tall + 0.45))
-        axis = figure.add_axes((*corner, WIDE, tall))
+        corner = (column * (wide + 1.1), -row * (tall + 0.45))
+        axis = figure.add_axes((*corner, wide, tall))
         image = axis.pcolormesh(x, y, np.asarray(values_map), cmap=scheme, norm=norm, rasterized=True)
         if scheme == "viridis":
             axis.scatter(*points.T, c=values, norm=norm, cmap=scheme, s=size, edgecolors="white", linewidths=size / 28)
-        elif len(points) <= MOST_DOTS:
+        elif len(points) <= 1000:  # more would hide the maps of spread and probability
             axis.scatter(*points.T, c="white", s=size / 3.5, edgecolors="black", linewidths=size / 48)
         axis.set_title(title, fontsize="medium")
         axis.set(aspect=stretch if 0.25 < ratio < 2 else "auto", xlim=_ends(x), ylim=_ends(y))
@@ -80,7 +74,7 @@ def picture(
         axis.locator_params(nbins=3)
         axis.set(ylabel=y_name) if column == 0 else axis.set_yticklabels([])
         axis.set(xlabel=x_name) if row == 1 else axis.set_xticklabels([])
-        bar = figure.add_axes((corner[0] + WIDE + 0.08, corner[1], 0.12, tall))
+        bar = figure.add_axes((corner[0] + wide + 0.08, corner[1], 0.12, tall))
         figure.colorbar(image, cax=bar, label=label)
     figure.savefig(out, dpi=120, bbox_inches="tight")
 

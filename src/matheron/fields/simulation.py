@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 # Numbers in a block by default: 64 MB in float64.
 BLOCK = 1 << 23
-# Paths in a block by default, where they share the work of a point.
-PATHS = 64
-# Where they share nothing, as on a lattice: a block with few cells per side costs more per cell.
-PATHS_ALONE = 2
 
 Chunks = str | int | Mapping[Hashable, int] | Mapping[str, int]
 # The sizes of blocks along each dim.
@@ -124,8 +120,13 @@ def _check_corners(paths: Functions, targets: Targets) -> None:
         (paths[:1] if paths.num_paths > 2 else paths)(torch.from_numpy(corners))
 
 
-def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> GridCuts:
-    """The sizes of the blocks along the paths and each of the targets' dims."""
+def _cuts(targets: Targets, paths: Functions, chunks: Chunks, *, together: int = 64, alone: int = 2) -> GridCuts:
+    """The sizes of the blocks along the paths and each of the targets' dims.
+
+    Args:
+        together: paths in a block by default, where they share the work of a point.
+        alone: where they share nothing, as on a lattice: a block with few cells per side costs more per cell.
+    """
     core = need("dask.array.core")
     dims = ("path", *targets.dims)
     shape = (paths.num_paths, *targets.shape)
@@ -137,10 +138,10 @@ def _cuts(targets: Targets, paths: Functions, chunks: Chunks) -> GridCuts:
     elif isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
         sizes = (-1, *(chunks for _ in targets.dims))
     elif chunks == "auto":
-        few = min(paths.num_paths, PATHS if shares_work(paths) else PATHS_ALONE)
+        few = min(paths.num_paths, together if shares_work(paths) else alone)
         sides = _sides(targets, few * paths.num_outputs)
         more = BLOCK // (math.prod(sides) * paths.num_outputs)  # where all cells are in one block
-        sizes = (min(paths.num_paths, PATHS, max(few, more)), *sides)
+        sizes = (min(paths.num_paths, together, max(few, more)), *sides)
     else:
         raise ValueError(f"chunks: expected 'auto', a whole number of cells, or a mapping of dims, got {chunks!r}")
     return core.normalize_chunks(sizes, shape)

@@ -22,10 +22,6 @@ from .carried import Functions
 from .targets import Grid, as_targets
 
 EARTH = 6371.0  # km
-# The radius of a region in degrees: distances across the radius are stretched by c / sin c, 3.2% at its edge.
-REGION = 25.0
-# Points of a model's own region are refused beyond this: the stretch is 4.7%.
-_BEYOND = 30.0
 # Cells along each axis of a grid that its extent is found from.
 _THINNED = 400
 
@@ -166,9 +162,9 @@ class OnSphere:
         if self.centre is None:
             return on_sphere(lonlat, self.radius)
         reach = _reach(on_sphere(lonlat, 1.0), self.centre) if len(as_array(lonlat)) else 0.0
-        if reach > _BEYOND:
+        if reach > 30.0:  # degrees, where distances across the radius are stretched by c / sin c, 4.7%
             raise ValueError(
-                f"lonlat: expected points within {_BEYOND:g} degrees of the region's middle {self.centre}, got one at "
+                f"lonlat: expected points within 30 degrees of the region's middle {self.centre}, got one at "
                 f"{reach:.3g}; fit a model for all of them: fields.fit_sphere(lonlat, y, around=grid)"
             )
         return on_plane(lonlat, self.centre, self.radius)

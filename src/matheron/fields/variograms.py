@@ -16,11 +16,6 @@ from ..solvers.cholesky import safe_cholesky
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Pairs are taken of at most this many observations, picked at random.
-MOST = 3000
-# Observations at the most that are drawn from a model for its band.
-_BAND = 500
-
 
 @dataclass(frozen=True)
 class Variogram:
@@ -53,7 +48,7 @@ class Variogram:
         True
         """
         generator = torch.Generator().manual_seed(seed)
-        some = torch.randperm(len(self.points), generator=generator, device="cpu")[:_BAND]
+        some = torch.randperm(len(self.points), generator=generator, device="cpu")[:500]
         points = torch.as_tensor(self.points, device="cpu")[some]
         inner = points if model.input_transform is None else model.input_transform(points)
         with torch.no_grad():
@@ -111,8 +106,8 @@ def variogram(X: ArrayLike, y: ArrayLike, *, bins: int = 15, largest: float | No
         raise ValueError(
             f"expected points [n, d] and values [n], at least 2, got {list(points.shape)}, {list(values.shape)}"
         )
-    if len(points) > MOST:
-        some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:MOST]
+    if len(points) > 3000:  # pairs are taken of at most so many, picked at random
+        some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:3000]
         points, values = points[some], values[some]
     edges = np.linspace(0, float(torch.pdist(points).max()) / 2 if largest is None else largest, bins + 1)
     lags, gamma, pairs = _binned(points, values[None].numpy(), edges)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
 FORMATS = (".zarr", ".nc", ".tif", ".tiff")
-# A disk with fewer bytes than this is full.
-_LITTLE = 1 << 20
 
 
 def write(
@@ -217,7 +215,7 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
                 assemble_geotiff(dataset, temporary)
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # of a full disk the libraries that write say less than that
-        if shutil.disk_usage(path.parent).free < _LITTLE:
+        if shutil.disk_usage(path.parent).free < 1 << 20:  # the disk is full
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
     finally:

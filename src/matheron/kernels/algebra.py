@@ -23,9 +23,6 @@ from .terms import RadialPart, Term
 
 __all__ = ["OnDims", "Product", "Scaled", "Sum"]
 
-# A product of sums multiplies out into this many terms at most; beyond it sums of stationary kernels become mixtures.
-LARGEST_TERM_COUNT = 64
-
 
 class Scaled(Around):
     """outputscale * k."""
@@ -130,7 +127,7 @@ class Product(_Composite):
 
     def terms(self, input_dim: int) -> list[Term]:
         factors = [k.terms(input_dim) for k in self.parts]
-        if math.prod(map(len, factors)) > LARGEST_TERM_COUNT:
+        if math.prod(map(len, factors)) > 64:  # too many to multiply out: sums of stationary kernels become mixtures
             factors = [_gathered(terms) for terms in factors]
         return [reduce(operator.mul, terms) for terms in itertools.product(*factors)]
 

@@ -20,9 +20,6 @@ from .terms import Term
 
 __all__ = ["Rotated", "Spherical"]
 
-# The table of Ball's radii t: its step, and its cells. The density of larger frequencies is that of its tail.
-_BALL_STEP, _BALL_CELLS, _BALL_FAR = 0.02, 100_000, 1e4
-
 
 class Spherical(Radial):
     """k = 1 - 3/2 r + 1/2 r^3 for r < 1, and 0 beyond: the lengthscale is the range. In up to 3 dimensions.
@@ -79,7 +76,7 @@ class Ball(Elliptical):
         return _ball_quantile(U[..., 0]) * share.get(self.input_dim, 1.0)
 
     def log_radial(self, r2: Tensor) -> Tensor:
-        d, far = self.input_dim, r2 > _BALL_FAR**2
+        d, far = self.input_dim, r2 > 1e4**2  # where the density is that of its tail
         u = _root(torch.where(far, 0.0, r2))
         value, slope = (torch.from_numpy(a).to(u) for a in _ball_density(as_numpy(u).astype(np.float64), d))
         near = (value + slope * (u - u.detach())).clamp_min(1e-30).log()  # differentiable once
@@ -89,22 +86,22 @@ class Ball(Elliptical):
 
 
 @kept(1)
-def _ball_table() -> Tensor:
-    """The cumulative distribution of t at multiples of `_BALL_STEP`: 6/pi times the integral of j_1^2 up to there."""
-    t = _BALL_STEP * np.arange(_BALL_CELLS + 1)
+def _ball_table(step: float, cells: int) -> Tensor:
+    """The cumulative distribution of t at multiples of a step: 6/pi times the integral of j_1^2 up to there."""
+    t = step * np.arange(cells + 1)
     s = np.maximum(t, 1e-2)
     whole = -(np.sin(s) ** 2) / (3 * s**3) + np.sin(2 * s) / (3 * s**2)
     whole = whole + (2 * np.cos(2 * s) / 3 - np.cos(s) ** 2) / s + scipy.special.sici(2 * s)[0] / 3
     return torch.from_numpy(6 / np.pi * np.where(t < 1e-2, t**3 / 27, whole))
 
 
-def _ball_quantile(u: Tensor) -> Tensor:
-    """Quantiles of |theta|, twice those of t: interpolated, and beyond the table by the tail 3 / (pi t)."""
-    cdf, v = _ball_table().to(u.device), u.detach().double().contiguous()
-    cell = torch.searchsorted(cdf, v).clamp(1, _BALL_CELLS)
+def _ball_quantile(u: Tensor, step: float = 0.02, cells: int = 100_000) -> Tensor:
+    """Quantiles of |theta|, twice those of t: interpolated in a table, and beyond its cells by the tail 3 / (pi t)."""
+    cdf, v = _ball_table(step, cells).to(u.device), u.detach().double().contiguous()
+    cell = torch.searchsorted(cdf, v).clamp(1, cells)
     along = ((v - cdf[cell - 1]) / (cdf[cell] - cdf[cell - 1]).clamp_min(1e-300)).clamp(0, 1)
-    inside = _BALL_STEP * (cell - 1 + along)
-    beyond = (3 / math.pi / (1 - v).clamp_min(1e-16)).clamp_min(_BALL_STEP * _BALL_CELLS)
+    inside = step * (cell - 1 + along)
+    beyond = (3 / math.pi / (1 - v).clamp_min(1e-16)).clamp_min(step * cells)
     return 2 * torch.where(v < cdf[-1], inside, beyond).to(u)
 
 

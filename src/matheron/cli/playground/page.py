@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from bokeh.models import LayoutDOM
 
 SHOWN = ("prior", "update", "posterior", "exact posterior")
-# What sliders go from and to, and the plot's axes. A client may send anything, so that values are held to these.
-_LENGTHSCALE, _LOG_NOISE, _LOG_FEATURES, _PATHS = (0.03, 0.6), (-6.0, 0.0), (3, 11), (1, 64)
-_X, _Y = (0.0, 1.0), (-3.0, 3.0)
-# Observations at the most: each is a solve of its own.
-_OBSERVATIONS = 200
 
 
 def within(value: object, low: float, high: float, otherwise: float) -> float:
@@ -45,6 +40,11 @@ def within(value: object, low: float, high: float, otherwise: float) -> float:
 
 class Page:
     """One visitor's page: what is on it, and what happens when something moves."""
+
+    # What sliders go from and to, and the plot's axes. A client may send anything, so that values are held to these.
+    lengthscales, log_noises, log_features, path_counts = (0.03, 0.6), (-6.0, 0.0), (3, 11), (1, 64)
+    x_axis, y_axis = (0.0, 1.0), (-3.0, 3.0)
+    most_observations = 200  # each is a solve of its own
 
     def __init__(self) -> None:
         self.playground = Playground()
@@ -68,7 +68,7 @@ class Page:
         return column(title, row(controls, column(self.shown, self.plot, self.numbers)), sizing_mode="stretch_width")
 
     def _plot(self) -> figure:
-        x, y = (Range1d(start=low, end=high) for low, high in (_X, _Y))
+        x, y = (Range1d(start=low, end=high) for low, high in (self.x_axis, self.y_axis))
         plot = figure(width=820, height=440, x_range=x, y_range=y, toolbar_location=None, tools="", name="plot")
         plot.xaxis.axis_label, plot.yaxis.axis_label = "x", "f(x)"
         band = plot.varea("x", "low", "high", source=self.exact, color="#9aa0a6", fill_alpha=0.3)
@@ -89,10 +89,10 @@ class Page:
         at = self.playground.choices
         self.kernel = Select(title="kernel", value=at.kernel, options=list(KERNELS))
         # Sliders of logarithms would show exponents: these have few, even steps instead.
-        self.lengthscale = _slider("lengthscale", _LENGTHSCALE, 0.01, at.lengthscale, "l")
-        self.noise = _slider("log10 noise variance", _LOG_NOISE, 0.5, math.log10(at.noise), "noise")
-        self.num_features = _slider("log2 features", _LOG_FEATURES, 1, math.log2(at.num_features), "features")
-        self.num_paths = _slider("paths", _PATHS, 1, at.num_paths, "paths")
+        self.lengthscale = _slider("lengthscale", self.lengthscales, 0.01, at.lengthscale, "l")
+        self.noise = _slider("log10 noise variance", self.log_noises, 0.5, math.log10(at.noise), "noise")
+        self.num_features = _slider("log2 features", self.log_features, 1, math.log2(at.num_features), "features")
+        self.num_paths = _slider("paths", self.path_counts, 1, at.num_paths, "paths")
         self.features = RadioButtonGroup(labels=list(FEATURES), active=list(FEATURES).index(at.features), name="kind")
         self.again = Button(label="Draw again")
         self.clear = Button(label="Remove the observations")
@@ -111,10 +111,10 @@ class Page:
         kernel, kind = self.kernel.value, self.features.active
         choices = Choices(
             kernel=kernel if kernel in KERNELS else before.kernel,
-            lengthscale=within(self.lengthscale.value, *_LENGTHSCALE, before.lengthscale),
-            noise=10.0 ** within(self.noise.value, *_LOG_NOISE, math.log10(before.noise)),
-            num_features=2 ** int(within(self.num_features.value, *_LOG_FEATURES, math.log2(before.num_features))),
-            num_paths=int(within(self.num_paths.value, *_PATHS, before.num_paths)),
+            lengthscale=within(self.lengthscale.value, *self.lengthscales, before.lengthscale),
+            noise=10.0 ** within(self.noise.value, *self.log_noises, math.log10(before.noise)),
+            num_features=2 ** int(within(self.num_features.value, *self.log_features, math.log2(before.num_features))),
+            num_paths=int(within(self.num_paths.value, *self.path_counts, before.num_paths)),
             features=before.features if kind is None else dict(enumerate(FEATURES)).get(kind, before.features),
             seed=before.seed,
         )
@@ -125,9 +125,9 @@ class Page:
     def _observed(self) -> None:
         data: Any = self.data.data
         rows = zip(data.get("x", ()), data.get("y", ()), strict=False)
-        points = ((within(x, *_X, math.nan), within(y, *_Y, math.nan)) for x, y in rows)
+        points = ((within(x, *self.x_axis, math.nan), within(y, *self.y_axis, math.nan)) for x, y in rows)
         whole = [point for point in points if not math.isnan(sum(point))]
-        self.playground.observe(tuple(whole[:_OBSERVATIONS]))
+        self.playground.observe(tuple(whole[: self.most_observations]))
         self._show()
 
     def _switched(self) -> None:
