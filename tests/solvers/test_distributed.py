@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 SHARED = """
 import os, sys, torch, torch.distributed as dist
 from datetime import timedelta
-from matheron import ExactGP, draw, kernels as K, solvers
+from matheron import ExactGP, Sites, draw, kernels as K, solvers
 from matheron.solvers.operator import KernelOperator
 from matheron.solvers import State
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
