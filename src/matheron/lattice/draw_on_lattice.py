@@ -11,7 +11,8 @@ from torch import Tensor
 from ..core.sites import Sites
 from ..features import FeatureSpec, make_features
 from ..models import ExactGP, SparseGP, cast_model
-from ..models.streamed import Chunk, StreamedGP
+from ..models.single import Observations
+from ..models.streamed import StreamedGP
 from ..paths import ExactUpdate, Paths, prior_on
 from ..solvers import Auto, Cholesky, FactoredPosterior, Solver
 from ..solvers.operator import KernelOperator
@@ -63,7 +64,7 @@ def drawn_on_lattice(
             return None
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         conditioning = Conditioning(joint, kernel, gp.mean, features.origin, settings)
-        data = conditioning.add(Chunk(gp.sites, gp.train_targets, gp.noise))
+        data = conditioning.add(Observations(gp.sites, gp.train_targets, gp.noise))
         conditioning.solve_mean(s)
         dense = isinstance(solver, Auto) and isinstance(
             solver.choose(KernelOperator(kernel, gp.sites, gp.noise)), Cholesky
@@ -121,7 +122,7 @@ def drawn_from_stream(
     settings = solver if isinstance(solver, FourierLattice) else FourierLattice(progress=solver.progress)
     gp: ExactGP = cast_model(streamed.model, dtype or torch.float64, device, True)
 
-    def reading(label: str, total: int | None) -> Iterator[Chunk]:
+    def reading(label: str, total: int | None) -> Iterator[Observations]:
         from ..core.progress import tracked
 
         return tracked(streamed.chunks(), total, label, "chunks", show=settings.progress)
@@ -140,7 +141,7 @@ def drawn_from_stream(
     empty = ExactUpdate.empty(gp.kernel, like, s)
     mean, again = gp.mean.to(torch.float64), reading("reading data", survey.num_chunks)
     device = like.device
-    chunks = (Chunk(each.sites.to(device), each.y.to(device), each.noise.to(device)) for each in again)
+    chunks = (Observations(each.sites.to(device), each.y.to(device), each.noise.to(device)) for each in again)
     prior, update = given_on_lattice(prior, empty, mean, chunks, settings, generator)
     if update.num_data != survey.num_data:
         raise ValueError(

@@ -30,7 +30,7 @@ from ..features.fourier import sobol
 from ..kernels.composed_measures import Moved
 from ..kernels.spectral import Elliptical
 from ..kernels.terms import Term
-from ..models.streamed import Chunk
+from ..models.single import Observations
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from .basis import Lattice
@@ -176,7 +176,7 @@ def with_tail(prior: PriorPaths, on_lattice: Tensor) -> Tensor:
 
 
 def can_condition_on_lattice(
-    prior: PriorPaths, update: Update, new: Chunk, largest_share: float = 0.1, largest_factor: int = 4096
+    prior: PriorPaths, update: Update, new: Observations, largest_share: float = 0.1, largest_factor: int = 4096
 ) -> bool:
     """Whether the lattice can represent these observations: what it leaves out is small beside their noise.
 

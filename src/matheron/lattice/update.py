@@ -17,7 +17,7 @@ from ..evaluate import Basis, PathTerm, Recorder, WeightedSum
 from ..features import nearest
 from ..kernels import Kernel
 from ..models.means import Mean
-from ..models.streamed import Chunk
+from ..models.single import Observations
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from ..solvers import Auto, JitterWarning, Operator, Solver, State, Stats
@@ -66,7 +66,7 @@ class FourierLattice(Solver[State]):
         raise TypeError('solver="lattice" has no state of its own')
 
     def condition(
-        self, prior: PriorPaths, update: Update, mean: Mean, new: Chunk, generator: torch.Generator
+        self, prior: PriorPaths, update: Update, mean: Mean, new: Observations, generator: torch.Generator
     ) -> tuple[PriorPaths, Update]:
         """On the lattice; few data that are more precise than a rough prior's lattice are given exactly."""
         if not isinstance(update, LatticeUpdate) and not can_condition_on_lattice(prior, update, new):
@@ -180,7 +180,7 @@ class LatticeUpdate(Update):
         return _variance_of(self, prior)(sites.points, sites.outputs).reshape(len(x), t).to(x)
 
     def given(
-        self, prior: PriorPaths, mean: Mean, new: Chunk, solver: Solver, generator: torch.Generator
+        self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator
     ) -> tuple[PriorPaths, LatticeUpdate]:
         """On the lattice, whatever the solver: the data before are there."""
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
@@ -188,7 +188,12 @@ class LatticeUpdate(Update):
 
 
 def condition_on_lattice(
-    prior: PriorPaths, update: Update, mean: Mean, new: Chunk, settings: FourierLattice, generator: torch.Generator
+    prior: PriorPaths,
+    update: Update,
+    mean: Mean,
+    new: Observations,
+    settings: FourierLattice,
+    generator: torch.Generator,
 ) -> tuple[PriorPaths, LatticeUpdate]:
     """The same paths given more data on the lattice, with a warning where the mean is not accurate there."""
     given = given_on_lattice(prior, update, mean, [new], settings, generator)
@@ -241,7 +246,7 @@ class Conditioning:
             self.information, self.num_data = known.information, known.num_data
             self.rhs_mean, self.energy = known.rhs_mean.double(), known.energy.double()
 
-    def add(self, chunk: Chunk) -> _Seen:
+    def add(self, chunk: Observations) -> _Seen:
         """Take in some data."""
         sites, y, noise = chunk
         noise = noise if self.known is None else _with_floor(noise, self.basis)
@@ -353,7 +358,7 @@ def given_on_lattice(
     prior: PriorPaths,
     update: Update,
     mean: Mean,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[Observations],
     settings: FourierLattice,
     generator: torch.Generator,
 ) -> tuple[PriorPaths, LatticeUpdate]:

@@ -1,9 +1,9 @@
-"""ExactGP: a frozen snapshot of all that a path must know of a model; and what it shares with those of other models."""
+"""ExactGP: a frozen snapshot of all that a path must know of a model, and what models of other kinds share with it."""
 
 from __future__ import annotations
 
 import os
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -150,38 +150,63 @@ class ExactGP(Snapshot):
         return f"ExactGP({self.kernel!r}, {data} in {many(self.input_dim, 'dimension')})"
 
 
+class Observations(NamedTuple):
+    """Targets `[n]`, or `[s, n]` where each path has its own, at n sites, and noise variances `[n]`."""
+
+    sites: Sites
+    y: Tensor
+    noise: Tensor
+
+    def only(self, keep: Tensor, outputs: Tensor | None) -> Observations:
+        """Some of the observations, of outputs that are numbered anew."""
+        return Observations(Sites(self.sites.points[keep], outputs), self.y[..., keep], self.noise[keep])
+
+
 def as_observations(
-    X: ArrayLike, y: ArrayLike, noise: ArrayLike, tasks: ArrayLike | None, num_outputs: int
-) -> tuple[Sites, Tensor, Tensor]:
-    """Sites, y `[n]` and noise `[n]`, checked: one row per observation, also where y has every output at every point,
-    `[n, t]`."""
+    X: ArrayLike,
+    y: ArrayLike,
+    noise: ArrayLike,
+    tasks: ArrayLike | None,
+    num_outputs: int,
+    *,
+    num_paths: int | None = None,
+) -> Observations:
+    """What a model or paths are given, checked: every output at every point becomes as many observations.
+
+    Args:
+        y: targets `[n]`, or `[n, t]` for t outputs without `tasks`.
+        num_paths: s, where each path may have targets of its own, `[s, n]` or `[s, n, t]`.
+    """
     X, t = as_points(X, "X"), num_outputs
-    advice = "remove them"
-    if t > 1 and tasks is None:
+    several, advice = t > 1 and tasks is None, "remove them"
+    if several:
         advice = (
             "where some outputs of a point are missing, give those that there are one row each: "
             "row, task = np.isfinite(y).nonzero(), then X[row], y[row, task], tasks=task"
         )
     given, y = y, as_tensor(y, "y", like=X, advice=advice)
-    if t > 1 and tasks is None:
-        if y.shape != (len(X), t):
-            raise ValueError(
-                f"y: expected [{len(X)}, {t}], every output at every point, got {list(y.shape)}; "
-                "or give tasks=, the output that each observation is of"
-            )
-        noise = as_tensor(noise, "noise", like=X)
-        noise = noise.reshape(-1) if noise.shape == y.shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
-        tasks = torch.arange(t, device="cpu").repeat(len(X))
-        X, y = X.repeat_interleave(t, dim=0), y.reshape(-1)
-    if y.shape != X.shape[:1]:
+    shape = (len(X), t) if several else (len(X),)
+    if y.shape != shape and (num_paths is None or y.shape != (num_paths, *shape)):
         hint = ""
-        if t == 1 and y.ndim == 2 and len(y) == len(X):
-            several = (
-                f"; for {y.shape[1]} outputs use kernels.Coregional(kernel, B) with B [{y.shape[1]}, {y.shape[1]}]"
-            )
-            hint = column_hint(given) if y.shape[1] == 1 else several
-        raise ValueError(f"y: expected [{len(X)}], one number per row of X {list(X.shape)}, got {list(y.shape)}{hint}")
-    return Sites(X, as_tasks(tasks, len(X), t)), y, as_noise(noise, len(X), like=X)
+        if num_paths is not None:
+            wanted = f"{list(shape)} or {[num_paths, *shape]}"
+        elif several:
+            wanted = f"{list(shape)}, every output at every point"
+            hint = "; or give tasks=, the output that each observation is of"
+        else:
+            wanted = f"{list(shape)}, one number per row of X {list(X.shape)}"
+        if t == 1 and y.shape == (len(X), 1):
+            hint = column_hint(given)
+        elif t == 1 and y.ndim == 2 and len(y) == len(X) and num_paths is None:
+            hint = f"; for {y.shape[1]} outputs use kernels.Coregional(kernel, B) with B [{y.shape[1]}, {y.shape[1]}]"
+        raise ValueError(f"y: expected {wanted}, got {list(y.shape)}{hint}")
+    noise = as_tensor(noise, "noise", like=X)
+    if several:
+        noise = noise.reshape(-1) if noise.shape == shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
+        tasks = torch.arange(t, device="cpu").repeat(len(X))
+        X, y = X.repeat_interleave(t, dim=0), y.flatten(-2)
+    outputs = as_tasks(tasks, len(X), t)
+    return Observations(Sites(X, None if outputs is None else outputs.to(X.device)), y, as_noise(noise, len(X), like=X))
 
 
 def mean_beside(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:

@@ -5,26 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, as_array, as_count, as_points, many, names_of
-from ..core.sites import Sites
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from .means import MeanLike
-from .single import ExactGP, as_observations
+from .single import ExactGP, Observations, as_observations
 from .transforms import Transform
-
-
-class Chunk(NamedTuple):
-    """Some of the data: n sites, targets `[n]` (or `[s, n]`, each path its own) and noise variances `[n]`."""
-
-    sites: Sites
-    y: Tensor
-    noise: Tensor
 
 
 @dataclass(frozen=True)
@@ -109,7 +100,7 @@ class StreamedGP:
         each = self._arrays[1].shape[1:] if self._arrays is not None else ()
         return max(1, self.chunk // max(1, math.prod(each)))
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[Observations]:
         """Some data at a time, float64, checked; from the start."""
         row = 0
         for raw in self._raw():
@@ -119,9 +110,9 @@ class StreamedGP:
             row += len(sites) // (self.model.num_outputs if raw[3] is None else 1)  # of the source
             for i in range(0, len(sites), self.chunk):
                 cut = slice(i, i + self.chunk)
-                yield Chunk(sites[cut], y[cut], noise[cut])
+                yield Observations(sites[cut], y[cut], noise[cut])
 
-    def survey(self, chunks: Iterable[Chunk], sample_size: int = 20_000) -> Survey:
+    def survey(self, chunks: Iterable[Observations], sample_size: int = 20_000) -> Survey:
         """One reading of the data, `chunks`; a sample of them represents all where a lattice is sized."""
         generator = torch.Generator().manual_seed(0x57EA)  # for the size of a lattice alone
         count, num_chunks, d = 0, 0, self.model.centres.shape[1]
@@ -216,11 +207,11 @@ def _checked(
     row: int,
     input_dim: int | None,
     names: Names,
-) -> Chunk:
+) -> Observations:
     """One chunk as float64, finite, one row per observation; errors name the row that it starts at."""
     try:
         X = as_points(X, "X", input_dim=input_dim, names=names).double()
-        chunk = Chunk(*as_observations(X, y, noise, tasks, num_outputs))
+        chunk = as_observations(X, y, noise, tasks, num_outputs)
         if not bool((chunk.noise > 0).all()):
             raise ValueError("noise: expected variances above 0, which the solve on a lattice needs")
     except (TypeError, ValueError) as error:

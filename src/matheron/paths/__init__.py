@@ -11,6 +11,7 @@ from .algebra import Stack as Stack
 from .base import AbstractPaths as AbstractPaths
 from .base import require_paths as require_paths
 from .exact import CentredUpdate as CentredUpdate
+from .exact import Data as Data
 from .exact import ExactUpdate as ExactUpdate
 from .exact import exact_update as exact_update
 from .functions import AbstractFunctions as AbstractFunctions
@@ -21,7 +22,6 @@ from .multi_model import EnsemblePaths as EnsemblePaths
 from .multi_model import OutputPaths as OutputPaths
 from .multi_model import SelectedPaths as SelectedPaths
 from .multi_model import stack as stack
-from .observations import Data as Data
 from .paths import Paths as Paths
 from .paths import PriorPlusUpdate as PriorPlusUpdate
 from .prior import PriorPaths as PriorPaths

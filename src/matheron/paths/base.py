@@ -8,12 +8,12 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, Random, as_generator
+from ..core.checks import ArrayLike, Random, as_generator, as_points
 from ..evaluate import Record
 from ..features import Features, FeatureSpec, feature_spec
+from ..models.single import Observations, as_observations
 from ..solvers import Solver, as_solver
 from .functions import AbstractFunctions, require_functions
-from .observations import Observations, observed
 
 
 class AbstractPaths(AbstractFunctions):
@@ -58,7 +58,9 @@ class AbstractPaths(AbstractFunctions):
                 [1.],
                 [1.]], dtype=torch.float64)
         """
-        data, generator = observed(self, x, y, noise, tasks), as_generator(generator, seed)
+        like, generator = torch.empty(0, dtype=self.dtype, device=self.device), as_generator(generator, seed)
+        x = as_points(x, "x", input_dim=self.input_dim, like=like, names=self.input_names)
+        data = as_observations(x, y, noise, tasks, self.num_outputs, num_paths=self.num_paths)
         return self if len(data.noise) == 0 else self._given(data, as_solver(solver), generator)
 
     @final

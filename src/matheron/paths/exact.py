@@ -1,4 +1,4 @@
-"""ExactUpdate: Matheron's rule in function space, and the same paths given more data.
+"""Data, and ExactUpdate: Matheron's rule in function space, and the same paths given more data.
 
     v  =  (K_nn + sigma^2 I)^-1 (y - f - eps)          `eqn:matheron_gp_exact`
 
@@ -15,20 +15,109 @@ from torch import Tensor
 
 from ..core.checks import normals
 from ..core.sites import Sites
-from ..core.value import in_own_memory
+from ..core.value import Value, in_own_memory
 from ..evaluate import PathTerm, Recorder
 from ..kernels import Kernel
 from ..models.means import Mean
-from ..models.streamed import Chunk
+from ..models.single import Observations
 from ..solvers import Auto, Cholesky, CholeskyState, KernelOperator, Solver, State, Stats
 from .compress_update import compressed, pays, with_compressed
 from .kept_factor import Factor, extended_weights
-from .observations import Data
 from .posterior import PosteriorCovariance, at_points
 from .precision import choose_weight_dtype, narrows_badly
 from .prior import PriorPaths, values_at
 from .spread import warn_of_spread, warn_of_spread_nearby
 from .update import Update, check_sites, kernel_terms
+
+
+class Data(Value):
+    """Observations in the model's own space: sites, targets, noise variances `[n]`, and each path's draw of the noise.
+
+    The targets y are `[n]`, or `[s, n]` where each path has its own. The noise of path i is sqrt(noise) xi_i, with
+    standard normals xi `[s, n]`.
+    """
+
+    shapes = "noise: n, xi: s n"
+
+    def __init__(self, sites: Sites, y: Tensor, noise: Tensor, xi: Tensor) -> None:
+        super().__init__(y=in_own_memory(y), noise=in_own_memory(noise), xi=in_own_memory(xi), sites=sites)
+
+    @staticmethod
+    def none(like: Tensor, num_outputs: int, s: int) -> Data:
+        """No observations of s paths, of the dtype and on the device of points `[*, d]`."""
+        empty = like.new_zeros(0)
+        return Data(Sites.empty(like, num_outputs), empty, empty, like.new_zeros(s, 0))
+
+    def check(self) -> None:
+        n, s = len(self.noise), len(self.xi)
+        if self.y.shape not in ((n,), (s, n)) or len(self.sites) != n:
+            raise ValueError(
+                f"Data: expected sites and targets of {n} observations, got {len(self.sites)} and {list(self.y.shape)}"
+            )
+        dtypes = {tensor.dtype for tensor in (self.sites.points, self.y, self.noise, self.xi)}
+        if len(dtypes) > 1:
+            raise ValueError(f"Data: expected tensors of one dtype, got {sorted(map(str, dtypes))}")
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    @property
+    def own_targets(self) -> bool:
+        """Whether each path has targets of its own."""
+        return self.y.ndim == 2
+
+    def of_paths(self, index: Tensor) -> Data:
+        """The same observations, for some of the paths."""
+        return Data(self.sites, self.y[index] if self.own_targets else self.y, self.noise, self.xi[index])
+
+    def rows(self, keep: list[int]) -> Data:
+        """Some of the observations."""
+        index = torch.tensor(keep, dtype=torch.long, device=self.noise.device)
+        return Data(self.sites[index], self.y[..., keep], self.noise[keep], self.xi[:, keep])
+
+    def joined(self, new: Data) -> Data:
+        """These observations, then new ones."""
+        s, y, more = len(new.xi), self.y, new.y
+        if y.ndim == 2 or more.ndim == 2:
+            y, more = y.expand(s, -1), more.expand(s, -1)
+        return Data(
+            Sites.concatenated(self.sites, new.sites),
+            torch.cat([y, more], dim=-1),
+            torch.cat([self.noise, new.noise]),
+            torch.cat([self.xi, new.xi], dim=-1),
+        )
+
+    def without_repeats(self, num_old: int) -> Data:
+        """The data less those after the first `num_old` that are noise-free and repeat a noise-free one.
+
+        A repeated observation adds no information and makes K singular.
+        """
+        if not bool((self.noise[num_old:] == 0).any()):
+            return self
+        X, outputs = self.sites.points, self.sites.outputs
+        keys = X if outputs is None else torch.cat([X, outputs[:, None].to(X)], dim=1)
+        # At its own data a path has the value to the solver's rounding: that is no contradiction.
+        tolerance = torch.finfo(self.y.dtype).eps ** 0.4 * float(self.y.detach().abs().max()) if self.y.numel() else 0.0
+        first: dict[tuple[float, ...], int] = {}
+        keep = []
+        for i, (key, exact) in enumerate(zip(map(tuple, keys.tolist()), (self.noise == 0).tolist(), strict=True)):
+            seen = first.setdefault(key, i) if exact else i
+            if seen == i or i < num_old:
+                keep.append(i)
+            elif float((self.y[..., seen] - self.y[..., i]).detach().abs().max()) > tolerance:
+                raise ValueError(
+                    f"condition_on: noise-free observations at the same point {list(key)} contradict each other; "
+                    "give them noise"
+                )
+        return self if len(keep) == len(self) else self.rows(keep)
+
+    def noise_variance(self, num_outputs: int) -> Tensor | None:
+        """The noise variance of each output's observations, `[t]`; None where there are none, or it differs."""
+        noise, outputs = self.noise, self.sites.outputs
+        each = [noise if outputs is None else noise[outputs == i] for i in range(num_outputs)]
+        if any(len(own) == 0 or bool(own.max() - own.min() > 1e-6 * own.max()) for own in each):
+            return None
+        return torch.stack([own[0] for own in each])
 
 
 class CentredUpdate(Update):
@@ -145,7 +234,7 @@ class CentredUpdate(Update):
         every = max(8, len(data) // 8)
         return self.num_data // every < len(data) // every
 
-    def joined_data(self, prior: PriorPaths, new: Chunk, generator: torch.Generator) -> Data | None:
+    def joined_data(self, prior: PriorPaths, new: Observations, generator: torch.Generator) -> Data | None:
         """These data and new ones, whose noise is drawn; None where the new ones repeat the old."""
         n, xi = self.num_data, normals((prior.num_paths, len(new.noise)), generator).to(new.y)
         data = self.data.joined(Data(new.sites, new.y, new.noise, xi)).without_repeats(num_old=n)
@@ -230,7 +319,7 @@ class ExactUpdate(CentredUpdate):
         return exact_update(prior, mean, self.kernel, self.data, solver)
 
     def given(
-        self, prior: PriorPaths, mean: Mean, new: Chunk, solver: Solver, generator: torch.Generator
+        self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator
     ) -> tuple[PriorPaths, ExactUpdate]:
         """A kept factor is extended, unless a solver without one is asked for.
 

@@ -21,13 +21,12 @@ from ..models.means import Mean
 from ..solvers import covariance
 from ..solvers.cholesky import deviations_by, solved
 from ..solvers.operator import KernelOperator
-from .observations import Data
 from .precision import choose_weight_dtype
 from .prior import PriorPaths, values_at
 from .spread import warn_of_spread
 
 if TYPE_CHECKING:
-    from .exact import ExactUpdate
+    from .exact import Data, ExactUpdate
 
 
 class Factor(Value):

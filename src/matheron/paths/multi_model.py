@@ -15,12 +15,12 @@ from ..core.checks import ArrayLike, Names, Random, as_array, as_generator, chec
 from ..core.value import Parts, Value
 from ..evaluate import joined_gradients
 from ..features import FeatureSpec
+from ..models.single import Observations
 from ..models.transforms import Transform
 from ..solvers import Solver
 from .algebra import Selection, Stack
 from .base import AbstractPaths
 from .functions import AbstractFunctions, Index, PlacedFunctions, require_functions
-from .observations import Observations
 
 
 class OfMembers(Value):

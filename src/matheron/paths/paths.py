@@ -16,11 +16,10 @@ from ..evaluate import Float64Term, PathTerm, Record, Recorder, WeightedSum, inn
 from ..features import FeatureSpec
 from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
-from ..models.streamed import Chunk
+from ..models.single import Observations
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats
 from .base import AbstractPaths
-from .observations import Observations, undone
 from .prior import PriorPaths
 from .update import Update
 
@@ -156,6 +155,20 @@ class PriorPlusUpdate(AbstractPaths):
             raise TypeError("mean: under this output transform the mean has no closed form; average the paths instead")
 
 
+def undone(transform: Transform | None, t: int, data: Observations) -> tuple[Tensor, Tensor]:
+    """Targets and noise before the output transform; each observation has its own output's."""
+    y, noise = data.y, data.noise
+    if transform is None:
+        return y, noise
+    if not transform.affine and bool((noise > 0).any()):
+        raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
+    inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]
+    slope = transform.derivative(inner)
+    inner, slope = data.sites.own(inner), data.sites.own(slope)
+    slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
+    return inner, torch.where(noise > 0, noise / slope.square(), noise)
+
+
 def _make_record(paths: PriorPlusUpdate) -> Record:
     prior = paths.prior
     return Record(
@@ -238,7 +251,7 @@ class Paths(PriorPlusUpdate):
             )
         y, noise = undone(self.output_transform, self.num_outputs, data)
         sites = Sites(self.inner(data.sites.points[None])[0], data.sites.outputs)
-        new = Chunk(sites, y, noise)
+        new = Observations(sites, y, noise)
         return self._with(*solver.condition(self.prior, self.update, self.mean_function, new, generator))
 
     def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:

@@ -20,8 +20,7 @@ from ..kernels import coupled_diagonal
 from ..solvers import Auto, Cholesky, Solver, State
 from ..solvers.cholesky import solved
 from ..solvers.operator import KernelOperator
-from .exact import CentredUpdate, ExactUpdate, exact_update
-from .observations import Data
+from .exact import CentredUpdate, Data, ExactUpdate, exact_update
 from .paths import Paths
 from .posterior import PosteriorCovariance
 from .precision import choose_weight_dtype

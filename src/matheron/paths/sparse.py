@@ -22,13 +22,12 @@ from ..evaluate import Recorder
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from ..models import SparseGP
 from ..models.means import Mean
-from ..models.streamed import Chunk
+from ..models.single import Observations
 from ..solvers import Auto, Cholesky, CholeskyState, FactoredPosterior, Operator, Solver, State, Stats, covariance
 from ..solvers.base import floored
 from ..solvers.cholesky import cholesky_solve
 from ..solvers.operator import KernelOperator
-from .exact import CentredUpdate, update_weights, weights_given_data
-from .observations import Data
+from .exact import CentredUpdate, Data, update_weights, weights_given_data
 from .posterior import PosteriorCovariance, at_points
 from .precision import choose_weight_dtype, narrows_badly
 from .prior import PriorPaths, values_at
@@ -128,7 +127,7 @@ class SparseUpdate(CentredUpdate):
         return PosteriorCovariance(operator, None, solver, self.requires_graph())
 
     def given(
-        self, prior: PriorPaths, mean: Mean, new: Chunk, solver: Solver, generator: torch.Generator
+        self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator
     ) -> tuple[PriorPaths, SparseUpdate]:
         self._require_covariance("condition_on", ", so its covariance is not")
         data = self.joined_data(prior, new, generator)

@@ -17,7 +17,7 @@ from ..core.value import Value, in_own_memory
 from ..evaluate import Canonical, Float64Term, PathTerm, WeightedSum, sum_of
 from ..kernels import Kernel
 from ..models.means import Mean
-from ..models.streamed import Chunk
+from ..models.single import Observations
 from ..solvers import Solver, Stats
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Update(Value):
 
     @abstractmethod
     def given(
-        self, prior: PriorPaths, mean: Mean, new: Chunk, solver: Solver, generator: torch.Generator
+        self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator
     ) -> tuple[PriorPaths, Update]:
         """The prior and the update of the same draw, given more data."""
 
