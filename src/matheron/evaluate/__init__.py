@@ -5,7 +5,6 @@ from .bases import Basis as Basis
 from .bases import Canonical as Canonical
 from .bases import Cosines as Cosines
 from .bases import Pairs as Pairs
-from .bases import Products as Products
 from .evaluators import BLOCKS as BLOCKS
 from .evaluators import MEMORY_BUDGET as MEMORY_BUDGET
 from .evaluators import Evaluator as Evaluator
@@ -18,6 +17,7 @@ from .fused import joined_gradients as joined_gradients
 from .fused.recursion import Recursion as Recursion
 from .fused.recursion import recursion_of as recursion_of
 from .grid import on_grid as on_grid
+from .products import Products as Products
 from .record import Float64Term as Float64Term
 from .record import PathTerm as PathTerm
 from .record import Record as Record

@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from ..evaluate.bases import Basis, Cosines, Products
+from ..evaluate import Basis, Cosines, Products
 from ..kernels.terms import Term
 from .fourier import fourier, rand
 

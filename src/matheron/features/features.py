@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.value import Parts, Value, in_own_memory
-from ..evaluate.bases import Basis, Cosines, Pairs, Products
+from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels.terms import same_coupling
 
 

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
 from ..core.sites import Sites
-from ..evaluate.bases import Basis, Cosines, Pairs, Products
+from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels import coupled_covariance, coupled_diagonal
 from ..kernels.composed_measures import Atom, Convolution, Mixture, Moved, compound
 from ..kernels.spectral import Elliptical, SpectralMeasure

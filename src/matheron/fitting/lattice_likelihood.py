@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..core.sites import Sites
-from ..evaluate.bases import Products
+from ..evaluate import Products
 from ..features import LARGEST_DIM
 from ..features.explicit import monomial_count, monomials
 from ..features.features import root_of
