@@ -50,3 +50,14 @@ class OwnFunction(Value):
     def __repr__(self) -> str:
         (function,) = self.function
         return getattr(function, "__name__", type(function).__name__)
+
+
+class OwnFeatures(OwnFunction):
+    """A map of one's own from points to features."""
+
+    instead_of_saving = "Keep the model, and draw again with the same seed"
+
+
+def as_features(function: Callable[[Tensor], Tensor]) -> Value:
+    """A map from points to features as a part of a value: as it is where it is one itself."""
+    return function if isinstance(function, Value) else OwnFeatures(function)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core.arena import weigh
+from ..core.own_function import as_features
+from ..core.value import Parts, Value
 from ..evaluate.bases import Basis
 from ..kernels import Kernel, OnDims
 from ..kernels.terms import Term
@@ -24,15 +26,19 @@ _FEWEST = 64
 class MappedBasis(Basis):
     """sqrt(variance) phi_i(x), with phi a map from points `[n, d]` to `[n, c]`: one for each version of the basis.
 
-    Gradients are by automatic differentiation. It cannot be saved: a file holds no code.
+    Gradients are by automatic differentiation. It can be saved where the maps are values.
     """
 
-    saveable = False
-    instead_of_saving = "Keep the model, and draw again with the same seed"
+    shapes = "amplitudes: g c, origin: d"
 
     def __init__(self, maps: Sequence[FeatureMap], amplitudes: Tensor, origin: Tensor) -> None:
-        super().__init__(amplitudes=amplitudes, origin=origin)  # [g, c], [d]
-        self.maps = tuple(maps)
+        super().__init__(amplitudes=amplitudes, origin=origin)
+        self.maps = Parts(map(as_features, maps))
+        self.check()
+
+    def check(self) -> None:
+        if len(self.maps) != len(self.amplitudes):
+            raise ValueError(f"MappedBasis: expected {len(self.amplitudes)} maps, got {len(self.maps)}")
 
     @property
     def size(self) -> int:
@@ -71,34 +77,37 @@ def _finite(kernel: Kernel) -> bool:
     return _finite(kernel.kernel) if isinstance(kernel, OnDims) else kernel.finite
 
 
+class ProductFeatures(Value):
+    """Products of all features of kernels that have few, `few`, and of Fourier features `waves`, where there are any.
+
+    It is a map of points `[n, d]`, of which the waves have those about `origin`.
+    """
+
+    shapes = "origin: d"
+
+    def __init__(self, few: Sequence[FeatureMap], waves: Sequence[Basis], origin: Tensor) -> None:
+        super().__init__(origin=origin, few=Parts(map(as_features, few)), waves=Parts(waves))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = torch.ones_like(x[:, :1])
+        about = (x - self.origin)[None]
+        waves = [basis.values(about)[0] * basis.scales() for basis in self.waves]
+        for factor in [*(phi(x) for phi in self.few), *([torch.cat(waves, dim=-1)] if waves else [])]:
+            features = (features[:, :, None] * factor[:, None]).flatten(1)
+        return features  # [n, c]
+
+
 def _of_product(term: Term, count: int, num_bases: int, origin: Tensor, generator: torch.Generator) -> list[FeatureMap]:
-    """Products of all features of kernels that have few, and Fourier features of the stationary part."""
-    own, d = [kernel.features(count, generator) for kernel in term.own], len(origin)
-
-    def few(x: Tensor) -> Tensor:
-        products = torch.ones_like(x[:, :1])
-        for phi in own:
-            products = (products[:, :, None] * phi(x)[:, None]).flatten(1)
-        return products  # [n, r]
-
+    """The maps of a product of kernels that have few features, and of a stationary one, for each of several bases."""
+    few = [kernel.features(count, generator) for kernel in term.own]
+    alone = ProductFeatures(few, [], origin)
     if not term.stationary:
-        return [few] * num_bases
-    rank = few(origin[None]).shape[1]
+        return [alone] * num_bases
+    rank = alone(origin[None]).shape[1]
     one = replace(term, variance=torch.ones_like(term.variance))
     each = max(_FEWEST, count // rank)
-    waves = fourier(one, d, each + each % 2, kind="sobol", num_bases=num_bases, generator=generator)
-
-    def mapped(g: int) -> FeatureMap:
-        version = [basis.select(slice(g, g + 1)) for basis in waves]
-
-        def phi(x: Tensor) -> Tensor:
-            placed = [basis.to(x.device, x.dtype) for basis in version]
-            parts = [basis.values((x - origin.to(x))[None])[0] * basis.scales() for basis in placed]
-            return (few(x)[:, :, None] * torch.cat(parts, dim=-1)[:, None]).flatten(1)
-
-        return phi
-
-    return [mapped(g) for g in range(num_bases)]
+    waves = fourier(one, len(origin), each + each % 2, kind="sobol", num_bases=num_bases, generator=generator)
+    return [ProductFeatures(few, [basis.select(slice(g, g + 1)) for basis in waves], origin) for g in range(num_bases)]
 
 
 def own_features(

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..core.checks import ArrayLike, positive
 from ..core.modes import transformed
-from ..core.value import Parts, shown
+from ..core.own_function import as_features
+from ..core.value import Parts, Value, shown
 from .base import Around, Kernel
 from .composed_measures import Embedded, Mixture
 from .spectral import SpectralMeasure
@@ -192,8 +193,7 @@ class OnDims(Around):
         return [term.embedded(self.dims, input_dim) for term in self.kernel.terms(len(self.dims))]
 
     def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        phi = self.kernel.features(num_features, generator)
-        return lambda x: phi(self._part(x))
+        return FeaturesOnDims(self.kernel.features(num_features, generator), self.dims)
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         self._check(input_dim)
@@ -212,6 +212,19 @@ class OnDims(Around):
 
     def active_dims(self, input_dim: int) -> list[int]:
         return [self.dims[i] for i in self.kernel.active_dims(len(self.dims))]
+
+
+class FeaturesOnDims(Value):
+    """phi(x[..., dims]), of a map phi from points to features."""
+
+    fields = ("dims",)
+
+    def __init__(self, phi: Callable[[Tensor], Tensor], dims: list[int]) -> None:
+        super().__init__(phi=as_features(phi))
+        self.dims = dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.phi(x[..., self.dims])
 
 
 class _MixtureKernel(Sum):
