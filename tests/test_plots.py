@@ -73,6 +73,16 @@ def test_one_band_is_the_function_s_and_a_wider_one_is_that_of_new_observations(
     assert {plots.FUNCTION, plots.OBSERVATION} <= set(labels)
 
 
+def test_the_band_of_laws_that_differ_from_path_to_path_is_that_of_their_mixture(generator):
+    paths = matheron.draw(matheron.ExactGP(K.RBF(0.2), X, Y, noise=0.04), 2, generator=generator)
+    x = torch.linspace(0, 1, 30, dtype=torch.float64)
+    mean, variance = paths.mean(x[:, None]), paths.variance(x[:, None])
+    scale = torch.tensor([1.0, 3.0])
+    sd = (5 * variance + mean.square()).sqrt()  # (1 + 9) / 2 of the variance, and ((1 - 2)^2 + (3 - 2)^2) / 2 of means
+    shown = band((scale * paths).plot(x), plots.FUNCTION)
+    assert torch.allclose(torch.stack(shown), torch.stack([2 * mean - 2 * sd, 2 * mean + 2 * sd]))
+
+
 def test_noise_that_is_not_known_or_cannot_be_seen_has_no_band(generator):
     x = torch.linspace(0, 1, 10, dtype=torch.float64)
     differs = matheron.ExactGP(K.RBF(0.2), X, Y, noise=[0.1, 0.2, 0.3])

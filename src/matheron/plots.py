@@ -342,7 +342,10 @@ def _law(paths: AbstractFunctions, x: Tensor) -> _Law:
     values = _numbers(paths(x)).reshape(paths.num_paths, -1, t)
     mean = _mean(paths, x).reshape(-1, t)
     try:
-        return _Law(values, mean, _numbers(paths.std(x)).reshape(-1, t), False)
+        variance = _numbers(paths.variance(x)).reshape(-1, *mean.shape)  # [1, n, t], or [s, n, t] of laws that differ
+        if len(variance) > 1:  # the variance of their mixture
+            variance = variance + (_numbers(paths.mean(x)).reshape(variance.shape) - mean).square()
+        return _Law(values, mean, variance.mean(0).sqrt(), False)
     except (AttributeError, TypeError):  # paths that keep no factor know the spread of their draws alone
         return _Law(values, mean, values.std(0) if paths.num_paths > 1 else torch.zeros_like(mean), True)
 
