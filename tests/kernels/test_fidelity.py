@@ -69,5 +69,5 @@ def test_features_of_one_s_own_say_that_they_are_not_saved(tmp_path):
             return lambda x: x
 
     paths = matheron.draw_prior(Ridge() + K.RBF(), 2, input_dim=1)
-    with pytest.raises(TypeError, match="OwnFeatures, which cannot be saved: .* Keep the model, and draw again"):
+    with pytest.raises(TypeError, match=r"OwnFeatures, which cannot be saved: .* Keep the model, and draw again"):
         paths.save(tmp_path / "f")
