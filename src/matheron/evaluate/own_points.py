@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ..core.arena import Sums, computed, empty
 from ..kernels import Radial
-from ..kernels.base import squared_distance_to
-from ..kernels.terms import RadialPart
+from ..kernels.base import RadialPart, squared_distance_to
 from . import bases
 from .bases import Canonical, Cosines, Pairs
 from .record import PathTerm, Record, WeightedSum, Which

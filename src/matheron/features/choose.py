@@ -12,8 +12,8 @@ from ..core.engines import load_engines
 from ..core.sites import Sites
 from ..evaluate.bases import Basis, Cosines
 from ..kernels import Kernel, coupled_diagonal
+from ..kernels.base import Term
 from ..kernels.spectral import Elliptical
-from ..kernels.terms import Term
 from ..solvers import Cholesky, FactoredPosterior
 from ..solvers.operator import KernelOperator
 from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count

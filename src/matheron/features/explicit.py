@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Basis, Cosines, Products
-from ..kernels.terms import Term
+from ..kernels.base import Term
 from .fourier import fourier, rand
 
 # More monomials than this become as many random products as there are Fourier features.

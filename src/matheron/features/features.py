@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.value import Parts, Value, in_own_memory
 from ..evaluate import Basis, Cosines, Pairs, Products
-from ..kernels.terms import same_coupling
+from ..kernels.base import same_coupling
 
 
 class Choice(NamedTuple):

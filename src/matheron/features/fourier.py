@@ -10,8 +10,8 @@ from torch.quasirandom import SobolEngine
 
 from ..core.modes import kept
 from ..evaluate.bases import Basis, Cosines, Pairs
+from ..kernels.base import Term
 from ..kernels.spectral import Elliptical, SpectralMeasure
-from ..kernels.terms import Term
 
 RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
 

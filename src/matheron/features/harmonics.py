@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate.bases import Basis, Cosines, Pairs
-from ..kernels.terms import Term
+from ..kernels.base import Term
 from .fourier import rand
 
 

@@ -14,7 +14,7 @@ from ..core.own_function import as_features
 from ..core.value import Parts, Value
 from ..evaluate.bases import Basis
 from ..kernels import Kernel, OnDims
-from ..kernels.terms import Term
+from ..kernels.base import Term
 from .fourier import fourier
 from .leverage import Leverage, Reference, resampled
 

@@ -29,7 +29,7 @@ from ..features import LARGEST_DIM
 from ..features.explicit import monomial_count, monomials
 from ..features.features import root_of
 from ..kernels import Kernel
-from ..kernels.terms import Term
+from ..kernels.base import Term
 from ..lattice import FourierLattice
 from ..lattice.basis import Lattice
 from ..lattice.series import LARGEST_ERROR, Box, Modes, bases_of, joined, lattice_of, scale_of, sized_box, with_series

@@ -17,10 +17,9 @@ from ..core.checks import ArrayLike, positive
 from ..core.modes import transformed
 from ..core.own_function import as_features
 from ..core.value import Parts, Value, shown
-from .base import Around, Kernel
+from .base import Around, Kernel, RadialPart, Term
 from .composed_measures import Embedded, Mixture
 from .spectral import SpectralMeasure
-from .terms import RadialPart, Term
 
 __all__ = ["OnDims", "Product", "Scaled", "Sum"]
 

@@ -8,6 +8,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -20,11 +21,12 @@ from ..core.checks import ArrayLike, as_tensor, check_dim
 from ..core.modes import transformed
 from ..core.sites import Sites
 from ..core.value import REGISTRY, Value
+from .composed_measures import Convolution
+from .spectral import SpectralMeasure
 
 if TYPE_CHECKING:
     from .algebra import OnDims
-    from .spectral import SpectralMeasure
-    from .terms import RadialPart, Term
+    from .radial import Radial
 
 __all__ = ["Kernel", "Stationary", "coupled_covariance", "coupled_diagonal"]
 
@@ -76,8 +78,6 @@ class Kernel(Value):
 
         By default the kernel is one term, by its own `features`.
         """
-        from .terms import Term
-
         if type(self).features is Kernel.features:
             raise TypeError(
                 f"{type(self).__name__}: expected a kernel that says what its prior can be made of, got one without; "
@@ -194,8 +194,6 @@ class Stationary(Kernel):
         return torch.ones(x.shape[:-1], dtype=x.dtype, device=x.device)
 
     def terms(self, input_dim: int) -> list[Term]:
-        from .terms import Term
-
         self.measure(input_dim)  # says at once if the dimensions do not fit
         one = torch.ones((), dtype=torch.float64, device=next(self.buffers()).device)
         return [Term(one, stationary=(self,))]
@@ -208,6 +206,69 @@ class Around(Kernel):
 
     def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
         return [(B, self.replaced(kernel=k)) for B, k in self.kernel.coupled()]
+
+
+# The normal form of a kernel: a sum of terms, each a product of stationary kernels and linear forms.
+
+
+@dataclass(frozen=True)
+class RadialPart:
+    """scale * k(x[dims], x'[dims])."""
+
+    kernel: Radial
+    dims: list[int]
+    scale: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """variance * B (x) prod_i k_i(x, x') * prod_j <x, x'>_j * prod_l h_l(x, x').
+
+    The k_i are stationary with k_i(x, x) = 1. A form <x, x'> = sum_i c_i x_i x'_i + c_d is held as its coefficients
+    `[d + 1]`, zero or positive, over (x, 1). The h_l are kernels with features of their own. B `[t, t]` couples
+    outputs; None is all ones.
+    """
+
+    variance: Tensor
+    stationary: tuple[Kernel, ...] = ()
+    forms: tuple[Tensor, ...] = ()
+    coupling: Tensor | None = None
+    own: tuple[Kernel, ...] = ()
+
+    def __mul__(self, other: Term) -> Term:
+        couplings = [B for B in (self.coupling, other.coupling) if B is not None]
+        return Term(
+            self.variance * other.variance,
+            self.stationary + other.stationary,
+            self.forms + other.forms,
+            functools.reduce(torch.mul, couplings) if couplings else None,
+            self.own + other.own,
+        )
+
+    def measure(self, input_dim: int) -> SpectralMeasure:
+        """The spectral measure of the stationary part, which must not be empty."""
+        measures = [k.measure(input_dim) for k in self.stationary]
+        return measures[0] if len(measures) == 1 else Convolution(measures)
+
+    def active_dims(self, input_dim: int) -> list[int]:
+        """The coordinates on which the stationary part depends."""
+        return sorted({i for k in self.stationary for i in k.active_dims(input_dim)})
+
+    def embedded(self, dims: list[int], input_dim: int) -> Term:
+        """The term of the same kernel applied to some coordinates alone."""
+        index = torch.tensor([*dims, input_dim], device="cpu")
+        forms = tuple(c.new_zeros(input_dim + 1).index_copy(0, index.to(c.device), c) for c in self.forms)
+        on = {name: tuple(k.on(dims) for k in getattr(self, name)) for name in ("stationary", "own")}
+        return replace(self, forms=forms, **on)
+
+
+def same_coupling(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two couplings B are one, so that their functions may share a root of it."""
+    if a is b:
+        return True
+    if a is None or b is None or a.requires_grad or b.requires_grad or transformed():
+        return False
+    return torch.equal(a, b)
 
 
 def coupled_covariance(kernel: Kernel, a: Sites, b: Sites) -> Tensor:

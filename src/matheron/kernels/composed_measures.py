@@ -12,6 +12,7 @@ from copy import copy
 from typing import Self
 
 import numpy as np
+import scipy  # whose special functions it imports when they are first used
 import torch
 from torch import Tensor
 
@@ -22,7 +23,6 @@ from .spectral import (
     Gaussian,
     SpectralMeasure,
     Student,
-    scaled_bessel,
 )
 
 # The spectral measure of a product of radial kernels whose lengthscales are proportional.
@@ -164,6 +164,13 @@ def _table(
 
 
 # Measures that are discrete, convolved, mixed or moved.
+
+
+def scaled_bessel(z: Tensor, count: int) -> Tensor:
+    """exp(-z) I_k(z) for k = 0 .. count, differentiable once in z."""
+    values = scipy.special.ive(np.arange(-1, count + 2), float(z.detach()))
+    slopes = (values[:-2] + values[2:]) / 2 - values[1:-1]
+    return torch.from_numpy(values[1:-1]).to(z) + torch.from_numpy(slopes).to(z) * (z - z.detach())
 
 
 class HarmonicMeasure(SpectralMeasure):

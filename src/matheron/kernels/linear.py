@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_count, per_dimension, positive
-from .base import Kernel
-from .terms import Term
+from .base import Kernel, Term
 
 __all__ = ["Constant", "Linear", "Polynomial"]
 

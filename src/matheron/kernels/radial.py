@@ -15,9 +15,8 @@ from torch import Tensor
 from ..core.arena import computed, weigh, weigh_coordinates
 from ..core.checks import ArrayLike, per_dimension, positive
 from ..core.modes import transformed
-from .base import Kernel, Stationary, centred, squared_distance
+from .base import Kernel, RadialPart, Stationary, centred, squared_distance
 from .spectral import GammaScaled, Gaussian, SpectralMeasure, Student
-from .terms import RadialPart
 
 __all__ = ["RBF", "Matern", "Radial", "RationalQuadratic"]
 

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from ..core.checks import per_dimension
 from ..core.modes import as_numpy, kept
-from .base import Around, Kernel, centred
+from .base import Around, Kernel, Term, centred
 from .composed_measures import Moved
 from .radial import Radial
 from .spectral import Elliptical, SpectralMeasure
-from .terms import Term
 
 __all__ = ["Rotated", "Spherical"]
 

@@ -62,7 +62,7 @@ class SpectralMeasure(ABC):
         return None if log_density is None else log_density.exp()
 
 
-# Special functions that torch lacks, on tensors of any device: Gamma quantiles, Bessel functions with derivatives.
+# Special functions that torch lacks, on tensors of any device: Gamma quantiles, Bessel functions of real order.
 
 
 def gamma_quantile(u: Tensor, shape: float, largest_logit: float = 38.0) -> Tensor:
@@ -98,13 +98,6 @@ def _gamma_table(shape: float, largest_logit: float, count: int = 2048) -> Tenso
     left, right, rise = slope[:-1], slope[1:], np.diff(quantile[2:-2])
     cubics = [left + right - 2 * rise, 3 * rise - 2 * left - right, left, quantile[2:-3]]
     return torch.from_numpy(np.stack(cubics, axis=1))
-
-
-def scaled_bessel(z: Tensor, count: int) -> Tensor:
-    """exp(-z) I_k(z) for k = 0 .. count, differentiable once in z."""
-    values = scipy.special.ive(np.arange(-1, count + 2), float(z.detach()))
-    slopes = (values[:-2] + values[2:]) / 2 - values[1:-1]
-    return torch.from_numpy(values[1:-1]).to(z) + torch.from_numpy(slopes).to(z) * (z - z.detach())
 
 
 def log_bessel_k(order: Tensor, s: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from ..features.choose import Planned, relevant_terms, repeats, size_of
 from ..features.explicit import monomial_count
 from ..features.features import LATTICE, Coupled
 from ..kernels import Kernel
-from ..kernels.terms import Term
+from ..kernels.base import Term
 from ..solvers import FactoredPosterior
 from .basis import Lattice, same_modes
 from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, with_series

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from ..core.modes import plain
 from ..core.nufft import series_at
 from ..features import LARGEST_DIM
-from ..kernels.terms import Term, same_coupling
+from ..kernels.base import Term, same_coupling
 from .basis import Lattice
 
 

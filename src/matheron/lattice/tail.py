@@ -27,9 +27,9 @@ from ..core.modes import Sobol
 from ..evaluate.bases import Pairs
 from ..features.features import BEYOND, Coupled, merged
 from ..features.fourier import sobol
+from ..kernels.base import Term
 from ..kernels.composed_measures import Moved
 from ..kernels.spectral import Elliptical
-from ..kernels.terms import Term
 from ..models.single import Observations
 from ..paths.prior import PriorPaths
 from ..paths.update import Update

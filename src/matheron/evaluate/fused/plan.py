@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...kernels import RBF, Kernel, Matern, RationalQuadratic
-from ...kernels.terms import RadialPart
+from ...kernels.base import RadialPart
 from ...models.means import ConstantMean
 from ..bases import Canonical, Cosines, Pairs
 from ..record import PathTerm, Record, WeightedSum
