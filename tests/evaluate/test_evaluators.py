@@ -31,6 +31,8 @@ def drawn(s: int = 5, **settings: Any) -> matheron.Paths:
 class Toy(Evaluator):
     """Takes the terms of some kinds of bases, with the mean perhaps, and counts what it is asked."""
 
+    kinds: tuple[type, ...]
+
     def __init__(self, kinds: tuple[type, ...] = (Cosines,), with_mean: bool = False) -> None:
         self.kinds, self.with_mean = kinds, with_mean
         self.asked: list[Points] = []

@@ -88,6 +88,7 @@ def in_graph(record: Record, x: Tensor) -> Tensor:
     """The values as paths have them at points in a graph, by the fused kernels on whatever device they run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "usable", lambda device: True)
+        patch.setattr(fused.FusedKernels, "device_type", None)
         return values(record, x)
 
 
@@ -293,6 +294,7 @@ def test_a_term_without_a_kernel_leaves_the_others_theirs(kernel: K.Kernel, own:
     x = points(3 if own else 1, 33, 2)
     f, df = reference(paths, x)
     monkeypatch.setattr(fused, "usable", lambda device: True)
+    monkeypatch.setattr(fused.FusedKernels, "device_type", None)
     plans, sums = [], launch.sums
     monkeypatch.setattr(launch, "sums", lambda plan, *a, **b: plans.append(plan) or sums(plan, *a, **b))
     value, slope = values_and_gradients(paths.record, x)
@@ -317,6 +319,7 @@ def test_terms_that_are_summed_in_float64_beside_float32_ones_have_kernels_of_th
     exact, gradient = paths.record.values_and_gradients(x, slice(0, 3) if own else None)
     dtypes = []
     monkeypatch.setattr(fused, "usable", lambda device: True)
+    monkeypatch.setattr(fused.FusedKernels, "device_type", None)
     monkeypatch.setattr(BLOCKS, "values_and_gradients", lambda *_: pytest.fail("blocks were used"))
     sums = launch.sums
     monkeypatch.setattr(launch, "sums", lambda plan, x, *a, **b: dtypes.append(x.dtype) or sums(plan, x, *a, **b))

@@ -13,12 +13,13 @@ from .evaluators import record_shares_work as record_shares_work
 from .evaluators import register as register
 from .evaluators import values as values
 from .evaluators import values_and_gradients as values_and_gradients
+from .float64 import Float64Term as Float64Term
+from .float64 import InFloat64 as _InFloat64
 from .fused import joined_gradients as joined_gradients
 from .fused.recursion import Recursion as Recursion
 from .fused.recursion import recursion_of as recursion_of
 from .grid import on_grid as on_grid
 from .products import Products as Products
-from .record import Float64Term as Float64Term
 from .record import PathTerm as PathTerm
 from .record import Record as Record
 from .record import Recorder as Recorder
@@ -26,4 +27,5 @@ from .record import WeightedSum as WeightedSum
 from .record import inner_points as inner_points
 from .record import sum_of as sum_of
 
+register(_InFloat64())
 register(_fused.FusedKernels())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -23,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.arena import arena, frame
 from ..core.modes import transformed
-from .own_points import one_sum_each
-from .record import Float64Term, Record, Which
+from .own_points import of_some, one_sum_each
+from .record import Record, Which
 
 # The kinds of points. "shared": `[1, n, d]` of all paths. "own": `[s, n, d]` of each path, or of paths that are named.
 # "traced": either, inside a transform of torch.func, or with hyperparameters in a graph: plain operations alone serve.
@@ -41,6 +41,15 @@ class Evaluator(ABC):
 
     # Whether several functions at the same points cost less than each alone: their basis is computed once.
     shares_work: bool = True
+    # The terms that it may take (see `PathTerm.kind`), and where; None: of all kinds, on all devices.
+    kinds: tuple[type, ...] | None = None
+    device_type: str | None = None
+
+    def concerns(self, record: Record) -> bool:
+        """Whether it is asked at all: whether there are terms of its kinds, on a device of its type."""
+        if self.device_type not in (None, record.origin.device.type):
+            return False
+        return self.kinds is None or any(issubclass(term.kind, self.kinds) for term in record.terms)
 
     @abstractmethod
     def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
@@ -79,7 +88,7 @@ def _chosen(points: Points, record: Record) -> list[tuple[Evaluator, Record]]:
     chosen: list[tuple[Evaluator, Record]] = []
     rest: Record | None = record
     for evaluator in EVALUATORS:
-        if rest is not None:
+        if rest is not None and evaluator.concerns(rest):
             mine, rest = evaluator.take(rest, points)
             chosen += [] if mine is None else [(evaluator, mine)]
     return chosen
@@ -157,46 +166,6 @@ class InGraph(torch.autograd.Function):
         if kept:
             return (grad[..., None] * kept[0]).sum(2).sum_to_size(x.shape), None
         return vjp(ctx.record, x, grad), None
-
-
-def of_some(
-    all_paths: Callable[[Tensor], tuple[Tensor, Tensor]], num_paths: int, x: Tensor, of: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Values and gradients of path of[i] at x[i], `[p, 1, d], [p] -> [p, 1, t], [p, 1, t, d]`, by those of all paths at
-    as many points each as the most that any has: less than a plan for fewer."""
-    counts = torch.zeros(num_paths, dtype=torch.long, device=x.device).index_add_(0, of, torch.ones_like(of))
-    order = of.argsort(stable=True)
-    column = torch.empty_like(of)
-    column[order] = torch.arange(len(of), device=x.device) - (counts.cumsum(0) - counts)[of[order]]
-    points = x[:1, 0].expand(num_paths, int(counts.max()), -1).clone()
-    points[of, column] = x[:, 0]
-    value, gradient = all_paths(points)
-    return value[of, column][:, None], gradient[of, column][:, None]
-
-
-class InFloat64(Evaluator):
-    """Terms that are summed in float64 whatever the points' dtype: a record of their own, with evaluators of its own.
-
-    So on a GPU the fused kernels of each dtype serve.
-    """
-
-    def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
-        terms = [term for term in record.terms if isinstance(term, Float64Term)]
-        if not terms:
-            return None, record
-        mine, rest = record.parted(terms, with_mean=False)
-        wide = [term.term for term in terms]
-        return replace(mine, terms=wide, mean=mine.mean.double(), origin=record.origin.double()), rest
-
-    def values(self, record: Record, x: Tensor) -> Tensor:
-        return values(record, x.double()).to(x.dtype)
-
-    def values_and_gradients(self, record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
-        f, df = values_and_gradients(record, x.double(), of)
-        return f.to(x.dtype), df.to(x.dtype)
-
-    def vjp(self, record: Record, x: Tensor, G: Tensor) -> Tensor:
-        return vjp(record, x.double(), G.double()).to(x.dtype)
 
 
 # Blocks: which paths (None for all at shared points) and which points.
@@ -311,4 +280,4 @@ def _all(paths: slice | None) -> slice:
 
 BLOCKS = Blocks()
 # In the order in which they are asked; blocks take all that is left.
-EVALUATORS: list[Evaluator] = [InFloat64(), BLOCKS]
+EVALUATORS: list[Evaluator] = [BLOCKS]

@@ -8,6 +8,7 @@ which is also what makes a call at a single point cheap.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -54,6 +55,21 @@ def one_sum_each(record: Record) -> Record:
             others.append(term)
     pieces = [piece for part in [*waves, *radials] for piece in part.pieces(bases.LARGEST_WIDTH)]
     return replace(record, terms=[*pieces, *others])
+
+
+def of_some(
+    all_paths: Callable[[Tensor], tuple[Tensor, Tensor]], num_paths: int, x: Tensor, of: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Values and gradients of path of[i] at x[i], `[p, 1, d], [p] -> [p, 1, t], [p, 1, t, d]`, by those of all paths at
+    as many points each as the most that any has: less than a plan for fewer."""
+    counts = torch.zeros(num_paths, dtype=torch.long, device=x.device).index_add_(0, of, torch.ones_like(of))
+    order = of.argsort(stable=True)
+    column = torch.empty_like(of)
+    column[order] = torch.arange(len(of), device=x.device) - (counts.cumsum(0) - counts)[of[order]]
+    points = x[:1, 0].expand(num_paths, int(counts.max()), -1).clone()
+    points[of, column] = x[:, 0]
+    value, gradient = all_paths(points)
+    return value[of, column][:, None], gradient[of, column][:, None]
 
 
 @dataclass(eq=False)

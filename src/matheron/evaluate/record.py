@@ -40,6 +40,11 @@ class PathTerm(ABC):
     by_coordinate: bool = True  # whether gradients take as many numbers for each coordinate as the sums do
 
     @property
+    def kind(self) -> type:
+        """What an evaluator that takes some kinds of terms knows it by: the type of its basis, if it has one."""
+        return type(self)
+
+    @property
     @abstractmethod
     def width(self) -> int:
         """Numbers that one point (of one path) needs while its sums are taken."""
@@ -65,6 +70,10 @@ class WeightedSum(PathTerm):
     weights: Tensor
     index: Tensor | None = None
     origin: Tensor | None = None
+
+    @property
+    def kind(self) -> type:
+        return type(self.basis)
 
     @property
     def width(self) -> int:
@@ -142,23 +151,6 @@ class WeightedSum(PathTerm):
 
     def _about(self, x: Tensor) -> Tensor:
         return x if self.origin is None else x - self.origin
-
-
-@dataclass(eq=False)
-class Float64Term(PathTerm):
-    """A term that is summed in float64, whatever the dtype of points and paths: its weights cancel."""
-
-    term: PathTerm
-
-    @property
-    def width(self) -> int:
-        return 2 * self.term.width
-
-    def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
-        return of_each(lambda o: o.to(x.dtype), self.term.sums(x.double(), paths, gradient))
-
-    def vjp(self, x: Tensor, G: Tensor) -> Tensor:
-        return self.term.vjp(x.double(), G.double()).to(x.dtype)
 
 
 def _merged_if_equal(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,7 @@ def relevant_terms(kernel: Kernel, input_dim: int) -> list[Term]:
     return [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
 
 
-# Each is asked, in order, which terms of a kernel it takes: None where that is none. An engine adds its own.
+# Each is asked in order which terms of a kernel it takes on a domain: None where that is none. Engines add their own.
 Planner = Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None, torch.Generator], Planned | None]
 PLANNERS: list[Planner] = []
 
@@ -133,11 +133,12 @@ def _planned(
     generator: torch.Generator,
 ) -> Planned:
     """What the first engine that takes some terms of the kernel has chosen; without one, all terms are left."""
-    load_engines()
-    for plan in PLANNERS:
-        planned = plan(kernel, spec, origin, posterior, generator)
-        if planned is not None:
-            return planned
+    if spec.domain is not None:
+        load_engines()
+        for plan in PLANNERS:
+            planned = plan(kernel, spec, origin, posterior, generator)
+            if planned is not None:
+                return planned
     return Planned([], [], relevant_terms(kernel, len(origin)))
 
 

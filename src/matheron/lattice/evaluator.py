@@ -36,6 +36,7 @@ class LatticeTransforms(Evaluator):
     tables: int = 1 << 29
 
     shares_work = False  # a transform is of one function
+    kinds = (Lattice,)
 
     def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
         terms = _weighted_sums(record)

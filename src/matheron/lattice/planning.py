@@ -64,7 +64,7 @@ class LatticePlanner:
     ) -> Planned | None:
         """Lattices for the terms of a kernel that have one on the domain; None where no lattice is asked for."""
         kind, d = spec.kind, len(origin)
-        if spec.domain is None or kind not in ("auto", *LATTICE_KINDS):
+        if kind not in ("auto", *LATTICE_KINDS):
             return None
         terms = relevant_terms(kernel, d)
         if kind in LATTICE_KINDS and any(t.stationary and t.forms for t in terms):

@@ -928,7 +928,19 @@ class PosteriorMean(Combined):
 
 def _make_mean_record(mean: PosteriorMean) -> _Merged:
     paths = mean.functions[0]
-    return _Merged(paths._mean_record(mean.count) if isinstance(paths, AbstractPaths) else None)
+    one = paths._mean_record() if isinstance(paths, AbstractPaths) else None
+    if one is None:
+        return _Merged(None)
+    return _Merged(replace(one, num_paths=mean.count, terms=[_repeated(term, mean.count) for term in one.terms]))
+
+
+def _repeated(term: PathTerm, rows: int) -> PathTerm:
+    """The term of one function as that of several equal ones."""
+    if isinstance(term, Float64Term):
+        return Float64Term(_repeated(term.term, rows))
+    assert isinstance(term, WeightedSum)
+    index = None if term.index is None else term.index.repeat(rows)
+    return replace(term, weights=term.weights.repeat(rows, 1, 1), index=index)
 
 
 _mean_record_of = Recorder(_make_mean_record)

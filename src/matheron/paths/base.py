@@ -118,8 +118,8 @@ class AbstractPaths(AbstractFunctions):
     @abstractmethod
     def _variance(self, x: Tensor) -> Tensor: ...
 
-    def _mean_record(self, rows: int) -> Record | None:
-        """The posterior mean as a record of as many equal functions; None where it is not one, or not one for all."""
+    def _mean_record(self) -> Record | None:
+        """The posterior mean as a record of one function; None where it is not one, or not one for all paths."""
         return None
 
     @abstractmethod

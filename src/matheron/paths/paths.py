@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.checks import Names, as_names, many
 from ..core.sites import Sites
 from ..core.value import Json
-from ..evaluate import Float64Term, PathTerm, Record, Recorder, WeightedSum, inner_points, values, values_and_gradients
+from ..evaluate import Record, Recorder, inner_points, values, values_and_gradients
 from ..features import FeatureSpec
 from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
@@ -187,15 +187,6 @@ def _make_record(paths: PriorPlusUpdate) -> Record:
 _record_of = Recorder(_make_record)
 
 
-def repeated(term: PathTerm, rows: int) -> PathTerm:
-    """The term of one function as that of several equal ones."""
-    if isinstance(term, Float64Term):
-        return Float64Term(repeated(term.term, rows))
-    assert isinstance(term, WeightedSum)
-    index = None if term.index is None else term.index.repeat(rows)
-    return replace(term, weights=term.weights.repeat(rows, 1, 1), index=index)
-
-
 @final
 class Paths(PriorPlusUpdate):
     """Functions drawn from a Gaussian process, a batch of them: a value that is never changed.
@@ -226,11 +217,8 @@ class Paths(PriorPlusUpdate):
         rows = self.num_paths if self.update.own_posteriors else 1
         return self.record.derived(lambda r: replace(r, num_paths=rows, terms=self.update.mean_terms()), "mean")
 
-    def _mean_record(self, rows: int) -> Record | None:
-        if self.update.own_posteriors:
-            return None
-        one = self._record_of_mean()
-        return replace(one, num_paths=rows, terms=[repeated(term, rows) for term in one.terms])
+    def _mean_record(self) -> Record | None:
+        return None if self.update.own_posteriors else self._record_of_mean()
 
     def _variance(self, x: Tensor) -> Tensor:
         transform, x = self.output_transform, self.inner(x)[0]

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ...core.modes import transformed
 from ...models.means import ConstantMean, LinearMean, Mean
-from ..evaluators import Evaluator, Points, of_some
+from ..evaluators import Evaluator, Points
+from ..own_points import of_some
 from ..record import Record
 from .plan import LARGEST_DIM, Plan, has_kernel, join, plan_of
 
@@ -31,6 +32,8 @@ class FusedKernels(Evaluator):
     """
 
     mean_block: int = 1 << 16
+
+    device_type = "cuda"
 
     def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
         if points == "traced" or record.input_dim > LARGEST_DIM or not usable(record.origin.device):
