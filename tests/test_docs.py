@@ -179,7 +179,7 @@ def test_imports_go_down_the_list_and_never_up():
 
 
 # What is beneath the type of paths, and what its own modules alone may ask of it.
-BENEATH = {"evaluate", "paths.matheron_rule", "features.spec", "core.nufft", "core.arena"}
+BENEATH = {"evaluate", "paths.matheron_rule", "core.nufft", "core.arena"}
 BENEATH |= {"lattice"}
 WITHIN = {"modules", "record", "_records", "_values", "_values_and_gradients", "_on_grid", "_mean", "_given"}
 APPLICATIONS = ("thompson", "dynamics", "fields", "cli", "plots", "adapters")

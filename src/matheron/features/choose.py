@@ -17,8 +17,19 @@ from ..kernels.spectral import Elliptical
 from ..solvers import Cholesky, FactoredPosterior
 from ..solvers.operator import KernelOperator
 from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
-from .features import EXACT, RANDOM, Choice, Coupled, Features, merged
-from .fourier import RANDOM_KINDS, fourier
+from .features import (
+    EXACT,
+    LARGEST_DIM,
+    LATTICE_KINDS,
+    RANDOM,
+    RANDOM_KINDS,
+    Choice,
+    Coupled,
+    Features,
+    FeatureSpec,
+    fourier,
+    merged,
+)
 from .harmonics import harmonic_series, harmonics
 from .leverage import (
     Leverage,
@@ -29,7 +40,6 @@ from .leverage import (
     spectra,
 )
 from .own import own_features
-from .spec import LARGEST_DIM, LATTICE_KINDS, FeatureSpec
 
 
 class Planned(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..evaluate import Basis, Cosines, Products
 from ..kernels.base import Term
-from .fourier import fourier, rand
+from .features import fourier, rand
 
 # More monomials than this become as many random products as there are Fourier features.
 LARGEST_MONOMIAL_COUNT = 2048

@@ -1,17 +1,125 @@
-"""Features: a finite basis of a prior, and the record of what was chosen for each term of its kernel."""
+"""Features: what is asked of the basis of a prior, the basis, and random Fourier features, the paper's.
+
+`FeatureSpec` is what is asked, `Features` what is made, with a record of what was chosen for each term of the kernel.
+`fourier` makes the paper's cosines, or pairs with plain, Sobol or orthogonal draws; `choose.py` says which.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
+from ..core.boxes import BoxLike, as_box
+from ..core.checks import ArrayLike, Names, as_count, as_points
+from ..core.modes import kept
 from ..core.value import Parts, Value, in_own_memory
 from ..evaluate import Basis, Cosines, Pairs, Products
-from ..kernels.base import same_coupling
+from ..kernels.base import Term, same_coupling
+from ..kernels.spectral import Elliptical, SpectralMeasure
+from ..models.transforms import Transform
+
+# How random frequencies are drawn.
+RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
+# Kinds that only an engine can make; and the dimensions of a lattice, at the most.
+LATTICE_KINDS, LARGEST_DIM = ("lattice", "equispaced"), 3
+KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSpec:
+    """What is asked of the basis of a prior, from the arguments of `draw` to the basis itself.
+
+    `feature_spec` makes one from a user's arguments. `domain` and `where` are in a user's space until `inside` takes
+    them to the model's.
+    """
+
+    kind: str | Features = "auto"  # "auto", "leverage", ..., or a basis that is there already
+    num_features: int = 1024
+    paths_per_basis: int | None = 64
+    domain: Tensor | None = None  # [2, d], the box where functions will be called; float64, on the CPU
+    tolerance: float = 1e-3  # the fraction of the posterior variance that may lie beyond a lattice's modes
+    where: Tensor | None = None  # [r, d], points like those where functions will be called; float64, on the CPU
+    num_paths: int = 1
+    joint: bool = False  # all terms on one lattice, on which data are solved for
+    largest_lattice: int | None = None  # modes beyond which no such lattice is made
+
+    @property
+    def paths_together(self) -> int:
+        """How many of the paths share a basis."""
+        return self.num_paths if self.paths_per_basis is None else self.paths_per_basis
+
+    @property
+    def num_bases(self) -> int:
+        return math.ceil(self.num_paths / self.paths_together)
+
+    def basis_index(self, features: Features) -> Tensor:
+        """Which of the bases each path uses, `[s]`."""
+        return torch.arange(self.num_paths, device=features.origin.device) // self.paths_together % features.num_bases
+
+    def of_paths(self, num_paths: int) -> FeatureSpec:
+        """The same, for another number of paths."""
+        return replace(self, num_paths=num_paths)
+
+    def inside(self, transform: Transform | None, data: Tensor | None) -> FeatureSpec:
+        """The same in the model's own space; the domain takes in the data `[n, d]`."""
+        domain, where = self.domain, self.where
+        if transform is not None and (domain is not None or where is not None):
+            transform = transform.to("cpu", torch.float64)
+            if where is not None:
+                where = transform(where).detach()
+            if domain is not None:
+                lower, upper = transform.image(domain).detach()
+                flat = 0.5 * (upper <= lower)  # a column that is constant
+                domain = torch.stack([lower - flat, upper + flat])
+        if data is not None and domain is not None:
+            lower, upper = data.detach().double().cpu().aminmax(dim=0)
+            domain = torch.stack([torch.minimum(domain[0], lower), torch.maximum(domain[1], upper)])
+        return replace(self, domain=domain, where=where)
+
+
+def feature_spec(
+    features: str | Features,
+    num_features: int,
+    paths_per_basis: int | None,
+    domain: BoxLike | None = None,
+    tolerance: float = 1e-3,
+    where: ArrayLike | None = None,
+    *,
+    num_paths: int,
+    input_dim: int,
+    names: Names = None,
+) -> FeatureSpec:
+    """A `FeatureSpec` of a user's arguments, checked; tables of points and boxes must have the columns `names`."""
+    if not isinstance(features, Features) and features not in KINDS:
+        raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {features!r}")
+    if features in LATTICE_KINDS and domain is None:
+        raise ValueError(f'features="{features}" needs domain=(lower, upper): the box where the paths will be called')
+    if not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
+        raise ValueError(f"tolerance: expected a number between 0 and 1, such as 1e-3, got {tolerance!r}")
+    box = points = None
+    if domain is not None:
+        box = as_box(domain, "domain", input_dim=input_dim, names=names).double().cpu()
+    if where is not None:
+        points = as_points(where, "where", input_dim=input_dim, names=names).detach().double().cpu()
+    return FeatureSpec(
+        features,
+        as_count(num_features, "num_features"),
+        None if paths_per_basis is None else as_count(paths_per_basis, "paths_per_basis"),
+        box,
+        float(tolerance),
+        points,
+        num_paths,
+    )
+
+
+# The basis that is made, and the record of what was chosen.
 
 
 class Choice(NamedTuple):
@@ -227,3 +335,99 @@ def _singular_root(B: Tensor, smallest: Tensor) -> Tensor:
         columns.append(left[:, i] / pivot.sqrt() if bool(pivot > smallest) else 0 * row)
         left = left - columns[-1][:, None] * columns[-1]
     return torch.stack(columns, dim=1)
+
+
+# Random Fourier features of a stationary term.
+
+
+def fourier(
+    term: Term, input_dim: int, count: int, *, kind: str, num_bases: int, generator: torch.Generator
+) -> list[Basis]:
+    """`count` features of the term's stationary part, `num_bases` times over, independently.
+
+    phi_i(x) = sqrt(2 variance / ell) cos(theta_i . x + tau_i) for "cosine"; otherwise pairs cos(theta_i . x),
+    sin(theta_i . x) of the same amplitude, with one single cosine where the count is odd.
+    """
+    singles = count if kind == "cosine" else count % 2
+    pairs = (count - singles) // 2
+    device = term.variance.device  # the kernel's, which need not be the generator's
+    theta, importance = frequencies(term.measure(input_dim), pairs + singles, kind, num_bases, generator, device)
+    amplitude = (2 / count * term.variance * importance).sqrt().expand(theta.shape[:2])  # [g, f]
+    bases: list[Basis] = []
+    if pairs:
+        bases.append(Pairs(theta[:, :pairs], amplitude[:, :pairs]))
+    if singles:
+        tau = 2 * math.pi * rand((num_bases, singles), generator).to(device)
+        bases.append(Cosines(theta[:, pairs:], tau, amplitude[:, pairs:]))
+    return bases
+
+
+def frequencies(
+    measure: SpectralMeasure, count: int, kind: str, num_bases: int, generator: torch.Generator, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Frequencies `[g, count, d]`, and weights that are one and carry gradients (see `SpectralMeasure.importance`).
+
+    Uniforms come from the generator's device, and go to the measure's.
+    """
+    if kind == "orthogonal":
+        return _stratified(measure, count, num_bases, generator, device), torch.ones(
+            (), dtype=torch.float64, device="cpu"
+        )
+    shape = (num_bases, count, measure.num_uniforms)
+    U = (sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
+    importance = measure.importance(U)
+    return measure.frequencies(U), torch.ones_like(U[..., :1].sum(-1)) if importance is None else importance
+
+
+def rand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Uniforms in the open interval (0, 1), on the generator's device."""
+    U = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
+    return U.clamp_(2**-54, 1 - 2**-53)
+
+
+def randn(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Standard normal numbers, on the generator's device."""
+    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
+
+
+def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
+    """One Sobol net per basis, `[g, count, p]`: the plain net under a digital shift of its own: independent bases.
+
+    The coordinates of a point (frequencies and mixing variables of all factors) come from one net: that is what makes
+    them jointly uniform. The net's dimension is p, never the number of features, which may therefore be any.
+    """
+    if dims == 0:
+        return torch.zeros(num_bases, count, 0, dtype=torch.float64, device=generator.device)
+    small = count * dims <= 1 << 16  # a net that is kept
+    net = (_plain_net if small else _plain_net.__wrapped__)(count, dims).to(generator.device)
+    shift = torch.randint(2**SobolEngine.MAXBIT, (num_bases, 1, dims), generator=generator, device=generator.device)
+    return (net ^ shift).double().add_(0.5).div_(2**SobolEngine.MAXBIT)
+
+
+@kept(32)
+def _plain_net(count: int, dims: int) -> Tensor:
+    """The net without a shift, as whole numbers."""
+    return SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**SobolEngine.MAXBIT).long()
+
+
+def orthogonal(normal: Tensor) -> Tensor:
+    """Orthogonal matrices, uniform over all, from matrices `[..., d, d]` of standard normal numbers."""
+    Q, R = torch.linalg.qr(normal)
+    return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+
+
+def _stratified(
+    measure: SpectralMeasure, count: int, num_bases: int, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    """Frequencies `[g, count, d]` whose directions are orthogonal in blocks of d and whose radii are stratified."""
+    if not isinstance(measure, Elliptical) or getattr(measure, "shift", None) is not None:
+        raise ValueError(
+            'features="orthogonal" needs a kernel of one distance in all dimensions (RBF, Matern, RationalQuadratic); '
+            'use "sobol" or "auto" for this one'
+        )
+    d, blocks = measure.input_dim, -(-count // measure.input_dim)
+    directions = orthogonal(randn((num_bases, blocks, d, d), generator)).flatten(1, 2)[:, :count]  # [g, count, d]
+    strata = rand((num_bases, count, 1 + measure.num_mixing_uniforms), generator)
+    order = torch.argsort(rand(tuple(strata.shape), generator), dim=1)
+    U = ((order + strata) / count).clamp(2**-54, 1 - 2**-53)
+    return measure.scale * directions.to(device) * measure.radius(U.to(device))[..., None]

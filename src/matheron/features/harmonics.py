@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..evaluate.bases import Basis, Cosines, Pairs
 from ..kernels.base import Term
-from .fourier import rand
+from .features import rand
 
 
 class Series(NamedTuple):

@@ -54,10 +54,8 @@ from ..kernels.spectral import Elliptical, SpectralMeasure
 from ..solvers import CholeskyState, FactoredPosterior, covariance
 from ..solvers.cholesky import solved
 from .explicit import as_cosines, monomials
-from .features import RANDOM, Coupled, root_of
-from .fourier import orthogonal, rand, randn, sobol
+from .features import RANDOM, Coupled, FeatureSpec, orthogonal, rand, randn, root_of, sobol
 from .harmonics import leading_signs
-from .spec import FeatureSpec
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..core.value import Parts, Value
 from ..evaluate.bases import Basis
 from ..kernels import Kernel, OnDims
 from ..kernels.base import Term
-from .fourier import fourier
+from .features import fourier
 from .leverage import Leverage, Reference, resampled
 
 FeatureMap = Callable[[Tensor], Tensor]

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from ..core.modes import Sobol
 from ..evaluate.bases import Pairs
-from ..features.features import BEYOND, Coupled, merged
-from ..features.fourier import sobol
+from ..features.features import BEYOND, Coupled, merged, sobol
 from ..kernels.base import Term
 from ..kernels.composed_measures import Moved
 from ..kernels.spectral import Elliptical
