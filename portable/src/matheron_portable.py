@@ -142,6 +142,8 @@ def _values(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any
         shape = (node.count, *x.shape[-2:])
         eye = xp.broadcast_to(xp.eye(x.shape[-1], dtype=x.dtype)[:, None], (*shape[:1], shape[2], shape[1], shape[2]))
         return xp.moveaxis(xp.broadcast_to(x, shape), 1, 2), eye if gradient else None
+    if node.kind == "Warped":
+        return _warped(node, x, xp, gradient)
     if node.kind == "Composed":
         z, dz = _values(node.parts["inner"], x, xp, gradient)  # [s, e, n], [s, e, n, d]
         f, df = _values(node.parts["outer"], xp.moveaxis(z, 1, 2), xp, gradient)
@@ -165,6 +167,78 @@ def _values(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any
     shares = [x if x.ndim == 2 else x[node.order[a:b]] for a, b in pairwise(ends)]
     whole = _joined([_values(p, share, xp, gradient) for p, share in zip(parts, shares, strict=True)], 0, xp)
     return _each(lambda a: a[node.place], whole)
+
+
+def _warped(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any, Any]:
+    """values(part(points(x))), with transforms of each coordinate and of each output."""
+    points, values = node.parts.get("points"), node.parts.get("values")
+    z, inner = (x, None) if points is None else _transformed(points, x, xp)
+    f, df = _values(node.parts["part"], z, xp, gradient)
+    if df is not None and inner is not None:
+        df = df * (inner if x.ndim == 2 else inner[:, None])
+    if values is None:
+        return f, df
+    out, outer = (xp.moveaxis(a, 2, 1) for a in _transformed(values, xp.moveaxis(f, 1, 2), xp))
+    return out, None if df is None else df * outer[..., None]
+
+
+def _transformed(node: SimpleNamespace, x: Any, xp: Any, inverse: bool = False) -> tuple[Any, Any]:
+    """A transform, or its inverse, of each coordinate of x `[..., d]`, and its derivative."""
+    if node.kind == "Inverse":
+        return _transformed(node.parts["transform"], x, xp, not inverse)
+    if node.kind == "Chain":
+        slope, parts = xp.ones_like(x), list(node.parts["transforms"].parts.values())
+        for part in reversed(parts) if inverse else parts:
+            x, own = _transformed(part, x, xp, inverse)
+            slope = slope * own
+        return x, slope
+    mask = getattr(node, "mask", None)
+    inside = x if mask is None else xp.where(mask, x, 0.5)  # no logarithm of what is left alone
+    if node.kind == "Masked":
+        y, slope = _transformed(node.parts["transform"], inside, xp, inverse)
+    else:
+        y, slope = _warp(node, inside, xp, inverse)
+    return (y, slope + xp.zeros_like(x)) if mask is None else (xp.where(mask, y, x), xp.where(mask, slope, 1.0))
+
+
+def _warp(node: SimpleNamespace, x: Any, xp: Any, inverse: bool) -> tuple[Any, Any]:
+    if node.kind == "Affine":
+        return (
+            ((x - node.offset) / node.scale, 1 / node.scale) if inverse else (x * node.scale + node.offset, node.scale)
+        )
+    if node.kind in ("Exp", "Log"):
+        rate = np.log(node.base) if node.kind == "Log" else 1.0
+        if inverse == (node.kind == "Log"):
+            return xp.exp(rate * x), rate * xp.exp(rate * x)
+        return xp.log(x) / rate, 1 / (rate * x)
+    if node.kind == "SignedExp":
+        if inverse:
+            return xp.sign(x) * xp.log1p(abs(x)), 1 / (1 + abs(x))
+        return xp.sign(x) * xp.expm1(abs(x)), xp.exp(abs(x))
+    if node.kind == "Power":
+        p = 1 / node.exponent if inverse else node.exponent
+        return x**p, p * x ** (p - 1)
+    if node.kind == "Kumaraswamy":
+        a, b, eps = node.a, node.b, node.eps
+        if inverse:
+            v = (1 - x) ** (1 / b)
+            u = (1 - v) ** (1 / a)
+            return (u - eps) / (1 - 2 * eps), u * v / ((1 - v) * (1 - x) * a * b * (1 - 2 * eps))
+        u = xp.clip(x * (1 - 2 * eps) + eps, eps, 1 - eps)
+        slope = a * b * u ** (a - 1) * (1 - u**a) ** (b - 1) * (1 - 2 * eps)
+        return 1 - (1 - u**a) ** b, slope * ((x >= 0) & (x <= 1))
+    if node.kind not in ("BoxCox", "YeoJohnson"):
+        raise ValueError(f"expected a file of this version of matheron_portable, got a transform {node.kind!r}")
+    p, sign, shift = node.power, 1.0, 0.0
+    if node.kind == "YeoJohnson":  # of 1 + |x|
+        p, sign, shift = xp.where(x < 0, 2 - node.power, node.power), xp.where(x < 0, -1.0, 1.0), 1.0
+    zero = abs(p) < np.finfo(np.float64).eps
+    safe, magnitude = xp.where(zero, 1.0, p), sign * x
+    if inverse:
+        u = xp.exp(xp.where(zero, magnitude, xp.log1p(safe * magnitude) / safe))
+        return sign * (u - shift), u ** (1 - p)
+    log = xp.log(magnitude + shift)
+    return sign * xp.where(zero, log, xp.expm1(safe * log) / safe), xp.exp((p - 1) * log)
 
 
 def _mapped(name: str, arguments: list, f: Any, xp: Any) -> tuple[Any, Any]:

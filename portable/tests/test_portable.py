@@ -74,6 +74,37 @@ FUNCTIONS |= {
 }
 
 
+WARPS = {
+    "exp": transforms.Exp(),
+    "signed exp": transforms.SignedExp(),
+    "a power": transforms.Chain([transforms.Affine(0.1, 2.0), transforms.Power(1.5)]),
+    "logarithms": transforms.Inverse(transforms.Log(10.0)),
+    "Yeo and Johnson": transforms.Inverse(transforms.YeoJohnson(0.7)),
+    "Yeo and Johnson's logarithm": transforms.Chain([transforms.YeoJohnson(2.0), transforms.YeoJohnson(0.0)]),
+    "Box and Cox": transforms.Chain(
+        [transforms.Exp(), transforms.BoxCox(-0.5), transforms.Inverse(transforms.BoxCox(0.3))]
+    ),
+}
+INNER = {
+    "logarithms": transforms.Log(10.0, [True, False]),
+    "masked": transforms.Masked(transforms.BoxCox(0.0), [False, True]),
+    "warped": transforms.Kumaraswamy([1.5, 2.0], [0.7, 1.2], [False, True]),
+    "warped and back": transforms.Chain(
+        [transforms.Affine([0.5, 0.25], 0.2), transforms.Inverse(transforms.Kumaraswamy(1.5, 0.7)), AFFINE]
+    ),
+}
+FUNCTIONS |= {f"outputs by {name}": lambda w=w: F.map(w) for name, w in WARPS.items()}
+FUNCTIONS |= {f"inputs by {name}": lambda w=w: drawn(k.RBF(0.3), 2).of(w) for name, w in INNER.items()}
+FUNCTIONS |= {
+    "a model of logarithms": lambda: matheron.draw(
+        matheron.ExactGP(k.RBF(0.3), points(9, 1), 1 + points(9, 1)[:, 0], 0.0, output_transform=transforms.Exp()),
+        4,
+        seed=0,
+    ),
+    "warped coordinates": lambda: F.compose((matheron.Coordinates.beside(F) + 0.1 * F).of(transforms.Power(2.0))),
+}
+
+
 def written(paths: matheron.AbstractPaths, folder: Path) -> matheron_portable.Functions:
     paths.export(folder / "f.safetensors")
     return matheron_portable.load(folder / "f.safetensors")

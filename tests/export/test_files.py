@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import matheron
 from matheron import kernels as k
+from matheron import transforms
 from matheron.cli import app
 
 DOUBLE, SINGLE = torch.float64, torch.float32
@@ -72,6 +73,28 @@ def test_onnxruntime_gives_the_values_of_the_paths(dtype, own, tmp_path, request
     assert [file.name for file in tmp_path.iterdir()] == ["f.onnx"], "weights are inside"
     session = runtime.InferenceSession(tmp_path / "f.onnx", providers=["CPUExecutionProvider"])
     assert_same(paths, lambda x: session.run(["f"], {"x": x.numpy()})[0], own)
+
+
+def test_transforms_and_code_are_in_the_graph(tmp_path):
+    """In onnxruntime too, whose exporter rounds numbers in code to float32."""
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    f, g = (paths_of(k.Matern(2.5, 0.8), DOUBLE) for _ in range(2))
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)).double()
+    inputs = transforms.Chain([transforms.Kumaraswamy([1.5, 2.0], 0.7), transforms.Log(10.0, [True, False])])
+    parts = [f.of(inputs).map(transforms.Inverse(transforms.YeoJohnson(0.7))), f.clamp(-0.1, 0.3), abs(f) ** 0.3]
+    parts += [f.of(network) * g, g.map(lambda f: f.sin() * f), f.of(transforms.Round([True, False], tau=0.3))]
+    h = matheron.stack(parts)
+    h.export(tmp_path / "h.onnx")
+    session = runtime.InferenceSession(tmp_path / "h.onnx", providers=["CPUExecutionProvider"])
+    for n in (1, 9):
+        x = points(f, n, own=False)
+        expected, (got,) = h(x).numpy(), session.run(["f"], {"x": x.numpy()})
+        assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
+    for part, name in ((f.of(network), "Network"), (g.map(lambda f: f**2), "a function of values")):
+        with pytest.raises(TypeError, match=rf"no \.safetensors file holds {name}; write an \.onnx or a \.pt2 file"):
+            part.export(tmp_path / "h.safetensors")
+    assert [file.name for file in tmp_path.iterdir()] == ["h.onnx"]
 
 
 def test_the_command_writes_what_paths_export_does(double, tmp_path):

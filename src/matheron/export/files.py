@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ..core.extras import missing_extra
+from ..core.value import Value
 from .flatten import to_module
-from .module import FunctionModule, PartModule
+from .module import CalledModule, FunctionModule, PartModule
 
 if TYPE_CHECKING:
     from ..core.value import Json
@@ -96,14 +97,25 @@ def _without_advice() -> Iterator[None]:
         logger.setLevel(level)
 
 
+# Transforms that `matheron_portable` knows.
+_NUMBERS = ("Parts", "Affine", "BoxCox", "Chain", "Exp", "Inverse", "Kumaraswamy", "Log", "Masked", "Power")
+_NUMBERS += ("SignedExp", "YeoJohnson")
+
+
 def _write_numbers(module: FunctionModule, path: Path, points: GraphPoints) -> None:
+    for part in module.modules():
+        if isinstance(part, CalledModule) or (isinstance(part, Value) and type(part).__name__ not in _NUMBERS):
+            name = "a function of values" if isinstance(part, CalledModule) else type(part).__name__
+            raise TypeError(
+                f"export: no .safetensors file holds {name}; write an .onnx or a .pt2 file, which holds its graph"
+            )
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
     save_file(tensors, path, metadata={"format": FORMAT, "functions": json.dumps(described(module), sort_keys=True)})
 
 
 def described(module: nn.Module) -> dict[str, Json]:
     """A module as JSON: its class, fields and parts. Its buffers have names such as `function.terms.0.weights`."""
-    names = module.fields if isinstance(module, PartModule) else ()
+    names = module.fields if isinstance(module, PartModule | Value) else ()
     fields: dict[str, Json] = {name: getattr(module, name) for name in names}
     parts = {name: described(part) for name, part in module.named_children()}
     return {"kind": type(module).__name__.removesuffix("Module"), "fields": fields, "parts": parts}

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..core.checks import per_dimension
+from ..core.own_function import OwnFunction
+from ..core.value import Parts, Value
 from ..evaluate import Basis, Canonical, Cosines, Float64Term, Pairs, PathTerm, Products, Record, WeightedSum
 from ..kernels import Kernel
 from ..kernels.spatial import rotation
@@ -43,6 +45,7 @@ from . import module
 from .module import FunctionModule, embedded
 
 T = TypeVar("T")
+V = TypeVar("V", bound=Value)
 
 
 class Rules(Generic[T]):
@@ -120,13 +123,12 @@ def _(functions: PointwiseProduct) -> nn.Module:
 
 @flattened.of(Mapped)
 def _(functions: Mapped) -> nn.Module:
-    function = functions.function
-    if not isinstance(function, Elementwise):
-        raise TypeError(
-            f"Mapped: expected a function of values by its name, such as exp or sigmoid, got {function!r}, which is "
-            "code; take the module of the functions that are mapped, and apply the function to its values"
-        )
-    return module.MappedModule(_parts(functions)[0], function.name, function.arguments)
+    function, (part,) = functions.function, _parts(functions)
+    if isinstance(function, Elementwise):
+        return module.MappedModule(part, function.name, function.arguments, functions.dtype)
+    if isinstance(function, OwnFunction):
+        return module.CalledModule(part, function.owned(), functions.functions[0].num_outputs > 1)
+    return module.WarpedModule(part, values=as_it_is(function))
 
 
 @flattened.of(Composition)
@@ -136,9 +138,9 @@ def _(functions: Composition) -> nn.Module:
 
 @flattened.of(Coordinates)
 def _(functions: Coordinates) -> nn.Module:
-    if functions.input_transform is not None:
-        raise TypeError("Coordinates: expected points as they are, got some behind a transform of inputs")
-    return module.CoordinatesModule(functions.count)
+    coordinates = module.CoordinatesModule(functions.count)
+    transform = functions.input_transform
+    return coordinates if transform is None else module.WarpedModule(coordinates, as_it_is(transform))
 
 
 @flattened.of(EnsemblePaths)
@@ -157,7 +159,8 @@ def _(functions: Selection) -> nn.Module:
 def _model(record: Record) -> nn.Module:
     """The paths of one model."""
     s, t, d, origin = record.num_paths, record.num_outputs, record.input_dim, record.origin
-    slope, level = affine_mean(record.mean, d)  # [1 or t, d], [1 or t]
+    slope, level = affine_mean(record.mean, d) or (origin.new_zeros(1, d), origin.new_zeros(1))  # [1 or t, d], [1 or t]
+    mean = as_it_is(record.mean) if affine_mean(record.mean, d) is None else None
     level = level.to(origin).expand(s, t).clone()
     terms: list[module.TermModule] = []
     for term in record.terms:
@@ -166,19 +169,27 @@ def _model(record: Record) -> nn.Module:
                 terms.append(part)
             else:  # a constant of each path, [s, t]
                 level += part.to(level)
-    inner = outer = None
+    inner = outer = points = values = None
     if record.input_transform is not None:
-        A, b = affine(record.input_transform, record.input_transform.input_dim(d))
-        inner = (A.diagonal() if _is_diagonal(A) else A).to(origin), b.to(origin)
+        Mb = affine(record.input_transform, record.input_transform.input_dim(d))
+        if Mb is None:
+            points = as_it_is(record.input_transform)
+        else:
+            M, b = Mb
+            inner = (M.diagonal() if _is_diagonal(M) else M).to(origin), b.to(origin)
     if record.output_transform is not None:
-        A, b = affine(record.output_transform, t)
-        outer = A.diagonal().to(origin), b.to(origin)
+        Mb = affine(record.output_transform, t)
+        if Mb is None:
+            values = as_it_is(record.output_transform)
+        else:
+            outer = Mb[0].diagonal().to(origin), Mb[1].to(origin)
     domain = record.domain
     if domain is not None:  # as `evaluate.inner_points` has it
         slack = 1e-6 * (domain[1] - domain[0])
         domain = torch.stack([domain[0] - slack, domain[1] + slack])
     slope = slope.to(origin).expand(t, d) if bool(slope.any()) else None
-    return module.ModelModule(terms, level, slope, inner, outer, domain)
+    model = module.ModelModule(terms, level, slope, inner, outer, domain, mean)
+    return model if points is None and values is None else module.WarpedModule(model, points, values)
 
 
 # Terms: a basis and its weights.
@@ -474,16 +485,39 @@ def _factor(shape: ProfileShape, Z: Tensor) -> module.FactorModule:
     return module.FactorModule(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
 
 
-# Means and transforms: what is affine.
+# Means and transforms: what is affine, and what is a part as it is.
+
+
+def as_it_is(value: Mean | Transform) -> Mean | Transform:
+    """A mean or a transform that is not affine, as a part of a module: torch's operations without checks of points."""
+    for part in value.modules():
+        if type(part) not in _PLAIN:
+            raise TypeError(
+                f"{type(part).__name__}: this code cannot travel; take the functions without it, and apply it to the "
+                "points or to the values where they are used"
+            )
+    return _unchecked(value).owned()
+
+
+def _unchecked(value: V) -> V:
+    """A value whose parts do not look at points before they use them."""
+    if isinstance(value, transforms.OneHot):
+        return value.replaced(only_known=False)
+    parts = {name: _unchecked(part) for name, part in value._modules.items() if isinstance(part, Value)}
+    return value.replaced(**parts) if parts else value
+
+
+_TRANSFORMS = ("Affine", "BoxCox", "Chain", "Columns", "Exp", "Imputed", "Inverse", "Kumaraswamy", "Log", "Masked")
+_TRANSFORMS += ("Missing", "Monomials", "Network", "OneHot", "Power", "Projected", "Round", "SignedExp", "YeoJohnson")
+_MEANS = ("CallableMean", "ConstantMean", "LinearMean", "Mixed", "ModuleMean", "Stacked")
+_PLAIN = {Parts, OwnFunction, *(getattr(transforms, name) for name in _TRANSFORMS)}
+_PLAIN |= {getattr(means, name) for name in _MEANS}
 
 
 @Rules
-def affine_mean(mean: Mean, d: int) -> tuple[Tensor, Tensor]:
-    """The slope `[1 or t, d]` and the level `[1 or t]` of a mean that is affine."""
-    raise TypeError(
-        f"mean: expected a constant or a linear mean, got {type(mean).__name__}, whose code cannot travel; draw with "
-        "the mean subtracted from the targets, and add it to the values where they are used"
-    )
+def affine_mean(mean: Mean, d: int) -> tuple[Tensor, Tensor] | None:
+    """The slope `[1 or t, d]` and the level `[1 or t]` of a mean that is affine; None of others."""
+    return None
 
 
 @affine_mean.of(means.ConstantMean)
@@ -498,25 +532,24 @@ def _(mean: means.LinearMean, d: int) -> tuple[Tensor, Tensor]:
 
 
 @affine_mean.of(means.Stacked)
-def _(mean: means.Stacked, d: int) -> tuple[Tensor, Tensor]:
-    slopes, levels = zip(*(affine_mean(part, d) for part in mean.means), strict=True)
+def _(mean: means.Stacked, d: int) -> tuple[Tensor, Tensor] | None:
+    parts = [affine_mean(part, d) for part in mean.means]
+    if any(part is None for part in parts):
+        return None
+    slopes, levels = zip(*filter(None, parts), strict=True)
     return torch.cat(slopes), torch.cat(levels)
 
 
 @affine_mean.of(means.Mixed)
-def _(mean: means.Mixed, d: int) -> tuple[Tensor, Tensor]:
-    slope, level = affine_mean(mean.mean, d)
-    p = mean.A.shape[1]
-    return mean.A @ slope.expand(p, d), mean.A @ level.expand(p)
+def _(mean: means.Mixed, d: int) -> tuple[Tensor, Tensor] | None:
+    inner, p = affine_mean(mean.mean, d), mean.A.shape[1]
+    return None if inner is None else (mean.A @ inner[0].expand(p, d), mean.A @ inner[1].expand(p))
 
 
 @Rules
-def affine(transform: Transform, d: int) -> tuple[Tensor, Tensor]:
-    """M `[d, e]` and b `[e]` in float64 of a transform x M + b of points in d dimensions."""
-    raise TypeError(
-        f"{type(transform).__name__}: expected an affine transform of inputs and outputs; take values and points in "
-        "the model's own units, paths.replaced(output_transform=None), and apply the transform where they are used"
-    )
+def affine(transform: Transform, d: int) -> tuple[Tensor, Tensor] | None:
+    """M `[d, e]` and b `[e]` in float64 of a transform x M + b of points in d dimensions; None of others."""
+    return None
 
 
 @affine.of(transforms.Affine)
@@ -525,33 +558,39 @@ def _(transform: transforms.Affine, d: int) -> tuple[Tensor, Tensor]:
 
 
 @affine.of(transforms.Inverse)
-def _(transform: transforms.Inverse, d: int) -> tuple[Tensor, Tensor]:
-    M, b = affine(transform.transform, d)
-    return torch.linalg.inv(M), -torch.linalg.solve(M.mT, b)
+def _(transform: transforms.Inverse, d: int) -> tuple[Tensor, Tensor] | None:
+    inner = affine(transform.transform, d)
+    return None if inner is None else (torch.linalg.inv(inner[0]), -torch.linalg.solve(inner[0].mT, inner[1]))
 
 
 @affine.of(transforms.Masked)
-def _(transform: transforms.Masked, d: int) -> tuple[Tensor, Tensor]:
-    M, b = affine(transform.transform, d)
-    mask = transform.mask.cpu().expand(d)
+def _(transform: transforms.Masked, d: int) -> tuple[Tensor, Tensor] | None:
+    inner, mask = affine(transform.transform, d), transform.mask.cpu().expand(d)
+    if inner is None:
+        return None
+    M, b = inner
     return torch.where(mask, M, torch.eye(d, dtype=M.dtype, device="cpu")), torch.where(mask, b, 0.0)
 
 
 @affine.of(transforms.Chain)
-def _(transform: transforms.Chain, d: int) -> tuple[Tensor, Tensor]:
+def _(transform: transforms.Chain, d: int) -> tuple[Tensor, Tensor] | None:
     M, b = torch.eye(d, dtype=torch.float64, device="cpu"), torch.zeros(d, dtype=torch.float64, device="cpu")
     for part in transform.transforms:
-        N, c = affine(part, M.shape[1])
-        M, b = M @ N, b @ N + c
+        next_one = affine(part, M.shape[1])
+        if next_one is None:
+            return None
+        M, b = M @ next_one[0], b @ next_one[0] + next_one[1]
     return M, b
 
 
 @affine.of(transforms.Columns)
-def _(transform: transforms.Columns, d: int) -> tuple[Tensor, Tensor]:
+def _(transform: transforms.Columns, d: int) -> tuple[Tensor, Tensor] | None:
     identity, parts = torch.eye(d, dtype=torch.float64, device="cpu"), []
     for part, columns in zip(transform.transforms, transform.columns, strict=True):
-        M, b = affine(part, len(columns))
-        parts.append((identity[:, columns] @ M, b))
+        inner = affine(part, len(columns))
+        if inner is None:
+            return None
+        parts.append((identity[:, columns] @ inner[0], inner[1]))
     Ms, bs = zip(*parts, strict=True)
     return torch.cat(Ms, dim=1), torch.cat(bs)
 

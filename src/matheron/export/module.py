@@ -2,7 +2,8 @@
 
 A module has buffers, `fields` that are JSON, and parts; it has no blocks of points and no branch that depends on data,
 so that `torch.export`, `torch.compile(fullgraph=True)`, `torch.func` and ONNX take it. Points x are `[n, d]`, shared by
-all paths, or `[s, n, d]`, each path's own; parts return `[s, n, t]`.
+all paths, or `[s, n, d]`, each path's own; parts return `[s, n, t]`. Transforms that are not affine, and functions of a
+user's own, are parts as they are.
 """
 
 from __future__ import annotations
@@ -230,10 +231,11 @@ def radial(profile: str, numbers: Tensor, q: Tensor) -> Tensor:
 
 
 class ModelModule(PartModule):
-    """scale (level + slope . z + sum of terms at z) + offset, z = x M + b: the paths of one model.
+    """scale (level + slope . z + mean(z) + sum of terms at z) + offset, z = x M + b: the paths of one model.
 
-    level `[s, t]` and slope `[t, d]` are of the mean, and of what is constant in each path. M is `[d, e]`, or `[d]`
-    where coordinates are scaled one by one. Outside the `domain` `[2, e]` of a lattice values are NaN.
+    level `[s, t]` and slope `[t, d]` are of the mean, and of what is constant in each path; `mean` is a mean that is
+    not affine. M is `[d, e]`, or `[d]` where coordinates are scaled one by one. Outside the `domain` `[2, e]` of a
+    lattice values are NaN.
     """
 
     def __init__(
@@ -244,11 +246,13 @@ class ModelModule(PartModule):
         inner: tuple[Tensor, Tensor] | None = None,
         outer: tuple[Tensor, Tensor] | None = None,
         domain: Tensor | None = None,
+        mean: nn.Module | None = None,
     ) -> None:
         M, b = inner or (None, None)
         scale, offset = outer or (None, None)
         super().__init__(level=level, slope=slope, M=M, b=b, scale=scale, offset=offset, domain=domain)
         self.terms = nn.ModuleList(terms)
+        self.mean = mean
 
     def forward(self, x: Tensor) -> Tensor:
         z = x.to(self.level.dtype)
@@ -260,9 +264,11 @@ class ModelModule(PartModule):
         f = self.level[..., None]  # [s, t, 1]
         if self.slope is not None:
             f = f + self.slope @ z.mT  # [1 or s, t, n]
+        if self.mean is not None:
+            f = f + self.mean(z).mT
         for term in self.terms:
             f = f + term(z)
-        if self.slope is None and not len(self.terms):  # the same everywhere
+        if self.slope is None and self.mean is None and not len(self.terms):  # the same everywhere
             f = f.expand(-1, -1, x.shape[-2])
         f = f.mT  # [s, n, t]
         return f if self.scale is None else f * self.scale + self.offset
@@ -339,12 +345,40 @@ class MappedModule(PartModule):
 
     fields = ("name", "arguments")
 
-    def __init__(self, part: nn.Module, name: str, arguments: Sequence[float | None]) -> None:
+    def __init__(self, part: nn.Module, name: str, arguments: Sequence[float | None], dtype: torch.dtype) -> None:
         super().__init__()
         self.part, self.name, self.arguments = part, name, list(arguments)
+        for i, number in enumerate(arguments):  # as buffers for ONNX, see FactorModule; as fields in files
+            tensor = None if number is None else torch.tensor(number, dtype=dtype)
+            self.register_buffer(f"number_{i}", tensor, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return FUNCTIONS[self.name](self.part(x), *self.arguments)
+        return FUNCTIONS[self.name](self.part(x), *(getattr(self, f"number_{i}") for i in range(len(self.arguments))))
+
+
+class CalledModule(PartModule):
+    """phi(f) of a part, phi a function of a user's own of values `[s, n]`, or `[s, n, t]` where `several`."""
+
+    def __init__(self, part: nn.Module, function: nn.Module, several: bool) -> None:
+        super().__init__()
+        self.part, self.function, self.several = part, function, several
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.part(x)
+        out = self.function(f if self.several else f.squeeze(-1))
+        return out if out.ndim == f.ndim else out[..., None]
+
+
+class WarpedModule(PartModule):
+    """values(f(points(x))) of a part f, where transforms of points or of values are not affine."""
+
+    def __init__(self, part: nn.Module, points: nn.Module | None = None, values: nn.Module | None = None) -> None:
+        super().__init__()
+        self.part, self.points, self.values = part, points, values
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.part(x if self.points is None else self.points(x))
+        return f if self.values is None else self.values(f)
 
 
 class ComposedModule(PartModule):

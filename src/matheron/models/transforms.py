@@ -1,5 +1,8 @@
 """Transforms of inputs and outputs: Paths = output o (mean + prior + update) o input.
 
+Numbers of a transform are buffers where they are factors or summands: the ONNX exporter rounds those in the code to
+float32.
+
 Most act on each coordinate by itself. Those of inputs may also be a `RowMap`, from points of d coordinates to points of
 e others: columns that are chosen, encoded, multiplied with each other.
 """
@@ -164,21 +167,18 @@ class Masked(Transform):
 class Log(Transform):
     """x -> log(x) / log(base), in the coordinates of `mask`, all where not given: for inputs on a log scale."""
 
-    fields = ("base",)
-
-    def __init__(self, base: float = math.e, mask: ArrayLike | None = None) -> None:
-        super().__init__(mask=as_array(True if mask is None else mask).bool())
-        self.base = float(base)
+    def __init__(self, base: ArrayLike = math.e, mask: ArrayLike | None = None) -> None:
+        super().__init__(base=positive(base, "base", max_ndim=0), mask=as_array(True if mask is None else mask).bool())
 
     def forward(self, x: Tensor) -> Tensor:
-        positive = torch.where(self.mask, x, 1.0)  # no logarithm, and no gradient of one, of what is left alone
-        return torch.where(self.mask, positive.log() / math.log(self.base), x)
+        inside = torch.where(self.mask, x, 1.0)  # no logarithm, and no gradient of one, of what is left alone
+        return torch.where(self.mask, inside.log() / self.base.log(), x)
 
     def inverse(self, y: Tensor) -> Tensor:
         return torch.where(self.mask, self.base**y, y)
 
     def derivative(self, x: Tensor) -> Tensor:
-        return torch.where(self.mask, 1 / (x * math.log(self.base)), 1.0)
+        return torch.where(self.mask, 1 / (x * self.base.log()), 1.0)
 
 
 class Kumaraswamy(Transform):
@@ -187,15 +187,12 @@ class Kumaraswamy(Transform):
     `eps` keeps x inside the open interval, as BoTorch does; coordinates not warped have a = b = 1 and `mask` False.
     """
 
-    fields = ("eps",)
-
-    def __init__(self, a: ArrayLike, b: ArrayLike, mask: ArrayLike | None = None, eps: float = 1e-7) -> None:
-        super().__init__(a=positive(a, "a"), b=positive(b, "b"))
+    def __init__(self, a: ArrayLike, b: ArrayLike, mask: ArrayLike | None = None, eps: ArrayLike = 1e-7) -> None:
+        super().__init__(a=positive(a, "a"), b=positive(b, "b"), eps=positive(eps, "eps", zero=True, max_ndim=0))
         self.register_buffer("mask", torch.ones_like(self.a).bool() if mask is None else as_array(mask).bool())
-        self.eps = float(eps)
 
     def _inside(self, x: Tensor) -> Tensor:
-        return (x * (1 - 2 * self.eps) + self.eps).clamp(self.eps, 1 - self.eps)
+        return (x + self.eps * (1 - 2 * x)).clamp(self.eps, 1 - self.eps)
 
     def forward(self, x: Tensor) -> Tensor:
         u = self._inside(x)
@@ -220,12 +217,12 @@ class Round(Transform):
     functions of rounded inputs are flat between their steps.
     """
 
-    fields = ("groups", "tau")
+    fields = ("groups",)
 
-    def __init__(self, mask: ArrayLike, groups: Sequence[Sequence[int]] = (), tau: float | None = None) -> None:
-        super().__init__(mask=as_array(mask).bool())
+    def __init__(self, mask: ArrayLike, groups: Sequence[Sequence[int]] = (), tau: ArrayLike | None = None) -> None:
+        width = None if tau is None else positive(tau, "tau", max_ndim=0)
+        super().__init__(mask=as_array(mask).bool(), tau=width)
         self.groups = [list(group) for group in groups]
-        self.tau = None if tau is None else float(tau)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.tau is not None:
@@ -376,11 +373,8 @@ class Imputed(Transform):
     A missing coordinate has no slope.
     """
 
-    fields = ("missing",)
-
-    def __init__(self, value: ArrayLike, missing: float | None = None) -> None:
-        super().__init__(value=as_tensor(value, "value").double().clone())
-        self.missing = None if missing is None else float(missing)
+    def __init__(self, value: ArrayLike, missing: ArrayLike | None = None) -> None:
+        super().__init__(value=as_tensor(value, "value").double().clone(), missing=_number(missing))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.where(_is_missing(x, self.missing), self.value.to(x), x)
@@ -399,11 +393,8 @@ class Imputed(Transform):
 class Missing(Transform):
     """1 where x is `missing` (NaN where that is None), and 0 elsewhere: flat."""
 
-    fields = ("missing",)
-
-    def __init__(self, missing: float | None = None) -> None:
-        super().__init__()
-        self.missing = None if missing is None else float(missing)
+    def __init__(self, missing: ArrayLike | None = None) -> None:
+        super().__init__(missing=_number(missing))
 
     def forward(self, x: Tensor) -> Tensor:
         return _is_missing(x, self.missing).to(x)
@@ -418,7 +409,11 @@ class Missing(Transform):
         return torch.stack([torch.zeros_like(box[0]), torch.ones_like(box[1])])
 
 
-def _is_missing(x: Tensor, missing: float | None) -> Tensor:
+def _number(missing: ArrayLike | None) -> Tensor | None:
+    return None if missing is None else as_tensor(missing, "missing").double().reshape(()).clone()
+
+
+def _is_missing(x: Tensor, missing: Tensor | None) -> Tensor:
     return x.isnan() if missing is None else x == missing
 
 

@@ -236,8 +236,9 @@ class AbstractFunctions(PlacedFunctions):
 
         `torch.export` with any number of points, `torch.compile(fullgraph=True)`, `torch.func` and ONNX take it. It has
         points `[n, d]` or `[s, n, d]` in the functions' dtype, without checks, and holds all that it needs of them at
-        once: for millions of points call the functions themselves, which work in blocks. What has no such form (a
-        kernel, a mean or a transform by code of its own) is a TypeError that says what to do.
+        once: for millions of points call the functions themselves, which work in blocks. Torch modules and functions of
+        one's own, as maps, networks or means, are parts of it. What has no such form (a kernel or a transform by code
+        of its own) is a TypeError that says what to do.
 
         >>> import torch, matheron
         >>> from matheron import kernels
