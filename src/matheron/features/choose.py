@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from ..core.engines import load_engines
-from ..core.sites import Sites
 from ..evaluate.bases import Basis, Cosines
-from ..kernels import Kernel, coupled_diagonal
+from ..kernels import Kernel
 from ..kernels.base import Term
 from ..kernels.spectral import Elliptical
-from ..solvers import Cholesky, FactoredPosterior
-from ..solvers.operator import KernelOperator
+from ..solvers import FactoredPosterior
 from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
 from .features import (
     EXACT,
@@ -34,10 +32,9 @@ from .harmonics import harmonic_series, harmonics
 from .leverage import (
     Leverage,
     Reference,
-    Summand,
     bound_given,
     leverage,
-    spectra,
+    with_components,
 )
 from .own import own_features
 
@@ -150,45 +147,6 @@ def _planned(
             if planned is not None:
                 return planned
     return Planned([], [], relevant_terms(kernel, len(origin)))
-
-
-@torch.no_grad()
-def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosterior:
-    """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
-    kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
-    operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
-    state = Cholesky().init(operator) if len(sites) <= Leverage.largest_whole else None
-    return FactoredPosterior(kernel, sites, operator.noise, state)
-
-
-def to_come(kernel: Kernel, X: Tensor, noise: float = 1e-6) -> tuple[Sites, Tensor]:
-    """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
-
-    Frequencies for little noise also serve for more: those for much noise do not serve for less.
-
-    Args:
-        noise: of the data to come, in variances of the prior.
-    """
-    sites = Sites.every_output(X, kernel.num_outputs)
-    return sites, noise * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())
-
-
-def repeats(term: Term, input_dim: int, count: int) -> bool:
-    """Whether `count` features hold the term's whole spectrum: then it needs no lattice."""
-    series = harmonic_series(term, input_dim, count)
-    return series is not None and series.tail == 0
-
-
-def with_components(terms: list[Term], input_dim: int, largest_envelopes: int = 32) -> list[tuple[Term, list[Summand]]]:
-    """The terms whose frequencies can be sampled by importance, with the summands of their spectra.
-
-    Args:
-        largest_envelopes: monomials, each with frequencies of its own by leverage: beyond, products are random.
-    """
-    spectral = [t for t in terms if t.stationary and not t.own]
-    stationary = [t for t in spectral if monomial_count(list(t.forms)) <= largest_envelopes]
-    found = [(t, spectra(t, input_dim)) for t in stationary]
-    return [(t, parts) for t, parts in found if parts is not None]
 
 
 def _bases(

@@ -47,13 +47,13 @@ from torch import Tensor
 from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
 from ..core.sites import Sites
 from ..evaluate import Basis, Cosines, Pairs, Products
-from ..kernels import coupled_covariance, coupled_diagonal
+from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from ..kernels.base import Term, same_coupling
 from ..kernels.composed_measures import Atom, Convolution, Mixture, Moved, compound
 from ..kernels.spectral import Elliptical, SpectralMeasure
-from ..solvers import CholeskyState, FactoredPosterior, covariance
+from ..solvers import Cholesky, CholeskyState, FactoredPosterior, KernelOperator, covariance
 from ..solvers.cholesky import solved
-from .explicit import as_cosines, monomials
+from .explicit import as_cosines, monomial_count, monomials
 from .features import RANDOM, Coupled, FeatureSpec, orthogonal, rand, randn, root_of, sobol
 from .harmonics import leading_signs
 
@@ -966,3 +966,36 @@ def near_design(size: int, dim: int) -> Tensor:
             direction.neg_()
         balance = 0.9 * balance + direction
     return u
+
+
+def with_components(terms: list[Term], input_dim: int, largest_envelopes: int = 32) -> list[tuple[Term, list[Summand]]]:
+    """The terms whose frequencies can be sampled by importance, with the summands of their spectra.
+
+    Args:
+        largest_envelopes: monomials, each with frequencies of its own by leverage: beyond, products are random.
+    """
+    spectral = [t for t in terms if t.stationary and not t.own]
+    stationary = [t for t in spectral if monomial_count(list(t.forms)) <= largest_envelopes]
+    found = [(t, spectra(t, input_dim)) for t in stationary]
+    return [(t, parts) for t, parts in found if parts is not None]
+
+
+@torch.no_grad()
+def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosterior:
+    """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
+    kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
+    operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
+    state = Cholesky().init(operator) if len(sites) <= Leverage.largest_whole else None
+    return FactoredPosterior(kernel, sites, operator.noise, state)
+
+
+def to_come(kernel: Kernel, X: Tensor, noise: float = 1e-6) -> tuple[Sites, Tensor]:
+    """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
+
+    Frequencies for little noise also serve for more: those for much noise do not serve for less.
+
+    Args:
+        noise: of the data to come, in variances of the prior.
+    """
+    sites = Sites.every_output(X, kernel.num_outputs)
+    return sites, noise * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())

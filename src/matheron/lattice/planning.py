@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
-from ..features.choose import Planned, relevant_terms, repeats, size_of
+from ..features.choose import Planned, relevant_terms, size_of
 from ..features.explicit import monomial_count
 from ..features.features import LATTICE, Coupled
+from ..features.harmonics import harmonic_series
 from ..kernels import Kernel
 from ..kernels.base import Term
 from ..solvers import FactoredPosterior
@@ -99,7 +100,7 @@ class LatticePlanner:
         assert domain is not None
         input_dim = domain.shape[1]
         waves = [t for t in terms if t.stationary and not (t.forms or t.own)]
-        discrete = [t for t in waves if repeats(t, input_dim, spec.num_features)]
+        discrete = [t for t in waves if _repeats(t, input_dim, spec.num_features)]
         left = [t for t in terms if not any(t is other for other in discrete)]
         alike = grouped(with_series(left))
         weights = spec.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
@@ -140,6 +141,12 @@ class LatticePlanner:
         return made, rest + discrete
 
 
+def _repeats(term: Term, input_dim: int, count: int) -> bool:
+    """Whether `count` features hold the term's whole spectrum: then it needs no lattice."""
+    series = harmonic_series(term, input_dim, count)
+    return series is not None and series.tail == 0
+
+
 # The one that `draw` asks.
 PLANNER = LatticePlanner()
 
@@ -165,7 +172,7 @@ def _require_joint(made: list[LatticeBlock], rest: list[Term], input_dim: int, c
     """All of the kernel is on one lattice, but for terms that have exact features of their own."""
     plain = [t for t in rest if not t.own]
     exact = [
-        not t.forms and repeats(t, input_dim, count)
+        not t.forms and _repeats(t, input_dim, count)
         if t.stationary
         else monomial_count(list(t.forms)) <= LARGEST_BESIDE
         for t in plain

@@ -30,6 +30,7 @@ from ..models.means import ConstantMean, Mean, Mixed, Stacked
 from ..models.transforms import Transform, chained
 from .base import AbstractPaths
 from .functions import AbstractFunctions, Number, require_functions
+from .grids import grid_values, slabs, write_by_points, write_by_record, write_in_slabs
 
 
 class Combined(AbstractFunctions):
@@ -103,8 +104,8 @@ class Combined(AbstractFunctions):
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
         numbers = self.num_paths * sum(f.num_outputs for f in self.functions)
-        for cut, slab in self._slabs(axes, numbers):
-            each = [f._grid(slab).to(out.dtype).flatten(1, -2) for f in self.functions]  # [s, n, t_i]
+        for cut, slab in slabs(axes, numbers):
+            each = [grid_values(f, slab).to(out.dtype).flatten(1, -2) for f in self.functions]  # [s, n, t_i]
             out[:, cut] = self._combine(each, None).unflatten(1, [len(axis) for axis in slab])
 
     def _with(self, functions: Sequence[AbstractFunctions]) -> Self:
@@ -197,7 +198,7 @@ class LinearCombination(Combined):
         merged = _merged_of(self)
         if merged.record is None:
             return super()._on_grid(axes, out)
-        self._by_record(merged.record, axes, out)
+        write_by_record(self, merged.record, axes, out)
         if merged.level is not None:
             out += merged.level.unflatten(-1, [1] * len(axes) + [-1])
 
@@ -646,8 +647,8 @@ class Composition(AbstractFunctions):
         return f.to(x.dtype), df.to(x.dtype) @ dz
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        for cut, slab in self._slabs(axes, self.num_paths * (self.inner.num_outputs + self.num_outputs)):
-            z = self.inner._grid(slab).flatten(1, -2).to(self.outer.dtype)  # [s, n, e]
+        for cut, slab in slabs(axes, self.num_paths * (self.inner.num_outputs + self.num_outputs)):
+            z = grid_values(self.inner, slab).flatten(1, -2).to(self.outer.dtype)  # [s, n, e]
             out[:, cut] = self.outer._values(z).to(out.dtype).unflatten(1, [len(axis) for axis in slab])
 
     def _chosen(self, index: Tensor) -> Self:
@@ -716,7 +717,7 @@ class Coordinates(AbstractFunctions):
         return f.expand(rows, -1, -1), df.expand(rows, -1, -1, -1)
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        self._on_points_of_grid(axes, out)
+        write_by_points(self, axes, out)
 
     def _chosen(self, index: Tensor) -> Self:
         return self.replaced(count=len(index))
@@ -763,7 +764,7 @@ class Stack(Combined):
             if f.dtype == out.dtype:
                 f._on_grid(axes, part)
             else:
-                f._in_slabs(axes, part, slice(None), slice(None))
+                write_in_slabs(f, axes, part)
 
     def _mean(self, x: Tensor) -> Tensor:
         return self._side_by_side([f._mean(x.to(f.dtype)).to(x.dtype) for f in self.functions])
@@ -917,8 +918,8 @@ class PosteriorMean(Combined):
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
         records = self._records()
         if records is not None:
-            return self._by_record(records[0], axes, out)
-        self._on_points_of_grid(axes, out)
+            return write_by_record(self, records[0], axes, out)
+        write_by_points(self, axes, out)
 
     def _chosen(self, index: Tensor) -> Self:
         if self.own:

@@ -28,7 +28,7 @@ from ..core.checks import (
     flat_hint,
 )
 from ..core.value import Value
-from ..evaluate import Record, on_grid
+from ..evaluate import Record
 from ..models.transforms import Transform
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ Index = int | slice | Sequence[int] | Tensor
 OutputIndex = tuple[EllipsisType, Index] | tuple[Index, EllipsisType, Index]
 # What functions are added to and multiplied with: one number for all, one for each path `[s]`, or `[s or 1, t]`.
 Number = float | Tensor | np.ndarray
-# Numbers that a grid's values hold beside the result, where they cannot be written into it at once.
-_SLAB = 1 << 22
 
 
 class Estimate(NamedTuple):
@@ -692,51 +690,6 @@ class AbstractFunctions(PlacedFunctions):
         except TypeError:  # the mean has no closed form: theirs, and one degree of freedom less
             squares = (f - f.mean(0)).square() * (s / (s - 1))
         return squares.mean(0), squares.std(0) / math.sqrt(s)
-
-    @final
-    def _grid(self, axes: list[Tensor]) -> Tensor:
-        """The values on a grid, `[s, n1, n2, ..., t]`."""
-        axes = [axis.to(self.dtype) for axis in axes]
-        out = axes[0].new_empty(self.num_paths, *map(len, axes), self.num_outputs)
-        self._on_grid(axes, out)
-        return out
-
-    @final
-    def _by_record(self, record: Record, axes: list[Tensor], out: Tensor) -> None:
-        """`_on_grid` of functions that a record says."""
-        transform = record.input_transform
-        if transform is not None and not transform.elementwise:
-            return self._on_points_of_grid(axes, out)
-        inner = []
-        for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
-            x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
-            x[:, i] = axis
-            inner.append(record.inner(x[None])[0, :, i])
-        on_grid(record, inner, out)
-
-    @final
-    def _slabs(self, axes: list[Tensor], numbers: int) -> Iterator[tuple[slice, list[Tensor]]]:
-        """A grid cut along its first axis, so that `numbers` for each of its points stay few."""
-        step = max(1, _SLAB // max(1, numbers * math.prod(map(len, axes[1:]))))
-        for start in range(0, len(axes[0]), step):
-            cut = slice(start, start + step)
-            yield cut, [axes[0][cut], *axes[1:]]
-
-    @final
-    def _on_points_of_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        """`_on_grid` point by point, for functions that do not come apart into factors of one axis each."""
-        for cut, slab in self._slabs(axes, self.input_dim):
-            points = torch.stack(torch.meshgrid(*slab, indexing="ij"), dim=-1)  # [n1, n2, ..., d]
-            out[:, cut] = self._values(points.flatten(0, -2)[None]).unflatten(1, points.shape[:-1])
-
-    @final
-    def _in_slabs(self, axes: list[Tensor], out: Tensor, rows: Tensor | slice, pick: Tensor | slice) -> None:
-        """This draw's values, outputs `pick` of them, written to paths `rows` of out: some of the first axis at a time.
-
-        For results that cannot be written in place.
-        """
-        for cut, slab in self._slabs(axes, self.num_paths * self.num_outputs):
-            out[rows, cut] = self._grid(slab)[..., pick]
 
 
 def _picked(count: int, index: Index, what: str, device: torch.device | str = "cpu") -> Tensor:

@@ -21,6 +21,7 @@ from ..solvers import Solver
 from .algebra import Selection, Stack
 from .base import AbstractPaths
 from .functions import AbstractFunctions, Index, PlacedFunctions, require_functions
+from .grids import write_in_slabs
 
 
 class OfMembers(Value):
@@ -233,7 +234,7 @@ class EnsemblePaths(OfMembers, AbstractPaths):
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
         for i, member in enumerate(self.members):
-            member._in_slabs(axes, out, self.owner == i, slice(None))
+            write_in_slabs(member, axes, out, self.owner == i)
 
     def _mean(self, x: Tensor) -> Tensor:
         return self._mixed([member._mean(x) for member in self.members])

@@ -20,6 +20,7 @@ from ..models.single import Observations
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats
 from .base import AbstractPaths
+from .grids import write_by_record
 from .prior import PriorPaths
 from .update import Update
 
@@ -134,7 +135,7 @@ class PriorPlusUpdate(AbstractPaths):
         return record.chained(x, *values_and_gradients(record, record.inner(x), of))
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        self._by_record(self.record, axes, out)
+        write_by_record(self, self.record, axes, out)
 
     def _of(self, transform: Transform) -> Self:
         inward = chained([transform.to(self.device, self.dtype), self.input_transform])

@@ -1,0 +1,54 @@
+"""Functions on tensor grids: how those write their values that evaluators do not write in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..evaluate import Record, on_grid
+from .functions import AbstractFunctions
+
+
+def grid_values(f: AbstractFunctions, axes: list[Tensor]) -> Tensor:
+    """The values on a grid, `[s, n1, n2, ..., t]`."""
+    axes = [axis.to(f.dtype) for axis in axes]
+    out = axes[0].new_empty(f.num_paths, *map(len, axes), f.num_outputs)
+    f._on_grid(axes, out)
+    return out
+
+
+def slabs(axes: list[Tensor], numbers: int, most: int = 1 << 22) -> Iterator[tuple[slice, list[Tensor]]]:
+    """A grid cut along its first axis, so that `numbers` for each of its points are at most `most` in all."""
+    step = max(1, most // max(1, numbers * math.prod(map(len, axes[1:]))))
+    for start in range(0, len(axes[0]), step):
+        cut = slice(start, start + step)
+        yield cut, [axes[0][cut], *axes[1:]]
+
+
+def write_by_record(f: AbstractFunctions, record: Record, axes: list[Tensor], out: Tensor) -> None:
+    """Write the values of functions with a record into out `[s, n1, n2, ..., t]`, axis by axis if possible."""
+    transform = record.input_transform
+    if transform is not None and not transform.elementwise:
+        return write_by_points(f, axes, out)
+    inner = []
+    for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
+        x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
+        x[:, i] = axis
+        inner.append(record.inner(x[None])[0, :, i])
+    on_grid(record, inner, out)
+
+
+def write_by_points(f: AbstractFunctions, axes: list[Tensor], out: Tensor) -> None:
+    """The same point by point, for functions that do not come apart into factors of one axis each."""
+    for cut, slab in slabs(axes, f.input_dim):
+        points = torch.stack(torch.meshgrid(*slab, indexing="ij"), dim=-1)  # [n1, n2, ..., d]
+        out[:, cut] = f._values(points.flatten(0, -2)[None]).unflatten(1, points.shape[:-1])
+
+
+def write_in_slabs(f: AbstractFunctions, axes: list[Tensor], out: Tensor, rows: Tensor | slice = slice(None)) -> None:
+    """Write the values to paths `rows` of out, some of the first axis at a time: for results that are no views."""
+    for cut, slab in slabs(axes, f.num_paths * f.num_outputs):
+        out[rows, cut] = grid_values(f, slab)
