@@ -8,8 +8,6 @@ from .algebra import PointwiseProduct as PointwiseProduct
 from .algebra import PosteriorMean as PosteriorMean
 from .algebra import Selection as Selection
 from .algebra import Stack as Stack
-from .base import AbstractPaths as AbstractPaths
-from .base import require_paths as require_paths
 from .exact import CentredUpdate as CentredUpdate
 from .exact import Data as Data
 from .exact import ExactUpdate as ExactUpdate
@@ -22,8 +20,10 @@ from .multi_model import EnsemblePaths as EnsemblePaths
 from .multi_model import OutputPaths as OutputPaths
 from .multi_model import SelectedPaths as SelectedPaths
 from .multi_model import stack as stack
+from .paths import AbstractPaths as AbstractPaths
 from .paths import Paths as Paths
 from .paths import PriorPlusUpdate as PriorPlusUpdate
+from .paths import require_paths as require_paths
 from .prior import PriorPaths as PriorPaths
 from .prior import mixed as mixed
 from .prior import prior_on as prior_on

@@ -28,9 +28,9 @@ from ..core.value import Parts, Value
 from ..evaluate import Canonical, Float64Term, PathTerm, Record, Recorder, WeightedSum, values, values_and_gradients
 from ..models.means import ConstantMean, Mean, Mixed, Stacked
 from ..models.transforms import Transform, chained
-from .base import AbstractPaths
 from .functions import AbstractFunctions, Number, require_functions
 from .grids import grid_values, slabs, write_by_points, write_by_record, write_in_slabs
+from .paths import AbstractPaths
 
 
 class Combined(AbstractFunctions):

@@ -19,9 +19,9 @@ from ..models.single import Observations
 from ..models.transforms import Transform
 from ..solvers import Solver
 from .algebra import Selection, Stack
-from .base import AbstractPaths
 from .functions import AbstractFunctions, Index, PlacedFunctions, require_functions
 from .grids import write_in_slabs
+from .paths import AbstractPaths
 
 
 class OfMembers(Value):
