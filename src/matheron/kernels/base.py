@@ -330,8 +330,7 @@ def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     """|x - z|^2 for all pairs, `[..., n, d], [..., m, d] -> [..., n, m]`, in memory of its own.
 
-    By differences, one coordinate at a time: no cancellation, so nearby points keep their distance, and faster than
-    the product |x|^2 + |z|^2 - 2 x.z up to 16 dimensions (measured on CPU). Beyond, the product about z's centre, whose
+    By differences up to 16 dimensions: no cancellation, so nearby points keep their distance. Beyond, the product about z's centre, whose
     cancellation float64 has the digits for.
     """
     if x.shape[-1] > 16:
@@ -363,13 +362,20 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     return r2
 
 
-def _by_differences(x: Tensor, columns: Tensor, few: int = 1 << 14) -> Tensor:
-    """Below `few` differences a call's overhead counts more than its memory."""
+def _by_differences(x: Tensor, columns: Tensor, few: int = 1 << 14, narrow: int = 16) -> Tensor:
+    """Below `few` differences a call's overhead counts more than its memory.
+
+    On a CPU points of more than `narrow` bytes go through `torch.cdist`, which takes all coordinates in one pass; one
+    coordinate at a time is faster for narrower ones, and on GPUs.
+    """
     shape = (*x.shape[:-1], columns.shape[-1])
     if columns.ndim > 2:  # torch's broadcast_shapes imports SymPy
         shape = np.broadcast_shapes((*x.shape[:-1], 1), (*columns.shape[:-2], 1, columns.shape[-1]))
     if math.prod(shape) * x.shape[-1] < few:
         return (x.unsqueeze(-1) - (columns if columns.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
+    if x.device.type == "cpu" and columns.ndim == 2 and len(columns) * x.element_size() > narrow:
+        points = x.reshape(-1, len(columns))
+        return torch.cdist(points, columns.mT, compute_mode="donot_use_mm_for_euclid_dist").square_().view(shape)
     r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
     if x.shape[-1] > 1:
         with frame():
