@@ -330,8 +330,8 @@ def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     """|x - z|^2 for all pairs, `[..., n, d], [..., m, d] -> [..., n, m]`, in memory of its own.
 
-    By differences up to 16 dimensions: no cancellation, so nearby points keep their distance. Beyond, the product about z's centre, whose
-    cancellation float64 has the digits for.
+    By differences up to 16 dimensions: no cancellation, so nearby points keep their distance. Beyond, by the product
+    about z's centre, whose cancellation float64 has the digits for.
     """
     if x.shape[-1] > 16:
         return _by_product(x, z)
