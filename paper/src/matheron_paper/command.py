@@ -13,17 +13,35 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Which experiment, or all; --list shows them.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Experiment to run, or all; --list shows them.")
+    ] = None,
     scale: Annotated[
-        str, typer.Option(help="tiny: seconds, to see that it runs; quick: minutes on 2 cores; paper: for a GPU.")
+        str,
+        typer.Option(
+            metavar="SCALE",
+            help="tiny takes seconds, to see that it runs; quick takes minutes on 2 cores; paper is for a GPU.",
+        ),
     ] = "quick",
-    out: Annotated[Path, typer.Option(help="Folder of the results, the table and the figures.")] = Path("results"),
-    seed: Annotated[int, typer.Option(help="Runs with different seeds are independent, and kept apart.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default, 1 on a GPU.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials per case, in place of the scale's number.")] = None,
-    time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds; stops cleanly before.")] = None,
-    dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, whose workers run the trials.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for results, table and figures.")] = Path(
+        "results"
+    ),
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Random seed. Runs of different seeds are kept apart.")
+    ] = 0,
+    workers: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=1, help="Processes. By default one per core, 1 on a GPU.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu or cuda.")] = "cpu",
+    trials: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=1, help="Trials per case, instead of the scale's.")
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Stop cleanly before this time.")
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers run the trials.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
 ) -> None:
     """Reproduce one of the paper's figures, or all of them, with its table.

@@ -7,17 +7,32 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, Quiet, Voice, check_writable
+from .options import OUTPUT, AsJson, Quiet, Voice, check_writable
 
 
 def evaluate(
-    draw: Annotated[Path, typer.Argument(help="What `matheron sample --save` wrote.", show_default=False)],
-    points: Annotated[Path, typer.Argument(help="A table with the inputs' columns.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="A table, .csv or .parquet; else CSV is printed.")] = None,
+    draw: Annotated[
+        Path,
+        typer.Argument(metavar="DRAW", help="Functions that `matheron sample --save` wrote.", show_default=False),
+    ],
+    points: Annotated[
+        Path,
+        typer.Argument(metavar="TABLE", help="Table of points, with the columns of the inputs.", show_default=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Table to write, .csv or .parquet. By default CSV is printed.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate saved functions at the points of a table, some rows at a time: the table may be larger than memory.
+    """Evaluate saved functions at the points of a table, which may be larger than memory.
+
+    Example: matheron evaluate draw.safetensors points.csv --out values.parquet
 
     A row with an empty cell among its inputs gets no values (NaN).
     """

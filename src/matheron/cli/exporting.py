@@ -19,17 +19,25 @@ class WhosePoints(StrEnum):
 
 
 def export(
-    draw: Annotated[Path, typer.Argument(help="What `matheron sample --save` wrote.", show_default=False)],
-    out: Annotated[Path, typer.Argument(help="A file .onnx, .pt2 or .safetensors.", show_default=False)],
+    draw: Annotated[
+        Path,
+        typer.Argument(metavar="DRAW", help="Functions that `matheron sample --save` wrote.", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File to write, .onnx, .pt2 or .safetensors.", show_default=False)
+    ],
     points: Annotated[
-        WhosePoints, typer.Option(help="Points [n, d] that all functions share, or [s, n, d], each function's own.")
+        WhosePoints,
+        typer.Option(help="Whether all functions are called at shared points, or each function at its own."),
     ] = WhosePoints.shared,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write saved functions for another runtime: ONNX, torch.export, or numbers that matheron_portable evaluates.
+    """Write saved functions for another runtime: ONNX, torch.export, or matheron_portable (NumPy and JAX).
 
-    A .safetensors file serves both kinds of points; it holds the functions alone, and is not what `paths.save` writes.
+    Example: matheron export draw.safetensors draw.onnx
+
+    A .safetensors file serves both kinds of points. It holds the functions alone, and `matheron.load` does not read it.
     """
     from ..core.checks import many
     from ..core.saving import load, read_notes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Exposure, LikelihoodOption, Trials
+from .options import MODEL, OUTPUT, POINTS, Exposure, LikelihoodOption, Trials
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,64 +31,121 @@ _VALIDATED = 4000
 
 
 def field(
-    table: Annotated[Path, typer.Argument(help="CSV, Parquet or GeoPackage file of observations.", show_default=False)],
-    x: Annotated[str, typer.Option(help="Columns of the coordinates, in order.")] = "x,y",
-    value: Annotated[str, typer.Option(help="Column of the values.")] = "z",
-    grid: Annotated[
-        str | None, typer.Option(help="Cells along each coordinate: 1000x1000.", show_default="200")
-    ] = None,
-    paths: Annotated[int, typer.Option(min=2, help="How many realisations.")] = 50,
-    out: Annotated[Path | None, typer.Option(help="Where the field goes: .nc, .zarr or .tif.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where the figure goes: .png, .pdf or .svg.")] = None,
-    above: Annotated[
-        float | None, typer.Option(help="Threshold of the probability map.", show_default="75% of the data lie below")
-    ] = None,
+    table: Annotated[
+        Path,
+        typer.Argument(metavar="TABLE", help="Observations: CSV, Parquet or GeoPackage file.", show_default=False),
+    ],
+    x: Annotated[
+        str, typer.Option(metavar="COLUMNS", help="Columns of the coordinates, in order.", rich_help_panel=MODEL)
+    ] = "x,y",
+    value: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the values.", rich_help_panel=MODEL)] = "z",
     crs: Annotated[
         str | None,
         typer.Option(
-            help="Coordinate reference system of the input, e.g. EPSG:4326. A GeoPackage has its own, and is brought "
-            "into the one given."
+            metavar="CRS",
+            help="Coordinate reference system of the input, for example EPSG:4326. A GeoPackage that has another is "
+            "brought into this one.",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(help="Coordinate reference system to bring the coordinates into, e.g. EPSG:32633."),
-    ] = None,
-    mask: Annotated[
-        Path | None,
         typer.Option(
-            help="A raster, whose cells without a value (or that are 0, of 0 and 1) stay empty and, without --grid, "
-            "whose cells are the grid; or polygons (GeoPackage, GeoJSON, Shapefile): the field is inside them."
+            metavar="CRS",
+            help="Coordinate reference system of the model and of the output, for example EPSG:32633.",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     sphere: Annotated[
         bool | None,
         typer.Option(
             "--sphere/--plane",
-            help="Coordinates are longitude and latitude in degrees, and distances the sphere's.",
+            help="Coordinates are longitude and latitude in degrees, and distances are those on the sphere.",
             show_default="by the CRS",
+            rich_help_panel=MODEL,
         ),
     ] = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="Model the logarithm of the values.", rich_help_panel=MODEL)
+    ] = False,
     likelihood: LikelihoodOption = None,
     exposure: Exposure = None,
     trials: Trials = None,
-    log: Annotated[bool, typer.Option("--log", help="Model the logarithm of the values.")] = False,
-    chunks: Annotated[int | None, typer.Option(min=1, help="Cells along the side of a block.")] = None,
-    dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, e.g. tcp://10.0.0.1:8786.")] = None,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out.")] = False,
-    variogram: Annotated[
-        Path | None, typer.Option(help="Where a figure of the variogram goes, of the data and of the fitted model.")
-    ] = None,
     validate: Annotated[
-        bool, typer.Option("--validate", help="Predict every observation from all the others, and say how well.")
+        bool,
+        typer.Option(
+            "--validate",
+            help="Predict every observation from all the others, and print the errors.",
+            rich_help_panel=MODEL,
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")] = False,
+    grid: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Number of cells along each coordinate, for example 1000x1000.",
+            show_default="200",
+            rich_help_panel=POINTS,
+        ),
+    ] = None,
+    mask: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Raster or polygons (GeoPackage, GeoJSON, Shapefile) of the region. Cells outside of it, or without "
+            "a value in the raster (or with 0, of 0 and 1), stay empty. Without --grid a raster's cells are the grid.",
+            rich_help_panel=POINTS,
+        ),
+    ] = None,
+    chunks: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", min=1, help="Cells along the side of a block.", rich_help_panel=POINTS),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Dask scheduler to compute on, for example tcp://10.0.0.1:8786.",
+            rich_help_panel=POINTS,
+        ),
+    ] = None,
+    paths: Annotated[int, typer.Option(metavar="NUMBER", min=2, help="Number of realisations.")] = 50,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Random seed.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Field to write: .nc, .zarr or .tif.", rich_help_panel=OUTPUT),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file of --out.", rich_help_panel=OUTPUT)
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Figure of the maps: .png, .pdf or .svg.", rich_help_panel=OUTPUT),
+    ] = None,
+    above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Threshold of the map of probabilities.",
+            show_default="the data's 75% quantile",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    variogram: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Figure of the variogram of the data and of the model.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Fit a Gaussian process to observations, and simulate fields that agree with them.
+    """Simulate fields on large grids that agree with observations, by a fitted Gaussian process.
 
-    With --likelihood the values are counts, yes and no, or have outliers, and the fields are of rates or probabilities.
-    A command that was stopped resumes where it was when it is given again.
+    Example: matheron field wells.csv --x east,north --value depth --grid 1000x1000 --out depth.nc --plot depth.png
+
+    With --likelihood the fields are rates or probabilities. A command that was stopped resumes when it is given again.
     """
     import numpy as np
 

@@ -20,7 +20,10 @@ from .sampling import sample
 
 
 class _InWords(TyperGroup):
-    """What a user may have got wrong is said on one line; a traceback is for our own mistakes, and for --debug."""
+    """The group of all commands. Errors of a user's are one line; a traceback is for other errors, and for --debug."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
 
     def invoke(self, ctx: typer.Context) -> object:
         try:
@@ -44,7 +47,7 @@ _MISSING = (
 
 
 def _paragraphs(function: Callable[..., object]) -> str:
-    """The docstring, a line per paragraph: its line breaks are not those of a terminal."""
+    """The docstring with one line per paragraph, so that a terminal breaks the lines."""
     return "\n\n".join(" ".join(lines.split()) for lines in (inspect.getdoc(function) or "").split("\n\n"))
 
 
@@ -59,14 +62,29 @@ def _function(name: str) -> Callable[..., object] | None:
     return next((entry.load() for entry in entry_points(group="matheron.commands", name=name)), None)
 
 
-class _Later(TyperCommand):
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """The parameters of a command, where flags have no type beside them: `--help`, not `--help <bool>`."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    """A command whose help shows flags without a type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class _Later(_Command):
     """A command whose function is imported when it runs, or when its own help is shown."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         function = _function(self.name or "")
         if function is not None:
             alone = typer.Typer(add_completion=False)
-            alone.command(self.name, help=_paragraphs(function))(function)
+            alone.command(self.name, cls=_Command, help=_paragraphs(function))(function)
             return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
         if "--help" in args or extra.get("resilient_parsing"):  # the latter for a shell that completes its options
             return super().make_context(info_name, args, parent=parent, **extra)
@@ -98,32 +116,44 @@ def main(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the picture goes.", dir_okay=False)] = Path("matheron-demo.png"),
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points and draws: a second or two.")] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Picture to write, .png, .pdf or .svg.", dir_okay=False)
+    ] = Path("matheron-demo.png"),
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Random seed.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Use fewer points and draws: a second or two.")] = False,
 ) -> None:
-    """Condition a Gaussian process on a few data, draw functions, measure them, and picture how they come about."""
+    """Draw functions from a small Gaussian process posterior, measure their errors, and picture how they are made."""
     from .demo import run
 
     run(out, seed, quick)
 
 
-def info(file: Annotated[Path, typer.Argument(help="What `paths.save` wrote.", show_default=False)]) -> None:
-    """Say what a saved file holds. Nothing in it is run."""
+def info(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `paths.save` wrote.", show_default=False)],
+) -> None:
+    """Describe the contents of a saved file. No code is run from it."""
     from .info import describe_file
 
     describe_file(file)
 
 
-for name, summary in {
-    "field": "Fit a Gaussian process to observations, and simulate fields that agree with them.",
-    "reproduce": "Reproduce one of the paper's figures, or all of them, with its table.",
-    "report": "Make one self-contained HTML page of the experiments found: figures, tables, settings, machine.",
-}.items():
+TABLES, FILES, TRIALS = "From a table", "Saved functions", "See how it works"
+_LATER = {
+    "field": (TABLES, "Simulate fields on large grids that agree with observations, by a fitted Gaussian process."),
+    "reproduce": (TRIALS, "Reproduce one of the paper's figures, or all of them, with its table."),
+    "report": (
+        TRIALS,
+        "Make one self-contained HTML page of the experiments found: figures, tables, settings, machine.",
+    ),
+}
+_PANELS = {sample: TABLES, fit: TABLES, minimize: TABLES, evaluate: FILES, export: FILES, info: FILES}
+
+for command in (sample, fit, minimize, evaluate, export, info, demo, playground):
+    panel = _PANELS.get(command, TRIALS)
+    app.command(cls=_Command, help=_paragraphs(command), rich_help_panel=panel)(command)
+for name, (panel, summary) in _LATER.items():
     words = summary if name == "field" else f"{summary}\n\n{_MISSING.format(name)}"
-    app.command(name, cls=_Later, help=words)(lambda: None)
-for command in (demo, info, playground, sample, fit, evaluate, export, minimize):
-    app.command(help=_paragraphs(command))(command)
+    app.command(name, cls=_Later, help=words, rich_help_panel=panel)(lambda: None)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +20,7 @@ from .options import (
     Quiet,
     Rows,
     Seed,
+    TableOut,
     Target,
     Voice,
     check_writable,
@@ -41,22 +41,27 @@ def minimize(
     kernel: KernelOption = None,
     noise: NoiseOption = None,
     rows: Rows = ROWS,
-    points: Annotated[int, typer.Option(min=1, help="How many points to suggest.")] = 4,
+    points: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of points to suggest.")] = 4,
     bounds: Annotated[
-        str | None, typer.Option(help="Bounds of inputs, a=0:1,b=-5:5; the data's box by default.")
+        str | None,
+        typer.Option(
+            metavar="BOUNDS", help="Bounds of inputs, for example a=0:1,b=-5:5. By default the range of the data."
+        ),
     ] = None,
-    maximize: Annotated[bool, typer.Option("--maximize", help="Look for the largest value instead.")] = False,
-    out: Annotated[Path | None, typer.Option(help="A table, .csv or .parquet.", dir_okay=False)] = None,
+    maximize: Annotated[bool, typer.Option("--maximize", help="Look for large values instead of small ones.")] = False,
     seed: Seed = 0,
+    out: TableOut = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Suggest where to look next for a smaller target: Thompson sampling.
+    """Suggest the next points to try, by Thompson sampling, in order to make a column as small as possible.
 
-    Each point is the minimiser of a function of its own, drawn from the posterior: some explore, some improve on what
-    is known. Try them, add the results to the table, and run the command again. Inputs that are whole numbers in the
-    table stay whole, unless --bounds has a decimal point for them: a=0.0:10.0. Dates without times stay so, and have
-    bounds such as day=2024-03-01:2024-03-31. Columns of --encode take any of the categories that the table has.
+    Example: matheron minimize trials.csv --target cost --bounds temperature=20:80 --out next.csv
+
+    Each point is the minimiser of one function drawn from the posterior, so that some points explore and some improve
+    on the best one known. Try them, add the results to the table, and run the command again. Inputs that are whole
+    numbers in the table stay whole unless --bounds has a decimal point, as in a=0.0:10.0. Dates have bounds such as
+    day=2024-03-01:2024-03-31. Columns of --encode take any of the categories that the table has.
     """
     import torch
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .options import (
+    OUTPUT,
     ROWS,
     AsJson,
     DataOption,
@@ -40,17 +41,21 @@ def fit(
     exposure: Exposure = None,
     trials: Trials = None,
     rows: Rows = ROWS,
-    save: Annotated[Path | None, typer.Option(help="A file for the model, .safetensors.", dir_okay=False)] = None,
     seed: Seed = 0,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File for the model, .safetensors.", dir_okay=False, rich_help_panel=OUTPUT),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a Gaussian process to a column of a table, and say what it found, in the table's own units.
+    """Fit a Gaussian process to a column of a table and print its hyperparameters in the table's units.
 
-    The model is a kernel, Matern-5/2 unless --kernel names another, with a lengthscale per input and a scale, a
-    constant mean and noise. Columns of dates count as days, hours or seconds since the first. Rows with empty cells
-    are left out. With --likelihood the target is counts, yes and no, or has outliers, and the model is of the latent
-    function, by Laplace's approximation. `matheron sample` takes the saved model in place of the table.
+    Example: matheron fit wells.csv --target depth --inputs east,north --save model.safetensors
+
+    The model has a kernel with a lengthscale for each input and a scale, a constant mean, and noise. Rows with empty
+    cells are left out. Dates become days, hours or seconds since the first date. With --likelihood the latent function
+    is fitted by Laplace's approximation. `matheron sample` takes the saved model in place of the table.
     """
     from ..core.saving import save as store
     from ..fitting import summary

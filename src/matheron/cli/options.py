@@ -13,40 +13,101 @@ from typing import Annotated
 
 import typer
 
-Target = Annotated[str, typer.Option(help="The column to be modelled.", show_default=False)]
-Inputs = Annotated[str | None, typer.Option(help="Columns it depends on, a,b,c; all others by default.")]
-Exclude = Annotated[str | None, typer.Option(help="Columns to leave out, a,b,c.")]
-Encode = Annotated[str | None, typer.Option(help="Columns of categories, each to become columns of 0 and 1.")]
+# The panels of a command's help, in the order in which commands have their options.
+MODEL, POINTS, OUTPUT = "The model", "Where it is evaluated", "Output"
+
+Target = Annotated[
+    str,
+    typer.Option(metavar="COLUMN", help="Column to model.", show_default=False, rich_help_panel=MODEL),
+]
+Inputs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMNS",
+        help="Columns that the target depends on, for example east,north. By default all others.",
+        rich_help_panel=MODEL,
+    ),
+]
+Exclude = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMNS", help="Columns to leave out, for example id,name.", rich_help_panel=MODEL),
+]
+Encode = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMNS",
+        help="Columns of categories, for example soil. Each becomes columns of 0 and 1.",
+        rich_help_panel=MODEL,
+    ),
+]
 KernelOption = Annotated[
     str | None,
     typer.Option(
-        help="rbf, matern-1/2, matern-3/2, matern-5/2, rational-quadratic, periodic or linear, or a sum of these, "
-        "such as periodic+matern-3/2. Its hyperparameters are fitted.",
+        metavar="KERNEL",
+        help="rbf, matern-1/2, matern-3/2, matern-5/2, rational-quadratic, periodic or linear, or a sum such as "
+        "periodic+matern-3/2. Its hyperparameters are fitted.",
         show_default="matern-5/2",
+        rich_help_panel=MODEL,
     ),
 ]
 NoiseOption = Annotated[
     float | None,
-    typer.Option(min=0, help="Standard deviation of the noise, in the target's units.", show_default="fitted"),
+    typer.Option(
+        metavar="NUMBER",
+        min=0,
+        help="Standard deviation of the noise, in the target's units.",
+        show_default="fitted",
+        rich_help_panel=MODEL,
+    ),
 ]
 LikelihoodOption = Annotated[
     str | None,
     typer.Option(
-        help="How the target follows from the function: bernoulli or probit (yes and no), poisson (counts), binomial "
-        "(successes of --trials), or student-t (measurements with outliers). Functions are probabilities or rates.",
+        metavar="NAME",
+        help="Distribution of the target given the function: bernoulli or probit for yes and no, poisson for counts, "
+        "binomial for successes out of --trials, student-t for measurements with outliers. The functions are then "
+        "probabilities or rates.",
         show_default="normal errors",
+        rich_help_panel=MODEL,
     ),
 ]
-Exposure = Annotated[str | None, typer.Option(help="For poisson: the column of the area or time counted in.")]
-Trials = Annotated[str | None, typer.Option(help="For binomial: the column of the number of trials.")]
+Exposure = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="With poisson: column of the area or the time in which events were counted.",
+        rich_help_panel=MODEL,
+    ),
+]
+Trials = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="With binomial: column of the number of trials.", rich_help_panel=MODEL),
+]
 Rows = Annotated[
-    int, typer.Option(min=1, help="The most rows that are used: of a longer table, so many drawn at random.")
+    int,
+    typer.Option(
+        metavar="NUMBER",
+        min=1,
+        help="Largest number of rows to use. A longer table is sampled at random.",
+        rich_help_panel=MODEL,
+    ),
 ]
 ROWS = 50_000
-Seed = Annotated[int, typer.Option(min=0, help="Random seed: the same seed gives the same result.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and warnings.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
-DataOption = Annotated[Path, typer.Argument(help="A table, .csv or .parquet.", show_default=False)]
+Seed = Annotated[
+    int,
+    typer.Option(metavar="NUMBER", min=0, help="Random seed: the same seed gives the same result."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.", rich_help_panel=OUTPUT)]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object instead of sentences.", rich_help_panel=OUTPUT)
+]
+DataOption = Annotated[
+    Path, typer.Argument(metavar="TABLE", help="Table of data, .csv or .parquet.", show_default=False)
+]
+TableOut = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Table to write, .csv or .parquet.", dir_okay=False, rich_help_panel=OUTPUT),
+]
 
 
 class Voice:

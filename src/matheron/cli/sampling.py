@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import (
+    MODEL,
+    OUTPUT,
+    POINTS,
     ROWS,
     AsJson,
     Encode,
@@ -22,6 +25,7 @@ from .options import (
     Quiet,
     Rows,
     Seed,
+    TableOut,
     Trials,
     Voice,
     check_writable,
@@ -41,8 +45,18 @@ _GRID = {1: 400, 2: 80}
 
 
 def sample(
-    data: Annotated[Path, typer.Argument(help="A table, .csv or .parquet, or a saved model.", show_default=False)],
-    target: Annotated[str | None, typer.Option(help="The column to be modelled.", show_default=False)] = None,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TABLE",
+            help="Table of data, .csv or .parquet, or a model that `matheron fit --save` wrote.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column to model.", show_default=False, rich_help_panel=MODEL),
+    ] = None,
     inputs: Inputs = None,
     exclude: Exclude = None,
     encode: Encode = None,
@@ -52,23 +66,42 @@ def sample(
     exposure: Exposure = None,
     trials: Trials = None,
     rows: Rows = ROWS,
-    at: Annotated[Path | None, typer.Option(help="A table of points at which to evaluate.", dir_okay=False)] = None,
-    grid: Annotated[str | None, typer.Option(help="Or a grid over the data's box: 200, 200x100, ...")] = None,
-    paths: Annotated[int, typer.Option(min=1, help="How many functions.")] = 20,
-    out: Annotated[Path | None, typer.Option(help="A table of values, .csv or .parquet.", dir_okay=False)] = None,
-    plot: Annotated[Path | None, typer.Option(help="A picture, .png, .pdf or .svg.", dir_okay=False)] = None,
-    save: Annotated[Path | None, typer.Option(help="A file for the functions, .safetensors.", dir_okay=False)] = None,
+    at: Annotated[
+        Path | None,
+        typer.Option(metavar="TABLE", help="Table of points.", dir_okay=False, rich_help_panel=POINTS),
+    ] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Grid over the box of the data, for example 200 or 200x100.",
+            rich_help_panel=POINTS,
+        ),
+    ] = None,
+    paths: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of functions to draw.")] = 20,
     seed: Seed = 0,
+    out: TableOut = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Picture, .png, .pdf or .svg.", dir_okay=False, rich_help_panel=OUTPUT),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File for the functions, .safetensors.", dir_okay=False, rich_help_panel=OUTPUT
+        ),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw functions that a table's data allow: fit a model, draw, evaluate at points, plot, and save.
+    """Fit a model to a table, draw functions from it, evaluate them at points, plot them and save them.
 
-    Points are those of --at, or a grid; by default a grid for up to two inputs, and the table's own rows for more
-    inputs and for categories. Rows with empty cells are left out of the fit, and get no values (NaN) as points.
-    Columns of dates count as days, hours or seconds since the first.
-    With --likelihood the target is counts, yes and no, or has outliers, and functions are rates or probabilities.
-    `matheron evaluate` evaluates the saved functions at other points later.
+    Example: matheron sample wells.csv --target depth --paths 20 --out samples.parquet --plot depth.png
+
+    The points are those of --at or of --grid. By default they are a grid for up to two inputs, and the table's own rows
+    for more inputs and for categories. Rows with empty cells are left out of the fit; as points they get no values
+    (NaN). Dates become days, hours or seconds since the first date. `matheron evaluate` evaluates the saved functions
+    at other points later.
     """
     from ..core.checks import many
     from ..core.saving import save as store

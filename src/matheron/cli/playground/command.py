@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 
 def playground(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the local page; 0 takes any that is free.")] = 0,
+    port: Annotated[
+        int, typer.Option(metavar="NUMBER", min=0, max=65535, help="Port of the page; 0 takes a free one.")
+    ] = 0,
 ) -> None:
-    """Serve a local page: click to add observations, move sliders, and watch prior, update and posterior paths."""
+    """Serve a page on this machine where clicks add observations and sliders change the model of drawn functions."""
     server, url = make_server(port)
     typer.echo(f"the playground is at {url}\nstop it with Ctrl-C")
     # Not Bokeh's run_until_shutdown: its handler of SIGTERM waits for the loop, which may be busy with a draw.
