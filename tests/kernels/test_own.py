@@ -11,7 +11,7 @@ import matheron
 from examples import gen, rand, randn
 from matheron import kernels as K
 from matheron.core import REGISTRY, per_dimension
-from matheron.kernels.spectral import Gaussian
+from matheron.kernels.radial import Gaussian
 from matheron.models.transforms import Affine
 from standard import assert_moments
 

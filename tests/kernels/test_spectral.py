@@ -10,8 +10,8 @@ from scipy import stats
 from torch import Tensor
 
 from matheron import kernels as K
-from matheron.kernels import composed_measures, spectral
-from matheron.kernels.spectral import gamma_quantile, log_bessel_k
+from matheron.kernels import composed_measures, radial
+from matheron.kernels.radial import gamma_quantile, log_bessel_k
 from standard import LEVEL, STATIONARY, covariance
 
 NUM_FREQUENCIES = 1 << 15
@@ -184,7 +184,7 @@ def test_importance_is_absent_where_nothing_needs_it():
 @pytest.mark.parametrize("kernel", [K.RBF([0.3, 2.0, 1.0]), K.Matern(1.2, 0.5), K.RationalQuadratic(0.8, 0.5)])
 def test_radius_is_the_length_of_a_frequency(kernel, generator):
     measure = kernel.measure(3)
-    assert isinstance(measure, spectral.Elliptical)
+    assert isinstance(measure, radial.Elliptical)
     length = (frequencies(measure, generator, 4000) / measure.scale).norm(dim=-1)
     U = torch.rand(4000, 1 + measure.num_mixing_uniforms, generator=generator, dtype=torch.float64)
     assert stats.ks_2samp(length, measure.radius(U)).pvalue > LEVEL  # type: ignore[attr-defined]
@@ -324,7 +324,7 @@ def test_densities_are_differentiable_in_hyperparameters():
 
     def log_density(lengthscale: Tensor, alpha: Tensor) -> Tensor:
         scale = 1 / lengthscale
-        measures = [spectral.GammaScaled(scale, alpha), spectral.Student(scale, 1.3), spectral.Gaussian(scale, scale)]
+        measures = [radial.GammaScaled(scale, alpha), radial.Student(scale, 1.3), radial.Gaussian(scale, scale)]
         return torch.stack([m.log_density(theta) for m in measures])
 
     lengthscale = torch.tensor([0.6, 1.4], dtype=torch.float64, requires_grad=True)

@@ -14,8 +14,9 @@ from ..core.boxes import as_box
 from ..core.checks import ArrayLike, Random, as_array, as_count, as_generator, as_tensor, normals
 from ..features import Features, FeatureSpec
 from ..kernels import Kernel
+from ..kernels.base import SpectralMeasure
 from ..kernels.composed_measures import Convolution, Mixture, Moved
-from ..kernels.spectral import GammaScaled, Gaussian, SpectralMeasure, Student
+from ..kernels.radial import GammaScaled, Gaussian, Student
 from ..models import ExactGP, SparseGP
 from ..models.libraries import describe
 from ..paths import PriorPlusUpdate

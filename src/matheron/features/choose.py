@@ -12,7 +12,7 @@ from ..core.engines import load_engines
 from ..evaluate.bases import Basis, Cosines
 from ..kernels import Kernel
 from ..kernels.base import Term
-from ..kernels.spectral import Elliptical
+from ..kernels.radial import Elliptical
 from ..solvers import FactoredPosterior
 from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
 from .features import (

@@ -21,8 +21,8 @@ from ..core.checks import ArrayLike, Names, as_count, as_points
 from ..core.modes import kept
 from ..core.value import Parts, Value, in_own_memory
 from ..evaluate import Basis, Cosines, Pairs, Products
-from ..kernels.base import Term, same_coupling
-from ..kernels.spectral import Elliptical, SpectralMeasure
+from ..kernels.base import SpectralMeasure, Term, same_coupling
+from ..kernels.radial import Elliptical
 from ..models.transforms import Transform
 
 # How random frequencies are drawn.

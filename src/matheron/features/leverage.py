@@ -48,9 +48,9 @@ from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
 from ..core.sites import Sites
 from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
-from ..kernels.base import Term, same_coupling
+from ..kernels.base import SpectralMeasure, Term, same_coupling
 from ..kernels.composed_measures import Atom, Convolution, Mixture, Moved, compound
-from ..kernels.spectral import Elliptical, SpectralMeasure
+from ..kernels.radial import Elliptical
 from ..solvers import Cholesky, CholeskyState, FactoredPosterior, KernelOperator, covariance
 from ..solvers.cholesky import solved
 from .explicit import as_cosines, monomial_count, monomials

@@ -17,9 +17,8 @@ from ..core.checks import ArrayLike, positive
 from ..core.modes import transformed
 from ..core.own_function import as_features
 from ..core.value import Parts, Value, shown
-from .base import Around, Kernel, RadialPart, Term
+from .base import Around, Kernel, RadialPart, SpectralMeasure, Term
 from .composed_measures import Embedded, Mixture
-from .spectral import SpectralMeasure
 
 __all__ = ["OnDims", "Product", "Scaled", "Sum"]
 

@@ -1,4 +1,4 @@
-"""Kernel: k(x, x'), its derivative, its diagonal, and the terms from which a finite basis is made."""
+"""Kernel: k(x, x'), its derivative, its diagonal, and what a finite basis is made from: terms and spectral measures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -21,8 +21,6 @@ from ..core.checks import ArrayLike, as_tensor, check_dim
 from ..core.modes import transformed
 from ..core.sites import Sites
 from ..core.value import REGISTRY, Value
-from .composed_measures import Convolution
-from .spectral import SpectralMeasure
 
 if TYPE_CHECKING:
     from .algebra import OnDims
@@ -208,6 +206,56 @@ class Around(Kernel):
         return [(B, self.replaced(kernel=k)) for B, k in self.kernel.coupled()]
 
 
+class SpectralMeasure(ABC):
+    """What features need to know of a stationary kernel: where its frequencies lie.
+
+    A kernel with k(x, x) = 1 is k(x - x') = E cos(theta . (x - x')), theta drawn from its spectral measure (Bochner's
+    theorem). `frequencies` maps uniforms `[..., num_uniforms]` to frequencies `[..., input_dim]`, in radians a unit of
+    x. Because a measure is a map from uniforms, the same code serves plain random, quasi-random and stratified
+    frequencies, on any device.
+    """
+
+    num_uniforms: int
+    input_dim: int
+
+    @abstractmethod
+    def frequencies(self, U: Tensor) -> Tensor:
+        """Frequencies `[..., d]` from uniforms `[..., p]` in (0, 1); differentiable in the hyperparameters."""
+
+    def importance(self, U: Tensor) -> Tensor | None:
+        """Weights `[...]` that are one in value and carry the gradient of what no map of uniforms can (a discrete
+        choice, a Gamma's shape): density / density.detach(). None where there is nothing of the kind."""
+        return None
+
+    def atoms(self) -> tuple[Tensor, Tensor] | None:
+        """A discrete measure's frequencies `[a, d]` and masses `[a]`, all but 1e-15 of it; None where not discrete."""
+        return None
+
+    @property
+    def density_dims(self) -> list[int] | None:
+        """The coordinates that the density is over, the measure being zero on the others; None without a density."""
+        return None
+
+    def log_density(self, theta: Tensor) -> Tensor | None:
+        """The logarithm `[...]` of `density(theta)`."""
+        return None
+
+    def density(self, theta: Tensor) -> Tensor | None:
+        """S(theta) `[...]` at frequencies `[..., d]`, with respect to volume in the coordinates `density_dims`.
+
+        It is that of the symmetric measure, S(theta) = S(-theta), and k(r) is the integral of S(theta) cos(theta . r);
+        differentiable in the hyperparameters. None where there is no density: atoms, sums of measures on different
+        coordinates, convolutions without a closed form.
+
+        >>> from matheron import kernels
+        >>> import torch
+        >>> kernels.RBF(2.0).measure(1).density(torch.zeros(1, 1, dtype=torch.float64))
+        tensor([0.7979], dtype=torch.float64)
+        """
+        log_density = self.log_density(theta)
+        return None if log_density is None else log_density.exp()
+
+
 # The normal form of a kernel: a sum of terms, each a product of stationary kernels and linear forms.
 
 
@@ -247,6 +295,8 @@ class Term:
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         """The spectral measure of the stationary part, which must not be empty."""
+        from .composed_measures import Convolution
+
         measures = [k.measure(input_dim) for k in self.stationary]
         return measures[0] if len(measures) == 1 else Convolution(measures)
 

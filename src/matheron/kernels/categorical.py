@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..core.checks import ArrayLike, as_count, per_dimension, positive
 from ..core.modes import transformed
-from .base import Kernel, Stationary
+from .base import Kernel, SpectralMeasure, Stationary
 from .composed_measures import HarmonicMeasure
-from .spectral import SpectralMeasure
 
 __all__ = ["Categorical"]
 

@@ -17,13 +17,8 @@ import torch
 from torch import Tensor
 
 from ..core.modes import in_graph, kept
-from .spectral import (
-    Elliptical,
-    GammaScaled,
-    Gaussian,
-    SpectralMeasure,
-    Student,
-)
+from .base import SpectralMeasure
+from .radial import Elliptical, GammaScaled, Gaussian, Student
 
 # The spectral measure of a product of radial kernels whose lengthscales are proportional.
 #

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from ..core.checks import per_dimension
 from ..core.modes import as_numpy, kept
-from .base import Around, Kernel, Term, centred
+from .base import Around, Kernel, SpectralMeasure, Term, centred
 from .composed_measures import Moved
-from .radial import Radial
-from .spectral import Elliptical, SpectralMeasure
+from .radial import Elliptical, Radial
 
 __all__ = ["Rotated", "Spherical"]
 

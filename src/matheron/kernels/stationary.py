@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_tensor, per_dimension, positive
-from .base import Kernel, Stationary, Term, centred, squared_distance
+from .base import Kernel, SpectralMeasure, Stationary, Term, centred, squared_distance
 from .composed_measures import Atom, HarmonicMeasure
-from .spectral import Gaussian, SpectralMeasure
+from .radial import Gaussian
 
 __all__ = ["Cosine", "Periodic", "SpectralMixture"]
 

@@ -28,7 +28,7 @@ from ..evaluate.bases import Pairs
 from ..features.features import BEYOND, Coupled, merged, sobol
 from ..kernels.base import Term
 from ..kernels.composed_measures import Moved
-from ..kernels.spectral import Elliptical
+from ..kernels.radial import Elliptical
 from ..models.single import Observations
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
