@@ -1,6 +1,5 @@
 """Finite bases for a prior: x -> Phi."""
 
-from .choose import make_features as make_features
 from .features import KINDS as KINDS
 from .features import LARGEST_DIM as LARGEST_DIM
 from .features import LATTICE_KINDS as LATTICE_KINDS
@@ -9,6 +8,7 @@ from .features import Choice as Choice
 from .features import Features as Features
 from .features import FeatureSpec as FeatureSpec
 from .features import feature_spec as feature_spec
+from .features import make_features as make_features
 from .leverage import posterior_at as posterior_at
 from .leverage import to_come as to_come
 from .needed import nearest as nearest

@@ -1,4 +1,4 @@
-"""From a kernel to a finite basis for its prior: which features each term gets, and how many."""
+"""Which features each term of a kernel gets, and how many, where these are not the paper's alone (`features.py`)."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from .features import (
     FeatureSpec,
     fourier,
     merged,
+    relevant_terms,
 )
 from .harmonics import harmonic_series, harmonics
 from .leverage import (
@@ -47,55 +48,12 @@ class Planned(NamedTuple):
     terms: list[Term]  # those that are left to other features
 
 
-def relevant_terms(kernel: Kernel, input_dim: int) -> list[Term]:
-    """The terms of a kernel that are not zero everywhere."""
-    return [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]
-
-
 # Each is asked in order which terms of a kernel it takes on a domain: None where that is none. Engines add their own.
 Planner = Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None, torch.Generator], Planned | None]
 PLANNERS: list[Planner] = []
 
 
-def make_features(
-    kernel: Kernel,
-    spec: FeatureSpec,
-    generator: torch.Generator,
-    *,
-    data: Tensor | None = None,
-    posterior: FactoredPosterior | None = None,
-    origin: Tensor | None = None,
-    like: Tensor,
-) -> Features:
-    """phi: a basis for the prior of a kernel, of the dtype and on the device of points `like [*, d]`.
-
-    Args:
-        spec: what is asked of it, in the model's own space.
-        data: points `[n, d]` that weigh the terms that grow with x; those of the posterior where there is one.
-        posterior: what frequencies are chosen by.
-        origin: about which phases are taken, `[d]`; the data's centre where it is not given.
-    """
-    d, t = like.shape[1], kernel.num_outputs
-    if isinstance(spec.kind, Features):
-        features = spec.kind
-        if features.origin.shape[0] != d:
-            raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got points in {d}")
-        outputs = {1 if root is None else len(root) for root in features.roots} - {t}
-        if outputs:
-            raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
-    else:
-        if data is None and posterior is not None:
-            data = posterior.sites.points
-        reference = None if data is None or not len(data) else data.detach()
-        if origin is None:
-            mean = None if reference is None else reference.double().mean(0).cpu()
-            origin = torch.zeros(d, dtype=torch.float64, device="cpu") if mean is None else mean
-        # on the CPU, where terms of all kinds meet; a model's kernel may be on a GPU
-        features = _chosen(kernel.to("cpu"), spec, generator, origin, reference, posterior)
-    return features.to(like.device, like.dtype)
-
-
-def _chosen(
+def chosen_features(
     kernel: Kernel,
     spec: FeatureSpec,
     generator: torch.Generator,

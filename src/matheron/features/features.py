@@ -1,7 +1,8 @@
 """Features: what is asked of the basis of a prior, the basis, and random Fourier features, the paper's.
 
 `FeatureSpec` is what is asked, `Features` what is made, with a record of what was chosen for each term of the kernel.
-`fourier` makes the paper's cosines, or pairs with plain, Sobol or orthogonal draws; `choose.py` says which.
+`fourier` makes the paper's cosines, or pairs with plain, Sobol or orthogonal draws. `make_features` gives these to a
+kernel that is one stationary term where they are asked for, and asks `choose.py` in all other cases.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from ..core.checks import ArrayLike, Names, as_count, as_points
 from ..core.modes import kept
 from ..core.value import Parts, Value, in_own_memory
 from ..evaluate import Basis, Cosines, Pairs, Products
+from ..kernels import Kernel
 from ..kernels.base import SpectralMeasure, Term, same_coupling
 from ..kernels.radial import Elliptical
 from ..models.transforms import Transform
+from ..solvers import FactoredPosterior
 
 # How random frequencies are drawn.
 RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
@@ -431,3 +434,72 @@ def _stratified(
     order = torch.argsort(rand(tuple(strata.shape), generator), dim=1)
     U = ((order + strata) / count).clamp(2**-54, 1 - 2**-53)
     return measure.scale * directions.to(device) * measure.radius(U.to(device))[..., None]
+
+
+# From a kernel to its features.
+
+
+def make_features(
+    kernel: Kernel,
+    spec: FeatureSpec,
+    generator: torch.Generator,
+    *,
+    data: Tensor | None = None,
+    posterior: FactoredPosterior | None = None,
+    origin: Tensor | None = None,
+    like: Tensor,
+) -> Features:
+    """phi: a basis for the prior of a kernel, of the dtype and on the device of points `like [*, d]`.
+
+    Args:
+        spec: what is asked of it, in the model's own space.
+        data: points `[n, d]` that weigh the terms that grow with x; those of the posterior where there is one.
+        posterior: what frequencies are chosen by.
+        origin: about which phases are taken, `[d]`; the data's centre where it is not given.
+    """
+    if isinstance(spec.kind, Features):
+        return _as_given(spec.kind, kernel, like)
+    if data is None and posterior is not None:
+        data = posterior.sites.points
+    reference = None if data is None or not len(data) else data.detach()
+    if origin is None:
+        mean = None if reference is None else reference.double().mean(0).cpu()
+        origin = torch.zeros(like.shape[1], dtype=torch.float64, device="cpu") if mean is None else mean
+    kernel = kernel.to("cpu")  # where terms of all kinds meet; a model's kernel may be on a GPU
+    features = _random_features(kernel, spec, origin, generator)
+    if features is None:
+        from .choose import chosen_features  # which has engines for terms of other kinds
+
+        features = chosen_features(kernel, spec, generator, origin, reference, posterior)
+    return features.to(like.device, like.dtype)
+
+
+def _as_given(features: Features, kernel: Kernel, like: Tensor) -> Features:
+    """Features that are there already, checked against the kernel that they are to be features of."""
+    d, t = like.shape[1], kernel.num_outputs
+    if features.origin.shape[0] != d:
+        raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got points in {d}")
+    outputs = {1 if root is None else len(root) for root in features.roots} - {t}
+    if outputs:
+        raise ValueError(f"features: made for {outputs.pop()} outputs, got a kernel of {t}")
+    return features.to(like.device, like.dtype)
+
+
+def _random_features(kernel: Kernel, spec: FeatureSpec, origin: Tensor, generator: torch.Generator) -> Features | None:
+    """Random Fourier features, the paper's, where they are asked for and a kernel is one stationary term; else None."""
+    kind, terms = spec.kind, relevant_terms(kernel, len(origin))
+    if kind not in RANDOM_KINDS or spec.domain is not None or len(terms) != 1:
+        return None
+    (term,) = terms
+    if not term.stationary or term.forms or term.own:
+        return None
+    assert isinstance(kind, str)
+    count, num_bases = spec.num_features, spec.num_bases
+    bases = fourier(term, len(origin), count, kind=kind, num_bases=num_bases, generator=generator)
+    blocks = [Coupled(basis, term.coupling, RANDOM).block(kernel.num_outputs) for basis in bases]
+    return Features(blocks, origin, None, [Choice(kind, count)])
+
+
+def relevant_terms(kernel: Kernel, input_dim: int) -> list[Term]:
+    """The terms of a kernel that are not zero everywhere."""
+    return [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
-from ..features.choose import Planned, relevant_terms, size_of
+from ..features.choose import Planned, size_of
 from ..features.explicit import monomial_count
-from ..features.features import LATTICE, Coupled
+from ..features.features import LATTICE, Coupled, relevant_terms
 from ..features.harmonics import harmonic_series
 from ..kernels import Kernel
 from ..kernels.base import Term
