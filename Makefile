@@ -52,10 +52,10 @@ docs: $(DOCS)  ## build the documentation into site/, with the tutorials as note
 	@$(BIN)/python docs/build/notebooks.py site
 	@echo "The documentation is in site/index.html"
 
-dist: $(BASE)  ## build wheels and sdists of the library, of the paper's experiments and of matheron-portable into dist/
-	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist
-	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist paper
-	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist portable
+dist: $(BASE)  ## build and check wheels and sdists of matheron, matheron-paper and matheron-portable in dist/
+	@rm -rf dist
+	@for source in . paper portable; do PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist $$source || exit 1; done
+	@$(BIN)/python -m twine check --strict dist/*
 
 clean:  ## remove all that these targets made, .venv included
 	@rm -rf $(VENV) $(GPFLOW) site dist build .pytest_cache .ruff_cache .hypothesis

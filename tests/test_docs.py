@@ -48,7 +48,7 @@ def name(page: Path) -> str:
 def commanded(lines: str) -> str:
     """What the commands of a block print, each `$ matheron ...` on a line of its own."""
     printed = ""
-    for line in lines.splitlines():
+    for line in lines.replace("\\\n", " ").splitlines():
         words = shlex.split(line)
         assert words[:2] == ["$", "matheron"], f"expected `$ matheron ...`, got {line}"
         result = CliRunner().invoke(app, words[2:], env={"COLUMNS": "200"})

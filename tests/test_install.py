@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import matheron
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PAPER = tomllib.loads((ROOT / "paper/pyproject.toml").read_text())["project"]
@@ -78,12 +80,12 @@ def test_the_paper_s_experiments_ask_for_extras_that_make_installs():
 
 
 def built(source: Path, folder: Path) -> list[Path]:
-    """A wheel and an sdist, as `make dist` builds them."""
+    """An sdist and a wheel, in this order, as `make dist` builds them."""
     environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     command = [sys.executable, "-m", "build", "--outdir", str(folder), str(source)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return sorted(folder.iterdir())
+    return sorted(folder.iterdir(), key=lambda file: file.suffix)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +100,12 @@ def paper(tmp_path_factory) -> list[Path]:
     return built(ROOT / "paper", tmp_path_factory.mktemp("paper"))
 
 
+@pytest.fixture(scope="module")
+def portable(tmp_path_factory) -> list[Path]:
+    """Of the file that evaluates functions without torch."""
+    return built(ROOT / "portable", tmp_path_factory.mktemp("portable"))
+
+
 def interpreter(version: str) -> str | None:
     """A Python of that version which runs: on the path, or among those that pyenv has installed."""
     installed = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))
@@ -109,7 +117,7 @@ def interpreter(version: str) -> str | None:
 
 @pytest.mark.slow
 def test_the_wheel_is_typed_and_the_sdist_has_what_make_needs(distributions):
-    sdist, wheel = sorted(distributions, key=lambda file: file.suffix)
+    sdist, wheel = distributions
     inside = set(zipfile.ZipFile(wheel).namelist())
     assert {"matheron/py.typed", "matheron/cli/__init__.py"} <= inside
     assert not any(word in name for name in inside for word in ("tests", "paper", "experiments"))
@@ -121,7 +129,7 @@ def test_the_wheel_is_typed_and_the_sdist_has_what_make_needs(distributions):
 
 @pytest.mark.slow
 def test_the_wheel_of_the_paper_s_experiments_is_typed_and_has_its_commands(paper):
-    _, wheel = sorted(paper, key=lambda file: file.suffix)
+    _, wheel = paper
     archive = zipfile.ZipFile(wheel)
     inside = set(archive.namelist())
     assert {"matheron_paper/py.typed", "matheron_paper/command.py"} <= inside
@@ -130,40 +138,119 @@ def test_the_wheel_of_the_paper_s_experiments_is_typed_and_has_its_commands(pape
     assert "reproduce = matheron_paper.command:reproduce" in archive.read(points).decode()
 
 
-# Of Python 3.13 the registry's torch comes with several GB of CUDA packages: by command.
-@pytest.mark.parametrize(
-    "version", [pytest.param("3.11", marks=pytest.mark.slow), pytest.param("3.13", marks=pytest.mark.long)]
-)
-def test_wheel_and_sdist_install_and_draw_in_a_clean_environment(version, distributions, paper, tmp_path, registry):
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"Python {version} is not here; that its requirements resolve is tested above")
-    subprocess.run([python, "-m", "venv", tmp_path / "clean"], check=True)
-    inside = [str(tmp_path / "clean/bin/python")]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def test_the_version_stands_in_one_place():
+    for project in ("pyproject.toml", "paper/pyproject.toml", "portable/pyproject.toml"):
+        table = tomllib.loads((ROOT / project).read_text())
+        assert "version" not in table["project"] and table["project"]["dynamic"] == ["version"]
+        path = (ROOT / project).parent / table["tool"]["hatch"]["version"]["path"]
+        assert path.resolve() == ROOT / "src/matheron/__init__.py"
+    assert f"\nversion: {matheron.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## [{matheron.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
-    def run(*arguments: str, code: int = 0) -> str:
-        done = subprocess.run([*inside, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+@pytest.mark.slow
+def test_all_distributions_have_the_library_s_version_and_pass_twine(distributions, paper, portable):
+    files = [*distributions, *paper, *portable]
+    version = re.escape(matheron.__version__)
+    assert all(re.search(rf"-{version}(\.tar\.gz|-py3-none-any\.whl)$", file.name) for file in files), files
+    pytest.importorskip("twine", reason="twine is not installed; make setup")
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+DRAWN = """
+import torch, matheron
+gp = matheron.ExactGP(matheron.kernels.RBF(0.3), [[0.0], [1.0]], [0.0, 1.0], noise=1e-2)
+for settings in ({}, {"domain": (0.0, 1.0)}, {"features": "leverage"}):
+    paths = matheron.draw(gp, 4, **settings)
+    assert paths(torch.rand(5, 1)).shape == (4, 5)
+    assert matheron.minimize(paths, [[0.0], [1.0]]).x.shape == (4, 1)
+paths.save("paths.safetensors")
+x = torch.rand(5, 1, dtype=torch.float64)
+assert torch.equal(matheron.load("paths.safetensors")(x), paths(x))
+"""
+PORTED = """
+import numpy, torch, matheron, matheron_portable
+gp = matheron.ExactGP(matheron.kernels.RBF(0.3), [[0.0], [1.0]], [0.0, 1.0], noise=1e-2)
+paths = matheron.draw(gp, 4, features="cosine")
+paths.export("functions.safetensors")
+x = numpy.linspace(0, 1, 7)[:, None]
+numpy.testing.assert_allclose(matheron_portable.load("functions.safetensors")(x), paths(x), atol=1e-9)
+"""
+
+
+def smallest(requirement: str, python: str) -> str:
+    """The requirement with the smallest version of its range, or the smallest one that has wheels for this Python."""
+    first_with_wheels = {
+        "3.12": {"scipy": "1.11.2"},
+        "3.13": {"numpy": "2.1.0", "scipy": "1.14.1", "matplotlib": "3.9.2"},
+    }
+    name, _, version = requirement.partition(">=")
+    return f"{name}=={first_with_wheels.get(python, {}).get(name, version)}"
+
+
+class Clean:
+    """An environment with nothing in it, and what is run there."""
+
+    def __init__(self, version: str, folder: Path):
+        python = interpreter(version)
+        if python is None:
+            pytest.skip(f"Python {version} is not here; that its requirements resolve is tested above")
+        subprocess.run([python, "-m", "venv", folder / "clean"], check=True)
+        scripts = "Scripts" if os.name == "nt" else "bin"
+        self.folder, self.python = folder, str(folder / "clean" / scripts / "python")
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [self.python, *arguments]
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    sdist, wheel = map(str, sorted(distributions, key=lambda file: file.suffix))
-    run("-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), wheel)
+    def install(self, *arguments: str) -> None:
+        self.run("-m", "pip", "install", "-q", *arguments)
+
+
+# For Python 3.12 and 3.13 the registry's torch comes with several GB of CUDA packages: these run by command.
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param("3.11", marks=pytest.mark.slow),
+        *(pytest.param(v, marks=pytest.mark.long) for v in ("3.12", "3.13")),
+    ],
+)
+def test_wheels_and_sdist_install_and_draw_in_a_clean_environment(
+    version, distributions, paper, portable, tmp_path, registry
+):
+    clean = Clean(version, tmp_path)
+    sdist, wheel = map(str, distributions)
+    clean.install("-c", str(ROOT / "constraints.txt"), wheel)
     for library in ("gpytorch", "botorch", "sklearn", "gpflow"):
-        run("-c", f"import importlib.util; assert importlib.util.find_spec({library!r}) is None")
-    drawn = """
-import torch, matheron
-gp = matheron.ExactGP(matheron.kernels.RBF(0.3), [[0.0], [1.0]], [0.0, 1.0], noise=1e-2)
-assert matheron.draw(gp, 4)(torch.rand(5, 1)).shape == (4, 5)
-"""
-    run("-c", drawn)
-    run("-m", "matheron", "--version")
-    assert "pip install ./paper" in run("-m", "matheron", "reproduce", "--list", code=1)
-    _, commands = sorted(paper, key=lambda file: file.suffix)
-    run("-m", "pip", "install", "-q", "--no-deps", str(commands))
-    assert "--time-limit" in run("-m", "matheron", "reproduce", "--help")
-    run("-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", sdist)
-    run("-c", drawn)
+        clean.run("-c", f"import importlib.util; assert importlib.util.find_spec({library!r}) is None")
+    clean.run("-c", DRAWN)
+    assert clean.run("-m", "matheron", "--version").split()[1] == matheron.__version__
+    assert "torch" in clean.run("-m", "matheron", "info")
+    assert "pip install ./paper" in clean.run("-m", "matheron", "reproduce", "--list", code=1)
+    clean.install("--no-deps", str(paper[1]), str(portable[1]))
+    assert "--time-limit" in clean.run("-m", "matheron", "reproduce", "--help")
+    clean.run("-c", PORTED)
+    clean.install("--no-deps", "--force-reinstall", sdist)
+    clean.run("-c", DRAWN)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("end", ["smallest", "newest"])
+def test_both_ends_of_the_ranges_of_the_dependencies_draw(end, version, distributions, portable, tmp_path, registry):
+    """The smallest versions that pyproject.toml allows, and the newest of the registry."""
+    clean = Clean(version, tmp_path)
+    core = PROJECT["dependencies"]
+    clean.install(*(smallest(one, version) if end == "smallest" else one for one in core))
+    clean.install("--no-deps", str(distributions[1]), str(portable[1]))
+    clean.run("-c", DRAWN)
+    clean.run("-c", PORTED)
+    clean.run("-m", "matheron", "demo", "--quick")
 
 
 def test_every_requirement_has_a_pinned_version():

@@ -12,7 +12,9 @@ _EXAMPLE = re.compile(r"(?:^>>> .*\n?(?:^(?!\s*$).*\n?)*\s*?)+", re.MULTILINE)
 
 def fenced(text: str) -> str:
     """Put fences around runs of example lines: from a `>>>` to the next empty line."""
-    return _EXAMPLE.sub(lambda found: f"\n```pycon\n{found.group().rstrip()}\n```\n", text)
+    return _EXAMPLE.sub(
+        lambda found: f"\n```pycon\n{found.group().rstrip()}\n```\n", text
+    )
 
 
 class Examples(Extension):

@@ -17,8 +17,14 @@ DOCS = Path(__file__).parent.parent
 
 def commands(lines: str) -> str:
     """Python that runs a block's commands."""
-    words = [line.removeprefix("$ matheron ").split() for line in lines.splitlines()]
-    return "\n".join(f"from matheron.cli import app; app({one!r}, standalone_mode=False)" for one in words)
+    words = [
+        line.removeprefix("$ matheron ").split()
+        for line in lines.replace("\\\n", " ").splitlines()
+    ]
+    return "\n".join(
+        f"from matheron.cli import app; app({one!r}, standalone_mode=False)"
+        for one in words
+    )
 
 
 def make(page: Path) -> None:
@@ -26,8 +32,12 @@ def make(page: Path) -> None:
     names = re.findall(r"\]\(figures/([\w-]+\.png)\)", text)
     if not names:
         return
-    blocks = re.findall(r"^```(python|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    code = "\n".join(body if kind == "python" else commands(body) for kind, body in blocks)
+    blocks = re.findall(
+        r"^```(python|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    )
+    code = "\n".join(
+        body if kind == "python" else commands(body) for kind, body in blocks
+    )
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         exec(compile(code, str(page), "exec"), {"__name__": "docs"})
@@ -39,5 +49,7 @@ def make(page: Path) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("MPLBACKEND", "Agg")
-    for page in [Path(name).resolve() for name in sys.argv[1:]] or sorted(DOCS.rglob("*.md")):
+    for page in [Path(name).resolve() for name in sys.argv[1:]] or sorted(
+        DOCS.rglob("*.md")
+    ):
         make(page)

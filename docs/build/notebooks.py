@@ -17,7 +17,9 @@ DOCS = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 FIGURE = re.compile(r"^!\[[^\]]*\]\((figures/([^)]*))\)\n?", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)\.md(#[\w-]*)?\)")
-NEEDS = {"gpflow.md": "gpflow"}  # a page that needs a library of an environment of its own stays unexecuted there
+NEEDS = {
+    "gpflow.md": "gpflow"
+}  # a page that needs a library of an environment of its own stays unexecuted there
 
 
 def notebook(text: str) -> nbformat.NotebookNode:
@@ -30,7 +32,11 @@ def notebook(text: str) -> nbformat.NotebookNode:
         if found[1] == "python":
             cells.append(nbformat.v4.new_code_cell(found[2].rstrip()))
         elif found[1] == "console":
-            command = found[2].rstrip().replace("$ matheron", "!{sys.executable} -m matheron.cli.main")
+            command = (
+                found[2]
+                .rstrip()
+                .replace("$ matheron", "!{sys.executable} -m matheron.cli.main")
+            )
             cells.append(nbformat.v4.new_code_cell(f"import sys\n\n{command}"))
         end = found.end()
     cells.append(nbformat.v4.new_markdown_cell(prose(text[end:])))
@@ -62,7 +68,9 @@ def make(page: Path, folder: Path) -> Path:
     made = notebook(page.read_text())
     if page.name not in NEEDS or find_spec(NEEDS[page.name]):
         with tempfile.TemporaryDirectory() as scratch:
-            NotebookClient(made, timeout=300, resources={"metadata": {"path": scratch}}).execute()
+            NotebookClient(
+                made, timeout=300, resources={"metadata": {"path": scratch}}
+            ).execute()
     outputs = [output for cell in made.cells for output in cell.get("outputs", [])]
     drawn = any("image/png" in output.get("data", {}) for output in outputs)
     for cell in made.cells:

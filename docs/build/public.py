@@ -24,20 +24,42 @@ def public_names() -> dict[str, object]:
         if not inspect.ismodule(thing):
             found[f"matheron.{name}"] = thing
         elif hasattr(thing, "__path__"):
-            found |= {f"{thing.__name__}.{member}": getattr(thing, member) for member in exports(thing)}
+            found |= {
+                f"{thing.__name__}.{member}": getattr(thing, member)
+                for member in exports(thing)
+            }
         else:
             own = {
-                member for member, value in vars(thing).items() if getattr(value, "__module__", "") == thing.__name__
+                member
+                for member, value in vars(thing).items()
+                if getattr(value, "__module__", "") == thing.__name__
             }
-            found |= {f"{thing.__name__}.{member}": getattr(thing, member) for member in own if member[0] != "_"}
+            found |= {
+                f"{thing.__name__}.{member}": getattr(thing, member)
+                for member in own
+                if member[0] != "_"
+            }
     return {name: found[name] for name in sorted(found) if callable(found[name])}
 
 
 def exports(package: ModuleType) -> set[str]:
     """The names that a package exports: `from .a import b as b`, and with `from .a import *` the `__all__` of a."""
-    nodes = [node for node in ast.walk(ast.parse(inspect.getsource(package))) if isinstance(node, ast.ImportFrom)]
-    whole = [import_module(f".{node.module}", package.__name__) for node in nodes if node.names[0].name == "*"]
-    named = {alias.asname for node in nodes for alias in node.names if alias.asname and alias.asname[0] != "_"}
+    nodes = [
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(package)))
+        if isinstance(node, ast.ImportFrom)
+    ]
+    whole = [
+        import_module(f".{node.module}", package.__name__)
+        for node in nodes
+        if node.names[0].name == "*"
+    ]
+    named = {
+        alias.asname
+        for node in nodes
+        for alias in node.names
+        if alias.asname and alias.asname[0] != "_"
+    }
     return named.union(*(module.__all__ for module in whole))
 
 
@@ -55,7 +77,9 @@ def expanded(markdown: str) -> str:
     def rest(found: re.Match[str]) -> str:
         lines = []
         for name, thing in public_names().items():
-            if name.rpartition(".")[0] == found[1] and not any(thing is other for other in named):
+            if name.rpartition(".")[0] == found[1] and not any(
+                thing is other for other in named
+            ):
                 named.append(thing)
                 lines.append(f"::: {thing.__module__}.{thing.__qualname__}\n")  # type: ignore[attr-defined]
         return "\n".join(lines)
@@ -65,4 +89,8 @@ def expanded(markdown: str) -> str:
 
 def shown() -> list[object]:
     """All that the pages of the reference show."""
-    return [located(name) for page in REFERENCE.glob("*.md") for name in _SHOWN.findall(expanded(page.read_text()))]
+    return [
+        located(name)
+        for page in REFERENCE.glob("*.md")
+        for name in _SHOWN.findall(expanded(page.read_text()))
+    ]

@@ -48,7 +48,11 @@ def records_of(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     of = maker(header["experiment"])
     # A file that a newer version has gone on with counts as one of that; one that none has is reported as it is.
     older = header["version"] if any("version" in line for line in lines) else None
-    records = {line["key"]: line for line in lines if current(line, older, of.version, of.unchanged)}
+    records = {
+        line["key"]: line
+        for line in lines
+        if current(line, older, of.version, of.unchanged)
+    }
     return header, [record for record in records.values() if "error" not in record]
 
 
@@ -63,7 +67,9 @@ def section(stem: str) -> str:
     """The figure, the table and the remarks of one results file, in Markdown."""
     report = report_of(HERE / "files" / f"{stem}.jsonl")
     remarks = "".join(f"\n{remark}\n" for remark in report.remarks)
-    links = ", ".join(f"[{kind}](files/{stem}.{kind.lower()})" for kind in ("PDF", "CSV"))
+    links = ", ".join(
+        f"[{kind}](files/{stem}.{kind.lower()})" for kind in ("PDF", "CSV")
+    )
     return (
         f"![{report.table.title}](files/{stem}.png)\n\n"
         f"{report.table.title}. Also as {links}, every trial in [{stem}.jsonl](files/{stem}.jsonl).\n\n"

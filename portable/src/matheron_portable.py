@@ -25,7 +25,6 @@ import numpy as np
 from safetensors import safe_open
 
 __all__ = ["Functions", "load"]
-__version__ = "0.1.0"
 FORMAT = "matheron-functions-1"
 # NumPy evaluates so many points at a time that no array has more numbers than this.
 _BLOCK = 1 << 22

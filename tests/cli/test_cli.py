@@ -1,6 +1,7 @@
 """The command: what it prints, what it writes, and what it says when it cannot."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -31,6 +32,13 @@ def demonstration(tmp_path_factory):
 
 def test_the_version_is_the_package_s():
     assert run("--version").output.split() == ["matheron", matheron.__version__]
+
+
+def test_info_without_a_file_prints_what_a_report_of_a_problem_needs():
+    output = run("info").output
+    for expected in (f"matheron {matheron.__version__}", f"torch {torch.__version__}", platform.python_version()):
+        assert expected in " ".join(output.split()), expected
+    assert platform.system() in output
 
 
 def test_help_names_every_command():

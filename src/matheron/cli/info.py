@@ -1,15 +1,21 @@
-"""`matheron info`: what a saved file holds, in words."""
+"""`matheron info`: what a saved file holds, or which versions are installed, in words."""
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from .. import __version__
 from ..core.checks import many
 from ..core.saving import load, read_notes
 from ..core.value import Json, Value
@@ -20,13 +26,53 @@ from ..tables.encoding import EncodedColumns
 def describe_file(file: Path) -> None:
     """Print what is in a file that `save` wrote; ValueError or OSError where it is not such a file, or not whole."""
     value = load(file)
-    console = Console()
     name = f"[bold]{_shown(str(file))}[/bold]"
-    console.print(f"{name}: {file.stat().st_size:,} bytes, checksum OK", highlight=False)
+    Console().print(f"{name}: {file.stat().st_size:,} bytes, checksum OK", highlight=False)
+    _print([*_lines(value), *_of_table(read_notes(file))])
+
+
+# Distributions that matheron uses: first those that it needs, then those of its extras.
+_NEEDED = ("torch", "numpy", "scipy", "safetensors", "finufft", "typer", "rich", "matplotlib")
+_OPTIONAL = (
+    *("gpytorch", "linear-operator", "botorch", "scikit-learn", "gpflow", "tensorflow", "optuna", "POT"),
+    *("pandas", "pyarrow", "xarray", "dask", "zarr", "rasterio", "bokeh", "onnx", "onnxscript", "onnxruntime"),
+    *("triton", "matheron-paper", "matheron-portable"),
+)
+
+
+def describe_environment() -> None:
+    """Print what a report of a problem needs: versions, the system, and the devices that torch can use."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    lines = [
+        ("matheron", __version__),
+        ("python", f"{platform.python_version()} ({platform.python_implementation()})"),
+        ("system", platform.platform()),
+        ("processor", f"{platform.machine()}, {many(os.cpu_count() or 1, 'core')}"),
+        ("torch's threads", str(torch.get_num_threads())),
+        ("CUDA devices", ", ".join(gpus) or "none that torch can use"),
+        ("needed", _versions(_NEEDED)),
+        ("optional", _versions(_OPTIONAL)),
+    ]
+    _print(lines)
+
+
+def _versions(names: tuple[str, ...]) -> str:
+    """The installed ones of these distributions, each with its version."""
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {version_of(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found) or "none"
+
+
+def _print(lines: list[tuple[str, str]]) -> None:
+    """Print names and what they are, in two columns."""
     out = Table(show_header=False, box=None)
-    for name, words in [*_lines(value), *_of_table(read_notes(file))]:
+    for name, words in lines:
         out.add_row(f"[dim]{name}[/dim]", _shown(words))
-    console.print(out, highlight=False)
+    Console().print(out, highlight=False)
 
 
 def _shown(words: str) -> str:

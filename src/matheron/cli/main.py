@@ -129,12 +129,21 @@ def demo(
 
 
 def info(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `paths.save` wrote.", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="File that `paths.save` wrote.", show_default=False)
+    ] = None,
 ) -> None:
-    """Describe the contents of a saved file. No code is run from it."""
-    from .info import describe_file
+    """Describe the contents of a saved file, or the installation. No code is run from a file.
 
-    describe_file(file)
+    Without FILE, the versions of matheron and of the libraries that it uses are printed, with the system and its
+    devices. Please add them to a report of a problem.
+    """
+    from .info import describe_environment, describe_file
+
+    if file is None:
+        describe_environment()
+    else:
+        describe_file(file)
 
 
 TABLES, FILES, TRIALS = "From a table", "Saved functions", "See how it works"
