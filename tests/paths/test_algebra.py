@@ -43,6 +43,7 @@ ONE, THREE = prior(5, d=1), prior(6, d=3)
 TWO = matheron.draw_prior(kernels.Coregional(kernels.RBF(0.5), torch.eye(2)), S, input_dim=2, num_features=32, seed=7)
 POSITIVE = given(8, output_transform=transforms.Exp())
 SCALED = given(8, output_transform=transforms.Affine(2.0, 3.0), mean=0.4)
+OWN = P.condition_on([[0.5, 0.5]], ROWS[:, None], noise=0.1, seed=0)
 NETWORK = linear(3, 2)
 Formula = Callable[[Tensor], Tensor]
 
@@ -83,6 +84,14 @@ CASES: dict[str, tuple[AbstractFunctions, Formula]] = {
     "a root": (POSITIVE.sqrt(), lambda x: POSITIVE(x).sqrt()),
     "cut": (F.clamp(-0.5, 0.5), lambda x: F(x).clamp(-0.5, 0.5)),
     "a transform": (F.map(transforms.Power(3.0)), lambda x: F(x) ** 3),
+    "a scaling": (
+        TWO.map(transforms.Affine([2.0, 3.0], [0.0, 1.0])),
+        lambda x: TWO(x) * torch.tensor([2.0, 3.0]) + torch.tensor([0.0, 1.0]),
+    ),
+    "outputs mixed by a transform": (
+        TWO.map(transforms.Monomials([[1, 1], [0, 2], [3, 0]])),
+        lambda x: torch.stack([TWO(x).prod(-1), TWO(x)[..., 1] ** 2, TWO(x)[..., 0] ** 3], -1),
+    ),
     "a function of one's own": (F.map(lambda f: f.sin() * f), lambda x: F(x).sin() * F(x)),
     "of several outputs": (TWO.map(lambda f: f.softmax(-1)), lambda x: TWO(x).softmax(-1)),
     "of several outputs one": (TWO.map(lambda f: f[..., 0] * f[..., 1]), lambda x: TWO(x).prod(-1)),
@@ -93,9 +102,21 @@ CASES: dict[str, tuple[AbstractFunctions, Formula]] = {
     ),
     "of a network": (F.of(NETWORK), lambda x: F(NETWORK(x))),
     "a sum of a network": ((F - G).of(NETWORK), lambda x: F(NETWORK(x)) - G(NETWORK(x))),
+    "numbers of each path, of a network": (
+        (ROWS * F + ROWS).of(NETWORK),
+        lambda x: ROWS[:, None] * F(NETWORK(x)) + ROWS[:, None],
+    ),
+    "a posterior of each path's mean": (
+        0.5 * OWN + matheron.PosteriorMean(OWN),
+        lambda x: 0.5 * OWN(x) + own_mean_of(OWN, x),
+    ),
     "layers of a network": (
         THREE.compose(F, with_inputs=True).of(NETWORK),
         lambda x: THREE(torch.cat([NETWORK(x).expand(S, -1, -1), F(NETWORK(x))[..., None]], -1)),
+    ),
+    "coordinates of a transform": (
+        2 * matheron.Coordinates.beside(F).of(transforms.Affine([2.0, 0.5], 0.1)),
+        lambda x: (2 * (x * torch.tensor([2.0, 0.5]) + 0.1)).expand(S, -1, -1),
     ),
     "of a transform": (P.of(transforms.Affine([2.0, 0.5], 0.1)), lambda x: P(x * torch.tensor([2.0, 0.5]) + 0.1)),
     "side by side with a map": (
@@ -121,7 +142,9 @@ SUMS = (
     "a sum",
     "a sum of posteriors",
     "numbers of each path",
+    "numbers of each path, of a network",
     "a mean that moves",
+    "a scaling",
     "nested sums",
     "nearer to the mean",
 )
@@ -129,6 +152,13 @@ SUMS = (
 
 def mean_of(paths: AbstractFunctions, x: Tensor) -> Tensor:
     return paths.mean(x) if x.ndim == 2 else paths.mean(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def own_mean_of(paths: AbstractFunctions, x: Tensor) -> Tensor:
+    """The same of paths whose posteriors are each path's own."""
+    if x.ndim == 2:
+        return paths.mean(x)
+    return torch.stack([paths.mean(points)[i] for i, points in enumerate(x)])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -199,7 +229,7 @@ def test_functions_are_copied_and_kept_in_files(name, tmp_path):
 def test_a_sum_is_one_record_where_its_paths_agree(name):
     h, _ = CASES[name]
     records = h._records()
-    assert (records is not None and len(records) == 1) or name == "numbers of each path"
+    assert records is not None and len(records) == 1
     if name == "nearer to the mean":  # their waves, and the functions of the data once
         assert records is not None and len(records[0].terms) == len(P.record.terms)
 
@@ -266,6 +296,15 @@ def test_stacks_and_outputs_of_paths_are_paths(tmp_path):
     assert TWO[..., :] is TWO
 
 
+def test_stacks_of_two_precisions_take_data():
+    both = matheron.stack([P.float(), Q])
+    assert both.dtype == torch.float64
+    x, y = rand(2, 2), rand(2, 2, seed=1)
+    given = both.condition_on(x, y, noise=0.0, seed=0)
+    torch.testing.assert_close(given(x), y.expand(S, -1, -1), rtol=1e-4, atol=1e-4)
+    assert [f.dtype for f in given.functions] == [torch.float32, torch.float64]
+
+
 def test_paths_of_a_network_have_its_law_and_take_data():
     z = P.of(NETWORK)
     x = rand(4, 3)
@@ -318,6 +357,21 @@ def test_fields_and_pictures_of_them_are_made():
     assert ONE.exp().plot(np.linspace(0, 1, 6)).get_ylabel() == "f(x)"
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_the_same_in_inference_mode_and_at_no_points_there_are_none(name):
+    h, _ = CASES[name]
+    x = rand(4, h.input_dim, seed=3)
+    value, gradient = h.value_and_grad(x)
+    with torch.inference_mode():
+        again, slope = h.value_and_grad(x)
+        close(h(x), value)
+    close(again, value)
+    close(slope, gradient)
+    for none in (rand(0, h.input_dim), rand(S, 0, h.input_dim)):
+        value, slope = h.value_and_grad(none)
+        assert value.shape == h(none).shape and slope.shape == (*value.shape, h.input_dim) and not value.numel()
+
+
 def test_transforms_of_torch_func_go_through():
     h = F.exp() * 2 - G
     x = rand(2)
@@ -344,6 +398,11 @@ def test_functions_that_do_not_pair_are_refused():
         _ = F * torch.ones(3)
     with pytest.raises(ValueError, match=r"compose: expected an inner function of 1 outputs"):
         ONE.compose(TWO)
+    with pytest.raises(ValueError, match=r"as many outputs, or of one, got \[2, 3\]"):
+        _ = TWO * torch.ones(1, 2) + matheron.stack([F, F, G]) * torch.ones(1, 3)
+    batch = matheron.draw(matheron.Batch([matheron.ExactGP(kernels.RBF(), rand(3, 2), randn(3), 0.1)] * 2), S)
+    with pytest.raises(TypeError, match=r"functions: .* got a batch of 2 models; ask each of paths.members"):
+        _ = F + batch  # type: ignore[operator]
     with pytest.raises(TypeError, match="unsupported operand"):
         F + "1"  # type: ignore[operator]
     with pytest.raises(ZeroDivisionError):
@@ -376,9 +435,32 @@ def test_what_has_no_law_says_why():
 
 
 def test_maps_and_networks_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"map: expected a function of values \[2, 3\] that returns \[2, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"on values \[3, 4\] that returns \[3, 4\], or \[3, 4, t\] for t outputs, got \[\]"
+    ):
         F.map(lambda f: f.sum())
-    with pytest.raises(TypeError, match="through which gradients flow"):
+    with pytest.raises(TypeError, match=r"map: .* on values \[3, 4, 2\], got an error: .*cannot be multiplied"):
+        TWO.map(torch.nn.Linear(3, 1))
+    with pytest.raises(TypeError, match=r"map: .*got an error: .*numpy"):
+        F.map(np.sin)  # type: ignore[arg-type]
+    for mixing in (lambda f: f - f.mean(), lambda f: f.softmax(-1), lambda f: f.flip(0).flip(1).cumsum(0)):
+        with pytest.raises(
+            ValueError, match="takes each by itself, got one that mixes those of several points or paths"
+        ):
+            F.map(mixing)
+    with pytest.raises(
+        ValueError, match="map: expected a transform of 1 outputs, those of the functions, got one of 2"
+    ):
+        F.map(transforms.Affine([1.0, 2.0]))
+    with pytest.raises(TypeError, match=r"map: .* got functions of points; g\(f\(x\)\) is g.compose\(f\)"):
+        F.map(G)
+    with pytest.raises(TypeError, match=r"network: .* got functions; f\(g\(x\)\) is f.compose\(g\)"):
+        F.of(TWO)
+    with pytest.raises(TypeError, match=r"inner: .* got code of your own; f\(network\(x\)\) is f.of\(network\)"):
+        F.compose(NETWORK)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"clamp: expected min, max or both, in this order, got 2 and 1"):
+        F.clamp(2, 1)
+    with pytest.raises(TypeError, match="through which gradients flow, got one without"):
         F.map(lambda f: torch.as_tensor(np.sin(f.detach().numpy())))
     with pytest.raises(TypeError, match="map: expected a function of values, got float"):
         F.map(1.0)  # type: ignore[arg-type]

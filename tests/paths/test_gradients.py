@@ -93,6 +93,39 @@ def test_the_closed_form_gradient_is_the_slope_of_the_path():
         torch.testing.assert_close(gradient[..., i], slope, rtol=1e-6, atol=1e-6)
 
 
+class OwnKernel(K.Kernel):
+    """A kernel of features of one's own."""
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return 1 + x @ z.mT
+
+    def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        return lambda x: torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+
+def made_of_code() -> dict[str, Paths]:
+    """Paths whose gradients in x are taken by autograd in part."""
+    X, y = rand(4, 2), randn(4)
+    return {
+        "a mean": draw(ExactGP(K.RBF(0.5), X, y, 0.1, mean=lambda x: x[..., 0].sin() * x[..., 1]), 3, seed=0),
+        "a constant mean": draw(ExactGP(K.RBF(0.5), X, y, 0.1, mean=lambda x: torch.ones(x.shape[:-1])), 3, seed=0),
+        "features": draw(ExactGP(OwnKernel(), X, y, 0.1), 3, seed=0),
+        "a map of inputs": draw(ExactGP(K.RBF(0.5), X, y, 0.1), 3, seed=0).of(lambda x: x.flip(-1).square()),
+        "a lattice": draw(ExactGP(K.RBF(0.5), X, y, 0.1), 3, domain=([0, 0], [1, 1]), seed=0),
+    }
+
+
+@pytest.mark.parametrize("name", made_of_code())
+def test_gradients_of_code_of_ones_own_are_right_in_inference_mode_and_at_no_points(name):
+    paths, x = made_of_code()[name], rand(3, 2)
+    with torch.inference_mode():
+        _, slopes = paths.value_and_grad(x)
+    torch.testing.assert_close(slopes, jacobian(paths, x)[:, :, 0])
+    for none in (rand(0, 2), rand(3, 0, 2)):
+        (slope,) = torch.autograd.grad(paths(none.requires_grad_()).sum(), none, create_graph=True)
+        assert slope.shape == none.shape and paths.value_and_grad(none)[1].shape == (3, 0, 2)
+
+
 def test_single_precision_points_carry_gradients():
     paths = paths_of("exact", dtype=torch.float32)
     x = rand(3, 2).float().requires_grad_()

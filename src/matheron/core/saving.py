@@ -46,7 +46,7 @@ def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | No
             "save: drawn with detach=False, so tensors require grad, and a file holds no graph; draw with detach=True"
         )
     tree = _describe(value, "", tensors)
-    header = json.dumps(tree, sort_keys=True)
+    header = json.dumps(tree)
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     written = "" if notes is None else json.dumps(notes, sort_keys=True)
     metadata = {"format": FORMAT, "tree": header, "checksum": _checksum(header + written, tensors)}

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Concatenate, Generic, Protocol, TypeVar, cast
+from typing import Concatenate, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,6 +28,7 @@ from .bases import Basis
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Value)
+R = TypeVar("R")
 
 # Which paths have these points: a run of them, one for each problem `[B]`; None: all, at shared points.
 Which = slice | Tensor | None
@@ -340,15 +341,6 @@ def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) 
             "features='leverage'"
         )
     return inner
-
-
-class Recorded(Protocol):
-    """What may be in a graph, or not."""
-
-    requires_grad: bool
-
-
-R = TypeVar("R", bound=Recorded)
 
 
 class Recorder(Generic[M, R]):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.arena import weigh
+from ..core.jacobian import jacobian
 from ..core.own_function import as_features
 from ..core.value import Parts, Value
 from ..evaluate.bases import Basis
@@ -54,16 +55,13 @@ class MappedBasis(Basis):
     def values(self, x: Tensor) -> Tensor:
         x = x + self.origin  # points arrive about the origin; the map wants them whole
         if len(self.maps) == 1:
-            return self.maps[0](x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+            return self.maps[0](x.reshape(-1, x.shape[-1])).unflatten(0, x.shape[:-1])
         return torch.stack([phi(at) for phi, at in zip(self.maps, x.expand(len(self.maps), -1, -1), strict=True)])
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            at = x.detach().requires_grad_()
-            f = weigh(self.values(at), W.detach())  # [B, r, n]
-            rows = range(f.shape[1])
-            slopes = [torch.autograd.grad(f[:, r].sum(), at, retain_graph=r < f.shape[1] - 1)[0] for r in rows]
-        return f.detach(), torch.stack(slopes, dim=1).expand(*f.shape, -1)
+        rows = x.expand(max(len(x), len(W)), -1, -1)
+        f, df = jacobian(lambda at: weigh(self.values(at), W.detach()).mT, rows)  # [B, n, r], [B, n, r, d]
+        return f.mT, df.transpose(1, 2)
 
     def select(self, index: Tensor | slice) -> Basis:
         if self.num_bases == 1:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.jacobian import jacobian
 from ..evaluate.bases import Basis
 from ..kernels import Kernel
 from .features import Block, Features
@@ -80,12 +81,9 @@ class SphericalHarmonics(Basis):
         return torch.stack([self._sums(x[b % len(x)], W[b % len(W)]) for b in range(B)])
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            at = x.detach().requires_grad_()
-            f = self.weighted(at, W.detach())  # [B, r, n]
-            rows = range(f.shape[1])
-            slopes = [torch.autograd.grad(f[:, r].sum(), at, retain_graph=r < f.shape[1] - 1)[0] for r in rows]
-        return f.detach(), torch.stack(slopes, dim=1)
+        rows = x.expand(max(len(x), len(W)), -1, -1)
+        f, df = jacobian(lambda at: self.weighted(at, W.detach()).mT, rows)  # [B, n, r], [B, n, r, d]
+        return f.mT, df.transpose(1, 2)
 
     def _sums(self, x: Tensor, W: Tensor) -> Tensor:
         """`[n, 3], [r, c] -> [r, n]`: Legendre functions once for every latitude, then waves along it.

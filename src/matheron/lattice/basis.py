@@ -191,8 +191,8 @@ class Lattice(Basis):
         F, angles = self._parts_of_coefficients(W), self.angles(x)  # [B, r, *shape] twice, [B, n, k]
         n, inner = x.shape[1], math.prod(F[0].shape[:-1])
         step = max(1, self._in_memory // inner)
-        blocks = [self._block(angles[:, i : i + step], *F) for i in range(0, n, step)]
-        return torch.cat(blocks, dim=-1) if blocks else W.new_zeros(*W.shape[:2], 0)
+        blocks = [self._block(angles[:, i : i + step], *F) for i in range(0, max(1, n), step)]
+        return torch.cat(blocks, dim=-1)
 
     def _block(self, angles: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
         """One axis after the other, the last first: a product for it, weighted sums for the others.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import ArrayLike, as_tensor
+from ..core.jacobian import jacobian
 from ..core.own_function import OwnFunction
 from ..core.sites import Sites
 from ..core.value import Parts, Value
@@ -101,14 +102,7 @@ class _FunctionMean(Mean):
         return value if value.ndim == x.ndim else value[..., None]
 
     def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            value = self(x)
-            gradient = [
-                torch.autograd.grad(v.sum(), x, retain_graph=True, allow_unused=True)[0] if v.requires_grad else None
-                for v in value.unbind(-1)
-            ]
-        return value.detach(), torch.stack([torch.zeros_like(x) if g is None else g for g in gradient], dim=-2)
+        return jacobian(self, x)
 
 
 class CallableMean(_FunctionMean):

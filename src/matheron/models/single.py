@@ -161,6 +161,10 @@ class Observations(NamedTuple):
         """Some of the observations, of outputs that are numbered anew."""
         return Observations(Sites(self.sites.points[keep], outputs), self.y[..., keep], self.noise[keep])
 
+    def to(self, dtype: torch.dtype) -> Observations:
+        """The observations in another precision."""
+        return Observations(self.sites.to(dtype), self.y.to(dtype), self.noise.to(dtype))
+
 
 def as_observations(
     X: ArrayLike,

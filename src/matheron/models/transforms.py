@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import ArrayLike, as_array, as_tensor, positive
+from ..core.jacobian import jacobian
 from ..core.modes import Sobol, transformed
 from ..core.own_function import OwnFunction
 from ..core.value import Parts, Value
@@ -443,15 +444,7 @@ class RowMap(Transform):
         raise TypeError(f"{type(self).__name__}: coordinates do not map one by one, so there is no derivative of each")
 
     def vjp(self, x: Tensor, cotangent: Tensor) -> Tensor:
-        """By autograd: x is repeated e times, so that one backward pass is all of the Jacobian."""
-        e, rank = cotangent.shape[-1], x.ndim
-        with torch.enable_grad():
-            repeated = x.detach().expand(e, *x.shape).clone().requires_grad_()
-            y = self(repeated)  # [e, ..., e]
-            J = torch.zeros_like(repeated)
-            if y.requires_grad:  # not where all of it is flat
-                (J,) = torch.autograd.grad(y.diagonal(dim1=0, dim2=-1).sum(), repeated)  # [e, ..., d]
-        return cotangent @ J.permute(*range(1, rank), 0, rank)
+        return cotangent @ jacobian(self, x)[1]  # [..., t, e] [..., e, d]
 
 
 class Columns(RowMap):
@@ -483,6 +476,16 @@ class Columns(RowMap):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([transform(x[..., some]) for transform, some in self._each()], dim=-1)
+
+    def vjp(self, x: Tensor, cotangent: Tensor) -> Tensor:
+        total, first = x.new_zeros(*cotangent.shape[:-1], self.num_inputs), 0
+        for transform, some in self._each():
+            own = x[..., some]
+            count = transform(own).shape[-1]
+            mine = cotangent[..., first : first + count]
+            total.index_add_(-1, torch.tensor(some, device=x.device), transform.vjp(own, mine))
+            first += count
+        return total
 
     def image(self, box: Tensor) -> Tensor:
         return torch.cat([transform.image(box[:, some]) for transform, some in self._each()], dim=-1)
@@ -530,6 +533,9 @@ class OneHot(RowMap):
                         f"{x[..., column][unknown][0].item():g}"
                     )
         return torch.where(each.isnan(), each, equal.to(x))[..., self.kept]
+
+    def vjp(self, x: Tensor, cotangent: Tensor) -> Tensor:
+        return x.new_zeros(*cotangent.shape[:-1], self.num_inputs)  # flat
 
     def image(self, box: Tensor) -> Tensor:
         return torch.tensor([[0.0], [1.0]], device="cpu").to(box).repeat(1, len(self.kept))

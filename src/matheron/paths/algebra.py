@@ -12,9 +12,8 @@ All have their parts in `functions`, and evaluate these where no record says the
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar, Self, cast, final
 
@@ -23,9 +22,21 @@ import torch
 from torch import Tensor
 
 from ..core.checks import Names, as_tensor, common_names
+from ..core.jacobian import jacobian
+from ..core.modes import outside
 from ..core.own_function import OwnFunction
 from ..core.value import Parts, Value
-from ..evaluate import Canonical, Float64Term, PathTerm, Record, Recorder, WeightedSum, values, values_and_gradients
+from ..evaluate import (
+    Canonical,
+    Float64Term,
+    PathTerm,
+    Products,
+    Record,
+    Recorder,
+    WeightedSum,
+    values,
+    values_and_gradients,
+)
 from ..models.means import ConstantMean, Mean, Mixed, Stacked
 from ..models.transforms import Transform, chained
 from .functions import AbstractFunctions, Number, require_functions
@@ -86,23 +97,47 @@ class Combined(AbstractFunctions):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.functions))})"
 
-    @abstractmethod
+    def _whole(self) -> Record | None:
+        """All of it as one record; None where the functions are evaluated side by side."""
+        return None
+
+    def _records(self) -> list[Record] | None:
+        whole = self._whole()
+        return None if whole is None else [whole]
+
     def _combine(self, each: list[Tensor], of: Tensor | None) -> Tensor:
         """From each function's values `[s, n, t_i]`, or of the paths `of` `[p, n, t_i]`, to `[s or p, n, t]`."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _combine_gradients(self, each: list[Tensor], slopes: list[Tensor], of: Tensor | None) -> tuple[Tensor, Tensor]:
         """The same with their gradients `[s or p, n, t_i, d]`."""
+        raise NotImplementedError
 
     def _values(self, x: Tensor) -> Tensor:
+        record = self._whole()
+        return self._values_of_parts(x) if record is None else record.outer(values(record, record.inner(x)))
+
+    def _values_of_parts(self, x: Tensor) -> Tensor:
         return self._combine([f._values(x.to(f.dtype)).to(x.dtype) for f in self.functions], None)
 
     def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        record = self._whole()
+        if record is None:
+            return self._values_and_gradients_of_parts(x, of)
+        return record.chained(x, *values_and_gradients(record, record.inner(x), of))
+
+    def _values_and_gradients_of_parts(self, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
         pairs = [f._values_and_gradients(x.to(f.dtype), of) for f in self.functions]
         each, slopes = ([part.to(x.dtype) for part in parts] for parts in zip(*pairs, strict=True))
         return self._combine_gradients(each, slopes, of)
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
+        record = self._whole()
+        if record is None:
+            return self._on_grid_of_parts(axes, out)
+        write_by_record(record, axes, out)
+
+    def _on_grid_of_parts(self, axes: list[Tensor], out: Tensor) -> None:
         numbers = self.num_paths * sum(f.num_outputs for f in self.functions)
         for cut, slab in slabs(axes, numbers):
             each = [grid_values(f, slab).to(out.dtype).flatten(1, -2) for f in self.functions]  # [s, n, t_i]
@@ -119,6 +154,14 @@ class Combined(AbstractFunctions):
 
     def _takes(self, x: Tensor) -> bool:
         return all(f._takes(x.to(f.dtype)) for f in self.functions)
+
+
+def _common_outputs(functions: Iterable[AbstractFunctions]) -> int:
+    """The number of outputs of functions that are combined output by output: as many each, or one."""
+    counts = {f.num_outputs for f in functions}
+    if len(counts - {1}) > 1:
+        raise ValueError(f"expected functions of as many outputs, or of one, got {sorted(counts - {1})}")
+    return max(counts)
 
 
 # Sums.
@@ -150,9 +193,7 @@ class LinearCombination(Combined):
 
     def check(self) -> None:
         super().check()
-        outputs = {f.num_outputs for f in self.functions} - {1}
-        if len(outputs) > 1:
-            raise ValueError(f"expected functions of as many outputs, or of one, got {sorted(outputs)}")
+        _common_outputs(self.functions)
         s, t = self.num_paths, self.num_outputs
         shapes = [self.weights.shape[1:], self.level.shape]
         if len(self.weights) != len(self.functions) or any(r not in (1, s) or c not in (1, t) for r, c in shapes):
@@ -160,7 +201,7 @@ class LinearCombination(Combined):
 
     @property
     def num_outputs(self) -> int:
-        return max(f.num_outputs for f in self.functions)
+        return _common_outputs(self.functions)
 
     def __repr__(self) -> str:
         parts = [f"{_shown(w)} * {f!r}" for w, f in zip(self.weights, self.functions, strict=True)]
@@ -177,34 +218,8 @@ class LinearCombination(Combined):
         slope = reduce(torch.add, (w[:, None, :, None] * df for w, df in zip(weights, slopes, strict=True)))
         return self._combine(each, of), slope
 
-    def _values(self, x: Tensor) -> Tensor:
-        merged = _merged_of(self)
-        if merged.record is None:
-            return super()._values(x)
-        f = values(merged.record, merged.record.inner(x))
-        return f if merged.level is None else f + merged.level[:, None]
-
-    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        merged = _merged_of(self)
-        if merged.record is None:
-            return super()._values_and_gradients(x, of)
-        record, level = merged.record, merged.level
-        f, df = record.chained(x, *values_and_gradients(record, record.inner(x), of))
-        if level is not None:
-            f = f + (level if of is None or len(level) == 1 else level[of])[:, None]
-        return f, df
-
-    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        merged = _merged_of(self)
-        if merged.record is None:
-            return super()._on_grid(axes, out)
-        write_by_record(self, merged.record, axes, out)
-        if merged.level is not None:
-            out += merged.level.unflatten(-1, [1] * len(axes) + [-1])
-
-    def _records(self) -> list[Record] | None:
-        merged = _merged_of(self)
-        return None if merged.record is None or merged.level is not None else [merged.record]
+    def _whole(self) -> Record | None:
+        return _merged_record(self)
 
     def _mean(self, x: Tensor) -> Tensor:
         means = [f._mean(x.to(f.dtype)).to(x.dtype) for f in self.functions]  # [n, t_i], or [s, n, t_i]
@@ -233,7 +248,7 @@ def linear_combination(
     functions: Sequence[AbstractFunctions], weights: Sequence[Number], level: Number = 0.0
 ) -> LinearCombination:
     """sum_i w_i f_i + b, where sums among the functions are taken apart, and a function that comes twice is one."""
-    s, t = functions[0].num_paths, max(f.num_outputs for f in functions)
+    s, t = functions[0].num_paths, _common_outputs(functions)
     like = functions[0]._origin
     like = like.double() if any(f.dtype == torch.float64 for f in functions) else like
     total = _as_rows(level, s, t, like)
@@ -275,23 +290,17 @@ def _shown(numbers: Tensor) -> str:
 # A linear combination of records as one record.
 
 
-@dataclass(eq=False)
-class _Merged:
-    """A combination as one record, and what is added `[s or 1, t or 1]`; None where it is evaluated side by side."""
+def _merge(combination: LinearCombination) -> Record | None:
+    """One record of sum_i w_i o_i(m_i + terms_i) + b, for affine o_i: terms are scaled, means and levels added.
 
-    record: Record | None = None
-    level: Tensor | None = None
-    requires_grad: bool = False
-
-
-def _merge(combination: LinearCombination) -> _Merged:
-    """One record of sum_i w_i o_i(m_i + terms_i) + b, for affine o_i: terms are scaled, means and levels added."""
+    None where there is no such record: the functions are evaluated side by side.
+    """
     records = [f._records() or [] for f in combination.functions]
     if any(len(each) != 1 for each in records) or combination.requires_graph():
-        return _Merged()
+        return None
     (first, *others), t = [record for (record,) in records], combination.num_outputs
     if first.requires_grad or any(not _fit(first, other) for other in others):
-        return _Merged()
+        return None
     like, level = first.origin, combination.level
     terms: list[PathTerm] = []
     means: list[tuple[Mean, Tensor]] = []
@@ -299,29 +308,32 @@ def _merge(combination: LinearCombination) -> _Merged:
         transform = record.output_transform
         if transform is not None:
             if not transform.affine:
-                return _Merged()
+                return None
             zero = like.new_zeros(1, t)
             level, w = level + w * transform(zero), w * transform.derivative(zero)
         scaled = [_scaled(term, w) for term in record.terms]
         if any(term is None for term in scaled):
-            return _Merged()
+            return None
         terms += [term for term in scaled if term is not None]
-        means.append((record.mean, w))
+        if isinstance(record.mean, ConstantMean):
+            level = level + w * record.mean.value
+        elif len(w) == 1:
+            means.append((record.mean, w))
+        else:  # a record's mean is one for all paths
+            return None
     if not _one_basis_each(terms):
-        return _Merged()
-    for mean, w in [(mean, w) for mean, w in means if isinstance(mean, ConstantMean)]:
-        level = level + w * mean.value
-    moving = [(mean, w) for mean, w in means if not isinstance(mean, ConstantMean)]
-    if any(len(w) > 1 for _, w in moving):  # a record's mean is one for all paths
-        return _Merged()
-    outside = level if len(level) > 1 else None
-    constant = ConstantMean(0.0 if outside is not None else level[0]).to(like.device, like.dtype)
-    mean = _sum_of_means([*moving, (constant, like.new_ones(1, 1))], t, like) if moving else constant
-    record = replace(first, terms=_added(terms), mean=mean, output_transform=None)
-    return _Merged(record, outside)
+        return None
+    terms, mean = _added(terms), ConstantMean(level[0]).to(like)
+    if len(level) > 1:  # each path has its own: the weights of a function that is 1
+        axes = torch.eye(len(like) + 1, dtype=like.dtype, device=like.device)
+        one = Products(axes[None, None, -1:], like.new_ones(1, 1), like[None])
+        terms.append(WeightedSum(one, level.expand(-1, t)[..., None], origin=like))
+        mean = ConstantMean().to(like)
+    mean = _sum_of_means([*means, (mean, like.new_ones(1, 1))], t, like) if means else mean
+    return replace(first, terms=terms, mean=mean, output_transform=None)
 
 
-_merged_of = Recorder(_merge)
+_merged_record = Recorder(_merge)
 
 
 def _fit(a: Record, b: Record) -> bool:
@@ -439,13 +451,11 @@ class PointwiseProduct(Combined):
 
     def check(self) -> None:
         super().check()
-        outputs = {f.num_outputs for f in self.functions} - {1}
-        if len(outputs) > 1:
-            raise ValueError(f"expected functions of as many outputs, or of one, got {sorted(outputs)}")
+        _common_outputs(self.functions)
 
     @property
     def num_outputs(self) -> int:
-        return max(f.num_outputs for f in self.functions)
+        return _common_outputs(self.functions)
 
     def _combine(self, each: list[Tensor], of: Tensor | None) -> Tensor:
         return reduce(torch.mul, each)
@@ -530,10 +540,9 @@ class Mapped(Combined):
 
     def check(self) -> None:
         super().check()
-        own = isinstance(self.function, OwnFunction)
         if not isinstance(self.function, Elementwise | Transform | OwnFunction) or not isinstance(self.count, int):
             raise ValueError(f"Mapped: expected a function of values, got {self.function!r}")
-        if len(self.functions) != 1 or (not own and self.count != self.functions[0].num_outputs):
+        if len(self.functions) != 1 or (self._by_output and self.count != self.functions[0].num_outputs):
             raise ValueError(
                 f"Mapped: expected a function of {self.functions[0].num_outputs} outputs, got {self.count}"
             )
@@ -542,51 +551,91 @@ class Mapped(Combined):
     def num_outputs(self) -> int:
         return self.count
 
+    @property
+    def _by_output(self) -> bool:
+        """Whether the function acts on each output by itself."""
+        return isinstance(self.function, Elementwise) or (
+            isinstance(self.function, Transform) and self.function.elementwise
+        )
+
     def __repr__(self) -> str:
         return f"Mapped({self.function!r}, {self.functions[0]!r})"
 
-    def _combine(self, each: list[Tensor], of: Tensor | None) -> Tensor:
-        (f,) = each
+    def _phi(self, f: Tensor) -> Tensor:
+        """`[..., n, t_f] -> [..., n, t]`."""
         if not isinstance(self.function, OwnFunction):
             return self.function(f)
         out = self.function(f.squeeze(-1) if self.functions[0].num_outputs == 1 else f)
         return out[..., None] if out.ndim < f.ndim else out
 
+    def _combine(self, each: list[Tensor], of: Tensor | None) -> Tensor:
+        return self._phi(each[0])
+
     def _combine_gradients(self, each: list[Tensor], slopes: list[Tensor], of: Tensor | None) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            f = each[0].detach().requires_grad_()
-            out = self._combine([f], of)
-            if not isinstance(self.function, OwnFunction):  # each output by itself
-                (slope,) = torch.autograd.grad(out.sum(), f)
-                return out.detach(), slope[..., None] * slopes[0]
-            rows = [torch.autograd.grad(column.sum(), f, retain_graph=True)[0] for column in out.unbind(-1)]
-        return out.detach(), torch.stack(rows, dim=-2) @ slopes[0]  # [s, n, t, t_f] [s, n, t_f, d]
+        (f,), (df,) = each, slopes
+        if self._by_output:
+            value, slope = jacobian(lambda f: self._phi(f[..., 0])[..., None], f[..., None])
+            return value[..., 0], slope[..., 0] * df  # [s, n, t, 1] [s, n, t, d]
+        value, J = jacobian(self._phi, f)
+        return value, J @ df  # [s, n, t, t_f] [s, n, t_f, d]
 
 
-def mapped(f: AbstractFunctions, function: Callable[[Tensor], Tensor]) -> Mapped:
+def mapped(f: AbstractFunctions, function: Callable[[Tensor], Tensor]) -> AbstractFunctions:
     """phi(f) of what `AbstractFunctions.map` takes."""
     if isinstance(function, Elementwise):
         return Mapped(f, function, f.num_outputs)
-    name = _NAMES.get(function) if callable(function) else None
-    if name is not None and name not in ("clamp", "power"):
-        return Mapped(f, Elementwise(name), f.num_outputs)
-    if isinstance(function, Transform) and function.elementwise:
-        return Mapped(f, function.to(f.device, f.dtype), f.num_outputs)
+    if isinstance(function, Transform):
+        return _transformed(f, function.to(f.device, f.dtype))
+    if isinstance(function, AbstractFunctions):
+        raise TypeError("map: expected a function of values, got functions of points; g(f(x)) is g.compose(f)")
     if not callable(function) or isinstance(function, Value):
         raise TypeError(f"map: expected a function of values, got {type(function).__name__}")
-    t, like = f.num_outputs, f._origin
-    called = OwnFunction(function).to(like.device, like.dtype)
-    probe = like.new_full((2, 3) if t == 1 else (2, 3, t), 0.5).requires_grad_()
-    with torch.enable_grad():
-        out = called(probe)
-    shape, wanted = list(out.shape) if isinstance(out, Tensor) else type(out).__name__, list(probe.shape)
-    if not isinstance(out, Tensor) or shape[:2] != [2, 3] or len(shape) > 3:
-        raise ValueError(
-            f"map: expected a function of values {wanted} that returns [2, 3], or [2, 3, t] for t outputs, got {shape}"
+    name = _NAMES.get(function)
+    if name is not None and name not in ("clamp", "power"):
+        return Mapped(f, Elementwise(name), f.num_outputs)
+    called = OwnFunction(function).to(f.device, f.dtype)
+    return Mapped(f, called, _count_outputs(called, f.num_outputs, f._origin))
+
+
+def _transformed(f: AbstractFunctions, transform: Transform) -> AbstractFunctions:
+    """A transform of each output, or of the outputs of a point together."""
+    t = f.num_outputs
+    count = transform(f._origin.new_full((1, t), torch.nan)).shape[-1]  # zero may be no category
+    takes = transform.input_dim(count)
+    if takes != t:
+        raise ValueError(f"map: expected a transform of {t} outputs, those of the functions, got one of {takes}")
+    if transform.affine:
+        zero = f._origin.new_zeros(1, t)
+        return linear_combination([f], [transform.derivative(zero)], transform(zero))
+    return Mapped(f, transform, count)
+
+
+def _count_outputs(function: OwnFunction, t: int, like: Tensor) -> int:
+    """How many outputs a function of one's own has, of t: it is tried on a few values."""
+    with outside(), torch.enable_grad():
+        probe = torch.full((3, 4) if t == 1 else (3, 4, t), 0.5, dtype=like.dtype, device=like.device)
+        probe.requires_grad_()
+        shape, takes = (
+            list(probe.shape),
+            f"map: expected a function of torch's operations on values {list(probe.shape)}",
         )
-    if not out.requires_grad:
-        raise TypeError("map: expected a function of torch's operations, through which gradients flow, got another")
-    return Mapped(f, called, 1 if out.ndim == 2 else out.shape[2])
+        try:
+            out = function.owned()(probe)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise TypeError(f"{takes}, got an error: {error}") from error
+        if not isinstance(out, Tensor) or list(out.shape[:2]) != shape[:2] or out.ndim > 3:
+            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ValueError(f"{takes} that returns [3, 4], or [3, 4, t] for t outputs, got {got}")
+        if not out.requires_grad:
+            raise TypeError(f"{takes}, through which gradients flow, got one without")
+        (slope,) = torch.autograd.grad(out[1, 1].sum(), probe, materialize_grads=True)
+    slope[1, 1] = 0.0
+    if bool((slope.abs() > 0).any()):
+        raise ValueError(
+            f"{takes} that takes each by itself, got one that mixes those of several points or paths: they are "
+            "evaluated some at a time"
+        )
+    return 1 if out.ndim == 2 else out.shape[2]
 
 
 # Compositions.
@@ -717,7 +766,7 @@ class Coordinates(AbstractFunctions):
         return f.expand(rows, -1, -1), df.expand(rows, -1, -1, -1)
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        write_by_points(self, axes, out)
+        write_by_points(self._values, axes, out)
 
     def _chosen(self, index: Tensor) -> Self:
         return self.replaced(count=len(index))
@@ -759,7 +808,7 @@ class Stack(Combined):
     def _combine_gradients(self, each: list[Tensor], slopes: list[Tensor], of: Tensor | None) -> tuple[Tensor, Tensor]:
         return torch.cat(each, dim=-1), torch.cat(slopes, dim=-2)
 
-    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
+    def _on_grid_of_parts(self, axes: list[Tensor], out: Tensor) -> None:
         for f, part in zip(self.functions, out.split(self._counts(), dim=-1), strict=True):
             if f.dtype == out.dtype:
                 f._on_grid(axes, part)
@@ -876,15 +925,8 @@ class PosteriorMean(Combined):
     def _variance(self, x: Tensor) -> Tensor:
         return torch.zeros_like(self._mean(x))
 
-    def _combine(self, each: list[Tensor], of: Tensor | None) -> Tensor:
-        raise AssertionError("a mean has no values of paths")
-
-    def _combine_gradients(self, each: list[Tensor], slopes: list[Tensor], of: Tensor | None) -> tuple[Tensor, Tensor]:
-        raise AssertionError("a mean has no values of paths")
-
-    def _records(self) -> list[Record] | None:
-        record = None if self.own else _mean_record_of(self).record
-        return None if record is None else [record]
+    def _whole(self) -> Record | None:
+        return _mean_record(self)
 
     def _at(self, x: Tensor, of: Tensor | None) -> Tensor:
         """The mean at points `[1 or s, n, d]`, or `[p, n, d]` of the paths `of`."""
@@ -897,29 +939,14 @@ class PosteriorMean(Combined):
         each = torch.arange(len(x), device=x.device)
         return mean[each if of is None else of, each]
 
-    def _values(self, x: Tensor) -> Tensor:
-        records = self._records()
-        if records is None:
-            return self._at(x, None)
-        (record,) = records
-        return record.outer(values(record, record.inner(x)))
+    def _values_of_parts(self, x: Tensor) -> Tensor:
+        return self._at(x, None)
 
-    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        records = self._records()
-        if records is not None:
-            (record,) = records
-            return record.chained(x, *values_and_gradients(record, record.inner(x), of))
-        with torch.enable_grad():
-            points = x.detach().expand(self.count if of is None else len(of), -1, -1).clone().requires_grad_()
-            mean = self._at(points, of)
-            slopes = [torch.autograd.grad(column.sum(), points, retain_graph=True)[0] for column in mean.unbind(-1)]
-        return mean.detach(), torch.stack(slopes, dim=-2)
+    def _values_and_gradients_of_parts(self, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
+        return jacobian(lambda at: self._at(at, of), x.expand(self.count if of is None else len(of), -1, -1))
 
-    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        records = self._records()
-        if records is not None:
-            return write_by_record(self, records[0], axes, out)
-        write_by_points(self, axes, out)
+    def _on_grid_of_parts(self, axes: list[Tensor], out: Tensor) -> None:
+        write_by_points(self._values, axes, out)
 
     def _chosen(self, index: Tensor) -> Self:
         if self.own:
@@ -927,12 +954,12 @@ class PosteriorMean(Combined):
         return self.replaced(count=len(index))
 
 
-def _make_mean_record(mean: PosteriorMean) -> _Merged:
+def _make_mean_record(mean: PosteriorMean) -> Record | None:
     paths = mean.functions[0]
     one = paths._mean_record() if isinstance(paths, AbstractPaths) else None
-    if one is None:
-        return _Merged(None)
-    return _Merged(replace(one, num_paths=mean.count, terms=[_repeated(term, mean.count) for term in one.terms]))
+    if one is None or mean.own:
+        return one
+    return replace(one, num_paths=mean.count, terms=[_repeated(term, mean.count) for term in one.terms])
 
 
 def _repeated(term: PathTerm, rows: int) -> PathTerm:
@@ -944,4 +971,4 @@ def _repeated(term: PathTerm, rows: int) -> PathTerm:
     return replace(term, weights=term.weights.repeat(rows, 1, 1), index=index)
 
 
-_mean_record_of = Recorder(_make_mean_record)
+_mean_record = Recorder(_make_mean_record)

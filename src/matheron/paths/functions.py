@@ -415,9 +415,11 @@ class AbstractFunctions(PlacedFunctions):
     @final
     def clamp(self, min: float | None = None, max: float | None = None) -> AbstractFunctions:
         """f, no less than `min` and no more than `max`. Where it is cut, it is flat."""
-        if min is None and max is None:
-            raise ValueError("clamp: expected min, max or both, got neither")
-        return self._elementwise("clamp", *(None if end is None else float(end) for end in (min, max)))
+        ends = [None if end is None else float(end) for end in (min, max)]
+        given = [end for end in ends if end is not None]
+        if given != sorted(given) or not given or any(map(math.isnan, given)):
+            raise ValueError(f"clamp: expected min, max or both, in this order, got {min} and {max}")
+        return self._elementwise("clamp", *ends)
 
     @final
     def _elementwise(self, name: str, *arguments: float | None) -> AbstractFunctions:
@@ -442,6 +444,8 @@ class AbstractFunctions(PlacedFunctions):
         """
         from .algebra import Composition, Coordinates, Stack
 
+        if callable(inner) and not isinstance(inner, PlacedFunctions):
+            raise TypeError("inner: expected functions, got code of your own; f(network(x)) is f.of(network)")
         inner = require_functions(inner, "inner")
         return Composition(self, Stack([Coordinates.beside(inner), inner]) if with_inputs else inner)
 
@@ -468,6 +472,8 @@ class AbstractFunctions(PlacedFunctions):
         """
         from ..models.transforms import as_map
 
+        if isinstance(network, PlacedFunctions):
+            raise TypeError("network: expected a torch module or a function, got functions; f(g(x)) is f.compose(g)")
         transform = as_map(network, self.input_dim, input_dim, like=self._origin)
         return self._of(transform.owned() if detach else transform)
 
@@ -708,6 +714,9 @@ def _picked(count: int, index: Index, what: str, device: torch.device | str = "c
 
 
 def _is_number(other: object) -> bool:
+    """Whether functions are added to it, or multiplied with it; a batch of models' paths is told to go one by one."""
+    if isinstance(other, PlacedFunctions):
+        require_functions(other, "functions")
     return isinstance(other, Real | Tensor | np.ndarray)
 
 

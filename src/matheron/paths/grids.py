@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from ..evaluate import Record, on_grid
+from ..evaluate import Record, on_grid, values
 from .functions import AbstractFunctions
 
 
@@ -28,11 +28,11 @@ def slabs(axes: list[Tensor], numbers: int, most: int = 1 << 22) -> Iterator[tup
         yield cut, [axes[0][cut], *axes[1:]]
 
 
-def write_by_record(f: AbstractFunctions, record: Record, axes: list[Tensor], out: Tensor) -> None:
-    """Write the values of functions with a record into out `[s, n1, n2, ..., t]`, axis by axis if possible."""
+def write_by_record(record: Record, axes: list[Tensor], out: Tensor) -> None:
+    """Write the values of a record into out `[s, n1, n2, ..., t]`, axis by axis if possible."""
     transform = record.input_transform
     if transform is not None and not transform.elementwise:
-        return write_by_points(f, axes, out)
+        return write_by_points(lambda x: record.outer(values(record, record.inner(x))), axes, out)
     inner = []
     for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
         x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
@@ -41,11 +41,11 @@ def write_by_record(f: AbstractFunctions, record: Record, axes: list[Tensor], ou
     on_grid(record, inner, out)
 
 
-def write_by_points(f: AbstractFunctions, axes: list[Tensor], out: Tensor) -> None:
-    """The same point by point, for functions that do not come apart into factors of one axis each."""
-    for cut, slab in slabs(axes, f.input_dim):
+def write_by_points(f: Callable[[Tensor], Tensor], axes: list[Tensor], out: Tensor) -> None:
+    """The same point by point, of values `[1, n, d] -> [s, n, t]` that do not come apart into factors of one axis."""
+    for cut, slab in slabs(axes, len(axes)):
         points = torch.stack(torch.meshgrid(*slab, indexing="ij"), dim=-1)  # [n1, n2, ..., d]
-        out[:, cut] = f._values(points.flatten(0, -2)[None]).unflatten(1, points.shape[:-1])
+        out[:, cut] = f(points.flatten(0, -2)[None]).unflatten(1, points.shape[:-1])
 
 
 def write_in_slabs(f: AbstractFunctions, axes: list[Tensor], out: Tensor, rows: Tensor | slice = slice(None)) -> None:

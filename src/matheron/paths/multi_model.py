@@ -91,7 +91,7 @@ class OutputPaths(Stack, AbstractPaths):
         functions, first = [], 0
         for paths, count in zip(self.functions, self._counts(), strict=True):
             keep = ((outputs >= first) & (outputs < first + count)).nonzero()[:, 0]
-            own = data.only(keep, outputs[keep] - first if count > 1 else None)
+            own = data.only(keep, outputs[keep] - first if count > 1 else None).to(paths.dtype)
             functions.append(paths._given(own, solver, generator) if len(keep) else paths)
             first += count
         return OutputPaths(functions)

@@ -133,7 +133,8 @@ class AbstractPaths(AbstractFunctions):
     def _variance(self, x: Tensor) -> Tensor: ...
 
     def _mean_record(self) -> Record | None:
-        """The posterior mean as a record of one function; None where it is not one, or not one for all paths."""
+        """The posterior mean as a record: of one function, or of one for each path where each has its own posterior;
+        None where it is not one."""
         return None
 
     @abstractmethod
@@ -266,7 +267,7 @@ class PriorPlusUpdate(AbstractPaths):
         return record.chained(x, *values_and_gradients(record, record.inner(x), of))
 
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        write_by_record(self, self.record, axes, out)
+        write_by_record(self.record, axes, out)
 
     def _of(self, transform: Transform) -> Self:
         inward = chained([transform.to(self.device, self.dtype), self.input_transform])
@@ -339,18 +340,14 @@ class Paths(PriorPlusUpdate):
     """
 
     def _mean(self, x: Tensor) -> Tensor:
-        means, own = self._record_of_mean(), self.update.own_posteriors
+        means = self._mean_record()
         f = means.outer(values(means, means.inner(x)))
-        return f if own else f[0]
+        return f if self.update.own_posteriors else f[0]
 
-    def _record_of_mean(self) -> Record:
-        """The posterior mean: a row, or one for each path where posteriors are each path's own."""
+    def _mean_record(self) -> Record:
         self._affine_output()
         rows = self.num_paths if self.update.own_posteriors else 1
         return self.record.derived(lambda r: replace(r, num_paths=rows, terms=self.update.mean_terms()), "mean")
-
-    def _mean_record(self) -> Record | None:
-        return None if self.update.own_posteriors else self._record_of_mean()
 
     def _variance(self, x: Tensor) -> Tensor:
         transform, x = self.output_transform, self.inner(x)[0]
