@@ -70,7 +70,7 @@ def chosen_features(
     by_leverage = kind in ("auto", "leverage") and posterior is not None and not spec.joint
     chosen = with_components(terms, d) if by_leverage else []
     found = [part for _, own in chosen for part in own]
-    if 2 * sum(len(own) * monomial_count(list(term.forms)) for term, own in chosen) > spec.num_features:
+    if 2 * sum(len(part.variances) for part in found) > spec.num_features:
         chosen, found = [], []  # too few features for tables of their own
     terms = [term for term in terms if not any(term is other for other, _ in chosen)]
     sizes = [sum(size_of(term, reference) for term, _ in chosen)] if chosen else []

@@ -487,13 +487,12 @@ def _as_given(features: Features, kernel: Kernel, like: Tensor) -> Features:
 
 def _random_features(kernel: Kernel, spec: FeatureSpec, origin: Tensor, generator: torch.Generator) -> Features | None:
     """Random Fourier features, the paper's, where they are asked for and a kernel is one stationary term; else None."""
-    kind, terms = spec.kind, relevant_terms(kernel, len(origin))
-    if kind not in RANDOM_KINDS or spec.domain is not None or len(terms) != 1:
+    kind = spec.kind
+    if not isinstance(kind, str) or kind not in RANDOM_KINDS or spec.domain is not None:
         return None
-    (term,) = terms
-    if not term.stationary or term.forms or term.own:
+    term, *more = relevant_terms(kernel, len(origin)) or [None]
+    if term is None or more or not term.stationary or term.forms or term.own:
         return None
-    assert isinstance(kind, str)
     count, num_bases = spec.num_features, spec.num_bases
     bases = fourier(term, len(origin), count, kind=kind, num_bases=num_bases, generator=generator)
     blocks = [Coupled(basis, term.coupling, RANDOM).block(kernel.num_outputs) for basis in bases]

@@ -35,10 +35,13 @@ pi ~ m sqrt(lev^2 + b), with m their mean squares, and divided by sqrt(pi): `res
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -118,7 +121,7 @@ def log_area(p: int) -> float:
 
 
 @kept(64)
-def shells(profile: _Profile, count: int) -> tuple[float, float, Tensor, Tensor]:
+def shells(profile: _Profile, count: int) -> tuple[float, float, np.ndarray, np.ndarray]:
     """The first shell's lower end and the shells' width, in log radius; their middles `[c]` and masses `[c]`."""
     coarse = torch.arange(-80.0, 230.0, 0.5, dtype=torch.float64, device="cpu")
     mass = profile.log_density(coarse + 0.25).exp()
@@ -130,7 +133,11 @@ def shells(profile: _Profile, count: int) -> tuple[float, float, Tensor, Tensor]
     waves = profile.measure.waves  # points that a density that oscillates is averaged over
     within = step * ((torch.arange(waves, dtype=torch.float64, device="cpu") + 0.5) / waves - 0.5)
     masses = profile.log_density(index[:, None] + within).exp().mean(1)
-    return low, step, index, masses / masses.sum()
+    return low, step, as_numpy(index), as_numpy(masses / masses.sum())
+
+
+# A uniform `[..]` for a place in a table, and an independent direction `[.., p]`, which atoms have no use for.
+Position = tuple[Tensor, Tensor]
 
 
 class RadialFactor:
@@ -146,22 +153,24 @@ class RadialFactor:
         with outside():
             self.fixed = copy(measure)  # without a graph: what the choice of q depends on
             vars(self.fixed).update({k: plain(v) for k, v in vars(measure).items() if isinstance(v, Tensor)})
-        key = None if self.fixed.shape is None else (type(measure), *self.fixed.shape)
-        tabulated = shells if key is not None else shells.__wrapped__
-        self.low, self.step, self.index, self.masses = tabulated(_Profile(self.fixed, key), num_shells)
+        self.profile = _Profile(self.fixed, None if self.fixed.shape is None else (type(measure), *self.fixed.shape))
+        tabulated = shells if self.profile.key is not None else shells.__wrapped__
+        self.low, self.step, self.index, self.masses = tabulated(self.profile, num_shells)
 
-    def stretched(self, factor: float) -> Tensor:
-        """Masses `[c]` of the density with radii times a factor."""
-        return torch.nn.functional.pad(self.masses, (round(math.log(factor) / self.step), 0))[: len(self.masses)]
+    def pilot(self, U: tuple[int, int, int], stretch: float, least: float) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """Pilot waves along the whole spectrum: frequencies `[k, d]`, S / q `[k]`, and places `[k]` in the table.
 
-    def tail(self, least: float) -> Tensor:
-        """Even masses `[c]` over log radii from the median to where this share of the spectrum lies beyond."""
-        beyond = self.masses.flip(0).cumsum(0).flip(0)
-        inside = ((beyond <= 0.5) & (beyond > max(least, 1e-10))).double()
-        return inside / inside.sum().clamp_min(1)
+        Args:
+            U: their uniforms, columns of a net: the number of waves, that of the net's columns, and the first of these.
+            stretch: waves follow the density as it is, and with radii times this.
+            least: and lie evenly from the median to where this share of the spectrum lies beyond; a power of ten.
+        """
+        made = unit_pilot if self.profile.key is not None else unit_pilot.__wrapped__
+        own, ratio, t = made(self.profile, len(self.masses), self.half, U, stretch, least)
+        own = own * self.fixed.scale
+        return own if self.frame is None else own @ self.frame, ratio, t
 
-    def directions(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """A uniform `[..]` for the radius and an independent direction `[.., p]`, from uniforms `[.., p]`."""
+    def position(self, U: Tensor) -> Position:
         p = U.shape[-1]
         if p == 1:
             u = U[..., 0] if self.half else (2 * U[..., 0] - 1).abs()
@@ -174,20 +183,41 @@ class RadialFactor:
         u = torch.special.gammainc(torch.full_like(squared, p / 2), squared / 2)  # of a chi-squared variable
         return u, z / squared.sqrt()[..., None]
 
-    def at(self, q: Tensor, u: Tensor, direction: Tensor, measure: Elliptical) -> tuple[Tensor, Tensor, Tensor]:
-        """Frequencies `[.., d]` by probabilities q `[c]` of the shells, log S / q `[..]`, and their places t `[..]`.
+    def at(self, q: np.ndarray, which: np.ndarray, position: Position) -> tuple[Tensor, Tensor]:
+        """Frequencies `[.., f, d]`, and log S / q `[.., f]`.
 
-        Frequencies are constants; S has the gradient of the measure's hyperparameters.
+        Wave i has the probabilities q `[v, c]` of version `which[i]`. Frequencies are constants; S has the gradient of
+        the measure's hyperparameters.
         """
-        cell, fraction = inverse_cdf(q, u)
-        t = self.low + self.step * (cell + fraction)
-        scale, r = measure.scale, t.exp()
-        own = r[..., None] * direction * self.fixed.scale  # [.., p]
-        plain_r2 = measure is self.fixed or not torch.is_grad_enabled()
-        r2 = r.square() if plain_r2 else (own / scale).square().sum(-1)
-        log_S = measure.log_radial(r2) - (0 if plain_r2 else scale.log().sum() - self.fixed.scale.log().sum())
-        log_q = (q.log() - math.log(self.step))[cell] - self.num_uniforms * t - log_area(self.num_uniforms)
-        return own if self.frame is None else own @ self.frame, log_S - log_q, t
+        (u, direction), p = position, self.num_uniforms
+        cell, fraction = inverse_cdf(q, which, u)
+        t = self.low + self.step * torch.from_numpy(cell + fraction)
+        scale, r = self.measure.scale, t.exp()
+        own = r[..., None] * direction * self.fixed.scale  # [.., f, p]
+        in_graph = torch.is_grad_enabled()
+        r2 = (own / scale).square().sum(-1) if in_graph else r.square()
+        log_S = self.measure.log_radial(r2) - (scale.log().sum() - self.fixed.scale.log().sum() if in_graph else 0)
+        log_q = torch.from_numpy(np.log(q[which, cell] / self.step)) - p * t - log_area(p)
+        return own if self.frame is None else own @ self.frame, log_S - log_q
+
+
+@kept(64)
+def unit_pilot(
+    profile: _Profile, num_shells: int, half: bool, U: tuple[int, int, int], stretch: float, least: float
+) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """The pilot waves of a radial density (see `RadialFactor.pilot`), of scale one: frequencies `[k, p]`."""
+    unit, p, (count, columns, first) = copy(profile.measure), profile.measure.input_dim, U
+    unit.scale = torch.ones(p, dtype=torch.float64, device="cpu")
+    f = RadialFactor(unit, None, half, num_shells)
+    shift = min(round(math.log(stretch) / f.step), num_shells)
+    q = f.masses.copy()
+    q[shift:] += f.masses[: num_shells - shift]
+    beyond = f.masses[::-1].cumsum()[::-1]
+    inside = (beyond <= 0.5) & (beyond > max(least, 1e-10))
+    q += inside / max(inside.sum(), 1)
+    q, position = (q / q.sum())[None], f.position(net(count, columns)[:, first : first + p])
+    theta, log_ratio = f.at(q, np.zeros(count, dtype=int), position)
+    return theta, as_numpy(log_ratio.exp()), as_numpy(theta.norm(dim=-1).log())
 
 
 class AtomFactor:
@@ -197,35 +227,75 @@ class AtomFactor:
 
     def __init__(self, theta: Tensor, mass: Tensor) -> None:
         self.theta, self.mass = theta, mass
-        self.dims = plain(theta).any(0).nonzero()[:, 0].tolist()
         with outside():
-            self.index = plain(theta).norm(dim=-1)
-            self.masses = plain(mass) / plain(mass).sum()
+            self.fixed = plain(theta)
+            self.dims = self.fixed.any(0).nonzero()[:, 0].tolist()
+            self.index = as_numpy(self.fixed.norm(dim=-1))
+            self.masses = as_numpy(plain(mass) / plain(mass).sum())
 
-    def stretched(self, factor: float) -> Tensor:
-        return self.masses.sqrt() / self.masses.sqrt().sum()
+    def pilot(self, U: tuple[int, int, int], stretch: float, least: float) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """As of a radial factor: light atoms too, and rather even ones. The place of an atom is its size."""
+        root, even = np.sqrt(self.masses), self.masses**0.25 * (self.masses > 0.01 * max(least, 1e-10))
+        q = self.masses + root / root.sum() + even / max(even.sum(), 1e-300)
+        q, (count, columns, first) = q / q.sum(), U
+        cell, _ = inverse_cdf(q[None], np.zeros(count, dtype=int), net(count, columns)[:, first])
+        return self.fixed[cell], self.masses[cell] / q[cell], self.index[cell]
 
-    def tail(self, least: float) -> Tensor:
-        even = self.masses**0.25 * (self.masses > 0.01 * max(least, 1e-10))
-        return even / even.sum().clamp_min(1e-300)
+    def position(self, U: Tensor) -> Position:
+        return U[..., 0], U
+
+    def at(self, q: np.ndarray, which: np.ndarray, position: Position) -> tuple[Tensor, Tensor]:
+        cell, _ = inverse_cdf(q, which, position[0])
+        return self.theta[cell], self.mass[cell].log() - torch.from_numpy(np.log(q[which, cell]))
+
+
+def inverse_cdf(q: np.ndarray, which: np.ndarray, u: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The cells `[.., f]` that uniforms u `[.., f]` fall in, and how far into these.
+
+    Uniform i has the probabilities of version `which[i]` of q `[v, c]`: all versions are searched at once, their
+    distributions one after another.
+    """
+    (v, c), cdf = q.shape, q.cumsum(1)
+    cdf = (cdf / cdf[:, -1:] + np.arange(v)[:, None]).ravel()
+    at, first = as_numpy(u) + which, which * c
+    cell = np.clip(np.searchsorted(cdf, at), first, first + c - 1)
+    return cell - first, np.clip(1 - (cdf[cell] - at) / q.ravel()[cell], 0, 1)
+
+
+@dataclass(eq=False, kw_only=True)
+class LeverageTable:
+    """What data leave open of features that are drawn from a table, or from a table for each factor.
+
+    `masses` are the shares of the cells of every factor, and `levels` their leverage, scaled to a mean of one. `size`
+    is the mean variance of the features at the reference points, and `left` what the data leave open of it. `propose`
+    gives the cells' probabilities, and the share of all features that are drawn by these tables.
+    """
+
+    masses: list[np.ndarray]
+    levels: list[np.ndarray]
+    size: float = 1.0
+    left: float = 1.0
+    proposal: list[np.ndarray] = field(default_factory=list)
+    share: float = 1.0
 
 
 @dataclass(eq=False)
 class Summand:
-    """A summand of a term's spectral measure: a centre plus the independent frequencies of its factors."""
+    """A summand of a term's spectral measure: a sum of independent frequencies, those of its factors, about centres.
+
+    There is a version of it, with tables of its own, for each centre and each monomial of the term, in this order.
+    """
 
     term: Term
-    variance: Tensor
     factors: Sequence[RadialFactor | AtomFactor]
-    centre: Tensor | None = None  # [d]
+    variances: Tensor  # [v], of the versions
+    monomials: Tensor  # [m, degree], as coordinates of (x, 1)
+    centres: Tensor | None = None  # [v / m, d]
+    tables: list[LeverageTable] = field(default_factory=list)
 
     @property
     def num_dims(self) -> int:
         return len({i for f in self.factors for i in f.dims})
-
-    @property
-    def num_uniforms(self) -> int:
-        return sum(f.num_uniforms for f in self.factors)
 
     @property
     def even_dim(self) -> int:
@@ -233,37 +303,14 @@ class Summand:
         (first, *more) = self.factors
         return 0 if more or isinstance(first, AtomFactor) or first.num_uniforms < 3 else first.num_uniforms
 
-    def at(
-        self, q: Sequence[Tensor], u: Sequence[tuple[Tensor, Tensor]], fixed: bool = False
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Frequencies `[.., d]`; and of each factor log S / q `[..]` and its place in the table `[..]`."""
-        theta, ratios, places = 0.0 if self.centre is None else self.centre, [], []
-        for f, own, (a, direction) in zip(self.factors, q, u, strict=True):
-            if isinstance(f, AtomFactor):
-                cell, _ = inverse_cdf(own, a)
-                part, ratio, at = f.theta[cell], f.mass[cell].log() - own[cell].log(), f.index[cell]
-            else:
-                part, ratio, at = f.at(own, a, direction, f.fixed if fixed else f.measure)
-            theta = theta + part
-            ratios.append(ratio)
-            places.append(at)
-        assert isinstance(theta, Tensor)
-        return theta, ratios, places
+    @property
+    def num_uniforms(self) -> int:
+        return sum(f.num_uniforms for f in self.factors)
 
-    def positions(self, U: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """What `at` needs, from uniforms `[.., p]`."""
-        found = []
-        for f, own in zip(self.factors, U.split([f.num_uniforms for f in self.factors], -1), strict=True):
-            found.append((own[..., 0], own) if isinstance(f, AtomFactor) else f.directions(own))
-        return found
-
-
-def inverse_cdf(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The cells `[..]` that uniforms fall in by probabilities q `[c]`, and how far into these."""
-    cdf = q.cumsum(0)
-    u = u.contiguous() * cdf[-1]
-    cell = torch.searchsorted(cdf, u).clamp_max(len(cdf) - 1)
-    return cell, (1 - (cdf[cell] - u) / q[cell]).clamp(0, 1)
+    def positions(self, U: Tensor) -> list[Position]:
+        """What the factors' waves are made from, of uniforms `[.., p]`."""
+        each = zip(self.factors, U.split([f.num_uniforms for f in self.factors], -1), strict=True)
+        return [f.position(own) for f, own in each]
 
 
 def spectra(term: Term, input_dim: int, settings: Leverage = Leverage()) -> list[Summand] | None:  # noqa: B008
@@ -276,8 +323,8 @@ def spectra(term: Term, input_dim: int, settings: Leverage = Leverage()) -> list
     for variance, measures in choices:
         radial, discrete = [], []
         for measure in measures:
-            if measure.atoms() is not None:
-                discrete.append(measure)
+            if (atoms := measure.atoms()) is not None:
+                discrete.append((measure, atoms))
                 continue
             inner, frame = _framed(measure)
             if not isinstance(inner, Elliptical) or inner.density_dims is None:
@@ -286,7 +333,8 @@ def spectra(term: Term, input_dim: int, settings: Leverage = Leverage()) -> list
             if shift is not None:
                 inner = copy(inner)
                 inner.shift = None  # pyright: ignore[reportAttributeAccessIssue]
-                discrete += [Atom(shift if frame is None else shift @ frame)] * bool(shift.any())
+                atom = Atom(shift if frame is None else shift @ frame)
+                discrete += [(atom, atom.atoms())] * bool(shift.any())
             radial.append((inner, frame))
         found += _summed(term, variance, _compounded(radial), discrete, settings)
     return found
@@ -338,10 +386,14 @@ def _summed(
     term: Term,
     variance: Tensor,
     radial: list[tuple[Elliptical, Tensor | None]],
-    discrete: list[SpectralMeasure],
+    discrete: list[tuple[SpectralMeasure, tuple[Tensor, Tensor]]],
     settings: Leverage,
 ) -> list[Summand]:
-    """A convolution of radial densities and atoms: a sum over the atoms where these are few."""
+    """A convolution of radial densities and atoms: about each of the atoms where these are few."""
+    products, coefficients = torch.zeros(1, 0, dtype=torch.long, device="cpu"), variance.new_ones(1)
+    if term.forms:
+        A, coefficients = monomials([form.cpu() for form in term.forms])  # [p, m, d + 1], [m]
+        products = A.argmax(-1).sort(0).values.mT
 
     def tables(half: bool) -> list[RadialFactor]:
         """A frequency and its negative are the same pair of features: one of the factors needs half of them."""
@@ -349,19 +401,22 @@ def _summed(
         return [RadialFactor(m, frame, half and i == 0, settings.num_shells) for i, (m, frame) in each]
 
     if not discrete:
-        return [Summand(term, variance, tables(True))]
-    together = Convolution(discrete).atoms()
-    lists = [together] if together is not None else [m.atoms() for m in discrete]
-    folded = [_folded(*atoms, half=i == 0) for i, atoms in enumerate(lists) if atoms is not None]
+        return [Summand(term, tables(True), variance * coefficients, products)]
+    lists = [atoms for _, atoms in discrete]
+    if len(lists) > 1 and (together := Convolution([measure for measure, _ in discrete]).atoms()) is not None:
+        lists = [together]
+    folded = [_folded(*atoms, half=i == 0) for i, atoms in enumerate(lists)]
     ((theta, mass), *more) = folded
     if not radial or more or len(mass) > settings.separated:
-        return [Summand(term, variance, [*tables(False), *(AtomFactor(*atoms) for atoms in folded)])]
-    full = tables(False)
-    centred = theta.detach().any(1).tolist()
-    return [
-        Summand(term, variance * m, full if far else tables(True), centre if far else None)
-        for centre, m, far in zip(theta, mass, centred, strict=True)
-    ]
+        factors = [*tables(False), *(AtomFactor(*atoms) for atoms in folded)]
+        return [Summand(term, factors, variance * coefficients, products)]
+    far, found = theta.detach().any(1), []
+    if not bool(far.all()):
+        found.append(Summand(term, tables(True), variance * mass[~far].sum() * coefficients, products))
+    if bool(far.any()):
+        variances = (variance * mass[far, None] * coefficients).flatten()
+        found.append(Summand(term, tables(False), variances, products, theta[far]))
+    return found
 
 
 def _folded(theta: Tensor, mass: Tensor, half: bool) -> tuple[Tensor, Tensor]:
@@ -415,6 +470,9 @@ class Reference:
         self.tasks = None if tasks is None or x_tasks is None else torch.cat([x_tasks, tasks])
         self.noise_variance = as_numpy(noise @ self.G.double().square())  # [r]
         self._prior = kernel, Sites(x, x_tasks), K_Xx
+        # Rounding adds about eps^2 |G|^2 to a residual's power, in which noise has |G|^2 of its variance.
+        variance = float(coupled_diagonal(kernel, self._prior[1]).max())
+        self._G = self.G.float() if float(noise.min()) > 1e-9 * variance else self.G
 
     @outside()
     @torch.no_grad()
@@ -426,8 +484,8 @@ class Reference:
 
     def residual_power(self, values: Tensor) -> Tensor:
         """|phi_c(x) - G^T phi_c(X)|^2 `[.., r, c]` of features, from their values `[.., r + n, c]` at the points."""
-        at_x, at_X = values.split([len(self.x), len(self.G)], dim=-2)
-        return (at_x - self.G.mT @ at_X).square_()
+        at_x, at_X = values.to(self._G).split([len(self.x), len(self.G)], dim=-2)
+        return (at_x - self._G.mT @ at_X).square_()
 
     @outside()
     def wave_power(self, theta: Tensor, origin: Tensor, weights: Tensor | None = None) -> np.ndarray:
@@ -436,7 +494,7 @@ class Reference:
         It is summed over m, the columns of a coupling's root.
         """
         turns = (self.points - plain(origin).to(self.points)) @ (theta.to(self.points).mT / (2 * math.pi))
-        P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
+        P = turns.frac_().mul_(2 * math.pi).to(self._G)  # large phases would take the digits of float32
         waves = torch.cat([P.cos(), P.sin_()], dim=1)  # [r + n, 2 k]
         if weights is None:
             power = self.residual_power(waves)[None]
@@ -495,167 +553,133 @@ def net(count: int, dims: int) -> Tensor:
     return Sobol(dims, seed=0).next(count).clamp_(2**-30, 1 - 2**-30)
 
 
-@dataclass(eq=False, kw_only=True)
-class Tables:
-    """What data leave open of features that are drawn by tables.
-
-    `masses` are the shares of the cells of every factor, and `levels` their leverage, scaled to a mean of one. The
-    features may be multiplied with several monomials: of each the mean variance at the reference points, `sizes`; what
-    the data leave open of that, `left`; and its `shares` of all features.
-    """
-
-    masses: list[np.ndarray] = field(default_factory=list)
-    levels: list[np.ndarray] = field(default_factory=list)
-    sizes: np.ndarray = field(default_factory=lambda: np.ones(1))
-    left: np.ndarray = field(default_factory=lambda: np.ones(1))
-    proposal: list[Tensor] = field(default_factory=list)
-    shares: np.ndarray = field(default_factory=lambda: np.ones(1))
-
-
-@dataclass(eq=False)
-class Part(Tables):
-    """A spectrum, and the monomials that its waves are multiplied with: coordinates of (x, 1)."""
-
-    spectrum: Summand
-    envelopes: list[tuple[int, ...]]
-    variances: Tensor  # [e], of the waves that each is multiplied with
-
-
 def smoothed(at: np.ndarray, values: np.ndarray, weights: np.ndarray, index: np.ndarray, most: int) -> np.ndarray:
-    """Positive values `[k]` at places `[k]`, averaged over runs of neighbours and interpolated in logarithms."""
+    """Positive values `[v, k]` at places `[k]`, averaged over runs of neighbours and interpolated in logarithms."""
     order = np.argsort(at, kind="stable")
     count = max(1, min(most, len(at) // 4))
     first = -(-np.arange(count) * len(at) // count)
     w = weights[order]
     total = np.maximum(np.add.reduceat(w, first), 1e-300)
     middle = np.add.reduceat(at[order], first) / np.diff(np.append(first, len(at)))
-    y = np.add.reduceat(w * values[order], first) / total
-    return np.exp(np.interp(index, middle, np.log(np.maximum(y, max(1e-12 * y.max(), 1e-300)))))
-
-
-def part_of(s: Summand) -> Part:
-    """A spectrum times the monomials of its term."""
-    if not s.term.forms:
-        return Part(s, [()], s.variance[None])
-    A, coefficients = monomials([form.cpu() for form in s.term.forms])  # [p, e, d + 1], [e]
-    envelopes = [tuple(each) for each in A.argmax(-1).sort(0).values.mT.tolist()]
-    return Part(s, envelopes, s.variance * coefficients)
+    y = np.add.reduceat(w * values[:, order], first, axis=1) / total
+    y = np.log(np.maximum(y, np.maximum(1e-12 * y.max(1, keepdims=True), 1e-300)))
+    return np.exp([np.interp(index, middle, row) for row in y])
 
 
 @torch.no_grad()
 def set_levels(
-    parts: Sequence[Part], spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior, settings: Leverage
+    found: Sequence[Summand], spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior, settings: Leverage
 ) -> float:
-    """Set the leverage of all parts by a pilot run; the mean posterior variance is returned."""
-    total = sum(float(plain(p.variances).sum()) for p in parts)
+    """Set the tables of all versions of some spectra by a pilot run; the mean posterior variance is returned."""
+    total = sum(float(plain(s.variances).sum()) for s in found)
     # The posterior variance is hardly less than this share of the prior's: there the tail ends.
     least = float(plain(posterior.noise).min()) / (len(posterior.sites.points) * max(total, 1e-300))
-    several = max(settings.num_pilot // 8, min(settings.num_pilot // 2, 3 * settings.num_pilot // 2 // len(parts)))
-    pilots, before = [], None
-    for p in parts:
-        root = root_of(p.spectrum.term.coupling, posterior.kernel.num_outputs)
-        products = len(p.envelopes) * (1 if root is None or len(parts) == 1 else len(root))
-        count = settings.num_pilot if len(parts) == 1 else several
-        count = count if products <= 2 else min(count, max(settings.num_pilot // 4, 2 * count // products))
-        if before is None or p.spectrum.factors is not before.factors:  # else another centre of the same spectrum
-            about, *tables = _pilot(p.spectrum, count, least)
-        before = p.spectrum
-        pilots.append((about if before.centre is None else about + plain(before.centre), *tables, root))
-    theta = torch.cat([theta for theta, *_ in pilots]).abs()
+    pilots = [(*_pilot(s, _pilot_count(s, found, posterior.kernel, settings), least), s) for s in found]
+    theta = torch.cat([theta.flatten(0, 1) for theta, *_ in pilots]).abs()
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
     reference = Reference(posterior, spec.domain, spec.where, 1 / torch.nan_to_num(turns, nan=1.0), settings)
     variance, powers = reference.noise_variance.copy(), []  # [r]
-    weights_of = [_weights(reference, p.envelopes, root) for p, (*_, root) in zip(parts, pilots, strict=True)]
-    together = [theta for (theta, *_), weights in zip(pilots, weights_of, strict=True) if weights is None]
+    weights_of = [
+        _weights(reference, s.monomials, root_of(s.term.coupling, posterior.kernel.num_outputs)) for s in found
+    ]
+    together = [theta.flatten(0, 1) for (theta, *_), weights in zip(pilots, weights_of, strict=True) if weights is None]
     at_once = iter([])
     if together:
         power = reference.wave_power(torch.cat(together), origin)
         at_once = iter(np.split(power, np.cumsum([len(theta) for theta in together])[:-1], axis=-1))
-    for p, weights, (theta, ratios, *_) in zip(parts, weights_of, pilots, strict=True):
-        power = next(at_once) if weights is None else reference.wave_power(theta, origin, weights)  # [e, r, k]
-        powers.append(as_numpy(plain(p.variances))[:, None, None] * power)
+    sizes = []
+    for weights, (theta, ratios, _, s) in zip(weights_of, pilots, strict=True):
+        centres, count, _ = theta.shape
+        power = next(at_once) if weights is None else reference.wave_power(theta.flatten(0, 1), origin, weights)
+        power = power.reshape(*power.shape[:2], centres, count).transpose(2, 0, 1, 3)  # [centres, m, r, k]
+        variances = as_numpy(plain(s.variances))  # [v]
+        powers.append(variances[:, None, None] * power.reshape(len(variances), -1, count))  # [v, r, k]
         squares = 1.0 if weights is None else as_numpy(weights[..., : len(reference.x)].square().sum(1).mean(-1))
-        p.sizes = as_numpy(plain(p.variances)) * squares
-        variance += powers[-1].sum(0) @ (math.prod(ratios) / len(theta))
+        sizes.append((variances.reshape(centres, -1) * squares).ravel())
+        variance += powers[-1].sum(0) @ (math.prod(ratios) / count)
     relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
-    for p, (theta, ratios, places, _), power in zip(parts, pilots, powers, strict=True):
-        lev = relative @ power  # [e, k]
-        _tabulate(p, lev.sum(0), ratios, places, settings)
-        each = lev @ (math.prod(ratios) / len(theta))
-        p.left = p.left * each / max(each.sum(), 1e-300)
+    for (_, ratios, places, s), power, size in zip(pilots, powers, sizes, strict=True):
+        s.tables = _tables(s, relative @ power, ratios, places, size, settings)
     return float(variance.mean())
+
+
+def _pilot_count(s: Summand, found: Sequence[Summand], kernel: Kernel, settings: Leverage) -> int:
+    """How many pilot waves a spectrum has about each of its centres: fewer of each where there are many products."""
+    num, spectra = settings.num_pilot, sum(1 if s.centres is None else len(s.centres) for s in found)
+    count = num if spectra == 1 else max(num // 8, min(num // 2, 3 * num // 2 // spectra))
+    products = len(s.monomials) * (1 if s.term.coupling is None or spectra == 1 else kernel.num_outputs)
+    return count if products <= 2 else min(count, max(num // 8, 2 * count // products))
 
 
 @outside()
 def _pilot(s: Summand, count: int, least: float) -> tuple[Tensor, list[np.ndarray], list[np.ndarray]]:
-    """Frequencies `[k, d]` along the whole spectrum, about its centre; and of each factor S / q `[k]` and places `[k]`.
-
-    They follow the spectrum as it is and stretched by 1 + 3 / sqrt(d), and lie evenly along its tail.
-    """
-    stretch = 1 + 3 / math.sqrt(max(s.num_dims, 1))
-    q = [f.masses + f.stretched(stretch) + f.tail(least) for f in s.factors]
-    fixed = replace(s, centre=None)
-    fixed.factors = [f if isinstance(f, RadialFactor) else AtomFactor(plain(f.theta), plain(f.mass)) for f in s.factors]
-    U = net(count, s.num_uniforms)
-    theta, ratios, places = fixed.at([own / own.sum() for own in q], s.positions(U), fixed=True)
-    return theta, [as_numpy(ratio.exp()) for ratio in ratios], [as_numpy(at) for at in places]
+    """Frequencies `[centres, k, d]` along the whole spectrum; and of each factor S / q `[k]` and places `[k]`."""
+    stretch, least = 1 + 3 / math.sqrt(max(s.num_dims, 1)), 10.0 ** math.floor(math.log10(max(least, 1e-10)))
+    firsts = itertools.accumulate((f.num_uniforms for f in s.factors), initial=0)
+    own = [f.pilot((count, s.num_uniforms, first), stretch, least) for f, first in zip(s.factors, firsts, strict=False)]
+    theta = functools.reduce(torch.add, [part for part, *_ in own])
+    theta = theta[None] if s.centres is None else theta + plain(s.centres)[:, None]
+    return theta, [ratio for _, ratio, _ in own], [at for *_, at in own]
 
 
 @outside()
-def _weights(reference: Reference, envelopes: list[tuple[int, ...]], root: Tensor | None) -> Tensor | None:
+def _weights(reference: Reference, monomials: Tensor, root: Tensor | None) -> Tensor | None:
     """Every monomial times every column of a coupling's root, at the points `[e, m, r + n]`; None where all are one."""
     tasks, points = reference.tasks, torch.nn.functional.pad(reference.points, (0, 1), value=1.0)  # (x, 1)
-    if envelopes == [()] and (tasks is None or root is None):
+    if not monomials.shape[1] and (tasks is None or root is None):
         return None
-    factors = points.mT[torch.tensor(envelopes, dtype=torch.long, device="cpu")].prod(1)  # [e, r + n]
+    factors = points.mT[monomials].prod(1)  # [e, r + n]
     if tasks is None or root is None:
         return factors[:, None]
     R = plain(root).to(points)
     return factors[:, None] * R[tasks][:, R.any(0)].mT
 
 
-def _tabulate(
-    part: Part, lev: np.ndarray, ratios: list[np.ndarray], places: list[np.ndarray], settings: Leverage
-) -> None:
-    """The leverage of every factor's cells, and their mean, from that of the pilot waves `[k]`."""
-    factors = part.spectrum.factors
+def _tables(
+    s: Summand,
+    lev: np.ndarray,
+    ratios: list[np.ndarray],
+    places: list[np.ndarray],
+    sizes: np.ndarray,
+    settings: Leverage,
+) -> list[LeverageTable]:
+    """The tables of all versions, from the leverage `[v, k]` of the pilot waves."""
     # Over directions a root of the mean square is best; in a product it would count what other factors account for.
-    power = 2.0 if len(factors) == 1 else 1.0
-    for i, (f, at) in enumerate(zip(factors, places, strict=True)):
-        others = math.prod((ratio for j, ratio in enumerate(ratios) if j != i), start=np.ones(len(lev)))
-        masses = as_numpy(f.masses)
-        fitted = smoothed(at, lev**power, others, as_numpy(f.index), settings.num_runs) ** (1 / power)
-        part.left = np.maximum(fitted @ masses, 1e-300)  # all have the same mean, but for the smoothing
-        part.masses.append(masses)
-        part.levels.append(fitted / part.left)
+    power = 2.0 if len(s.factors) == 1 else 1.0
+    tables = [LeverageTable(masses=[], levels=[], size=float(size)) for size in sizes]
+    for i, (f, at) in enumerate(zip(s.factors, places, strict=True)):
+        others = math.prod((ratio for j, ratio in enumerate(ratios) if j != i), start=np.ones(lev.shape[1]))
+        fitted = smoothed(at, lev**power, others, f.index, settings.num_runs) ** (1 / power)  # [v, c]
+        left = np.maximum(fitted @ f.masses, 1e-300)  # [v]
+        for table, level, mean in zip(tables, fitted, left, strict=True):
+            table.masses.append(f.masses)
+            table.levels.append(level / mean)
+            table.left = float(mean)  # all factors have the same mean, but for the smoothing
+    return tables
 
 
 # --- The proposal ----------------------------------------------------------------------------------------------------
 
 
-def propose(parts: Sequence[Tables], bound: float, smallest_gain: float) -> bool:
-    """Set every part's proposal q ~ S sqrt(lev^2 + b) and its shares of the features, with the smallest b allowed.
+def propose(tables: Sequence[LeverageTable], bound: float, smallest_gain: float) -> bool:
+    """Set every table's proposal q ~ S sqrt(lev^2 + b) and its share of the features, with the smallest b allowed.
 
     Without leverage half of the features are shared equally, half by variance; b is relative to those. They are taken
     where leverage gains too little: False is returned then.
     """
-    sizes, left = ([getattr(p, name) for p in parts] for name in ("sizes", "left"))
-    sizes, left = ([own / (sum(v.sum() for v in each) or 1.0) for own in each] for each in (sizes, left))
-    variance, left_of = (np.array([own.sum() for own in each]) for each in (sizes, left))  # [p]
-    even = 0.5 * variance + 0.5 / len(parts)
-    spread = variance**2 / (variance**2 / even).sum()
-    # The tables of all factors, one after another. The monomials of a part are one more factor: a cell is a monomial.
-    tables: list[tuple[np.ndarray, np.ndarray]] = []
-    for p, size, open_ in zip(parts, sizes, left, strict=True):
-        plain_share = 0.5 * size / (size.sum() or 1.0) + 0.5 / len(size)
-        tables += zip(p.masses, p.levels, strict=True)
-        tables.append((plain_share, open_ / (open_.sum() or 1.0) / plain_share))
-    m, lev = (np.concatenate(each) for each in zip(*tables, strict=True))  # masses and leverage of all cells
-    lengths, numbers = np.array([len(mass) for mass, _ in tables]), np.array([len(p.levels) + 1 for p in parts])
-    cells, factors = np.cumsum(lengths) - lengths, np.cumsum(numbers) - numbers  # where each table and part begins
-    tilted = np.square(lev * np.repeat(np.repeat(left_of / even, numbers), lengths))
+    sizes, left = (np.array([getattr(table, name) for table in tables]) for name in ("size", "left"))
+    sizes, left = (each / (each.sum() or 1.0) for each in (sizes, left))  # [v]
+    even = 0.5 * sizes + 0.5 / len(tables)
+    spread = sizes**2 / (sizes**2 / even).sum()
+    m, lev = (
+        np.concatenate([own for table in tables for own in getattr(table, name)]) for name in ("masses", "levels")
+    )
+    lengths = np.array([len(own) for table in tables for own in table.masses])  # of the cells of all factors
+    numbers = np.array([len(table.masses) for table in tables])
+    cells, factors = np.cumsum(lengths) - lengths, np.cumsum(numbers) - numbers  # where each factor and table begins
+    tilted = np.square(lev * np.repeat(np.repeat(left / even, numbers), lengths))
 
-    def of_parts(sums: np.ndarray) -> np.ndarray:
+    def of_tables(sums: np.ndarray) -> np.ndarray:
         return np.multiply.reduceat(sums, factors)
 
     def at(b: float) -> tuple[np.ndarray, np.ndarray, float, float]:
@@ -663,11 +687,11 @@ def propose(parts: Sequence[Tables], bound: float, smallest_gain: float) -> bool
         t = np.sqrt(tilted + b)
         q = m * t
         whole = np.add.reduceat(q, cells)
-        far = of_parts(whole * np.add.reduceat(m / t, cells))  # sum of m^2 / q
-        near = left_of**2 * of_parts(whole * np.add.reduceat(m * np.square(lev) / t, cells))
+        far = of_tables(whole * np.add.reduceat(m / t, cells))  # sum of m^2 / q
+        near = left**2 * of_tables(whole * np.add.reduceat(m * np.square(lev) / t, cells))
         shares = np.sqrt(near + b * even**2 * far)
         shares /= shares.sum()
-        # Also with parts by their variance, which is all that counts far from data.
+        # Also with tables by their variance, which is all that counts far from data.
         farthest = max((even**2 * far / shares).sum(), (spread * far / shares).sum())
         return q / np.repeat(whole, lengths), shares, farthest, (near / shares).sum()
 
@@ -682,9 +706,8 @@ def propose(parts: Sequence[Tables], bound: float, smallest_gain: float) -> bool
     if not gains:
         q, shares = plain_q
     split = iter(np.split(q, cells[1:]))
-    for p, share in zip(parts, shares, strict=True):
-        p.proposal = [torch.from_numpy(next(split)) for _ in p.levels]
-        p.shares = share * next(split)
+    for table, share in zip(tables, shares, strict=True):
+        table.proposal, table.share = [next(split) for _ in table.masses], float(share)
     return gains
 
 
@@ -709,13 +732,13 @@ def resampled(
     left = as_numpy((reference.residual_power(values) / reference.variance()[:, None]).mean(0).double())  # [C]
     masses = np.maximum(as_numpy(values[:r].square().mean(0).double()), 1e-300)
     masses, left = masses / masses.sum(), left / max(left.sum(), 1e-300)
-    pool = Tables(masses=[masses], levels=[left / masses])
+    pool = LeverageTable(masses=[masses], levels=[left / masses])
     if not propose([pool], bound, settings.smallest_gain):
         return None
     (pi,) = pool.proposal
     u = (torch.arange(count, device="cpu") + rand((1,), generator).cpu()) / count
-    chosen, _ = inverse_cdf(pi, u)
-    return chosen, (count * pi[chosen]).rsqrt()
+    chosen, _ = inverse_cdf(pi[None], np.zeros(count, dtype=int), u)
+    return torch.from_numpy(chosen), torch.from_numpy(count * pi[chosen]).rsqrt()
 
 
 def bound_given(spec: FeatureSpec, settings: Leverage) -> float | None:
@@ -725,28 +748,30 @@ def bound_given(spec: FeatureSpec, settings: Leverage) -> float | None:
     return settings.far_of_many if spec.num_bases >= settings.many_bases else None
 
 
-def _bound(parts: Sequence[Part], variance: float, settings: Leverage) -> float:
-    """The same by the spectra, and the mean posterior variance: one for all parts."""
-    sizes = [p.sizes.sum() for p in parts]
+def _bound(found: Sequence[Summand], variance: float, settings: Leverage) -> float:
+    """The same by the spectra, and the mean posterior variance: one for all."""
+    sizes = [sum(table.size for table in s.tables) for s in found]
     if variance > settings.explained * sum(sizes):
         return settings.far_unexplained
     bounds = []
-    for s in (p.spectrum for p, size in zip(parts, sizes, strict=True) if size >= 0.01 * sum(sizes)):
+    for s in (s for s, size in zip(found, sizes, strict=True) if size >= 0.01 * sum(sizes)):
         overlap = sum(len(f.dims) for f in s.factors) > s.num_dims
         alone = settings.far_in_one_dim if s.num_dims == 1 else settings.far
         bounds.append(settings.far_of_overlap if overlap else alone)
     return min(bounds, default=settings.far)
 
 
-def _balance_monomials(parts: Sequence[Part]) -> None:
+def _balance_monomials(found: Sequence[Summand]) -> None:
     """Far from the data one monomial may be most of the variance: each has half of an equal share at the least."""
     variance: dict[tuple[int, ...], float] = {}
-    for p in parts:
-        for envelope, v in zip(p.envelopes, plain(p.variances).tolist(), strict=True):
-            variance[envelope] = variance.get(envelope, 0.0) + v
-    for p in parts:
-        of_each = np.array([variance[envelope] for envelope in p.envelopes]) * len(variance)
-        p.shares = 0.5 * p.shares + 0.5 * as_numpy(plain(p.variances)) / of_each
+    each = []
+    for s in found:
+        names = [tuple(monomial) for monomial in s.monomials.tolist()] * (len(s.tables) // len(s.monomials))
+        each += zip(names, plain(s.variances).tolist(), s.tables, strict=True)
+    for name, v, _ in each:
+        variance[name] = variance.get(name, 0.0) + v
+    for name, v, table in each:
+        table.share = 0.5 * table.share + 0.5 * v / (variance[name] * len(variance))
 
 
 # --- Draws -----------------------------------------------------------------------------------------------------------
@@ -768,109 +793,118 @@ def leverage(
         origin: about which phases are taken, `[d]`.
         posterior: the data that leverage is given.
     """
-    parts = [part_of(s) for s in found]
-    variance = set_levels(parts, spec, origin, posterior, settings)
-    bound = bound_given(spec, settings) or _bound(parts, variance, settings)
+    variance = set_levels(found, spec, origin, posterior, settings)
+    bound = bound_given(spec, settings) or _bound(found, variance, settings)
     # A spectrum of a few atoms is taken as it is.
-    exact = [p for p in parts if len(p.spectrum.factors) == 1 and isinstance(p.spectrum.factors[0], AtomFactor)]
-    size = sum(2 * len(p.envelopes) * len(p.levels[0]) for p in exact)
+    exact = [s for s in found if len(s.factors) == 1 and isinstance(s.factors[0], AtomFactor)]
+    size = sum(2 * len(s.tables) * len(s.tables[0].masses[0]) for s in exact)
     exact, size = (exact, size) if 2 * size <= count else ([], 0)
-    drawn = [wave for p in exact for wave in _atoms(p, spec.num_bases)]
-    rest = [p for p in parts if not any(p is other for other in exact)]
+    drawn = [_atoms(s, spec.num_bases) for s in exact]
+    rest = [s for s in found if not any(s is other for other in exact)]
     if rest:
-        propose(rest, bound, settings.smallest_gain)
-        if spec.domain is None and spec.where is None and any(p.spectrum.term.forms for p in rest):
+        propose([table for s in rest for table in s.tables], bound, settings.smallest_gain)
+        if spec.domain is None and spec.where is None and any(s.term.forms for s in rest):
             _balance_monomials(rest)
         drawn += waves(rest, count - size, spec.num_bases, generator)
     return coupled(drawn, origin)
 
 
-@dataclass(eq=False)
-class DrawnWaves:
-    """Features of one spectrum times one monomial: pairs, and a single cosine."""
+class DrawnWaves(NamedTuple):
+    """Waves of a term times monomials: pairs of a cosine and a sine, or single cosines with phases."""
 
     term: Term
-    envelope: tuple[int, ...]
-    pairs: Pairs | None
-    single: Cosines | None = None
+    monomials: Tensor  # [f, degree]
+    theta: Tensor  # [g, f, d]
+    amplitude: Tensor  # [g, f]
+    tau: Tensor | None = None  # [g, f]
 
 
-def _atoms(part: Part, num_bases: int) -> list[DrawnWaves]:
-    """All atoms of a part."""
-    (f,) = part.spectrum.factors
+def _atoms(s: Summand, num_bases: int) -> DrawnWaves:
+    """All atoms, times all monomials."""
+    (f,) = s.factors
     assert isinstance(f, AtomFactor)
-    theta, found = f.theta.expand(num_bases, -1, -1), []
-    for envelope, variance in zip(part.envelopes, part.variances, strict=True):
-        amplitude = (variance * f.mass).sqrt().expand(num_bases, -1)
-        found.append(DrawnWaves(part.spectrum.term, envelope, Pairs(theta, amplitude)))
-    return found
+    theta, amplitude = f.theta.repeat(len(s.monomials), 1), (s.variances[:, None] * f.mass).sqrt().flatten()
+    monomials = s.monomials.repeat_interleave(len(f.mass), 0)
+    return DrawnWaves(s.term, monomials, theta.expand(num_bases, -1, -1), amplitude.expand(num_bases, -1))
 
 
-def waves(parts: Sequence[Part], count: int, num_bases: int, generator: torch.Generator) -> list[DrawnWaves]:
-    """`count` features of some parts by their proposals and shares."""
-    shares = np.concatenate([p.shares for p in parts])
+def waves(found: Sequence[Summand], count: int, num_bases: int, generator: torch.Generator) -> list[DrawnWaves]:
+    """`count` features of some spectra by the proposals and shares of their tables."""
+    shares = np.array([table.share for s in found for table in s.tables])
     if count < 4 * len(shares):
         numbers = whole_numbers(count, shares)
     else:  # even numbers, since frequencies come in pairs
-        numbers = [2 * number for number in whole_numbers(count // 2, shares)]
+        numbers = 2 * whole_numbers(count // 2, shares)
         numbers[0] += count % 2
-    own = iter(numbers)
-    counts = [[next(own) for _ in p.envelopes] for p in parts]
-    halves = [[-(-c // 2) for c in each] for each in counts]
-    directed: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    for dim in sorted({p.spectrum.even_dim for p in parts} - {0}):
-        members = [each for p, each in zip(parts, halves, strict=True) if p.spectrum.even_dim == dim]
-        u, directions = even(num_bases, [number for each in members for number in each], dim, generator)
-        lengths = [sum(each) for each in members]
+    counts = np.split(numbers, np.cumsum([len(s.tables) for s in found])[:-1])
+    directed: dict[int, list[Position]] = {}
+    for dim in sorted({s.even_dim for s in found} - {0}):
+        members = [-(-own // 2) for s, own in zip(found, counts, strict=True) if s.even_dim == dim]
+        u, directions = even(num_bases, np.concatenate(members).tolist(), dim, generator)
+        lengths = [int(own.sum()) for own in members]
         directed[dim] = list(zip(u.split(lengths, 1), directions.split(lengths, 1), strict=True))
-    found = []
-    for p, own, numbers in zip(parts, counts, halves, strict=True):
-        s = p.spectrum
+    drawn = []
+    for s, own in zip(found, counts, strict=True):
+        halves = -(-own // 2)
+        which = np.repeat(np.arange(len(own)), halves)  # the version of each wave
         if s.even_dim:
             positions = [directed[s.even_dim].pop(0)]
         else:
-            U = [stratified(num_bases, number, s.num_uniforms, generator) for number in numbers]
-            positions = s.positions(U[0] if len(U) == 1 else torch.cat(U, 1))
-        theta, ratios, _ = s.at(p.proposal, positions)  # [g, f, d]
-        power = sum(ratios[1:], start=ratios[0]).exp()
-        pieces = zip(p.envelopes, p.variances, own, theta.split(numbers, 1), power.split(numbers, 1), strict=True)
-        found += [DrawnWaves(s.term, e, *_paired(t, (2 / c * v * w).sqrt(), c, generator)) for e, v, c, t, w in pieces]
+            positions = s.positions(stratified(num_bases, halves, s.num_uniforms, generator))
+        q = [np.stack(each) for each in zip(*(table.proposal for table in s.tables), strict=True)]
+        each = [f.at(own_q, which, at) for f, own_q, at in zip(s.factors, q, positions, strict=True)]
+        theta, power = (functools.reduce(torch.add, part) for part in zip(*each, strict=True))
+        if s.centres is not None:
+            theta = theta + s.centres[which // len(s.monomials)]  # [g, f, d]
+        per_wave = (2 * s.variances / torch.from_numpy(own))[which]  # [f]
+        monomials = s.monomials[which % len(s.monomials)]
+        drawn += _paired(DrawnWaves(s.term, monomials, theta, (per_wave * power.exp()).sqrt()), own, generator)
+    return drawn
+
+
+def stratified(num_bases: int, counts: np.ndarray, dims: int, generator: torch.Generator) -> Tensor:
+    """Uniforms `[g, f, dims]` for each of some counts, one after another: of a Sobol net in one dimension; in more of a
+    Hammersley net, the first one at equal steps, shifted, and the others from a Sobol net: as even for numbers that are
+    no powers of two.
+    """
+    which = np.repeat(np.arange(len(counts)), counts)
+    at = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    if dims > 1:
+        u = (torch.from_numpy(at) + rand((num_bases, len(counts)), generator).cpu()[:, which]) / torch.from_numpy(
+            counts
+        )[which]
+    nets = sobol(num_bases * len(counts), int(counts.max()), max(1, dims - 1), generator).cpu()
+    net = nets.unflatten(0, (num_bases, len(counts)))[:, which, at]
+    return net if dims == 1 else torch.cat([u[..., None], net], -1)
+
+
+def _paired(drawn: DrawnWaves, counts: np.ndarray, generator: torch.Generator) -> list[DrawnWaves]:
+    """Waves of some versions as `counts` features of each: pairs, and one single cosine where a count is odd."""
+    if not (counts % 2).any():
+        return [drawn]
+    halves = -(-counts // 2)
+    (num_bases, total), ends = drawn.amplitude.shape, np.cumsum(halves)
+    # Any of a version's waves is the single one: they are not alike.
+    order, last = torch.arange(total, device="cpu").expand(num_bases, -1).clone(), (ends - 1)[counts % 2 == 1]
+    for end in last + 1:
+        number = int(halves[ends == end][0])
+        start = (rand((num_bases, 1), generator).cpu() * number).long()
+        order[:, end - number : end] = end - number + (start + torch.arange(number, device="cpu")) % number
+    theta, amplitude = drawn.theta.take_along_dim(order[..., None], 1), drawn.amplitude.take_along_dim(order, 1)
+    tau, pairs = 2 * math.pi * rand((num_bases, len(last)), generator).cpu(), np.delete(np.arange(total), last)
+    found = [DrawnWaves(drawn.term, drawn.monomials[last], theta[:, last], amplitude[:, last], tau)]
+    if len(pairs):
+        found.insert(0, DrawnWaves(drawn.term, drawn.monomials[pairs], theta[:, pairs], amplitude[:, pairs]))
     return found
 
 
-def stratified(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
-    """Uniforms `[g, count, dims]`: of a Sobol net in one dimension; in more of a Hammersley net, the first one at
-    equal steps, shifted, and the others from a Sobol net: as even for numbers that are no powers of two.
-    """
-    if dims == 1:
-        return sobol(num_bases, count, 1, generator).cpu()
-    u = (torch.arange(count, device="cpu") + rand((num_bases, 1), generator).cpu()) / count
-    return torch.cat([u[..., None], sobol(num_bases, count, dims - 1, generator).cpu()], -1)
-
-
-def _paired(
-    theta: Tensor, amplitude: Tensor, count: int, generator: torch.Generator
-) -> tuple[Pairs | None, Cosines | None]:
-    """Waves as `count` features: pairs, and one single cosine where the count is odd."""
-    if count % 2 == 0:
-        return Pairs(theta, amplitude), None
-    # Any of the waves is the single one: they are not alike.
-    num_bases, number = amplitude.shape
-    start = (rand((num_bases, 1), generator).cpu() * number).long()
-    order = (start + torch.arange(number, device="cpu")) % number
-    theta, amplitude = theta.take_along_dim(order[..., None], 1), amplitude.take_along_dim(order, 1)
-    tau = 2 * math.pi * rand((num_bases, 1), generator).cpu()
-    pairs = Pairs(theta[:, :-1], amplitude[:, :-1]) if number > 1 else None
-    return pairs, Cosines(theta[:, -1:], tau, amplitude[:, -1:])
-
-
-def whole_numbers(total: int, shares: np.ndarray) -> list[int]:
+def whole_numbers(total: int, shares: np.ndarray) -> np.ndarray:
     """`total` in whole numbers by shares, at least one each."""
-    numbers = [max(1, int(total * share)) for share in shares / shares.sum()]
-    largest = numbers.index(max(numbers))
-    numbers[largest] = max(1, numbers[largest] + total - sum(numbers))
-    while sum(numbers) > max(total, len(numbers)):  # the largest alone could not make up for all that have one
-        numbers[numbers.index(max(numbers))] -= 1
+    numbers = np.maximum(1, (total * shares / shares.sum()).astype(int))
+    largest = numbers.argmax()
+    numbers[largest] = max(1, numbers[largest] + total - numbers.sum())
+    while numbers.sum() > max(total, len(numbers)):  # the largest alone could not make up for all that have one
+        numbers[numbers.argmax()] -= 1
     return numbers
 
 
@@ -880,34 +914,29 @@ def coupled(drawn: Sequence[DrawnWaves], origin: Tensor, role: str = RANDOM) -> 
     for one in drawn:
         for group in groups:
             same = same_coupling(group[0].term.coupling, one.term.coupling)
-            if same and len(group[0].envelope) == len(one.envelope):
+            if same and group[0].monomials.shape[1] == one.monomials.shape[1]:
                 group.append(one)
                 break
         else:
             groups.append([one])
     found: list[Coupled] = []
     for group in groups:
-        bases = [
-            _side_by_side([basis for basis in own if basis is not None])
-            for own in ([w.pairs for w in group], [w.single for w in group])
-            if any(basis is not None for basis in own)
-        ]
-        if group[0].envelope:
-            columns = [w.envelope for w in group if w.pairs is not None for _ in range(w.pairs.size)]
-            columns += [w.envelope for w in group if w.single is not None]
+        pairs, singles = [w for w in group if w.tau is None], [w for w in group if w.tau is not None]
+        bases: list[Basis] = []
+        if pairs:
+            bases.append(Pairs(torch.cat([w.theta for w in pairs], 1), torch.cat([w.amplitude for w in pairs], 1)))
+        if singles:
+            theta, amplitude, tau = (torch.cat(own, 1) for own in zip(*(w[2:] for w in singles), strict=True))
+            bases.append(Cosines(theta, tau, amplitude))
+        if group[0].monomials.shape[1]:
+            columns = [w.monomials.repeat_interleave(2, 0) for w in pairs] + [w.monomials for w in singles]
             one_hot = torch.eye(len(origin) + 1, dtype=torch.float64, device="cpu")
-            A = one_hot[torch.tensor(columns, device="cpu").mT]  # [p, f, d + 1]
+            A = one_hot[torch.cat(columns).mT]  # [p, f, d + 1]
             cosines = as_cosines(bases)
             A = A.expand(cosines.num_bases, *A.shape)
             bases = [Products(A, A.new_ones(()), origin, cosines)]
         found += [Coupled(basis, group[0].term.coupling, role) for basis in bases]
     return found
-
-
-def _side_by_side(bases: Sequence[Basis]) -> Basis:
-    if len(bases) == 1:
-        return bases[0]
-    return type(bases[0])(**{k: torch.cat([getattr(basis, k) for basis in bases], 1) for k in bases[0]._buffers})
 
 
 # --- Even directions -------------------------------------------------------------------------------------------------
