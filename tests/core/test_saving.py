@@ -72,6 +72,26 @@ CUBE = transforms.Power(3.0)
 
 
 @cache
+class Ramps(K.Kernel):
+    """x . x' on the first coordinate, by a class whose features are a plain function."""
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return x[..., :1] @ z[..., :1].mT
+
+    def features(self, num_features: int, generator: torch.Generator) -> Any:
+        return lambda x: x[:, :1]
+
+
+class Levels(Value):
+    """A map of a class: powers of the first coordinate."""
+
+    def __init__(self, powers: torch.Tensor) -> None:
+        super().__init__(powers=powers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :1] ** self.powers.to(x)
+
+
 def everything() -> dict[str, Any]:
     """Paths that together hold every kind of value there is."""
     X, y = rand(3, 2, seed=1), randn(3, seed=2)
@@ -97,6 +117,14 @@ def everything() -> dict[str, Any]:
         "rational quadratic": prior(K.RationalQuadratic(0.7, 0.5)),
         "spectral mixture": prior(K.SpectralMixture([0.7], [[0.4, 1.0]], [[0.3, 0.2]])),
         "cosine, polynomial": prior(K.Cosine(0.9).on(0) + K.Polynomial(3, 0.5) + 2.0 * K.Constant(0.3)),
+        "a class of one's own": prior(Ramps().on(1) + K.RBF(0.5)),
+        "a map of one's own, in products": prior(
+            K.from_features(Levels(torch.arange(4))) * K.Linear() * (K.RBF(0.5) + K.Constant(0.1))
+        ),
+        "fidelities": prior(
+            K.ExponentialDecay(1.0, 1.0, 0.5).on(0) * K.RBF(0.5)
+            + (K.Downsampling(1.0, 0.5) + K.LinearTruncated(1.0)).on(1)
+        ),
         "the paper's features": prior(K.RBF(0.5), features="cosine"),
         "orthogonal": prior(K.RBF(0.5), features="orthogonal"),
         "equispaced": prior(K.RBF(0.5), features="equispaced", domain=(0.0, 1.0)),
@@ -173,7 +201,7 @@ def test_nothing_that_can_be_in_a_path_is_left_untested(tmp_path):
         seen |= types_in(tree_of(tmp_path / name))
     rooms = ("kernels", "models.means", "models.transforms", "evaluate", "features", "paths", "lattice")
     concrete = {name for name, kind in REGISTRY.items() if kind.__module__.removeprefix("matheron.").startswith(rooms)}
-    abstract = {"Kernel", "Stationary", "Radial", "Mean", "Transform", "RowMap", "Basis", "CutBasis"}
+    abstract = {"Kernel", "Stationary", "Radial", "OwnKernel", "Mean", "Transform", "RowMap", "Basis", "CutBasis"}
     abstract |= {"AbstractFunctions", "AbstractPaths", "Around", "PlacedFunctions", "PriorPlusUpdate"}
     abstract |= {"Update", "CentredUpdate", "Combined"}
     derived = {"Canonical"}  # made again from the centres, never written

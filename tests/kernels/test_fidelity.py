@@ -58,16 +58,3 @@ def test_paths_of_several_fidelities_are_saved(per_basis, tmp_path):
     more = [each.condition_on([[0.2, 1.0]], [3.0], noise=0.01, seed=1)(x) for each in (loaded, paths)]
     close(*more)
     torch.testing.assert_close(paths.float()(x.float()).double(), paths(x), rtol=1e-3, atol=1e-3)
-
-
-def test_features_of_one_s_own_say_that_they_are_not_saved(tmp_path):
-    class Ridge(K.Kernel):
-        def forward(self, x, z):
-            return x @ z.mT
-
-        def features(self, num_features, generator):
-            return lambda x: x
-
-    paths = matheron.draw_prior(Ridge() + K.RBF(), 2, input_dim=1)
-    with pytest.raises(TypeError, match=r"OwnFeatures, which cannot be saved: .* Keep the model, and draw again"):
-        paths.save(tmp_path / "f")

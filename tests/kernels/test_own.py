@@ -90,8 +90,6 @@ def test_what_a_kernel_lacks_is_said():
         matheron.draw_prior(Nothing(), 2, input_dim=1)
     with pytest.raises(ValueError, match=r"Wrong.features: expected a map from points \[n, d\] to features \[n, c\]"):
         matheron.draw_prior(Wrong(), 2, input_dim=1)
-    with pytest.raises(TypeError, match="a product with another kernel"):
-        matheron.draw_prior(Brownian() * K.RBF(0.3), 2, input_dim=1)
 
 
 class Bell(K.Radial):

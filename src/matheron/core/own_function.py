@@ -22,7 +22,7 @@ class OwnFunction(Value):
     saveable = False
     instead_of_saving = "Save what it is applied to, and apply it again to what is loaded"
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.names: list[str] = []
         if not isinstance(function, nn.Module):
@@ -40,12 +40,12 @@ class OwnFunction(Value):
         copies.update({id(t): t.detach().clone() for t in function.buffers()})
         self.function = (copy.deepcopy(function, copies).eval(),)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **named: Tensor | None) -> Tensor:
         (function,) = self.function
         if not isinstance(function, nn.Module):
-            return function(x)
+            return function(x, **named)
         tensors = {name: getattr(self, f"tensor_{i}") for i, name in enumerate(self.names)}
-        return torch.func.functional_call(function, tensors, (x,))
+        return torch.func.functional_call(function, tensors, (x,), named)
 
     def __repr__(self) -> str:
         (function,) = self.function
@@ -55,9 +55,9 @@ class OwnFunction(Value):
 class OwnFeatures(OwnFunction):
     """A map of one's own from points to features."""
 
-    instead_of_saving = "Keep the model, and draw again with the same seed"
+    instead_of_saving = "Write the map as a subclass of matheron.core.Value, which is found by its name"
 
 
-def as_features(function: Callable[[Tensor], Tensor]) -> Value:
+def as_features(function: Callable[..., Tensor]) -> Value:
     """A map from points to features as a part of a value: as it is where it is one itself."""
     return function if isinstance(function, Value) else OwnFeatures(function)

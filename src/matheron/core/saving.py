@@ -204,7 +204,9 @@ def _check(value: Value) -> None:
 
 # Tensors that are not of floating numbers; those that may be infinite or NaN, where something is not known; and those
 # that are never negative. All by their names, which mean the same in every class.
-_DTYPES = dict.fromkeys(("tasks", "basis_index", "owner", "outputs", "powers"), torch.int64) | {"mask": torch.bool}
+_DTYPES = dict.fromkeys(("tasks", "basis_index", "owner", "outputs", "powers", "columns"), torch.int64) | {
+    "mask": torch.bool
+}
 _UNKNOWN, _POSITIVE = ("energy",), ("noise", "jitter", "amplitudes", "period")
 
 

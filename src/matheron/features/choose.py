@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.engines import load_engines
 from ..evaluate.bases import Basis, Cosines
-from ..kernels import Kernel
+from ..kernels import Kernel, OnDims
 from ..kernels.base import Term
 from ..kernels.radial import Elliptical
 from ..solvers import FactoredPosterior
@@ -83,7 +83,9 @@ def chosen_features(
         choices.append(Choice("leverage", sum(part.basis.size for part in parts)))
     for term in terms:
         count = next(counts) if term.stationary or term.own else spec.num_features
-        bases, choice, exact = _bases(term, count, spec, origin, generator, posterior if by_leverage else None)
+        bases, choice, exact = _bases(
+            term, count, spec, origin, generator, reference, posterior if by_leverage else None
+        )
         parts += [Coupled(basis, term.coupling, EXACT if exact else RANDOM) for basis in bases]
         choices.append(choice)
     everything = [*planned.parts, *merged(parts)]
@@ -113,6 +115,7 @@ def _bases(
     spec: FeatureSpec,
     origin: Tensor,
     generator: torch.Generator,
+    data: Tensor | None,
     posterior: FactoredPosterior | None,
 ) -> tuple[list[Basis], Choice, bool]:
     """The bases of one term, the record of them, and whether they have the term exactly."""
@@ -123,9 +126,11 @@ def _bases(
             lengths = torch.ones(input_dim, dtype=torch.float64, device="cpu")
             reference = Reference(posterior, spec.domain, spec.where, lengths)
         bound = bound_given(spec, Leverage()) or Leverage.far
-        basis, chosen = own_features(term, count, num_bases, origin, generator, reference, bound)
-        how = f"features of {type(term.own[0]).__name__}{' by leverage' * chosen}"
-        return [basis], Choice(how, basis.size), False
+        basis, chosen = own_features(term, count, num_bases, origin, generator, data, reference, bound)
+        names = [type(kernel.kernel if isinstance(kernel, OnDims) else kernel).__name__ for kernel in term.own]
+        product = bool(len(names) > 1 or term.stationary or term.forms)
+        how = f"features of {' and '.join(names)}{' by leverage' * chosen}"
+        return [basis], Choice(how, basis.size, products=product), False
     if not term.stationary and not term.forms:
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64, device="cpu")
         return [Cosines(zero, zero[..., 0], term.variance.cpu().sqrt()[None, None])], Choice("constant", 1), True

@@ -463,7 +463,7 @@ def make_features(
         data = posterior.sites.points
     reference = None if data is None or not len(data) else data.detach()
     if origin is None:
-        mean = None if reference is None else reference.double().mean(0).cpu()
+        mean = None if reference is None else _centre(reference.double().cpu())
         origin = torch.zeros(like.shape[1], dtype=torch.float64, device="cpu") if mean is None else mean
     kernel = kernel.to("cpu")  # where terms of all kinds meet; a model's kernel may be on a GPU
     features = _random_features(kernel, spec, origin, generator)
@@ -472,6 +472,12 @@ def make_features(
 
         features = chosen_features(kernel, spec, generator, origin, reference, posterior)
     return features.to(like.device, like.dtype)
+
+
+def _centre(X: Tensor) -> Tensor:
+    """The mean of points `[n, d]`, whole where all of a column is: numbers of nodes stay whole about it."""
+    mean = X.mean(0)
+    return torch.where((X == X.round()).all(0), mean.round(), mean)
 
 
 def _as_given(features: Features, kernel: Kernel, like: Tensor) -> Features:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.arena import weigh
 from ..core.jacobian import jacobian
-from ..core.own_function import as_features
+from ..core.own_function import OwnFunction, as_features
 from ..core.value import Parts, Value
-from ..evaluate.bases import Basis
+from ..evaluate.bases import Basis, Cosines
 from ..kernels import Kernel, OnDims
 from ..kernels.base import Term
-from .features import fourier
+from ..kernels.own import say_wrong_features
+from .explicit import as_cosines
+from .features import fourier, rand
 from .leverage import Leverage, Reference, resampled
 
 FeatureMap = Callable[[Tensor], Tensor]
@@ -71,20 +73,100 @@ class MappedBasis(Basis):
         return MappedBasis([self.maps[i] for i in chosen], self.amplitudes[chosen], self.origin)
 
 
-def _finite(kernel: Kernel) -> bool:
-    return _finite(kernel.kernel) if isinstance(kernel, OnDims) else kernel.finite
+class DrawnFeatures(Value):
+    """The map that a kernel's `features` draws with random numbers of a seed: saved as the kernel and the seed.
+
+    A file that is loaded draws the map again, by the code of the kernel's class, and its values at the point `probe`
+    must be those that were saved.
+    """
+
+    fields = ("count", "seed")
+    shapes = "probe: d, values: c"
+
+    def __init__(self, kernel: Kernel, count: int, seed: int, probe: Tensor, columns: Tensor | None = None) -> None:
+        super().__init__(kernel=kernel, probe=probe, values=None, columns=columns)
+        self.count, self.seed = count, seed
+        self.map: tuple[FeatureMap, ...] = (self._drawn(),)
+        with torch.no_grad():
+            self._buffers["values"] = as_columns(kernel, self.map[0](probe[None]), probe[None])[0]
+
+    def _drawn(self) -> FeatureMap:
+        whole = self.kernel.features(self.count, torch.Generator().manual_seed(self.seed))
+        return whole if self.columns is None else getattr(whole, "chosen")(self.columns)  # noqa: B009
+
+    def check(self) -> None:
+        if not isinstance(self.kernel, Kernel):
+            raise ValueError("DrawnFeatures: expected a kernel")
+
+    def restore(self) -> None:
+        self.map = (self._drawn(),)
+        with torch.no_grad():
+            again = self.map[0](self.probe[None])[0].to(self.values)
+        if again.shape != self.values.shape or not torch.allclose(again, self.values, rtol=1e-4, atol=1e-6):
+            raise ValueError(
+                f"{type(self.kernel).__name__}.features: expected the features that were saved; its code, or the "
+                "random numbers of torch, have changed since"
+            )
+
+    @property
+    def whole(self) -> FeatureMap:
+        """The map itself."""
+        return self.map[0]
+
+    def chosen(self, columns: Tensor) -> DrawnFeatures:
+        """Some of the features, where the map has a method of this name."""
+        return DrawnFeatures(self.kernel, self.count, self.seed, self.probe, columns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.map[0](x)
+
+
+def as_columns(kernel: Kernel, Phi: object, x: Tensor) -> Tensor:
+    """Features of points x `[n, d]`, which must be `[n, c]`."""
+    if not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != len(x):
+        got = list(Phi.shape) if isinstance(Phi, Tensor) else type(Phi).__name__
+        raise ValueError(
+            f"{type(kernel).__name__}.features: expected a map from points [n, d] to features [n, c], got {got} for a "
+            f"point {list(x.shape)}"
+        )
+    return Phi
+
+
+def drawn_map(kernel: Kernel, count: int, generator: torch.Generator, probe: Tensor) -> Value:
+    """A map of a kernel's own features, which can be saved where the kernel can; `probe` is a point `[d]`."""
+    seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+    phi = kernel.features(count, torch.Generator().manual_seed(seed))
+    if isinstance(phi, Value) and not any(isinstance(part, OwnFunction) for part in phi.modules()):
+        with torch.no_grad():
+            as_columns(kernel, phi(probe[None]), probe[None])
+        return phi
+    return DrawnFeatures(kernel, count, seed, probe)
+
+
+class FormFeatures(Value):
+    """Features of <x, x'> = sum_i c_i x_i x'_i + c_d: (x, 1) times the roots of the coefficients that are not zero."""
+
+    fields = ("dims",)
+
+    def __init__(self, coefficients: Tensor) -> None:
+        dims = coefficients.detach().nonzero()[:, 0].tolist()
+        super().__init__(roots=coefficients[dims].sqrt())
+        self.dims = dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, 1), value=1.0)[:, self.dims] * self.roots
 
 
 class ProductFeatures(Value):
-    """Products of all features of kernels that have few, `few`, and of Fourier features `waves`, where there are any.
+    """Products of all features of maps that have few, `few`, and of Fourier features `waves`, where there are any.
 
     It is a map of points `[n, d]`, of which the waves have those about `origin`.
     """
 
     shapes = "origin: d"
 
-    def __init__(self, few: Sequence[FeatureMap], waves: Sequence[Basis], origin: Tensor) -> None:
-        super().__init__(origin=origin, few=Parts(map(as_features, few)), waves=Parts(waves))
+    def __init__(self, few: Sequence[Value], waves: Sequence[Basis], origin: Tensor) -> None:
+        super().__init__(origin=origin, few=Parts(few), waves=Parts(waves))
 
     def forward(self, x: Tensor) -> Tensor:
         features = torch.ones_like(x[:, :1])
@@ -95,17 +177,87 @@ class ProductFeatures(Value):
         return features  # [n, c]
 
 
-def _of_product(term: Term, count: int, num_bases: int, origin: Tensor, generator: torch.Generator) -> list[FeatureMap]:
-    """The maps of a product of kernels that have few features, and of a stationary one, for each of several bases."""
-    few = [kernel.features(count, generator) for kernel in term.own]
-    alone = ProductFeatures(few, [], origin)
-    if not term.stationary:
-        return [alone] * num_bases
-    rank = alone(origin[None]).shape[1]
+class SampledProducts(Value):
+    """Random products of features: column i is weight_i prod_j phi_j(x)[columns_ji] times the i-th of some cosines.
+
+    With columns drawn independently for each factor, of probabilities p_j, and weights prod_j p_j^-1/2, the mean over
+    the columns' draws of all products together is prod_j phi_j(x) . phi_j(x'), whatever the maps are.
+    """
+
+    shapes = "columns: j c, weights: c, origin: d"
+
+    def __init__(
+        self, maps: Sequence[Value], columns: Tensor, weights: Tensor, origin: Tensor, waves: Cosines | None
+    ) -> None:
+        super().__init__(columns=columns, weights=weights, origin=origin, maps=Parts(maps), waves=waves)
+
+    def chosen(self, index: Tensor) -> SampledProducts:
+        """Some of the products."""
+        waves = self.waves and self.waves.mapped(lambda b: b[:, index])
+        return SampledProducts(list(self.maps), self.columns[:, index], self.weights[index], self.origin, waves)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.weights.expand(len(x), -1)
+        if self.waves is not None:
+            features = features * self.waves.values((x - self.origin)[None])[0] * self.waves.scales()
+        for phi, columns in zip(self.maps, self.columns, strict=True):
+            features = features * phi(x)[:, columns]
+        return features  # [n, c]
+
+
+def _finite(kernel: Kernel) -> bool:
+    return _finite(kernel.kernel) if isinstance(kernel, OnDims) else kernel.finite
+
+
+def _sampled(sizes: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """`count` columns by their mean squares `[c]`, half in proportion and half evenly, in random order; p of each."""
+    sizes = sizes.nan_to_num(0.0).clamp_min(1e-300)
+    p = 0.5 * sizes / sizes.sum() + 0.5 / len(sizes)
+    u = (torch.arange(count, dtype=torch.float64, device="cpu") + rand((1,), generator).cpu()) / count
+    columns = torch.searchsorted(p.cumsum(0), u).clamp_max(len(p) - 1)
+    columns = columns[torch.randperm(count, generator=generator, device=generator.device).cpu()]
+    return columns, p[columns]
+
+
+def _of_product(
+    term: Term, count: int, num_bases: int, points: Tensor, origin: Tensor, generator: torch.Generator
+) -> list[Value]:
+    """The maps of a product of kernels with features of their own, linear forms and a stationary kernel.
+
+    Where the former have few features, all of their products are taken, each with Fourier features of its own; else
+    `count` random ones, each with a cosine or a sine of one frequency.
+    """
     one = replace(term, variance=torch.ones_like(term.variance))
-    each = max(_FEWEST, count // rank)
-    waves = fourier(one, len(origin), each + each % 2, kind="sobol", num_bases=num_bases, generator=generator)
-    return [ProductFeatures(few, [basis.select(slice(g, g + 1)) for basis in waves], origin) for g in range(num_bases)]
+    forms: list[Value] = [FormFeatures(c.cpu()) for c in term.forms]
+    finite, found = all(map(_finite, term.own)), []
+    drawn: list[Value] = []
+    for g in range(num_bases):
+        if g == 0 or not finite:
+            drawn = [*(drawn_map(kernel, count, generator, points[0]) for kernel in term.own), *forms]
+        with torch.no_grad():
+            sizes = [phi(points).square().mean(0).double().cpu() for phi in drawn]  # [c] of each
+        rank = math.prod(map(len, sizes))
+        if (finite and not term.forms) or rank * (16 if term.stationary else 1) <= count:
+            each = max(_FEWEST, count // rank)
+            waves = _waves(one, len(origin), each + each % 2, generator) if term.stationary else []
+            found.append(ProductFeatures(drawn, waves, origin))
+            continue
+        pairs = -(-count // 2) if term.stationary else count  # a cosine and its sine share a product
+        sampled = [_sampled(size, pairs, generator) for size in sizes]
+        columns = torch.stack([columns for columns, _ in sampled])  # [j, pairs]
+        weights = torch.stack([p for _, p in sampled]).prod(0).rsqrt()
+        if not term.stationary:
+            found.append(SampledProducts(drawn, columns, weights / math.sqrt(pairs), origin, None))
+            continue
+        cosines = as_cosines(_waves(one, len(origin), 2 * pairs, generator))
+        columns, weights = columns.repeat_interleave(2, dim=1), weights.repeat_interleave(2)
+        found.append(SampledProducts(drawn, columns, weights, origin, cosines))
+    return found
+
+
+def _waves(term: Term, input_dim: int, count: int, generator: torch.Generator) -> list[Basis]:
+    """Fourier features of the stationary part of a term, of one basis."""
+    return fourier(term, input_dim, count, kind="sobol", num_bases=1, generator=generator)
 
 
 def own_features(
@@ -114,44 +266,64 @@ def own_features(
     num_bases: int,
     origin: Tensor,
     generator: torch.Generator,
+    data: Tensor | None = None,
     reference: Reference | None = None,
     bound: float = Leverage.far,
     settings: Leverage = Leverage(),  # noqa: B008
 ) -> tuple[Basis, bool]:
-    """The features that a term's own kernel gives, `num_bases` times over, and whether they are chosen by leverage.
+    """The features that a term's own kernels give, `num_bases` times over, and whether they are chosen by leverage.
 
     That takes a map with a method `chosen(index)`, the map to some of its features: from several times as many those
     that matter at the reference points are chosen, within `bound`.
+
+    Args:
+        data: points `[n, d]`, at some of which features are compared with the kernel.
     """
-    (kernel, *more), variance = term.own, term.variance.cpu()
-    if more or term.stationary or term.forms:
-        if term.forms or not all(map(_finite, term.own)):
-            raise TypeError(
-                f"{type(kernel).__name__}: expected a kernel with features of its own, alone, scaled, or in a sum; "
-                "got a product with another kernel, whose features are not known"
-            )
-        maps, reference = _of_product(term, count, num_bases, origin, generator), None
-    else:
-        maps = [kernel.features(count, generator) for _ in range(num_bases)]
-    with torch.no_grad():
-        Phi = maps[0](origin[None])
-    if not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != 1:
-        got = list(Phi.shape) if isinstance(Phi, Tensor) else type(Phi).__name__
+    points = origin[None] if data is None or not len(data) else _some(data.detach().double().cpu())
+    variance = term.variance.cpu()
+    if data is not None and len(data):
+        for kernel in term.own:
+            if not _checked(kernel):
+                say_wrong_features(kernel.mapped(Tensor.detach), points)
+    first, *more = term.own
+    product = bool(more or term.stationary or term.forms)
+
+    def drawn(size: int, how_many: int) -> list[Value]:
+        if product:
+            return _of_product(term, size, how_many, points, origin, generator)
+        return [drawn_map(first, size, generator, points[0]) for _ in range(how_many)]
+
+    maps = drawn(count, num_bases)
+    widths = {phi(points[:1]).shape[1] for phi in maps}
+    if len(widths) > 1:
         raise ValueError(
-            f"{type(kernel).__name__}.features: expected a map from points [n, d] to features [n, c], got {got} for a "
-            f"point [1, {len(origin)}]"
+            f"{type(first).__name__}.features: expected maps of equally many features, got {sorted(widths)} of them"
         )
-    amplitudes = variance.sqrt().expand(num_bases, Phi.shape[1])
-    if reference is None or not hasattr(maps[0], "chosen") or Phi.shape[1] < count:
+    width = widths.pop()
+    amplitudes = variance.sqrt().expand(num_bases, width)
+    if reference is None or not _has_choice(maps[0]) or width < count:
         return MappedBasis(maps, amplitudes, origin), False
     factors = []
     for i in range(num_bases):
-        pool: Any = kernel.features(settings.candidates * count, generator)
+        (pool,) = drawn(settings.candidates * count, 1)
         with torch.no_grad():
             values = pool(reference.points.to(origin))
-        found = resampled(values, reference, count, bound, generator)
+        found = resampled(values, reference, count, bound, generator) if _has_choice(pool) else None
         if found is None:
             return MappedBasis(maps, amplitudes, origin), False
-        maps[i] = pool.chosen(found[0])
+        maps[i] = getattr(pool, "chosen")(found[0])  # noqa: B009
         factors.append(found[1])
     return MappedBasis(maps, variance.sqrt() * torch.stack(factors), origin), True
+
+
+def _checked(kernel: Kernel) -> bool:
+    return _checked(kernel.kernel) if isinstance(kernel, OnDims) else kernel.checked
+
+
+def _has_choice(phi: Value) -> bool:
+    return hasattr(phi.whole if isinstance(phi, DrawnFeatures) else phi, "chosen")
+
+
+def _some(points: Tensor, most: int = 32) -> Tensor:
+    """Points `[r, d]`, evenly among the rows of `[n, d]`."""
+    return points[torch.linspace(0, len(points) - 1, min(most, len(points)), device="cpu").long()]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, LogNormal, TransformedDistribution
 
-from ..kernels import Coregional, Kernel, SpectralMixture
+from ..kernels import Coregional, Kernel
 from ..models.means import ConstantMean, LinearMean, Mean
-from .units import Buffer, Units, buffers
+from .units import Buffer, Units, buffers, with_tensors
 
 # Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left. Lengths go
 # down to the gaps between data where these are smaller: one that lies far away makes a deviation as large as it likes.
@@ -31,6 +31,7 @@ class Leaf:
     value: Tensor
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of what is positive
     dims: tuple[int, ...] = ()  # the columns that a kernel's tensor is about
+    own: bool = False  # of a kernel with features of its own: random starts are about its value
 
     @property
     def short(self) -> str:
@@ -96,8 +97,12 @@ def kernel_leaf(buffer: Buffer, floors: Mapping[str, float], X: Tensor | None = 
     short, owner, value = buffer.name.split(".")[-1], buffer.owner, buffer.value.detach().double()
     if isinstance(owner, Coregional):
         return Leaf(buffer.name, "coupling", value)
-    if isinstance(owner, SpectralMixture) and short == "means":
-        return Leaf(buffer.name, "real", value, dims=tuple(buffer.dims))
+    if short in owner.signed:
+        return Leaf(buffer.name, "real", value, dims=tuple(buffer.dims), own=owner.by_own_features)
+    if owner.by_own_features and bool((value > 0).any()):  # whose units nobody else knows
+        some = value[value > 0]
+        bounds = (1e-6 * float(some.min()), 1e6 * float(some.max()))
+        return Leaf(buffer.name, "positive", value, bounds, tuple(buffer.dims), own=True)
     lower, upper = BOUNDS.get(short, (1e-6, 1e6))
     if X is not None and owner.units.get(short) == "x":
         lower = min([lower, *(gap for i in buffer.dims if (gap := usual_gap(X[:, i])) > 0)])
@@ -115,7 +120,7 @@ class Hyperparameters:
 
     Args:
         kernel: the expression, in the model's units.
-        leaves: of its tensors, in the order of `Value.mapped`.
+        leaves: of its tensors, in the order of `buffers`.
         noise: a leaf of one variance per task, or fixed variances `[n]`.
         mean: leaves of a constant (`mean`) or a linear function (`mean.weights`, `mean.bias`), or a fixed Mean.
     """
@@ -185,8 +190,7 @@ class Hyperparameters:
 
     def model(self, values: Sequence[Tensor], n: int, tasks: Tensor | None) -> tuple[Kernel, Tensor, Mean]:
         """The kernel, the noise `[n]` and the mean function that values of the leaves make."""
-        fill = iter(values[: self.count])
-        kernel = self.kernel.mapped(lambda _: next(fill))
+        kernel = with_tensors(self.kernel, values[: self.count])
         rest = list(values[self.count :])
         noise = rest.pop(0) if isinstance(self.noise, Leaf) else self.noise
         if isinstance(self.noise, Leaf):

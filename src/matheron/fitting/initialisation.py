@@ -115,6 +115,8 @@ def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
         return leaf.encode(leaf.value) + 0.3 * normal(leaf.size)
     if leaf.kind == "real":
         return leaf.encode(leaf.value) + (0.0 if leaf.name.startswith("mean") else normal(leaf.size))
+    if leaf.own:
+        return leaf.encode(leaf.value) + normal(leaf.size)
     # Log-uniform: a tenth of a standard deviation to ten of them, and so on.
     ranges = {"lengthscale": (0.1, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.5), "alpha": (0.1, 10.0)}
     lower, upper = (math.log(v) for v in ranges.get(leaf.short, (0.1, 3.0)))

@@ -48,7 +48,7 @@ from .hyperparameters import (
 )
 from .likelihood import accumulate
 from .search import FitWarning
-from .units import Units, buffers, standardising
+from .units import Units, buffers, standardising, with_tensors
 
 # Newton's method. A system takes a step: given W and b = W (f - m) + d log p / df it solves for the maximum of the
 # quadratic. It knows f - m by coordinates of its own, in which f - m is linear: a, f - m = K a, or a lattice's weights.
@@ -617,8 +617,9 @@ def _out_of_units(kernel: Kernel, mean: Mean, units: Units) -> tuple[Kernel, Mea
     if bool(scale == 1) and bool(centre == 0):
         return kernel, mean
     one = torch.ones_like(units.input_scale)
-    fill = iter([b.value * b.unit for b in buffers(kernel, Units(one, one, units.output_centre, units.output_scale))])
-    scaled, x = kernel.mapped(lambda _: next(fill)), torch.stack([0.3 * one, one])
+    listed = buffers(kernel, Units(one, one, units.output_centre, units.output_scale))
+    scaled = with_tensors(kernel, [b.value * b.unit for b in listed])
+    x = torch.stack([0.3 * one, one])
     if not torch.allclose(scaled.forward(x, x), scale.square() * kernel.forward(x, x)):  # a part has no scale
         scaled = float(scale.square()) * kernel
     if isinstance(mean, ConstantMean):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,7 +41,8 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None, ro
     """Centre and scale of every column of X `[n, d]` and of the targets `[n]` of every task.
 
     Columns that share a hyperparameter (one lengthscale for several) share a scale, the root mean square of their
-    standard deviations: what is isotropic in the user's units stays so. Tasks share one where a part of the kernel is
+    standard deviations: what is isotropic in the user's units stays so. Columns of kernels with features of their own
+    stay as they are: they may be numbers of nodes, or points of a sphere. Tasks share one where a part of the kernel is
     common to all of them. Scales of what does not vary are 1: numbers whose deviation is a smaller share of their size
     than `rounding` differ by it alone.
     """
@@ -53,7 +54,10 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None, ro
         varying = deviation[group][deviation[group] > 0]
         scale[group] = varying.square().mean().sqrt() if len(varying) else 1.0
     scale = torch.where(scale > 0, scale, 1.0)
-    scale[[i for part, dims in _parts(kernel, columns) if part.whole for i in dims]] = 1.0
+    as_given = [i for part, dims in _parts(kernel, columns) if part.by_own_features for i in dims]
+    scale[as_given + [i for part, dims in _parts(kernel, columns) if part.whole for i in dims]] = 1.0
+    level = X.mean(0)
+    level[as_given] = 0.0
     t = kernel.num_outputs
     of = torch.zeros(len(y), dtype=torch.long, device=y.device) if tasks is None else tasks
     shared = t > 1 and any(B is None for B, _ in kernel.coupled())
@@ -66,7 +70,7 @@ def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None, ro
     spread = torch.where(spread > rounding * centre.abs(), spread, 0.0)
     if shared:
         spread = spread.square().mean().sqrt().expand(t)
-    return Units(X.mean(0), scale, centre, torch.where(spread > 0, spread, 1.0))
+    return Units(level, scale, centre, torch.where(spread > 0, spread, 1.0))
 
 
 def _deviation(x: Tensor) -> Tensor:
@@ -76,16 +80,25 @@ def _deviation(x: Tensor) -> Tensor:
 
 
 def buffers(kernel: Kernel, units: Units) -> list[Buffer]:
-    """Every tensor of a kernel expression, in the order in which `Value.mapped` meets them."""
+    """Every tensor of a kernel expression that is a hyperparameter: all but whole numbers, and those of functions."""
     s = units.output_scale
     variance = s[0].square() if len(s) == 1 else s[:, None] * s
     return list(_walk(kernel, list(range(len(units.input_scale))), units.input_scale, variance, ""))
 
 
+def with_tensors(kernel: Kernel, values: Sequence[Tensor]) -> Kernel:
+    """The kernel expression with other values of the tensors that `buffers` lists."""
+    parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
+    listed = [value for part in parts for value in part._buffers.values() if value is not None]
+    listed = [value for value in listed if value.is_floating_point()]
+    new = {id(old): value for old, value in zip(listed, values, strict=True)}
+    return kernel.mapped(lambda old: new.get(id(old), old))
+
+
 def _walk(kernel: Kernel, dims: list[int], scale: Tensor, variance: Tensor, prefix: str) -> Iterator[Buffer]:
     own, inner = _units(kernel, scale[dims], variance)
     for name, value in kernel._buffers.items():
-        if value is not None:
+        if value is not None and value.is_floating_point():
             yield Buffer(prefix + name, kernel, value, own.get(name, scale.new_ones(())), dims)
     for i, (where, part) in enumerate(kernel.operands()):  # a product's variance is its first factor's
         passed = inner if i == 0 or isinstance(kernel, Sum) else scale.new_ones(())

@@ -10,6 +10,7 @@ from .categorical import *
 from .coregional import *
 from .fidelity import *
 from .linear import *
+from .own import *
 from .radial import *
 from .spatial import *
 from .stationary import *

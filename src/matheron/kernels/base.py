@@ -7,7 +7,7 @@ import inspect
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -45,8 +45,12 @@ class Kernel(Value):
     units: ClassVar[Mapping[str, str]] = {}
     # Whether its columns are whole numbers that count something: then they have no scale.
     whole: ClassVar[bool] = False
-    # Whether its own features are few and not random, so that its products with other kernels have features, too.
+    # Whether its own features are few and not random, so that products with other kernels have all of their products.
     finite: ClassVar[bool] = False
+    # Whether its own features are known to be those of k: else draws compare them at some of the data.
+    checked: ClassVar[bool] = False
+    # Those of its own tensors that may be negative; `matheron.fit` keeps the others positive.
+    signed: Sequence[str] = ()
 
     @abstractmethod
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
@@ -91,6 +95,11 @@ class Kernel(Value):
         It is drawn anew for every basis, with random numbers from the generator; c may differ from `num_features`.
         """
         raise NotImplementedError
+
+    @property
+    def by_own_features(self) -> bool:
+        """Whether its prior is made of features of its own: then its points are neither centred nor scaled."""
+        return type(self).features is not Kernel.features and not self.operands()
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         """The spectral measure of a stationary kernel with k(x, x) = 1; TypeError where there is none."""

@@ -106,6 +106,7 @@ class SpectralMixture(Kernel):
     """
 
     units: ClassVar = {"weights": "y^2", "means": "1/x", "scales": "1/x"}
+    signed = ("means",)
 
     def __init__(self, weights: ArrayLike, means: ArrayLike, scales: ArrayLike) -> None:
         super().__init__(
