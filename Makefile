@@ -48,7 +48,7 @@ bench: $(PEERS)  ## measure the library and its peers, and make docs/performance
 	@$(BIN)/python benchmarks/report.py
 
 docs: $(DOCS)  ## build the documentation into site/, with the tutorials as notebooks
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 MATHERON_NOTEBOOKS=1 $(BIN)/mkdocs build --quiet --strict
 	@$(BIN)/python docs/build/notebooks.py site
 	@echo "The documentation is in site/index.html"
 

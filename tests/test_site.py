@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from browser import opened
 
@@ -30,15 +32,83 @@ def pages(site: Path) -> list[Path]:
     return [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
 
 
-def test_no_page_complains_asks_elsewhere_or_is_wider_than_a_phone(site):
-    with opened((site / "index.html").as_uri(), width=390, height=800) as (tab, wrong):
+# What is cut off in a page: elements that reach beyond the window and do not scroll, and lines wider than their box.
+CLIPPED = """() => {
+    const width = document.documentElement.clientWidth, found = [];
+    const scrolls = (element) => ["auto", "scroll"].includes(getComputedStyle(element).overflowX);
+    for (const element of document.querySelectorAll(".md-content *")) {
+        if (element.closest(".katex")) continue;  // formulas scroll as a whole, and hide a copy for screen readers
+        const box = element.getBoundingClientRect();
+        if (!box.width || !box.height) continue;
+        let around = element.parentElement;
+        while (!around.classList.contains("md-content") && !scrolls(around)) around = around.parentElement;
+        const beyond = around.classList.contains("md-content") && box.right > width + 1;
+        const cut = element.matches("pre > code") && element.scrollWidth > element.clientWidth + 1;
+        if (beyond || cut) found.push(`${element.tagName} ${element.textContent.slice(0, 60)}`);
+    }
+    return found.slice(0, 5);
+}"""
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_no_page_complains_asks_elsewhere_or_is_cut_off(width, site, tmp_path):
+    with opened((site / "index.html").as_uri(), width=width, height=900) as (tab, wrong):
         for page in pages(site):
             tab.goto(page.as_uri())
             overflow = tab.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             if overflow > 0:
-                wrong.append(f"is {overflow} pixels wider than a phone")
+                wrong.append(f"is {overflow} pixels wider than the window")
+            wrong += [f"cuts off {clipped}" for clipped in tab.evaluate(CLIPPED)]
             unset = tab.locator(".katex-error").count()
             assert not wrong and not unset, f"{page.relative_to(site)}: {wrong}"
+            picture = tmp_path / f"{page.stem}.png"  # to look at, where a test fails
+            tab.screenshot(path=picture)
+            assert len(np.unique(imread(picture).reshape(-1, 4), axis=0)) > 20, f"{page.relative_to(site)} is blank"
+
+
+def test_what_is_cut_off_is_found(site, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(
+        "<div class='md-content'><p style='width: 3000px'>Wide.</p><pre><code style='display: block; "
+        "overflow: hidden; width: 50px; white-space: pre'>a long line of code</code></pre><p>Narrow.</p></div>"
+    )
+    with opened(page.as_uri(), width=400) as (tab, _):
+        assert [found.split()[0] for found in tab.evaluate(CLIPPED)] == ["P", "CODE"]
+
+
+def test_a_wide_screen_shows_88_columns_of_code_without_breaking_a_line(site):
+    with opened((site / "tutorials/first-steps.html").as_uri(), width=1400) as (tab, _):
+        assert tab.evaluate("""() => {
+            const code = document.querySelector("pre > code");
+            code.textContent = "x".repeat(88);
+            const one = code.getBoundingClientRect().height;
+            code.textContent = "x";
+            return one === code.getBoundingClientRect().height;
+        }""")
+
+
+def test_the_search_finds_pages_from_disk(site):
+    with opened((site / "tutorials/first-steps.html").as_uri(), width=1400) as (tab, wrong):
+        tab.locator("input.md-search__input").fill("leverage")
+        tab.locator(".md-search-result__item").first.wait_for()
+        assert not wrong
+
+
+def test_readers_switch_between_a_light_and_a_dark_theme(site):
+    with opened((site / "index.html").as_uri(), width=1400) as (tab, wrong):
+        scheme = "document.body.getAttribute('data-md-color-scheme')"
+        before = tab.evaluate(scheme)
+        tab.locator("form[data-md-component=palette] label:visible").click()
+        assert {before, tab.evaluate(scheme)} == {"default", "slate"} and not wrong
+
+
+def test_tables_of_contents_have_no_raw_formulas_and_groups_of_the_navigation_are_closed(site):
+    for page in pages(site):
+        titles = re.findall(r'<span class="md-ellipsis">(.*?)</span>', page.read_text(), re.DOTALL)
+        assert not [title for title in titles if "\\(" in title or "$" in title], page.name
+    with opened((site / "index.html").as_uri(), width=1400) as (tab, _):
+        names = tab.locator(".md-nav--primary .md-nav__link:visible").all_inner_texts()
+        assert "Tutorials" in names and "First steps" not in names
 
 
 def test_formulas_are_typeset(site):
@@ -53,7 +123,7 @@ def test_every_link_of_the_built_pages_leads_somewhere(site):
     known = {page: set(re.findall(r'\sid="([^"]+)"', page.read_text())) for page in site.rglob("*.html")}
     for page in pages(site):
         for target in re.findall(r'<a [^>]*href="([^"]+)"', page.read_text()):
-            if re.match(r"https?:|mailto:", target) or target.endswith(".ipynb"):
+            if re.match(r"https?:|mailto:", target):
                 continue
             path, _, anchor = target.partition("#")
             file = (page.parent / path).resolve() if path else page

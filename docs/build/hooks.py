@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,30 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from public import expanded
 
+import matheron
+
+
+def on_config(config: Any) -> Any:
+    """Each page says of which version it is."""
+    config.copyright = f"matheron {matheron.__version__}"
+    return config
+
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put the link to its notebook below the title of a tutorial; `make docs` makes it beside the page."""
+    """Fill the reference, and put the link to its notebook below the title of a tutorial.
+
+    Only `make docs` makes the notebooks, and sets MATHERON_NOTEBOOKS: without it there are no links.
+    """
     source = page.file.src_uri
     if source.startswith("reference/"):
         return expanded(markdown)
-    if not source.startswith("tutorials/") or "```python" not in markdown:
+    if (
+        not source.startswith("tutorials/")
+        or "```python" not in markdown
+        or not os.environ.get("MATHERON_NOTEBOOKS")
+    ):
         return markdown
     title, rest = markdown.split("\n", 1)
     name = source.removeprefix("tutorials/").replace(".md", ".ipynb")
-    return f'{title}\n\n<a class="notebook" href="{name}" download>Download this page as a notebook</a>\n{rest}'
+    link = f'<a class="notebook" href="{name}" download>Download this page as a notebook</a>'
+    return f"{title}\n\n{link}\n{rest}"
