@@ -25,14 +25,14 @@ sys.path.insert(0, str(ROOT / "docs/build"))
 public = import_module("public")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Pages that need a library of an environment of its own: `make test-gpflow` runs that one.
-NEEDS = {"docs/tutorials/gpflow.md": "gpflow"}
+# Pages that need a library of an environment of its own (`make test-gpflow` runs that one) or of `make docs`.
+NEEDS = {"docs/tutorials/gpflow.md": "gpflow", "docs/tutorials/geostatistics.md": "pykrige"}
 SCREENSHOTS = {"optuna-dashboard.png"}  # of pages in a browser: no code here makes them
 LONG = {  # `make test-slow` runs them
     "docs/gallery.md",
     "docs/travel.md",
-    *(f"docs/tutorials/{page}.md" for page in ("fields", "control", "optuna", "choosing-features", "dynamics")),
-    *(f"docs/tutorials/{page}.md" for page in ("botorch", "gpytorch", "large-data", "command-line")),
+    *(f"docs/tutorials/{page}.md" for page in ("fields", "control", "optuna", "dynamics")),
+    *(f"docs/tutorials/{page}.md" for page in ("botorch", "gpytorch", "large-data", "geostatistics")),
 }
 PAGES_WITH_CODE = [
     pytest.param(page, marks=[pytest.mark.slow] if str(page.relative_to(ROOT)) in LONG else [])
