@@ -29,7 +29,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {"docs/tutorials/gpflow.md": "gpflow", "docs/tutorials/geostatistics.md": "pykrige"}
 SCREENSHOTS = {"optuna-dashboard.png"}  # of pages in a browser: no code here makes them
 LONG = {  # `make test-slow` runs them
-    "docs/gallery.md",
+    *(str(page.relative_to(ROOT)) for page in (ROOT / "docs/gallery").glob("*.md")),
     "docs/travel.md",
     *(f"docs/tutorials/{page}.md" for page in ("fields", "control", "optuna", "dynamics")),
     *(f"docs/tutorials/{page}.md" for page in ("botorch", "gpytorch", "large-data", "geostatistics")),
@@ -86,6 +86,17 @@ def test_links_lead_to_files_that_exist(page):
     prose = FENCE.sub("", page.read_text())
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
         assert "://" in target or (page.parent / target).exists(), f"{name(page)} links to {target}"
+
+
+def test_a_page_of_the_gallery_has_fewer_than_forty_lines_of_code_and_one_picture():
+    pages, listed = sorted((ROOT / "docs/gallery").glob("*.md")), (ROOT / "docs/gallery.md").read_text()
+    assert len(pages) >= 24
+    for page in pages:
+        text = page.read_text()
+        code = [body for kind, body in FENCE.findall(text) if kind == "python"]
+        assert len(code) == 1 and len(code[0].splitlines()) < 40, name(page)
+        assert re.findall(r"!\[.+\]\(figures/(.*)\)", text) == [f"gallery-{page.stem}.png"], name(page)
+        assert f"- [{text.splitlines()[0].removeprefix('# ')}](gallery/{page.name})\n" in listed, name(page)
 
 
 def test_every_page_is_in_the_navigation():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,31 @@ def on_config(config: Any) -> Any:
     return config
 
 
+def thumbnails(markdown: str) -> str:
+    """The gallery with its lists of pages as pictures that lead to these pages."""
+
+    def grid(found: re.Match[str]) -> str:
+        links = re.findall(r"- \[([^\]]+)\]\(gallery/([\w-]+)\.md\)", found[0])
+        cells = [
+            f'<a href="gallery/{name}.html">'
+            f'<img src="gallery/figures/gallery-{name}.png" alt="" loading="lazy">{title}</a>'
+            for title, name in links
+        ]
+        return '<div class="gallery">' + "".join(cells) + "</div>\n"
+
+    return re.sub(
+        r"(?:^- \[[^\]]+\]\(gallery/.*\n)+", grid, markdown, flags=re.MULTILINE
+    )
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Fill the reference, and put the link to its notebook below the title of a tutorial.
 
     Only `make docs` makes the notebooks, and sets MATHERON_NOTEBOOKS: without it there are no links.
     """
     source = page.file.src_uri
+    if source == "gallery.md":
+        return thumbnails(markdown)
     if source.startswith("reference/"):
         return expanded(markdown)
     if (
