@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..core.engines import load_engines
-from ..evaluate.bases import Basis, Cosines
+from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels import Kernel, OnDims
-from ..kernels.base import Term
+from ..kernels.base import Term, same_coupling
 from ..kernels.radial import Elliptical
 from ..solvers import FactoredPosterior
 from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
@@ -26,7 +26,6 @@ from .features import (
     Features,
     FeatureSpec,
     fourier,
-    merged,
     relevant_terms,
 )
 from .harmonics import harmonic_series, harmonics
@@ -159,6 +158,34 @@ def _bases(
     assert isinstance(kind, str)
     bases = fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator)
     return bases, Choice(kind, count), False
+
+
+def merged(parts: list[Coupled]) -> list[Coupled]:
+    """Fourier bases of the same kind, number, role and coupling side by side: one product instead of many."""
+    merged: list[Coupled] = []
+    for part in parts:
+        for i, other in enumerate(merged):
+            if part.role == other.role and same_coupling(part.coupling, other.coupling):
+                both = _joined(other.basis, part.basis) if part.basis.num_bases == other.basis.num_bases else None
+                if both is not None:
+                    merged[i] = other._replace(basis=both)
+                    break
+        else:
+            merged.append(part)
+    return merged
+
+
+def _joined(a: Basis, b: Basis) -> Basis | None:
+    """Two bases as one; None where they are of different kinds."""
+    if type(a) is type(b) and isinstance(a, Pairs | Cosines):
+        return type(a)(**{k: torch.cat([getattr(a, k), getattr(b, k)], dim=1) for k in a._buffers})
+    if isinstance(a, Products) and isinstance(b, Products) and a.projections.shape[1] == b.projections.shape[1]:
+        if a.fourier is not None and b.fourier is not None:
+            A = torch.cat([a.projections, b.projections], dim=2)
+            cosines = _joined(a.fourier, b.fourier)
+            assert isinstance(cosines, Cosines)
+            return Products(A, torch.cat([a.amplitudes, b.amplitudes], dim=1), a.origin, cosines)
+    return None
 
 
 def _allocate(total: int, sizes: list[float]) -> list[int]:

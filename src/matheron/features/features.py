@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..core.boxes import BoxLike, as_box
-from ..core.checks import ArrayLike, Names, as_count, as_points
+from ..core.checks import ArrayLike, Names, as_count, as_points, normals
 from ..core.modes import kept
 from ..core.value import Parts, Value, in_own_memory
-from ..evaluate import Basis, Cosines, Pairs, Products
+from ..evaluate import Basis, Cosines, Pairs
 from ..kernels import Kernel
-from ..kernels.base import SpectralMeasure, Term, same_coupling
+from ..kernels.base import SpectralMeasure, Term
 from ..kernels.radial import Elliptical
 from ..models.transforms import Transform
 from ..solvers import FactoredPosterior
@@ -285,34 +285,6 @@ class Coupled(NamedTuple):
         return Block(basis, root_of(self.coupling, num_outputs), self.role)
 
 
-def merged(parts: list[Coupled]) -> list[Coupled]:
-    """Fourier bases of the same kind, number, role and coupling side by side: one product instead of many."""
-    merged: list[Coupled] = []
-    for part in parts:
-        for i, other in enumerate(merged):
-            if part.role == other.role and same_coupling(part.coupling, other.coupling):
-                both = _joined(other.basis, part.basis) if part.basis.num_bases == other.basis.num_bases else None
-                if both is not None:
-                    merged[i] = other._replace(basis=both)
-                    break
-        else:
-            merged.append(part)
-    return merged
-
-
-def _joined(a: Basis, b: Basis) -> Basis | None:
-    """Two bases as one; None where they are of different kinds."""
-    if type(a) is type(b) and isinstance(a, Pairs | Cosines):
-        return type(a)(**{k: torch.cat([getattr(a, k), getattr(b, k)], dim=1) for k in a._buffers})
-    if isinstance(a, Products) and isinstance(b, Products) and a.projections.shape[1] == b.projections.shape[1]:
-        if a.fourier is not None and b.fourier is not None:
-            A = torch.cat([a.projections, b.projections], dim=2)
-            cosines = _joined(a.fourier, b.fourier)
-            assert isinstance(cosines, Cosines)
-            return Products(A, torch.cat([a.amplitudes, b.amplitudes], dim=1), a.origin, cosines)
-    return None
-
-
 def root_of(B: Tensor | None, num_outputs: int) -> Tensor | None:
     """R with R R^T = B, `[t, t]`; None for one output."""
     if num_outputs == 1:
@@ -388,11 +360,6 @@ def rand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return U.clamp_(2**-54, 1 - 2**-53)
 
 
-def randn(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Standard normal numbers, on the generator's device."""
-    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
-
-
 def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
     """One Sobol net per basis, `[g, count, p]`: the plain net under a digital shift of its own: independent bases.
 
@@ -429,7 +396,7 @@ def _stratified(
             'use "sobol" or "auto" for this one'
         )
     d, blocks = measure.input_dim, -(-count // measure.input_dim)
-    directions = orthogonal(randn((num_bases, blocks, d, d), generator)).flatten(1, 2)[:, :count]  # [g, count, d]
+    directions = orthogonal(normals((num_bases, blocks, d, d), generator)).flatten(1, 2)[:, :count]  # [g, count, d]
     strata = rand((num_bases, count, 1 + measure.num_mixing_uniforms), generator)
     order = torch.argsort(rand(tuple(strata.shape), generator), dim=1)
     U = ((order + strata) / count).clamp(2**-54, 1 - 2**-53)

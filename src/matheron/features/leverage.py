@@ -47,6 +47,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.checks import normals
 from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
 from ..core.sites import Sites
 from ..evaluate import Basis, Cosines, Pairs, Products
@@ -57,7 +58,7 @@ from ..kernels.radial import Elliptical
 from ..solvers import Cholesky, CholeskyState, FactoredPosterior, KernelOperator, covariance
 from ..solvers.cholesky import solved
 from .explicit import as_cosines, monomial_count, monomials
-from .features import RANDOM, Coupled, FeatureSpec, orthogonal, rand, randn, root_of, sobol
+from .features import RANDOM, Coupled, FeatureSpec, orthogonal, rand, root_of, sobol
 from .harmonics import leading_signs
 
 
@@ -954,7 +955,9 @@ def even(num_bases: int, counts: Sequence[int], dim: int, generator: torch.Gener
             sizes += [size] * (count // size)
             count %= size
     u = rand((num_bases, sum(sizes)), generator).cpu()
-    Q = orthogonal(randn((len(sizes), num_bases, dim, dim), generator).cpu())  # a rotation of each set, for each basis
+    Q = orthogonal(
+        normals((len(sizes), num_bases, dim, dim), generator).cpu()
+    )  # a rotation of each set, for each basis
     of = torch.from_numpy(np.repeat(sizes, sizes))
     at = torch.from_numpy(np.concatenate([np.arange(size) for size in sizes]))
     directions = [near_design(size, dim) @ rotation for size, rotation in zip(sizes, Q, strict=True)]

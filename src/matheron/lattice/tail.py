@@ -25,7 +25,8 @@ from torch import Tensor
 
 from ..core.modes import Sobol
 from ..evaluate.bases import Pairs
-from ..features.features import BEYOND, Coupled, merged, sobol
+from ..features.choose import merged
+from ..features.features import BEYOND, Coupled, sobol
 from ..kernels.base import Term
 from ..kernels.composed_measures import Moved
 from ..kernels.radial import Elliptical
