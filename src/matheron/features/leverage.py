@@ -22,9 +22,9 @@ functions will be called, or where the errors of many bases average out.
 *The tables.* For a radial kernel S is a density of log |theta / scale| times even directions, cut into shells; lev is
 computed for a few hundred pilot waves, and smoothed over the log radius to a table over the shells. A table serves
 any number of bases: a draw is an inverse CDF. Every other spectrum is a sum of convolutions of radial densities and
-atoms (a product of kernels: the frequencies of its factors add; a spectral mixture: a normal and its centre). Each
-summand has its own tables, one for each factor, and its share of the features by what data leave open of it. The same
-holds of the monomials of a kernel with linear forms, which are multiplied with the waves before residuals are taken.
+atoms (a product of kernels: the frequencies of its factors add; a spectral mixture: a normal and its centre), and the
+waves of a kernel with linear forms are multiplied with monomials. Each summand, about each of its centres and times
+each monomial, has tables of its own, one for each factor, and its share of the features by what data leave open of it.
 Radii are even, by Hammersley nets or in strata; directions in three dimensions and more are near-designs, turned at
 random.
 
@@ -172,6 +172,7 @@ class RadialFactor:
         return own if self.frame is None else own @ self.frame, ratio, t
 
     def position(self, U: Tensor) -> Position:
+        """What `at` makes a wave from, of uniforms `[.., p]`: what these are even in, radii and directions are, too."""
         p = U.shape[-1]
         if p == 1:
             u = U[..., 0] if self.half else (2 * U[..., 0] - 1).abs()
