@@ -196,7 +196,8 @@ def test_nothing_that_can_be_in_a_path_is_left_untested(tmp_path):
     for kernel, _ in KERNELS.values():
         save(kernel, tmp_path / "kernel")
         seen |= types_in(tree_of(tmp_path / "kernel"))
-    for name, paths in everything().items():
+    of_fingerprints = draw_prior(K.Tanimoto(), 2, input_dim=2)  # which have no gradients, as all others do
+    for name, paths in {**everything(), "fingerprints": of_fingerprints}.items():
         paths.save(tmp_path / name)
         seen |= types_in(tree_of(tmp_path / name))
     rooms = ("kernels", "models.means", "models.transforms", "evaluate", "features", "paths", "lattice")

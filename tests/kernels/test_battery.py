@@ -29,8 +29,9 @@ def types_in(kernel: kernels.Kernel) -> set[type]:
     return {type(kernel)}.union(*(types_in(part) for _, part in kernel.operands()))
 
 
-# Those with a test of their own: of outputs, and of fidelities from zero to one (test_fidelity.py).
+# Those with a test of their own: of outputs, of fidelities from zero to one (test_fidelity.py), of fingerprints.
 ELSEWHERE = {kernels.Coregional, kernels.Downsampling, kernels.ExponentialDecay, kernels.LinearTruncated}
+ELSEWHERE |= {kernels.Tanimoto}
 
 
 def test_every_kernel_that_is_exported_is_in_the_battery():

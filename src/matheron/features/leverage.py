@@ -449,6 +449,7 @@ class Reference:
         kernel = kernel.mapped(plain) if any(map(is_wrapped, kernel.buffers())) else kernel
         X, noise = plain(posterior.sites.points).double(), plain(posterior.noise).double()
         x = reference_points(X.cpu(), plain(domain), plain(where), lengths, settings.num_reference).to(X.device)
+        x = kernel.nearest(x)
         x_tasks = None if tasks is None else torch.arange(len(x), device=X.device) % kernel.num_outputs
         state = posterior.state if isinstance(posterior.state, CholeskyState) else None
         # A factor in float32 has digits enough, unless a graph is kept: then it is not asked.

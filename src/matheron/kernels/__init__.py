@@ -14,3 +14,4 @@ from .own import *
 from .radial import *
 from .spatial import *
 from .stationary import *
+from .tanimoto import *

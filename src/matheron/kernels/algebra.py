@@ -190,6 +190,11 @@ class OnDims(Around):
         self._check(input_dim)
         return [term.embedded(self.dims, input_dim) for term in self.kernel.terms(len(self.dims))]
 
+    def nearest(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[..., self.dims] = self.kernel.nearest(self._part(x))
+        return x
+
     def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         return FeaturesOnDims(self.kernel.features(num_features, generator), self.dims)
 

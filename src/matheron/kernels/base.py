@@ -105,6 +105,15 @@ class Kernel(Value):
         """The spectral measure of a stationary kernel with k(x, x) = 1; TypeError where there is none."""
         raise TypeError(f"{type(self).__name__} has no spectral measure of its own; expand it with .terms(input_dim)")
 
+    def nearest(self, x: Tensor) -> Tensor:
+        """The points of its space nearest to points of R^d, `[..., d]`: nodes are whole numbers, a sphere has a radius.
+
+        Frequencies are chosen by what the posterior leaves open at such points. By default all of R^d is the space.
+        """
+        for _, part in self.operands():
+            x = part.nearest(x)
+        return x
+
     def active_dims(self, input_dim: int) -> list[int]:
         """The coordinates on which the kernel depends."""
         inner = [part.active_dims(input_dim) for _, part in self.operands()]

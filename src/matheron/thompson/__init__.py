@@ -1,5 +1,7 @@
 """Thompson sampling: minimise drawn functions, and with them a function that is expensive to evaluate."""
 
+from .candidates import Chosen as Chosen
+from .candidates import best_of as best_of
 from .loop import EvaluationWarning as EvaluationWarning
 from .loop import Study as Study
 from .loop import minimize_function as minimize_function
