@@ -51,6 +51,7 @@ if _TYPE_CHECKING:
     from .models import SparseGP as SparseGP
     from .models import likelihoods as likelihoods
     from .models import means as means
+    from .models import observe as observe
     from .models import transforms as transforms
     from .models.libraries import describe as describe
     from .models.streamed import StreamedGP as StreamedGP
@@ -63,6 +64,7 @@ if _TYPE_CHECKING:
     from .paths import LinearCombination as LinearCombination
     from .paths import Mapped as Mapped
     from .paths import OutputPaths as OutputPaths
+    from .paths import PartialDerivatives as PartialDerivatives
     from .paths import Paths as Paths
     from .paths import PointwiseProduct as PointwiseProduct
     from .paths import PosteriorMean as PosteriorMean
@@ -86,6 +88,7 @@ else:
         "likelihoods": "models.likelihoods",
         "means": "models.means",
         "metrics": "compare.metrics",
+        "observe": "models.observe",
         "plots": "plots",
         "samplers": "compare.samplers",
         "solvers": "solvers",
@@ -105,7 +108,8 @@ else:
         "models.libraries": "describe",
         "models.streamed": "StreamedGP",
         "paths": "AbstractFunctions AbstractPaths BatchPaths Composition Coordinates EnsemblePaths LinearCombination "
-        "Mapped OutputPaths Paths PointwiseProduct PosteriorMean SelectedPaths Selection SpreadWarning Stack stack",
+        "Mapped OutputPaths PartialDerivatives Paths PointwiseProduct PosteriorMean SelectedPaths Selection "
+        "SpreadWarning Stack stack",
         "paths.matheron_rule": "matheron weight_space_update",
         "solvers": "JitterWarning",
         "thompson": "Minima maximize minimize",

@@ -25,6 +25,7 @@ from .core.checks import (
     normals,
     seeded,
 )
+from .core.sites import Functionals, Sites
 from .features import Features, FeatureSpec, feature_spec, make_features, posterior_at, to_come
 from .kernels import Kernel
 from .kernels.base import as_kernel
@@ -174,7 +175,11 @@ def _draw_one(
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
-    if spec.domain is not None or not solver.for_centres:
+    if isinstance(sites, Functionals) and not solver.for_centres:
+        raise ValueError(
+            'solver="lattice" solves for values, and this model observes functionals; use solver="cholesky" or "cg"'
+        )
+    if isinstance(sites, Sites) and (spec.domain is not None or not solver.for_centres):
         on_lattice = drawn_on_lattice(gp, s, spec, solver, detach, generator)
         if on_lattice is not None:
             return on_lattice
@@ -186,7 +191,7 @@ def _draw_one(
         n, index = gp.num_data if isinstance(gp, ExactGP) else 0, spec.basis_index(features)
         prior = prior_on(features, index, gp.num_outputs, Z, generator, n)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
-            xi = normals((s, len(Z)), generator).to(Z)  # eps = sqrt(noise) xi
+            xi = normals((s, len(sites)), generator).to(Z)  # eps = sqrt(noise) xi
             data = Data(sites, gp.train_targets, noise, xi)
             update = exact_update(prior, gp.mean, kernel, data, state.solver, state=state)  # sum_j v_j k(., x_j)
         else:

@@ -204,9 +204,8 @@ def _check(value: Value) -> None:
 
 # Tensors that are not of floating numbers; those that may be infinite or NaN, where something is not known; and those
 # that are never negative. All by their names, which mean the same in every class.
-_DTYPES = dict.fromkeys(("tasks", "basis_index", "owner", "outputs", "powers", "columns"), torch.int64) | {
-    "mask": torch.bool
-}
+_NUMBERED = ("tasks", "basis_index", "owner", "outputs", "powers", "columns", "orders", "starts")
+_DTYPES = dict.fromkeys(_NUMBERED, torch.int64) | {"mask": torch.bool}
 _UNKNOWN, _POSITIVE = ("energy",), ("noise", "jitter", "amplitudes", "period")
 
 

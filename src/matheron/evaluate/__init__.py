@@ -3,6 +3,7 @@
 from . import fused as _fused
 from .bases import Basis as Basis
 from .bases import Canonical as Canonical
+from .bases import CanonicalSlopes as CanonicalSlopes
 from .bases import Cosines as Cosines
 from .bases import Pairs as Pairs
 from .evaluators import BLOCKS as BLOCKS

@@ -6,6 +6,7 @@ r = all paths; own points are B = all paths and r = 1. The caller keeps B * n * 
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.arena import Sums, add, computed, empty, frame, weigh, weigh_coordinates
+from ..core.modes import transformed
 from ..core.value import Value
 from ..kernels import Kernel
 from ..kernels.base import squared_distance
@@ -91,6 +93,13 @@ class Basis(Value):
         """Operations that `adjoint` takes for a row at n points by fast transforms; None where it has none."""
         return None
 
+    def derivative(self, W: Tensor, index: Tensor | None, direction: Tensor) -> tuple[Basis, Tensor] | None:
+        """A basis and weights `[s, t, c']` of the derivative along a direction `[d]` of sums with weights `[s, t, c]`.
+
+        None where there is none in closed form. `index` `[s]` is the version of the basis that each sum has.
+        """
+        return None
+
     def same_functions(self, other: Basis) -> bool:
         """Whether another basis is known to have the same functions, with amplitudes of its own perhaps."""
         return False
@@ -152,6 +161,11 @@ class Pairs(CutBasis):
     def num_bases(self) -> int:
         return self.frequencies.shape[0]
 
+    def derivative(self, W: Tensor, index: Tensor | None, direction: Tensor) -> tuple[Basis, Tensor] | None:
+        slope = _along_frequencies(self.frequencies, index, direction, W)  # theta . u
+        cos, sin = W.chunk(2, dim=-1)
+        return self, torch.cat([sin * slope, -cos * slope], dim=-1)
+
     def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
         f, step = self.frequencies.shape[1], max(1, width // 2)
         for i in range(0, f, step):
@@ -208,6 +222,10 @@ class Cosines(CutBasis):
     def num_bases(self) -> int:
         return self.frequencies.shape[0]
 
+    def derivative(self, W: Tensor, index: Tensor | None, direction: Tensor) -> tuple[Basis, Tensor] | None:
+        turned = Cosines(self.frequencies, self.phases + math.pi / 2, self.amplitudes)  # -sin(P) = cos(P + pi / 2)
+        return turned, W * _along_frequencies(self.frequencies, index, direction, W)
+
     def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
         for i in range(0, self.size, width):
             cut = slice(i, i + width)
@@ -230,13 +248,19 @@ class Cosines(CutBasis):
         return value, weigh_coordinates(P.sin_(), -W, self.frequencies)
 
 
+def _along_frequencies(theta: Tensor, index: Tensor | None, direction: Tensor, W: Tensor) -> Tensor:
+    """theta . u for each path's frequencies: `[g, f, d], [s], [d] -> [s or 1, 1, f]`, in the dtype of W."""
+    slope = (theta @ direction.to(theta))[:, None].to(W.dtype)
+    return slope if index is None or len(slope) == 1 else slope[index]
+
+
 def phases_at(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
     """theta . x + tau: `[B, n, d], [g, c, d], [g, c] -> [B, n, c]`, in memory of its own; g is 1 or B."""
     if theta.shape[0] > 1:
         x = x.expand(theta.shape[0], -1, -1)
         return x @ theta.mT if tau is None else torch.baddbmm(tau[:, None], x, theta.mT)
     flat, shape = x.reshape(-1, x.shape[-1]), (*x.shape[:-1], theta.shape[1])
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or transformed():
         P = flat @ theta[0].mT if tau is None else torch.addmm(tau[0], flat, theta[0].mT)
     else:
         out = empty((len(flat), theta.shape[1]), x)
@@ -276,6 +300,10 @@ class Canonical(CutBasis):
         for i in range(0, self.size, width):
             yield Canonical(self.kernel, self.centres[i : i + width]), slice(i, i + width)
 
+    def derivative(self, W: Tensor, index: Tensor | None, direction: Tensor) -> tuple[Basis, Tensor] | None:
+        z, d = self.centres, self.centres.shape[1]
+        return CanonicalSlopes(self.kernel, z, z.new_zeros(len(z), 0, d), direction.to(z)[None]), W
+
     def _shared_vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_j H_j dk(x, z_j)/dx, H = G^T W: of a radial kernel slopes and products, of others a problem per point."""
         H = feature_cotangents(W, G)  # [n, c]
@@ -309,3 +337,49 @@ class Canonical(CutBasis):
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         return self.kernel.weighted_with_gradient(x, self.centres, W)
+
+
+class CanonicalSlopes(CutBasis):
+    """Derivatives of k(x, z_j) in z_j along directions `[c, q, d]`, and in x along `left` `[p, d]`.
+
+    The update given slopes is a sum of these, and so are the slopes of an update.
+    """
+
+    shapes = "centres: c d, directions: c q d, left: p d"
+
+    def __init__(self, kernel: Kernel, centres: Tensor, directions: Tensor, left: Tensor | None = None) -> None:
+        left = centres.new_zeros(0, centres.shape[-1]) if left is None else left
+        super().__init__(centres=centres, directions=directions, left=left)
+        self.kernel = kernel
+
+    @property
+    def size(self) -> int:
+        return self.centres.shape[0]
+
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
+        for i in range(0, self.size, width):
+            cut = slice(i, i + width)
+            yield CanonicalSlopes(self.kernel, self.centres[cut], self.directions[cut], self.left), cut
+
+    def derivative(self, W: Tensor, index: Tensor | None, direction: Tensor) -> tuple[Basis, Tensor] | None:
+        left = torch.cat([self.left, direction.to(self.left)[None]])
+        return CanonicalSlopes(self.kernel, self.centres, self.directions, left), W
+
+    def values(self, x: Tensor) -> Tensor:
+        return self._along(x, [])
+
+    def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        axes = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+        slopes = []
+        for axis in axes:
+            with frame():
+                slopes.append(weigh(self._along(x, [axis]), W))
+        return weigh(self.values(x), W), torch.stack(slopes, dim=-1)
+
+    def _along(self, x: Tensor, more: list[Tensor]) -> Tensor:
+        """The basis functions `[B, n, c]`, differentiated in x along more directions `[d]`."""
+        flat = x.reshape(-1, x.shape[-1])
+        left = [u.expand_as(flat) for u in [*more, *self.left]]
+        return self.kernel.derivative(flat, self.centres, left, self.directions.unbind(1)).reshape(
+            *x.shape[:-1], self.size
+        )

@@ -38,7 +38,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -49,7 +49,7 @@ from torch import Tensor
 
 from ..core.checks import normals
 from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
-from ..core.sites import Sites
+from ..core.sites import Functionals, Observed, Sites, concatenated
 from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from ..kernels.base import SpectralMeasure, Term, same_coupling
@@ -433,6 +433,10 @@ def _folded(theta: Tensor, mass: Tensor, half: bool) -> tuple[Tensor, Tensor]:
 # --- Leverage: what the data leave open of a feature -----------------------------------------------------------------
 
 
+# Functions `[e, m, p]` of p sites that waves are multiplied with: monomials, times columns of a coupling's root.
+Envelopes = Callable[[Sites], Tensor]
+
+
 class Reference:
     """Points where the posterior matters, and the weights G = (K + noise)^-1 k(X, x) of the data there."""
 
@@ -445,37 +449,38 @@ class Reference:
         lengths: Tensor,
         settings: Leverage = Leverage(),  # noqa: B008
     ) -> None:
-        kernel, tasks, lengths = posterior.kernel, plain(posterior.sites.outputs), plain(lengths)
+        kernel, sites, lengths = posterior.kernel, posterior.sites.mapped(plain).double(), plain(lengths)
         kernel = kernel.mapped(plain) if any(map(is_wrapped, kernel.buffers())) else kernel
-        X, noise = plain(posterior.sites.points).double(), plain(posterior.noise).double()
+        X, noise = sites.places, plain(posterior.noise).double()
         x = reference_points(X.cpu(), plain(domain), plain(where), lengths, settings.num_reference).to(X.device)
         x = kernel.nearest(x)
-        x_tasks = None if tasks is None else torch.arange(len(x), device=X.device) % kernel.num_outputs
+        x_tasks = None if sites.outputs is None else torch.arange(len(x), device=X.device) % kernel.num_outputs
         state = posterior.state if isinstance(posterior.state, CholeskyState) else None
         # A factor in float32 has digits enough, unless a graph is kept: then it is not asked.
         exact = state is not None and (state.L.dtype == torch.float64 or not state.L.requires_grad)
         if not exact or len(X) > settings.largest_whole:
             chosen = _nearest(X / lengths.to(X), x / lengths.to(X), settings.num_data)  # and a factor of our own
-            X, noise, tasks = X[chosen], noise[chosen], None if tasks is None else tasks[chosen]
+            sites, noise = sites[chosen], noise[chosen]
             state = None
         if posterior.sites.points.dtype != torch.float64:
             kernel = kernel.to(X.device, torch.float64)
-        K_Xx = coupled_covariance(kernel, Sites(X, tasks), Sites(x, x_tasks))  # [n, r]
+        K_Xx = coupled_covariance(kernel, sites, Sites(x, x_tasks))  # [n, r]
         if state is None:
-            K = covariance(kernel, Sites(X, tasks))
+            K = covariance(kernel, sites)
             K.diagonal().add_(noise + 1e-10 * K.diagonal().mean())
             self.G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))
         else:
             L = plain(state.L)
             self.G = solved(L, K_Xx.to(L))
             noise = noise + state.jitter
-        self.x, self.points = x, torch.cat([x, X])  # [r, d], [r + n, d]
-        self.tasks = None if tasks is None or x_tasks is None else torch.cat([x_tasks, tasks])
+        self.x, self.sites = x, concatenated(Sites(x, x_tasks), sites)  # [r, d], and r + n of them
         self.noise_variance = as_numpy(noise @ self.G.double().square())  # [r]
-        self._prior = kernel, Sites(x, x_tasks), K_Xx
+        self.values_at_x = Sites(x, x_tasks)
+        self._prior = kernel, self.values_at_x, K_Xx
         # Rounding adds about eps^2 |G|^2 to a residual's power, in which noise has |G|^2 of its variance.
         variance = float(coupled_diagonal(kernel, self._prior[1]).max())
-        self._G = self.G.float() if float(noise.min()) > 1e-9 * variance else self.G
+        few = isinstance(sites, Sites) and float(noise.min()) > 1e-9 * variance
+        self._G = self.G.float() if few else self.G
 
     @outside()
     @torch.no_grad()
@@ -486,25 +491,54 @@ class Reference:
         return (prior - (K_Xx * self.G).sum(0)).maximum(1e-10 * prior)
 
     def residual_power(self, values: Tensor) -> Tensor:
-        """|phi_c(x) - G^T phi_c(X)|^2 `[.., r, c]` of features, from their values `[.., r + n, c]` at the points."""
+        """|phi_c(x) - G^T phi_c(X)|^2 `[.., r, c]` of features, from what is observed of them `[.., r + n, c]` at the
+        sites."""
         at_x, at_X = values.to(self._G).split([len(self.x), len(self.G)], dim=-2)
         return (at_x - self._G.mT @ at_X).square_()
 
     @outside()
-    def wave_power(self, theta: Tensor, origin: Tensor, weights: Tensor | None = None) -> np.ndarray:
-        """|r_theta(x)|^2 `[e, r, k]` of k waves times functions of values `weights [e, m, r + n]` at the points.
+    def wave_power(self, theta: Tensor, origin: Tensor, envelopes: Envelopes | None = None) -> np.ndarray:
+        """|r_theta(x)|^2 `[e, r, k]` of k waves times functions of values `[e, m, p]`, `envelopes` at p sites.
 
         It is summed over m, the columns of a coupling's root.
         """
-        turns = (self.points - plain(origin).to(self.points)) @ (theta.to(self.points).mT / (2 * math.pi))
-        P = turns.frac_().mul_(2 * math.pi).to(self._G)  # large phases would take the digits of float32
-        waves = torch.cat([P.cos(), P.sin_()], dim=1)  # [r + n, 2 k]
-        if weights is None:
+        if isinstance(self.sites, Functionals):
+            return self._power_of_functionals(self.sites, theta, origin, envelopes)
+        waves = self._waves(theta, origin, self.sites.points)
+        if envelopes is None:
             power = self.residual_power(waves)[None]
         else:
+            weights = envelopes(self.sites)
             each = weights.to(waves).split(max(1, (1 << 21) // (weights.shape[1] * waves.numel())))
             power = torch.cat([self.residual_power(f[..., None] * waves).sum(1) for f in each])
         return as_numpy(power.unflatten(-1, (2, -1)).sum(-2).double())
+
+    def _waves(self, theta: Tensor, origin: Tensor, x: Tensor) -> Tensor:
+        """Cosines and sines of k waves at points `[p, d]`: `[p, 2 k]`."""
+        turns = (x - plain(origin).to(x)) @ (theta.to(x).mT / (2 * math.pi))
+        P = turns.frac_().mul_(2 * math.pi).to(self._G)  # large phases would take the digits of float32
+        return torch.cat([P.cos(), P.sin_()], dim=1)
+
+    def _power_of_functionals(
+        self, sites: Functionals, theta: Tensor, origin: Tensor, envelopes: Envelopes | None
+    ) -> np.ndarray:
+        """The same where slopes or sums are observed of the waves; products with the envelopes are differentiated."""
+        if envelopes is None:
+            waves = sites.of_waves(self._waves(theta, origin, sites.points), theta)
+            return as_numpy(self.residual_power(waves)[None].unflatten(-1, (2, -1)).sum(-2).double())
+        e, m, _ = envelopes(sites.sites[:1]).shape
+        powers = []
+        for i in range(e):
+            of_columns = []
+            for j in range(m):
+
+                def product(at: Sites, i: int = i, j: int = j) -> Tensor:
+                    waves = self._waves(theta, origin, at.points)
+                    return waves * envelopes(at)[i, j][:, None].to(waves)
+
+                of_columns.append(self.residual_power(sites.features(product)))
+            powers.append(torch.stack(of_columns).sum(0))
+        return as_numpy(torch.stack(powers).unflatten(-1, (2, -1)).sum(-2).double())
 
 
 def _nearest(X: Tensor, x: Tensor, count: int) -> Tensor:
@@ -576,28 +610,29 @@ def set_levels(
     """Set the tables of all versions of some spectra by a pilot run; the mean posterior variance is returned."""
     total = sum(float(plain(s.variances).sum()) for s in found)
     # The posterior variance is hardly less than this share of the prior's: there the tail ends.
-    least = float(plain(posterior.noise).min()) / (len(posterior.sites.points) * max(total, 1e-300))
+    least = float(plain(posterior.noise).min()) / (len(posterior.sites) * max(total, 1e-300))
     pilots = [(*_pilot(s, _pilot_count(s, found, posterior.kernel, settings), least), s) for s in found]
     theta = torch.cat([theta.flatten(0, 1) for theta, *_ in pilots]).abs()
     turns = torch.where(theta > 0, theta, torch.nan).nanmedian(0).values  # [d]; a term may leave a dimension alone
     reference = Reference(posterior, spec.domain, spec.where, 1 / torch.nan_to_num(turns, nan=1.0), settings)
     variance, powers = reference.noise_variance.copy(), []  # [r]
-    weights_of = [
-        _weights(reference, s.monomials, root_of(s.term.coupling, posterior.kernel.num_outputs)) for s in found
-    ]
-    together = [theta.flatten(0, 1) for (theta, *_), weights in zip(pilots, weights_of, strict=True) if weights is None]
+    outputs = posterior.kernel.num_outputs
+    envelopes_of = [_envelopes(s.monomials, root_of(s.term.coupling, outputs), outputs > 1) for s in found]
+    alone = [envelopes is None for envelopes in envelopes_of]
+    together = [theta.flatten(0, 1) for (theta, *_), own in zip(pilots, alone, strict=True) if own]
     at_once = iter([])
     if together:
         power = reference.wave_power(torch.cat(together), origin)
         at_once = iter(np.split(power, np.cumsum([len(theta) for theta in together])[:-1], axis=-1))
     sizes = []
-    for weights, (theta, ratios, _, s) in zip(weights_of, pilots, strict=True):
+    at_x = reference.values_at_x
+    for envelopes, (theta, ratios, _, s) in zip(envelopes_of, pilots, strict=True):
         centres, count, _ = theta.shape
-        power = next(at_once) if weights is None else reference.wave_power(theta.flatten(0, 1), origin, weights)
+        power = next(at_once) if envelopes is None else reference.wave_power(theta.flatten(0, 1), origin, envelopes)
         power = power.reshape(*power.shape[:2], centres, count).transpose(2, 0, 1, 3)  # [centres, m, r, k]
         variances = as_numpy(plain(s.variances))  # [v]
         powers.append(variances[:, None, None] * power.reshape(len(variances), -1, count))  # [v, r, k]
-        squares = 1.0 if weights is None else as_numpy(weights[..., : len(reference.x)].square().sum(1).mean(-1))
+        squares = 1.0 if envelopes is None else as_numpy(envelopes(at_x).square().sum(1).mean(-1))
         sizes.append((variances.reshape(centres, -1) * squares).ravel())
         variance += powers[-1].sum(0) @ (math.prod(ratios) / count)
     relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
@@ -625,17 +660,20 @@ def _pilot(s: Summand, count: int, least: float) -> tuple[Tensor, list[np.ndarra
     return theta, [ratio for _, ratio, _ in own], [at for *_, at in own]
 
 
-@outside()
-def _weights(reference: Reference, monomials: Tensor, root: Tensor | None) -> Tensor | None:
-    """Every monomial times every column of a coupling's root, at the points `[e, m, r + n]`; None where all are one."""
-    tasks, points = reference.tasks, torch.nn.functional.pad(reference.points, (0, 1), value=1.0)  # (x, 1)
-    if not monomials.shape[1] and (tasks is None or root is None):
+def _envelopes(monomials: Tensor, root: Tensor | None, coupled: bool) -> Envelopes | None:
+    """Every monomial times every column of a coupling's root, at sites `[e, m, p]`; None where all are one."""
+    if not monomials.shape[1] and (not coupled or root is None):
         return None
-    factors = points.mT[monomials].prod(1)  # [e, r + n]
-    if tasks is None or root is None:
-        return factors[:, None]
-    R = plain(root).to(points)
-    return factors[:, None] * R[tasks][:, R.any(0)].mT
+
+    def at(sites: Sites) -> Tensor:
+        points = torch.nn.functional.pad(sites.points, (0, 1), value=1.0)  # (x, 1)
+        factors = points.mT[monomials].prod(1)  # [e, p]
+        if root is None or sites.outputs is None:
+            return factors[:, None]
+        R = plain(root).to(points)
+        return factors[:, None] * R[sites.outputs][:, R.any(0)].mT
+
+    return at
 
 
 def _tables(
@@ -728,7 +766,7 @@ def resampled(
     twice counts twice. None where leverage gains nothing.
 
     Args:
-        values: of all features of the pool `[r + n, C]` at `reference.points`.
+        values: of all features of the pool `[r + n, C]` at `reference.sites`.
         bound: on the squared error far from the data, relative to that of features chosen by their mean squares.
     """
     r, values = len(reference.x), plain(values).to(reference.G)
@@ -1015,7 +1053,7 @@ def with_components(terms: list[Term], input_dim: int, largest_envelopes: int = 
 
 
 @torch.no_grad()
-def posterior_at(kernel: Kernel, sites: Sites, noise: Tensor) -> FactoredPosterior:
+def posterior_at(kernel: Kernel, sites: Observed, noise: Tensor) -> FactoredPosterior:
     """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
     kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
     operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())

@@ -307,7 +307,7 @@ def own_features(
     for i in range(num_bases):
         (pool,) = drawn(settings.candidates * count, 1)
         with torch.no_grad():
-            values = pool(reference.points.to(origin))
+            values = reference.sites.to(origin).features(lambda sites, pool=pool: pool(sites.points))
         found = resampled(values, reference, count, bound, generator) if _has_choice(pool) else None
         if found is None:
             return MappedBasis(maps, amplitudes, origin), False

@@ -8,6 +8,7 @@ from .algebra import *
 from .base import *
 from .categorical import *
 from .coregional import *
+from .covariances import *
 from .fidelity import *
 from .linear import *
 from .own import *

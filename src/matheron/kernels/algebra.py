@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
@@ -46,6 +46,9 @@ class Scaled(Around):
 
     def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         return self.kernel.weighted_with_gradient(x, z, W * self.outputscale)
+
+    def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        return self.kernel.derivative(x, z, left, right) * self.outputscale
 
     def diag(self, x: Tensor) -> Tensor:
         return self.kernel.diag(x) * self.outputscale
@@ -91,6 +94,9 @@ class Sum(_Composite):
         value, gradient = zip(*(k.weighted_with_gradient(x, z, W) for k in self.parts), strict=True)
         return reduce(torch.add, value), reduce(torch.add, gradient)
 
+    def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        return reduce(torch.add, (k.derivative(x, z, left, right) for k in self.parts))
+
     def diag(self, x: Tensor) -> Tensor:
         return reduce(torch.add, (k.diag(x) for k in self.parts))
 
@@ -120,6 +126,21 @@ class Product(_Composite):
             other, d_other = k.with_gradient(x, z)
             K, dK = K * other, dK * other + K * d_other
         return K, dK
+
+    def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        """Leibniz's rule: each direction differentiates one of the factors, in all ways."""
+        first, *rest = self.parts
+        others = rest[0] if len(rest) == 1 else Product(*rest)
+        total = None
+        for mine in itertools.product((True, False), repeat=len(left) + len(right)):
+            of_first, of_others = (
+                (_where(left, mine[: len(left)], which), _where(right, mine[len(left) :], which))
+                for which in (True, False)
+            )
+            part = first.derivative(x, z, *of_first) * others.derivative(x, z, *of_others)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
 
     def diag(self, x: Tensor) -> Tensor:
         return reduce(torch.mul, (k.diag(x) for k in self.parts))
@@ -182,6 +203,14 @@ class OnDims(Around):
         gradient = value.new_zeros(*value.shape, x.shape[-1])
         gradient[..., self.dims] = part
         return value, gradient
+
+    def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        u, v = ([w[:, self.dims] for w in each] for each in (left, right))
+        return self.kernel.derivative(self._part(x), self._part(z), u, v)
+
+    def smoothness(self, input_dim: int) -> list[float]:
+        inner = self.kernel.smoothness(len(self.dims))
+        return [inner[self.dims.index(i)] if i in self.dims else math.inf for i in range(input_dim)]
 
     def diag(self, x: Tensor) -> Tensor:
         return self.kernel.diag(self._part(x))
@@ -254,6 +283,10 @@ def _gathered(terms: list[Term]) -> list[Term]:
         return terms
     total = torch.stack([t.variance for t in plain]).sum()
     return [Term(total, stationary=(_MixtureKernel(plain, total),)), *others]
+
+
+def _where(directions: Sequence[Tensor], mine: Sequence[bool], which: bool) -> list[Tensor]:
+    return [u for u, own in zip(directions, mine, strict=True) if own is which]
 
 
 def _own(K: Tensor) -> Tensor:

@@ -18,15 +18,14 @@ from torch import Tensor
 
 from ..core.arena import empty, frame, weigh
 from ..core.checks import ArrayLike, as_tensor, check_dim
-from ..core.modes import transformed
-from ..core.sites import Sites
+from ..core.modes import derivative_along, transformed
 from ..core.value import REGISTRY, Value
 
 if TYPE_CHECKING:
     from .algebra import OnDims
     from .radial import Radial
 
-__all__ = ["Kernel", "Stationary", "coupled_covariance", "coupled_diagonal"]
+__all__ = ["Kernel", "Stationary"]
 
 
 class Kernel(Value):
@@ -70,6 +69,27 @@ class Kernel(Value):
         """sum_j W_j k(x, z_j) and its gradient in x: `[B, n, d], [m, d], [B, r, m] -> [B, r, n], [B, r, n, d]`."""
         K, dK = self.with_gradient(x, z)
         return weigh(K, W), torch.stack([weigh(dK_i, W) for dK_i in dK], dim=-1)
+
+    def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        """Derivatives of k(x, z), `[n, d], [m, d] -> [n, m]`: along the directions `left`, each `[n, d]`, in x, and
+        along `right`, each `[m, d]`, in z.
+
+        By automatic differentiation of `forward`, where a kernel has no closed form of its own.
+        """
+        several = len(left) + len(right) > 1
+
+        def at(z: Tensor) -> Tensor:
+            """Row j of what is returned follows from z_j alone."""
+            return derivative_along(lambda x: self.forward(x, z), x, left, several).mT
+
+        return derivative_along(at, z, right, several).mT
+
+    def smoothness(self, input_dim: int) -> list[float]:
+        """How many mean-square derivatives its functions have in each coordinate."""
+        if self.whole:  # between whole numbers there is nothing to differentiate
+            return [0.0] * input_dim
+        each = [part.smoothness(input_dim) for _, part in self.operands()]
+        return [min(of_dim) for of_dim in zip(*each, strict=True)] if each else [math.inf] * input_dim
 
     def diag(self, x: Tensor) -> Tensor:
         """k(x, x) point by point: `[..., n, d] -> [..., n]`."""
@@ -337,37 +357,6 @@ def same_coupling(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None or a.requires_grad or b.requires_grad or transformed():
         return False
     return torch.equal(a, b)
-
-
-def coupled_covariance(kernel: Kernel, a: Sites, b: Sites) -> Tensor:
-    """k((x, i), (z, j)) between sites a, points x of outputs i, and sites b, points z of outputs j: `[n, m]`.
-
-    >>> import torch, matheron
-    >>> from matheron import kernels
-    >>> kernel = kernels.Coregional(kernels.RBF(), [[1.0, 0.5], [0.5, 1.0]])
-    >>> sites = matheron.Sites.every_output(torch.zeros(1, 1, dtype=torch.float64), 2)
-    >>> kernels.coupled_covariance(kernel, sites, sites)
-    tensor([[1.0000, 0.5000],
-            [0.5000, 1.0000]], dtype=torch.float64)
-    """
-    x, i = a.points, a.outputs
-    z, j = (x, i) if b is a else (b.points, b.outputs)
-    if i is None or j is None:
-        return kernel.forward(x, z)
-    return functools.reduce(
-        torch.add, (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled())
-    )
-
-
-def coupled_diagonal(kernel: Kernel, sites: Sites) -> Tensor:
-    """k((x, i), (x, i)) of sites, points x of outputs i: `[n]`."""
-    x, i = sites.points, sites.outputs
-    if i is None:
-        return kernel.diag(x)
-    total = x.new_zeros(len(x))
-    for B, k in kernel.coupled():
-        total = total + (k.diag(x) if B is None else k.diag(x) * B.diagonal()[i])
-    return total
 
 
 def as_kernel(kernel: Kernel) -> Kernel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Real
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.arena import computed, weigh, weigh_coordinates
 from ..core.checks import ArrayLike, per_dimension, positive
-from ..core.modes import in_graph, kept, transformed
+from ..core.modes import derivative_along, in_graph, kept, transformed
 from .base import Kernel, RadialPart, SpectralMeasure, Stationary, centred, squared_distance
 
 __all__ = ["RBF", "Matern", "Radial", "RationalQuadratic"]
@@ -58,6 +58,33 @@ class Radial(Stationary):
         scale = 1 / per_dimension(self.lengthscale, input_dim, "lengthscale")
         return ProfileMeasure(scale, self.radial, type(self).__name__)
 
+    def profile(self, r2: Tensor, order: int) -> Tensor:
+        """The derivative of g(r^2) of some order, in memory of its own; where it is infinite (coincident points of a
+        kernel that has no such derivative) it is zero.
+
+        Of a profile of one's own it is found automatically, and at zero from the right: a root in the profile has no
+        derivative there, and close to zero too few digits for high orders.
+        """
+
+        def radial(numbers: Tensor) -> Tensor:
+            return self.radial(numbers.reshape(r2.shape).clone()).reshape(-1, 1)
+
+        column = r2.reshape(-1, 1).clamp_min(torch.finfo(r2.dtype).eps ** (1 / max(order, 1)))
+        return derivative_along(radial, column, [torch.ones_like(column)] * order).reshape(r2.shape)
+
+    def smoothness(self, input_dim: int) -> list[float]:
+        """Of a profile of one's own: whether its derivatives stay finite towards zero, up to the second."""
+        for order, near in ((1, 1e-10), (2, 1e-6)):
+            at = torch.tensor([near, 100 * near], dtype=torch.float64, device=self.lengthscale.device)
+            close, far = self.double().profile(at, order).abs().tolist()
+            if not close < 2 * far:
+                return [order - 1.0] * input_dim
+        return [math.inf] * input_dim
+
+    def profiles(self, r2: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
+        """`profile` of several orders."""
+        return {order: self.profile(r2, order) for order in orders}
+
     def radial_parts(self, input_dim: int) -> list[RadialPart]:
         return [RadialPart(self, list(range(input_dim)))]
 
@@ -73,6 +100,30 @@ class Radial(Stationary):
         r2 = squared_distance(x, z)
         # The root in a profile of one's own has an infinite derivative at zero. That of the clamp is zero there.
         return self.radial(r2 if type(self).radial_derivative is not Radial.radial_derivative else r2.clamp_min(1e-30))
+
+    def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        """With r^2 = |x - z|^2 in lengthscales, every derivative is a sum over the ways to pair some of the directions
+        w_1, .., w_p, each of those in z with a minus sign:
+
+            sum over pairings  g^(number of pairs and singles)(r^2)  prod 2 <w_i, w_j> of pairs  prod 2 <w_i, x - z>
+        """
+        order = len(left) + len(right)
+        if order == 0:
+            return self.forward(x, z)
+        x, z, lengthscale = self._scaled(x, z)
+        rows, columns = [2 * u / lengthscale for u in left], [-2 * v / lengthscale for v in right]  # 2 w
+        along = [torch.addmm((w * x).sum(-1, keepdim=True), w, z.mT, alpha=-1) for w in rows]  # 2 <w, x - z>, [n, m]
+        along += [torch.addmm(-(w * z).sum(-1), x, w.mT) for w in columns]
+        profiles = self.profiles(squared_distance(x, z), range((order + 1) // 2, order + 1))
+        total = None
+        for singles, pairs in _pairings(order):
+            part = profiles[len(singles) + len(pairs)]
+            factors = [along[i] for i in singles] + [0.5 * _dot(rows, columns, i, j) for i, j in pairs]
+            for factor in factors[:-1]:
+                part = part * factor
+            total = part * factors[-1] if total is None else torch.addcmul(total, part, factors[-1])
+        assert total is not None
+        return total
 
     def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
         """g(r^2) and g'(r^2); it may use the memory of `r2`."""
@@ -101,6 +152,31 @@ def _slope(radial: Callable[[Tensor], Tensor], r2: Tensor, least: float = 1e-12,
     return torch.where((r2 > least) | (slope.abs() < steep), slope, 0.0)
 
 
+def _dot(rows: list[Tensor], columns: list[Tensor], i: int, j: int) -> Tensor:
+    """<w_i, w_j> of vectors of rows, `[n, d]` each, and then of columns, `[m, d]`: `[n or 1, m or 1]`."""
+    p = len(rows)
+    if i < p <= j:
+        return rows[i] @ columns[j - p].mT
+    return (rows[i] * rows[j]).sum(-1, keepdim=True) if j < p else (columns[i - p] * columns[j - p]).sum(-1)
+
+
+def _pairings(count: int) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+    """The ways to put some of `count` things in pairs: those that stay single, and the pairs."""
+
+    def of(left: list[int]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+        if not left:
+            yield [], []
+            return
+        first, *rest = left
+        for singles, pairs in of(rest):
+            yield [first, *singles], pairs
+        for k, other in enumerate(rest):
+            for singles, pairs in of(rest[:k] + rest[k + 1 :]):
+                yield singles, [(first, other), *pairs]
+
+    return of(list(range(count)))
+
+
 class RBF(Radial):
     """k = exp(-r^2 / 2).
 
@@ -114,6 +190,16 @@ class RBF(Radial):
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         return -0.5 * (-0.5 * r2).exp()
+
+    def profile(self, r2: Tensor, order: int) -> Tensor:
+        return (-0.5) ** order * (-0.5 * r2).exp()
+
+    def smoothness(self, input_dim: int) -> list[float]:
+        return [math.inf] * input_dim
+
+    def profiles(self, r2: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
+        k = (-0.5 * r2).exp()
+        return {order: (-0.5) ** order * k for order in orders}
 
     def axis_factors(self, input_dim: int) -> list[list[Kernel]]:
         return [[RBF(l_i)] for l_i in per_dimension(self.lengthscale, input_dim, "lengthscale")]
@@ -215,6 +301,30 @@ class Matern(Radial):
             return slope, decay.mul_(-1.5)
         return torch.addcmul(slope, q, decay, value=1 / 3, out=q), slope.mul_(-5 / 6)  # (1 + s + q/3) e^-s
 
+    def profile(self, r2: Tensor, order: int) -> Tensor:
+        """F_a' = -F_(a-1) / 2 (`_BesselPower`), so that the derivative of order m has F_(nu - m)."""
+        return _BesselPower.apply(2 * self.nu * r2, self.nu - order, (-self.nu) ** order * self._scale)
+
+    def profiles(self, r2: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
+        """Roots and exponentials, most of the cost, are taken once for all."""
+        orders, powers = list(orders), {-0.5, 0.5, 1.5, 2.5}
+        if r2.requires_grad or transformed() or not {self.nu - order for order in orders} <= powers:
+            return super().profiles(r2, orders)
+        q = 2 * self.nu * r2
+        s = q.sqrt()
+        decay = (-s).exp_()
+        polynomials = {
+            0.5: lambda: torch.ones_like(s),
+            1.5: lambda: 1 + s,
+            2.5: lambda: (3 + 3 * s).add_(q),
+            -0.5: lambda: torch.where(s > 0, 1 / s, 0.0),
+        }
+        scale = self._scale * math.sqrt(math.pi / 2)
+        return {m: polynomials[self.nu - m]().mul_(decay).mul_((-self.nu) ** m * scale) for m in orders}
+
+    def smoothness(self, input_dim: int) -> list[float]:
+        return [math.ceil(self.nu) - 1.0] * input_dim
+
     def measure(self, input_dim: int) -> SpectralMeasure:
         return Student(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.nu)
 
@@ -236,6 +346,13 @@ class RationalQuadratic(Radial):
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         return -0.5 * (1 + r2 / (2 * self.alpha)) ** (-self.alpha - 1)
+
+    def profile(self, r2: Tensor, order: int) -> Tensor:
+        falling = math.prod((-0.5 / self.alpha) * (self.alpha + i) for i in range(order)) if order else 1.0
+        return falling * (1 + r2 / (2 * self.alpha)) ** (-self.alpha - order)
+
+    def smoothness(self, input_dim: int) -> list[float]:
+        return [math.inf] * input_dim
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         return GammaScaled(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.alpha)

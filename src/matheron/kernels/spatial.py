@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,6 +36,9 @@ class Spherical(Radial):
         r = _root(r2)
         inside = (r > 0) & (r < 1)
         return torch.where(inside, -0.75 * (1 - r2) / torch.where(inside, r, 1.0), 0.0)
+
+    def smoothness(self, input_dim: int) -> list[float]:
+        return [0.0] * input_dim
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         if input_dim > 3:
@@ -172,6 +176,15 @@ class Rotated(Around):
     def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         value, gradient = self.kernel.weighted_with_gradient(*self._turned(x, z), W)
         return value, gradient @ self._matrix(x)
+
+    def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        R = self._matrix(x)
+        u, v = ([w.to(x) @ R.mT for w in each] for each in (left, right))
+        return self.kernel.derivative(*self._turned(x, z), u, v)
+
+    def smoothness(self, input_dim: int) -> list[float]:
+        inner = self.kernel.smoothness(input_dim)
+        return [min(inner[:2])] * 2 + inner[2:]
 
     def diag(self, x: Tensor) -> Tensor:
         return self.kernel.diag(x @ self._matrix(x).mT)

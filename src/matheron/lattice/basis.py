@@ -144,6 +144,12 @@ class Lattice(Basis):
                 out[b, some] = as_real(sums, len(rows))
         return out
 
+    def derivative(self, W: Tensor, index: Tensor | None, direction: Tensor) -> tuple[Basis, Tensor] | None:
+        h = self.num_pairs
+        theta = self.mode(torch.arange(h + 1, self.size, device=W.device)).to(W.dtype)  # [h, k]
+        slope = theta @ direction[list(self.dims)].to(W)
+        return self, torch.cat([slope * W[..., h : 2 * h], -slope * W[..., :h], torch.zeros_like(W[..., :1])], dim=-1)
+
     def suits_matrix(self, x: Tensor, r: int) -> bool:
         """Whether r functions at shared points are a matrix product sooner than sums of coefficients or transforms.
 

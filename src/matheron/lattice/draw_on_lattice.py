@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.sites import Sites
 from ..features import FeatureSpec, make_features
 from ..models import ExactGP, SparseGP, cast_model
-from ..models.single import Observations
+from ..models.observations import Observations
 from ..models.streamed import StreamedGP
 from ..paths import ExactUpdate, Paths, prior_on
 from ..solvers import Auto, Cholesky, FactoredPosterior, Solver

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.sites import Functionals
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
 from ..features.choose import Planned, size_of
 from ..features.explicit import monomial_count
@@ -66,6 +67,8 @@ class LatticePlanner:
         """Lattices for the terms of a kernel that have one on the domain; None where no lattice is asked for."""
         kind, d = spec.kind, len(origin)
         if kind not in ("auto", *LATTICE_KINDS):
+            return None
+        if posterior is not None and isinstance(posterior.sites, Functionals):  # modes are counted for values
             return None
         terms = relevant_terms(kernel, d)
         if kind in LATTICE_KINDS and any(t.stationary and t.forms for t in terms):

@@ -30,7 +30,7 @@ from ..features.features import BEYOND, Coupled, sobol
 from ..kernels.base import Term
 from ..kernels.composed_measures import Moved
 from ..kernels.radial import Elliptical
-from ..models.single import Observations
+from ..models.observations import Observations
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from .basis import Lattice

@@ -17,7 +17,7 @@ from ..evaluate import Basis, PathTerm, Recorder, WeightedSum
 from ..features import nearest
 from ..kernels import Kernel
 from ..models.means import Mean
-from ..models.single import Observations
+from ..models.observations import Observations
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from ..solvers import Auto, JitterWarning, Operator, Solver, State, Stats

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..core.checks import ArrayLike, as_tensor
 from ..core.jacobian import jacobian
 from ..core.own_function import OwnFunction
-from ..core.sites import Sites
+from ..core.sites import Functionals, Observed, Sites
 from ..core.value import Parts, Value
 
 
@@ -29,11 +29,19 @@ class Mean(Value):
     def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """m(x) `[..., n, t]` and its gradient `[..., n, t, d]`."""
 
-    def at(self, sites: Sites) -> Tensor:
-        """m(x) of each site's own output: `[n]`."""
+    def at(self, sites: Observed) -> Tensor:
+        """m(x) of each site's own output, or what functionals make of m: `[n]`."""
         X = sites.points
-        m = self.to(X.device, X.dtype)(X[None])[0]  # [n, 1 or t]
-        return sites.own(for_outputs(m, 1) if sites.outputs is None else m).to(X)
+        mean = self.to(X.device, X.dtype)
+        if isinstance(sites, Functionals) and sites.order == 1 and not mean.requires_graph():
+            m, dm = mean.with_gradient(X[None])  # [1, N, 1 or t], [1, N, 1 or t, d]
+            return sites.of_gradients(m, dm)[0].to(X)
+        return sites.features(mean._column)[:, 0].to(X)
+
+    def _column(self, sites: Sites) -> Tensor:
+        """m(x) of each site's own output, `[n, 1]`."""
+        m = self(sites.points[None])[0]  # [n, 1 or t]
+        return sites.own(for_outputs(m, 1) if sites.outputs is None else m)[:, None]
 
 
 def for_outputs(m: Tensor, t: int) -> Tensor:

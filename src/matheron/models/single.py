@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from ..core.checks import (
-    ArrayLike,
-    Names,
-    as_names,
-    as_noise,
-    as_points,
-    as_tensor,
-    column_hint,
-    many,
-    names_of,
-)
+from ..core.checks import ArrayLike, Names, as_names, many, names_of
 from ..core.saving import save
-from ..core.sites import Sites, as_tasks
+from ..core.sites import Functionals, Observed
 from ..core.value import Json, Value
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
+from .observations import as_observations, check_smooth, prior_variance
+from .observe import Observable
 from .transforms import Transform
 
 
@@ -37,7 +31,7 @@ class Snapshot(Value):
     input_names: Names
     kernel: Kernel
     mean: Mean
-    sites: Sites
+    sites: Observed
     input_transform: Transform | None
     output_transform: Transform | None
 
@@ -45,7 +39,7 @@ class Snapshot(Value):
         self,
         kernel: Kernel,
         mean: Mean,
-        sites: Sites,
+        sites: Observed,
         input_transform: Transform | None,
         output_transform: Transform | None,
         input_names: Names,
@@ -90,10 +84,12 @@ class ExactGP(Snapshot):
     Args:
         kernel: a `matheron.kernels` kernel.
         X: training inputs `[n, d]`. The names of a table's columns are kept as `input_names`: points that are given as
-            a table later must have the same columns in the same order.
+            a table later must have the same columns in the same order. What is observed other than values is given by
+            functionals of `matheron.observe`, such as `observe.gradient(X)`: one, or a list of several.
         y: training targets `[n]`; for a kernel of t outputs `[n, t]` (every output at every point), or `[n]` with
-            `tasks`.
-        noise: variance of the observation noise, one number or one per observation; 0 is allowed.
+            `tasks`. For a list of functionals, a list of their targets, or one after another.
+        noise: variance of the observation noise, one number or one per observation; 0 is allowed. For a list of
+            functionals, also a list.
         mean: prior mean, a number (or one per output) or any callable of points.
         tasks: which output each observation is of, `[n]` whole numbers.
         input_transform, output_transform: `matheron.transforms` between a user's space and the model's, in which X,
@@ -110,9 +106,9 @@ class ExactGP(Snapshot):
     def __init__(
         self,
         kernel: Kernel,
-        X: ArrayLike,
-        y: ArrayLike,
-        noise: ArrayLike,
+        X: ArrayLike | Observable | Sequence[Observable],
+        y: ArrayLike | Sequence[ArrayLike],
+        noise: ArrayLike | Sequence[ArrayLike],
         mean: MeanLike = 0.0,
         tasks: ArrayLike | None = None,
         *,
@@ -121,10 +117,11 @@ class ExactGP(Snapshot):
     ) -> None:
         kernel = as_kernel(kernel)
         t, names = kernel.num_outputs, names_of(X)
-        sites, y, noise = as_observations(X, y, noise, tasks, t)
+        sites, y, noise = as_observations(X, y, noise, tasks, t, variance_of=partial(prior_variance, kernel))
         if len(sites) < 1:
             raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
         kernel.terms(sites.points.shape[1])  # says at once if the kernel does not fit the points
+        check_smooth(kernel, sites)
         super().__init__(kernel, mean_beside(mean, sites.points, t), sites, input_transform, output_transform, names)
         for name, value in dict(train_targets=y, noise=noise).items():
             self.register_buffer(name, value.clone())
@@ -138,7 +135,12 @@ class ExactGP(Snapshot):
 
     @property
     def train_inputs(self) -> Tensor:
-        """X `[n, d]`."""
+        """X `[n, d]`; TypeError where functionals were observed, which `sites` has."""
+        if isinstance(self.sites, Functionals):
+            raise TypeError(
+                "this model observes functionals (derivatives, sums or averages), and has no training inputs [n, d] "
+                "with a value each; model.sites has the functionals. What was called is for models of values alone"
+            )
         return self.sites.points
 
     @property
@@ -148,69 +150,6 @@ class ExactGP(Snapshot):
     def __repr__(self) -> str:
         data = many(self.num_data, "observation")
         return f"ExactGP({self.kernel!r}, {data} in {many(self.input_dim, 'dimension')})"
-
-
-class Observations(NamedTuple):
-    """Targets `[n]`, or `[s, n]` where each path has its own, at n sites, and noise variances `[n]`."""
-
-    sites: Sites
-    y: Tensor
-    noise: Tensor
-
-    def only(self, keep: Tensor, outputs: Tensor | None) -> Observations:
-        """Some of the observations, of outputs that are numbered anew."""
-        return Observations(Sites(self.sites.points[keep], outputs), self.y[..., keep], self.noise[keep])
-
-    def to(self, dtype: torch.dtype) -> Observations:
-        """The observations in another precision."""
-        return Observations(self.sites.to(dtype), self.y.to(dtype), self.noise.to(dtype))
-
-
-def as_observations(
-    X: ArrayLike,
-    y: ArrayLike,
-    noise: ArrayLike,
-    tasks: ArrayLike | None,
-    num_outputs: int,
-    *,
-    num_paths: int | None = None,
-) -> Observations:
-    """What a model or paths are given, checked: every output at every point becomes as many observations.
-
-    Args:
-        y: targets `[n]`, or `[n, t]` for t outputs without `tasks`.
-        num_paths: s, where each path may have targets of its own, `[s, n]` or `[s, n, t]`.
-    """
-    X, t = as_points(X, "X"), num_outputs
-    several, advice = t > 1 and tasks is None, "remove them"
-    if several:
-        advice = (
-            "where some outputs of a point are missing, give those that there are one row each: "
-            "row, task = np.isfinite(y).nonzero(), then X[row], y[row, task], tasks=task"
-        )
-    given, y = y, as_tensor(y, "y", like=X, advice=advice)
-    shape = (len(X), t) if several else (len(X),)
-    if y.shape != shape and (num_paths is None or y.shape != (num_paths, *shape)):
-        hint = ""
-        if num_paths is not None:
-            wanted = f"{list(shape)} or {[num_paths, *shape]}"
-        elif several:
-            wanted = f"{list(shape)}, every output at every point"
-            hint = "; or give tasks=, the output that each observation is of"
-        else:
-            wanted = f"{list(shape)}, one number per row of X {list(X.shape)}"
-        if t == 1 and y.shape == (len(X), 1):
-            hint = column_hint(given)
-        elif t == 1 and y.ndim == 2 and len(y) == len(X) and num_paths is None:
-            hint = f"; for {y.shape[1]} outputs use kernels.Coregional(kernel, B) with B [{y.shape[1]}, {y.shape[1]}]"
-        raise ValueError(f"y: expected {wanted}, got {list(y.shape)}{hint}")
-    noise = as_tensor(noise, "noise", like=X)
-    if several:
-        noise = noise.reshape(-1) if noise.shape == shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
-        tasks = torch.arange(t, device="cpu").repeat(len(X))
-        X, y = X.repeat_interleave(t, dim=0), y.flatten(-2)
-    outputs = as_tasks(tasks, len(X), t)
-    return Observations(Sites(X, None if outputs is None else outputs.to(X.device)), y, as_noise(noise, len(X), like=X))
 
 
 def mean_beside(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:

@@ -14,7 +14,8 @@ from ..core.checks import ArrayLike, Names, as_array, as_count, as_points, many,
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from .means import MeanLike
-from .single import ExactGP, Observations, as_observations
+from .observations import Observations, as_observations
+from .single import ExactGP
 from .transforms import Transform
 
 

@@ -26,12 +26,13 @@ from .paths import PriorPlusUpdate as PriorPlusUpdate
 from .paths import require_paths as require_paths
 from .prior import PriorPaths as PriorPaths
 from .prior import mixed as mixed
+from .prior import observed_before as observed_before
 from .prior import prior_on as prior_on
-from .prior import values_at as values_at
 from .properties import fused_recursion as fused_recursion
 from .properties import has_choices as has_choices
 from .properties import has_domain as has_domain
 from .properties import shares_work as shares_work
+from .slopes import PartialDerivatives as PartialDerivatives
 from .sparse import Inducing as Inducing
 from .sparse import SparseUpdate as SparseUpdate
 from .sparse import sparse_update as sparse_update

@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..core.sites import Sites
+from ..core.sites import Sites, joined_sites
 from ..evaluate import PathTerm, WeightedSum, sum_of
 from ..features import Features
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
@@ -127,4 +127,4 @@ def _places(features: Features, sites: Sites, t: int, count: int) -> Sites:
     u = torch.rand(count, X.shape[1], generator=generator, dtype=torch.float64, device="cpu").to(X)
     some = torch.randperm(len(X), generator=generator, device="cpu")[:count].to(X.device)
     outputs = None if sites.outputs is None else torch.arange(count, device=X.device) % t
-    return Sites.concatenated(Sites(torch.lerp(features.domain[0], features.domain[1], u), outputs), sites[some])
+    return joined_sites([Sites(torch.lerp(features.domain[0], features.domain[1], u), outputs), sites[some]])

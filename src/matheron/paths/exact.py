@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from ..core.checks import normals
-from ..core.sites import Sites
+from ..core.sites import Observed, Sites, concatenated
 from ..core.value import Value, in_own_memory
 from ..evaluate import PathTerm, Recorder
 from ..kernels import Kernel
 from ..models.means import Mean
-from ..models.single import Observations
+from ..models.observations import Observations
 from ..solvers import Auto, Cholesky, CholeskyState, KernelOperator, Solver, State, Stats
 from .compress_update import compressed, pays, with_compressed
 from .kept_factor import Factor, extended_weights
 from .posterior import PosteriorCovariance, at_points
 from .precision import choose_weight_dtype, narrows_badly
-from .prior import PriorPaths, values_at
+from .prior import PriorPaths, observed_before
 from .spread import warn_of_spread, warn_of_spread_nearby
 from .update import Update, check_sites, kernel_terms
 
@@ -39,7 +39,7 @@ class Data(Value):
 
     shapes = "noise: n, xi: s n"
 
-    def __init__(self, sites: Sites, y: Tensor, noise: Tensor, xi: Tensor) -> None:
+    def __init__(self, sites: Observed, y: Tensor, noise: Tensor, xi: Tensor) -> None:
         super().__init__(y=in_own_memory(y), noise=in_own_memory(noise), xi=in_own_memory(xi), sites=sites)
 
     @staticmethod
@@ -81,7 +81,7 @@ class Data(Value):
         if y.ndim == 2 or more.ndim == 2:
             y, more = y.expand(s, -1), more.expand(s, -1)
         return Data(
-            Sites.concatenated(self.sites, new.sites),
+            concatenated(self.sites, new.sites),
             torch.cat([y, more], dim=-1),
             torch.cat([self.noise, new.noise]),
             torch.cat([self.xi, new.xi], dim=-1),
@@ -94,8 +94,9 @@ class Data(Value):
         """
         if not bool((self.noise[num_old:] == 0).any()):
             return self
-        X, outputs = self.sites.points, self.sites.outputs
-        keys = X if outputs is None else torch.cat([X, outputs[:, None].to(X)], dim=1)
+        keys = self.sites.keys()
+        if keys is None:
+            return self
         # At its own data a path has the value to the solver's rounding: that is no contradiction.
         tolerance = torch.finfo(self.y.dtype).eps ** 0.4 * float(self.y.detach().abs().max()) if self.y.numel() else 0.0
         first: dict[tuple[float, ...], int] = {}
@@ -133,7 +134,7 @@ class CentredUpdate(Update):
     kernel: Kernel
 
     @property
-    def sites(self) -> Sites:
+    def sites(self) -> Observed:
         """The centres."""
         raise NotImplementedError
 
@@ -289,13 +290,14 @@ class ExactUpdate(CentredUpdate):
             )
 
     @property
-    def sites(self) -> Sites:
+    def sites(self) -> Observed:
         return self.data.sites
 
     def path_terms(self, prior: PriorPaths) -> list[PathTerm]:
-        if self.compressed is None:
+        sites = self.sites
+        if self.compressed is None or not isinstance(sites, Sites):
             return super().path_terms(prior)
-        return with_compressed(prior, self.sites, self.compressed)
+        return with_compressed(prior, sites, self.compressed)
 
     def __getitem__(self, index: Tensor) -> ExactUpdate:
         return self.replaced(
@@ -402,10 +404,10 @@ def exact_update(
     s, X = len(data.xi), data.sites.points
     operator = KernelOperator(kernel, data.sites, data.noise)
     state = solver.init(operator) if state is None else state
-    f = data.sites.own(values_at(prior, mean, X))  # [s + 1, n]
+    f = observed_before(prior, mean, data.sites)  # [s + 1, n]
     start = None
     if old is not None and not isinstance(state, CholeskyState):
-        start = old.guess(2 * s if data.own_targets else s + 1, len(X))
+        start = old.guess(2 * s if data.own_targets else s + 1, len(data))
     v, eps, stats = weights_given_data(state, data, f, start)
     if watch_spread and isinstance(state, CholeskyState):
         warn_of_spread(prior, operator, state.jitter, v[:s] - v[s:], state.last_block)
@@ -423,7 +425,7 @@ def exact_update(
     if isinstance(state, CholeskyState):
         if state.solver.keep:
             factor = Factor.of(state.L, state.jitter)
-        if prior.domain is not None and not graph and pays(prior.features, s, len(X)):
+        if prior.domain is not None and not graph and isinstance(data.sites, Sites) and pays(prior.features, s, len(X)):
             residual = data.y - f[:s] - eps[:s]
             on_lattice = compressed(prior, kernel, data.sites, data.noise + state.jitter, residual, wide[:s], state)
     return ExactUpdate(kernel, data, v[:s], v[s:], factor=factor, compressed=on_lattice, solver_stats=stats)

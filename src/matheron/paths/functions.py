@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, Self, final, overload
@@ -27,8 +28,11 @@ from ..core.checks import (
     check_points,
     flat_hint,
 )
+from ..core.sites import Functionals, Sites
 from ..core.value import Value
-from ..evaluate import Record
+from ..evaluate import MEMORY_BUDGET, Record
+from ..models.observations import as_functionals, check_observed, check_outputs, is_observable
+from ..models.observe import Observable
 from ..models.transforms import Transform
 
 if TYPE_CHECKING:
@@ -147,6 +151,65 @@ class AbstractFunctions(PlacedFunctions):
                 x, owner = self._rows(x, of)
                 f, df = (each[:, 0] for each in self._values_and_gradients(x[:, None], owner))
         return f.squeeze(-1), df.squeeze(-2)
+
+    @final
+    @torch.no_grad()
+    def at(self, observed: Observable | Sequence[Observable]) -> Tensor:
+        """Linear functionals of every path, of `matheron.observe`: n of them give `[s, n]`.
+
+        For t outputs, of which the functionals name none, `[s, n, t]`. Memory beyond the result is bounded by
+        `matheron.evaluate.MEMORY_BUDGET`.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels, observe
+        >>> paths = matheron.draw_prior(kernels.RBF(0.5), 4, input_dim=2)
+        >>> x = torch.rand(10, 2)
+        >>> paths.at(observe.gradient(x)).shape
+        torch.Size([4, 20])
+        >>> bool((paths.at(observe.derivative(x, 1)) == paths.value_and_grad(x)[1][..., 1]).all())
+        True
+        """
+        if not is_observable(observed):
+            raise TypeError(
+                f"observed: expected functionals of matheron.observe, got {type(observed).__name__}; paths(x) gives "
+                "the values at points"
+            )
+        check_observed(observed, self.input_dim)
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        functionals, _ = as_functionals(observed, "observed", self._observed, like)
+        check_outputs(functionals, self.num_outputs)
+        return self._observed(functionals).squeeze(-1)
+
+    @final
+    def _observed(self, functionals: Functionals) -> Tensor:
+        """`[s, n, t]`, or `[s, n, 1]` where each of them is of one output."""
+        most = max(1, MEMORY_BUDGET // (8 * self.num_paths * self.num_outputs * (self.input_dim + 1)))  # atoms at once
+        rows = torch.searchsorted(functionals.starts, torch.arange(0, len(functionals.weights), most).to(self.device))
+        edges = sorted({0, *rows.tolist(), len(functionals)})
+        blocks = [functionals[first:last] for first, last in itertools.pairwise(edges)]
+        return torch.cat([self._observed_at_once(block) for block in blocks], dim=1)
+
+    def _observed_at_once(self, functionals: Functionals) -> Tensor:
+        sites = functionals.sites
+        if functionals.order > 1:
+
+            def at(some: Sites) -> Tensor:
+                f = self._values(some.points[None])  # [s, m, t]
+                f = f if some.outputs is None else some.own(f)[..., None]
+                return f.transpose(0, 1).flatten(1)  # [m, s t]
+
+            return functionals.features(at).unflatten(1, (self.num_paths, -1)).transpose(0, 1)
+        each, place = functionals.distinct()
+        if functionals.order:
+            f, df = self._values_and_gradients(each.points[None])  # [s, m, t], [s, m, t, d]
+            f, df = f[:, place], df[:, place]
+        else:
+            f = self._values(each.points[None])[:, place]
+            df = f[..., None]
+        if sites.outputs is not None:
+            return functionals.of_gradients(f, df)[..., None]
+        of_each = [functionals.of_gradients(f[..., i : i + 1], df[..., i : i + 1, :]) for i in range(f.shape[-1])]
+        return torch.stack(of_each, dim=-1)
 
     @final
     @torch.no_grad()
@@ -426,6 +489,45 @@ class AbstractFunctions(PlacedFunctions):
         from .algebra import Elementwise, mapped
 
         return mapped(self, Elementwise(name, arguments))
+
+    @final
+    def derivative(self, dim: int) -> AbstractFunctions:
+        """The partial derivative df/dx_dim, as functions: of the same outputs, with gradients of their own.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> f = matheron.draw_prior(kernels.RBF(), 4, input_dim=2)
+        >>> f.derivative(0).derivative(1)(torch.rand(5, 2)).shape
+        torch.Size([4, 5])
+        """
+        from .slopes import PartialDerivatives
+
+        return PartialDerivatives(self, self._coordinates([dim]))
+
+    @final
+    def gradient(self) -> AbstractFunctions:
+        """The gradient as functions of d outputs: `[s, n, d]`; of t outputs of t d, those of the first output first.
+
+        >>> import torch, matheron
+        >>> from matheron import kernels
+        >>> f = matheron.draw_prior(kernels.RBF(), 4, input_dim=2)
+        >>> f.gradient()(torch.rand(5, 2)).shape
+        torch.Size([4, 5, 2])
+        """
+        from .slopes import PartialDerivatives
+
+        return PartialDerivatives(self, self._coordinates(range(self.input_dim)))
+
+    @final
+    def _coordinates(self, dims: Iterable[int]) -> list[int]:
+        """Coordinates, checked."""
+        found, d = [], self.input_dim
+        for dim in dims:
+            i = operator.index(dim)
+            if not -d <= i < d:
+                raise ValueError(f"dim: expected a coordinate below {d}, got {dim!r}")
+            found.append(i % d)
+        return found
 
     @final
     def compose(self, inner: AbstractFunctions, *, with_inputs: bool = False) -> AbstractFunctions:

@@ -22,7 +22,7 @@ from ..solvers import covariance
 from ..solvers.cholesky import deviations_by, solved
 from ..solvers.operator import KernelOperator
 from .precision import choose_weight_dtype
-from .prior import PriorPaths, values_at
+from .prior import PriorPaths, observed_before
 from .spread import warn_of_spread
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def extended_weights(
         return None
     factor, C, A_B = grown
     some = data.sites[n:]
-    f = some.own(values_at(prior, mean, some.points))  # [s + 1, m]
+    f = observed_before(prior, mean, some)  # [s + 1, m]
     y = data.y[..., n:]
     if data.own_targets:
         y, f = torch.cat([y, y]), torch.cat([f, f[s:].expand(s - 1, -1)])

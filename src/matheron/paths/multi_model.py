@@ -15,7 +15,7 @@ from ..core.checks import ArrayLike, Names, Random, as_array, as_generator, chec
 from ..core.value import Parts, Value
 from ..evaluate import joined_gradients
 from ..features import FeatureSpec
-from ..models.single import Observations
+from ..models.observations import Observations
 from ..models.transforms import Transform
 from ..solvers import Solver
 from .algebra import Selection, Stack

@@ -7,21 +7,22 @@ those of one posterior, prior + update.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Self, final
+from typing import Self, cast, final
 
 import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, Random, as_generator, as_names, as_points, many
-from ..core.sites import Sites
+from ..core.sites import Functionals, Observed, Sites
 from ..core.value import Json
 from ..evaluate import Record, Recorder, inner_points, values, values_and_gradients
 from ..features import Features, FeatureSpec, feature_spec
 from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
-from ..models.single import Observations, as_observations
+from ..models.observations import Observations, as_observations, check_observed, is_observable
+from ..models.observe import Observable
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
 from .functions import AbstractFunctions, require_functions
@@ -40,10 +41,10 @@ class AbstractPaths(AbstractFunctions):
     @final
     def condition_on(
         self,
-        x: ArrayLike,
-        y: ArrayLike,
+        x: ArrayLike | Observable | Sequence[Observable],
+        y: ArrayLike | Sequence[ArrayLike],
         *,
-        noise: ArrayLike,
+        noise: ArrayLike | Sequence[ArrayLike],
         tasks: ArrayLike | None = None,
         solver: str | Solver = "auto",
         generator: Random = None,
@@ -56,7 +57,8 @@ class AbstractPaths(AbstractFunctions):
         Draw again then, or choose a basis for the new points first, with `refreshed(keep, where=x)`.
 
         Args:
-            x: new points `[n, d]`, shared by all paths.
+            x: new points `[n, d]`, shared by all paths; or functionals of `matheron.observe` (slopes, sums, averages),
+                one or a list, with targets and noise as for `ExactGP`.
             y: their targets, `[n]` or `[s, n]` (each path its own, as in fantasies); `[..., n, t]` for t outputs
                 without `tasks`.
             noise: variance of their noise, one number, one per point, or `[n, t]`; with 0 the paths pass through.
@@ -73,8 +75,16 @@ class AbstractPaths(AbstractFunctions):
                 [1.]], dtype=torch.float64)
         """
         like, generator = torch.empty(0, dtype=self.dtype, device=self.device), as_generator(generator, seed)
-        x = as_points(x, "x", input_dim=self.input_dim, like=like, names=self.input_names)
-        data = as_observations(x, y, noise, tasks, self.num_outputs, num_paths=self.num_paths)
+        if is_observable(x):
+            check_observed(x, self.input_dim)
+        else:
+            x = as_points(cast(ArrayLike, x), "x", input_dim=self.input_dim, like=like, names=self.input_names)
+        data = as_observations(
+            *(x, y, noise, tasks, self.num_outputs),
+            variance_of=self._observed,
+            num_paths=self.num_paths,
+            like=like,
+        )
         return self if len(data.noise) == 0 else self._given(data, as_solver(solver), generator)
 
     @final
@@ -293,11 +303,21 @@ def undone(transform: Transform | None, t: int, data: Observations) -> tuple[Ten
     y, noise = data.y, data.noise
     if transform is None:
         return y, noise
+    sites = data.sites
+    if isinstance(sites, Functionals):
+        if not transform.affine:
+            raise TypeError(
+                "X: under an output transform that is not affine slopes, sums and averages are not linear in the "
+                "model's own function; observe values, or give the data in the model's units"
+            )
+        zero = y.new_zeros(len(sites), t)
+        scale, level = sites.own(transform.derivative(zero)), sites.own(transform(zero))
+        return (y - sites.of_ones() * level) / scale, noise / scale.square()
     if not transform.affine and bool((noise > 0).any()):
         raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
     inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]
     slope = transform.derivative(inner)
-    inner, slope = data.sites.own(inner), data.sites.own(slope)
+    inner, slope = sites.own(inner), sites.own(slope)
     slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
     return inner, torch.where(noise > 0, noise / slope.square(), noise)
 
@@ -367,9 +387,25 @@ class Paths(PriorPlusUpdate):
                 "again. Functions of matheron.draw(gp.gaussian, ...) take measurements of the latent function itself"
             )
         y, noise = undone(self.output_transform, self.num_outputs, data)
-        sites = Sites(self.inner(data.sites.points[None])[0], data.sites.outputs)
+        sites = self._inner_sites(data.sites)
         new = Observations(sites, y, noise)
         return self._with(*solver.condition(self.prior, self.update, self.mean_function, new, generator))
+
+    def _inner_sites(self, sites: Observed) -> Observed:
+        """What is observed in terms of the functions in the model's own space: slopes by the chain rule."""
+        transform, x = self.input_transform, sites.points
+        if not isinstance(sites, Functionals):
+            return Sites(self.inner(x[None])[0], sites.outputs)
+        if transform is None or sites.order == 0:
+            return sites.moved(self.inner(x[None])[0], None)
+        if sites.order > 1 and not transform.affine:
+            raise TypeError(
+                "X: second derivatives under an input transform that is not affine are not second derivatives of the "
+                "model's own function; use first derivatives, or give the data in the model's units"
+            )
+        inner = self.inner(x[None])[0]  # [N, e]
+        identity = torch.eye(inner.shape[-1], dtype=x.dtype, device=x.device)
+        return sites.moved(inner, transform.vjp(x, identity.expand(len(x), -1, -1)))  # [N, e, d]
 
     def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
         from .refreshing import refresh  # which comes later in the import order: it chooses features

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core.sites import Sites
+from ..core.sites import Observed, Sites
 from ..solvers import PCG, Cholesky, CholeskyState, Operator, Solver, State
 from .kept_factor import Factor
 
@@ -30,7 +30,7 @@ class PosteriorCovariance:
         if factor is None and operator.size:
             self.factor = (solver or variance_solver(operator.size)).init(operator)
 
-    def variance(self, x: Sites) -> Tensor:
+    def variance(self, x: Observed) -> Tensor:
         """C(x, x) `[p]` at sites."""
         prior = self.operator.prior_variance(x)
         if self.factor is None:
@@ -41,7 +41,7 @@ class PosteriorCovariance:
         U, _ = self.factor.solve(B)
         return prior - (U * (B + self.operator.residual(B, U))).sum(0)  # an error of U counts by its square
 
-    def covariance(self, x: Sites) -> Tensor:
+    def covariance(self, x: Observed) -> Tensor:
         """C(x, x) `[p, p]` between sites."""
         C = self.operator.prior_covariance(x)
         if self.factor is None:

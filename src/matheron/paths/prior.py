@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ..core.checks import many, normals
+from ..core.sites import Functionals, Observed, Sites
 from ..core.value import Value
-from ..evaluate import PathTerm, Record, WeightedSum, sum_of, values
+from ..evaluate import PathTerm, Record, WeightedSum, sum_of, values, values_and_gradients
 from ..features import Features
-from ..models.means import Mean, for_outputs
+from ..models.means import Mean
 from .update import KernelSum
 
 
@@ -147,23 +148,40 @@ def with_equal_bases_merged(terms: Sequence[WeightedSum]) -> list[WeightedSum]:
     return merged
 
 
-def values_at(
+def observed_before(
     prior: PriorPaths,
     mean: Mean,
-    X: Tensor,
+    sites: Observed,
     update: tuple[Sequence[PathTerm], Sequence[PathTerm]] = ((), ()),
     graph: bool = False,
 ) -> Tensor:
-    """mean + prior + update of every path at X `[n, d]` and, in the last row, of the path with w = 0: `[s + 1, n, t]`.
+    """What is observed at sites of mean + prior + update of every path, and in the last row of the path with w = 0:
+    `[s + 1, n]`.
 
     `update` has the terms of an update of the paths, and of their mean; `graph` says whether they are in a graph.
     """
     s, t, origin = prior.num_paths, prior.num_outputs, prior.origin
     of_paths, of_mean = update
     graph = graph or prior.requires_graph() or mean.requires_graph()
-    f = values(Record(s, t, [*prior.terms(), *of_paths], mean, origin, graph), X[None])
-    m = values(Record(1, t, of_mean, mean, origin, graph), X[None]) if of_mean else for_outputs(mean(X[None]), t)
-    return torch.cat([f, m])
+    f = observed(Record(s, t, [*prior.terms(), *of_paths], mean, origin, graph), sites)
+    if of_mean:
+        return torch.cat([f, observed(Record(1, t, of_mean, mean, origin, graph), sites)])
+    return torch.cat([f, mean.at(sites)[None]])
+
+
+def observed(record: Record, sites: Observed) -> Tensor:
+    """The values, or the functionals, of a record's functions at sites of the model's own space: `[s, n]`."""
+    if not isinstance(sites, Functionals):
+        return sites.own(values(record, sites.points[None]))
+    if record.requires_grad or sites.order > 1 or (torch.is_grad_enabled() and sites.points.requires_grad):
+
+        def at(some: Sites) -> Tensor:
+            return some.own(values(record, some.points[None])).mT  # [m, s]
+
+        return sites.features(at).mT
+    each, place = sites.distinct()
+    f, df = values_and_gradients(record, each.points[None])
+    return sites.of_gradients(f[:, place], df[:, place])
 
 
 def prior_on(

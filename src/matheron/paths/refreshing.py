@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import normals
-from ..core.sites import Sites
+from ..core.sites import Sites, concatenated
 from ..features import FeatureSpec, make_features, posterior_at, to_come
 from ..kernels import coupled_diagonal
 from ..solvers import Auto, Cholesky, Solver, State
@@ -132,7 +132,7 @@ def _fresh(paths: Paths, update: CentredUpdate, z: Sites, spec: FeatureSpec, gen
     if spec.where is not None:
         more, noise = to_come(update.kernel, spec.where.to(like))
         sites, noises = [*sites, more], [*noises, noise]
-    X, noise = Sites.concatenated(*sites), torch.cat(noises)
+    X, noise = concatenated(*sites), torch.cat(noises)
     spec = replace(spec, where=None).inside(None, X.points if len(X) else None)
     posterior = posterior_at(update.kernel, X, noise) if len(X) else None
     features = make_features(update.kernel.double(), spec, generator, posterior=posterior, like=like)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor, normals
-from ..core.sites import Sites
+from ..core.sites import Observed, Sites, concatenated
 from ..core.value import Value, in_own_memory
 from ..evaluate import Recorder
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from ..models import SparseGP
 from ..models.means import Mean
-from ..models.single import Observations
+from ..models.observations import Observations
 from ..solvers import Auto, Cholesky, CholeskyState, FactoredPosterior, Operator, Solver, State, Stats, covariance
 from ..solvers.base import floored
 from ..solvers.cholesky import cholesky_solve
@@ -30,7 +30,7 @@ from ..solvers.operator import KernelOperator
 from .exact import CentredUpdate, Data, update_weights, weights_given_data
 from .posterior import PosteriorCovariance, at_points
 from .precision import choose_weight_dtype, narrows_badly
-from .prior import PriorPaths, values_at
+from .prior import PriorPaths, observed_before
 from .spread import warn_of_spread
 from .update import check_sites, kernel_terms
 
@@ -95,8 +95,8 @@ class SparseUpdate(CentredUpdate):
             raise ValueError("SparseUpdate: expected the inducing points' weights, and noise, of as many paths")
 
     @property
-    def sites(self) -> Sites:
-        return Sites.concatenated(self.inducing.sites, self.data.sites)
+    def sites(self) -> Observed:
+        return concatenated(self.inducing.sites, self.data.sites)
 
     @property
     def num_inducing(self) -> int:
@@ -169,7 +169,7 @@ class CorrectedOperator(Operator):
         self.state = Cholesky().init(KernelOperator(operator.kernel, self.Z, jitter.expand(len(self.Z))))
         self.K_mn, self.A, self.R = self.halves(operator.sites)  # [m, n], [m, n], [r, n]
 
-    def halves(self, x: Sites) -> tuple[Tensor, Tensor, Tensor]:
+    def halves(self, x: Observed) -> tuple[Tensor, Tensor, Tensor]:
         """k(Z, x), A and R at sites x."""
         K_mx = coupled_covariance(self.operator.kernel, self.Z, x)  # [m, p]
         return K_mx, self.state.lower(K_mx), self.root.mT @ self.state.solve(K_mx)[0]
@@ -188,15 +188,15 @@ class CorrectedOperator(Operator):
         A, R = (each.to(dtype or self.dtype) for each in (self.A, self.R))
         return self.operator.dense(dtype) - A.mT @ A + R.mT @ R
 
-    def cross(self, x: Sites) -> Tensor:
+    def cross(self, x: Observed) -> Tensor:
         _, A, R = self.halves(x)
         return self.operator.cross(x) - self.A.mT @ A + self.R.mT @ R
 
-    def prior_variance(self, x: Sites) -> Tensor:
+    def prior_variance(self, x: Observed) -> Tensor:
         _, A, R = self.halves(x)
         return coupled_diagonal(self.operator.kernel, x) - A.square().sum(0) + R.square().sum(0)
 
-    def prior_covariance(self, x: Sites) -> Tensor:
+    def prior_covariance(self, x: Observed) -> Tensor:
         _, A, R = self.halves(x)
         return covariance(self.operator.kernel, x) - A.mT @ A + R.mT @ R
 
@@ -253,12 +253,12 @@ def sparse_update(
 ) -> SparseUpdate:
     """v = K_mm^-1 (u - f_m), `eqn:matheron_gp_sparse`, u from q(u)."""
     state, Z, jitter = posterior.state, posterior.sites, posterior.noise
-    assert state is not None
+    assert state is not None and isinstance(Z, Sites)
     s, m = prior.num_paths, len(Z)
     L = state.L.to(Z.points) if isinstance(state, CholeskyState) else None
     if gp.whitened and L is None:
         raise ValueError('solver: a whitened q(u) is in terms of K_mm\'s Cholesky factor; use solver="cholesky"')
-    f_m = Z.own(values_at(prior, gp.mean, Z.points))  # [s + 1, m], the prior mean last
+    f_m = observed_before(prior, gp.mean, Z)  # [s + 1, m], the prior mean last
     u, q = draws_of_q(gp, s, f_m[s], L, generator)  # [s, m]
     eps = (jitter + state.jitter).sqrt() * normals((s, m), generator).to(Z.points)
     if q is None:
@@ -296,7 +296,7 @@ def sparse_update_given_data(
     state = solver.init(operator) if state is None else state
     before = kernel_terms(kernel, Z, inducing.v), kernel_terms(kernel, Z, inducing.v_mean[None])
     graph = kernel.requires_graph() or inducing.requires_graph()
-    f = X.own(values_at(prior, mean, X.points, before, graph))  # [s + 1, n]
+    f = observed_before(prior, mean, X, before, graph)  # [s + 1, n]
     rows, start = 2 * s if data.own_targets else s + 1, None
     if old is not None and not isinstance(state, CholeskyState):
         start = old.guess(rows, len(X))
@@ -309,7 +309,7 @@ def sparse_update_given_data(
         v = v.to(X.points)
     else:
         noise = torch.cat([data.noise.new_zeros(len(Z)), data.noise])
-        everything = KernelOperator(kernel, Sites.concatenated(Z, X), noise)
+        everything = KernelOperator(kernel, concatenated(Z, X), noise)
         v = choose_weight_dtype(everything, v, state.deviations, first=len(Z))
     return SparseUpdate(kernel, inducing, data, v[:s], v[s:], solver_stats=stats)
 

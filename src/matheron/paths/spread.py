@@ -71,7 +71,7 @@ def warn_of_spread_nearby(
     first = max(prior.drawn_given, 3 * n // 4)
     if n - first < 2 or prior.kept is not None:  # whose residuals at the data before are not as if from the prior
         return
-    X = operator.sites.points
+    X = operator.sites.places
     X = X / X.std(0).clamp_min(1e-300)
     some = torch.linspace(first, n - 1, min(num_rows, n - first), dtype=torch.float64, device=device).long()  # [p]
     near = torch.cdist(X[some], X).topk(min(n, num_neighbours), largest=False).indices  # [p, k], itself the first

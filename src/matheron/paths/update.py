@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..core.sites import Sites
+from ..core.sites import Functionals, Observed
 from ..core.value import Value, in_own_memory
-from ..evaluate import Canonical, Float64Term, PathTerm, WeightedSum, sum_of
+from ..evaluate import Canonical, CanonicalSlopes, Float64Term, PathTerm, WeightedSum, sum_of
 from ..kernels import Kernel
 from ..models.means import Mean
-from ..models.single import Observations
+from ..models.observations import Observations, check_smooth
 from ..solvers import Solver, Stats
 
 if TYPE_CHECKING:
@@ -101,21 +101,40 @@ class Update(Value):
         return None
 
 
-def kernel_terms(kernel: Kernel, sites: Sites, weights: Tensor) -> list[PathTerm]:
+def kernel_terms(kernel: Kernel, sites: Observed, weights: Tensor) -> list[PathTerm]:
     """sum_j v_j k(., z_j) as terms, for weights v `[s, c]` of c sites: a weighted sum for each coupled kernel.
 
-    Weights in float64 beside sites in float32 are summed in float64 (`precision.py`).
+    Of functionals L_j it is sum_j v_j L_j k(., z), a weighted sum for each order of derivatives. Weights in float64
+    beside sites in float32 are summed in float64 (`precision.py`).
     """
     if len(sites) == 0:
         return []
     wide = weights.dtype != sites.points.dtype
     if wide:
         kernel, sites = kernel.to(weights.dtype), sites.to(weights.dtype)
-    terms = [
-        WeightedSum(Canonical(k, sites.points), _coupled_weights(B, sites.outputs, kernel.num_outputs, weights))
-        for B, k in kernel.coupled()
-    ]
+    t = kernel.num_outputs
+    if isinstance(sites, Functionals):
+        terms = _functional_terms(kernel, sites, weights)
+    else:
+        terms = [
+            WeightedSum(Canonical(k, sites.points), _coupled_weights(B, sites.outputs, t, weights))
+            for B, k in kernel.coupled()
+        ]
     return [Float64Term(term) if wide else term for term in terms]
+
+
+def _functional_terms(kernel: Kernel, sites: Functionals, v: Tensor) -> list[WeightedSum]:
+    """The terms of functionals: their atoms are centres, by the order of the derivative."""
+    atoms = (v if sites.alone else v[:, sites.rows]) * sites.weights  # [s, N]
+    terms = []
+    for order, at in sites.parts():
+        z, outputs = sites.points[at], sites.sites.outputs
+        outputs = None if outputs is None else outputs[at]
+        for B, k in kernel.coupled():
+            W = _coupled_weights(B, outputs, kernel.num_outputs, atoms[:, at])
+            basis = Canonical(k, z) if order == 0 else CanonicalSlopes(k, z, sites.directions[at, :order])
+            terms.append(WeightedSum(basis, W))
+    return terms
 
 
 def _coupled_weights(B: Tensor | None, outputs: Tensor | None, t: int, v: Tensor) -> Tensor:
@@ -130,7 +149,7 @@ class KernelSum(Value):
 
     shapes: ClassVar[str] = "v: s c"
 
-    def __init__(self, kernel: Kernel, sites: Sites, v: Tensor) -> None:
+    def __init__(self, kernel: Kernel, sites: Observed, v: Tensor) -> None:
         super().__init__(v=in_own_memory(v), kernel=kernel, sites=sites)
 
     def check(self) -> None:
@@ -143,7 +162,7 @@ class KernelSum(Value):
         return KernelSum(self.kernel, self.sites, self.v[index])
 
 
-def check_sites(kernel: Kernel, sites: Sites, v: Tensor) -> None:
+def check_sites(kernel: Kernel, sites: Observed, v: Tensor) -> None:
     """ValueError where sites do not fit a kernel and weights `[s, c]`, as those of a file may not."""
     t, outputs = kernel.num_outputs, sites.outputs
     kernel.terms(sites.points.shape[1])  # says whether it fits the dimensions
@@ -151,5 +170,7 @@ def check_sites(kernel: Kernel, sites: Sites, v: Tensor) -> None:
         raise ValueError(f"expected weights of {len(sites)} centres, got {v.shape[-1]}")
     if (outputs is None) != (t == 1):
         raise ValueError(f"expected sites with outputs for a kernel of {t} outputs, and for no other")
+    if isinstance(sites, Functionals):
+        check_smooth(kernel, sites)
     if outputs is not None and bool((outputs >= t).any()):
         raise ValueError(f"expected outputs below {t}")

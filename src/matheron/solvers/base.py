@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.engines import load_engines
-from ..core.sites import Sites
+from ..core.sites import Observed
 from ..kernels import Kernel
 from .operator import Operator
 
@@ -121,7 +121,7 @@ class FactoredPosterior:
     """
 
     kernel: Kernel
-    sites: Sites  # the centres, m of them
+    sites: Observed  # the centres, m of them
     noise: Tensor  # [m]
     state: State | None  # None where it is not factored: a choice of frequencies then uses some of the centres
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.arena import arena, frame
-from ..core.sites import Sites
+from ..core.sites import Functionals, Observed
 from ..evaluate.fused import product as fused
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from .processes import ALONE, Processes
@@ -62,15 +62,15 @@ class Operator(ABC):
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
 
-    def cross(self, x: Sites) -> Tensor:
+    def cross(self, x: Observed) -> Tensor:
         """The prior covariance k(X, x) of the observations' values and the function at sites x: `[n, p]`."""
         raise TypeError(f"{type(self).__name__} knows no covariance with other points")
 
-    def prior_variance(self, x: Sites) -> Tensor:
+    def prior_variance(self, x: Observed) -> Tensor:
         """k(x, x) point by point: `[p]`."""
         raise TypeError(f"{type(self).__name__} knows no covariance at other points")
 
-    def prior_covariance(self, x: Sites) -> Tensor:
+    def prior_covariance(self, x: Observed) -> Tensor:
         """k(x, x) `[p, p]`."""
         raise TypeError(f"{type(self).__name__} knows no covariance at other points")
 
@@ -101,15 +101,16 @@ class Operator(ABC):
 _SIDE = {"cpu": 512, "cuda": 4096}
 
 
-def covariance(kernel: Kernel, sites: Sites) -> Tensor:
+def covariance(kernel: Kernel, sites: Observed) -> Tensor:
     """k(X, X), `[n, n]`, in memory of its own: by blocks where no graph is needed."""
     X = sites.points
     side = _SIDE.get(X.device.type, 512)
-    if len(X) <= side:  # a block is all of it; a constant's is one number, expanded
+    n = len(sites)
+    if n <= side:  # a block is all of it; a constant's is one number, expanded
         return coupled_covariance(kernel, sites, sites).clone(memory_format=torch.contiguous_format)
     if torch.is_grad_enabled() and coupled_covariance(kernel, one := sites[:1], one).requires_grad:
         return coupled_covariance(kernel, sites, sites)
-    K = torch.empty(len(X), len(X), dtype=X.dtype, device=X.device)
+    K = torch.empty(n, n, dtype=X.dtype, device=X.device)
     for rows, columns, block in symmetric_blocks(kernel, sites, side):
         K[rows, columns] = block
         if rows != columns:
@@ -117,7 +118,7 @@ def covariance(kernel: Kernel, sites: Sites) -> Tensor:
     return K
 
 
-def symmetric_blocks(kernel: Kernel, sites: Sites, side: int) -> Iterator[tuple[slice, slice, Tensor]]:
+def symmetric_blocks(kernel: Kernel, sites: Observed, side: int) -> Iterator[tuple[slice, slice, Tensor]]:
     """Square blocks of k(X, X) on and above the diagonal, with their rows and columns; each until the next one."""
     parts = [slice(i, i + side) for i in range(0, len(sites), side)]
     some = [sites[part] for part in parts]
@@ -150,7 +151,7 @@ class KernelOperator(Operator):
     torch.Size([100, 3])
     """
 
-    def __init__(self, kernel: Kernel, sites: Sites, noise: Tensor) -> None:
+    def __init__(self, kernel: Kernel, sites: Observed, noise: Tensor) -> None:
         self.kernel, self.sites, self.noise = kernel, sites, noise
         self._plans: dict[torch.dtype, fused.FusedProducts | None] = {}
 
@@ -160,13 +161,13 @@ class KernelOperator(Operator):
     def diagonal(self) -> Tensor:
         return coupled_diagonal(self.kernel, self.sites)
 
-    def cross(self, x: Sites) -> Tensor:
+    def cross(self, x: Observed) -> Tensor:
         return coupled_covariance(self.kernel, self.sites, x)
 
-    def prior_variance(self, x: Sites) -> Tensor:
+    def prior_variance(self, x: Observed) -> Tensor:
         return coupled_diagonal(self.kernel, x)
 
-    def prior_covariance(self, x: Sites) -> Tensor:
+    def prior_covariance(self, x: Observed) -> Tensor:
         return covariance(self.kernel, x)
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
@@ -199,14 +200,15 @@ class KernelOperator(Operator):
     def block(self, index: Tensor) -> Tensor:
         return covariance(self.kernel.to(self.device, torch.float64), self.sites[index].double())
 
-    def _in(self, dtype: torch.dtype) -> tuple[Kernel, Sites, fused.FusedProducts | None]:
+    def _in(self, dtype: torch.dtype) -> tuple[Kernel, Observed, fused.FusedProducts | None]:
         """The kernel and the sites in a dtype, perhaps of more digits than the data's, and their fused kernel, or
         None."""
         kernel, sites = self.kernel, self.sites
         if dtype != sites.points.dtype:
             kernel, sites = kernel.to(self.device, dtype), sites.to(dtype)
         if dtype not in self._plans:
-            self._plans[dtype] = fused.plan_products(kernel, sites.points, sites.outputs)
+            values = not isinstance(sites, Functionals)
+            self._plans[dtype] = fused.plan_products(kernel, sites.points, sites.outputs) if values else None
         return kernel, sites, self._plans[dtype]
 
     def shared(self, processes: Processes) -> Operator:
@@ -242,7 +244,7 @@ class SharedOperator(Operator):
         raise TypeError("an operator that processes share is never made dense")
 
 
-def _in_blocks(kernel: Kernel, sites: Sites, V: Tensor) -> Tensor:
+def _in_blocks(kernel: Kernel, sites: Observed, V: Tensor) -> Tensor:
     """k(X, X) V, a square block at a time; a block off the diagonal serves twice."""
     out = torch.zeros_like(V)
     for rows, columns, block in symmetric_blocks(kernel, sites, _PRODUCT_SIDE.get(V.device.type, 512)):

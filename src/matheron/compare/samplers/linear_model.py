@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...core.checks import ArrayLike, Names, Random, as_count, as_device, as_generator, normals
-from ...core.sites import Sites
+from ...core.sites import Functionals, Observed, Sites
 from ...evaluate import values
 from ...features import Block, Features, FeatureSpec, feature_spec, make_features
 from ...lattice.basis import Lattice
@@ -35,8 +35,11 @@ def linear_features(gp: ExactGP | SparseGP, spec: FeatureSpec, generator: torch.
     return features, spec.basis_index(features)
 
 
-def design(features: Features, sites: Sites) -> Tensor:
-    """Phi at n sites: `[g, n, t ell]`, one per basis, so that f = Phi omega."""
+def design(features: Features, sites: Observed) -> Tensor:
+    """Phi at n sites, or n functionals of it: `[g, n, t ell]`, one per basis, so that f = Phi omega."""
+    if isinstance(sites, Functionals):
+        wide = sites.features(lambda at: design(features, at).transpose(0, 1).flatten(1))  # [n, g t ell]
+        return wide.unflatten(1, (features.num_bases, -1)).transpose(0, 1)
     Phi, outputs = features(sites.points), sites.outputs  # [g, n, ell]
     if outputs is None:
         return Phi
@@ -46,7 +49,7 @@ def design(features: Features, sites: Sites) -> Tensor:
     return torch.cat(rows, dim=-1).flatten(2)
 
 
-def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iterator[Callable[[Sites], Tensor]]:
+def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iterator[Callable[[Observed], Tensor]]:
     """Some bases at a time, as one wide basis: maps n sites to `[n, g t ell]`, columns scaled by sqrt(share).
 
     As many as have about `width` columns for an output. Sums over bases of share * Phi Phi^T are then products of wide
@@ -65,7 +68,7 @@ def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iter
         some = features.select(cut)
         scale = shares[cut, None, None].sqrt()
 
-        def wide(sites: Sites, some: Features = some, scale: Tensor = scale) -> Tensor:
+        def wide(sites: Observed, some: Features = some, scale: Tensor = scale) -> Tensor:
             return (design(some, sites) * scale).transpose(0, 1).flatten(1)
 
         yield wide
@@ -346,5 +349,6 @@ def _draw(
             v = solved(update.L, u.mT).mT  # [s, m]
             v_mean = solved(update.L, update.target[:, None])[:, 0] if known else None  # [m]
             root = (u.new_zeros(u.shape[1], 0) if update.root is None else update.root) if known else None
+            assert isinstance(at.sites, Sites)
             inducing = Inducing(at.sites, v, v_mean, root, update.noise[0])
         return linear_model_paths(gp, phi, omega, means if known else None, basis_index, inducing, dtype, device)

@@ -1,0 +1,129 @@
+"""Covariances of what is observed: values at sites, and linear functionals such as slopes and averages.
+
+Of functionals L = sum_a w_a D_a at points x_a and M = sum_b v_b E_b at z_b,
+
+    Cov(L f, M f)  =  sum_a sum_b  w_a v_b  D_a E_b k(x_a, z_b),
+
+where D_a differentiates k in its first argument and E_b in its second (`Kernel.derivative`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.sites import Functionals, Observed
+from .base import Kernel
+
+__all__ = ["coupled_covariance", "coupled_diagonal"]
+
+
+def coupled_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
+    """The covariance `[n, m]` of what is observed at sites a and b, of given outputs, or of functionals.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> kernel = kernels.Coregional(kernels.RBF(), [[1.0, 0.5], [0.5, 1.0]])
+    >>> sites = matheron.Sites.every_output(torch.zeros(1, 1, dtype=torch.float64), 2)
+    >>> kernels.coupled_covariance(kernel, sites, sites)
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    if isinstance(a, Functionals) or isinstance(b, Functionals):
+        return _of_functionals(kernel, Functionals.of(a), Functionals.of(b))
+    x, i = a.points, a.outputs
+    z, j = (x, i) if b is a else (b.points, b.outputs)
+    if i is None or j is None:
+        return kernel.forward(x, z)
+    return functools.reduce(
+        torch.add, (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled())
+    )
+
+
+def coupled_diagonal(kernel: Kernel, sites: Observed) -> Tensor:
+    """The variance `[n]` of what is observed at each of some sites."""
+    if isinstance(sites, Functionals):
+        return _diagonal_of_functionals(kernel, sites)
+    x, i = sites.points, sites.outputs
+    if i is None:
+        return kernel.diag(x)
+    total = x.new_zeros(len(x))
+    for B, k in kernel.coupled():
+        total = total + (k.diag(x) if B is None else k.diag(x) * B.diagonal()[i])
+    return total
+
+
+def _of_functionals(kernel: Kernel, a: Functionals, b: Functionals, most_numbers: int = 1 << 22) -> Tensor:
+    """The covariance of functionals: `most_numbers` covariances of atoms at once, where rows have many."""
+    if len(a.weights) * len(b.weights) <= most_numbers or (a.alone and b.alone):
+        return a.summed(b.summed(_of_atoms(kernel, a, b)).mT).mT
+    if len(a) > 1 and (len(a.weights) >= len(b.weights) or len(b) == 1):
+        halves = (a[: len(a) // 2], b), (a[len(a) // 2 :], b)
+        return torch.cat([_of_functionals(kernel, *each, most_numbers) for each in halves])
+    if len(b) == 1:
+        return a.summed(b.summed(_of_atoms(kernel, a, b)).mT).mT
+    halves = (a, b[: len(b) // 2]), (a, b[len(b) // 2 :])
+    return torch.cat([_of_functionals(kernel, *each, most_numbers) for each in halves], dim=1)
+
+
+def _of_atoms(kernel: Kernel, a: Functionals, b: Functionals) -> Tensor:
+    """The covariance `[N, M]` of weighted atoms, in memory of its own."""
+    parts = [(p, q) for p in a.parts() for q in b.parts()]
+    if len(parts) == 1:
+        ((order, _), (other, _)) = parts[0]
+        return _of_orders(kernel, a, b, order, other)
+    out = None
+    for (order, rows), (other, columns) in parts:
+        block = _of_orders(kernel, _atoms(a, rows), _atoms(b, columns), order, other)
+        if out is None:
+            out = block.new_zeros(len(a.weights), len(b.weights))
+        if isinstance(rows, slice) or isinstance(columns, slice):
+            out[rows, columns] = block
+        else:
+            out[rows[:, None], columns] = block
+    return a.points.new_zeros(len(a.weights), len(b.weights)) if out is None else out
+
+
+def _atoms(functionals: Functionals, index: slice | Tensor) -> Functionals:
+    """Some of the atoms, each a row of its own."""
+    f, each = functionals, torch.arange(len(functionals.weights), device=functionals.weights.device)[index]
+    alone = torch.arange(len(each), device=each.device)
+    return Functionals(f.sites[index], f.weights[index], f.orders[index], f.directions[index], alone)
+
+
+def _of_orders(kernel: Kernel, a: Functionals, b: Functionals, order: int, other: int) -> Tensor:
+    """The same of atoms that are all derivatives of these orders."""
+    (x, i), (z, j) = (a.points, a.sites.outputs), (b.points, b.sites.outputs)
+    left, right = a.directions[:, :order].unbind(1), b.directions[:, :other].unbind(1)
+    if i is None or j is None:
+        K = kernel.derivative(x, z, left, right)
+    else:
+        pairs = [(B, k.derivative(x, z, left, right)) for B, k in kernel.coupled()]
+        K = functools.reduce(torch.add, (D if B is None else D * B[i[:, None], j] for B, D in pairs))
+    for weights in (a.weights[:, None], b.weights):
+        if bool((weights != 1).any()):
+            K = K * weights
+    return K
+
+
+def _diagonal_of_functionals(kernel: Kernel, f: Functionals, at_once: int = 256) -> Tensor:
+    """The variance of each functional: of a row of one atom alone, of others within small blocks of rows."""
+    if f.alone and not len(f):
+        return f.weights
+    if not f.alone:
+        blocks = [f[first : first + 1] for first in range(len(f))]
+        return torch.cat([_of_functionals(kernel, row, row)[0] for row in blocks])
+    blocks = [f[first : first + at_once] for first in range(0, len(f), at_once)]
+    return torch.cat([_of_functionals(kernel, rows, rows).diagonal() for rows in blocks])
+
+
+def least_smoothness(kernel: Kernel, directions: Sequence[Tensor]) -> float:
+    """How many mean-square derivatives the functions of a kernel have along directions `[n, d]`, the fewest of all."""
+    if not directions:
+        return float("inf")
+    touched = torch.stack([u.detach().ne(0).any(0) for u in directions]).any(0)  # [d]
+    smoothness = kernel.smoothness(len(touched))
+    return min((s for s, used in zip(smoothness, touched.tolist(), strict=True) if used), default=float("inf"))

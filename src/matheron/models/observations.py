@@ -1,0 +1,223 @@
+"""What models and paths are given, checked: values at points, or functionals, with targets and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ..core.checks import ArrayLike, as_noise, as_points, as_tensor, column_hint
+from ..core.sites import Functionals, Observed, Sites, as_tasks
+from ..kernels import Kernel, coupled_diagonal
+from ..kernels.covariances import least_smoothness
+from .observe import Boxes, Observable, stack
+
+
+class Observations(NamedTuple):
+    """Targets `[n]`, or `[s, n]` where each path has its own, at n sites, and noise variances `[n]`."""
+
+    sites: Observed
+    y: Tensor
+    noise: Tensor
+
+    def only(self, keep: Tensor, outputs: Tensor | None) -> Observations:
+        """Some of the observations, of outputs that are numbered anew."""
+        return Observations(self.sites[keep].of_outputs(outputs), self.y[..., keep], self.noise[keep])
+
+    def to(self, dtype: torch.dtype) -> Observations:
+        """The observations in another precision."""
+        return Observations(self.sites.to(dtype), self.y.to(dtype), self.noise.to(dtype))
+
+
+def as_observations(
+    X: ArrayLike | Observable | Sequence[Observable],
+    y: ArrayLike | Sequence[ArrayLike],
+    noise: ArrayLike | Sequence[ArrayLike],
+    tasks: ArrayLike | None,
+    num_outputs: int,
+    *,
+    variance_of: Callable[[Functionals], Tensor] | None = None,
+    num_paths: int | None = None,
+    like: Tensor | None = None,
+) -> Observations:
+    """What a model or paths are given, checked: every output at every point becomes as many observations.
+
+    Args:
+        y: targets `[n]`, or `[n, t]` for t outputs without `tasks`.
+        variance_of: numbers that tell whether averages over boxes are found precisely enough, such as variances.
+        num_paths: s, where each path may have targets of its own, `[s, n]` or `[s, n, t]`.
+        like: a tensor of the dtype and on the device that functionals are brought to.
+    """
+    if is_observable(X):
+        if variance_of is None:
+            raise TypeError("X: expected points [n, d], got functionals, which are observed by exact models alone")
+        return _as_observed(X, y, noise, tasks, num_outputs, variance_of, num_paths, like)
+    X, y, noise = (cast(ArrayLike, each) for each in (X, y, noise))
+    X, t = as_points(X, "X"), num_outputs
+    several, advice = t > 1 and tasks is None, "remove them"
+    if several:
+        advice = (
+            "where some outputs of a point are missing, give those that there are one row each: "
+            "row, task = np.isfinite(y).nonzero(), then X[row], y[row, task], tasks=task"
+        )
+    given, y = y, as_tensor(y, "y", like=X, advice=advice)
+    shape = (len(X), t) if several else (len(X),)
+    if y.shape != shape and (num_paths is None or y.shape != (num_paths, *shape)):
+        hint = ""
+        if num_paths is not None:
+            wanted = f"{list(shape)} or {[num_paths, *shape]}"
+        elif several:
+            wanted = f"{list(shape)}, every output at every point"
+            hint = "; or give tasks=, the output that each observation is of"
+        else:
+            wanted = f"{list(shape)}, one number per row of X {list(X.shape)}"
+        if t == 1 and y.shape == (len(X), 1):
+            hint = column_hint(given)
+        elif t == 1 and y.ndim == 2 and len(y) == len(X) and num_paths is None:
+            hint = f"; for {y.shape[1]} outputs use kernels.Coregional(kernel, B) with B [{y.shape[1]}, {y.shape[1]}]"
+        raise ValueError(f"y: expected {wanted}, got {list(y.shape)}{hint}")
+    noise = as_tensor(noise, "noise", like=X)
+    if several:
+        noise = noise.reshape(-1) if noise.shape == shape else as_noise(noise, len(X), like=X).repeat_interleave(t)
+        tasks = torch.arange(t, device="cpu").repeat(len(X))
+        X, y = X.repeat_interleave(t, dim=0), y.flatten(-2)
+    outputs = as_tasks(tasks, len(X), t)
+    return Observations(Sites(X, None if outputs is None else outputs.to(X.device)), y, as_noise(noise, len(X), like=X))
+
+
+def _as_observed(
+    X: object,
+    y: object,
+    noise: object,
+    tasks: ArrayLike | None,
+    t: int,
+    variance_of: Callable[[Functionals], Tensor],
+    num_paths: int | None,
+    like: Tensor | None,
+) -> Observations:
+    """The same of functionals, which may come in several blocks, each with its targets and its noise."""
+    if tasks is not None:
+        raise ValueError("tasks: expected none beside functionals; say observe.value(X, output=...) and the like")
+    functionals, counts = as_functionals(X, "X", variance_of, like)
+    check_outputs(functionals, t)
+    several = t > 1 and functionals.outputs is None
+    each = t if several else 1
+    in_blocks = isinstance(X, list | tuple) and len(counts) > 1
+    points, n = functionals.points, len(functionals)
+    targets = _joined_blocks(y, [count * each for count in counts] if in_blocks else None, "y", points, num_paths)
+    if targets.shape != (n * each,) and (num_paths is None or targets.shape != (num_paths, n * each)):
+        wanted = f"[{n * each}], one number per functional" + (f" and output ({t})" if several else "")
+        raise ValueError(f"y: expected {wanted}, got {list(targets.shape)}")
+    noises = noise
+    if in_blocks and isinstance(noise, list | tuple) and len(noise) == len(counts) != n:
+        blocks = [as_noise(own, count * each, like=points) for own, count in zip(noise, counts, strict=True)]
+        noises = torch.cat(blocks)
+    variance = as_noise(cast(ArrayLike, noises), n * each, like=points)
+    if several:
+        repeated = functionals[torch.arange(n, device=points.device).repeat_interleave(t)]
+        functionals = repeated.of_outputs(torch.arange(t, device=points.device).repeat(n))
+    values = functionals.alone and functionals.order == 0 and bool((functionals.weights == 1).all())
+    return Observations(functionals.sites if values else functionals, targets, variance)
+
+
+def _joined_blocks(y: object, counts: list[int] | None, name: str, like: Tensor, num_paths: int | None) -> Tensor:
+    """Targets `[n]` or `[s, n]`, from one tensor or a list of one for each block; gradients may be `[n, d]`."""
+    blocks = isinstance(y, list | tuple) and counts is not None and len(y) == len(counts) and sum(counts) != len(y)
+    if not blocks:
+        return _flat_targets(as_tensor(cast(ArrayLike, y), name, like=like), None, num_paths)
+    assert isinstance(y, list | tuple) and counts is not None
+    found = []
+    for i, (own, count) in enumerate(zip(y, counts, strict=True)):
+        flat = _flat_targets(as_tensor(own, f"{name}[{i}]", like=like), count, num_paths)
+        if flat.shape[-1] != count:
+            raise ValueError(f"{name}[{i}]: expected {count} numbers, one per functional, got {list(flat.shape)}")
+        found.append(flat)
+    rows = max(flat.ndim for flat in found)
+    return torch.cat([flat.expand(num_paths, -1) if flat.ndim < rows and num_paths else flat for flat in found], -1)
+
+
+def _flat_targets(y: Tensor, count: int | None, num_paths: int | None) -> Tensor:
+    """`[n]` or `[s, n]`: gradients `[n, d]`, or targets `[n, t]` of all outputs, in one row."""
+    if y.ndim >= 2 and (num_paths is None or y.shape[0] != num_paths or (count is not None and y.numel() == count)):
+        return y.flatten()
+    return y.flatten(1) if y.ndim > 2 else y
+
+
+def prior_variance(kernel: Kernel, functionals: Functionals) -> Tensor:
+    """The prior variance `[n]`; of several outputs that of the first kernel that they share."""
+    if kernel.num_outputs > 1:
+        functionals, kernel = functionals.of_outputs(None), kernel.coupled()[0][1]
+    return coupled_diagonal(kernel.to(functionals.points.device, functionals.points.dtype), functionals)
+
+
+def check_smooth(kernel: Kernel, sites: Observed) -> None:
+    """TypeError where derivatives are observed that functions of the kernel do not have."""
+    if not isinstance(sites, Functionals) or not sites.order:
+        return
+    smoothness = least_smoothness(kernel, list(sites.directions.unbind(1)))
+    if sites.order > smoothness:
+        has = "none" if smoothness == 0 else f"{smoothness:.0f} of them"
+        raise TypeError(
+            f"X: expected observations that functions of {kernel!r} have, got derivatives of order {sites.order}: they "
+            f"have {has} in the mean square along these coordinates. Use a smoother kernel, such as Matern(2.5) or "
+            "RBF(), or differences of values, observe.combine(points, weights)"
+        )
+
+
+def is_observable(X: object) -> bool:
+    """Whether these are functionals, or a list of some, and not points."""
+    if isinstance(X, list | tuple):
+        return any(is_observable(part) for part in X)
+    return isinstance(X, Functionals | Boxes)
+
+
+def as_functionals(
+    X: Any, name: str, values_of: Callable[[Functionals], Tensor], like: Tensor | None = None
+) -> tuple[Functionals, list[int]]:
+    """Functionals from what a user gives, one or a list; and how many rows each of a list has."""
+    listed = list(X) if isinstance(X, list | tuple) else [X]
+    parts: list[Functionals] = []
+    for part in listed:
+        if not is_observable(part):
+            raise TypeError(
+                f"{name}: expected functionals of matheron.observe throughout, got {type(part).__name__} among them; "
+                "wrap points in observe.value(X)"
+            )
+        several = stack(part if isinstance(part, list | tuple) else [cast(Observable, part)])
+        pieces = [_like(piece, like) for piece in (several if isinstance(several, list) else [several])]
+        resolved = [piece.resolved(values_of) if isinstance(piece, Boxes) else piece for piece in pieces]
+        parts.append(Functionals.concatenated(resolved))
+    whole = stack(parts)
+    assert isinstance(whole, Functionals)
+    return whole, [len(part) for part in parts]
+
+
+def check_observed(X: object, input_dim: int) -> None:
+    """ValueError where functionals are of functions of another number of inputs."""
+    for part in X if isinstance(X, list | tuple) else [X]:
+        if isinstance(part, list | tuple):
+            check_observed(part, input_dim)
+        elif isinstance(part, Functionals | Boxes) and part.input_dim != input_dim:
+            raise ValueError(f"x: expected functionals in {input_dim} dimensions, got {part!r}")
+
+
+def _like(part: Observable, like: Tensor | None) -> Observable:
+    if like is None:
+        return part
+    if isinstance(part, Functionals):
+        return part.to(like.device, like.dtype)
+    outputs = None if part.outputs is None else part.outputs.to(like.device)
+    return Boxes(part.lower.to(like), part.upper.to(like), outputs, part.integral)
+
+
+def check_outputs(functionals: Functionals, num_outputs: int) -> None:
+    """ValueError where functionals are of other outputs than functions have."""
+    outputs = functionals.sites.outputs
+    if outputs is None:
+        return
+    if num_outputs == 1:
+        raise ValueError("output: given, but the functions have one output; leave it out")
+    if bool((outputs >= num_outputs).any()):
+        raise ValueError(f"output: expected numbers from 0 to {num_outputs - 1}, got up to {int(outputs.max())}")

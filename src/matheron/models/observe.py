@@ -1,0 +1,288 @@
+"""What can be observed of a function other than its values: slopes, gradients, weighted sums, averages and integrals.
+
+    from matheron import observe
+
+    slopes = observe.derivative(X, dim=0)
+    gp = matheron.ExactGP(kernel, [observe.value(X), slopes], [y, dy], noise=[1e-4, 1e-6])
+    paths = matheron.draw(gp, 64)
+    paths.at(slopes)
+
+Each function here returns n linear functionals of a function, one for each row of data. Models and `condition_on` take
+them in place of points, alone or several in a list; `paths.at` evaluates them. They add and scale as operators do:
+`observe.derivative(X, 0) - 0.1 * observe.derivative(X, (1, 1))` is the heat operator.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.checks import ArrayLike, as_array, as_points, as_tensor, level_outside, many
+from ..core.sites import Functionals, Sites
+
+__all__ = [
+    "Boxes",
+    "Functionals",
+    "QuadratureWarning",
+    "combine",
+    "derivative",
+    "gradient",
+    "integral",
+    "mean",
+    "stack",
+    "value",
+]
+
+
+class QuadratureWarning(UserWarning):
+    """An average over boxes was not found to the tolerance with as many quadrature nodes as there may be."""
+
+
+def value(X: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals:
+    """Values f(x) at points X `[n, d]`: n rows.
+
+    Args:
+        X: points `[n, d]`.
+        output: for functions of several outputs, the one that is observed: a number, or one for each point `[n]`.
+            Without it every output is, and targets are `[n, t]`.
+
+    >>> from matheron import observe
+    >>> observe.value([[0.0], [1.0]])
+    2 functionals of functions in 1 dimension
+    """
+    X = as_points(X, "X")
+    return Functionals.of(Sites(X, _as_outputs(output, len(X), X)))
+
+
+def derivative(X: ArrayLike, dim: int | Sequence[int], *, output: int | ArrayLike | None = None) -> Functionals:
+    """The partial derivative df/dx_dim at points X `[n, d]`: n rows.
+
+    Args:
+        X: points `[n, d]`.
+        dim: the coordinate; two of them, `(0, 1)` or `(1, 1)`, for a second derivative.
+        output: as for `value`.
+
+    >>> import matheron
+    >>> from matheron import kernels, observe
+    >>> gp = matheron.ExactGP(kernels.RBF(), observe.derivative([[0.0]], 0), [2.0], noise=0.0)
+    >>> paths = matheron.draw(gp, 2)
+    >>> paths.at(observe.derivative([[0.0]], 0)).round(decimals=6)
+    tensor([[2.],
+            [2.]], dtype=torch.float64)
+    """
+    X = as_points(X, "X")
+    dims = [dim] if isinstance(dim, Integral) else list(dim)  # pyright: ignore[reportArgumentType]
+    n, d = X.shape
+    if not 1 <= len(dims) <= 2 or any(isinstance(i, bool) or not isinstance(i, Integral) for i in dims):
+        raise ValueError(f"dim: expected a coordinate, or two for a second derivative, got {dim!r}")
+    if any(not -d <= int(i) < d for i in dims):
+        raise ValueError(f"dim: expected coordinates below {d}, the points' dimension, got {dim!r}")
+    axes = torch.eye(d, dtype=X.dtype, device=X.device)[[int(i) for i in dims]]  # [q, d]
+    return _of_atoms(X, axes.expand(n, -1, -1), len(dims), output)
+
+
+def gradient(X: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals:
+    """Gradients at points X `[n, d]`: n d rows, the d partial derivatives at the first point, then at the second.
+
+    Targets are gradients `[n, d]` flattened, or `[n d]`.
+
+    >>> from matheron import observe
+    >>> len(observe.gradient([[0.0, 1.0], [2.0, 3.0]]))
+    4
+    """
+    X = as_points(X, "X")
+    n, d = X.shape
+    axes = torch.eye(d, dtype=X.dtype, device=X.device).repeat(n, 1)[:, None]  # [n d, 1, d]
+    if output is not None and not isinstance(output, Integral):
+        output = as_array(output).repeat_interleave(d)
+    return _of_atoms(X.repeat_interleave(d, 0), axes, 1, output)
+
+
+def combine(points: ArrayLike, weights: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals:
+    """Weighted sums of values, sum_p weights[i, p] f(points[i, p]): points `[n, p, d]`, weights `[n, p]`, n rows.
+
+    Args:
+        points: `[n, p, d]`; `[p, d]` for the same points in every row.
+        weights: `[n, p]`.
+        output: as for `value`: of each row.
+
+    >>> from matheron import observe
+    >>> observe.combine([[[0.0], [1.0]]], [[-1.0, 1.0]])  # the increment f(1) - f(0)
+    1 functional of functions in 1 dimension
+    """
+    points = as_tensor(points, "points")
+    weights = as_tensor(weights, "weights", like=points)
+    if points.ndim == 2 and weights.ndim == 2:
+        points = points.expand(len(weights), -1, -1)
+    if points.ndim != 3 or weights.ndim != 2 or points.shape[:2] != weights.shape or 0 in points.shape:
+        raise ValueError(
+            "points: expected [n, p, d] with weights [n, p], at least one of each, got "
+            f"{list(points.shape)} and {list(weights.shape)}"
+        )
+    n, p, d = points.shape
+    outputs = _as_outputs(output, n, points)
+    outputs = None if outputs is None else outputs.repeat_interleave(p)
+    orders = torch.zeros(n * p, dtype=torch.long, device=points.device)
+    starts = p * torch.arange(n, device=points.device)
+    directions = points.new_zeros(n * p, 0, d)
+    return Functionals(Sites(points.reshape(-1, d), outputs), weights.reshape(-1), orders, directions, starts)
+
+
+def mean(lower: ArrayLike, upper: ArrayLike, *, output: int | ArrayLike | None = None) -> Boxes:
+    """Averages over boxes with corners `lower` and `upper`, `[n, d]` each: n rows.
+
+    They are computed by Gauss-Legendre quadrature, with as many nodes as the kernel, or the functions, need for six
+    digits; a `QuadratureWarning` says where that would take too many.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels, observe
+    >>> paths = matheron.draw_prior(kernels.RBF(), 3, input_dim=1)
+    >>> inside = torch.linspace(0, 1, 10001, dtype=torch.float64)[:, None]
+    >>> average = paths.at(observe.mean([[0.0]], [[1.0]]))
+    >>> bool((average[:, 0] - paths(inside).mean(1)).abs().max() < 1e-3)
+    True
+    """
+    return _boxes(lower, upper, output, False)
+
+
+def integral(lower: ArrayLike, upper: ArrayLike, *, output: int | ArrayLike | None = None) -> Boxes:
+    """Integrals over boxes: their averages (`mean`) times their volumes.
+
+    >>> from matheron import observe
+    >>> observe.integral([[0.0, 0.0]], [[1.0, 2.0]])
+    1 integral over boxes in 2 dimensions
+    """
+    return _boxes(lower, upper, output, True)
+
+
+@dataclass(frozen=True, repr=False)
+class Boxes:
+    """Averages or integrals over n boxes. `mean` and `integral` make them."""
+
+    lower: Tensor  # [n, d]
+    upper: Tensor  # [n, d]
+    outputs: Tensor | None
+    integral: bool
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    @property
+    def input_dim(self) -> int:
+        """d."""
+        return self.lower.shape[1]
+
+    def __repr__(self) -> str:
+        what = "integral" if self.integral else "average"
+        return f"{many(len(self), what)} over boxes in {many(self.lower.shape[1], 'dimension')}"
+
+    def by_nodes(self, count: int) -> Functionals:
+        """By the Gauss-Legendre rule with `count` nodes in each dimension."""
+        d = self.lower.shape[1]
+        nodes, weights = (torch.from_numpy(each).to(self.lower) for each in np.polynomial.legendre.leggauss(count))
+        at = torch.cartesian_prod(*[(nodes + 1) / 2] * d).reshape(-1, d)  # [p, d] in the unit box
+        w = torch.cartesian_prod(*[weights / 2] * d).reshape(-1, d).prod(-1)  # [p]
+        size = self.upper - self.lower
+        volume = size.prod(-1, keepdim=True) if self.integral else torch.ones_like(size[:, :1])
+        return combine(self.lower[:, None] + size[:, None] * at, w * volume, output=self.outputs)
+
+    def resolved(
+        self,
+        values_of: Callable[[Functionals], Tensor],
+        tolerance: float = 1e-6,
+        num_boxes: int = 8,
+        most_nodes: int = 4096,
+    ) -> Functionals:
+        """The boxes with as few nodes as give values_of `[.., m]` to a tolerance, relative to its largest number.
+
+        Args:
+            values_of: a number for each functional, or several: its variance under a kernel, or values of functions.
+            num_boxes: how many boxes, the largest, this is tried for.
+            most_nodes: in all dimensions together.
+        """
+        d, size = self.lower.shape[1], (self.upper - self.lower).prod(-1)
+        chosen = size.topk(min(num_boxes, len(self))).indices
+        outputs = None if self.outputs is None else self.outputs[chosen]
+        some = Boxes(self.lower[chosen], self.upper[chosen], outputs, False)
+        count, error, before = 1, float("inf"), values_of(some.by_nodes(1))
+        while (2 * count) ** d <= most_nodes:
+            after = values_of(some.by_nodes(2 * count))
+            scale = float(after.detach().abs().max().clamp_min(1e-300))
+            error, before = float((after - before).detach().abs().max()) / scale, after
+            count *= 2
+            if error <= tolerance:
+                return self.by_nodes(count)
+        warnings.warn(
+            f"averages over boxes: with {count} quadrature nodes in each dimension they still change by {error:.1e} of "
+            "the largest when the nodes are halved; smaller boxes are more precise, and their sums are integrals, too",
+            QuadratureWarning,
+            stacklevel=level_outside(),
+        )
+        return self.by_nodes(count)
+
+
+Observable = Functionals | Boxes
+
+
+def stack(parts: Sequence[Observable]) -> Observable | list[Observable]:
+    """Several one after another: the rows of the first, then those of the second. Targets are in the same order.
+
+    >>> from matheron import observe
+    >>> X = [[0.0], [1.0]]
+    >>> observe.stack([observe.value(X), observe.derivative(X, 0)])
+    4 functionals of functions in 1 dimension
+    """
+    parts = [_flat for part in parts for _flat in (part if isinstance(part, list) else [part])]
+    if not parts:
+        raise ValueError("parts: expected at least one, got none")
+    for part in parts:
+        if not isinstance(part, Functionals | Boxes):
+            raise TypeError(
+                f"parts: expected functionals, as observe.value(X) or observe.gradient(X) gives them, got "
+                f"{type(part).__name__}"
+            )
+    dims = {part.input_dim for part in parts}
+    if len(dims) > 1:
+        raise ValueError(f"parts: expected functionals of functions of as many inputs, got {sorted(dims)}")
+    if any(isinstance(part, Boxes) for part in parts):
+        return list(parts)  # whose nodes are chosen when a kernel is known
+    plain = [part for part in parts if isinstance(part, Functionals)]
+    with_outputs = {part.outputs is not None for part in plain}
+    if len(with_outputs) > 1:
+        raise ValueError("parts: expected output= for all of them, or for none")
+    return Functionals.concatenated(plain)
+
+
+def _boxes(lower: ArrayLike, upper: ArrayLike, output: int | ArrayLike | None, integral: bool) -> Boxes:
+    lower = as_points(lower, "lower")
+    upper = as_points(upper, "upper", input_dim=lower.shape[1], like=lower)
+    if lower.shape != upper.shape:
+        raise ValueError(f"upper: expected corners {list(lower.shape)} as lower has, got {list(upper.shape)}")
+    if not bool((upper > lower).all()):
+        row = int((upper <= lower).any(-1).nonzero()[0])
+        raise ValueError(f"upper: expected numbers above those of lower, got {upper[row].tolist()} in row {row}")
+    return Boxes(lower, upper, _as_outputs(output, len(lower), lower), integral)
+
+
+def _as_outputs(output: int | ArrayLike | None, n: int, like: Tensor) -> Tensor | None:
+    """The output of each row, `[n]`."""
+    if output is None:
+        return None
+    given = as_array(output)
+    if given.ndim > 1 or given.numel() not in (1, n) or bool((given != given.long()).any()) or bool((given < 0).any()):
+        raise ValueError(f"output: expected a whole number from 0, or one for each row [{n}], got {given.tolist()}")
+    return given.long().reshape(-1).expand(n).to(like.device)
+
+
+def _of_atoms(X: Tensor, directions: Tensor, order: int, output: int | ArrayLike | None) -> Functionals:
+    """A derivative at each point, along directions `[n, q, d]`."""
+    n, each = len(X), torch.arange(len(X), device=X.device)
+    orders = torch.full((n,), order, device=X.device)
+    sites = Sites(X, _as_outputs(output, n, X))
+    return Functionals(sites, X.new_ones(n), orders, directions.contiguous(), each)
