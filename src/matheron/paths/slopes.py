@@ -104,13 +104,12 @@ class PartialDerivatives(Combined):
     def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
         records = _records_of(self).records
         if records is None:
-            return write_by_points(self, axes, out)
+            return write_by_points(self._values, axes, out)
         t, k = self.functions[0].num_outputs, len(self.dims)
         for i, record in enumerate(records):
-            part = PartialDerivatives(self.functions[0], [self.dims[i]])
             own = out.unflatten(-1, (t, k))[..., i]
             whole = torch.empty(own.shape, dtype=out.dtype, device=out.device)
-            write_by_record(part, record, axes, whole)
+            write_by_record(record, axes, whole)
             own.copy_(whole)
 
     def _records(self) -> list[Record] | None:
