@@ -337,7 +337,7 @@ def test_features_chosen_from_a_pool_have_its_kernel_in_the_mean_and_gain_given_
     def phi(at: Tensor) -> Tensor:
         return math.sqrt(2 / 300) * torch.cos(at @ theta + tau)
 
-    found = [resampled(phi(reference.points), reference, 40, 4.0, generator) for _ in range(500)]
+    found = [resampled(phi(reference.sites.points), reference, 40, 4.0, generator) for _ in range(500)]
     chosen, factors = (torch.stack(each) for each in zip(*[f for f in found if f is not None], strict=True))
     assert chosen.shape == (500, 40)
     Phi = phi(x)[:, chosen] * factors  # [n, g, c]
@@ -345,7 +345,7 @@ def test_features_chosen_from_a_pool_have_its_kernel_in_the_mean_and_gain_given_
     with pytest.raises(AssertionError):  # all of equal weight
         Phi = phi(x)[:, chosen] * math.sqrt(300 / 40)
         assert_unbiased(torch.einsum("ngc,mgc->gnm", Phi, Phi) - phi(x) @ phi(x).mT)
-    assert resampled(phi(reference.points), reference, 40, 1.0, generator) is None  # nothing may be lost far away
+    assert resampled(phi(reference.sites.points), reference, 40, 1.0, generator) is None  # nothing may be lost far away
 
 
 def test_a_measure_without_tables_is_drawn_otherwise():
