@@ -58,6 +58,9 @@ F, G = (matheron.draw_prior(k.RBF(0.3), 4, input_dim=1, seed=seed) for seed in (
 FUNCTIONS |= {
     "a sum as one": lambda: 2 * drawn(k.RBF(0.3)) + drawn(k.Matern(1.5, 0.3)),
     "a sum side by side": lambda: drawn(k.RBF(0.3)) - F.exp() / 3 + torch.arange(4.0),
+    "a sum with numbers for each path": lambda: torch.arange(4.0) * drawn(k.RBF(0.3)) + torch.arange(4.0),
+    "a mean of an ensemble": lambda: matheron.PosteriorMean(FUNCTIONS["ensemble"]())[[0, 0]],
+    "a mean of outputs": lambda: matheron.PosteriorMean(FUNCTIONS["outputs"]()),
     "a product": lambda: F * G * F.sigmoid(),
     "maps": lambda: matheron.stack(
         [F.tanh(), F.softplus(), F.square(), abs(F), F.clamp(-0.5, 0.5), (F.square() + 1).sqrt(), (F.exp() + 1).log()]

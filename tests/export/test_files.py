@@ -113,9 +113,23 @@ def test_the_command_writes_what_paths_export_does(double, tmp_path):
     assert "4 functions at points [n, 2] of x0, x1" in said
     rough = paths_of(k.Matern(0.8, 0.3), DOUBLE)
     rough.save(tmp_path / "rough.safetensors")
+    (2 * double.exp()).save(tmp_path / "sum.safetensors")  # what is made of paths, too
+    assert run(tmp_path / "sum.safetensors", tmp_path / "sum.pt2", "--quiet").exit_code == 0
     refused = run(tmp_path / "rough.safetensors", tmp_path / "g.pt2")
     assert refused.exit_code == 1 and "nu = 1/2, 3/2, 5/2" in refused.stderr
     assert not (tmp_path / "g.pt2").exists()
+    matheron.draw(matheron.Batch([matheron.ExactGP(KERNEL, [[0.0, 0.0]], [1.0], 0.1)] * 2), 3).save(tmp_path / "batch")
+    refused = run(tmp_path / "batch", tmp_path / "g.pt2")
+    assert refused.exit_code == 1 and "a batch of 2 models; ask each of paths.members" in " ".join(
+        refused.stderr.split()
+    )
+
+
+def test_functions_without_tensors_are_written_too(tmp_path):
+    x = matheron.Coordinates(torch.zeros(2, dtype=DOUBLE), 3)
+    x.export(tmp_path / "x.pt2", points="own")
+    at = torch.rand(3, 7, 2, dtype=DOUBLE)
+    assert torch.equal(torch.export.load(tmp_path / "x.pt2").module()(at), at)
 
 
 def test_what_is_wrong_with_a_file_is_said_before_any_work(single, tmp_path, monkeypatch):

@@ -97,6 +97,19 @@ def others():
         "conditioned": paths.condition_on(points(3, 1), points(6, 3), noise=0.01, seed=0),
         "refreshed": paths.refreshed([[0.3]], seed=0),
         "some paths": paths[[4, 1]],
+        "a mean": matheron.PosteriorMean(paths),
+        "a mean of outputs": matheron.PosteriorMean(matheron.draw(two_outputs(COUPLED), 4, seed=0)[..., [1, 0]]),
+        "a mean of several models": matheron.PosteriorMean(matheron.draw(matheron.Outputs([smooth, rough]), 4))[
+            [0] * 3
+        ],
+        "a mean of an ensemble": matheron.PosteriorMean(ensemble),
+        "a mean of each path": matheron.PosteriorMean(paths.condition_on(points(3, 1), points(6, 3), noise=0.01)),
+        "a mean of a sum": matheron.PosteriorMean(torch.arange(6.0) * paths + matheron.draw(smooth, 6, seed=1) - 1),
+        "numbers of each path": torch.arange(6.0) * paths - torch.arange(6.0),
+        "coordinates": matheron.Coordinates.beside(paths),
+        "outputs mixed by a transform": matheron.draw(two_outputs(COUPLED), 4, seed=0).map(
+            transforms.Projected([[1.0, 2.0, 0.0], [0.5, 0.0, 1.0]], [0.0, 1.0, 2.0])
+        ),
         **warped(paths),
     }
 
@@ -272,6 +285,13 @@ REFUSED = {
     "a transform": ("OwnTransform: this code cannot travel", lambda: drawn(k.RBF(0.3)).map(OwnTransform())),
     "harmonics": ("SphericalHarmonics: .* cannot travel", on_a_sphere),
 }
+
+
+def test_functions_of_two_dtypes_are_refused():
+    one, other = drawn(k.RBF(0.3)), drawn(k.RBF(0.3)).float()
+    for functions in (one * other, matheron.PosteriorMean(matheron.stack([one, other]))):
+        with pytest.raises(TypeError, match=r"of one dtype to be combined; move some with \.to\(dtype\)"):
+            functions.to_module()
 
 
 @pytest.mark.parametrize("name", REFUSED)

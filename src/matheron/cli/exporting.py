@@ -41,14 +41,15 @@ def export(
     """
     from ..core.checks import many
     from ..core.saving import load, read_notes
-    from ..paths import AbstractPaths
+    from ..paths import require_functions
     from ..tables.encoding import EncodedColumns
 
     check_writable(out, read=[draw])
     voice = Voice(quiet, as_json)
-    paths = load(draw)
-    if not isinstance(paths, AbstractPaths):
-        raise ValueError(f"{draw} holds no paths; expected a file that `matheron sample --save` wrote")
+    try:
+        paths = require_functions(load(draw), str(draw))
+    except TypeError as error:
+        raise ValueError(f"{error}; a file of these is written by `matheron sample --save`, or by save") from None
     notes = read_notes(draw)
     table = EncodedColumns.from_json(notes).names if "inputs" in notes else paths.input_names
     columns = list(table or [f"x{i}" for i in range(paths.input_dim)])

@@ -56,7 +56,8 @@ def traced(module: FunctionModule, points: GraphPoints = "shared") -> torch.expo
     """The module as a graph for any number n of points `[n, d]`, or `[s, n, d]` for each path its own."""
     own = points == "own"
     shape = (module.num_paths, _EXAMPLE, module.input_dim) if own else (_EXAMPLE, module.input_dim)
-    x = torch.zeros(shape, dtype=getattr(torch, module.dtype), device=next(module.buffers()).device)
+    device = next((buffer.device for buffer in module.buffers()), torch.device("cpu"))
+    x = torch.zeros(shape, dtype=getattr(torch, module.dtype), device=device)
     return torch.export.export(module, (x,), dynamic_shapes={"x": {int(own): torch.export.Dim("n", min=1)}})
 
 

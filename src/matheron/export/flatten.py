@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Generic, TypeVar
@@ -35,6 +35,7 @@ from ..paths import (
     Mapped,
     OutputPaths,
     PointwiseProduct,
+    PosteriorMean,
     SelectedPaths,
     Selection,
     Stack,
@@ -96,10 +97,16 @@ def flattened(functions: AbstractFunctions) -> nn.Module:
 
 
 def _parts(functions: Combined | Composition) -> list[nn.Module]:
-    """What functions are made of, in one dtype: a module is of one."""
-    if len({each.dtype for each in functions.functions}) > 1:
-        raise TypeError(f"{type(functions).__name__}: expected functions of one dtype; move some with .to(dtype)")
-    return [flattened(each) for each in functions.functions]
+    """What functions are made of."""
+    return [flattened(each) for each in _of_one_dtype(functions.functions)]
+
+
+def _of_one_dtype(functions: Iterable[AbstractFunctions]) -> list[AbstractFunctions]:
+    """Functions in one dtype: a module is of one."""
+    parts = list(functions)
+    if len({each.dtype for each in parts}) > 1:
+        raise TypeError("to_module: expected functions of one dtype to be combined; move some with .to(dtype)")
+    return parts
 
 
 @flattened.of(OutputPaths)
@@ -141,6 +148,30 @@ def _(functions: Coordinates) -> nn.Module:
     coordinates = module.CoordinatesModule(functions.count)
     transform = functions.input_transform
     return coordinates if transform is None else module.WarpedModule(coordinates, as_it_is(transform))
+
+
+@flattened.of(PosteriorMean)
+def _(functions: PosteriorMean) -> nn.Module:
+    """One model, or what the means of the parts are together."""
+    (paths,), records = functions.functions, functions._records()
+    if records is not None:
+        return _model(records[0])
+    if isinstance(paths, Stack):
+        return module.SideBySideModule(_means(functions, paths.functions))
+    if isinstance(paths, Selection):
+        return module.SelectedModule(_means(functions, paths.functions)[0], paths.outputs)
+    if isinstance(paths, LinearCombination):
+        return module.SumModule(_means(functions, paths.functions), paths.weights, paths.level)
+    if isinstance(paths, EnsemblePaths) and not functions.own:
+        shares = paths.owner.bincount().to(functions.dtype) / paths.num_paths
+        return module.SumModule(_means(functions, paths.members), shares[:, None, None], shares.new_zeros(1, 1))
+    raise TypeError(f"PosteriorMean: that of {type(paths).__name__} cannot travel; average the module of the functions")
+
+
+def _means(functions: PosteriorMean, parts: Iterable[AbstractFunctions]) -> list[nn.Module]:
+    """The means of parts, as many each as there are functions."""
+    means = [PosteriorMean(part) for part in _of_one_dtype(parts)]
+    return [flattened(mean if mean.own else mean[[0] * functions.count]) for mean in means]
 
 
 @flattened.of(EnsemblePaths)
