@@ -399,6 +399,12 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     return _by_differences(x, z.mT.contiguous())  # a coordinate's column is read in one stride: twice as fast
 
 
+def distance(x: Tensor, z: Tensor) -> Tensor:
+    """|x - z| for all pairs `[..., n, d], [..., m, d] -> [..., n, m]`, where nothing is in a graph: the root of
+    `squared_distance`, without a square and its root where `torch.cdist` has taken one."""
+    return _by_cdist(x, z) if _suits_cdist(x, z.mT) else squared_distance(x, z).sqrt_()
+
+
 def squared_distance_to(x: Tensor, columns: Tensor) -> Tensor:
     """The same for the columns of `[d, m]`, where nothing is in a graph: less overhead per call."""
     return _by_differences(x, columns) if len(columns) <= 16 else squared_distance(x, columns.mT)
@@ -419,20 +425,29 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     return r2
 
 
-def _by_differences(x: Tensor, columns: Tensor, few: int = 1 << 14, narrow: int = 16) -> Tensor:
-    """Below `few` differences a call's overhead counts more than its memory.
+def _suits_cdist(x: Tensor, columns: Tensor, narrow: int = 16) -> bool:
+    """On a CPU `torch.cdist` takes all coordinates in one pass, for points of more than `narrow` bytes.
 
-    On a CPU points of more than `narrow` bytes go through `torch.cdist`, which takes all coordinates in one pass; one
-    coordinate at a time is faster for narrower ones, and on GPUs.
+    One coordinate at a time is faster for narrower ones, and on GPUs. Beyond 16 coordinates a product is.
     """
+    d = x.shape[-1]
+    return x.device.type == "cpu" and columns.ndim == 2 and d <= 16 and d * x.element_size() > narrow
+
+
+def _by_cdist(x: Tensor, z: Tensor) -> Tensor:
+    points = x.reshape(-1, x.shape[-1])
+    return torch.cdist(points, z, compute_mode="donot_use_mm_for_euclid_dist").view(*x.shape[:-1], len(z))
+
+
+def _by_differences(x: Tensor, columns: Tensor, few: int = 1 << 14) -> Tensor:
+    """Below `few` differences a call's overhead counts more than its memory."""
     shape = (*x.shape[:-1], columns.shape[-1])
     if columns.ndim > 2:  # torch's broadcast_shapes imports SymPy
         shape = np.broadcast_shapes((*x.shape[:-1], 1), (*columns.shape[:-2], 1, columns.shape[-1]))
     if math.prod(shape) * x.shape[-1] < few:
         return (x.unsqueeze(-1) - (columns if columns.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
-    if x.device.type == "cpu" and columns.ndim == 2 and len(columns) * x.element_size() > narrow:
-        points = x.reshape(-1, len(columns))
-        return torch.cdist(points, columns.mT, compute_mode="donot_use_mm_for_euclid_dist").square_().view(shape)
+    if _suits_cdist(x, columns):
+        return _by_cdist(x, columns.mT).square_()
     r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
     if x.shape[-1] > 1:
         with frame():
