@@ -8,6 +8,8 @@ from .field_models import covariance as covariance
 from .field_models import fit_drift as fit_drift
 from .field_models import fit_field as fit_field
 from .field_models import fit_sphere as fit_sphere
+from .flows import curl_free as curl_free
+from .flows import divergence_free as divergence_free
 from .kriging import krige as krige
 from .kriging import mean as mean
 from .simulation import simulate as simulate
