@@ -103,6 +103,24 @@ def test_second_derivatives_are_functions_too():
     torch.testing.assert_close(hessian(AT)[..., 1], h(AT), atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "a basis per path"])
+def test_hessians_are_second_derivatives_and_symmetric(kind):
+    f = KINDS[kind]()
+    t, hessian = f.num_outputs, f.gradient().gradient()
+    assert hessian.num_outputs == 4 * t
+    H = hessian(AT).unflatten(-1, (t, 2, 2))  # [s, n, t, d, d]
+    scale = float(H.abs().max())
+    torch.testing.assert_close(H, H.mT, atol=1e-9 * scale, rtol=0)
+    for i in range(2):
+        expected = torch.stack([quotient(f.derivative(i), AT, j) for j in range(2)], dim=-1).reshape(4, 7, t, 2)
+        torch.testing.assert_close(H[..., i, :], expected, atol=1e-4 * scale, rtol=0)
+    values, slopes = hessian.value_and_grad(AT)
+    torch.testing.assert_close(values, hessian(AT), atol=1e-9 * scale, rtol=0)
+    if kind in ("exact", "on a lattice", "a sum"):  # with closed forms of third order
+        third = torch.stack([quotient(hessian, AT, j) for j in range(2)], dim=-1)
+        torch.testing.assert_close(slopes, third, atol=1e-3 * float(slopes.abs().max()), rtol=0)
+
+
 def test_derivatives_are_saved_moved_chosen_and_combined(tmp_path):
     g = exact(K.RBF(0.5)).derivative(0)
     g.save(tmp_path / "g.safetensors")
