@@ -299,11 +299,22 @@ class Functionals(Value):
 
     def of_waves(self, waves: Tensor, theta: Tensor) -> Tensor:
         """L of cos(theta . x) and sin(theta . x), from their values `[N, 2 k]` at the atoms: `[n, 2 k]`."""
-        cos, sin = waves.chunk(2, dim=-1)
-        for i in range(self.order):
-            slope, on = self.directions[:, i] @ theta.to(self.directions).mT, (self.orders > i)[:, None]
-            cos, sin = torch.where(on, -slope * sin, cos), torch.where(on, slope * cos, sin)
-        return self.summed(torch.cat([cos, sin], dim=-1).mul_(self.weights[:, None]).mT).mT
+        found = []
+        for order, at in self.parts():
+            cos, sin = waves[at].chunk(2, dim=-1)
+            for u in self.directions[at, :order].unbind(1):
+                slope = u @ theta.to(u).mT  # [m, k]
+                cos, sin = -slope * sin, slope * cos
+            found.append((at, torch.cat([cos, sin], dim=-1)))
+        if len(found) == 1:
+            total = found[0][1]
+        else:
+            total = torch.empty_like(waves)
+            for at, part in found:
+                total[at] = part
+        if bool((self.weights != 1).any()):
+            total = total * self.weights[:, None]
+        return total if self.alone else self.summed(total.mT).mT
 
     def of_gradients(self, f: Tensor, df: Tensor) -> Tensor:
         """L f `[s, n]` of functions with values f `[s, N, t]` and gradients df `[s, N, t, d]` at the atoms, or with

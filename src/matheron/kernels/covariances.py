@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..core.modes import transformed
 from ..core.sites import Functionals, Observed
 from .base import Kernel
 
@@ -110,12 +111,19 @@ def _of_orders(kernel: Kernel, a: Functionals, b: Functionals, order: int, other
 
 
 def _diagonal_of_functionals(kernel: Kernel, f: Functionals, at_once: int = 256) -> Tensor:
-    """The variance of each functional: of a row of one atom alone, of others within small blocks of rows."""
+    """The variance of each functional, from blocks of rows; of a radial kernel it does not depend on where they are."""
     if f.alone and not len(f):
         return f.weights
     if not f.alone:
-        blocks = [f[first : first + 1] for first in range(len(f))]
-        return torch.cat([_of_functionals(kernel, row, row)[0] for row in blocks])
+        rows = [f[first : first + 1] for first in range(len(f))]
+        return torch.cat([_of_functionals(kernel, row, row)[0] for row in rows])
+    if kernel.num_outputs == 1 and kernel.radial_parts(f.input_dim) is not None and not transformed():
+        what = torch.cat([f.weights[:, None], f.orders[:, None].to(f.weights), f.directions.flatten(1)], dim=1).detach()
+        each, place = what.unique(dim=0, return_inverse=True)
+        if len(each) < len(f):
+            first = torch.full((len(each),), len(f), device=place.device)
+            first.scatter_reduce_(0, place, torch.arange(len(f), device=place.device), "amin")
+            return _diagonal_of_functionals(kernel, f[first], at_once)[place]
     blocks = [f[first : first + at_once] for first in range(0, len(f), at_once)]
     return torch.cat([_of_functionals(kernel, rows, rows).diagonal() for rows in blocks])
 

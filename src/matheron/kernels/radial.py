@@ -114,7 +114,7 @@ class Radial(Stationary):
         rows, columns = [2 * u / lengthscale for u in left], [-2 * v / lengthscale for v in right]  # 2 w
         along = [torch.addmm((w * x).sum(-1, keepdim=True), w, z.mT, alpha=-1) for w in rows]  # 2 <w, x - z>, [n, m]
         along += [torch.addmm(-(w * z).sum(-1), x, w.mT) for w in columns]
-        profiles = self.profiles(squared_distance(x, z), range((order + 1) // 2, order + 1))
+        profiles = self._profiles_between(x, z, range((order + 1) // 2, order + 1))
         total = None
         for singles, pairs in _pairings(order):
             part = profiles[len(singles) + len(pairs)]
@@ -124,6 +124,15 @@ class Radial(Stationary):
             total = part * factors[-1] if total is None else torch.addcmul(total, part, factors[-1])
         assert total is not None
         return total
+
+    def _profiles_between(self, x: Tensor, z: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
+        """`profiles` of |x - z|^2 for points in lengthscales; those that repeat the one before, as gradients do, have
+        theirs copied."""
+        (some, rows), (others, columns) = _distinct(x), _distinct(z)
+        if 2 * len(some) * len(others) > len(x) * len(z):
+            return self.profiles(squared_distance(x, z), orders)
+        found = self.profiles(squared_distance(some, others), orders)
+        return {order: profile[rows][:, columns] for order, profile in found.items()}
 
     def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
         """g(r^2) and g'(r^2); it may use the memory of `r2`."""
@@ -150,6 +159,15 @@ def _slope(radial: Callable[[Tensor], Tensor], r2: Tensor, least: float = 1e-12,
     at = r2.clamp_min(least)
     slope = torch.func.jvp(radial, (at,), (torch.ones_like(at),))[1]
     return torch.where((r2 > least) | (slope.abs() < steep), slope, 0.0)
+
+
+def _distinct(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Points `[n, d]` without those that repeat the one before, `[p, d]`, and which of these each is, `[n]`."""
+    new = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    if transformed():
+        return x, new.cumsum(0) - 1
+    new[1:] = (x.detach()[1:] != x.detach()[:-1]).any(-1)
+    return x[new], new.cumsum(0) - 1
 
 
 def _dot(rows: list[Tensor], columns: list[Tensor], i: int, j: int) -> Tensor:
@@ -301,6 +319,15 @@ class Matern(Radial):
     def radial_derivative(self, r2: Tensor) -> Tensor:
         return _BesselPower.apply(2 * self.nu * r2, self.nu - 1, -self.nu * self._scale)
 
+    def _profiles_between(self, x: Tensor, z: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
+        """`profiles` of |x - z|^2 for points in lengthscales; those that repeat the one before, as gradients do, have
+        theirs copied."""
+        (some, rows), (others, columns) = _distinct(x), _distinct(z)
+        if 2 * len(some) * len(others) > len(x) * len(z):
+            return self.profiles(squared_distance(x, z), orders)
+        found = self.profiles(squared_distance(some, others), orders)
+        return {order: profile[rows][:, columns] for order, profile in found.items()}
+
     def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
         """Roots and exponentials, most of the cost, are taken once for both."""
         if self.nu not in (1.5, 2.5):
@@ -326,13 +353,13 @@ class Matern(Radial):
         s = q.sqrt()
         decay = (-s).exp_()
         polynomials = {
-            0.5: lambda: torch.ones_like(s),
-            1.5: lambda: 1 + s,
-            2.5: lambda: (3 + 3 * s).add_(q),
-            -0.5: lambda: torch.where(s > 0, 1 / s, 0.0),
+            0.5: lambda: decay,
+            1.5: lambda: (1 + s).mul_(decay),
+            2.5: lambda: (3 + 3 * s).add_(q).mul_(decay),
+            -0.5: lambda: torch.where(s > 0, decay / s, 0.0),
         }
         scale = self._scale * math.sqrt(math.pi / 2)
-        return {m: polynomials[self.nu - m]().mul_(decay).mul_((-self.nu) ** m * scale) for m in orders}
+        return {m: polynomials[self.nu - m]() * ((-self.nu) ** m * scale) for m in orders}
 
     def smoothness(self, input_dim: int) -> list[float]:
         return [math.ceil(self.nu) - 1.0] * input_dim
