@@ -1,4 +1,4 @@
-"""Pictures of paths, of minima on a map, of roll-outs as fans, and of a diagnosis: one house style, axes returned."""
+"""Pictures of paths, minima, roll-outs and diagnoses in one style. Each function returns matplotlib's axes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STYLE: Any = {  # matplotlib's settings, by name
 # Maps of values and of standard deviations, both from dark for low to light for high.
 VALUES, DEVIATIONS = "viridis", "magma"
 FUNCTION, OBSERVATION = "function: mean ± 2 s.d.", "new observation: mean ± 2 s.d."
-_SHOWN = 12  # lines of single paths: more of them hide the band
+_SHOWN = 12  # single paths that are shown; more would hide the band
 _QUANTILES = ((0.05, 0.95), (0.25, 0.75))
 
 
@@ -56,21 +56,21 @@ def plot_paths(
     noise: ArrayLike | None = None,
     axes: Panels | None = None,
 ) -> Any:
-    """Paths in one or two dimensions: some of them, their mean, and bands of two standard deviations.
+    """Plot paths in one or two dimensions: some of them, their mean, and bands of two standard deviations.
 
-    In one dimension x is a list of points `[n]` or `[n, 1]`, and each output has a panel with two bands: where the
-    function is, and where a new observation of it is, with its noise. Categories (`kernels.Categorical`) are bars that
-    no line joins. In two dimensions x is the two axes of a grid, and each output has a row of maps: the mean and two
-    paths, on one scale and with the data in its colours, and the standard deviation of the function, without noise.
+    In one dimension x is a list of points `[n]` or `[n, 1]`, and each output has a panel with two bands: one for the
+    function, and one for a new observation with its noise. Categories (`kernels.Categorical`) are shown as separate
+    bars. In two dimensions x is the two axes of a grid, and each output has a row of maps. The mean and two paths have
+    one colour scale, which the data share. The last map is the standard deviation of the function, without noise.
 
-    Axes are named after the columns of the table that the model was made with, or of tables that are given here.
+    Axis labels are the names of columns, if the model, the points or the data came from a table.
 
     Args:
         paths: drawn functions, from a posterior or from a prior.
         x: where to evaluate them.
         data: inputs `[n, d]` and targets `[n]` (`[n, t]` for t outputs) to show beside them.
-        noise: variance of a new observation's noise, one number or one per point of x. Where not given it is the
-            data's, if all of them have the same; a noise too small to be seen is not drawn.
+        noise: variance of the noise of a new observation, one number or one per point of x. By default it is that of
+            the data, if all have the same. A noise that is too small to be seen is not drawn.
         axes: matplotlib's axes to draw into, as many as there are panels; by default a new figure.
 
     Returns:
@@ -97,11 +97,11 @@ def plot_paths(
 def plot_minima(
     minima: Minima, *, paths: AbstractFunctions | None = None, bounds: ArrayLike | None = None, axes: Axes | None = None
 ) -> Axes:
-    """The minimisers of paths: on a map of the paths' mean in two dimensions, below the paths in one.
+    """Plot the minimisers of paths: on a map of the mean in two dimensions, below the paths in one dimension.
 
     Args:
         minima: from `matheron.minimize`, in one or two dimensions.
-        paths: what was minimised; with it the map, or the curves, are drawn too.
+        paths: the functions that were minimised; if given, the map or the curves are drawn too.
         bounds: the box, `[2, d]`; by default the minimisers' own.
         axes: matplotlib's axes to draw into; by default a new figure.
 
@@ -137,11 +137,11 @@ def plot_minima(
 def plot_trajectories(
     states: ArrayLike, dt: float = 1.0, *, names: Sequence[str] | None = None, axes: Panels | None = None
 ) -> Any:
-    """Roll-outs as fans: each state's median, the middle half and the middle 90%, and a few trajectories.
+    """Plot roll-outs as fans: the median of each state, its central 50% and 90%, and a few trajectories.
 
     Args:
         states: from `matheron.rollout`, `[s, steps, d_s]`.
-        dt: time between two of them: `rollout`'s dt times its `keep_every`.
+        dt: time between two states: the `dt` of `rollout` times its `keep_every`.
         names: of the states; state 1, state 2, ... where not given.
         axes: matplotlib's axes to draw into, one per state; by default a new figure.
 
@@ -175,7 +175,7 @@ def plot_trajectories(
 
 
 def plot_diagnosis(diagnosis: Diagnosis, *, axes: Axes | None = None) -> Axes:
-    """A diagnosis as bars: the W2 of these paths, of as many exact draws, and of the paths' basis, from the posterior.
+    """Plot a diagnosis as bars: the W2 from the posterior of these paths, of as many exact draws, and of the basis.
 
     >>> import torch, matheron
     >>> from matheron import kernels, plots
@@ -197,7 +197,8 @@ def plot_diagnosis(diagnosis: Diagnosis, *, axes: Axes | None = None) -> Axes:
 
 
 class _Law(NamedTuple):
-    """Values `[s, n, t]`, mean and standard deviation `[n, t]`; and whether the last is that of the paths."""
+    """Values `[s, n, t]`, mean and standard deviation `[n, t]`, and whether the standard deviation was estimated from
+    paths."""
 
     values: Tensor
     mean: Tensor
@@ -253,7 +254,7 @@ def draw_curves(
     bands = [(FUNCTION + (" of the paths" if estimated else ""), sd, POSTERIOR)]
     wider = sd if noise is None else (sd.square() + noise).sqrt()
     height = float((mean + 2 * wider).max() - (mean - 2 * wider).min())
-    if float((wider - sd).max()) > 0.005 * height:  # it can be seen
+    if float((wider - sd).max()) > 0.005 * height:  # the noise is large enough to be seen
         bands.insert(0, (OBSERVATION, wider, NOISE))
     few = values[:_SHOWN]
     for label, spread, colour in bands:
@@ -337,7 +338,7 @@ def draw_maps(
 
 
 def _law(paths: AbstractFunctions, x: Tensor) -> _Law:
-    """The law at points `[n, d]`, exact where it is known."""
+    """The law at points `[n, d]`: exact where there is a closed form, else estimated from the paths."""
     t = paths.num_outputs
     values = _numbers(paths(x)).reshape(paths.num_paths, -1, t)
     mean = _mean(paths, x).reshape(-1, t)
@@ -346,7 +347,7 @@ def _law(paths: AbstractFunctions, x: Tensor) -> _Law:
         if len(variance) > 1:  # the variance of their mixture
             variance = variance + (_numbers(paths.mean(x)).reshape(variance.shape) - mean).square()
         return _Law(values, mean, variance.mean(0).sqrt(), False)
-    except (AttributeError, TypeError):  # paths that keep no factor know the spread of their draws alone
+    except (AttributeError, TypeError):  # without a factor, the spread is estimated from the paths
         return _Law(values, mean, values.std(0) if paths.num_paths > 1 else torch.zeros_like(mean), True)
 
 
@@ -405,7 +406,7 @@ def _numbers(values: Tensor) -> Tensor:
 
 @contextmanager
 def _house(axes: Panels | None, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[np.ndarray]:
-    """Draw in the house style into the caller's axes as an array `[rows, columns]`, or into those of a new figure."""
+    """Yield axes `[rows, columns]`, the caller's or those of a new figure, with this module's style in effect."""
     from matplotlib import pyplot as plt
 
     if axes is None:

@@ -278,7 +278,7 @@ def named_kernel(words: str, X: Tensor, y: Tensor | None) -> Kernel:
 
 
 def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, Dataset]:
-    """A model that `matheron fit --save` wrote, and its data."""
+    """Load a model that `matheron fit --save` wrote, with its data."""
     whole, notes = load(file), read_notes(file)
     gp = whole.gaussian if isinstance(whole, LatentGP) else whole
     if not isinstance(gp, ExactGP) or "inputs" not in notes:
@@ -293,7 +293,7 @@ def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, Dataset]:
 
 
 def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str, Likelihood | None]:
-    """Paths that `matheron sample --save` or `paths.save` wrote; columns x0, x1, ... where the file names none."""
+    """Load paths that `matheron sample --save` or `paths.save` wrote. Columns without names are x0, x1, ..."""
     paths, notes = load(file), read_notes(file)
     if not isinstance(paths, AbstractPaths):
         raise ValueError(f"{file} holds no paths; expected a file that `matheron sample --save` wrote")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..models import ExactGP, LatentGP
     from ..paths import AbstractPaths
 
-# Products of observations, twice, and cells: up to so many the standard deviation is exact, in about a minute.
+# Limit of observations^2 times cells: below it the standard deviation is exact and takes about a minute.
 _DEAR = 1e12
 # Observations at the most that are left out in turn, and that each is predicted from.
 _VALIDATED = 4000
@@ -176,7 +176,7 @@ def field(
             raise ValueError(f"{which}: goes with normal errors; leave it or --likelihood out")
         wells = read_observations(table, names, value, _as_crs(crs, "--crs"), _as_crs(to, "--to"), outcomes)
         say(f"{table.name}: {len(wells.values)} observations of {value}")
-        for remark in wells.remarks:  # on what was left out, or is doubtful: said to whoever asked for quiet, too
+        for remark in wells.remarks:  # remarks on omitted or doubtful data, printed with --quiet too
             typer.echo(f"  {remark}", err=True)
         reference = wells.crs
         sphere = bool(getattr(reference, "is_geographic", False)) if sphere is None else sphere
@@ -236,7 +236,7 @@ def _as_crs(crs: str | None, option: str) -> object:
 
 
 def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) -> None:
-    """Before any work: what cannot be drawn or stored as a map."""
+    """Raise errors before any work if the coordinates cannot be drawn or stored as a map."""
     from ..fields.targets import EASTWARD, NORTHWARD
 
     lower = [name.lower() for name in names]
@@ -249,7 +249,7 @@ def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) ->
 
 
 def _across_the_dateline(wells: FieldData, say: Callable[[str], None]) -> FieldData:
-    """Observations whose longitudes have no jump, so that a grid goes the short way round."""
+    """Observations with longitudes without a jump, so that a grid spans the shorter way around the Earth."""
     from ..fields.cells import unwrapped
 
     east, points = unwrapped(wells.points[:, 0]), wells.points.copy()
@@ -301,7 +301,7 @@ def _of_values(model: ExactGP | LatentGP | OnSphere) -> ExactGP | LatentGP | OnS
 
 
 def _validated(model: ExactGP | LatentGP | OnSphere, log: bool) -> str:
-    """Leave-one-out cross-validation in a line."""
+    """One line with the result of leave-one-out cross-validation."""
     import torch
 
     from ..fields.sphere import OnSphere
@@ -349,7 +349,7 @@ def _draw_variogram(model: ExactGP | LatentGP | OnSphere, wells: FieldData, log:
 def _check_outputs(
     out: Path | None, plot: Path | None, variogram: Path | None, formats: tuple[str, ...], overwrite: bool
 ) -> None:
-    """Before any work: what could not be written at the end."""
+    """Raise errors before any work if an output could not be written at the end."""
     from ..tables.files import check_folder
 
     figures = (".png", ".pdf", ".svg")
@@ -376,9 +376,9 @@ def _maps(
     quantiles: tuple[float, ...],
     threshold: float,
 ) -> Dataset:
-    """The summaries of realisations, with the posterior's own mean and, where it is not too dear, standard deviation.
+    """Summaries of realisations, with the exact mean and, if it is affordable, the exact standard deviation.
 
-    What is exact has no error beside it.
+    Exact maps have no map of standard errors.
     """
     from ..fields.kriging import LARGEST, krige, mean
     from ..fields.sphere import OnSphere

@@ -76,7 +76,7 @@ def _print(lines: list[tuple[str, str]]) -> None:
 
 
 def _shown(words: str) -> str:
-    """Words from a file, or its name, as they are: no markup, and nothing that a terminal would obey."""
+    """Escape text from a file, so that it has no markup and no control sequences of a terminal."""
     return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words))
 
 

@@ -20,7 +20,7 @@ from .sampling import sample
 
 
 class _InWords(TyperGroup):
-    """The group of all commands. Errors of a user's are one line; a traceback is for other errors, and for --debug."""
+    """The group of all commands. A user's error is one line; other errors, and --debug, give a traceback."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types_of_flags(super().get_params(ctx))
@@ -28,13 +28,13 @@ class _InWords(TyperGroup):
     def invoke(self, ctx: typer.Context) -> object:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read our output had enough of it
+        except BrokenPipeError:  # the reader of our output closed the pipe
             raise
         except (OSError, ValueError, ImportError) as error:
             if ctx.params.get("debug"):
                 raise
             words = str(error)
-            if isinstance(error, OSError) and error.strerror:  # of the system, such as a disk that is full
+            if isinstance(error, OSError) and error.strerror:  # an error of the system, such as a full disk
                 words = ": ".join(str(part) for part in (error.filename, error.strerror) if part)
             typer.secho(f"error: {words}", fg="red", err=True)
             raise typer.Exit(1) from None
@@ -86,7 +86,7 @@ class _Later(_Command):
             alone = typer.Typer(add_completion=False)
             alone.command(self.name, cls=_Command, help=_paragraphs(function))(function)
             return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
-        if "--help" in args or extra.get("resilient_parsing"):  # the latter for a shell that completes its options
+        if "--help" in args or extra.get("resilient_parsing"):  # the second is set while a shell completes options
             return super().make_context(info_name, args, parent=parent, **extra)
         raise ImportError(_MISSING.format(self.name))
 

@@ -95,7 +95,7 @@ def minimize(
         x = search(drawn.of(rounded), torch.where(whole, cells, box), generator=seed, progress=voice.progress).x
         x = rounded(x)  # [points, d]
         many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
-        # what all functions together expect there: the posterior's mean and deviation
+        # the posterior mean and standard deviation at the suggestions
         mean, sd = many.mean(x), deviation(many, gp)(x)
     plain = {name: kind for name, kind in kinds.items() if name not in columns.dates}
     table = columns.table(x.numpy()).astype(plain)
@@ -136,7 +136,7 @@ def minimize(
 
 
 def _rounded(column: Tensor) -> Callable[[float], str]:
-    """Numbers of a column in words, with digits enough to tell a ten-thousandth of its spread."""
+    """Numbers of a column as text, with enough digits for a ten-thousandth of its spread."""
     spread, largest = float(column.max() - column.min()), float(column.abs().max())
     digits = 6 if spread == 0 else max(6, 5 + math.ceil(math.log10(largest / spread)))
     return f"{{:.{digits}g}}".format

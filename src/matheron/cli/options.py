@@ -1,4 +1,4 @@
-"""Options that several commands share, and how commands speak."""
+"""Options that several commands share, and output for people and for programs."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ TableOut = Annotated[
 
 
 class Voice:
-    """Words for people on stdout, or one JSON object; warnings on stderr."""
+    """Output of a command: sentences on stdout, or one JSON object; warnings go to stderr."""
 
     def __init__(self, quiet: bool, as_json: bool) -> None:
         self.quiet, self.as_json = quiet, as_json
 
     @property
     def progress(self) -> bool:
-        """Whether progress bars are shown: to someone who watches."""
+        """Whether progress bars are shown: on a terminal only."""
         return not self.quiet and not self.as_json and sys.stderr.isatty()
 
     def say(self, words: str) -> None:
@@ -126,7 +126,7 @@ class Voice:
             typer.echo(words)
 
     def warn(self, words: str) -> None:
-        """What a user must know, however quiet the command is."""
+        """Print a warning, also with --quiet."""
         typer.secho(f"warning: {words}", fg="yellow", err=True)
 
     def result(self, facts: Mapping[str, object]) -> None:
@@ -144,14 +144,15 @@ class Voice:
                 self.warn(str(message))
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what other libraries will change is no news to a user
+            warnings.simplefilter("ignore")  # deprecations in other libraries do not concern a user
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = show
             yield
 
 
 def check_writable(*files: Path | None, read: Sequence[Path | None]) -> None:
-    """Before any work: folders that are not there, or not ours to write to, and files that are read."""
+    """Raise errors before any work for missing folders, folders without write permission, and outputs that are inputs
+    too."""
     from ..tables.files import check_folder
 
     for file in files:

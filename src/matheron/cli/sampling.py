@@ -172,7 +172,7 @@ def _model(
     seed: int,
     voice: Voice,
 ) -> tuple[ExactGP | LatentGP, Dataset]:
-    """The model, and the data that it is of."""
+    """The model and its data."""
     from ..tables.encoding import check_columns
     from ..tables.files import read_chunks
     from .data import check_kernel, fitted, loaded_model, read_dataset
@@ -187,7 +187,7 @@ def _model(
     check_kernel(kernel)
     dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=outcomes, **lists)
     if grid is not None:
-        _shape(grid, dataset.columns)  # what is wrong with it is said before the fit
+        _shape(grid, dataset.columns)  # errors in it are raised before the fit
     if at is not None:
         for frame in islice(read_chunks(at, 1), 1):
             check_columns(frame, dataset.columns.inputs, str(at))

@@ -1,4 +1,4 @@
-"""C1 and C3: how an error in the prior carries over to the posterior. They depend on Z, and not on q(u)."""
+"""The paper's error bounds in numbers: the constants C1, C2 and C3 and both sides of the two propositions."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Constants(NamedTuple):
 def operator_norm(A: ArrayLike, *, largest_exact: int = 20) -> OperatorNorm:
     """max |A s|_1 over |s|_inf <= 1, for a symmetric positive semi-definite A `[m, m]`.
 
-    The maximum is at signs. Up to m = `largest_exact` all of them are tried, and the norm is exact. Beyond, finding it
-    is NP-hard: the value is the smaller of two upper bounds, sum_ij |A_ij| and m lambda_max(A), and `lower` is what
-    ascent on signs found.
+    A vector of signs attains the maximum. Up to m = `largest_exact` all sign vectors are tried, and the norm is exact.
+    For larger m the problem is NP-hard. Then the value is the smaller of two upper bounds, sum_ij |A_ij| and m
+    lambda_max(A), and `lower` is a lower bound found by ascent on signs.
 
     >>> from matheron.compare.bounds import operator_norm
     >>> operator_norm([[2.0, -1.0], [-1.0, 2.0]])
@@ -63,7 +63,7 @@ def operator_norm(A: ArrayLike, *, largest_exact: int = 20) -> OperatorNorm:
     m = len(A)
     if m <= largest_exact:
         best, at_once = 0.0, 1 << 14
-        for start in range(0, 1 << (m - 1), at_once):  # the first sign may be taken as plus
+        for start in range(0, 1 << (m - 1), at_once):  # s and -s give the same norm, so the first sign is fixed
             codes = torch.arange(start, min(start + at_once, 1 << (m - 1)), device=A.device)
             signs = 1.0 - 2.0 * ((codes[:, None] >> torch.arange(m, device=A.device)) & 1)  # [c, m]
             best = max(best, float((signs.to(A) @ A).abs().sum(1).max()))
@@ -75,7 +75,7 @@ def operator_norm(A: ArrayLike, *, largest_exact: int = 20) -> OperatorNorm:
 
 
 def _ascend(A: Tensor, s: Tensor) -> float:
-    """s -> sign(A s) never lowers |A s|_1; the fixed point's value."""
+    """The value at a fixed point of s -> sign(A s), an iteration that never lowers |A s|_1."""
     best = 0.0
     for _ in range(100):
         value = float((A @ s).abs().sum())
@@ -109,9 +109,9 @@ def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
 
 
 def lebesgue_constant(model: object, x: ArrayLike) -> float:
-    """sup_x |K_mm^-1 k(Z, x)|_1 over the points x: what ||k|| ||K_mm^-1|| bounds, and often by far.
+    """sup_x |K_mm^-1 k(Z, x)|_1 over the points x, often much smaller than its bound ||k|| ||K_mm^-1||.
 
-    With L for it, (1 + L)^2 may take the place of C3 and sqrt(2 |X| (1 + L^2)) for C1, where x is all of the domain.
+    If x covers the domain and L is this value, (1 + L)^2 can replace C3 and sqrt(2 |X| (1 + L^2)) can replace C1.
     """
     gp = one_output(model)
     with torch.no_grad():
@@ -120,7 +120,7 @@ def lebesgue_constant(model: object, x: ArrayLike) -> float:
 
 
 def one_output(model: object) -> ExactGP | SparseGP:
-    """A model that the propositions speak of."""
+    """The model, if the propositions cover it: one output, exact or sparse. Otherwise a TypeError."""
     gp = single(describe(model))
     if gp.num_outputs > 1 or gp.input_transform is not None or gp.output_transform is not None:
         raise TypeError("expected a model of one output and no transforms: the propositions are of those")
@@ -133,7 +133,7 @@ def box_sides(domain: tuple[ArrayLike, ArrayLike], d: int) -> Tensor:
     return upper - lower
 
 
-# C2: how fast random Fourier features find a kernel, uniformly over a box.
+# C2: how fast the covariance of random Fourier features converges to the kernel, uniformly over a box.
 #
 # The argument is that of Sutherland and Schneider, On the Error of Random Fourier Features (UAI 2015), proposition
 # on the expected maximum error: symmetrise, then bound the supremum of a sub-Gaussian process by chaining over
@@ -274,7 +274,7 @@ def covariance_bound(
         model: an exact or sparse model of one output, with a stationary kernel of one term.
         exact: the exact model f | y that a sparse one approximates; None measures against the model itself.
         kind: "cosine" or "sincos", the random features that C2 is for.
-        num_bases: over how many bases the expectation is taken.
+        num_bases: number of bases over which the expectation is averaged.
     """
     gp, generator = one_output(model), as_generator(generator, seed)
     C2 = fourier_constant(gp.kernel, domain, input_dim=gp.input_dim, kind=kind)
@@ -296,7 +296,7 @@ def covariance_rate(
     generator: Random = None,
     seed: int | None = None,
 ) -> Rate:
-    """How fast sup |k^(d) - k^(s)| over pairs of the points x falls with ell: the proposition says as ell^-1/2.
+    """Measure how sup |k^(d) - k^(s)| over pairs of the points x falls with ell. The proposition states ell^-1/2.
 
     The line is fitted by least squares weighted with the errors' own standard errors over `num_bases` bases.
 
@@ -372,10 +372,10 @@ def prior_error(
 ) -> PriorError:
     """W2 in the supremum norm over the points x, between a model's prior and that of a basis: an upper bound.
 
-    Every coupling bounds W2 from above. This one is explicit: f = R zeta and f^(w) = Q zeta with the same zeta, R and Q
-    the roots that are optimal for the l2 norm (`metrics.gaussian_coupling`); E max_x |f - f^(w)|^2 is then a mean
-    over draws of zeta. The supremum is over the points given, so give a mesh of the domain. Over several bases, the
-    mean of the squares.
+    Every coupling of the two gives an upper bound of W2. This one is explicit: f = R zeta and f^(w) = Q zeta with the
+    same zeta, where R and Q are the roots that are optimal for the l2 norm (`metrics.gaussian_coupling`). E max_x |f -
+    f^(w)|^2 is estimated by a mean over draws of zeta. The supremum is over the given points, so pass a mesh of the
+    domain. For several bases, squares are averaged.
     """
     gp, s = one_output(model), as_count(num_draws, "num_draws")
     generator = as_generator(generator, seed)

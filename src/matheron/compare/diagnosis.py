@@ -1,4 +1,4 @@
-"""Diagnosis: what `diagnose` found, as a table."""
+"""Diagnosis: compare drawn paths with the exact posterior, and advise settings where they are not good enough."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Settings(TypedDict, total=False):
-    """Those of `draw` that a diagnosis may advise."""
+    """Arguments of `draw` that a diagnosis may recommend."""
 
     features: str
     num_features: int
@@ -41,8 +41,8 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Law:
-    """How far some law is from the posterior: W2, the means' root mean square difference, and the relative Frobenius
-    error of the covariance; and the effective rank (tr C)^2 / tr C^2 of its own covariance."""
+    """Distance of a law from the posterior: W2, the root mean square difference of the means, and the relative
+    Frobenius error of the covariance. It also has the effective rank (tr C)^2 / tr C^2 of the law's own covariance."""
 
     w2: float
     mean_error: float
@@ -52,10 +52,10 @@ class Law:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found. Print it for a table."""
+    """The result of `diagnose`. Printing it shows a table."""
 
     paths: Law  # the empirical law of these paths
-    floor: Law  # that of as many independent draws from the exact posterior: no sampler is expected to do better
+    floor: Law  # the empirical law of as many exact draws: no sampler is expected to do better
     # The law that all of the paths' bases imply, of infinitely many paths; None where it has no closed form.
     basis: Law | None
     kernel_error: KernelError | None  # of the prior that the basis implies
@@ -119,10 +119,10 @@ class _GoodEnough:
     """The largest W2, as a share of the posterior's own spread, that a good draw has.
 
     Attributes:
-        of_one: for one basis: what paths that share it look like.
-        of_all: for all paths together.
-        margin: bases differ, and what is recommended must hold for others than those that were tried: they are held to
-            so many times less.
+        of_one: bound for one basis, that is, for paths that share it.
+        of_all: bound for all paths together.
+        margin: factor by which recommended settings must stay below the bounds, since other bases than those that were
+            tried may be worse.
     """
 
     of_one: float = 0.2
@@ -136,16 +136,16 @@ _GOOD = _GoodEnough()
 def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
     """Compare drawn paths with the posterior they were drawn from, at points x `[n, d]`.
 
-    Four laws are measured against the exact posterior: the empirical one of these paths; that of as many exact
-    draws, which is the Monte Carlo floor; and, in closed form, the ones that the paths' bases imply: all of them
-    together, and one alone. The last two, as shares of the posterior's own spread, decide whether a draw is good
-    enough: that depends on the features, and never on how few paths there are to judge by. Where it is not,
-    `settings` are what to draw with instead; they have been tried.
+    Four laws are compared with the exact posterior: the empirical law of these paths; the empirical law of as many
+    exact draws, which is the Monte Carlo error; and, in closed form, the laws implied by all bases of the paths
+    together and by one basis alone. The last two, relative to the posterior's own spread, decide whether a draw is
+    good enough. That depends on the features and not on the number of paths. Where a draw is not good enough,
+    `settings` has arguments for `draw` that were tried and are.
 
     Args:
         paths: from `matheron.draw`, or a sampler of `matheron.samplers` that returns functions.
-        model: what they were drawn from.
-        x: points that matter, some hundreds at the most: the cost is cubic in their number.
+        model: the model that they were drawn from.
+        x: points of interest, at most some hundreds: the cost is cubic in their number.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -194,7 +194,7 @@ def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
 
 
 def _one_basis(paths: AbstractPaths, gp: GP, x: Tensor, exact: Moments) -> Law | None:
-    """The law of paths that share one basis: the median, by W2, of up to three of the bases."""
+    """The law of paths that share one basis: of up to three bases, the one with the median W2."""
     some = sorted({i * paths.num_paths // 3 for i in range(3)})
     implied = [_implied(paths[i : i + 1], gp, x) for i in some]
     found = sorted((_law(law, exact) for law in implied if law is not None), key=lambda law: law.w2)
@@ -202,7 +202,8 @@ def _one_basis(paths: AbstractPaths, gp: GP, x: Tensor, exact: Moments) -> Law |
 
 
 def _without_rounding(of: Moments) -> Moments:
-    """The nearest covariance: where the posterior has no variance, its entries are rounding errors of either sign."""
+    """The nearest positive semi-definite matrix. Without variance, entries of a covariance are rounding errors of
+    either sign."""
     values, vectors = torch.linalg.eigh(of.covariance.reshape(of.mean.numel(), -1))
     return Moments(of.mean, ((vectors * values.clamp_min(0)) @ vectors.mT).reshape(of.covariance.shape))
 
@@ -225,7 +226,7 @@ def _effective_rank(C: Tensor) -> float:
 
 
 def _floor(mean: Tensor, C: Tensor, s: int, block: int = 4096) -> Moments:
-    """The empirical moments of s draws from N(mean, C); from a seed of its own, so that a diagnosis is repeatable."""
+    """The empirical moments of s draws from N(mean, C), with a fixed seed so that a diagnosis can be repeated."""
     values, vectors = torch.linalg.eigh(C)
     R = vectors * values.clamp_min(0).sqrt()
     generator = torch.Generator().manual_seed(s)
@@ -245,7 +246,7 @@ def _implied(paths: AbstractPaths, gp: GP, x: Tensor) -> Moments | None:
         whole = _implied(paths.functions[0], gp.model, x)
         return None if whole is None else select(whole, gp.outputs)
     if isinstance(paths, EnsemblePaths) or isinstance(gp, Ensemble):
-        return None  # which member a path is of was drawn too
+        return None  # the member of each path is random too
     centres = gp.num_data if isinstance(gp, ExactGP) else gp.num_inducing
     if isinstance(paths, LinearModelPaths):
         return weight_space_moments(gp, paths, x) if paths.update.num_centres == 0 else None
@@ -318,7 +319,7 @@ _NOTHING = "More of everything: not even 64 times as many features, chosen by le
 
 
 def _advised_lattice(gp: GP, x: Tensor, exact: Moments, spread: float, s: int, lattice: bool) -> tuple[str, Settings]:
-    """A lattice that is good enough for s paths, and why; or no settings."""
+    """A lattice that is good enough for s paths, with the reason; empty settings if there is none."""
     box = (x.amin(0).tolist(), x.amax(0).tolist())
     if not lattice:
         tried, words = [Settings(domain=box)], "Other features: a lattice errs far less; draw with "
@@ -327,7 +328,7 @@ def _advised_lattice(gp: GP, x: Tensor, exact: Moments, spread: float, s: int, l
         words = "More modes: draw with "
     for settings in tried:
         try:
-            drawn = draw(gp, min(s, 64), seed=0, **settings)  # few: a path has weights by the million
+            drawn = draw(gp, min(s, 64), seed=0, **settings)  # few draws, since a path may have a million weights
         except (ValueError, TypeError):
             continue
         every, one = _implied(drawn, gp, x), _one_basis(drawn, gp, x, exact)
@@ -341,11 +342,11 @@ def _advised_lattice(gp: GP, x: Tensor, exact: Moments, spread: float, s: int, l
 def _advised_features(
     gp: GP, x: Tensor, exact: Moments, spread: float, s: int, num_features: int, num_bases: int
 ) -> Settings:
-    """As many features by leverage, and as many bases, as are good enough for s paths; or no settings."""
+    """The number of features by leverage, and of bases, that is good enough for s paths; empty if none was found."""
     for factor in (1, 4, 16, 64):
         count = factor * num_features
         error = _GOOD.margin * _error_of_one(gp, x, exact, count) / spread
-        needed = math.ceil((error / _GOOD.of_all) ** 2)  # what independent bases err by averages out
+        needed = math.ceil((error / _GOOD.of_all) ** 2)  # errors of independent bases average out
         if error <= _GOOD.of_one and needed <= s:
             together = max(1, min(math.ceil(s / num_bases), s // needed))
             return Settings(features="leverage", num_features=count, paths_per_basis=together)

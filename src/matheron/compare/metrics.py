@@ -25,9 +25,9 @@ def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, co
 
         W2^2  =  |m1 - m2|^2 + min_O ||R - Q O||_F^2,      R R^T = cov1,  Q Q^T = cov2,  O orthogonal
 
-    The minimiser is the orthogonal factor of Q^T R: O = U V^T with U S V^T = Q^T R. The textbook's
-    tr(A + B - 2 (A^1/2 B A^1/2)^1/2) is the same number, but its terms cancel: it cannot see a distance below 1e-2.
-    This is a sum of squares. Singular covariances are welcome.
+    The minimiser is the orthogonal factor of Q^T R: O = U V^T with U S V^T = Q^T R. The textbook formula tr(A + B - 2
+    (A^1/2 B A^1/2)^1/2) has the same value, but its terms cancel, so that distances below 1e-2 are lost to rounding.
+    Here the terms are squares and cannot cancel. Covariances may be singular.
 
     Args:
         mean1, mean2: `[p]`, or `[n, t]`.
@@ -73,10 +73,10 @@ def _orthogonal_factor(A: Tensor) -> Tensor:
 
 
 def _by_iteration(A: Tensor, rounding: float = 1e-10) -> Tensor | None:
-    """The orthogonal factor O; None where it is not found, as of zeros. In O^T O - 1 rounding leaves no number larger
-    than this."""
+    """The orthogonal factor O; None where the iteration does not find it, for example for zeros."""
     one, X = torch.eye(len(A), dtype=A.dtype, device=A.device), A
-    for _ in range(2):  # of a singular one, the first leaves those below `low`, and rounding's noise in their place
+    # for a singular matrix the first pass leaves singular values below `low`, and rounding errors in their place
+    for _ in range(2):
         norm = torch.linalg.matrix_norm(X)
         if not float(norm) > 0:
             return None
@@ -87,7 +87,7 @@ def _by_iteration(A: Tensor, rounding: float = 1e-10) -> Tensor | None:
 
 
 def _halley(X: Tensor) -> Tensor:
-    """X <- X (a + b X^T X) (1 + c X^T X)^-1 brings singular values in [low, 1] to 1, in six steps from rounding's."""
+    """Iterate X <- X (a + b X^T X) (1 + c X^T X)^-1, which moves singular values in [low, 1] to 1 in six steps."""
     p, one = len(X), torch.eye(len(X), dtype=X.dtype, device=X.device)
     low = torch.finfo(X.dtype).eps / math.sqrt(p)
     while low < 1 - torch.finfo(X.dtype).eps:
@@ -96,7 +96,7 @@ def _halley(X: Tensor) -> Tensor:
         a = math.sqrt(1 + d) + math.sqrt(8 - 4 * d + 8 * (2 - square) / (square * math.sqrt(1 + d))) / 2
         b = (a - 1) ** 2 / 4
         c = a + b - 1
-        if c > 100:  # the normal equations would lose the small ones: by QR
+        if c > 100:  # by QR, since normal equations would lose small singular values
             V = torch.linalg.qr(torch.cat([math.sqrt(c) * X, one])).Q
             inverse = V[:p] @ V[p:].mT / math.sqrt(c)
         else:
@@ -108,7 +108,7 @@ def _halley(X: Tensor) -> Tensor:
 
 
 def _root(cov: ArrayLike, p: int, name: str) -> Tensor:
-    """R with R R^T = cov, checked: Cholesky's, or, of a singular one, the symmetric."""
+    """A root R with R R^T = cov, after checks: the Cholesky factor, or the symmetric root if cov is singular."""
     C = as_tensor(cov, name).double()
     if C.numel() != p * p:
         raise ValueError(f"{name}: expected a covariance of {p} numbers, [{p}, {p}], got shape {list(C.shape)}")
@@ -128,8 +128,8 @@ def _root(cov: ArrayLike, p: int, name: str) -> Tensor:
 class EmpiricalMoments:
     """The mean and covariance of draws that come a block at a time and are not kept.
 
-    Blocks are centred on their own mean and merged in float64 (Chan, Golub and LeVeque), so that neither many draws
-    nor a large mean cost digits. Memory is a block and one `[p, p]` matrix.
+    Blocks are centred on their own mean and merged in float64 (Chan, Golub and LeVeque). So neither a large number of
+    draws nor a large mean loses digits. Memory holds a block and one `[p, p]` matrix.
 
     >>> import torch
     >>> from matheron.compare.metrics import EmpiricalMoments
@@ -213,7 +213,7 @@ class KernelError(NamedTuple):
 def kernel_error(basis: Features | PriorPlusUpdate, kernel: Kernel, x: ArrayLike) -> KernelError:
     """The error of the covariance that features give the prior, over all pairs of points x `[n, d]`.
 
-    Over several bases it is that of their mean, which is the covariance of the paths together.
+    For several bases the error is that of their mean covariance, which is the covariance of all paths together.
 
     >>> import matheron, torch
     >>> from matheron import kernels
@@ -249,7 +249,7 @@ def sinkhorn(
         a, b: samples `[s, p]` and `[r, p]`, or `[s]` and `[r]`; on a GPU if they are there.
         regularization: weight of the entropy, as a share of the mean cost; smaller is nearer to W2, and slower.
         debias: subtract the distance of each set to itself, so that equal sets are at zero (the Sinkhorn divergence).
-        num_iterations, tolerance: when to stop; POT warns where the first came before the second.
+        num_iterations, tolerance: stopping rule; POT warns if the iterations end before the tolerance is reached.
 
     >>> from matheron.compare.metrics import sinkhorn
     >>> round(sinkhorn([0.0, 1.0], [2.0, 3.0]), 3)

@@ -1,4 +1,4 @@
-"""What drives a system beside its drift: controls, candidate actions, and noise."""
+"""Inputs of a system besides its drift: controls, candidate actions, and process noise."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Controls = ArrayLike | Callable[..., ArrayLike]
 
 
 class Control:
-    """What is applied at step t: an array, a function of time, a policy, or nothing; or sequences to be tried.
+    """The control at each step: an array, a function of time, a policy, none, or candidate sequences of actions.
 
-    `given` is `[s, steps, d_c]` of controls that are an array, `[a, steps, d_c]` of actions. `number` is d_c, where the
-    drift says it.
+    `given` is `[s, steps, d_c]` for an array of controls and `[a, steps, d_c]` for actions. `number` is d_c, where the
+    drift determines it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Control:
             self._check_number(None if self.given is None else self.given.shape[-1])
 
     def __call__(self, t: int, state: Tensor) -> Tensor | None:
-        """`[s, d_c]`, or `[s, a, d_c]` of actions; None where there are no controls."""
+        """The control at a step: `[s, d_c]`, or `[s, a, d_c]` for actions; None if there are no controls."""
         if self.function is not None:
             return self.value(t, state).to(state)
         if self.given is None:
@@ -65,7 +65,7 @@ class Control:
         return now.expand(len(state), -1, -1) if self.name == "actions" else now
 
     def value(self, t: int, *state: Tensor) -> Tensor:
-        """What the function returns, `[s, d_c]`, on whatever device."""
+        """The value of the user's function as `[s, d_c]`, moved to the device of the state."""
         assert self.function is not None
         c = as_array(self.function(t * self.dt, *state) if self.policy else self._at_time(t * self.dt))
         if self.policy and c.shape == (self.num_paths,) and self.num_paths > 1 and self.number != self.num_paths:
@@ -82,7 +82,7 @@ class Control:
         return c.expand(self.num_paths, -1)
 
     def _check_number(self, given: int | None) -> None:
-        """ValueError where the drift takes another number of controls."""
+        """Raise a ValueError if the drift takes another number of controls."""
         number = (given or 0) if self.number is None else self.number
         if number < 0:
             raise ValueError(
@@ -117,7 +117,8 @@ def _num_arguments(function: Callable[..., ArrayLike]) -> int:
 class Noise:
     """sqrt(dt Sigma) eps for each step, or nothing."""
 
-    block, most_numbers = 64, 1 << 20  # steps whose noise is drawn at once, and numbers at the most
+    # steps whose noise is drawn at one time, and the largest number of values for that
+    block, most_numbers = 64, 1 << 20
 
     def __init__(self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator) -> None:
         self.state, self.generator = state, generator
@@ -127,8 +128,8 @@ class Noise:
     def take(self, count: int) -> Tensor:
         """The standard normals of the next steps, `[count, *state.shape]`.
 
-        They are drawn in blocks of a fixed number of steps: the same ones however many are taken at a time. Without
-        diffusion none are drawn.
+        They are drawn in blocks of a fixed number of steps, so the noise does not depend on how many steps are taken
+        at a time. Without diffusion nothing is drawn.
         """
         if self.root is None:
             return self.state.new_empty(count, 0)

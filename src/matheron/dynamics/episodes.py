@@ -33,25 +33,26 @@ def fit_dynamics(
     seed: Random = None,
     progress: bool = False,
 ) -> Outputs:
-    """Learn a system from episodes: a model per state, to be drawn from and simulated by `rollout`, same method.
+    """Fit a model of a system to recorded episodes: one GP for each state. Draw from it, and use `rollout` with the
+    same method.
 
     Args:
         data: states of one episode `[T + 1, d_s]`, of several (a list of such, of any lengths, or one array
             `[e, T + 1, d_s]`), or a pandas DataFrame, rows in the order of time.
         controls: what was applied between a state and the next, `[T, d_c]` per episode; for a DataFrame, the names of
-            columns that hold the controls in the rows of the states that they act on.
+            columns of controls; each row has the control that acts on the state of that row.
         states: for a DataFrame, the names of its state columns.
         episode: for a DataFrame, the column, or level of the index, that tells episodes apart; None is one episode.
-        time: when the states were, `[T + 1]` per episode, or the name of a column: for "euler" with steps of any
-            lengths, and to see where rows are missing.
-        dt: time between states, where it is the same for all; needed by "euler" alone.
+        time: times of the states, `[T + 1]` per episode, or the name of a column. "euler" uses them for steps of
+            different lengths, and all methods use them to find missing rows.
+        dt: time between states, if it is constant; only "euler" needs it.
         method: what is learned of a transition: "change" s' - s, "next" s', or "euler" (s' - s) / dt, a drift.
         kernel: as for `matheron.fit`.
         seed, progress: as for `matheron.fit`.
 
-    A transition from, to or under a missing value (NaN) is left out, with a warning: records with gaps, and episodes
-    that are padded to one length. Where "change" or "next" is given times, so are transitions that are longer than the
-    others: rows are missing there.
+    Transitions with a missing value (NaN) in the state, the next state or the control are left out, with a warning. So
+    records may have gaps, and episodes may be padded to one length. If times are given with "change" or "next",
+    transitions that take longer than the others are left out too, because rows are missing there.
 
     >>> import torch, matheron
     >>> from matheron.dynamics import fit_dynamics
@@ -78,7 +79,7 @@ def transitions(
     dt: float | None = None,
     method: str = "change",
 ) -> tuple[Tensor, Tensor]:
-    """Inputs (state, control) `[n, d_s + d_c]` and what the method says of the next state `[n, d_s]`.
+    """Inputs (state, control) `[n, d_s + d_c]` and targets of the method `[n, d_s]`.
 
     Arguments are those of `fit_dynamics`. No transition leads from one episode to the next.
 
@@ -130,8 +131,8 @@ def _one_step(lengths: Tensor, method: str, *, jitter: float = 0.1, gap: float =
     """Which transitions are one step of a map in discrete time, of the usual length: `[n, 1]`.
 
     Args:
-        jitter: how much lengths of steps may differ, in units of the usual length.
-        gap: the length from which on a step leads over a gap, likewise.
+        jitter: largest deviation of a step from the usual length, in units of that length.
+        gap: length beyond which a step spans a gap, in the same units.
     """
     known = lengths[~lengths.isnan()]
     usual = float(known.median()) if len(known) else 0.0
@@ -177,7 +178,7 @@ def _episodes(values: ArrayLike, name: str) -> list[Tensor]:
 
 
 def _times(time: ArrayLike, S: Sequence[Tensor]) -> list[Tensor]:
-    """Times `[T + 1]` of each episode; one row of them is for all."""
+    """Times `[T + 1]` of each episode; a single row is used for all episodes."""
     rows = _each(time, "time", 1)
     rows = rows * len(S) if len(rows) == 1 else rows
     shapes = [list(row.shape) for row in rows]
@@ -187,7 +188,7 @@ def _times(time: ArrayLike, S: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _each(values: ArrayLike, name: str, ndim: int) -> list[Tensor]:
-    """Arrays of so many axes, one per episode: from one, a list of them, or an array with an axis more."""
+    """One array per episode, from a single array, a list of arrays, or an array with an additional first axis."""
     listed = list(values) if isinstance(values, list | tuple) else []
     shapes = {_shape(part) for part in listed}
     several = len(shapes) > 1 or any(len(shape) == ndim for shape in shapes)
@@ -227,14 +228,14 @@ def _from_frame(
     def parts(columns: list, rows: slice, name: str) -> list[Tensor]:
         return [torch.stack([_column(group[c].iloc[rows], c, name) for c in columns], dim=1) for group in groups]
 
-    # Nothing follows an episode's last state: its row may well have no control.
+    # The last state of an episode has no successor, so its row may have no control.
     applied = parts(controls, slice(-1), "controls") if controls else None
     when = [t[:, 0] for t in parts(times, slice(None), "time")] if times else None
     return parts(states, slice(None), "data"), applied, when
 
 
 def _column(series: Series, column: object, name: str) -> Tensor:
-    """A column's numbers, NaN where there is none; of dates, seconds."""
+    """The numbers in a column, NaN in empty cells; dates become seconds."""
     if series.dtype.kind == "M":
         series = (series - series.min()).dt.total_seconds()
     try:

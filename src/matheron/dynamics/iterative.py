@@ -25,7 +25,7 @@ from .stepper import captured
 
 
 class IterativeDrift:
-    """A drift for `rollout`: a function of inputs `[s, d]` that remembers every input and value, one GP a state.
+    """A drift for `rollout` that conditions on every input and value so far, with one GP for each state.
 
     It can be called `steps` times, and holds `num_paths * (m + steps)^2` numbers per state.
 
@@ -74,29 +74,29 @@ class IterativeDrift:
         return self.values.clone()
 
     def _step(self, x: Tensor, room: int) -> Tensor:
-        """The step, with room for as many visited points as that: those yet to come weigh nothing."""
+        """One step with room for this many visited points; points that are not visited yet have weight zero."""
         normals = self.xi.index_select(0, self.at)[0]  # [d_s, s]
         f = [output.draw(x, xi, self.at, room) for output, xi in zip(self.outputs, normals, strict=True)]
         self.at += 1
         return torch.stack(f, dim=1)
 
     def _capture(self, x: Tensor, room: int) -> None:
-        """Record a step as a CUDA graph: a launch instead of about a hundred, whose overhead would be most of it."""
+        """Record a step as a CUDA graph: one launch replaces about a hundred, whose overhead would dominate."""
         self.x = x.clone()
         state = [self.at, *(tensor for output in self.outputs for tensor in (output.V, output.f))]
         before = [tensor.clone() for tensor in state]
         self.graph, self.values = captured(lambda: self._step(self.x, room), warm_ups=1)
         self.captured = room
-        for tensor, value in zip(state, before, strict=True):  # as if nothing had happened
+        for tensor, value in zip(state, before, strict=True):  # restore the state from before the capture
             tensor.copy_(value)
         for output in self.outputs:
             output.R.index_fill_(1, output.m + self.at, 0.0)
 
 
 class _Conditional:
-    """One output: the sparse posterior given the values drawn so far, each path's at its own inputs."""
+    """One output: the sparse posterior given the values drawn so far, which are at different inputs for each path."""
 
-    # Of visited points, a share of the prior variance: they crowd together, and the factor is inverted.
+    # Jitter of visited points, as a share of the prior variance: they lie close together, and the factor is inverted.
     jitter: ClassVar = {torch.float64: 1e-8, torch.float32: 1e-4}
 
     def __init__(self, gp: SparseGP, s: int, steps: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -119,7 +119,7 @@ class _Conditional:
         self.f[:, : self.m] = mu
 
     def draw(self, x: Tensor, xi: Tensor, t: Tensor, room: int) -> Tensor:
-        """f(x) given the values before, which it then joins as number t: `[s, d], [s], [1] -> [s]`."""
+        """Draw f(x) given all values so far, and add it to them as number t: `[s, d], [s], [1] -> [s]`."""
         m, n = self.m, self.m + room
         x = x if self.inner is None else self.inner(x)
         R, X, f = self.R[:, :n, :n], self.X[:, :n], self.f[:, :n]
@@ -144,9 +144,9 @@ class _Conditional:
 
 
 def times_transpose(k: Tensor, R: Tensor, rows: int = 128) -> Tensor:
-    """k R^T for a lower triangular R, without most of its upper half: `[s, 1, n], [s, n, n] -> [s, 1, n]`.
+    """k R^T for a lower triangular R, skipping most of the zeros: `[s, 1, n], [s, n, n] -> [s, 1, n]`.
 
-    Rows are read so many at a time: what lies above them is not.
+    R is read in blocks of rows, up to the diagonal only.
     """
     ends = [(i, min(i + rows, R.shape[1])) for i in range(0, R.shape[1], rows)]
     return torch.cat([k[..., :j] @ R[:, i:j, :j].mT for i, j in ends], dim=-1)
@@ -158,7 +158,7 @@ def times(a: Tensor, R: Tensor, rows: int = 128) -> Tensor:
 
 
 def downdate(V: Tensor, a: Tensor, left: Tensor) -> Tensor:
-    """A root of V^T (I - a a^T / (left + a^T a)) V: what is not known of u = V^T xi after a^T xi + N(0, left) is.
+    """A root of V^T (I - a a^T / (left + a^T a)) V, the covariance of u = V^T xi given a^T xi + N(0, left).
 
     I - a a^T / (left + a^T a) = U U^T with U upper triangular, whose entries are in closed form: of column j they are
     sqrt(e_j / e_{j+1}) on the diagonal and -a_i a_j / sqrt(e_j e_{j+1}) above it, where e_j = left + sum_{i<j} a_i^2.

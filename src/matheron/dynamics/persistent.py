@@ -1,4 +1,4 @@
-"""Roll-outs on a GPU in a few launches: a fused kernel takes each trajectory through many steps.
+"""Roll-outs on a GPU in a few launches: a fused kernel computes many steps of each trajectory.
 
 The same states as step by step, to rounding, and the same noise from the same generator. For paths that the fused
 kernels serve (see `evaluate.fused`) in up to 16 inputs, with affine transforms and means and without a domain, and
@@ -28,8 +28,8 @@ def fused_rollout(
     table_size: int = 1 << 20,
     most_steps: int = 1 << 12,
 ) -> Tensor | None:
-    """The kept states `[s, (a,) steps // keep_every + 1, d_s]` from `state` `[s, (a,) d_s]` on; None where this is not
-    for the kernel.
+    """The kept states `[s, (a,) steps // keep_every + 1, d_s]` from `state` `[s, (a,) d_s]`; None if the kernel cannot
+    compute this roll-out.
 
     Args:
         table_size: numbers in a launch's table of noise and controls.
@@ -59,7 +59,8 @@ def fused_rollout(
 
 
 def _drive(x: Tensor, first: int, count: int, d_c: int, control: Control, noise: Noise) -> Tensor | None:
-    """What each step adds, `[count, g, D]`: its noise, and the next step's controls. The first step's go into x.
+    """The terms that each step adds, `[count, g, D]`: its noise and the controls of the next step. Controls of the
+    first step are in x.
 
     g is the number of trajectories, or of the actions that all paths share. Functions of time and the generator are
     asked in the order of the steps.

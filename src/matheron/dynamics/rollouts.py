@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class DivergenceWarning(UserWarning):
-    """Some trajectories left the finite numbers; the others are as they would have been without them."""
+    """Some trajectories diverged to infinite or undefined values. The others are not affected."""
 
 
 def rollout(
@@ -58,8 +58,8 @@ def rollout(
         method: "euler", "heun" or "rk4" for a drift; "next" or "change" for a map in discrete time.
         controls: `[steps, d_c]`, `[s, steps, d_c]`, a function of time, or a policy, a function of (time, state), that
             returns `[d_c]` or `[s, d_c]`.
-        actions: candidate sequences of controls, `[a, steps, d_c]`, in place of `controls`: every one is tried on every
-            path's system. Paths are evaluated at a points each, not copied.
+        actions: candidate sequences of controls, `[a, steps, d_c]`, instead of `controls`. Every sequence is applied
+            to the system of every path. Each path is evaluated at a points and not copied.
         diffusion: Sigma, a variance: one number, one per state `[d_s]`, or a covariance `[d_s, d_s]`.
         keep_every: keep the first state and every k-th after it, k = keep_every.
         gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion, with
@@ -73,7 +73,7 @@ def rollout(
     On a CUDA device the whole roll-out is a kernel (see `persistent`), or where it cannot be, as under a policy or with
     Heun's method, a CUDA graph per step.
 
-    A trajectory that diverges is NaN from its first bad step on, which a `DivergenceWarning` names.
+    A trajectory that diverges is NaN from its first bad step on, and a `DivergenceWarning` names that step.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -137,8 +137,8 @@ def _in_order(kept: Tensor) -> Tensor:
 def _with_checkpoints(
     step: Stepper, state: Tensor, steps: int, control: Control, noise: Noise, keep_every: int, length: int = 32
 ) -> Tensor:
-    """The roll-out in segments of this length, each of which is run again in the backward pass: the graph of one exists
-    at a time."""
+    """The roll-out in segments of this length. The backward pass runs each segment again, so the graph of one segment
+    exists at a time."""
     kept = [state]
 
     def segment(state: Tensor, start: int, stop: int, draws: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ def _with_checkpoints(
 
 
 def _as_drift(drift: T) -> T:
-    """The drift, or a TypeError where it is a model, of which functions are yet to be drawn."""
+    """The drift; a TypeError if it is a model from which no functions were drawn."""
     libraries = {base.__module__.split(".")[0] for base in type(drift).__mro__}
     if isinstance(drift, GP) or libraries & set(ADAPTERS):
         raise TypeError(
@@ -203,9 +203,9 @@ def _initial(drift: Drift, initial_state: ArrayLike) -> Tensor:
 
 
 def _report(states: Tensor, keep_every: int = 1) -> Tensor:
-    """The states `[..., k, d_s]`, with a word on those that diverged: NaN from the first bad step on.
+    """The states `[..., k, d_s]` with NaN from the first bad step on, and a warning if any trajectory diverged.
 
-    Under transforms of torch.func nothing can be said of them.
+    Under transforms of torch.func values cannot be inspected, so there is no warning.
     """
     if transformed():
         return states

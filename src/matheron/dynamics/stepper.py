@@ -14,7 +14,8 @@ Drift = AbstractFunctions | Callable[[Tensor], Tensor]
 # (state [s, (a,) d_s], control [s, (a,) d_c] or None, noise [s, (a,) d_s] or None) -> state [s, (a,) d_s]
 Stepper = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
-# Of a differential equation, s' = f(s, c); and of a map in discrete time: f is the next state, or the change of it.
+# Methods for a differential equation s' = f(s, c), and for a map in discrete time, where f is the next state or its
+# change.
 METHODS = ("euler", "heun", "rk4", "next", "change")
 DISCRETE = ("next", "change")
 
@@ -22,7 +23,7 @@ DISCRETE = ("next", "change")
 def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", fast: bool = False) -> Stepper:
     """A step of the method, with noise added at its end and the control held.
 
-    `fast`: no graph is kept, and on a GPU the step is replayed as a CUDA graph.
+    With `fast`, autograd records nothing, and on a GPU the step is replayed as a CUDA graph.
     """
 
     def f(state: Tensor, control: Tensor | None) -> Tensor:
@@ -40,13 +41,13 @@ def make_stepper(drift: Drift, dt: float, state: Tensor, method: str = "euler", 
         following = _advanced(method, lambda at: f(at, control), state, dt)
         return following if noise is None else following + noise
 
-    # What is captured as a graph cannot look at points, to check them against a domain.
+    # A captured graph cannot inspect points, so it cannot check them against a domain.
     capturable = isinstance(drift, AbstractFunctions) and not has_domain(drift)
     return _Replayed(step) if fast and state.device.type == "cuda" and capturable else step
 
 
 def _known(drift: Callable[[Tensor], Tensor], x: Tensor, state: Tensor) -> Tensor:
-    """A known system at points `[r, d_s + d_c]`, in the shape of the states."""
+    """Values of a known system at points `[r, d_s + d_c]`, in the shape of the states."""
     values = drift(x)
     if not isinstance(values, Tensor) or values.numel() != state.numel():
         expected, found = [len(x), state.shape[-1]], getattr(values, "shape", None)
@@ -83,7 +84,7 @@ class _Replayed:
         if self.graph is None and not self.refused:
             try:
                 self._capture(state, control, noise)
-            except RuntimeError:  # something in the step waits for the device; what else fails does so again below
+            except RuntimeError:  # an operation of the step waits for the device; any other error is raised again below
                 self.refused = True
         if self.graph is None:
             return self.step(state, control, noise)

@@ -1,4 +1,4 @@
-"""Observations that are averages over blocks, beside those at points: a change of support."""
+"""Observations of averages over blocks, in addition to points (in geostatistics, a change of support)."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
 
 
 def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise: ArrayLike) -> SparseGP:
-    """The model, given also averages of the field over blocks: y_b = mean of f over block b + eps.
+    """Condition a model also on averages of the field over blocks: y_b = mean of f over block b + eps.
 
-    Data depend on f through its values at the data's points and at those that represent the blocks. Given all, these
-    values are Gaussian, in closed form; they become the inducing values of a `SparseGP` whose paths are as exact as
-    those of an `ExactGP`, at the cost of a factorisation of as many points.
+    All data depend on f at the points of the data and at the points that represent the blocks. The posterior of these
+    values is Gaussian with a closed form. They become the inducing values of a `SparseGP`, whose paths are as exact as
+    those of an `ExactGP`. The cost is a factorisation for that number of points.
 
     Args:
         gp: the kernel, the mean, and the observations at points.
         blocks: for each average the points `[q, d]` whose mean it is: `fields.block(...)`, or those of a mesh that
             lie in a polygon.
         y: the averages `[b]`, in the user's units.
-        noise: the variance of their errors, one number or `[b]`.
+        noise: variance of the errors of the averages, one number or `[b]`.
 
     >>> import torch, matheron
     >>> from matheron import fields, kernels

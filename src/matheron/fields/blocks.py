@@ -1,4 +1,4 @@
-"""One block of a field: some paths at some of the targets. What a worker runs."""
+"""One block of a field: some paths at some of the targets. Workers compute these."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .targets import Targets
 
 
 def chosen_evaluator(targets: Targets) -> str:
-    """ "grid" or "points": one for all blocks of a field, so that there are no seams."""
-    # A mask that keeps less than a quarter of the cells is worth a list of points; else whole blocks are cheaper.
+    """ "grid" or "points": the evaluator for all blocks of a field. One choice for all avoids seams."""
+    # A list of points is cheaper if a mask keeps less than a quarter of the cells; otherwise whole blocks are.
     sparse = isinstance(targets.mask, np.ndarray) and targets.mask.mean() < 0.25
     return "points" if targets.axes is None or sparse else "grid"
 
@@ -48,12 +48,12 @@ class BlockGrid:
 
     def _on(self, functions: Functions, axes: tuple[np.ndarray, ...]) -> np.ndarray:
         """On a whole grid: the paths' axes are in the order of their inputs, the field's in its own."""
-        inputs = [np.array(axes[dim]) for dim in self.order]  # copies: what came from elsewhere is read-only
+        inputs = [np.array(axes[dim]) for dim in self.order]  # copies, since arrays from other processes are read-only
         f = functions.on_grid(inputs)  # [s, n of each input, t]
         dims = [1 + self.order.index(dim) for dim in range(len(axes))]
         if functions.num_outputs > 1:
             dims = [f.ndim - 1, *dims]
-        return f.permute(0, *dims).cpu().numpy()  # strided: whoever writes it copies it anyway
+        return f.permute(0, *dims).cpu().numpy()  # not contiguous: writing copies it anyway
 
 
 @dataclass(frozen=True)

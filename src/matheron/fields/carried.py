@@ -1,8 +1,8 @@
-"""Carried: paths on their way to other processes, packed once and unpacked once in each.
+"""Sending paths to other processes: they are pickled once, and unpickled once in each process.
 
-A block's task refers to the paths by one key of the graph. In this process that is the object itself. Pickled, it is
-its bytes, made once however many tasks or workers ask; unpickled, it is the one that the process has already, where it
-has. A scheduler that only passes it on never unpacks it.
+All tasks of a graph refer to the paths by one key. In this process the key stands for the object itself. Its pickle is
+computed once for all tasks and workers. Unpickling returns the object that the process already has, if any. A
+scheduler that only forwards the bytes never unpickles them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..core.value import Value
 
 _known: WeakValueDictionary[str, Carried] = WeakValueDictionary()
 _lock = threading.Lock()
-# How often this process has packed and unpacked paths: what the tests count.
+# The number of times that this process pickled and unpickled paths, for tests.
 counts = {"packed": 0, "unpacked": 0}
 
 
 class Functions(Protocol):
-    """What a field is made of: paths, and what can be called as they are."""
+    """Functions that a field can be computed from: paths, and objects that are called in the same way."""
 
     @property
     def num_paths(self) -> int: ...
@@ -62,7 +62,7 @@ class Carried:
             return self._paths
 
     def part(self, start: int, stop: int) -> Functions:
-        """Some of the paths, the same object each time: what is derived from them is derived once."""
+        """Some of the paths, always the same object, so that values derived from it are computed once."""
         paths = self.paths
         if (start, stop) == (0, paths.num_paths):
             return paths
@@ -105,7 +105,7 @@ def _packed(value: object) -> bytes:
 
 
 def fingerprint(value: Functions) -> str:
-    """A hash of all that a Value is: its types, plain fields and tensors. The same in every process."""
+    """A hash of the types, plain fields and tensors of a Value, equal in every process."""
     total = hashlib.sha256(
         f"{type(value).__qualname__}{[getattr(value, name, None) for name in ('radius', 'centre')]}".encode()
     )

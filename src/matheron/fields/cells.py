@@ -1,4 +1,4 @@
-"""Where the field command computes: evenly spaced cells over the data, a raster's own, or those inside polygons."""
+"""The cells of the field command: evenly spaced over the data, those of a raster, or those inside polygons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def cells_for(
     """The grid, as `simulate` takes it: named axes, or a raster whose empty cells stay empty.
 
     Args:
-        grid: cells along each coordinate, "1000x1000"; where not given, the mask's own if it is a raster, or 200.
+        grid: number of cells along each coordinate, "1000x1000". By default the cells of the mask if it is a raster,
+            else 200.
         mask: a raster, or polygons.
         crs: of the coordinates, into which polygons are brought; None where unknown.
         sphere: coordinates are longitude and latitude; grids go once round the Earth at the most, and end at the poles.
@@ -52,7 +53,7 @@ def cells_for(
 
 
 def unwrapped(longitudes: np.ndarray) -> np.ndarray:
-    """Longitudes without a jump where they cross the line at which they begin again, if all lie within 270 degrees.
+    """Longitudes without a jump at the date line or at 0, if all lie within 270 degrees.
 
     >>> import numpy as np
     >>> unwrapped(np.array([-179.0, 178.0, 175.0])), unwrapped(np.array([-10.0, 20.0]))
@@ -79,7 +80,7 @@ def sizes_of(grid: str, d: int) -> list[int]:
 
 
 def box_of(cells: DataArray | dict[str, np.ndarray], wells: FieldData) -> tuple[list[float], list[float]]:
-    """The box of cells and data, or a ValueError where they do not meet."""
+    """The box of the cells and the data; a ValueError if the two do not overlap."""
     targets = as_targets(cells, len(wells.names))
     assert targets.axes is not None
     low, high = [], []
@@ -96,7 +97,7 @@ def box_of(cells: DataArray | dict[str, np.ndarray], wells: FieldData) -> tuple[
 
 
 def _raster(mask: Path, crs: object) -> DataArray:
-    """True where a raster `(y, x)` has a value, or, if it is one of 0 and 1, where that is 1."""
+    """A mask `(y, x)`: True where a raster has a value, or where it is 1 if it has values 0 and 1 only."""
     rioxarray, xr = need("rioxarray"), need("xarray")
     try:
         if mask.suffix.lower() in (".tif", ".tiff"):

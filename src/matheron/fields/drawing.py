@@ -1,4 +1,4 @@
-"""draw_field: functions for a grid, with features that leave no stripes in a realisation."""
+"""draw_field: functions for a grid, with features that cause no stripes in single realisations."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def draw_field(
 def draw_field(
     model: object, num_paths: int, grid: Grid, *, inputs: Sequence[str] | None = None, **settings: Any
 ) -> AbstractPaths | OnSphere:
-    """`matheron.draw` for a grid: functions that `simulate`, `summarise` and `mean` take.
+    """Draw functions for a grid by `matheron.draw`, for use in `simulate`, `summarise` and `mean`.
 
-    A prior of random Fourier features shows as stripes in single realisations, although means and covariances are
-    right. So features are chosen for the grid: a Fourier lattice over its box, in up to three dimensions; spherical
-    harmonics on the sphere; and, where a kernel has neither, 16,384 random frequencies.
+    Random Fourier features cause visible stripes in single realisations, although means and covariances are right. So
+    features are chosen for the grid: a Fourier lattice over its box in up to three dimensions, spherical harmonics on
+    the sphere, and 16,384 random frequencies for kernels that have neither.
 
     Args:
         model: what `fit_sphere` returns, or anything that `matheron.draw` takes.
-        num_paths: how many functions.
+        num_paths: number of functions.
         grid, inputs: as for `simulate`. In the plane the functions are defined over this grid's box, and that of the
             data, alone.
         settings: of `matheron.draw`: `seed`, `features`, ...
@@ -50,7 +50,7 @@ def draw_field(
     >>> fields.simulate(paths, grid).shape
     (8, 20, 30)
     """
-    chosen: dict[str, Any] = {"num_features": 1 << 14}  # where nothing else will do: few would show as stripes
+    chosen: dict[str, Any] = {"num_features": 1 << 14}  # the last choice: fewer would be visible as stripes
     if not isinstance(model, OnSphere):
         described = model.model if isinstance(model, StreamedGP) else describe(model)
         chosen["domain"] = box_of_grid(grid, described.input_dim, None, inputs)

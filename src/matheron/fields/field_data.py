@@ -1,4 +1,4 @@
-"""Observations: points and values from a table, with what is wrong with it said in words."""
+"""Observations from a table: points and values, with clear errors for doubtful data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FieldData:
 
     @property
     def rates(self) -> np.ndarray:
-        """The values as fields have them: of outcomes counts per exposure, or shares of trials."""
+        """The values on the scale of the field; for outcomes, counts per exposure or shares of trials."""
         return self.values if self.likelihood is None else self.likelihood.rates(self.values)
 
 
@@ -107,7 +107,7 @@ def read_observations(
     if outcomes is not None:
         outcomes.check(rows[:, -1], beside, value, path.name)
         likelihood = outcomes.likelihood(torch.from_numpy(beside))
-    if len(rows) < 3:  # the fewest that a fit can be made from
+    if len(rows) < 3:  # a fit needs at least this many
         raise ValueError(f"{path.name}: expected at least 3 rows with numbers, got {len(rows)}")
     _check_spread(rows, names, path)
     plan = rows[:, : min(2, len(x))]  # a view: of more coordinates the others are heights, depths or times
@@ -150,7 +150,7 @@ def _coordinates(table: DataFrame, x: Sequence[str], path: Path) -> list[np.ndar
 
 
 def check_degrees(points: np.ndarray, names: Sequence[str]) -> None:
-    """ValueError where points are no longitudes and latitudes."""
+    """Raise a ValueError if points cannot be longitudes and latitudes."""
     if len(names) != 2:
         raise ValueError(f"--sphere: expected longitude and latitude, got {', '.join(names)}")
     if not _may_be_degrees(points):
@@ -174,8 +174,8 @@ def _check_crs(points: np.ndarray, names: Sequence[str], crs: object, near: floa
     """A ValueError where points `[n, 2]` of a projected system look like degrees; a remark where none of them is in the
     area that it is made for, nor `near` to it, in degrees.
 
-    Coordinates as small as degrees are a few hundred metres from the origin of a system. Systems that have a name put
-    it where nobody measures, so that their coordinates are large and positive.
+    Coordinates as small as degrees would lie within a few hundred metres of the origin of a projected system. Named
+    systems have their origin outside the area of use, so that coordinates are large and positive.
     """
     pyproj = need("pyproj")
     known = pyproj.CRS.from_user_input(crs)

@@ -1,4 +1,4 @@
-"""Models of the trade: covariances by their names, fits in the plane and on the sphere, external drift."""
+"""Geostatistical models: covariances by name, fits in the plane and on the sphere, external drift."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ FITTED = 1000
 
 
 def covariance(name: str, *, range: ArrayLike, sill: float = 1.0, angle: float = 0.0) -> Kernel:
-    """A kernel by its name in geostatistics, with its practical range: where 5% of the correlation is left.
+    """Make a kernel from its name in geostatistics and its practical range, the distance where 5% of correlation is
+    left.
 
         spherical    sill (1 - 3/2 h + 1/2 h^3), h = r / range, and 0 beyond the range
         exponential  sill exp(-3 h)
@@ -75,9 +76,9 @@ def fit_field(
 ) -> ExactGP | LatentGP:
     """`matheron.fit` with a kernel for fields, Matern-3/2 and a nugget, from some of the observations where many.
 
-    The likelihood of 1000 observations, picked at random, says as much about two lengthscales as a field needs, and
-    costs seconds where that of 10^5 cannot be had. The model that comes back is given all of them. Several variables,
-    and noise that is known for each observation, are fitted to all.
+    The likelihood of 1000 random observations determines two lengthscales well enough for a field. It costs seconds,
+    where that of 10^5 observations is out of reach. The returned model holds all observations. Several variables, and
+    noise that is known for each observation, are fitted to all of them.
 
     Args:
         X, y: points `[n, d]` and values `[n]`, or as `matheron.fit` has them for several variables.
@@ -134,15 +135,15 @@ def fit_sphere(
 ) -> OnSphere:
     """`fit_field` for longitudes and latitudes in degrees, with one lengthscale, in km, for all directions.
 
-    Where the data (and the grid) lie within 25 degrees of their middle, as a country's do, the model is one of a plane:
-    the azimuthal equidistant projection about the middle, which changes distances by 3% at the most. Else it is one of
-    the sphere, whose distances are chords. Poles and the date line are places like others.
+    If the data (and the grid) lie within 25 degrees of their middle, as those of a country do, the model is in a
+    plane: the azimuthal equidistant projection about the middle, which changes distances by at most 3%. Otherwise it
+    is on the sphere, with chords as distances. Poles and the date line need no special treatment.
 
     Args:
         lonlat, y: points `[n, 2]` and values `[n]`.
         kernel: where not given, a variance times Matern-3/2. A kernel with two lengthscales has the first from west to
             east at the middle of a region; it is refused where there is none.
-        around: a grid that the model will be asked about, if that reaches beyond the data.
+        around: a grid on which the model will be evaluated, if it reaches beyond the data.
         radius: of the sphere, whose units are those of lengthscales.
         settings: of `matheron.fit`.
 
@@ -171,7 +172,7 @@ def fit_sphere(
 
 
 def _first_guess(points: Tensor, values: Tensor | None, isotropic: bool) -> Kernel:
-    """Where the search begins: a variance times Matern-3/2, lengthscales half of the points' standard deviations.
+    """The start of the search: a variance times Matern-3/2, with lengthscales of half the points' standard deviations.
 
     Without values the variance is 1.
     """
@@ -192,9 +193,9 @@ def fit_drift(
 ) -> ExactGP:
     """A model whose mean is a + b c(x), c a raster: kriging with an external drift.
 
-    The coefficients are those of least squares, then, with the covariance of the residuals fitted, of generalised
-    least squares, `gp.mean.coefficients`. They count as known from there on. The mean is part of the paths: they are
-    functions wherever the raster is, by bilinear interpolation, and keep its edge values beyond.
+    Coefficients come from least squares, and then, with the fitted covariance of the residuals, from generalised least
+    squares (`gp.mean.coefficients`). They count as known afterwards. The mean is part of the paths. It is interpolated
+    bilinearly in the raster, and constant beyond its edges.
 
     Args:
         X, y: points `[n, 2]` and values `[n]`.

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def check_raster(dataset: Dataset) -> None:
-    """ValueError where a Dataset is no raster: the last two dims must be evenly spaced, and all variables alike."""
+    """Raise a ValueError if a Dataset is not a raster: the last two dims must be evenly spaced and equal for all
+    variables."""
     shapes = {(v.dims[-2:], v.shape[-2:]) for v in dataset.data_vars.values() if v.ndim >= 2}
     spatial = len(shapes) == 1 and not {"path", "point", "output"} & set(next(iter(shapes))[0])
     if not spatial or any(v.ndim < 2 for v in dataset.data_vars.values() if v.ndim):
@@ -71,7 +72,7 @@ def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest:
         number = {band: i for i, band in enumerate(bands, start=1)}
         for name, variable in variables.items():
             *lead, rows, columns = variable.chunks or tuple((n,) for n in variable.shape)
-            # Whole tiles, about as large as blocks: a compressed tile that is written twice takes its place twice.
+            # Whole tiles, about as large as blocks: a compressed tile that is written twice takes space twice.
             whole = [_in_tiles(len(axis), max(sizes), tile) for axis, sizes in ((y, rows), (x, columns))]
             for _, (*some, down, along) in regions((*lead, *whole)):
                 here = slice(len(y) - down.stop, len(y) - down.start) if flip else down

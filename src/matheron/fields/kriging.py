@@ -1,4 +1,4 @@
-"""krige: the posterior mean and standard deviation on a grid, exactly, where a dense factor can be had."""
+"""krige: the exact posterior mean and standard deviation on a grid, for data that allow a dense factor."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LARGEST = 8000
 def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None) -> Dataset:
     """The kriging mean and standard deviation of the function (not of new noisy data) as a lazy `xarray.Dataset`.
 
-    Both are in closed form, at a cost of n^2 per cell. Beyond some thousands of observations, or where the outcome is
-    transformed, take `summarise(paths, grid)`: it estimates both from paths, with the error of the estimate.
+    Both have a closed form, at a cost of n^2 per cell. For more than some thousands of observations, or a transformed
+    outcome, use `summarise(paths, grid)`, which estimates both from paths and states the errors.
 
     Args:
         model: an `ExactGP`, or a model of another library that is one; or, for longitudes and latitudes,
@@ -54,7 +54,7 @@ def krige(model: object, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequenc
 def mean(
     paths: AbstractPaths | OnSphere, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None
 ) -> DataArray:
-    """The posterior mean on a grid as a lazy `xarray.DataArray`, exactly, at the cost of a path for any number of data.
+    """The exact posterior mean on a grid as a lazy `xarray.DataArray`, at the cost of evaluating one path.
 
     Args:
         paths: functions drawn from the posterior, such as `draw_field` returns; `paths.mean` must have a closed form.
@@ -72,7 +72,7 @@ def mean(
 
 
 class MeanPath(Value):
-    """The posterior mean, evaluated as a path is, and always whole."""
+    """The posterior mean, evaluated like a path."""
 
     saveable = False
     num_paths = 1

@@ -1,4 +1,4 @@
-"""Where blocks are computed: here, in threads, or on a cluster."""
+"""Schedulers that compute blocks: in this thread, in several threads, or on a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = "5s"
 def client_of(scheduler: Scheduler) -> Iterator[Client | None]:
     """A `distributed.Client` for an address or a Client; None for a local scheduler.
 
-    With None, a Client that this process has connected already is used, as everywhere in Dask.
+    With None, the current Client of this process is used if there is one, as elsewhere in Dask.
     """
     if scheduler in ("sync", "threads"):
         yield None
@@ -55,7 +55,7 @@ def client_of(scheduler: Scheduler) -> Iterator[Client | None]:
 
 
 def finished(tasks: Sequence[Delayed], client: Client | None, scheduler: Scheduler) -> Iterator[str]:
-    """The results of Dask's delayed tasks, each as it is done, in no order. All are one graph on a cluster."""
+    """Yield results of Dask's delayed tasks in the order in which they finish. On a cluster all are one graph."""
     if client is not None:
         futures = cast("list[Future]", client.compute(list(tasks), retries=2))
         try:
@@ -72,7 +72,7 @@ def finished(tasks: Sequence[Delayed], client: Client | None, scheduler: Schedul
 
 
 def _in_threads(tasks: Sequence[Delayed]) -> Iterator[str]:
-    """As many blocks at a time as torch would use threads, each on one."""
+    """Compute as many blocks at a time as torch has threads, each on one thread."""
     threads = torch.get_num_threads()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:

@@ -1,4 +1,4 @@
-"""simulate: paths on a grid of any size, lazily, a block at a time, on one machine or many."""
+"""simulate: paths on a grid of any size, computed lazily in blocks, on one machine or many."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ GridCuts = tuple[tuple[int, ...], ...]
 def simulate(
     paths: Functions, grid: Grid, *, chunks: Chunks = "auto", inputs: Sequence[str] | None = None, name: str = "field"
 ) -> DataArray:
-    """The paths on a grid, as a lazy `xarray.DataArray` of dims `(path, y, x)`, or whatever the grid's are called.
+    """Evaluate paths on a grid as a lazy `xarray.DataArray` with dims `(path, y, x)`, or with the grid's own names.
 
     Nothing is computed until it is asked for (`.compute()`, `.to_zarr(...)`, `matheron.fields.write`). Each block
     evaluates the same functions at its own coordinates, by the same evaluator, so that blocks agree to rounding
     wherever they were computed.
 
     Args:
-        paths: functions that `draw_field` has drawn for the grid, or `matheron.draw`. Few random features, which the
-            latter takes where it is told of no domain, show as stripes in single realisations.
+        paths: functions from `draw_field`, or from `matheron.draw`. Without a domain the latter uses few random
+            features, which cause visible stripes in single realisations.
         grid: where. A mapping of named axes in the order of the paths' inputs, `{"x": ..., "y": ...}`: the field's
             dims are the same names reversed, as rasters are stored. Or an xarray object whose coordinates are the grid:
             its dims reversed are the inputs, cells that are NaN (or False) in a DataArray stay NaN, and attributes
@@ -47,8 +47,8 @@ def simulate(
             `(path, point)`.
         chunks: cells along each axis of a block, or a mapping of dims to sizes, where a dim left out is not cut.
             "auto" makes blocks of about 64 MB, with up to 64 paths in each; fewer, of more cells, on a lattice.
-        inputs: names of the coordinates or columns that are the paths' inputs, in order, where not as above. Where the
-            paths have `input_names`, and the grid has all of these, they are it.
+        inputs: names of the coordinates or columns that are the inputs of the paths, in order, if they differ from the
+            above. By default these are the `input_names` of the paths, if the grid has all of them.
         name: of the DataArray.
 
     A model of several outputs adds a dim `output` after `path`.
@@ -79,7 +79,7 @@ def simulate(
 
 
 def with_crs(field: DataArray, crs: object) -> DataArray:
-    """The field with a coordinate reference system, and coordinates described as the CF conventions have it.
+    """Add a coordinate reference system to a field, and describe its coordinates by the CF conventions.
 
     Args:
         field: of a grid, whose last two dims are y and x; a list of points is given an attribute `crs`.
@@ -95,7 +95,7 @@ def with_crs(field: DataArray, crs: object) -> DataArray:
     need("rioxarray")
     if "point" in field.dims:
         return field.assign_attrs(crs=str(crs))
-    # What a template has of it is of the template's own grid: its geotransform would be wrong for another.
+    # The template's geotransform describes its own grid, and would be wrong for another one.
     field = field.drop_vars(field.rio.grid_mapping, errors="ignore")
     cells = [dim for dim in field.dims if dim not in ("path", "output")]
     if len(cells) < 2:
@@ -106,7 +106,8 @@ def with_crs(field: DataArray, crs: object) -> DataArray:
 
 
 def _check_corners(paths: Functions, targets: Targets) -> None:
-    """Call a path at the corners of the grid: where it is not defined there, that is said before any work."""
+    """Call a path at the corners of the grid, so that a path that is not defined there raises an error before any
+    work."""
     if targets.axes is not None:
         ends = [np.array([axis.min(), axis.max()]) for axis in (targets.axes[i] for i in targets.order)]
         corners = np.stack([v.ravel() for v in np.meshgrid(*ends)], axis=1)
@@ -196,7 +197,7 @@ def _graph(paths: Carried, targets: Targets, outputs: int, cuts: GridCuts) -> tu
 
 
 def _token(paths: Carried, targets: Targets, cuts: GridCuts, evaluator: str, mask: Mask) -> str:
-    """A name for the field that any process gives to the same one: a write that was stopped knows it again."""
+    """A name of the field that is equal in every process, so that a stopped write recognises it."""
     total = hashlib.sha256(f"{paths.token}{cuts}{evaluator}{targets.order}".encode())
     for array in targets.axes or (targets.points,):
         total.update(np.ascontiguousarray(array).tobytes())

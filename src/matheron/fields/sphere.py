@@ -1,9 +1,9 @@
 """The sphere: longitudes and latitudes as points of a plane, for a region, or as points in space, for all of it.
 
-A region is what lies within 25 degrees (2780 km) of its middle. There the azimuthal equidistant projection about that
-middle changes no distance by more than 3%, less than a fitted lengthscale is known to, and a model in the plane has
-features without error (a Fourier lattice). Anything larger stays on the sphere: distances are chords, for which every
-kernel is positive definite, and features are spherical harmonics.
+A region lies within 25 degrees (2780 km) of its middle. There the azimuthal equidistant projection about that middle
+changes distances by at most 3%, which is less than the uncertainty of a fitted lengthscale. A model in the plane can
+use a Fourier lattice. Larger areas stay on the sphere: distances are chords, for which every kernel is positive
+definite, and features are spherical harmonics.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _reach(points: Tensor, centre: Sequence[float]) -> float:
 
 
 class OnSphere:
-    """Functions of longitude and latitude, in degrees: what `simulate` takes for such a grid, and `krige` for a model.
+    """Functions, or a model, of longitude and latitude in degrees, for `simulate` and `krige`.
 
     Args:
         inner: paths, or a model, over points on the sphere `[n, 3]`; or, with `centre`, over a region's plane `[n, 2]`.

@@ -34,10 +34,10 @@ def summarise(
     chunks: Chunks = "auto",
     inputs: Sequence[str] | None = None,
 ) -> Dataset:
-    """Maps of the paths' mean, standard deviation, quantiles and probabilities, as a lazy `xarray.Dataset`.
+    """Maps of the mean, standard deviation, quantiles and probabilities of paths, as a lazy `xarray.Dataset`.
 
-    All paths are evaluated on a block of cells, summed up there, and dropped: thousands of paths take no more memory
-    than a few. Quantiles are those of the sample, exactly.
+    All paths are evaluated on a block of cells, summarised and discarded, so that thousands of paths take little
+    memory. Quantiles are exact sample quantiles.
 
     Args:
         paths, grid, chunks, inputs: as for `simulate`; a block has all paths.
@@ -61,7 +61,7 @@ def summarise(
 def summaries_of(
     field: DataArray, *, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95), above: float | Sequence[float] = ()
 ) -> Dataset:
-    """`summarise` for a field that is simulated already. Its blocks should have all paths."""
+    """`summarise` for a field from `simulate`. Its blocks should contain all paths."""
     xr, array = need("xarray"), need("dask.array")
     levels, thresholds = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (quantiles, above))
     if levels.ndim != 1 or not np.all((levels >= 0) & (levels <= 1)):
@@ -115,7 +115,7 @@ def _statistics(values: np.ndarray, levels: np.ndarray, thresholds: np.ndarray) 
     return out
 
 
-# Functionals of whole fields: one number per path, and so a distribution that no map of cells can give.
+# Functionals of whole fields: one number per path. Their distribution cannot be computed from maps of cells.
 
 
 def area_above(field: DataArray, threshold: float) -> DataArray:
@@ -134,7 +134,7 @@ def area_above(field: DataArray, threshold: float) -> DataArray:
 
 
 def volume_above(field: DataArray, threshold: float) -> DataArray:
-    """The integral of what each path has above a threshold: lazily, one number per path."""
+    """The integral of the excess of each path over a threshold: lazily, one number per path."""
     return ((field - threshold).clip(min=0) * _cell_sizes(field)).sum(_cells(field))
 
 

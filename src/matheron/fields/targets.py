@@ -1,4 +1,4 @@
-"""Targets: where a field is wanted, whatever it is given as: named axes, an xarray object, a table, a list of points.
+"""Targets: the points of a field, given as named axes, an xarray object, a table, or a list of points.
 
 Points are written (x, y) and rasters are stored (y, x), rows first. So the axes of a grid are named in the order of the
 paths' inputs, and the dimensions of a field are the same names in reverse: `{"x": ..., "y": ...}` gives `(path, y, x)`.
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from xarray import DataArray, Dataset
 
-# Names that say which way a coordinate goes.
+# Names that identify the direction of a coordinate.
 EASTWARD = ("x", "lon", "longitude", "easting")
 NORTHWARD = ("y", "lat", "latitude", "northing")
-# Attributes that say how a template's own numbers were stored, and nothing of the field.
+# Attributes that describe how a template is stored, and do not apply to the field.
 _STORAGE = ("_FillValue", "missing_value", "scale_factor", "add_offset", "grid_mapping")
 
-# True where a value is wanted, perhaps not computed yet; None is everywhere.
+# True where a value is wanted, possibly lazy; None means everywhere.
 Mask = Union[np.ndarray, "Array", None]
 
 
@@ -65,7 +65,8 @@ Grid = Union["DataArray", "Dataset", "DataFrame", Mapping[str, ArrayLike], Array
 def as_targets(
     grid: Grid, input_dim: int, inputs: Sequence[str] | None = None, names: Sequence[str] | None = None
 ) -> Targets:
-    """Targets from what a user may give; a grid that has coordinates of all the paths' `names` is read by these."""
+    """Targets from the user's argument. If a grid has coordinates with all `names` of the paths' inputs, these are
+    used."""
     need("xarray")
     import xarray as xr
 
@@ -161,7 +162,7 @@ def _list(points: np.ndarray, names: Sequence[str], crs: object = None) -> Targe
 
 
 def _numbers(values: ArrayLike, where: str) -> np.ndarray:
-    """As float64. Dates are refused: NumPy would count them in its own unit, which the model's is not."""
+    """Numbers as float64. Dates are refused, because NumPy's unit for them differs from the model's."""
     array = np.asarray(values)
     try:
         if array.dtype.kind in "mM":
@@ -193,7 +194,7 @@ def _check_names(names: Sequence[Hashable], known: Sequence[Hashable], input_dim
 
 
 def _check_directions(names: Sequence[Hashable]) -> None:
-    """Dimensions stored (x, y) would feed y to the input that was x: say so instead."""
+    """Raise an error for dimensions stored as (x, y), which would pass y to the input x."""
     lower = [str(name).lower() for name in names]
     east = [i for i, name in enumerate(lower) if name in EASTWARD]
     north = [i for i, name in enumerate(lower) if name in NORTHWARD]

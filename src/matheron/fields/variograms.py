@@ -30,14 +30,15 @@ class Variogram:
     def band(
         self, model: ExactGP, *, level: float = 0.9, num: int = 200, seed: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where variograms of data lie that are drawn from the model at these points: quantiles at every lag.
+        """A band of variograms of data drawn from the model at these points: quantiles at every lag.
 
-        A variogram is that of one realisation. Pairs share points, so that dots at large distances are far from
-        the model's curve in company, and a map some ranges wide can have half or twice the model's sill by chance.
+        A variogram belongs to one realisation. Its pairs share points, so dots at large distances deviate together
+        from the curve of the model. A map that is some ranges wide can have half or twice the sill of the model by
+        chance.
 
         Args:
-            level: the share of them that is inside, at each lag.
-            num: how many data sets are drawn, at 500 of the points at the most.
+            level: share of the variograms that is inside the band, at each lag.
+            num: number of data sets to draw, at 500 or fewer of the points.
 
         >>> import torch, matheron
         >>> from matheron import fields, kernels
@@ -61,8 +62,8 @@ class Variogram:
         return np.interp(self.lags, lags, low), np.interp(self.lags, lags, high)
 
     def plot(self, model: ExactGP | None = None, *, ax: Axes | None = None, label: str = "data") -> Axes:
-        """Draw it, the size of a dot by its pairs, with a fitted model's along each coordinate, and the band in which
-        nine of ten variograms lie of data that are drawn from the model."""
+        """Plot the variogram, with dots by number of pairs. If a model is given, add its variogram along each
+        coordinate, and the band that contains 90% of variograms of data drawn from it."""
         if ax is None:
             from matplotlib import pyplot
 
@@ -89,9 +90,9 @@ def variogram(X: ArrayLike, y: ArrayLike, *, bins: int = 15, largest: float | No
     """The empirical variogram of values y `[n]` at points X `[n, d]`.
 
     Args:
-        bins: how many, evenly spaced in distance; those without pairs are left out.
-        largest: distance; half the largest between two points where not given.
-        seed: of which observations are taken where there are more than 3000.
+        bins: number of bins, evenly spaced in distance; empty ones are left out.
+        largest: largest distance; by default half of the largest distance between two points.
+        seed: random seed for choosing 3000 observations where there are more.
 
     >>> import torch
     >>> from matheron import fields

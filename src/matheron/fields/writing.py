@@ -1,4 +1,4 @@
-"""write: a field to Zarr, NetCDF or GeoTIFF, block by block, in bounded memory, from where a killed write got to."""
+"""write: a field to Zarr, NetCDF or GeoTIFF, block by block in bounded memory; a killed write can be resumed."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def write(
     """Write a field, or a Dataset of several, to `.zarr`, `.nc` (NetCDF) or `.tif` (GeoTIFF).
 
     Blocks are computed and written one by one, on a cluster by many workers at once, so that a field may be larger
-    than memory. They are gathered in a Zarr store beside the file, `.partial`; until all are there, nothing has the
-    file's own name. Killed, the same call resumes without the blocks that were finished.
+    than memory. They are collected in a Zarr store `.partial` beside the file, and the file appears when all are
+    there. After a kill, the same call resumes without the finished blocks.
 
     A GeoTIFF has a band for each map of a Dataset and each path, in the Dataset's order and with descriptions; it is
     tiled, compressed, and has overviews.
 
     Args:
-        field: what `simulate` gives, or anything made of it.
-        path: where to; on a cluster a folder that all workers see.
+        field: the result of `simulate`, or anything computed from it.
+        path: the file; on a cluster in a folder that all workers see.
         scheduler: "sync", "threads", the address of a Dask scheduler, or a `distributed.Client`. None is the Client
             of this process where there is one, else "threads".
         progress: show a bar.
@@ -113,7 +113,7 @@ def _written(dataset: Dataset, path: Path, store: Path, record: Path, scheduler:
 
 
 def _for_want_of_space(error: BaseException | None) -> bool:
-    """Whether a disk was full, or a user's share of it."""
+    """Whether an error means that a disk or a quota is full."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return error is not None and _for_want_of_space(error.__cause__ or error.__context__)
@@ -163,12 +163,13 @@ def _create(dataset: Dataset, store: Path) -> None:
         fits = variable.dtype.itemsize * math.prod(block) < 2**31 - 64  # Blosc takes no more
         encoding[name] = {"chunks": block, **(packing if fits else {})}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Consolidated metadata")  # readers ask for it, the format not yet
+        # readers use it, although the format does not define it yet
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
         dataset.drop_encoding().to_zarr(store, mode="w", compute=False, encoding=encoding, consolidated=True)
 
 
 def _tasks(dataset: Dataset, store: Path, done: set[str]) -> list[Delayed]:
-    """A task for every block that is not there yet. It writes the block, and gives back its name.
+    """A task for every missing block. It writes the block and returns its name.
 
     Blocks of several variables at the same cells are one task: maps of one field share its values.
     """
@@ -225,7 +226,7 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
 class Manifest:
     """A file of lines: first what is being written, then a line for every block that is there.
 
-    A kill in the middle of a line leaves a torn one, which is not counted: that block is computed again.
+    A kill in the middle of a line leaves an incomplete one, which is ignored, so that block is computed again.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Json]) -> None:

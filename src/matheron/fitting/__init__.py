@@ -1,4 +1,4 @@
-"""Hyperparameters from data: matheron.fit, and a summary of what came out."""
+"""Hyperparameters from data: matheron.fit, and a summary of the result."""
 
 from .hyperparameters import default_kernel_priors as default_kernel_priors
 from .hyperparameters import weak_priors as weak_priors

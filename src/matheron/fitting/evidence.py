@@ -65,15 +65,15 @@ def _log_likelihood(gp: ExactGP, L: Tensor, r: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeaveOneOut:
-    """What a model says of each of its n observations, given all the others, in the order of the data.
+    """Predictions of each of the n observations of a model from all the others, in the order of the data.
 
-    It prints as a summary. The scores are one number, or one per output, `[t]`, where there are several.
+    Printing shows a summary. Scores are one number, or one per output `[t]`.
 
     Attributes:
         log_density: log p(y_i | the others) `[n]`, of the user's y_i; its sum is a score to compare models by.
         standardized: (y_i - mean_i) / standard deviation_i `[n]` in the model's own space: standard normals where the
             model is right.
-        targets: y_i itself, `[n]`, in the user's units.
+        targets: the observations y_i, `[n]`, in the user's units.
         tasks: which output each observation is of, `[n]`; None where there is one.
     """
 
@@ -88,8 +88,8 @@ class LeaveOneOut:
 
     @property
     def rmse(self) -> Tensor:
-        """Root mean square of y_i less its prediction, in the user's units: from the mean, or from the median under an
-        output transform that is not affine."""
+        """Root mean square error of the predictions in the user's units. Predictions are means, or medians if the
+        output transform is not affine."""
         return self._scores(lambda own: (self.targets - self._mean)[own].square().mean().sqrt())
 
     @property
@@ -106,7 +106,7 @@ class LeaveOneOut:
 
     @property
     def coverage(self) -> Tensor:
-        """Share of the observations within the central 95% interval of their predictions: near 0.95 where the model's
+        """Share of observations within the central 95% interval of their predictions: near 0.95 if the model's
         uncertainty is right."""
         half_width = 1.959964  # of a standard normal's interval
         return self._scores(lambda own: (self.standardized[own].abs() <= half_width).double().mean())

@@ -1,8 +1,8 @@
-"""Quasi-Newton steps uphill from gradients alone, exact or estimated, with a curvature that is known about.
+"""Maximise by quasi-Newton steps from gradients alone, exact or estimated, with an approximately known curvature.
 
-The curvature of a log likelihood at the top for some of the data says what it is about for all of them, so a handful
-of steps are enough where one is dear. Half of g' B^-1 g, with g the gradient and B the curvature, is what a step is
-expected to gain; one half per hyperparameter is what sampling error costs.
+The curvature of a log likelihood at the maximum for some of the data predicts the curvature for all of them, so a few
+expensive steps are enough. A step is expected to gain half of g' B^-1 g, with gradient g and curvature B. Sampling
+error costs one half per hyperparameter.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Where the searches of a fit begin, in standardised units: much and little noise, random numbers, and the periods that
-a periodogram finds."""
+"""Starting points for the searches of a fit, in standardised units: much and little noise, random numbers, and periods
+from a periodogram."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .hyperparameters import Hyperparameters, Leaf, usual_gap
 class Starts:
     """Which starts there are, as `benchmarks/fit_tables.py` chose them.
 
-    Nats are what four starts lose there without one of these, seed 0.
+    The numbers are nats of log likelihood that four starts lose on a data set without that kind of start (seed 0).
 
     Attributes:
         lengths, noises: there is a start with each of these lengthscales along every column (times the root of the
@@ -52,8 +52,8 @@ def candidates(
 ) -> list[Tensor]:
     """Vectors to start `count` searches from: those given, much and little noise, and random ones.
 
-    The likelihood has a narrow top at every period that fits a little, and random numbers rarely hit the highest: so
-    periods are those of a periodogram's peaks, and the given starts are repeated with these.
+    The likelihood has a narrow maximum at every period that fits a little, and random numbers rarely find the highest.
+    So periods are taken from the peaks of a periodogram, and the given starts are repeated with them.
     """
     starts = [_even(h, given[-1], length, noise) for length in STARTS.lengths for noise in STARTS.noises]
     starts += [torch.cat([_random(leaf, generator) for leaf in h.leaves]) for _ in range(STARTS.random * count)]

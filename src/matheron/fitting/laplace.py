@@ -142,8 +142,8 @@ class _OnLattice:
 
 
 class _Mode(NamedTuple):
-    """Where Newton's method ended: coordinates, f - m and psi there; how many steps it took, and how long the last was,
-    in posterior standard deviations."""
+    """The result of Newton's method: coordinates, f - m and psi at the mode, the number of steps, and the length of
+    the last step in posterior standard deviations."""
 
     u: Tensor
     h: Tensor  # [n]
@@ -248,7 +248,7 @@ def _system(
     largest_dense: int = 4000,
     tolerance: float = 3e-3,
 ) -> _System:
-    """What a solver takes Newton's steps by.
+    """The system that computes Newton steps for a solver.
 
     "auto" is dense factors for up to `largest_dense` data; beyond, the lattice or conjugate gradients, with this
     tolerance.
@@ -280,13 +280,13 @@ def approximate(
     solver: str | Solver = "auto",
     max_iterations: int = 200,
 ) -> LatentGP:
-    """A Gaussian process that is seen through outcomes, by Laplace's approximation; hyperparameters as they are given.
+    """Approximate the posterior of a Gaussian process given outcomes, by Laplace's method with fixed hyperparameters.
 
         y_i ~ p(y_i | f(x_i)),       p(f | y)  ~  N(f^, (K^-1 + W)^-1)
 
-    Newton's method finds the mode f^. The approximation is the posterior of an `ExactGP` given pseudo-targets with a
-    noise of its own for every datum, `gp.gaussian`: paths that `matheron.draw` draws of the model have its law,
-    which is the approximation's and not the exact posterior's. The tutorial on outcomes says how much these differ.
+    Newton's method finds the mode f^. The approximation is the posterior of an `ExactGP` (`gp.gaussian`) given
+    pseudo-targets with a separate noise for every datum. Paths from `matheron.draw` have the law of the approximation,
+    and not of the exact posterior. The tutorial on outcomes compares the two.
 
     Args:
         kernel: a `matheron.kernels` kernel of one output.
@@ -430,7 +430,7 @@ def _own_terms(likelihood: Likelihood, found: _Evidence, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutcomesLeftOut(LeaveOneOut):
-    """What a model of outcomes says of each of them, given all the others.
+    """Predictions of each outcome from all the others.
 
         p(y_i | the others)  =  int p(y_i | f_i) N(f_i; the others' mean and variance) df_i
 
@@ -544,7 +544,7 @@ def _fits_scale(likelihood: Likelihood) -> bool:
 
 @dataclass(frozen=True)
 class Asked:
-    """What `matheron.fit` was asked for, beside data and likelihood."""
+    """The arguments of `matheron.fit` besides data and likelihood."""
 
     mean: Mean | ArrayLike | Callable[[Tensor], Tensor] | str | None
     priors: Mapping[str, Prior] | None

@@ -26,7 +26,7 @@ Watch = Callable[[int, Tensor, float], None]  # the number of observations, a ve
 class Dense:
     """log p(y | hyperparameters) + log prior of data in the model's units, and its gradient in the vector.
 
-    Every evaluation, also one on some of the data, is told to `watch`.
+    `watch` is called at every evaluation, including those on some of the data.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""fit: maximum likelihood, or penalised by priors, of a kernel's hyperparameters, the noise and the mean."""
+"""fit: hyperparameters of a kernel, noise and mean by maximum likelihood, with optional priors."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def fit(
 ) -> ExactGP | LatentGP:
     """Fit a Gaussian process to data: every hyperparameter of a kernel expression, the noise and the mean.
 
-    Inputs and targets are standardised inside. The model that comes back has its kernel in standardised units and the
-    transforms to and from the user's, so that paths drawn from it take the user's points and give the user's units.
+    Inputs and targets are standardised inside. The returned model has its kernel in standardised units, with
+    transforms to and from the user's units. Paths drawn from it take and return the user's units.
     `matheron.summary(gp)` prints its hyperparameters in the user's units, and how good the fit is. Columns that share a
     hyperparameter (one lengthscale for several) share a scale; give a lengthscale per column where columns have
     different units.
 
     Args:
-        kernel: any expression of `matheron.kernels`. Its numbers, in the user's units, are where one of the starts
-            begins; a number that is zero stays zero. A kernel without a scale has the targets' own variance. None:
+        kernel: any expression of `matheron.kernels`. Its numbers, in the user's units, are one of the starting points.
+            A number that is zero stays zero. A kernel without a scale has the variance of the targets. None:
             Matern-5/2 with a lengthscale per column and a scale, with the priors of `fitting.default_kernel_priors`.
         X, y, tasks: data as for `ExactGP`. NaN and infinities are refused: remove those rows first.
         likelihood: of `matheron.likelihoods`, where y are outcomes: counts, classes, or measurements with outliers. The

@@ -1,4 +1,4 @@
-"""Columns of a table: which of them are a model's inputs, their cells as numbers, and what is doubtful in them."""
+"""Columns of a table as inputs of a model: which columns, their cells as numbers, and remarks on doubtful cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..core.value import Json
 
-# Years first, months in words, or d/m/y and m/d/y, which are told apart by all cells of a column.
+# Formats: year first, months in words, and d/m/y or m/d/y, which all cells of a column together distinguish.
 _DATE = re.compile(
     r"\s*(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.](\d{4}|\d\d)|\d{4}-\d\d\s*$|"
     r"\d\d?[ -][a-z]{3,}[ ,.-]+\d{2,4}|[a-z]{3,}[ .]+\d\d?,? \d{4})(?!\d)",
@@ -27,17 +27,17 @@ _DATE = re.compile(
 )
 _EITHER = re.compile(r"\s*(\d\d?)([-/.])(\d\d?)[-/.]\d")
 _TIME = re.compile(r"\s*\d\d?:\d\d")
-# The units in which dates are numbers, in nanoseconds, and what a number of them is rounded to as a date.
+# Units of dates as numbers, in nanoseconds, and the precision to which numbers are rounded as dates.
 _UNITS = {"days": (86_400 * 10**9, "s"), "hours": (3600 * 10**9, "s"), "seconds": (10**9, "ms")}
 _THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(([,.' \u00a0\u202f])\d{3})(\2\d{3})*([.,]\d+)?\s*$")
-# Numbers that stand for no number in many files of measurements.
+# Numbers that mark missing values in many files of measurements.
 _MARKS = {sign * mark for sign in (-1, 1) for mark in (99.0, 999.0, 9999.0, 99999.0, 999.9, 9999.9, 1e20, 1e30)}
 
 
 @dataclass(frozen=True)
 class EncodedColumns:
-    """Which columns of a table are a model's inputs. Those with categories become one column of 0 and 1 per category,
-    dates become numbers of days, hours or seconds.
+    """The columns of a table that are inputs of a model. A column of categories becomes a column of 0 and 1 for each
+    category. Dates become numbers of days, hours or seconds.
 
     >>> import pandas
     >>> table = pandas.DataFrame({"a": [1.0, 2.0], "kind": ["x", "y"]})
@@ -57,7 +57,7 @@ class EncodedColumns:
 
     @property
     def places(self) -> dict[str, slice]:
-        """The model's own columns that each input has."""
+        """The columns of the model that belong to each input."""
         widths = [len(self.categories[name]) if self.coded(name) else 1 for name in self.inputs]
         each = zip(self.inputs, widths, accumulate(widths), strict=True)
         return {name: slice(end - width, end) for name, width, end in each}
@@ -66,7 +66,7 @@ class EncodedColumns:
         return name in self.categories
 
     def matrix(self, frame: DataFrame, source: str, advice: str | None = None) -> np.ndarray:
-        """The inputs `[n, d]`, NaN where a cell is empty; advice is for someone whose cells hold text."""
+        """The inputs `[n, d]`, NaN in empty cells. `advice` is added to the error if cells hold text."""
         check_columns(frame, self.inputs, source)
         parts = []
         for name in self.inputs:
@@ -156,7 +156,7 @@ def numbers(frame: DataFrame, name: str, source: str, advice: str | None = None)
 
 
 def quoted(name: str) -> str:
-    """A column's name as an argument that a shell, and `listed`, take for one.
+    """The name of a column, quoted so that a shell and `listed` read it as one name.
 
     >>> from matheron.tables.encoding import quoted
     >>> print(quoted("depth"), quoted("Order ID"), quoted("conc, mg/L"))
@@ -167,7 +167,7 @@ def quoted(name: str) -> str:
 
 
 def find_dates(frame: DataFrame, name: str, source: str) -> tuple[str, str] | None:
-    """The unit, and the date from which it counts, that make numbers of a column of dates; None of any other column.
+    """The unit and the origin with which a column of dates becomes numbers; None for any other column.
 
     >>> import pandas
     >>> find_dates(pandas.DataFrame({"day": ["2024-03-01", "2024-03-09"]}), "day", "table")
@@ -185,7 +185,7 @@ def find_dates(frame: DataFrame, name: str, source: str) -> tuple[str, str] | No
 
 
 def date_of(word: str, unit: str, since: str) -> float:
-    """A date in words as a number; ValueError where it is no date."""
+    """A date as text, as a number; ValueError if the text is not a date."""
     return float(_since(pandas().DataFrame({"date": [word.strip()]}), "date", word, unit, since)[0])
 
 
@@ -214,7 +214,7 @@ def _since(frame: DataFrame, name: str, source: str, unit: str, since: str) -> n
 
 
 def _as_dates(column: Any, name: str, source: str) -> Series | None:
-    """A column as dates; None where its first cell is none, ValueError where others are not."""
+    """A column as dates; None if its first cell is not a date, ValueError if a later one is not."""
     pd = pandas()
     if column.dtype.kind == "M":
         return column
@@ -243,7 +243,7 @@ def _as_dates(column: Any, name: str, source: str) -> Series | None:
 
 
 def _day_first(text: Series, name: str, source: str) -> bool:
-    """Whether 03/04/2024 is the third of April, by the cells of its column where this can be told."""
+    """Whether 03/04/2024 means the third of April, as far as the cells of the column determine it."""
     parts = text.str.extract(r"^(\d\d?)[-/.](\d\d?)").astype(float)
     days, months = bool((parts[0] > 12).any()), bool((parts[1] > 12).any())
     if days == months:
@@ -255,7 +255,7 @@ def _day_first(text: Series, name: str, source: str) -> bool:
 
 
 def no_data_remark(name: str, values: np.ndarray) -> str | None:
-    """What to say of a column in which a number such as -9999, far from all others, seems to mark missing values.
+    """A remark on a column in which a number such as -9999, far from all others, seems to mark missing values.
 
     >>> import numpy as np
     >>> no_data_remark("z", np.array([1.0, 2.5, -9999.0, 2.0]))
@@ -270,7 +270,7 @@ def no_data_remark(name: str, values: np.ndarray) -> str | None:
 
 
 def copies_remark(rows: np.ndarray) -> str | None:
-    """What to say of a table `[n, c]` in which whole rows are repeated.
+    """A remark on a table `[n, c]` in which whole rows are repeated.
 
     >>> import numpy as np
     >>> copies_remark(np.array([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]]))
@@ -284,7 +284,7 @@ def copies_remark(rows: np.ndarray) -> str | None:
 
 
 def listed(words: str | None) -> list[str] | None:
-    """The names in a,b,c; None where nothing was given. A name with a comma stands in double quotes.
+    """The names in the text a,b,c; None if nothing was given. A name that contains a comma is in double quotes.
 
     >>> from matheron.tables.encoding import listed
     >>> listed('depth, "conc, mg/L"')

@@ -77,7 +77,7 @@ def read_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[DataFrame]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What pandas finds wrong with a file, in words; a row that is longer than the header is an error, not cut."""
+    """Turn errors of pandas into sentences. A row that is longer than the header is an error and is not cut."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", pandas().errors.ParserWarning)
         try:
@@ -93,7 +93,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 class TableWriter:
-    """A CSV or Parquet file, by its name's ending, written a DataFrame at a time; it appears whole, or not at all."""
+    """A CSV or Parquet file (by its ending) that is written one DataFrame at a time. It appears when it is complete."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -126,7 +126,7 @@ class TableWriter:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         try:
             if self.parquet is not None:
-                # The first error is the one to be told.
+                # Only the first error is reported.
                 with _writing(self.path) if kind is None else suppress(OSError):
                     self.parquet.close()
             if kind is None and self.rows:
@@ -136,7 +136,8 @@ class TableWriter:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """A file with this content; where it cannot be written, as on a full disk, an OSError, and what was there stays."""
+    """Write a file with this content. If that fails, for example on a full disk, the old file stays and an OSError is
+    raised."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with _writing(path):
@@ -148,7 +149,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """What goes wrong while a file is written, with the name of that file."""
+    """Add the name of the file to errors that occur while it is written."""
     try:
         yield
     except OSError as error:
@@ -157,7 +158,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def check_folder(file: Path) -> None:
-    """Whether a file can be written, found out by writing another beside it: before hours of work."""
+    """Raise an error early if a file cannot be written, by writing a temporary file in the same folder."""
     if not file.parent.is_dir():
         raise FileNotFoundError(f"no folder {file.parent} to write {file.name} into: make it first")
     try:
@@ -169,7 +170,7 @@ def check_folder(file: Path) -> None:
 
 
 def pandas() -> ModuleType:
-    """pandas, and pyarrow beside it; the extra is named where they are missing."""
+    """Import pandas and pyarrow; the error for a missing one names the extra that installs it."""
     try:
         import pandas
         import pyarrow  # noqa: F401
@@ -197,7 +198,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _read_csv(path: Path, *, progress: bool = False, **settings: Any) -> tuple[Any, str]:
-    """pandas' `read_csv`, in the dialect that the file's first lines are in; and the decimal sign of this."""
+    """Call pandas' `read_csv` with the dialect of the file's first lines; also return the decimal sign."""
     common = pandas().io.common
     with _reading(path), common.get_handle(path, "rb", compression="infer", is_text=False) as handles:
         head = handles.handle.read(HEAD)
@@ -253,7 +254,7 @@ def dialect(head: bytes, path: Path) -> dict[str, object]:
     separator = _separator(body)
     decimal = "." if separator == "," else _decimal(body[1:], separator)
     read: dict[str, object] = {"sep": separator, "decimal": decimal, "encoding": encoding, "skiprows": above}
-    if above:  # the last comment may hold the names, as in files of NumPy's savetxt
+    if above:  # the last comment may hold the names, as NumPy's savetxt writes them
         names = _cells(lines[above - 1].strip().lstrip("#").strip(), separator)
         first = [cell.replace(",", ".") if decimal == "," else cell for cell in _cells(body[0], separator)]
         if len(names) == len(first) and all(map(is_number, first)) and not any(map(is_number, names)):
@@ -292,7 +293,7 @@ def _text(head: bytes, path: Path) -> tuple[str, str]:
 
 
 def _comments_above(lines: list[str]) -> int:
-    """How many lines stand above the header, the last of them a comment, or Excel's word on the separator."""
+    """The number of lines above the header: comments, or the line with which Excel states the separator."""
     above = 0
     for i, line in enumerate(lines):
         if line.lstrip().lower().startswith(("#", "sep=")):
@@ -303,7 +304,7 @@ def _comments_above(lines: list[str]) -> int:
 
 
 def _separator(body: list[str]) -> str:
-    """The sign that is most frequent in the header; spaces where there is none and the next row has as many cells."""
+    """The most frequent separator in the header; spaces if there is none and the next row has as many cells."""
     header = body[0]
     found = max(_SEPARATORS, key=header.count)
     words = len(header.split())

@@ -1,4 +1,4 @@
-"""Columns of outcomes: yes and no in words or numbers, counts, and what they were counted in."""
+"""Columns of outcomes: yes and no as words or numbers, counts, and the exposures or trials of the counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OutcomeColumn:
 
     @staticmethod
     def of(kind: str | None, exposure: str | None, trials: str | None) -> OutcomeColumn | None:
-        """What a command was given, checked; None where no likelihood was."""
+        """The options of a command, checked; None if no likelihood was given."""
         if kind is not None and kind not in LIKELIHOODS:
             raise ValueError(f"--likelihood: expected one of {', '.join(LIKELIHOODS)}, got {kind!r}")
         if exposure is not None and kind != "poisson":
@@ -68,7 +68,7 @@ class OutcomeColumn:
         return StudentT() if self.kind == "student-t" else Poisson(1.0 if beside is None else beside)
 
     def check(self, y: np.ndarray, beside: np.ndarray | None, name: str, source: str) -> None:
-        """ValueError, with the column's name, where there are numbers that cannot be outcomes."""
+        """Raise a ValueError with the column's name if it holds numbers that cannot be outcomes."""
         try:
             self.likelihood(None if beside is None else torch.from_numpy(beside)).check_outcomes(torch.from_numpy(y))
         except ValueError as error:
@@ -76,7 +76,7 @@ class OutcomeColumn:
 
 
 def _two_classes(frame: DataFrame, name: str, source: str) -> tuple[np.ndarray, str | None]:
-    """Zeros and ones `[n]`, NaN where a cell is empty; and which class counts as 1 where that is not plain."""
+    """Zeros and ones `[n]`, NaN in empty cells, and a remark on which class counts as 1 if that is not obvious."""
     column: Any = frame[name]
     known = column[column.notna()]
     if column.dtype.kind in "biuf" or str(column.dtype).lower() in ("int64", "float64", "boolean"):

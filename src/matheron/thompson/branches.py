@@ -1,4 +1,4 @@
-"""Branches: which parameters of a conditional space a point has, learned from the trials.
+"""Conditional parameters: a decision tree, learned from the trials, that predicts which parameters a point has.
 
 A trial lacks the parameters that its objective did not ask for, and what it asks for depends on those that it asked
 for before: `if kind == "tree": trial.suggest_int("depth", ...)`. So a decision tree over the trials splits on nothing
@@ -24,7 +24,7 @@ class _Node(NamedTuple):
 
 
 class Branches:
-    """Learned from points X `[n, d]` of trials in order, and which of the coordinates each has, `[n, d]`.
+    """A decision tree learned from points X `[n, d]` of trials in order and the coordinates that each has, `[n, d]`.
 
     >>> X = torch.tensor([[0.0, 0.3], [0.1, 0.8], [0.9, 0.5], [1.0, 0.5]])
     >>> has = torch.tensor([[True, True], [True, True], [True, False], [True, False]])
@@ -45,8 +45,8 @@ class Branches:
 
 
 def _grown(X: Tensor, has: Tensor, kind: Tensor) -> _Node:
-    """The tree of trials with coordinates `has` `[n, d]`, of kinds `[n, k]`, one-hot. Where nothing tells its trials
-    apart, a leaf is like the last of them."""
+    """The tree of trials with coordinates `has` `[n, d]`, of kinds `[n, k]`, one-hot. If no split separates the trials
+    of a leaf, the latest of them decides."""
     leaf = _Node(has[-1])
     usable = has.all(0).nonzero()[:, 0]
     if bool((has == has[0]).all()) or len(usable) == 0:

@@ -1,4 +1,4 @@
-"""fitted: a Gaussian process of evaluations, as draws of it are to be minimised."""
+"""Gaussian processes fitted to evaluations, for Thompson sampling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
     lower, upper = (X.new_zeros(d), X.new_ones(d)) if bounds is None else bounds.to(X)
     inward = Affine(1 / (upper - lower), -lower / (upper - lower))
     centre, deviation = y.mean(), y.std() if len(y) > 1 else y.new_ones(())
-    # Values that differ by rounding alone are one value.
+    # Values that differ only by rounding count as equal.
     outward = Affine(deviation if float(deviation) > 1e-13 * float(y.abs().max()) else y.new_ones(()), centre)
     model_X, model_y = inward(X), outward.inverse(y)
     priors = {"lengthscale": _lengthscale_density, "outputscale": _gamma(2.0, 1.0)}
@@ -46,7 +46,7 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
 
 
 class Refits:
-    """Models of a study that grows: hyperparameters are fitted anew now and then, the data are always all of them.
+    """Models of a growing study: hyperparameters are refitted from time to time, and every model has all data.
 
     Up to EVERY observations each model is fitted, once for the same observations, as many workers have them; then at
     sizes that grow by GROWTH, to the first observations, so that what is fitted depends on them alone and not on when a
@@ -82,7 +82,7 @@ class Refits:
 
 
 def representable(values: Tensor) -> Tensor:
-    """Columns whose squares a float64 cannot hold, in units of their largest number; the others as they are."""
+    """Scale columns whose squares overflow float64 by their largest number, and leave the others unchanged."""
     return values / _unit(values)
 
 
@@ -100,7 +100,8 @@ def _gamma(shape: float, rate: float) -> Gamma:
 def _lengthscale_density(x: Tensor) -> Tensor:
     """log p = -(l^2 + l^-2) / 10: that of Optuna's GPSampler.
 
-    Long lengthscales are unlikely. Had they a heavy tail, a parameter of small effect might get one so long that no
-    draw asks about it again: trials would agree in it for ever, and nothing would correct the lengthscale.
+    Long lengthscales are unlikely under this prior. With a heavy tail, a parameter of small effect could get a
+    lengthscale so long that draws never vary it again. All later trials would then agree in it, and no data could
+    correct the lengthscale.
     """
     return -0.1 * (x.square() + x.square().reciprocal())

@@ -9,7 +9,7 @@ from ..core.modes import Sobol
 
 
 def nondominated(F: Tensor) -> Tensor:
-    """Which rows of F `[n, m]` no other row dominates: `[n]`. Of rows that are equal, one.
+    """Which rows of F `[n, m]` are not dominated by another row, `[n]`; of equal rows, one is kept.
 
     >>> import torch
     >>> nondominated(torch.tensor([[0.0, 2.0], [1.0, 1.0], [1.0, 3.0], [0.0, 2.0]]))
@@ -27,8 +27,8 @@ def nondominated(F: Tensor) -> Tensor:
 def improvements(F: Tensor, front: Tensor, reference: Tensor, num_points: int = 1 << 13) -> Tensor:
     """The hypervolume below `reference` `[m]` that each row of F `[p, m]` would add to that of `front` `[r, m]`: `[p]`.
 
-    Exact for two columns. For more it is counted on `num_points` of a Sobol sequence: to one part in thousands of the
-    box.
+    The result is exact for two columns. For more it is estimated on `num_points` points of a Sobol sequence, to about
+    a thousandth of the box.
 
     >>> import torch
     >>> front, reference = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([2.0, 2.0])

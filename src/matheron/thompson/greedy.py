@@ -1,9 +1,9 @@
 """Less exploration: draws nearer to the posterior mean, and the mean's own minimiser.
 
-A draw in ten dimensions is lowest where little is known, round after round, and what the data say of the best point so
-far is hardly used. Draws whose deviations from the mean are halved, as in an average of four draws, use it; so does one
-point of a round at the mean's own minimum (Do et al., epsilon-greedy Thompson sampling, 2024, have both):
-`docs/results/against.md` has what they are worth.
+In ten dimensions the minimum of a draw lies where little is known, in every round, and the best point so far is hardly
+used. Two remedies use it (Do et al., epsilon-greedy Thompson sampling, 2024): draws with half of the deviations from
+the mean, as in an average of four draws, and one point of each round at the minimum of the mean.
+`docs/results/against.md` measures both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MESH_SIZE, NUM_STARTS = 4096, 8
 
 
 def graded(count: int) -> list[float]:
-    """Spreads from nearly none to that of draws, evenly: some functions explore, and others use what is known."""
+    """Evenly spaced spreads up to that of draws, so that some functions explore and others exploit."""
     return [(i + 1) / count for i in range(count)]
 
 
@@ -40,7 +40,8 @@ def toward_mean(paths: AbstractPaths, spread: float | Sequence[float]) -> Abstra
 def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: torch.Generator) -> Tensor | None:
     """The minimiser `[d]` of the paths' posterior mean in the box `[2, d]`; None where it is at a datum.
 
-    Searches start from the best of a mesh and of the data: in ten dimensions no mesh has a point near the lowest datum.
+    Searches start from the best points of a mesh and of the data, because in ten dimensions a mesh has no point near
+    the lowest datum.
     """
     lower, upper = box.to(paths.device, paths.dtype)
     side = upper - lower
@@ -56,6 +57,6 @@ def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: t
 
 
 def is_at_datum(difference: Tensor, near: float = 1e-4) -> bool:
-    """Whether a point, by its difference from each datum `[n, d]` as a share of the box, is nearer than `near` to one
-    in every coordinate: the mean's minimiser would tell nothing new there."""
+    """Whether a point is nearer than `near` to a datum in every coordinate. Differences `[n, d]` are shares of the
+    box. An evaluation there would add no information."""
     return bool((difference.abs().amax(1) < near).any())

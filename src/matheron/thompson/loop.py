@@ -36,12 +36,12 @@ FORMAT = "matheron-study-1"
 
 
 class EvaluationWarning(UserWarning):
-    """The user's function raised, or returned something that is not a finite number; the search went on without it."""
+    """The user's function raised an error or returned no finite number; the search continued without that point."""
 
 
 @dataclass(repr=False)
 class Study:
-    """What was tried, and the best of it: one point, or of several objectives a front.
+    """The evaluations of a search, and the best of them: a point, or a Pareto front for several objectives.
 
     Values are None where the function failed, and lists where there are several objectives. Constraints are met where
     they are zero or below.
@@ -160,34 +160,33 @@ def minimize_function(
 ) -> Study:
     """Minimise a Python function by Thompson sampling: rounds of q points, with a model fitted between rounds.
 
-    Draws ask what might be better, and the posterior mean knows what is good. So a round has one point at the mean's
-    minimum, and the others at minima of functions from near the mean to as far from it as draws: their spreads, as
-    `suggest` has them, are 2/q, 3/q, ..., 1. With q = 1 four rounds take turns, with 1, 3/4, 1/2 and the mean.
+    Draws explore, and the posterior mean exploits. So a round has one point at the minimum of the mean. The others are
+    minima of functions whose deviations from the mean are scaled by 2/q, 3/q, ..., 1 (the `spread` of `suggest`). With
+    q = 1, rounds alternate between spreads of 1, 3/4, 1/2 and the mean.
 
     Constraints are modelled as the objective is: a function is drawn for each, and the objective's is minimised where
     they are met. Several objectives are scalarised with random weights, other ones for every point, so that points
     spread over the Pareto front: `Study.front`.
 
     Args:
-        function: takes a point `[d]`, returns a number, or an array of one; with constraints among what it returns, or
-            several objectives, as many numbers. If it raises, or returns NaN, that is reported and survived: the point
-            is remembered as failed and the search continues, unless all of the first did.
+        function: takes a point `[d]` and returns a number, or several numbers for several objectives or constraints.
+            If it raises an error or returns NaN, a warning reports it and the point counts as failed. The search
+            continues, unless all initial points failed.
         bounds: the box, `[2, d]`.
         budget: evaluations in all.
         q: evaluations per round.
         constraints: one or several, each met where it is zero or below, as in Optuna (and not, as in BoTorch, where it
             is not negative). A whole number says which of the numbers that the function returns it is, {number: limit}
             where the limit is not zero; what is known beforehand is a function of points `[n, d] -> [n]`.
-        num_objectives: how many of the numbers that the function returns are to be minimised: those that are no
-            constraints.
-        kernel: of a model with known hyperparameters; None fits one after each round (Matern-5/2 with a lengthscale per
-            coordinate).
+        num_objectives: how many of the returned numbers are objectives; the others are constraints.
+        kernel: kernel of a model with known hyperparameters; None fits a Matern-5/2 with a lengthscale per coordinate
+            after each round.
         noise: variance of the function's noise where it is known; None learns it, or is 1e-6 with a given kernel.
         strategy: as for `suggest`.
         num_initial: uniform points before the first model; 2 (d + 1) where not given.
         trust_region: minimise drawn functions near the best point so far, in a region that grows while values fall and
-            shrinks when they do not. For many local minima in some ten dimensions or more, where a drawn function's
-            minimum in the whole box is mostly in a corner that nobody has been to.
+            shrinks otherwise. Use it for many local minima in about ten dimensions or more, where most drawn functions
+            have their minimum in an unexplored corner of the box.
         state: a file that holds the study after every evaluation. If it is there, the search resumes from it.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
@@ -242,7 +241,7 @@ def minimize_function(
                 count = min(q, budget - len(study.points))
                 met = [value if ok else None for value, ok in zip(study.values, study.feasible, strict=True)]
                 side = side_after(cast(list[float | None], met), first, q, box.shape[1]) if trust_region else None
-                # Of what is known, not of how often this process has gone round: a study may be resumed.
+                # From the number of values, not of rounds in this process, since a study may be resumed.
                 turn = (len(study.points) - first) % rounds
                 due = m == 1 and (count > 1 or turn == rounds - 1)
                 each = graded(count) if count > 1 else graded(rounds)[-1 - turn]
@@ -279,7 +278,7 @@ def minimize_function(
 def _check(
     dim: int, q: int, kernel: Kernel | None, noise: float | None, strategy: str, trust_region: bool, settings: Drawing
 ) -> None:
-    """The errors that would otherwise come after the first evaluations."""
+    """Raise errors before the first evaluation that would otherwise appear after it."""
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
     if noise is not None and not (math.isfinite(noise) and noise >= 0):
@@ -299,8 +298,8 @@ def _check(
 
 
 class Returned(NamedTuple):
-    """What the numbers are that the user's function returns: objectives, and constraints with their limits. And what is
-    known of constraints without it."""
+    """The meaning of the numbers that the user's function returns: objectives, and constraints with their limits. Also
+    the constraints that are known functions of the point."""
 
     num_objectives: int
     outputs: dict[int, float]
@@ -411,10 +410,10 @@ def _as_numbers(value: ArrayLike, returned: Returned) -> list[float]:
 
 
 def _save(study: Study, path: Path) -> None:
-    """The whole study, replaced in one move: a kill at any time leaves the old one or the new one."""
+    """Save the whole study by replacing the file at once: after a kill, either the old or the new file is there."""
     content = {"format": FORMAT, **vars(study)}
     if not study.constraints:
-        del content["constraints"]  # as without any it always was
+        del content["constraints"]  # absent if there are no constraints
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(handle, "w") as file:
         json.dump(content, file)

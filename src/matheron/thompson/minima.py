@@ -1,4 +1,4 @@
-"""minimize: every path's minimiser, by a shared mesh and a polish of all paths' best starts together."""
+"""minimize: the minimiser of every path, by a shared mesh and joint local searches from its best points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .quasi_newton import ENDINGS, lowest, minimize_in_unit_box
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Mesh points, by default: fifteen times fewer than in the paper, and optima as good.
+# Mesh points by default: fifteen times fewer than in the paper, with equally good optima.
 MESH_SIZE = 16_384
 
 
@@ -32,15 +32,16 @@ class InfeasibleWarning(UserWarning):
 
 
 class Minima(NamedTuple):
-    """One minimiser per path: points x `[s, d]`, values `[s]` (for m objectives `[s, m]`), and how each search ended.
+    """The minimiser of each path: points x `[s, d]`, values `[s]` (`[s, m]` for m objectives), and how each search
+    ended.
 
-    With c constraints, `violation` `[s, c]` is by how much each of them is above zero at x: zero where it is met.
+    With c constraints, `violation` `[s, c]` is the amount by which each is above zero at x, and zero where it is met.
     """
 
     x: Tensor
     value: Tensor
     ending: list[str]
-    num_evaluations: int  # of a path at a point with its gradient, in all
+    num_evaluations: int  # evaluations of a path with its gradient at one point, in total
     violation: Tensor | None = None
 
     @property
@@ -74,7 +75,7 @@ class Minima(NamedTuple):
     def plot(
         self, *, paths: AbstractFunctions | None = None, bounds: ArrayLike | None = None, axes: Axes | None = None
     ) -> Axes:
-        """The minimisers, on a map of the paths' mean where these are given: `matheron.plots.plot_minima`."""
+        """Plot the minimisers, on a map of the mean if paths are given (`matheron.plots.plot_minima`)."""
         from ..plots import plot_minima
 
         return plot_minima(self, paths=paths, bounds=bounds, axes=axes)
@@ -104,27 +105,28 @@ def minimize(
 ) -> Minima:
     """Find the minimiser of every path in a box, where constraints are met.
 
-    A scrambled Sobol mesh, shared by all paths, is screened in one blocked product; each path's `num_starts` best
-    points are then polished together by a bounded quasi-Newton method. With constraints this minimises an augmented
-    Lagrangian, and the best feasible point of all counts. A path with no feasible point has the one of least violation,
-    in constraints' standard deviations over the box: `Minima.violation` tells, and an `InfeasibleWarning`.
+    All paths are evaluated on one scrambled Sobol mesh. From the `num_starts` best points of each path, a bounded
+    quasi-Newton method searches locally, for all paths together. With constraints it minimises an augmented
+    Lagrangian, and the best feasible point is returned. If a path has no feasible point, the one of least violation is
+    returned, in standard deviations of the constraints over the box. `Minima.violation` and an `InfeasibleWarning`
+    report that.
 
     Args:
-        paths: drawn functions, or what is made of such (`f1 + 2 * f2.exp()`), of one output, or of several: those that
-            are no constraints are objectives.
+        paths: drawn functions, or combinations of them (`f1 + 2 * f2.exp()`), with one or several outputs. Outputs
+            that are not constraints are objectives.
         bounds: the box, `[2, d]`: lower bounds, then upper.
         constraints: one or several, each met where it is zero or below, as in Optuna. (BoTorch's, and those of SciPy's
             dictionaries, are met where they are not negative: change the sign.) A function of points `[n, d] -> [n]` is
             the same for all paths; its gradient is autograd's, or numerical where torch cannot follow it. The number of
             an output is that output, drawn jointly with the objective: each path is held to its own; {number: limit}
             for limits other than zero. Other paths, as many, are constraints of another model.
-        weights: of several objectives, `[m]` or for each path `[s, m]`. Each path's minimiser is that of an augmented
-            Chebyshev scalarisation: a point of its own Pareto front. None draws weights uniformly, and the points
-            spread over the fronts.
-        num_starts: points of the mesh that are polished, per path.
-        mesh_size: points of the mesh; the paper's budget is 250,000, and rarely finds a lower value.
-        max_iterations: of the polish.
-        generator, seed: scrambles the mesh, a generator or a seed.
+        weights: weights of several objectives, `[m]`, or `[s, m]` for each path. The result is the minimiser of an
+            augmented Chebyshev scalarisation, which is on the Pareto front of that path. None draws weights uniformly,
+            so that points spread over the fronts.
+        num_starts: number of points of the mesh from which local searches start, per path.
+        mesh_size: number of points of the mesh. The paper uses 250,000, which rarely finds a lower value.
+        max_iterations: limit for each local search.
+        generator, seed: generator or seed that scrambles the mesh.
         progress: show a progress bar.
 
     >>> import matheron
@@ -225,7 +227,7 @@ def minimize_together(
             on_iteration=lambda running: bar.update(polishing, completed=len(owner) * k - running),
         )
     best = lowest(optimum.value, k)  # [s]
-    x = torch.addcmul(lower, optimum.x[best], side).clamp(lower, upper)  # rounding must not leave the box
+    x = torch.addcmul(lower, optimum.x[best], side).clamp(lower, upper)  # rounding must not move points out of the box
     parts = [t.split(counts) for t in (x, optimum.value[best] * unit, optimum.ending[best])]
     each = zip(*parts, num_evaluations.tolist(), strict=True)
     return [Minima(x, value, [ENDINGS[i] for i in ending.tolist()], count) for x, value, ending, count in each]
@@ -241,7 +243,7 @@ def maximize(
     seed: int | None = None,
     **settings: Unpack[Search],
 ) -> Minima:
-    """Find the maximiser of every path in a box: `minimize` of the paths turned upside down, with its settings.
+    """Find the maximiser of every path in a box, by `minimize` for the negative paths and with its settings.
 
     Constraints are as for `minimize`, met where they are zero or below; outputs that are constraints stay as they are.
 
@@ -362,10 +364,11 @@ def _screen(
     k: int,
     advance: Callable[[int], None],
 ) -> tuple[Tensor, Tensor]:
-    """Each path's k lowest points of the mesh, `[s, k, d]`, while the mesh streams by; and its unit `[s]`.
+    """The k lowest points of the mesh for each path, `[s, k, d]`, found block by block, and the unit of each path
+    `[s]`.
 
-    The polish ends by tolerances for functions that vary by one or more. Where a path varies by less its unit is about
-    that: a power of two, so that nothing is rounded.
+    Local searches end by tolerances that suit functions with a range of one or more. A path with a smaller range is
+    measured in a unit of about that range, which is a power of two so that nothing is rounded.
     """
     s = paths.num_paths
     best = torch.full((s, 0), torch.inf, dtype=lower.dtype, device=lower.device)

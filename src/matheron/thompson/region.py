@@ -1,8 +1,9 @@
-"""Trust regions: a drawn function's minimiser near the best of the data, where a whole box is too large to explore.
+"""Trust regions: the minimiser of a drawn function near the best data, if the whole box is too large to explore.
 
-In ten dimensions a box has corners that no budget visits, and most drawn functions are lowest in one of them. A region
-about the best point so far, which grows while values fall and shrinks when they do not, is Eriksson et al.'s remedy
-(TuRBO, 2019). Here functions are drawn whole, so that their minimisers in the region are polished, not picked.
+In ten dimensions a box has more corners than any budget can visit, and most drawn functions have their minimum in one
+of them. TuRBO (Eriksson et al., 2019) restricts the search to a region around the best point so far, which grows while
+values fall and shrinks otherwise. Here whole functions are drawn, so their minimisers in the region are found by
+gradients and not picked from candidates.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def side_after(
 ) -> float:
     """The side of the region after rounds of q values (None: failed) that came after the `first` ones.
 
-    It follows from the values alone, so that a search that resumes after a restart has the same region.
+    The side depends on the values alone, so a search that resumes after a restart has the same region.
 
     Args:
         values, first, q, dim: all values, how many were there before the rounds, values per round, and dimensions.

@@ -59,7 +59,7 @@ def suggest(
     seed: int | None = None,
     progress: bool = False,
 ) -> Tensor:
-    """q points to evaluate, each the minimiser of a function of its own drawn from the model: `[q, d]`.
+    """Suggest q points to evaluate, `[q, d]`: each is the minimiser of its own function drawn from the model.
 
     Args:
         model: a model that `matheron.describe` understands, of one output; or of several (`matheron.Outputs` has models
@@ -80,15 +80,16 @@ def suggest(
         mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; if not given 16,384 as
             for `minimize`, and for "function-space", where they are all there is, the paper's 1,000,000.
         num_starts: points of the mesh that are polished, per function; of the first two.
-        pending: points `[p, d]` still being evaluated. They need nothing, since functions are independent draws; given
-            here, the drawn functions pass through the posterior mean there, and so have less to find near them.
+        pending: points `[p, d]` that are still being evaluated. This is optional, since functions are independent
+            draws. Drawn functions then pass through the posterior mean at these points, so suggestions near them are
+            less likely.
         trust_region: a share of the box's sides. Each function is then minimised in a region of such sides about the
             data point where it is lowest: for ten dimensions and more, see `minimize_function`.
-        spread: how far functions are from the posterior mean, in deviations of draws: for all of them, or one number
-            for each. With 1 they are draws; with 0.5 they explore less, as averages of four draws do. Constraints are
-            always draws.
-        greedy: whether the first point is the minimiser of the posterior mean, where that is at no datum, instead of a
-            draw's; of one objective.
+        spread: factor for the deviations of functions from the posterior mean: one number, or one for each function.
+            With 1 they are draws. With 0.5 they explore less, as averages of four draws do. Constraints are always
+            draws.
+        greedy: whether the first point is the minimiser of the posterior mean instead of a draw, unless it is at a
+            datum. For one objective.
         generator, seed: where random numbers come from, a generator or a seed.
         progress: show a progress bar.
 
@@ -161,8 +162,8 @@ def suggest_together(
 ) -> list[Tensor]:
     """`suggest` for several models, each with a generator of its own: the functions of all are minimised together.
 
-    What each gets is what `suggest` gives it alone: bit for bit on a CPU, to rounding on a GPU, where it saves the time
-    of many small searches (`minimize_together`). Arguments are those of `suggest`, less constraints.
+    Each result equals that of `suggest` alone: bit for bit on a CPU, and to rounding on a GPU, where this saves the
+    overhead of many small searches (`minimize_together`). Arguments are those of `suggest` without constraints.
 
     >>> import torch, matheron
     >>> from matheron import kernels

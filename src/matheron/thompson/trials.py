@@ -1,5 +1,4 @@
-"""The trials of an Optuna study that count, as numbers to be minimised; and constraints, met where they are zero or
-below."""
+"""The relevant trials of an Optuna study as numbers to be minimised, and their constraints, met at zero or below."""
 
 from __future__ import annotations
 
@@ -97,7 +96,8 @@ def _constraints(trials: Sequence[FrozenTrial]) -> Tensor:
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = np.array([[row.get(name, np.nan) for name in names] for row in rows], dtype=float)
     table = table.reshape(len(rows), len(names))
-    for column in table.T:  # infinite ones are held to the finite ones; a column without any says nothing but its sign
+    # infinite values are clamped to the finite ones; a column without finite values has only signs
+    for column in table.T:
         finite = column[np.isfinite(column)]
         limit = float(np.abs(finite).max()) if len(finite) else 1.0
         np.clip(column, -limit, limit, out=column)  # NaN stays

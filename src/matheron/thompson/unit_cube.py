@@ -5,7 +5,7 @@
                           of v is (v - 1/2, v + 1/2), on the scale of logarithms
     categorical           one coordinate per choice: the choice's is 1, the others' 0
 
-A point of the cube that is no parameters' is *snapped* to the cell, or the choice, that it lies in.
+A point of the cube that corresponds to no parameters is *snapped* to its nearest cell or choice.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch.nn.functional import one_hot
 
 from .branches import Branches
 
-# Of any kind, as Optuna has it.
+# An Optuna distribution of any kind.
 Parameter = bool | int | float | str | None
 
 
 class UnitCube:
     """The parameters of a search space, in the order of their names.
 
-    `moves` `[d]` tells the coordinates of floats without a step, which may be anything in [0, 1]; `ordered` `[d]` tells
-    those of all numbers.
+    `moves` `[d]` marks coordinates of floats without a step, which take any value in [0, 1]. `ordered` `[d]` marks
+    coordinates of all numbers.
 
     >>> from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     >>> space = {"depth": IntDistribution(1, 4), "kind": CategoricalDistribution(["a", "b"]),
@@ -48,7 +48,7 @@ class UnitCube:
         axes = [axis for axis in self.axes.values() for _ in range(axis.width)]  # of each coordinate
         self.moves = torch.tensor([type(axis) is _Continuous for axis in axes], device="cpu")
         self.ordered = torch.tensor([not isinstance(axis, _ChoiceColumns) for axis in axes], device="cpu")
-        # Where a point is in the coordinates of parameters that it does not have.
+        # The coordinate of a parameter that a point does not have.
         neutral = [1 / axis.width if isinstance(axis, _ChoiceColumns) else 0.5 for axis in axes]
         self.neutral = torch.tensor(neutral, dtype=torch.float64, device="cpu")
 

@@ -1,4 +1,4 @@
-"""The demo's numbers: what drawing and evaluating take, how far draws are from the exact posterior, and a table."""
+"""The numbers of the demo: times of drawing and evaluating, distances from the exact posterior, and a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOMAIN = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much the demo does."""
+    """The sizes of the demo's problem."""
 
     num_paths: int = 64
     num_features: int = 1024
@@ -152,7 +152,7 @@ def table(rows: list[Row], sizes: Sizes) -> Table:
 
 
 def notes(rows: list[Row], sizes: Sizes) -> list[str]:
-    """What the table cannot say in its cells."""
+    """Notes below the table."""
     chance, memory = rows[-1].empirical, sizes.many**2 * 8 / 1e9
     return [
         f"W2: the 2-Wasserstein distance to the exact posterior at {sizes.compared} points. 'W2 of their law' is "

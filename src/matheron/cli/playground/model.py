@@ -1,4 +1,4 @@
-"""What the playground shows, as numbers: it knows nothing of the page."""
+"""The numbers that the playground shows, independent of the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNELS = {
     "RBF": lambda lengthscale: K.RBF(lengthscale),
     "Periodic": lambda lengthscale: K.Periodic(period=0.5, lengthscale=4 * lengthscale),
 }
-# What each position of the switch asks `draw` for.
+# Arguments of `draw` for each position of the switch.
 FEATURES = {"plain": "sobol", "the paper's": "cosine", "leverage": "leverage"}
 NUM_POINTS = 200
 _MEASURED = slice(None, None, 4)  # W2 is cubic in the number of points

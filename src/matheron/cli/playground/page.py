@@ -32,14 +32,14 @@ SHOWN = ("prior", "update", "posterior", "exact posterior")
 
 
 def within(value: object, low: float, high: float, otherwise: float) -> float:
-    """A number held to a range; `otherwise` where it is none."""
+    """A number clipped to a range; `otherwise` if the value is not a number."""
     if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         return otherwise
     return min(max(float(value), low), high)
 
 
 class Page:
-    """One visitor's page: what is on it, and what happens when something moves."""
+    """The page of one visitor: its elements, and their reactions to changes."""
 
     # What sliders go from and to, and the plot's axes. A client may send anything, so that values are held to these.
     lengthscales, log_noises, log_features, path_counts = (0.03, 0.6), (-6.0, 0.0), (3, 11), (1, 64)
@@ -156,6 +156,6 @@ def _slider(title: str, ends: tuple[float, float], step: float, value: float, na
 
 
 def add_page(document: Document) -> None:
-    """What Bokeh's server calls for every visitor."""
+    """Bokeh's server calls this for every visitor."""
     document.title = "matheron playground"
     document.add_root(Page().layout)

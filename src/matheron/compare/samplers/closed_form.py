@@ -33,8 +33,8 @@ def moments(model: object, x: ArrayLike) -> Moments:
     Sparse, `eqn:svgp_posterior_moments`:
         m = K_*m K_mm^-1 mu_u                   C = K_** + K_*m K_mm^-1 (Sigma_u - K_mm) K_mm^-1 K_m*
 
-    They are computed and returned in float64, whatever the data's dtype: a reference must be better than what it
-    judges. An ensemble's are those of the mixture.
+    Moments are computed and returned in float64 for data of any dtype, because a reference must be more precise than
+    what is compared with it. For an ensemble they are those of the mixture.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -55,7 +55,7 @@ def moments(model: object, x: ArrayLike) -> Moments:
 
 
 class Posterior:
-    """One model's posterior in its own space, before any transform, its factor made once for all points asked about."""
+    """The posterior of one model in its own space, before any transform. The factor is computed once for all points."""
 
     # Covariances between points and data that are in memory at once, where marginals are computed.
     block: ClassVar[dict[str, int]] = {"cpu": 1 << 22, "cuda": 1 << 26}
@@ -69,7 +69,7 @@ class Posterior:
             self.S = None if update.root is None else self._solved(update.root)  # [m, r]
 
     def _solved(self, B: Tensor) -> Tensor:
-        """L^-1 B `[m, n]`; for many columns on a GPU by a product.
+        """L^-1 B `[m, n]`, by a matrix product if there are many columns on a GPU.
 
         There a triangular solve with a million columns takes seconds for two rows, and for a thousand runs at a sixth
         of a product's rate.
@@ -177,7 +177,7 @@ def shaped(mean: Tensor, C: Tensor, t: int) -> Moments:
 def marginals(gp: ExactGP | SparseGP, x: Tensor) -> tuple[Tensor, Tensor]:
     """Posterior means and standard deviations at points `[M, d]`: both `[M]`, in the model's units.
 
-    Under an affine output transform the order of values is that of the model's own, which is all that is used of them.
+    An affine output transform keeps the order of values, and callers use that order alone.
     """
     return Posterior(gp).marginals(inner_points(gp, x))
 
@@ -188,8 +188,8 @@ def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: Array
         m = K_*m K_mm^-1 mu_u                            the posterior's own, whatever the basis
         C = J J^T + K_*m K_mm^-1 Sigma_u K_mm^-1 K_m*    with J = Phi_* - K_*m K_mm^-1 Phi_m
 
-    For an exact model K_mm is K_nn + sigma^2 I, and Sigma_u is sigma^2 I. Given paths, their bases count as often as
-    they are used.
+    For an exact model K_mm is K_nn + sigma^2 I, and Sigma_u is sigma^2 I. If paths are given, each of their bases is
+    weighted by the number of paths that use it.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -206,7 +206,7 @@ def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: Array
     with torch.no_grad():
         at = PriorAt(gp, inner_points(gp, x))
         update = Factored(gp, at)
-        G = solved(update.L, at.K_mx)  # K_mm^-1 K_m*, [m, n]
+        G = solved(update.L, at.K_mx)  # K_mm^-1 K_m*  [m, n]
         C = (G.mT * update.noise) @ G
         if update.root is not None:
             S = G.mT @ update.root  # [n, r]

@@ -1,4 +1,4 @@
-"""A model's prior at its centres and at some points, and the factor that one is conditioned on the other by."""
+"""The prior of a model at its centres and at some points, and the factor that conditions the second on the first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
 class PriorAt:
     """A model's centres (X, or Z) and some points x of its own space, or none, all in float64, and the prior there.
 
-    Several outputs at a point are as many sites `x`, outputs 0 .. t - 1 in turn.
+    A point with t outputs is t sites in `x`, for outputs 0 .. t - 1 in turn.
     """
 
     def __init__(self, gp: ExactGP | SparseGP, x: Tensor | None = None) -> None:
@@ -55,7 +55,8 @@ class PriorAt:
 
 
 class Factored:
-    """K = L L^T at the centres, noise or jitter included, and what an update aims at there."""
+    """The factorisation K = L L^T at the centres, with noise or jitter, and the values that an update must reach
+    there."""
 
     def __init__(self, gp: ExactGP | SparseGP, at: PriorAt) -> None:
         self.gp, self.mean = gp, at.mean_m
@@ -64,7 +65,7 @@ class Factored:
         K = covariance(at.kernel, at.sites)
         K.diagonal().add_(self.noise)
         self.L, jitter = safe_cholesky(K, "k(X, X) + noise")
-        self.noise = self.noise + jitter  # what had to be added counts as noise, as in a path
+        self.noise = self.noise + jitter  # jitter that had to be added counts as noise, as in a path
 
     @property
     def target(self) -> Tensor:

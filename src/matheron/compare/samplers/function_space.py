@@ -1,4 +1,4 @@
-"""Samplers of values, of which every call draws anew; location-scale sampling, exact to rounding at cubic cost."""
+"""Samplers that return values and not functions: location-scale sampling, exact to rounding at cubic cost."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ...solvers.cholesky import solved
 from .closed_form import Posterior, selected
 from .conditionals import Factored, PriorAt, inner_points, single
 
-# Draws some values of the process at points fixed beforehand: count -> [count, n], or [count, n, t].
+# Draws values of the process at fixed points: count -> [count, n], or [count, n, t].
 DrawValues = Callable[[int], Tensor]
 
 
 class ValueDraws(ABC):
-    """Draws of a Gaussian process's values at points that must all be named at once.
+    """Draws of the values of a Gaussian process at points that must all be given in one call.
 
     It is called as Paths are, `[n, d] -> [s, n]` or `[s, n, d] -> [s, n]`, with a trailing `[t]` for several outputs.
-    But these are no functions: a second call draws again, and knows nothing of the first.
+    These are not functions: a second call draws new values, independent of the first.
     """
 
     def __init__(self, num_paths: int, generator: torch.Generator) -> None:
@@ -32,7 +32,7 @@ class ValueDraws(ABC):
 
     @abstractmethod
     def at(self, x: ArrayLike) -> DrawValues:
-        """All that can be done once for points x `[n, d]`, and from then on draws of values there."""
+        """Do the work that points x `[n, d]` need once, and return a function that draws values there."""
 
     def __call__(self, x: ArrayLike) -> Tensor:
         """Values at x, by the shape rule."""
@@ -44,7 +44,7 @@ class ValueDraws(ABC):
         return self.at(x[0])(self.num_paths) if len(x) == 1 else torch.cat([self.at(own)(1) for own in x])
 
     def blocks(self, x: ArrayLike, block_size: int = 1024) -> Iterator[Tensor]:
-        """As many draws at x `[n, d]`, some at a time, `[b, n]`; what the points need is done once."""
+        """Yield all draws at x `[n, d]` in blocks `[b, n]`; the factorisation is computed once."""
         draw, left = self.at(x), self.num_paths
         while left > 0:
             yield draw(min(block_size, left))
@@ -80,7 +80,8 @@ class LocationScale(ValueDraws):
         super().__init__(num_paths, generator)
         self.gp = gp
         for member in gp.models if isinstance(gp, Outputs) else [gp]:
-            single(member.model if isinstance(member, SelectedOutputs) else member)  # says at once what it cannot do
+            # raises early for models that it cannot sample
+            single(member.model if isinstance(member, SelectedOutputs) else member)
 
     def at(self, x: ArrayLike) -> DrawValues:
         return self._at(self.gp, x)
@@ -138,7 +139,8 @@ def in_user_units(gp: ExactGP | SparseGP, draw: DrawValues) -> DrawValues:
 
 
 def root(C: Tensor) -> Tensor:
-    """R with R R^T = C `[n, n]`: Cholesky's, or, where C is singular to rounding, the eigenvectors'; no jitter."""
+    """A root R with R R^T = C `[n, n]` without jitter: the Cholesky factor, or one from eigenvectors if C is singular
+    to rounding."""
     L, failed = torch.linalg.cholesky_ex(C)
     if not bool(failed):
         return L

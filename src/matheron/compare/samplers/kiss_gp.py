@@ -1,4 +1,4 @@
-"""GPyTorch's KISS-GP and LOVE on a given grid, with the kernel's own covariance there. Imported when it is used."""
+"""GPyTorch's KISS-GP and LOVE on a given grid, with the exact covariance of the kernel on that grid."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ def fast_posterior(
         warnings.catch_warnings(),
         gpytorch.settings.fast_pred_samples(),
         gpytorch.settings.fast_pred_var(),
-        gpytorch.settings.max_cholesky_size(1),  # Lanczos, whatever the size: that is what LOVE is
+        gpytorch.settings.max_cholesky_size(1),  # use Lanczos for every size, as LOVE does
         gpytorch.settings.max_root_decomposition_size(num_iterations),
         gpytorch.settings.max_cg_iterations(num_iterations),
-        gpytorch.settings.max_lanczos_quadrature_iterations(min(num_iterations, 20)),  # not used; at most the above
+        # not used: the size above is the limit
+        gpytorch.settings.max_lanczos_quadrature_iterations(min(num_iterations, 20)),
         gpytorch.settings.eval_cg_tolerance(1e-6),
     ):
-        warnings.simplefilter("ignore")  # that iterations end before the tolerance is met, which is what was asked for
+        # warnings that iterations end before the tolerance is met: a fixed number was requested
+        warnings.simplefilter("ignore")
         posterior: Any = model(x)
         return posterior.mean, posterior.lazy_covariance_matrix.root.to_dense()
 

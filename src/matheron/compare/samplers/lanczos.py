@@ -37,7 +37,8 @@ def love(
     Args:
         model: an exact model of one output, with a stationary kernel, whose training inputs form a regular grid.
         num_paths: how many draws.
-        num_iterations: of Lanczos and conjugate gradients in the precomputation; None is n, as in the paper's appendix.
+        num_iterations: iterations of Lanczos and of conjugate gradients in the precomputation; None means n, as in the
+            paper's appendix.
         generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
 
     >>> import torch, matheron
@@ -87,7 +88,8 @@ class Love(ValueDraws):
 
 @contextmanager
 def _seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """GPyTorch draws Lanczos's first vectors from torch's own generator: seed it from ours, and put it back."""
+    """Seed torch's default generator from ours, and restore it at the end: GPyTorch draws its first Lanczos vectors
+    from it."""
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

@@ -52,8 +52,8 @@ def design(features: Features, sites: Observed) -> Tensor:
 def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iterator[Callable[[Observed], Tensor]]:
     """Some bases at a time, as one wide basis: maps n sites to `[n, g t ell]`, columns scaled by sqrt(share).
 
-    As many as have about `width` columns for an output. Sums over bases of share * Phi Phi^T are then products of wide
-    matrices, and few.
+    Bases are joined until they have about `width` columns for each output. A sum over bases of share * Phi Phi^T is
+    then a small number of products of wide matrices.
     """
     on_lattices = [isinstance(basis, Lattice) for basis in features.bases]
     if any(on_lattices):
@@ -75,7 +75,7 @@ def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iter
 
 
 def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tuple[Features, Tensor]:
-    """Features in float64, and each basis's share `[g]`: that of the paths which use it, where paths are given."""
+    """Features in float64, and the share `[g]` of each basis: the share of paths that use it, if paths are given."""
     if isinstance(basis, PriorPlusUpdate):
         features, index = basis.prior.features, basis.prior.basis_index
         counts = torch.bincount(index, minlength=features.num_bases).double()
@@ -102,10 +102,9 @@ def feature_covariance(basis: Features | PriorPlusUpdate, x: Sites | Tensor) -> 
 
 
 # Weight-space posteriors of the random-feature linear model: what decoupled sampling is measured against.
-#
-# The appendix's other ways to take a sparse posterior apart do harm. Both ask a linear model of ell features to
-# pass exactly through given values at the m inducing points (u itself, or zero). It has few functions that do, and
-# these are wild elsewhere. Decoupled paths leave that task to k(., Z).
+# The paper's appendix has two other decompositions of a sparse posterior, and both are inaccurate. They require a
+# linear model of ell features to pass exactly through given values at the m inducing points (u itself, or zero). Few
+# of its functions do, and these vary wildly elsewhere. Decoupled paths use k(., Z) for that.
 
 
 METHODS = ("auto", "cholesky", "eigen", "pathwise")
@@ -113,7 +112,8 @@ METHODS = ("auto", "cholesky", "eigen", "pathwise")
 
 @final
 class LinearModelPaths(PriorPlusUpdate):
-    """Functions phi(.) . w with w drawn from a posterior: all that paths can do, but to be given more data.
+    """Functions phi(.) . w with w drawn from a posterior. They support all methods of paths except conditioning on
+    more data.
 
     `mean_weights` `[g, t, ell]` are the posterior means of w, one per basis.
     """
