@@ -133,5 +133,14 @@ else:
         globals()[name] = value  # so that this function is asked once
         return value
 
+    # Classes that users are given and do not call: results, functions made of functions, and warnings. They can be
+    # imported and are in the reference; dir() leaves them out, so that it shows what users call.
+    _UNLISTED = (
+        "AbstractFunctions AbstractPaths BatchPaths Composition Diagnosis DivergenceWarning EnsemblePaths FitWarning "
+        "JitterWarning LeaveOneOut LinearCombination Mapped Minima OutcomesLeftOut OutputPaths PartialDerivatives Paths "
+        "PointwiseProduct PosteriorMean SelectedOutputs SelectedPaths Selection SpreadWarning Stack Summary "
+        "weight_space_update"
+    ).split()
+
     def __dir__() -> list[str]:
-        return [*_PUBLIC, "__version__"]
+        return sorted({*_PUBLIC, "__version__"}.difference(_UNLISTED))
