@@ -137,8 +137,8 @@ else:
     # imported and are in the reference; dir() leaves them out, so that it shows what users call.
     _UNLISTED = (
         "AbstractFunctions AbstractPaths BatchPaths Composition Diagnosis DivergenceWarning EnsemblePaths FitWarning "
-        "JitterWarning LeaveOneOut LinearCombination Mapped Minima OutcomesLeftOut OutputPaths PartialDerivatives Paths "
-        "PointwiseProduct PosteriorMean SelectedOutputs SelectedPaths Selection SpreadWarning Stack Summary "
+        "JitterWarning LeaveOneOut LinearCombination Mapped Minima OutcomesLeftOut OutputPaths PartialDerivatives "
+        "Paths PointwiseProduct PosteriorMean SelectedOutputs SelectedPaths Selection SpreadWarning Stack Summary "
         "weight_space_update"
     ).split()
 
