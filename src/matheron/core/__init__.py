@@ -1,4 +1,4 @@
-"""What every room stands on: values, checks of arguments, saving, memory for blocks, progress, non-uniform FFTs."""
+"""The foundation of all rooms: values, checks of arguments, saving, memory for blocks, progress, non-uniform FFTs."""
 
 from .boxes import as_box as as_box
 from .checks import ArrayLike as ArrayLike

@@ -1,8 +1,8 @@
-"""Arithmetic in blocks: memory for temporaries that the next block uses again, and weighted sums of basis functions.
+"""Arithmetic in blocks: reusable memory for temporaries, and weighted sums of basis functions.
 
-Fresh memory costs more to touch than a block's arithmetic saves (measured: 7 GB/s into new pages, 17 to 35 into old
-ones), so a blocked evaluation on a CPU takes its temporaries from one arena: `empty` bumps a pointer, and a `frame`
-puts it back. Outside an arena `empty` is `torch.empty`. What `empty` gives must not outlive its frame.
+Writing to fresh memory is slow (measured: 7 GB/s into new pages, 17 to 35 into used ones). So a blocked evaluation on
+a CPU takes its temporaries from one arena: `empty` advances a pointer, and a `frame` resets it. Outside an arena
+`empty` is `torch.empty`. A tensor from `empty` must not be used after its frame.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _NOTHING = nullcontext()
 
 
 class _Arena:
-    """What a thread keeps between evaluations: all temporaries of a block as a rule. The rest is allocated."""
+    """The memory that a thread keeps between evaluations, normally enough for all temporaries of a block. The rest is
+    allocated."""
 
     num_bytes = 64 * 2**20
 
@@ -59,7 +60,7 @@ class _Frame:
 
 
 def frame() -> AbstractContextManager[None]:
-    """Give back at the end of the block all that `empty` gave inside it."""
+    """Release, at the end of the `with` block, all memory that `empty` returned inside it."""
     current: _Arena | None = getattr(_local, "arena", None)
     return _NOTHING if current is None else _Frame(current)
 
@@ -78,7 +79,7 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 def computed(function: Callable[..., Tensor], shape: Sequence[int], *args: Tensor) -> Tensor:
-    """function(*args), of that shape, in memory that `empty` gives; outside an arena torch's own is as good."""
+    """function(*args), a result of the given shape, in memory from `empty` inside an arena."""
     if getattr(_local, "arena", None) is None:
         return function(*args)
     return function(*args, out=empty(shape, args[0]))
@@ -112,9 +113,9 @@ def weigh_coordinates(
     The defaults are what benchmarks/pull_back.py and benchmarks/calls.py measured on a CPU.
 
     Args:
-        fewer: how many times fewer points than sums are few.
-        several: coordinates from which one product for all is faster than one each.
-        many: weights beyond which it is not.
+        fewer: points are few if there are this many times fewer than sums.
+        several: number of coordinates from which one product for all is faster than one for each.
+        many: number of weights beyond which one product for all is not faster.
     """
     (n, d), r = (Phi.shape[1], A.shape[-1]), W.shape[1]
     if len(Phi) == 1 and fewer * n <= r:

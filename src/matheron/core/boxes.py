@@ -38,7 +38,8 @@ def as_box(
         given = [box.lb, box.ub]
     else:
         check_names(box, name, names)
-        box = as_array(box) if hasattr(box, "to_numpy") else box  # a table's iterator is over the names of its columns
+        # iterating over a table gives the names of its columns
+        box = as_array(box) if hasattr(box, "to_numpy") else box
         _refuse_pairs(box, name)
         try:
             given = list(box) if isinstance(box, Iterable) and not isinstance(box, str | dict | set) else []

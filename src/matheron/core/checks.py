@@ -1,4 +1,4 @@
-"""What is checked at the public border, before any work: errors say expected, got, and what to do."""
+"""Checks of arguments at the public border, before any work. Errors say what was expected, what came and what to do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class Table(Protocol):
-    """What turns into a NumPy array: a DataFrame, a column of one, a DataArray, a number of NumPy's."""
+    """An object that converts to a NumPy array: a DataFrame, a column of one, a DataArray, a NumPy number."""
 
     def __array__(self) -> np.ndarray: ...
 
 
 class Named(Protocol):
-    """What may know the names of its inputs."""
+    """An object that may know the names of its inputs."""
 
     @property
     def input_names(self) -> tuple[str, ...] | None: ...
@@ -34,7 +34,7 @@ class Named(Protocol):
 ArrayLike: TypeAlias = Tensor | np.ndarray | Table | float | Sequence["ArrayLike"]
 # The names of the columns of a model's inputs, where they were given in a table.
 Names: TypeAlias = tuple[str, ...] | None
-# Where random numbers come from: a generator, a seed, or None for torch's default generator.
+# The source of random numbers: a generator, a seed, or None for torch's default generator.
 Random = torch.Generator | np.random.Generator | np.random.RandomState | int | None
 
 
@@ -65,7 +65,7 @@ def as_array(value: ArrayLike) -> Tensor:
         raise TypeError(f"expected numbers, got {type(value).__name__} of dtype {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # long double
         array = array.astype(np.float64)
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # of which torch knows little
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # dtypes that torch supports only in part
         array = array.astype(np.int64)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
@@ -123,7 +123,7 @@ def level_outside() -> int:
 
 
 def seeded(function: F) -> F:
-    """A function that takes `seed`. Called with `random_state`, as in scikit-learn, it says so."""
+    """Decorate a function that takes `seed`, so that an error explains a call with scikit-learn's `random_state`."""
 
     @functools.wraps(function)
     def call(*args: Any, **settings: Any) -> object:
@@ -167,8 +167,8 @@ def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None
 def check_points(x: Tensor) -> None:
     """ValueError where a point on the CPU is NaN or infinite.
 
-    Not on a GPU, where to look would wait for it; nor under transforms of torch.func or the compiler, which have no
-    numbers yet. There NaN points give NaN.
+    Points on a GPU are not checked, since that would wait for the device. Under transforms of torch.func or the
+    compiler there are no numbers yet. In both cases NaN points give NaN.
     """
     if x.device.type == "cpu" and not transformed():
         check_finite(x, "x")
@@ -177,7 +177,7 @@ def check_points(x: Tensor) -> None:
 def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int = 1) -> Tensor:
     """A float64 hyperparameter: a number, or one per dimension, all positive (`zero=True`: or zero).
 
-    In memory of its own, and in the graph of `value` where that has one.
+    The result has memory of its own, and stays in the graph of `value` if there is one.
     """
     tensor = as_tensor(value, name).to(torch.float64).clone()
     if tensor.ndim > max_ndim:
@@ -318,7 +318,7 @@ def normals(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def as_seed(value: SupportsIndex, name: str) -> int:
-    """A whole number from which a generator can start: below 2^64, and not negative."""
+    """A seed for a generator: a whole number from 0 to 2^64 - 1."""
     expected = "a seed, a whole number from 0 to 2^64 - 1"
     if name == "generator":
         expected = f"a torch.Generator, a NumPy generator, or {expected}"
@@ -341,7 +341,7 @@ def as_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
 
 
 def as_device(device: torch.device | str) -> torch.device:
-    """A device that is there."""
+    """A device, checked to be available."""
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError):

@@ -1,4 +1,4 @@
-"""Engines: packages that add to what earlier ones do (evaluators, solvers, features). They are known by name here.
+"""Engines: packages that add evaluators, solvers or features to earlier rooms. This module knows them by name.
 
 An engine registers what it adds when it is imported. `draw` imports all of them; this is for paths that come into a new
 process by other ways, such as a pickle.

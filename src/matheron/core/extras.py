@@ -1,4 +1,4 @@
-"""What is said where an optional library is missing: which extra of this distribution brings it."""
+"""The error for a missing optional library: it names the extra that installs it."""
 
 from __future__ import annotations
 

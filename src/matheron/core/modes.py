@@ -1,4 +1,4 @@
-"""Torch's modes, and how to leave them: tensors that are kept must not be of the mode that they happened to be made in.
+"""Leaving torch's modes: tensors that are kept must not belong to the mode in which they were made.
 
 Inside `torch.func.grad` every operation returns a wrapped tensor, of no use once the transform has returned; inside
 `torch.inference_mode` it returns one that no graph may hold. What is kept for later calls is therefore made outside of
@@ -33,7 +33,7 @@ T = TypeVar("T")
 def transformed() -> bool:
     """Whether a transform of torch.func, forward differentiation or compilation is under way.
 
-    All operations count, those on plain tensors too: inside `grad` their results are wrapped.
+    This holds for operations on plain tensors too, since inside `grad` their results are wrapped.
     """
     return is_compiling() or maybe_current_level() is not None or forward_ad._current_level >= 0
 
@@ -95,7 +95,7 @@ def plain(tensor: Tensor | None) -> Tensor | None: ...
 
 
 def plain(tensor: Tensor | None) -> Tensor | None:
-    """A tensor without its graph, and outside of every mode: for decisions that nothing is differentiated through."""
+    """A tensor without its graph and outside of every mode, for decisions that are not differentiated."""
     if tensor is None:
         return None
     if not (transformed() or is_functorch_wrapped_tensor(tensor) or tensor.is_inference()):  # as a rule

@@ -1,4 +1,4 @@
-"""OwnFunction: a torch module or a function of one's own as part of a value."""
+"""OwnFunction: a user's torch module or function as part of a value."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class OwnFunction(Value):
 
 
 class OwnFeatures(OwnFunction):
-    """A map of one's own from points to features."""
+    """A user's map from points to features."""
 
     instead_of_saving = "Write the map as a subclass of matheron.core.Value, which is found by its name"
 
 
 def as_features(function: Callable[..., Tensor]) -> Value:
-    """A map from points to features as a part of a value: as it is where it is one itself."""
+    """A map from points to features as part of a value; a Value is returned unchanged."""
     return function if isinstance(function, Value) else OwnFeatures(function)

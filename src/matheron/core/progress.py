@@ -35,7 +35,7 @@ def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: b
 
 
 def tracked(items: Iterable[T], total: int | None, label: str, unit: str, *, show: bool) -> Iterator[T]:
-    """The items as they come, counted by a bar where `show`."""
+    """Yield the items, with a progress bar if `show`."""
     columns = [bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()]
     columns += [bars.TextColumn(unit), bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn()]
     with progress_bar(*columns, show=show) as bar:
@@ -46,12 +46,12 @@ def tracked(items: Iterable[T], total: int | None, label: str, unit: str, *, sho
 
 
 def estimated() -> list[ProgressColumn]:
-    """Columns of work whose extent is estimated: how much of it is done, in per cent, and the time that is left."""
+    """Columns for work of estimated size: the percentage done and the time left."""
     return [bars.TextColumn("{task.description}"), bars.BarColumn(20), bars.TaskProgressColumn(), _TimeLeft()]
 
 
 class _TimeLeft(ProgressColumn):
-    """The time that is left if the rest goes on as all before it did."""
+    """The time left, if the rest takes as long per step as before."""
 
     def render(self, task: bars.Task) -> Text:
         share, elapsed = task.percentage / 100, task.elapsed or 0.0

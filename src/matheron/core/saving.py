@@ -35,11 +35,12 @@ class Tree(TypedDict):
 
 
 class FileError(ValueError):
-    """A file that holds no value of this library: torn, changed, of another kind, or with parts that do not fit."""
+    """A file without a valid value of this library: incomplete, changed, of another kind, or with parts that do not
+    fit."""
 
 
 def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | None = None) -> None:
-    """Write a value to `path`, whole or not at all; with notes, JSON that `read_notes` gives back."""
+    """Write a value to `path`; the file appears when it is complete. `notes` are JSON that `read_notes` returns."""
     tensors: dict[str, Tensor] = {}
     if value.requires_graph():
         raise ValueError(
@@ -68,7 +69,7 @@ def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | No
 def _write(tensors: dict[str, Tensor], temporary: Path, metadata: dict[str, str], path: Path) -> None:
     try:
         save_file(tensors, temporary, metadata=metadata)
-    except SafetensorError as error:  # which is no OSError, even where the disk is full
+    except SafetensorError as error:  # not an OSError, even if the disk is full
         code = re.search(r"os error (\d+)", str(error))
         if code is None:
             raise
@@ -95,7 +96,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Va
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     try:
-        with safe_open(path, framework="np") as file:  # which takes a third of the time
+        with safe_open(path, framework="np") as file:  # which is three times as fast
             metadata = file.metadata() or {}
             names = file.keys() if metadata.get("format") == FORMAT else []
             # Cloned: in the file they lie at any multiple of 8 bytes, and products differ in the last bit with that.
@@ -174,7 +175,7 @@ def _rebuild(tree: Tree, prefix: str, tensors: dict[str, Tensor]) -> Value:
 
 
 def _check(value: Value) -> None:
-    """ValueError where the parts of a value do not fit, before anything is made of them."""
+    """Raise a ValueError if the parts of a value do not fit, before anything is made of them."""
     kind = type(value)
     parameters, name = _parameters(kind), kind.__name__
     _check_numbers(value)
@@ -210,7 +211,7 @@ _UNKNOWN, _POSITIVE = ("energy",), ("noise", "jitter", "amplitudes", "period")
 
 
 def _check_numbers(value: Value) -> None:
-    """ValueError where a tensor has a dtype, or numbers, that no constructor would have given it."""
+    """Raise a ValueError if a tensor has a dtype or numbers that no constructor produces."""
     if type(value).__module__.split(".")[0] != "matheron":
         return  # of a user's class, which knows its own tensors
     for name, tensor in value._buffers.items():

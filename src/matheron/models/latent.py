@@ -1,4 +1,4 @@
-"""LatentGP: a function that is seen through outcomes, counts or classes for example, and its Gaussian approximation."""
+"""LatentGP: a function observed through outcomes, such as counts or classes, and its Gaussian approximation."""
 
 from __future__ import annotations
 

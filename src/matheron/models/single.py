@@ -1,4 +1,4 @@
-"""ExactGP: a frozen snapshot of all that a path must know of a model, and what models of other kinds share with it."""
+"""ExactGP: an immutable snapshot of a model with all that paths need, and the base that other models share."""
 
 from __future__ import annotations
 

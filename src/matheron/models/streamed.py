@@ -1,4 +1,4 @@
-"""StreamedGP: a model whose data are read in chunks, from disk or from wherever they come, and are never held whole."""
+"""StreamedGP: a model whose data are read in chunks and are never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .transforms import Transform
 
 @dataclass(frozen=True)
 class Survey:
-    """What one reading of the data tells: how many, their bounding box `[2, d]`, and some of them at random with the
-    noise `[m]` that makes them say as much as all do."""
+    """The result of one reading of the data: their number, their bounding box `[2, d]`, and a random sample with the
+    noise `[m]` that gives it the information of all data."""
 
     num_data: int
     num_chunks: int
@@ -114,7 +114,7 @@ class StreamedGP:
                 yield Observations(sites[cut], y[cut], noise[cut])
 
     def survey(self, chunks: Iterable[Observations], sample_size: int = 20_000) -> Survey:
-        """One reading of the data, `chunks`; a sample of them represents all where a lattice is sized."""
+        """Read the data once, from `chunks`. A sample of them represents all when the size of a lattice is chosen."""
         generator = torch.Generator().manual_seed(0x57EA)  # for the size of a lattice alone
         count, num_chunks, d = 0, 0, self.model.centres.shape[1]
         lower, upper = (torch.full((d,), end, dtype=torch.float64, device="cpu") for end in (math.inf, -math.inf))

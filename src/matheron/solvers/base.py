@@ -1,4 +1,4 @@
-"""Solvers and their states: factor once, then solve for many right-hand sides; which solver is meant by a shorthand.
+"""Solvers and their states: factor once, then solve for many right-hand sides. Also the shorthands of solvers.
 
 A *solver* is a frozen value with settings of its own; `init` makes its state from an operator (a factor, a
 preconditioner), and `solve` uses that.
@@ -28,14 +28,14 @@ SHARE_OF_GPU = 0.55
 
 @dataclass(frozen=True)
 class Stats:
-    """How a solve went.
+    """The result of a solve: which solver ran, and how accurate it was.
 
     Attributes:
         solver: which solver ran, with its settings.
         iterations: how many iterations it took; 0 for a factorisation.
         residual: the largest |b - (K + noise) x| / |b| over the right-hand sides; None where it was not measured.
         converged: whether the tolerance was met.
-        jitter: what had to be added to the diagonal.
+        jitter: the number that was added to the diagonal, 0 if none.
     """
 
     solver: str
@@ -53,11 +53,11 @@ def floored(variances: Tensor, operator: Operator, least: float = 1e-8) -> Tenso
 
 
 class State(ABC):
-    """What a solver made of an operator: a factor, or a preconditioner."""
+    """The state of a solver for an operator: a factor or a preconditioner."""
 
     solver: Solver
     operator: Operator
-    # What had to be added to the diagonal to factor it. It counts as noise in a path.
+    # The number that was added to the diagonal for the factorisation. It counts as noise in a path.
     jitter: float = 0.0
     # A bound on the largest eigenvalue of K + diag(noise), where one is known.
     largest: float = math.inf
@@ -71,7 +71,7 @@ class State(ABC):
         return x.to(b.dtype), stats
 
     def deviations(self, rows: Tensor) -> Tensor:
-        """The posterior standard deviation of the function at some observations `[k]`, or about as much."""
+        """The posterior standard deviation of the function at some observations `[k]`, possibly approximate."""
         operator = self.operator
         return operator.processes.gather(floored(operator.noise, operator), operator.size)[rows].sqrt()
 
@@ -80,7 +80,7 @@ S = TypeVar("S", bound=State)
 
 
 class Conditionable(Protocol):
-    """An update of prior paths that can be given more data: see `paths.update.Update`, which is one."""
+    """An update of prior paths that can be conditioned on more data, such as `paths.update.Update`."""
 
     def given(self, prior: Any, mean: Any, new: Any, solver: Solver, generator: torch.Generator) -> tuple[Any, Any]: ...
 
@@ -91,9 +91,9 @@ class Solver(ABC, Generic[S]):
     One that iterates may have a field `progress`, which `draw(..., progress=True)` sets.
     """
 
-    shorthand: ClassVar[str | None] = None  # `draw(..., solver=shorthand)` takes it with its defaults
-    for_centres: ClassVar[bool] = True  # whether it solves for weights on k(., X), with `init` and `solve`
-    mixed: ClassVar[bool] = False  # whether b may be in float64 where the operator is in float32, and x is then, too
+    shorthand: ClassVar[str | None] = None  # the name for `draw(..., solver=shorthand)`, with default settings
+    for_centres: ClassVar[bool] = True  # whether it solves for weights of k(., X), by `init` and `solve`
+    mixed: ClassVar[bool] = False  # whether b, and then x, may be in float64 while the operator is in float32
 
     @abstractmethod
     def init(self, operator: Operator) -> S:
@@ -115,7 +115,7 @@ class Solver(ABC, Generic[S]):
 
 @dataclass(frozen=True)
 class FactoredPosterior:
-    """What a draw knows before it has features: a kernel, centres, and the factored covariance there.
+    """The state of a draw before it has features: a kernel, centres, and the factored covariance there.
 
     For an exact model the centres are X and the noise the observations'; for a sparse one Z and the jitter.
     """
@@ -153,7 +153,7 @@ class Auto(Solver[State]):
     least_rank: int = 5
 
     def choose(self, operator: Operator) -> Solver:
-        """The solver for this operator, by n, dtype, noise and device, and by nothing that varies between runs."""
+        """The solver for this operator. It depends on n, dtype, noise and device only, so that runs can be repeated."""
         from .block_descent import BlockDescent  # which are solvers themselves
         from .cholesky import Cholesky, working_dtype
         from .pcg import PCG
@@ -180,7 +180,7 @@ class Auto(Solver[State]):
 
 
 def as_solver(solver: str | Solver, progress: bool = False) -> Solver:
-    """A solver from its shorthand or from itself; with its progress bar, where it has one and it is asked for."""
+    """A solver from its shorthand, or the solver itself, with a progress bar if requested and available."""
     if isinstance(solver, Solver):
         if progress and is_dataclass(solver) and any(field.name == "progress" for field in fields(solver)):
             return replace(solver, progress=True)

@@ -1,4 +1,4 @@
-"""Who shares the work: one process alone, or those of torch.distributed's default group."""
+"""The processes that share the work: one alone, or those of torch.distributed's default group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Processes:
-    """One process alone: sums are what they are.
+    """A single process: sums over processes are the values themselves.
 
     Rows of n are shared out in equal parts, the last may be smaller. Every process must call the same methods in the
     same order, so whatever decides what comes next must itself be a sum, a maximum or the first process's.
