@@ -6,10 +6,10 @@ Matern-5/2 in 4 dimensions. At shared points the module works in blocks of them,
 at own points, one for each of 1000 paths as in a step of a roll-out, in one piece. One process, the three take turns,
 medians of several runs. Errors are those of values against the paths' in float64, relative to the largest.
 
-On a CPU `--parts` prints what elementary functions take in torch, and compiled: that is most of the difference. Torch's
-`cos`, `sin`, `exp` and `sqrt` are MKL's where torch was built with it, and on an AMD EPYC take two to five times as long as
-the vector functions (SLEEF's) that the compiler puts into one loop. `exp2` is SLEEF's in torch too, and so kernels take
-powers of two; nothing of the kind is there for cosines.
+On a CPU `--parts` prints the times of elementary functions in torch and compiled: they are most of the difference.
+Torch's `cos`, `sin`, `exp` and `sqrt` are MKL's if torch was built with it. On an AMD EPYC they take two to five times
+as long as the vector functions (SLEEF's) that the compiler puts into one loop. `exp2` is SLEEF's in torch too, so
+kernels take powers of two. There is no such function for cosines.
 """
 
 from __future__ import annotations
