@@ -25,7 +25,8 @@ from .core.checks import (
     normals,
     seeded,
 )
-from .core.sites import Functionals, Sites
+from .core.functionals import Functionals
+from .core.sites import Sites
 from .features import Features, FeatureSpec, feature_spec, make_features, posterior_at, to_come
 from .kernels import Kernel
 from .kernels.base import as_kernel

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from matheron import kernels as K
 from matheron.kernels import composed_measures, radial
-from matheron.kernels.radial import gamma_quantile, log_bessel_k
+from matheron.kernels.radial import gamma_quantile
+from matheron.kernels.rational_quadratic import GammaScaled, log_bessel_k
 from standard import LEVEL, STATIONARY, covariance
 
 NUM_FREQUENCIES = 1 << 15
@@ -324,7 +325,7 @@ def test_densities_are_differentiable_in_hyperparameters():
 
     def log_density(lengthscale: Tensor, alpha: Tensor) -> Tensor:
         scale = 1 / lengthscale
-        measures = [radial.GammaScaled(scale, alpha), radial.Student(scale, 1.3), radial.Gaussian(scale, scale)]
+        measures = [GammaScaled(scale, alpha), radial.Student(scale, 1.3), radial.Gaussian(scale, scale)]
         return torch.stack([m.log_density(theta) for m in measures])
 
     lengthscale = torch.tensor([0.6, 1.4], dtype=torch.float64, requires_grad=True)

@@ -16,7 +16,8 @@ from ..features import Features, FeatureSpec
 from ..kernels import Kernel
 from ..kernels.base import SpectralMeasure
 from ..kernels.composed_measures import Convolution, Mixture, Moved
-from ..kernels.radial import GammaScaled, Gaussian, Student
+from ..kernels.radial import Gaussian, Student
+from ..kernels.rational_quadratic import GammaScaled
 from ..models import ExactGP, SparseGP
 from ..models.libraries import describe
 from ..paths import PriorPlusUpdate

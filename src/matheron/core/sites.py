@@ -1,19 +1,18 @@
-"""Sites: where functions are observed. Functionals: slopes, sums and averages that are observed in place of values."""
+"""Sites: where functions are observed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from .checks import ArrayLike, as_array, many
-from .modes import derivative_along
+from .checks import ArrayLike, as_array
 from .value import Value
 
-# What a model observes, and what its update is centred at.
-Observed: TypeAlias = "Sites | Functionals"
+if TYPE_CHECKING:
+    from .functionals import Observed
 
 
 class Sites(Value):
@@ -93,280 +92,14 @@ class Sites(Value):
             raise ValueError("Sites: expected outputs that are whole numbers from 0")
 
 
-class Functionals(Value):
-    """n linear functionals, each a weighted sum of derivatives at points, its atoms:
-
-        L_r f  =  sum over the atoms a of row r of  weight_a  D_a f(x_a),      D_a = (u_a1 . grad) ... (u_aq . grad)
-
-    Atoms lie row by row. Their order q is 0 for a value, 1 for a slope and 2 for a second derivative.
-    `matheron.observe` makes them.
-
-    Args:
-        sites: the points of the atoms `[N, d]`, and the output that each is of.
-        weights: `[N]`.
-        orders: q of each atom, `[N]` whole numbers.
-        directions: u, `[N, p, d]` with p the largest order; those beyond an atom's own order are zero.
-        starts: the first atom of each row, `[n]`.
-    """
-
-    shapes = "weights: N, orders: N, directions: N p d, starts: n"
-
-    sites: Sites
-    weights: Tensor
-    orders: Tensor
-    directions: Tensor
-    starts: Tensor
-
-    def __init__(self, sites: Sites, weights: Tensor, orders: Tensor, directions: Tensor, starts: Tensor) -> None:
-        super().__init__(weights=weights, orders=orders, directions=directions, starts=starts, sites=sites)
-
-    def check(self) -> None:
-        N = len(self.sites)
-        if self.directions.shape != (N, self.directions.shape[1], self.points.shape[1]) or len(self.weights) != N:
-            raise ValueError(f"Functionals: expected weights and directions of {N} atoms")
-        if self.orders.is_floating_point() or self.starts.is_floating_point():
-            raise ValueError("Functionals: expected orders and starts that are whole numbers")
-        if N and not 0 <= int(self.orders.min()) <= int(self.orders.max()) <= self.directions.shape[1]:
-            raise ValueError(f"Functionals: expected orders from 0 to {self.directions.shape[1]}")
-        edges = torch.cat([self.starts.new_zeros(1), self.starts, self.starts.new_tensor([N])]).diff()
-        if len(self.starts) and (int(edges[0]) != 0 or int(edges[1:].min()) < 1):
-            raise ValueError("Functionals: expected at least one atom in each row, and rows in order")
-
-    @staticmethod
-    def of(sites: Sites | Functionals) -> Functionals:
-        """Values at sites as functionals."""
-        if isinstance(sites, Functionals):
-            return sites
-        points, N = sites.points, len(sites)
-        whole = torch.zeros(N, dtype=torch.long, device=points.device)
-        each = torch.arange(N, device=points.device)
-        return Functionals(sites, points.new_ones(N), whole, points.new_zeros(N, 0, points.shape[1]), each)
-
-    @staticmethod
-    def concatenated(parts: Sequence[Sites | Functionals]) -> Functionals:
-        """The rows of several, in order."""
-        each = [Functionals.of(part) for part in parts]
-        most = max(part.directions.shape[1] for part in each)
-        sizes = torch.tensor([0, *(len(part.sites) for part in each)]).cumsum(0).tolist()
-        return Functionals(
-            joined_sites([part.sites for part in each]),
-            torch.cat([part.weights for part in each]),
-            torch.cat([part.orders for part in each]),
-            torch.cat([_padded(part.directions, most) for part in each]),
-            torch.cat([part.starts + first for part, first in zip(each, sizes[:-1], strict=True)]),
-        )
-
-    def __len__(self) -> int:
-        """n."""
-        return len(self.starts)
-
-    def __repr__(self) -> str:
-        of = "" if self.outputs is None else ", each of one output"
-        return f"{many(len(self), 'functional')} of functions in {many(self.points.shape[1], 'dimension')}{of}"
-
-    def __add__(self, other: Functionals) -> Functionals:
-        """The sums, row by row."""
-        if not isinstance(other, Functionals):
-            return NotImplemented
-        if len(self) != len(other) or self.points.shape[1] != other.points.shape[1]:
-            raise ValueError(f"expected as many functionals of functions of as many inputs, got {self!r} and {other!r}")
-        both, rows = Functionals.concatenated([self, other]), torch.cat([self.rows, other.rows])
-        order, counts = rows.argsort(stable=True), self.counts + other.counts
-        return Functionals(
-            both.sites[order],
-            both.weights[order],
-            both.orders[order],
-            both.directions[order],
-            counts.cumsum(0) - counts,
-        )
-
-    def __mul__(self, factor: float | Tensor) -> Functionals:
-        """The functionals times a number, or one for each row `[n]`."""
-        number = torch.as_tensor(factor).to(self.weights)
-        if number.shape not in ((), (len(self),)):
-            raise ValueError(f"expected a number, or one for each row [{len(self)}], got shape {list(number.shape)}")
-        return self.times(number.expand(len(self)))
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> Functionals:
-        return self * -1.0
-
-    def __sub__(self, other: Functionals) -> Functionals:
-        return self + -other if isinstance(other, Functionals) else NotImplemented
-
-    @property
-    def points(self) -> Tensor:
-        """The points of the atoms, `[N, d]`."""
-        return self.sites.points
-
-    @property
-    def outputs(self) -> Tensor | None:
-        """The output that each row is of (that of its first atom), `[n]`; None for functions of one output."""
-        outputs = self.sites.outputs
-        return outputs if outputs is None or self.alone else outputs[self.starts]
-
-    @property
-    def alone(self) -> bool:
-        """Whether every row is one atom."""
-        return len(self.starts) == len(self.weights)
-
-    @property
-    def input_dim(self) -> int:
-        """d."""
-        return self.sites.points.shape[1]
-
-    @property
-    def order(self) -> int:
-        """The largest order of a derivative."""
-        return self.directions.shape[1]
-
-    @property
-    def counts(self) -> Tensor:
-        """How many atoms each row has, `[n]`."""
-        return torch.cat([self.starts, self.starts.new_tensor([len(self.weights)])]).diff()
-
-    @property
-    def rows(self) -> Tensor:
-        """The row of each atom, `[N]`."""
-        return torch.arange(len(self), device=self.starts.device).repeat_interleave(self.counts)
-
-    @property
-    def places(self) -> Tensor:
-        """Where each row is, `[n, d]`: the mean of its points."""
-        if self.alone:
-            return self.points
-        return self.summed(self.points.mT).mT / self.counts[:, None]
-
-    def own(self, f: Tensor) -> Tensor:
-        """Of numbers `[.., n, t]` for every output, or `[.., n, 1]` for all, those of each row's own output."""
-        return Sites(self.points[self.starts], self.outputs).own(f)
-
-    def of_ones(self) -> Tensor:
-        """What each functional makes of the constant function 1, `[n]`."""
-        return self.summed(torch.where(self.orders == 0, self.weights, 0.0))
-
-    def __getitem__(self, index: Tensor | slice) -> Functionals:
-        if self.alone:
-            atoms, starts = index, torch.arange(len(self.starts[index]), device=self.starts.device)
-        else:
-            counts, first = self.counts[index], self.starts[index]
-            starts = counts.cumsum(0) - counts
-            atoms = torch.arange(int(counts.sum()), device=starts.device)
-            atoms = atoms + (first - starts).repeat_interleave(counts)
-        return Functionals(self.sites[atoms], self.weights[atoms], self.orders[atoms], self.directions[atoms], starts)
-
-    def of_outputs(self, outputs: Tensor | None) -> Functionals:
-        """The same functionals of other outputs, given for each row `[n]`."""
-        each = outputs if outputs is None or self.alone else outputs.repeat_interleave(self.counts)
-        return self.replaced(sites=Sites(self.points, each))
-
-    def times(self, factor: Tensor) -> Functionals:
-        """The functionals times numbers, one for each row `[n]`."""
-        return self.replaced(weights=self.weights * (factor if self.alone else factor[self.rows]))
-
-    def parts(self) -> list[tuple[int, slice | Tensor]]:
-        """The orders that there are, and which atoms have each."""
-        found: list[tuple[int, slice | Tensor]] = []
-        for order in range(self.order + 1):
-            at = (self.orders == order).nonzero()[:, 0]
-            if len(at) == 0:
-                continue
-            first, last = int(at[0]), int(at[-1])
-            found.append((order, slice(first, last + 1) if last - first + 1 == len(at) else at))
-        return found
-
-    def summed(self, values: Tensor) -> Tensor:
-        """The sums over each row's atoms: `[.., N] -> [.., n]`."""
-        if self.alone:
-            return values
-        return values.new_zeros(*values.shape[:-1], len(self)).index_add(-1, self.rows, values)
-
-    def features(self, phi: Callable[[Sites], Tensor]) -> Tensor:
-        """L phi `[n, c]` of functions phi, which are given at sites: `[m, c]`. Derivatives are by automatic
-        differentiation."""
-        values = None
-        for order, at in self.parts():
-            some, outputs = self.sites[at], self.sites.outputs
-            outputs = None if outputs is None else outputs[at]
-            function, directions = _of_points(phi, outputs), self.directions[at, :order].unbind(1)
-            part = derivative_along(function, some.points, directions) * self.weights[at, None]
-            if values is None:
-                values = part.new_zeros(len(self.weights), part.shape[1])
-            values[at] = part
-        assert values is not None
-        return self.summed(values.mT).mT
-
-    def of_waves(self, waves: Tensor, theta: Tensor) -> Tensor:
-        """L of cos(theta . x) and sin(theta . x), from their values `[N, 2 k]` at the atoms: `[n, 2 k]`."""
-        found = []
-        for order, at in self.parts():
-            cos, sin = waves[at].chunk(2, dim=-1)
-            for u in self.directions[at, :order].unbind(1):
-                slope = u @ theta.to(u).mT  # [m, k]
-                cos, sin = -slope * sin, slope * cos
-            found.append((at, torch.cat([cos, sin], dim=-1)))
-        if len(found) == 1:
-            total = found[0][1]
-        else:
-            total = torch.empty_like(waves)
-            for at, part in found:
-                total[at] = part
-        if bool((self.weights != 1).any()):
-            total = total * self.weights[:, None]
-        return total if self.alone else self.summed(total.mT).mT
-
-    def of_gradients(self, f: Tensor, df: Tensor) -> Tensor:
-        """L f `[s, n]` of functions with values f `[s, N, t]` and gradients df `[s, N, t, d]` at the atoms, or with
-        those of one output for all, t = 1. No order may be above 1."""
-        values = self.sites.own(f)  # [s, N]
-        if self.order:
-            slope = torch.stack([self.sites.own(df[..., i]) for i in range(df.shape[-1])], dim=-1)  # [s, N, d]
-            values = torch.where(self.orders == 0, values, (slope * self.directions[:, 0]).sum(-1))
-        return self.summed(self.weights * values)
-
-    def distinct(self) -> tuple[Sites, Tensor]:
-        """The sites without those that repeat the one before, as gradients do, and which of these each atom is at."""
-        points, outputs = self.points, self.sites.outputs
-        new = torch.ones(len(points), dtype=torch.bool, device=points.device)
-        new[1:] = (points[1:] != points[:-1]).any(-1)
-        if outputs is not None:
-            new[1:] |= outputs[1:] != outputs[:-1]
-        return self.sites[new], new.cumsum(0) - 1
-
-    def keys(self) -> Tensor | None:
-        """A row of numbers for each functional, the same for those that are the same; None where rows are sums."""
-        if not self.alone:
-            return None
-        outputs = self.weights if self.sites.outputs is None else self.sites.outputs.to(self.weights)
-        each = [self.points, self.weights[:, None], self.orders[:, None].to(self.weights), outputs[:, None]]
-        return torch.cat([*each, self.directions.flatten(1)], dim=1)
-
-    def moved(self, points: Tensor, jacobian: Tensor | None) -> Self:
-        """What functionals of f(T(.)) are as functionals of f: at the points T(x) `[N, e]`, along directions J u.
-
-        The Jacobian J `[N, e, d]` of T is None for the identity, and where there are no derivatives.
-        """
-        directions = self.directions
-        if jacobian is not None:
-            directions = directions @ jacobian.mT  # [N, p, e]
-        elif not self.order:
-            directions = points.new_zeros(len(points), 0, points.shape[1])
-        return self.replaced(sites=Sites(points, self.sites.outputs), directions=directions)
-
-
-def _padded(directions: Tensor, most: int) -> Tensor:
-    return torch.nn.functional.pad(directions, (0, 0, 0, most - directions.shape[1]))
-
-
-def _of_points(phi: Callable[[Sites], Tensor], outputs: Tensor | None) -> Callable[[Tensor], Tensor]:
-    return lambda x: phi(Sites(x, outputs))
-
-
 def concatenated(*parts: Observed) -> Observed:
     """Several, in order: sites where all of them are."""
     sites = [part for part in parts if isinstance(part, Sites)]
-    return joined_sites(sites) if len(sites) == len(parts) else Functionals.concatenated(parts)
+    if len(sites) == len(parts):
+        return joined_sites(sites)
+    from .functionals import Functionals  # which are made of sites
+
+    return Functionals.concatenated(parts)
 
 
 def joined_sites(parts: Sequence[Sites]) -> Sites:

@@ -3,7 +3,6 @@
 from . import fused as _fused
 from .bases import Basis as Basis
 from .bases import Canonical as Canonical
-from .bases import CanonicalSlopes as CanonicalSlopes
 from .bases import Cosines as Cosines
 from .bases import Pairs as Pairs
 from .evaluators import BLOCKS as BLOCKS
@@ -27,6 +26,7 @@ from .record import Recorder as Recorder
 from .record import WeightedSum as WeightedSum
 from .record import inner_points as inner_points
 from .record import sum_of as sum_of
+from .slopes import CanonicalSlopes as CanonicalSlopes
 
 register(_InFloat64())
 register(_fused.FusedKernels())

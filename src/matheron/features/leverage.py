@@ -48,8 +48,9 @@ import torch
 from torch import Tensor
 
 from ..core.checks import normals
+from ..core.functionals import Functionals, Observed
 from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
-from ..core.sites import Functionals, Observed, Sites, concatenated
+from ..core.sites import Sites, concatenated
 from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from ..kernels.base import SpectralMeasure, Term, same_coupling

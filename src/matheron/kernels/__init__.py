@@ -8,11 +8,11 @@ from .algebra import *
 from .base import *
 from .categorical import *
 from .coregional import *
-from .covariances import *
 from .fidelity import *
 from .linear import *
 from .own import *
 from .radial import *
+from .rational_quadratic import *
 from .spatial import *
 from .stationary import *
 from .tanimoto import *

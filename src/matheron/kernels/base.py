@@ -19,13 +19,15 @@ from torch import Tensor
 from ..core.arena import empty, frame, weigh
 from ..core.checks import ArrayLike, as_tensor, check_dim
 from ..core.modes import derivative_along, transformed
+from ..core.sites import Sites
 from ..core.value import REGISTRY, Value
 
 if TYPE_CHECKING:
+    from ..core.functionals import Observed
     from .algebra import OnDims
     from .radial import Radial
 
-__all__ = ["Kernel", "Stationary"]
+__all__ = ["Kernel", "Stationary", "coupled_covariance", "coupled_diagonal"]
 
 
 class Kernel(Value):
@@ -357,6 +359,45 @@ def same_coupling(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None or a.requires_grad or b.requires_grad or transformed():
         return False
     return torch.equal(a, b)
+
+
+def coupled_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
+    """The covariance `[n, m]` of what is observed at sites a and b, of given outputs, or of functionals.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> kernel = kernels.Coregional(kernels.RBF(), [[1.0, 0.5], [0.5, 1.0]])
+    >>> sites = matheron.Sites.every_output(torch.zeros(1, 1, dtype=torch.float64), 2)
+    >>> kernels.coupled_covariance(kernel, sites, sites)
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    if not (isinstance(a, Sites) and isinstance(b, Sites)):
+        from .covariances import functional_covariance
+
+        return functional_covariance(kernel, a, b)
+    x, i = a.points, a.outputs
+    z, j = (x, i) if b is a else (b.points, b.outputs)
+    if i is None or j is None:
+        return kernel.forward(x, z)
+    return functools.reduce(
+        torch.add, (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled())
+    )
+
+
+def coupled_diagonal(kernel: Kernel, sites: Observed) -> Tensor:
+    """The variance `[n]` of what is observed at each of some sites."""
+    if not isinstance(sites, Sites):
+        from .covariances import functional_diagonal
+
+        return functional_diagonal(kernel, sites)
+    x, i = sites.points, sites.outputs
+    if i is None:
+        return kernel.diag(x)
+    total = x.new_zeros(len(x))
+    for B, k in kernel.coupled():
+        total = total + (k.diag(x) if B is None else k.diag(x) * B.diagonal()[i])
+    return total
 
 
 def as_kernel(kernel: Kernel) -> Kernel:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..core.modes import in_graph, kept
 from .base import SpectralMeasure
-from .radial import Elliptical, GammaScaled, Gaussian, Student
+from .radial import Elliptical, Gaussian, Student
+from .rational_quadratic import GammaScaled
 
 # The spectral measure of a product of radial kernels whose lengthscales are proportional.
 #

@@ -1,4 +1,4 @@
-"""Covariances of what is observed: values at sites, and linear functionals such as slopes and averages.
+"""Covariances of linear functionals, such as slopes and averages.
 
 Of functionals L = sum_a w_a D_a at points x_a and M = sum_b v_b E_b at z_b,
 
@@ -15,46 +15,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..core.functionals import Functionals, Observed
 from ..core.modes import transformed
-from ..core.sites import Functionals, Observed
 from .base import Kernel
 
-__all__ = ["coupled_covariance", "coupled_diagonal"]
 
-
-def coupled_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
-    """The covariance `[n, m]` of what is observed at sites a and b, of given outputs, or of functionals.
-
-    >>> import torch, matheron
-    >>> from matheron import kernels
-    >>> kernel = kernels.Coregional(kernels.RBF(), [[1.0, 0.5], [0.5, 1.0]])
-    >>> sites = matheron.Sites.every_output(torch.zeros(1, 1, dtype=torch.float64), 2)
-    >>> kernels.coupled_covariance(kernel, sites, sites)
-    tensor([[1.0000, 0.5000],
-            [0.5000, 1.0000]], dtype=torch.float64)
-    """
-    if isinstance(a, Functionals) or isinstance(b, Functionals):
-        return _of_functionals(kernel, Functionals.of(a), Functionals.of(b))
-    x, i = a.points, a.outputs
-    z, j = (x, i) if b is a else (b.points, b.outputs)
-    if i is None or j is None:
-        return kernel.forward(x, z)
-    return functools.reduce(
-        torch.add, (k.forward(x, z) if B is None else k.forward(x, z) * B[i[:, None], j] for B, k in kernel.coupled())
-    )
-
-
-def coupled_diagonal(kernel: Kernel, sites: Observed) -> Tensor:
-    """The variance `[n]` of what is observed at each of some sites."""
-    if isinstance(sites, Functionals):
-        return _diagonal_of_functionals(kernel, sites)
-    x, i = sites.points, sites.outputs
-    if i is None:
-        return kernel.diag(x)
-    total = x.new_zeros(len(x))
-    for B, k in kernel.coupled():
-        total = total + (k.diag(x) if B is None else k.diag(x) * B.diagonal()[i])
-    return total
+def functional_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
+    """The covariance `[n, m]` of functionals, or of functionals and values at sites."""
+    return _of_functionals(kernel, Functionals.of(a), Functionals.of(b))
 
 
 def _of_functionals(kernel: Kernel, a: Functionals, b: Functionals, most_numbers: int = 1 << 22) -> Tensor:
@@ -110,7 +78,7 @@ def _of_orders(kernel: Kernel, a: Functionals, b: Functionals, order: int, other
     return K
 
 
-def _diagonal_of_functionals(kernel: Kernel, f: Functionals, at_once: int = 256) -> Tensor:
+def functional_diagonal(kernel: Kernel, f: Functionals, at_once: int = 256) -> Tensor:
     """The variance of each functional, from blocks of rows; of a radial kernel it does not depend on where they are."""
     if f.alone and not len(f):
         return f.weights
@@ -123,7 +91,7 @@ def _diagonal_of_functionals(kernel: Kernel, f: Functionals, at_once: int = 256)
         if len(each) < len(f):
             first = torch.full((len(each),), len(f), device=place.device)
             first.scatter_reduce_(0, place, torch.arange(len(f), device=place.device), "amin")
-            return _diagonal_of_functionals(kernel, f[first], at_once)[place]
+            return functional_diagonal(kernel, f[first], at_once)[place]
     blocks = [f[first : first + at_once] for first in range(0, len(f), at_once)]
     return torch.cat([_of_functionals(kernel, rows, rows).diagonal() for rows in blocks])
 

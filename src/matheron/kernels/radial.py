@@ -1,4 +1,4 @@
-"""Radial kernels, each beside its spectral measure: RBF, Matern, RationalQuadratic."""
+"""Radial kernels, and those of the paper, each beside its spectral measure: RBF and Matern."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..core.arena import computed, weigh, weigh_coordinates
 from ..core.checks import ArrayLike, per_dimension, positive
-from ..core.modes import derivative_along, in_graph, kept, transformed
+from ..core.modes import derivative_along, kept, transformed
 from .base import Kernel, RadialPart, SpectralMeasure, Stationary, centred, distance, squared_distance
 
-__all__ = ["RBF", "Matern", "Radial", "RationalQuadratic"]
+__all__ = ["RBF", "Matern", "Radial"]
 
 
 class Radial(Stationary):
@@ -368,36 +368,7 @@ class Matern(Radial):
         return Student(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.nu)
 
 
-class RationalQuadratic(Radial):
-    """k = (1 + r^2 / (2 alpha))^(-alpha): RBFs of Gamma(alpha, alpha) precision.
-
-    >>> from matheron import kernels
-    >>> kernels.RationalQuadratic(alpha=1.0)([[0.0]], [[1.0]])
-    tensor([[0.6667]], dtype=torch.float64)
-    """
-
-    def __init__(self, alpha: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0) -> None:
-        super().__init__(lengthscale)
-        self.register_buffer("alpha", positive(alpha, "alpha", max_ndim=0))
-
-    def radial(self, r2: Tensor) -> Tensor:
-        return (1 + r2 / (2 * self.alpha)) ** -self.alpha
-
-    def radial_derivative(self, r2: Tensor) -> Tensor:
-        return -0.5 * (1 + r2 / (2 * self.alpha)) ** (-self.alpha - 1)
-
-    def profile(self, r2: Tensor, order: int) -> Tensor:
-        falling = math.prod((-0.5 / self.alpha) * (self.alpha + i) for i in range(order)) if order else 1.0
-        return falling * (1 + r2 / (2 * self.alpha)) ** (-self.alpha - order)
-
-    def smoothness(self, input_dim: int) -> list[float]:
-        return [math.inf] * input_dim
-
-    def measure(self, input_dim: int) -> SpectralMeasure:
-        return GammaScaled(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.alpha)
-
-
-# The spectral measures of radial kernels are elliptical: Gaussian, Student, GammaScaled.
+# The spectral measures of radial kernels are elliptical: Gaussian, Student.
 
 
 class Elliptical(SpectralMeasure):
@@ -486,35 +457,7 @@ class Student(Elliptical):
         return constant - (nu + d / 2) * torch.log1p(r2 / (2 * nu))
 
 
-class GammaScaled(Elliptical):
-    """A normal times the root of a Gamma(alpha, alpha) draw: RationalQuadratic."""
-
-    num_mixing_uniforms = 1
-
-    def __init__(self, scale: Tensor, alpha: Tensor) -> None:
-        super().__init__(scale)
-        self.alpha = alpha
-
-    def mixing(self, U: Tensor) -> Tensor:
-        return gamma_quantile(U, float(self.alpha.detach())).sqrt()
-
-    def importance(self, U: Tensor) -> Tensor | None:
-        if not in_graph(self.alpha):
-            return None
-        precision = gamma_quantile(U[..., self.input_dim], float(self.alpha.detach()))
-        alpha = self.alpha
-        log_density = alpha * alpha.log() - torch.lgamma(alpha) + (alpha - 1) * precision.log() - alpha * precision
-        return torch.exp(log_density - log_density.detach())
-
-    def log_radial(self, r2: Tensor) -> Tensor:
-        alpha, d = self.alpha, self.input_dim
-        r2 = r2.clamp_min(1e-100)  # at zero the density of a small alpha is infinite
-        order = alpha - d / 2
-        constant = alpha * alpha.log() - torch.lgamma(alpha) + math.log(2) - d / 2 * math.log(2 * math.pi)
-        return constant + order / 2 * (r2 / (2 * alpha)).log() + log_bessel_k(order, (2 * alpha * r2).sqrt())
-
-
-# Special functions that torch lacks, on tensors of any device: Gamma quantiles, Bessel functions of real order.
+# Gamma quantiles, which torch lacks, on tensors of any device.
 
 
 def gamma_quantile(u: Tensor, shape: float, largest_logit: float = 38.0) -> Tensor:
@@ -550,36 +493,3 @@ def _gamma_table(shape: float, largest_logit: float, count: int = 2048) -> Tenso
     left, right, rise = slope[:-1], slope[1:], np.diff(quantile[2:-2])
     cubics = [left + right - 2 * rise, 3 * rise - 2 * left - right, left, quantile[2:-3]]
     return torch.from_numpy(np.stack(cubics, axis=1))
-
-
-def log_bessel_k(order: Tensor, s: Tensor) -> Tensor:
-    """log K_a(s) for a real order a (one number) and s > 0, differentiable in both.
-
-    K_a(s) is half the integral of exp(a t - s cosh t) over all t, which the trapezoidal rule gets to rounding in a few
-    dozen nodes, once they lie where the integrand does: about its peak at sinh t = a / s.
-    """
-    in_graph = transformed() or (torch.is_grad_enabled() and (s.requires_grad or order.requires_grad))
-    if s.device.type == "cpu" and not in_graph:
-        at = s.detach().double().numpy()
-        value = s.new_tensor(np.log(scipy.special.kve(float(order), at)) - at)  # faster, until it overflows
-        if bool(value.isfinite().all()):
-            return value
-    return _log_trapezoid(order, s)
-
-
-def _log_trapezoid(order: Tensor, s: Tensor, nodes: int = 160, fall: float = 37.0) -> Tensor:
-    """The rule with this many nodes, where the integrand is cut when it has fallen by e^-37.
-
-    The error falls exponentially with the nodes: it is below 1e-13 here.
-    """
-    a = order.abs()
-    with torch.no_grad():
-        curvature = torch.hypot(a, s)
-        peak = torch.asinh(a / s)
-        right = torch.acosh(1 + fall / curvature)
-        left = torch.acosh(1 + fall * (curvature + a) / s.square())
-        q = fall / a
-        left = torch.minimum(left, (q + (q.square() + 8 * q).sqrt()) / 2) if float(a) > 0 else left
-        step = (left + right) / (nodes - 1)
-        t = (peak - left)[..., None] + step[..., None] * torch.arange(nodes, dtype=s.dtype, device=s.device)
-    return torch.logsumexp(a * t - s[..., None] * torch.cosh(t), dim=-1) + (step / 2).log()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.sites import Functionals
+from ..core.functionals import Functionals
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
 from ..features.choose import Planned, size_of
 from ..features.explicit import monomial_count

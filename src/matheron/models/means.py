@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import ArrayLike, as_tensor
+from ..core.functionals import Functionals, Observed
 from ..core.jacobian import jacobian
 from ..core.own_function import OwnFunction
-from ..core.sites import Functionals, Observed, Sites
+from ..core.sites import Sites
 from ..core.value import Parts, Value
 
 

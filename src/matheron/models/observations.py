@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_noise, as_points, as_tensor, column_hint
-from ..core.sites import Functionals, Observed, Sites, as_tasks
+from ..core.functionals import Functionals, Observed
+from ..core.sites import Sites, as_tasks
 from ..kernels import Kernel, coupled_diagonal
 from ..kernels.covariances import least_smoothness
 from .observe import Boxes, Observable, stack

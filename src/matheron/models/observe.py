@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, as_array, as_points, as_tensor, level_outside, many
-from ..core.sites import Functionals, Sites
+from ..core.functionals import Functionals
+from ..core.sites import Sites
 
 __all__ = [
     "Boxes",

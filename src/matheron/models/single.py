@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, as_names, many, names_of
+from ..core.functionals import Functionals, Observed
 from ..core.saving import save
-from ..core.sites import Functionals, Observed
 from ..core.value import Json, Value
 from ..kernels import Kernel
 from ..kernels.base import as_kernel

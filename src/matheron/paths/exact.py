@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import normals
-from ..core.sites import Observed, Sites, concatenated
+from ..core.functionals import Observed
+from ..core.sites import Sites, concatenated
 from ..core.value import Value, in_own_memory
 from ..evaluate import PathTerm, Recorder
 from ..kernels import Kernel

@@ -28,7 +28,8 @@ from ..core.checks import (
     check_points,
     flat_hint,
 )
-from ..core.sites import Functionals, Sites
+from ..core.functionals import Functionals
+from ..core.sites import Sites
 from ..core.value import Value
 from ..evaluate import MEMORY_BUDGET, Record
 from ..models.observations import as_functionals, check_observed, check_outputs, is_observable

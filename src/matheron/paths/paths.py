@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, Random, as_generator, as_names, as_points, many
-from ..core.sites import Functionals, Observed, Sites
+from ..core.functionals import Functionals, Observed
+from ..core.sites import Sites
 from ..core.value import Json
 from ..evaluate import Record, Recorder, inner_points, values, values_and_gradients
 from ..features import Features, FeatureSpec, feature_spec

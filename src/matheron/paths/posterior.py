@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core.sites import Observed, Sites
+from ..core.functionals import Observed
+from ..core.sites import Sites
 from ..solvers import PCG, Cholesky, CholeskyState, Operator, Solver, State
 from .kept_factor import Factor
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import many, normals
-from ..core.sites import Functionals, Observed, Sites
+from ..core.functionals import Functionals, Observed
+from ..core.sites import Sites
 from ..core.value import Value
 from ..evaluate import PathTerm, Record, WeightedSum, sum_of, values, values_and_gradients
 from ..features import Features

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor, normals
-from ..core.sites import Observed, Sites, concatenated
+from ..core.functionals import Observed
+from ..core.sites import Sites, concatenated
 from ..core.value import Value, in_own_memory
 from ..evaluate import Recorder
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal

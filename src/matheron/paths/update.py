@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..core.sites import Functionals, Observed
+from ..core.functionals import Functionals, Observed
 from ..core.value import Value, in_own_memory
 from ..evaluate import Canonical, CanonicalSlopes, Float64Term, PathTerm, WeightedSum, sum_of
 from ..kernels import Kernel

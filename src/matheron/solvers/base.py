@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.engines import load_engines
-from ..core.sites import Observed
+from ..core.functionals import Observed
 from ..kernels import Kernel
 from .operator import Operator
 

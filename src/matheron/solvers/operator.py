@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.arena import arena, frame
-from ..core.sites import Functionals, Observed
+from ..core.functionals import Functionals, Observed
 from ..evaluate.fused import product as fused
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from .processes import ALONE, Processes

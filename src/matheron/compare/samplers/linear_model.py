@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ...core.checks import ArrayLike, Names, Random, as_count, as_device, as_generator, normals
-from ...core.sites import Functionals, Observed, Sites
+from ...core.functionals import Functionals, Observed
+from ...core.sites import Sites
 from ...evaluate import values
 from ...features import Block, Features, FeatureSpec, feature_spec, make_features
 from ...lattice.basis import Lattice
