@@ -33,7 +33,8 @@ class Mean(Value):
     def at(self, sites: Observed) -> Tensor:
         """m(x) of each site's own output, or what functionals make of m: `[n]`."""
         X = sites.points
-        mean = self.to(X.device, X.dtype)
+        alike = all(b is None or (b.dtype, b.device) == (X.dtype, X.device) for b in self._buffers.values())
+        mean = self if alike and not self._modules else self.to(X.device, X.dtype)
         if isinstance(sites, Functionals) and sites.order == 1 and not mean.requires_graph():
             m, dm = mean.with_gradient(X[None])  # [1, N, 1 or t], [1, N, 1 or t, d]
             return sites.of_gradients(m, dm)[0].to(X)

@@ -75,11 +75,12 @@ class AbstractPaths(AbstractFunctions):
                 [1.],
                 [1.]], dtype=torch.float64)
         """
-        like, generator = torch.empty(0, dtype=self.dtype, device=self.device), as_generator(generator, seed)
+        origin, generator = self._origin, as_generator(generator, seed)
+        like, d = origin[:0], len(origin)
         if is_observable(x):
-            check_observed(x, self.input_dim)
+            check_observed(x, d)
         else:
-            x = as_points(cast(ArrayLike, x), "x", input_dim=self.input_dim, like=like, names=self.input_names)
+            x = as_points(cast(ArrayLike, x), "x", input_dim=d, like=like, names=self.input_names)
         data = as_observations(
             *(x, y, noise, tasks, self.num_outputs),
             variance_of=self._observed,
