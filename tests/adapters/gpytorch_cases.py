@@ -60,6 +60,13 @@ class Hadamard(Exact):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x).mul(self.task_covar_module(i)))
 
 
+class SlopesInSome(Exact):
+    """Values, and the slope in the first of two coordinates."""
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultitaskMultivariateNormal(self.mean_module(x[..., :1]), self.covar_module(x))
+
+
 class SumInForward(Exact):
     """A forward that adds two covariances, one of them scaled."""
 
@@ -173,6 +180,59 @@ def at_tasks(num_tasks: int, as_column: bool) -> Callable[[Any, Tensor], Moments
     return moments
 
 
+def with_slopes(d: int, second: bool = False) -> tuple[Tensor, Tensor]:
+    """Points, and at each the value of a smooth function, its gradient, and its second derivatives along the axes."""
+    x, _ = data(16, d, seed=2)
+    phase = torch.arange(d, dtype=DOUBLE)
+    wave, slope = torch.sin(4 * x + phase), 4 * torch.cos(4 * x + phase)  # [n, d]
+    parts = [wave.sum(-1, keepdim=True), slope, *([-16 * wave] if second else [])]
+    y = torch.cat(parts, dim=1)
+    return x, y + 0.05 * torch.randn(y.shape, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
+
+
+def gradient_model(
+    kernel: Callable[[], gk.Kernel],
+    mean: Callable[[], nn.Module] = gm.ConstantMeanGrad,
+    d: int = 2,
+    second: bool = False,
+    members: int = 0,
+    kind: type[Exact] = Multitask,
+    **noise: Any,
+) -> Callable[[], Any]:
+    """A model of GPyTorch's tutorials on derivative information."""
+    x, y = with_slopes(d, second)
+    y = y[:, :2] if kind is SlopesInSome else y
+    t = y.shape[1]
+    if members:
+        x, y = x.expand(members, -1, -1), torch.stack([y * (1 + i) for i in range(members)])
+    return exact(kernel, mean, lambda: gl.MultitaskGaussianLikelihood(num_tasks=t, **noise), kind, x, y)
+
+
+def whole_moments(model: Any, x: Tensor) -> Moments:
+    """GPyTorch's own posterior at x, of values and derivatives; of a RBFKernelGradGrad, whose covariance of some points
+    with others GPyTorch fails to compute, by its own covariance of all points."""
+    if not any(isinstance(part, gk.RBFKernelGradGrad) for part in model.modules()):
+        return own_moments(model, x)
+    with torch.no_grad():
+        X, y = model.train_inputs[0], model.train_targets
+        law = model.eval().forward(torch.cat([X, x]))
+        K, n = law.covariance_matrix, y.numel()
+        noise = model.likelihood._shaped_noise_covar(y.shape).to_dense()
+        G = torch.linalg.solve(K[:n, :n] + noise, K[:n, n:])
+        mean = law.mean.reshape(-1)
+        of_rest = mean[n:] + G.mT @ (y.reshape(-1) - mean[:n])
+        return Moments(of_rest.reshape(len(x), -1), K[n:, n:] - G.mT @ K[:n, n:])
+
+
+def of_values(model: Any, x: Tensor) -> Any:
+    """The same of values alone."""
+    both = whole_moments(model, x)
+    t = both.mean.shape[-1]
+    if both.mean.ndim == 2:
+        return Moments(both.mean[:, 0], both.covariance[::t, ::t])
+    return [Moments(m[:, 0], c[::t, ::t]) for m, c in zip(both.mean, both.covariance, strict=True)]
+
+
 def composite() -> gk.Kernel:
     smooth = gk.ScaleKernel(gk.MaternKernel(nu=1.5, active_dims=[0]))
     return smooth * gk.PeriodicKernel(active_dims=[1]) + gk.ScaleKernel(
@@ -228,7 +288,38 @@ def list_moments(model: Any, x: Tensor) -> Moments:
 _x, _tasks, _y = tasked()
 _batch_x, _batch_y = batches()
 _fixed = torch.linspace(0.01, 0.2, 24, dtype=DOUBLE)
-_three = torch.Size([3])
+_two, _three = torch.Size([2]), torch.Size([3])
+
+SLOPES = {
+    "values and slopes in one dimension": gradient_model(lambda: gk.ScaleKernel(gk.RBFKernelGrad()), d=1),
+    "values and gradients": gradient_model(lambda: gk.ScaleKernel(gk.RBFKernelGrad(ard_num_dims=2))),
+    "values and gradients of a rougher function, a linear mean, no noise by task": gradient_model(
+        lambda: gk.ScaleKernel(gk.Matern52KernelGrad(ard_num_dims=2)),
+        lambda: gm.LinearMeanGrad(2),
+        has_task_noise=False,
+    ),
+    "values and gradients with correlated noise": gradient_model(
+        lambda: gk.ScaleKernel(gk.Matern52KernelGrad()), rank=2
+    ),
+    "values and gradients with correlated noise alone": gradient_model(
+        lambda: gk.ScaleKernel(gk.RBFKernelGrad()), rank=3, has_global_noise=False
+    ),
+    "values and gradients of a sum": gradient_model(
+        lambda: gk.ScaleKernel(gk.Matern52KernelGrad()) + gk.ScaleKernel(gk.PolynomialKernelGrad(power=2))
+    ),
+    "values, gradients and second derivatives": gradient_model(
+        lambda: gk.ScaleKernel(gk.RBFKernelGradGrad(ard_num_dims=2)), gm.ConstantMeanGradGrad, second=True
+    ),
+    "second derivatives in one dimension, a linear mean": gradient_model(
+        lambda: gk.ScaleKernel(gk.RBFKernelGradGrad()), lambda: gm.LinearMeanGradGrad(1), d=1, second=True
+    ),
+}
+_batch_of_slopes = gradient_model(
+    lambda: gk.ScaleKernel(gk.RBFKernelGrad(batch_shape=_two), batch_shape=_two),
+    lambda: gm.ConstantMeanGrad(batch_shape=_two),
+    members=2,
+    batch_shape=_two,
+)
 
 EXACT = [
     Case("an exact GP", exact(), own_moments, POINTS),
@@ -295,6 +386,19 @@ EXACT = [
         POINTS,
     ),
     Case(
+        "as many points as tasks, with correlated noise",
+        exact(
+            lambda: gk.MultitaskKernel(rbf(), num_tasks=2, rank=1),
+            lambda: gm.MultitaskMean(gm.ConstantMean(), num_tasks=2),
+            lambda: gl.MultitaskGaussianLikelihood(num_tasks=2, rank=1),
+            Multitask,
+            data()[0][:2],
+            two_targets()[:2],
+        ),
+        own_moments,
+        POINTS,
+    ),
+    Case(
         "a linear model of coregionalisation",
         exact(
             lambda: gk.LCMKernel([gk.RBFKernel(), gk.MaternKernel()], num_tasks=2, rank=1),
@@ -336,6 +440,14 @@ EXACT = [
         at_tasks(2, as_column=True),
         POINTS,
     ),
+    *[Case(name, fit, of_values, POINTS[:, : 1 if "in one dimension" in name else 2]) for name, fit in SLOPES.items()],
+    Case(
+        "values, and slopes in one of the coordinates",
+        gradient_model(lambda: gk.ScaleKernel(gk.RBFKernelGrad(active_dims=(0,))), kind=SlopesInSome),
+        of_values,
+        POINTS,
+    ),
+    Case("a batch of models of values and gradients", _batch_of_slopes, of_values, POINTS),
     Case("collapsed sparse regression", sgpr(), own_moments, POINTS),
     Case("a list of models", model_list, list_moments, POINTS),
 ]

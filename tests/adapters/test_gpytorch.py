@@ -15,12 +15,14 @@ from gpytorch import means as gm
 from gpytorch import variational as gv
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Tensor
+from torch.testing import assert_close
 
 import matheron
 from adapters.battery import Case, check
 from adapters.gpytorch_cases import (
     EXACT,
     POINTS,
+    SLOPES,
     SPARSE,
     Exact,
     Hadamard,
@@ -28,14 +30,18 @@ from adapters.gpytorch_cases import (
     Sparse,
     data,
     exact,
+    gradient_model,
     mixing,
     own_moments,
     rbf,
     sgpr,
     sparse,
     tasked,
+    whole_moments,
 )
+from matheron import observe
 from matheron.adapters.gpytorch import REGISTRIES, translate
+from standard import assert_moments
 
 CHOLESKY = gv.CholeskyVariationalDistribution
 
@@ -52,6 +58,25 @@ def test_collapsed_regression_follows_the_setting_of_the_diagonal_correction(gen
         without = matheron.draw(model, 1).mean(POINTS)
     model.train()  # its caches are of the setting above
     assert (matheron.draw(model, 1).mean(POINTS) - without).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_models_of_gradients_give_functions_of_one_output_with_gpytorchs_moments(name: str) -> None:
+    model, x = SLOPES[name](), POINTS[:, : 1 if "in one dimension" in name else 2]
+    expected, d = whole_moments(model, x), x.shape[1]
+    gp = matheron.describe(model)
+    paths = matheron.draw(model, 1024, paths_per_basis=1, num_features=256, seed=0)
+    assert gp.num_outputs == paths.num_outputs == 1
+    ours = matheron.samplers.moments(model, x)
+    t, scale = expected.mean.shape[1], float(expected.covariance.diagonal().max())
+    assert_close(ours.mean, expected.mean[:, 0], atol=1e-6, rtol=1e-6)
+    assert_close(ours.covariance, expected.covariance[::t, ::t], atol=1e-6 * scale, rtol=0)
+    keep = torch.arange(t) % t <= d  # values and gradients of every point
+    keep = keep.repeat(len(x))
+    order = torch.arange(len(x) * (d + 1)).reshape(len(x), d + 1)
+    both = torch.cat([paths(x)[..., None], paths.at(observe.gradient(x)).unflatten(1, (-1, d))], -1).flatten(1)
+    assert both.shape[1] == order.numel()
+    assert_moments(both, expected.mean.reshape(-1)[keep], expected.covariance[keep][:, keep], atol=1e-5 * scale)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +149,7 @@ def test_a_kernel_is_translated_to_rounding(name: str) -> None:
 
 def test_every_kernel_of_the_registry_is_in_a_test() -> None:
     tested = {type(k) for kernel in KERNELS.values() for k in [kernel, *kernel.sub_kernels()]}
+    tested |= {type(k) for fit in SLOPES.values() for k in fit().modules() if isinstance(k, gk.Kernel)}
     tested |= {gk.IndexKernel, gk.MultitaskKernel, gk.LCMKernel, gk.InducingPointKernel}  # by models, in the battery
     known = set(REGISTRIES["kernels"].registry) - {object}
     assert {kind for kind in known if kind.__module__.startswith("gpytorch.")} == tested  # BoTorch's are its own
@@ -150,6 +176,8 @@ GRADIENTS = {
     "exact": exact(),
     "a network as mean": exact(mean=NetworkMean),
     "tasks": exact(kind=Hadamard, inputs=tasked()[:2], targets=tasked()[2]),
+    "values and gradients": SLOPES["values and gradients of a rougher function, a linear mean, no noise by task"],
+    "values and gradients, correlated noise": SLOPES["values and gradients with correlated noise"],
     "collapsed": sgpr(),
     "whitened": sparse(gv.VariationalStrategy, CHOLESKY),
     "unwhitened": sparse(gv.UnwhitenedVariationalStrategy, CHOLESKY),
@@ -275,7 +303,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "derivatives": (
         lambda: untrained(gk.RBFKernelGrad(ard_num_dims=2)),
         TypeError,
-        "RBFKernelGrad has a forward of its",
+        "a kernel of values and gradients, which is understood in exact models whose forward returns a Multitask",
+    ),
+    "a product of gradients": (
+        lambda: gradient_model(lambda: gk.RBFKernelGrad() * gk.Matern52KernelGrad())(),
+        TypeError,
+        r"is not that of its kernels",
     ),
     "cosine": (
         lambda: untrained(gk.ScaleKernel(gk.CosineKernel())),

@@ -180,10 +180,11 @@ def test_single_precision_has_its_digits():
     torch.testing.assert_close(wide.float()(LATER).double(), wide(LATER), atol=1e-3, rtol=0)
 
 
-def test_gradients_reach_hyperparameters():
+@pytest.mark.parametrize("features", ["cosine", "sobol"])
+def test_gradients_reach_hyperparameters(features: str):
     def total(lengthscale: float) -> tuple[Tensor, Tensor]:
         at = torch.tensor(lengthscale, dtype=DOUBLE, requires_grad=True)
-        paths = draw(model(K.Matern(2.5, at)), 3, detach=False, seed=0, features="cosine")
+        paths = draw(model(K.Matern(2.5, at)), 3, detach=False, seed=0, features=features)
         return paths(LATER).sum(), at
 
     value, at = total(0.5)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.arena import Sums, add, computed, empty, frame, weigh, weigh_coordinates
-from ..core.modes import transformed
+from ..core.modes import in_graph, transformed
 from ..core.value import Value
 from ..kernels import Kernel
 from ..kernels.base import squared_distance
@@ -191,7 +191,7 @@ class Pairs(CutBasis):
     def weighted(self, x: Tensor, W: Tensor) -> Tensor:
         W_cos, W_sin = W.chunk(2, dim=-1)
         P = phases_at(x, self.frequencies)  # [B, n, f]
-        if P.requires_grad:
+        if in_graph(P):
             return weigh(P.cos(), W_cos) + weigh(P.sin(), W_sin)
         return weigh(_cos(P), W_cos).add_(weigh(P.sin_(), W_sin))
 
@@ -240,7 +240,7 @@ class Cosines(CutBasis):
 
     def values(self, x: Tensor) -> Tensor:
         P = phases_at(x, self.frequencies, self.phases)
-        return P.cos() if P.requires_grad else P.cos_()
+        return P.cos() if in_graph(P) else P.cos_()
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         P = phases_at(x, self.frequencies, self.phases)

@@ -14,6 +14,7 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ... import kernels
+from ...core.sites import Functionals
 from ...kernels import Kernel
 from ...models import GP, Batch, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...models.means import Mean, Mixed
@@ -38,8 +39,9 @@ def translate_exact(
     assert isinstance(targets, Tensor)
     prior = PriorOfModel(model, inputs, targets.shape, number_tasks)
     noise = noise_of(model.likelihood, targets.shape, tuple(model.train_inputs or ()), prior)
+    couples = isinstance(model.likelihood, gl.MultitaskGaussianLikelihood) and _couples_tasks(model.likelihood)
     if prior.independent:
-        if noise.shape[-2:] != targets.shape[-2:]:
+        if couples:
             raise TypeError(
                 f"likelihood: a MultitaskGaussianLikelihood of rank {getattr(model.likelihood, 'rank', 0)} couples "
                 f"outputs that the kernel keeps apart; use rank=0, {BY_HAND}"
@@ -55,7 +57,13 @@ def translate_exact(
         if prior.collapsed is not None:
             Z = place.pick(_inducing_points(prior.collapsed, kernel, tasks), 2)
             gp = prior.attached(_collapsed_regression(kernel, Z, X, y, variance, mean))
-        elif prior.coupled and variance.shape != y.shape:
+        elif prior.order:
+            sites = Functionals.of(prior.sites(X, None, kernel))
+            y, variance = y.reshape(-1), variance if couples else variance.reshape(-1)
+            if couples:
+                sites, y, variance = _whitened(sites, y, variance)
+            gp = prior.attached(ExactGP(kernel, sites, y, variance, mean))
+        elif couples:
             gp = SelectedOutputs(
                 prior.attached(_correlated_noise(kernel, X, y, variance, mean)), range(kernel.num_outputs)
             )
@@ -95,10 +103,14 @@ def _(
     likelihood: gl.MultitaskGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: PriorOfModel
 ) -> Tensor:
     n, t = shape[-2:]
-    if not (likelihood.has_task_noise and likelihood.rank > 0):
+    if not _couples_tasks(likelihood):
         return likelihood._shaped_noise_covar(shape).diagonal(dim1=-1, dim2=-2).reshape(*shape[:-2], n, t)
     one_point = torch.Size([*shape[:-2], 1, t])
     return to_dense(likelihood._shaped_noise_covar(one_point))  # [*batch, t, t]
+
+
+def _couples_tasks(likelihood: gl.MultitaskGaussianLikelihood) -> bool:
+    return likelihood.has_task_noise and likelihood.rank > 0
 
 
 def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean) -> ExactGP:
@@ -108,13 +120,8 @@ def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean:
     those of f, and the ones observed.
     """
     t = kernel.num_outputs
-    L, failed = torch.linalg.cholesky_ex(Sigma.double())
-    if bool(failed):
-        raise ValueError(
-            "likelihood: the covariance of the tasks' noise is singular; give MultitaskGaussianLikelihood global noise"
-        )
-    eye = torch.eye(t, dtype=L.dtype, device=L.device)
-    W = torch.linalg.solve_triangular(L, eye, upper=False)  # L^-1
+    W = _whitening(Sigma)
+    eye = torch.eye(t, dtype=W.dtype, device=W.device)
     A = torch.cat([eye, W])  # [2 t, t]
     couplings = [(torch.ones_like(eye) if B is None else B, k) for B, k in kernel.coupled()]
     both: list[Kernel] = [kernels.Coregional(k, A @ B @ A.mT) for B, k in couplings]
@@ -127,6 +134,28 @@ def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean:
         Mixed(mean, A),
         tasks,
     )
+
+
+def _whitening(Sigma: Tensor) -> Tensor:
+    """L^-1 `[t, t]` of the covariance Sigma = L L^T of the tasks' noise."""
+    L, failed = torch.linalg.cholesky_ex(Sigma.double())
+    if bool(failed):
+        raise ValueError(
+            "likelihood: the covariance of the tasks' noise is singular; give MultitaskGaussianLikelihood global noise"
+        )
+    return torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
+
+
+def _whitened(sites: Functionals, y: Tensor, Sigma: Tensor) -> tuple[Functionals, Tensor, Tensor]:
+    """The same for a point's value and gradient, t functionals of one function: weighted sums of these, L^-1 of them,
+    are observed with noise of variance one."""
+    W, t = _whitening(Sigma), len(Sigma)
+    each = torch.arange(len(sites), device=W.device).reshape(-1, t)  # [n, t]
+    atoms = sites[each.repeat_interleave(t, dim=0).reshape(-1)]  # every row of W has all t of a point
+    starts = t * torch.arange(len(sites), device=W.device)
+    mixed = atoms.replaced(weights=W.to(atoms.weights).repeat(len(each), 1).reshape(-1), starts=starts)
+    y = (y.double().reshape(-1, t) @ W.mT).reshape(-1)
+    return mixed, y.to(atoms.weights), torch.ones_like(atoms.weights[: len(sites)])
 
 
 def _inducing_points(outer: gk.InducingPointKernel, kernel: Kernel, tasks: Tensor | None) -> Tensor:

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce, singledispatch
+from types import UnionType
 
 import torch
 from gpytorch import kernels as gk
@@ -35,7 +36,7 @@ def kernel_of(kernel: object, place: Place) -> Kernel:
     raise refusal("kernel", kernel, kernel_of)
 
 
-def _register_plain(kind: type[gk.Kernel], ours: Callable[..., Kernel]) -> None:
+def _register_plain(kind: type[gk.Kernel] | UnionType, ours: Callable[..., Kernel]) -> None:
     """Our kernel `ours(kernel, pick)` of the columns that a kernel is given; `pick` is the place's."""
     kernel_of.register(kind, lambda kernel, place: place.on_columns(ours(kernel, place.pick)))
 
@@ -49,6 +50,10 @@ _register_plain(gk.MaternKernel, lambda k, pick: kernels.Matern(k.nu, _lengthsca
 _register_plain(gk.RQKernel, lambda k, pick: kernels.RationalQuadratic(pick(k.alpha, 1)[0], _lengthscale(k, pick)))
 _register_plain(gk.LinearKernel, lambda k, pick: kernels.Linear(pick(k.variance, 2)[0]))
 _register_plain(gk.PolynomialKernel, lambda k, pick: kernels.Polynomial(k.power, pick(k.offset, 1)[0]))
+# The covariances of values and gradients are those of functions of one output, whose kernel this is.
+_register_plain(gk.RBFKernelGrad | gk.RBFKernelGradGrad, lambda k, pick: kernels.RBF(_lengthscale(k, pick)))
+_register_plain(gk.Matern52KernelGrad, lambda k, pick: kernels.Matern(2.5, _lengthscale(k, pick)))
+_register_plain(gk.PolynomialKernelGrad, lambda k, pick: kernels.Polynomial(k.power, pick(k.offset, 1)[0]))
 # exp(-2 sum_i sin^2(pi r_i / p_i) / l_i): its lengthscale is the square of ours.
 _register_plain(
     gk.PeriodicKernel, lambda k, pick: kernels.Periodic(_lengthscale(k, pick).sqrt(), pick(k.period_length, 2)[0])
@@ -125,6 +130,13 @@ def product(factors: list[Kernel]) -> Kernel:
         return inner
     B = torch.stack([k.B for k in bare]).prod(0)
     return kernels.Coregional(inner, B) if inner.num_outputs == 1 else kernels.Product(*factors)
+
+
+def order_of(model: nn.Module) -> int:
+    """The highest order of the derivatives whose covariances a model's kernels return beside those of values."""
+    slopes = gk.RBFKernelGrad | gk.Matern52KernelGrad | gk.PolynomialKernelGrad
+    second = any(isinstance(part, gk.RBFKernelGradGrad) for _, part in model.named_modules())
+    return 2 if second else int(any(isinstance(part, slopes) for _, part in model.named_modules()))
 
 
 def task_columns(kernel: gk.Kernel, place: Place, called: bool = True) -> set[int]:

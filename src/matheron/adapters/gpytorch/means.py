@@ -28,11 +28,15 @@ def mean_of(mean: nn.Module, place: Place) -> Mean:
 
 mean_of.register(gm.ZeroMean, lambda mean, place: ConstantMean(0.0))
 mean_of.register(gm.ConstantMean, lambda mean, place: ConstantMean(place.pick(mean.constant, 0)))
+mean_of.register(
+    gm.ConstantMeanGrad | gm.ConstantMeanGradGrad,
+    lambda mean, place: ConstantMean(place.pick(mean.constant, 1)[0]),
+)
 mean_of.register(gm.MultitaskMean, lambda mean, place: Stacked([translate_mean(m, place) for m in mean.base_means]))
 
 
 @mean_of.register
-def _(mean: gm.LinearMean, place: Place) -> Mean:
+def _(mean: gm.LinearMean | gm.LinearMeanGrad | gm.LinearMeanGradGrad, place: Place) -> Mean:
     bias = 0.0 if mean.bias is None else place.pick(mean.bias, 1)[0]
     return LinearMean(place.pick(mean.weights, 2)[:, 0], bias)
 

@@ -24,13 +24,13 @@ from linear_operator import to_dense, to_linear_operator
 from torch import Tensor, nn
 
 from ... import kernels
-from ...core.sites import Sites
+from ...core.sites import Functionals, Observed, Sites
 from ...kernels import Kernel, coupled_covariance
-from ...models import ExactGP, SparseGP
+from ...models import ExactGP, SparseGP, observe
 from ...models.means import ConstantMean, Mean
 from ...models.transforms import Network
 from ..refusal import BY_HAND, full_name, overridden
-from .kernels import kernel_of, product, task_columns, translate, translate_forward
+from .kernels import kernel_of, order_of, product, task_columns, translate, translate_forward
 from .means import translate_mean
 from .place import Place
 
@@ -75,6 +75,12 @@ class PriorOfModel:
         tasks = isinstance(law, MultitaskMultivariateNormal)
         blocks = isinstance(operator, lo.BlockInterleavedLinearOperator | lo.BlockDiagLinearOperator)
         self.independent, self.coupled = tasks and blocks, tasks and not blocks
+        self.order = order_of(model)
+        if self.order and not self.coupled:
+            raise TypeError(
+                f"model: {self.name} has a kernel of values and gradients, which is understood in exact models whose "
+                f"forward returns a MultitaskMultivariateNormal; {BY_HAND}"
+            )
         batch_shape = target_shape[: -2 if tasks else -1]
         if self.independent:
             operator, mean = operator.base_linear_op, mean.mT  # [*batch, t, k, k], [*batch, t, k]
@@ -111,6 +117,18 @@ class PriorOfModel:
         kind = next((x.dtype for x in inputs if x.is_floating_point()), torch.get_default_dtype())
         x = torch.cat([place.pick(x, 2).to(kind) for x in inputs], dim=-1)  # [n, columns]
         return x[:, place.coordinates], None if place.task is None else self.number_tasks(x[:, place.task]).long()
+
+    def sites(self, x: Tensor, tasks: Tensor | None, kernel: Kernel) -> Observed:
+        """What the model's law at points x `[n, d]` is of, in its order: point by point, if it has several each."""
+        if not self.coupled:
+            return Sites(x, tasks)
+        if not self.order:
+            return Sites.every_output(x, kernel.num_outputs)
+        dims, n = kernel.active_dims(x.shape[1]), len(x)
+        parts = [observe.value(x), *(observe.derivative(x, i) for i in dims)]
+        parts += [observe.derivative(x, (i, i)) for i in dims] if self.order > 1 else []
+        each = torch.arange(n, device=x.device)[:, None] + n * torch.arange(len(parts), device=x.device)  # [n, t]
+        return Functionals.concatenated(parts)[each.reshape(-1)]
 
     def variances(self) -> Tensor:
         """k(x, x) at the inputs, of every member of the batch: `[*batch, n]`."""
@@ -265,18 +283,19 @@ class PriorOfModel:
     def _covariance(self, reading: Reading, place: Place) -> Tensor:
         kernel = reading(place).owned()
         x, tasks = self.points(place, few=True)
-        x, t = x.double(), kernel.num_outputs
-        if self.coupled:
-            x, tasks = x.repeat_interleave(t, 0), torch.arange(t, device=x.device).repeat(len(x))
-        sites = Sites(x, tasks)
+        x = x.double()
+        sites = self.sites(x, tasks, kernel)
         return coupled_covariance(kernel.to(x), sites, sites)
 
     def _mean_values(self, place: Place) -> Tensor:
         x, tasks = self.points(place, few=True)
         mean = self.mean(place).owned()
-        if self.coupled:
-            return mean.to(x)(x[None])[0].expand(-1, self.kernel(place).num_outputs)
-        return mean.at(Sites(x, tasks))
+        if not self.coupled:
+            return mean.at(Sites(x, tasks))
+        values, kernel = mean.to(x)(x[None])[0], self.kernel(place)
+        if self.order and values.shape[-1] == 1:
+            return mean.at(self.sites(x, None, kernel)).reshape(len(x), -1)
+        return values.expand(-1, kernel.num_outputs)
 
     def _some(self) -> list[Place]:
         """The first member of the batch, and the last."""
